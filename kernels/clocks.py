@@ -1,0 +1,143 @@
+"""How long a call takes: on a GPU the device's time without the host's, on a CPU the time of several calls together."""
+
+import gc
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+Call = Callable[[], Any]
+_event: Any = partial(torch.cuda.Event, enable_timing=True)
+
+SHORTEST_SAMPLE_S = 2e-3  # a timed sample on a CPU, so that the clock and a stray interrupt stay small in it
+GRAPH_S = 2e-3  # what one replay of a CUDA graph should take, for the same reason
+GRAPH_CALLS = 120
+MOST_SETS = 256
+KEPT = 2  # the last outputs stay alive, to be checked after the timing
+
+
+class Clock(Protocol):
+    calls: int
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        """Microseconds per call, one figure for each timed sample, after `warm` untimed ones."""
+        ...
+
+    def again(self) -> list[tuple[int, Any]]:
+        """The same calls once more: the last outputs, each with the number of its input set."""
+        ...
+
+
+class CpuClock:
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._each = list(calls)
+        for call in self._each:
+            call()
+        self.calls = self._how_many()
+        self._alone = False
+
+    def _how_many(self) -> int:
+        once = min(self._sample(len(self._each)) for _ in range(3)) / len(self._each)
+        rounds = math.ceil(SHORTEST_SAMPLE_S / max(once, 1e-7) / len(self._each))
+        return max(1, rounds) * len(self._each)
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        if not self._alone:  # until now the others were getting ready on the same cores
+            self._alone, self.calls = True, self._how_many()
+        gc.collect(0)
+        gc.disable()
+        try:
+            for _ in range(warm):
+                self._sample(self.calls)
+            return [self._sample(self.calls) / self.calls * 1e6 for _ in range(timed)]
+        finally:
+            gc.enable()
+
+    def again(self) -> list[tuple[int, Any]]:
+        numbers = range(len(self._each))[-KEPT:]
+        return [(number, self._each[number]()) for number in numbers]
+
+    def _sample(self, calls: int) -> float:
+        each, rounds = self._each, calls // len(self._each)
+        began = time.perf_counter_ns()
+        for _ in range(rounds):
+            for call in each:
+                call()
+        return (time.perf_counter_ns() - began) / 1e9
+
+
+class CudaClock:
+    """One CUDA graph of many calls over rotating input sets, timed by events.
+
+    Everything must happen on `stream`: autograd runs a backward pass on the stream of its forward pass, and work on
+    another stream than the captured one would not be in the graph.
+    """
+
+    def __init__(self, calls: Sequence[Call], stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+        self._each = list(calls)  # the graph reads what they hold on to, such as a forward pass that autograd kept
+        for call in calls:  # every set once: compiled, tuned and loaded before the capture
+            call()
+        stream.synchronize()
+        self.calls = self._how_many(calls)
+        self._graph = torch.cuda.CUDAGraph()
+        kept: deque[tuple[int, Any]] = deque(maxlen=min(KEPT, len(calls)))
+        with torch.cuda.graph(self._graph, stream=stream):
+            for number in range(self.calls):
+                which = number % len(calls)
+                kept.append((which, calls[which]()))
+        self._kept = list(kept)
+        for _ in range(3):
+            self._graph.replay()
+        stream.synchronize()
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        # The untimed replays are also the backlog behind which the timed ones queue: no gap of the host is in them.
+        with torch.cuda.stream(self._stream):
+            for _ in range(warm):
+                self._graph.replay()
+            pairs = [self._replay() for _ in range(timed)]
+        self._stream.synchronize()
+        return [began.elapsed_time(ended) * 1e3 / self.calls for began, ended in pairs]
+
+    def again(self) -> list[tuple[int, Any]]:
+        with torch.cuda.stream(self._stream):
+            for _, output in self._kept:
+                for tensor in output if isinstance(output, tuple | list) else (output,):
+                    tensor.data.fill_(math.nan)  # what a replay does not write stays wrong
+            self._graph.replay()
+        self._stream.synchronize()
+        return self._kept
+
+    def _replay(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+        began, ended = _event(), _event()
+        began.record(self._stream)
+        self._graph.replay()
+        ended.record(self._stream)
+        return began, ended
+
+    def _how_many(self, calls: Sequence[Call]) -> int:
+        """A multiple of the sets: about GRAPH_S long, at most GRAPH_CALLS unless there are more sets than that."""
+        took = []
+        for _ in range(3):
+            began, ended = _event(), _event()
+            began.record(self._stream)
+            for number in range(5):
+                calls[number % len(calls)]()
+            ended.record(self._stream)
+            self._stream.synchronize()
+            took.append(began.elapsed_time(ended) / 5e3)
+        wanted = min(GRAPH_CALLS, int(GRAPH_S / max(statistics.median(took), 1e-6)))
+        return max(len(calls), wanted // len(calls) * len(calls))
+
+
+def sets_needed(set_bytes: int, l2_bytes: int | None) -> int:
+    """How many input sets to rotate: three times the L2 of a GPU; two on a CPU, where caches are part of the work."""
+    if l2_bytes is None:
+        return 2
+    return max(2, min(MOST_SETS, math.ceil(3 * l2_bytes / set_bytes)))

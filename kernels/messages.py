@@ -1,0 +1,56 @@
+"""What a driver and a contender say to each other: JSON lines, one answer to each request.  No torch in here.
+
+| request | answer |
+|---|---|
+| `start` with provider, device, threads, core | `ready` (true, or false with a `reason`), `stack`, `device` |
+| `prepare` with case and seed | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `l2_resident`, `prepare_s` |
+| `turn` with warm and timed | `us`: microseconds per call, one figure a timed sample |
+| `check` | `state` and `reason`: are the outputs still right, after the timing and for changed inputs? |
+| `free` | `ok` |
+| `telemetry` | what the device and the host say of themselves |
+
+Any answer may instead be `{"error": reason}`; `broken` beside it or beside a state: this process can not go on.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from .words import Case
+
+LONGEST_LINE = 1 << 20  # bytes; a longer answer is a fault of the contender, not something to keep
+
+
+class ProviderSpec(TypedDict):
+    """Which implementation a contender runs: `calls` maps `op.direction` to `module:function`, None if built in."""
+
+    name: str
+    calls: dict[str, str] | None
+    compile: bool
+    builtin: bool
+
+
+def built_in(name: str) -> ProviderSpec:
+    """One that kernelwatch brings: eager, inductor, quack, liger or triton."""
+    return {"name": name, "calls": None, "compile": False, "builtin": True}
+
+
+def targets_own(name: str, calls: Mapping[str, str], *, compile: bool = False) -> ProviderSpec:
+    """One that the target's recipe names."""
+    return {"name": name, "calls": dict(calls), "compile": compile, "builtin": False}
+
+
+def start(provider: Mapping[str, Any], device: str, threads: int, core: int | None) -> dict[str, Any]:
+    return {"do": "start", "provider": dict(provider), "device": device, "threads": threads, "core": core}
+
+
+def prepare(case: Case, seed: int) -> dict[str, Any]:
+    return {"do": "prepare", "case": str(case), "seed": seed}
+
+
+def turn(warm: int, timed: int) -> dict[str, Any]:
+    return {"do": "turn", "warm": warm, "timed": timed}
+
+
+CHECK = {"do": "check"}
+FREE = {"do": "free"}
+TELEMETRY = {"do": "telemetry"}

@@ -1,0 +1,92 @@
+"""What a provider is: it gets ready for a case, then binds input sets; only what the bound call does is timed."""
+
+import functools
+import importlib
+import os
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+import torch
+
+from ..inputs import Inputs
+from ..words import Case
+
+Call = Callable[[], Any]
+Bind = Callable[[Inputs], Call]
+
+
+class Unsupported(Exception):
+    """This provider does not do this case here.  The message says why."""
+
+
+class Broken(Exception):
+    """It should work and does not: an import failed, a name is missing.  The message says what to mend."""
+
+
+class Provider(Protocol):
+    name: str
+    compiled: bool  # through torch.compile: facts come from the generated code
+    pinned: tuple[str, ...]  # distributions whose versions stand for code that can not be seen
+
+    def warm(self) -> None:
+        """Import what takes long.  Troubles wait until a case needs it."""
+        ...
+
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        """Get ready for a case.  Raises Unsupported or Broken."""
+        ...
+
+
+def plainly(function: Callable[..., Any]) -> Bind:
+    """Bind by handing over the arguments of the adapter protocol."""
+
+    def bind(inputs: Inputs) -> Call:
+        arguments = inputs.arguments
+        return lambda: function(*arguments)
+
+    return bind
+
+
+def warm_compiler() -> None:
+    """Pay for what every first compilation pays for while the others are still starting as well.
+
+    On a CPU one tiny compilation took 4 s of the first case away, most of it imports (two cores, November).
+    """
+    with suppress(Exception):  # said again where it matters
+        importlib.import_module("torch._inductor.compile_fx")
+        if not torch.cuda.is_available():
+            compiled(_tiny)(torch.zeros(8))
+
+
+def _tiny(x: Any) -> Any:
+    return x + 1
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile for exactly these shapes.
+
+    The reset matters: after an earlier case, the second shape would be compiled for any shape, and be slower.
+    """
+    _trust_the_vector_units()
+    torch._dynamo.reset()
+    return torch.compile(function, dynamic=False)
+
+
+@functools.cache
+def _trust_the_vector_units() -> None:
+    """Spare Inductor its probes of the CPU's vector extensions, once the compiler has been seen to know them.
+
+    It compiles and loads a small library for each: 5 s with an empty cache and 1.5 s in every later process.
+    """
+    try:
+        config = importlib.import_module("torch._inductor.config")
+        units = importlib.import_module("torch._inductor.cpu_vec_isa")
+        here = set(units.x86_isa_checker())
+        flags = [unit.build_arch_flags() for unit in units.supported_vec_isa_list if set(str(unit).split()) <= here]
+        compiler = [os.environ.get("CXX", "g++"), *" ".join(flags).split(), "-fsyntax-only", "-x", "c++", os.devnull]
+        if flags and subprocess.run(compiler, capture_output=True, timeout=20, check=False).returncode == 0:
+            config.cpp.vec_isa_ok = True
+    except Exception:
+        return  # it probes as usual

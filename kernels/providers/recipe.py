@@ -1,0 +1,65 @@
+"""The target's own functions, as its recipe names them (docs/adapters.md)."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..inputs import Inputs
+from ..serving import said
+from ..words import Case
+from .base import Bind, Broken, Call, Unsupported, compiled, plainly, warm_compiler
+
+
+class RecipeProvider:
+    def __init__(self, name: str, calls: Mapping[str, str], compile: bool) -> None:
+        self.name, self.compiled = name, compile
+        self.pinned: tuple[str, ...] = ()
+        self._calls = calls
+        self._modules: dict[str, ModuleType | Broken] = {}
+
+    def warm(self) -> None:
+        for call in self._calls.values():
+            self._module(call.partition(":")[0])
+        if self.compiled:
+            warm_compiler()
+
+    def ready(self, case: Case, device: torch.device) -> Bind:  # noqa: ARG002
+        if case.key not in self._calls:
+            raise Unsupported(f"the recipe names no {case.key} for {self.name}")
+        module_name, _, name = self._calls[case.key].partition(":")
+        module = self._module(module_name)
+        if isinstance(module, Broken):
+            raise module
+        prepare = getattr(module, f"{name}_prepare", None)
+        if callable(prepare):
+            if self.compiled:  # each set would be a function of its own, and compiled again until dynamo gives up
+                raise Broken(f"{name}_prepare cannot be used with compile = true; call torch.compile in it instead")
+            return self._prepared(case, prepare)
+        function = getattr(module, name, None)
+        if not callable(function):
+            raise Broken(f"{module_name} has no function {name}")
+        return plainly(compiled(function) if self.compiled else function)
+
+    def _prepared(self, case: Case, prepare: Callable[[str, dict[str, Any]], Call]) -> Bind:
+        def bind(inputs: Inputs) -> Call:
+            try:
+                call = prepare(str(case), {**inputs.tensors, "eps": inputs.eps})
+            except NotImplementedError as refusal:
+                raise Unsupported(str(refusal) or f"{self.name} does not do {case}") from None
+            if not callable(call):
+                raise Broken(f"{self._calls[case.key]}_prepare returned {type(call).__name__} instead of a function")
+            return call
+
+        return bind
+
+    def _module(self, name: str) -> ModuleType | Broken:
+        """Imported once; a failure is kept until a case asks for it."""
+        if name not in self._modules:
+            try:
+                self._modules[name] = importlib.import_module(name)
+            except BaseException as trouble:
+                self._modules[name] = Broken(f"cannot import {name}: {said(trouble)}")
+        return self._modules[name]

@@ -1,0 +1,82 @@
+"""How the device and its host were while something was measured.  No torch; without NVML only the host speaks."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+# Reasons for lower clocks that make a round unlike its neighbours.  The power cap is recorded but not among them: a
+# board may sit at its cap for the whole of a session, and then every round is equally slow.
+_SPOILING = {
+    "hw_slowdown": 0x08,
+    "sw_thermal": 0x20,
+    "hw_thermal": 0x40,
+    "hw_power_brake": 0x80,
+}
+_HARMLESS = {"idle": 0x01, "clocks_setting": 0x02, "sw_power_cap": 0x04, "sync_boost": 0x10, "display": 0x100}
+
+
+def host() -> dict[str, Any]:
+    """Load averages, cores that this process may use, and the frequency of the first in MHz where Linux says it."""
+    reading: dict[str, Any] = {"load": list(os.getloadavg()), "cores": sorted(os.sched_getaffinity(0))}
+    try:
+        with open(f"/sys/devices/system/cpu/cpu{reading['cores'][0]}/cpufreq/scaling_cur_freq") as file:
+            reading["mhz"] = int(file.read()) // 1000
+    except (OSError, ValueError):
+        pass
+    return reading
+
+
+def watch(uuid: str | None) -> Callable[[], dict[str, Any]]:
+    """A function that reads the GPU with this UUID each time it is called, or only the host where NVML is not there."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        gpu = _found(pynvml, uuid)
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:
+        return lambda: {"host": host()}
+    return lambda: {"host": host(), "gpu": {"uuid": uuid, "driver": driver, **_gpu(pynvml, gpu)}}
+
+
+def spoiled(reading: dict[str, Any]) -> list[str]:
+    """The reasons in a reading for which its round does not count."""
+    return [reason for reason in reading.get("gpu", {}).get("throttle", ()) if reason in _SPOILING]
+
+
+def _found(nvml: Any, uuid: str | None) -> Any:
+    if uuid is None:
+        raise LookupError("no GPU")
+    text = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    return nvml.nvmlDeviceGetHandleByUUID(text.encode())
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _gpu(nvml: Any, gpu: Any) -> dict[str, Any]:
+    """What of this the board answers: some questions are refused on some boards, and none may cost a measurement."""
+
+    def bits() -> list[str]:
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+        return [name for name, bit in {**_SPOILING, **_HARMLESS}.items() if reasons & bit]
+
+    questions: dict[str, Callable[[], Any]] = {
+        "throttle": bits,
+        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+        "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+        "pstate": lambda: nvml.nvmlDeviceGetPerformanceState(gpu),
+        "ecc": lambda: bool(nvml.nvmlDeviceGetEccMode(gpu)[0]),
+        "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
+        "others": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
+    }
+    reading: dict[str, Any] = {}
+    for name, question in questions.items():
+        try:
+            reading[name] = question()
+        except Exception:  # noqa: S112  not supported here
+            continue
+    return reading
