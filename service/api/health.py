@@ -1,0 +1,123 @@
+"""Is this process alive, can it do its work, and how much of it was there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from service import migrate
+from service.database import reading
+from service.ledger.queue import clock
+from service.ledger.reading import waiting, workers
+from service.models import Effect, Run, VerdictRow
+
+router = APIRouter(tags=["health"])
+DAY_S = 86_400.0
+_DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+
+@router.get("/healthz")
+def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", responses={503: {"description": "Not ready; `reasons` says why."}})
+def readyz(response: Response) -> dict[str, Any]:
+    """The database answers, and its schema is the one that this code was written for."""
+    reasons = _reasons()
+    response.status_code = 503 if reasons else 200
+    return {"status": "not ready" if reasons else "ready", "reasons": reasons}
+
+
+def _reasons() -> list[str]:
+    try:
+        current, newest = migrate.current(), migrate.newest()
+    except SQLAlchemyError as error:
+        return [f"the database does not answer ({type(getattr(error, 'orig', None) or error).__name__})"]
+    if current is None:
+        return ["the database has no tables yet; run `kernelwatch db upgrade`"]
+    if current != newest:
+        return [
+            f"the database stands at migration {current}, and this version needs {newest}; run `kernelwatch db upgrade`"
+        ]
+    return []
+
+
+class Metrics:
+    """The counters of one app.  What the database knows is read when somebody asks."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_Ledger())
+        self.duration = Histogram(
+            "kernelwatch_http_request_seconds",
+            "How long requests took.",
+            ("method", "route", "status"),
+            buckets=_DURATIONS,
+            registry=self.registry,
+        )
+
+    def router(self) -> APIRouter:
+        routes = APIRouter(tags=["health"])
+
+        @routes.get("/metrics", response_class=Response)
+        def metrics() -> Response:
+            """Figures for Prometheus."""
+            return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
+        return routes
+
+
+class _Ledger(Collector):
+    """What the tables say, at the moment of asking."""
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())  # nothing is read while the registry is being filled
+
+    def collect(self) -> Iterator[Metric]:
+        with reading() as session:
+            yield from _families(session)
+
+
+def _families(session: Session) -> Iterator[Metric]:
+    now = clock(session)
+    runs = GaugeMetricFamily("kernelwatch_runs", "Runs by state and device.", labels=("state", "device"))
+    for state, device, n in session.execute(
+        select(Run.state, Run.device, func.count()).group_by(Run.state, Run.device)
+    ):
+        runs.add_metric((state.value, device), n)
+    age = GaugeMetricFamily(
+        "kernelwatch_queue_age_seconds", "How long the oldest queued run has waited.", labels=("device",)
+    )
+    for one in waiting(session):
+        age.add_metric((one.device,), one.oldest_s)
+    seen = GaugeMetricFamily(
+        "kernelwatch_worker_silence_seconds", "Since a worker was seen.", labels=("worker", "device")
+    )
+    for worker in workers(session):
+        seen.add_metric((worker.name, worker.device), max(0.0, now - worker.seen_at))
+    verdicts = GaugeMetricFamily(
+        "kernelwatch_verdicts_last_day",
+        "Verdicts against the parent, of the last 24 hours.",
+        labels=("outcome", "device"),
+    )
+    for outcome, device, n in session.execute(
+        select(VerdictRow.outcome, Run.device, func.count())
+        .join(Run, Run.id == VerdictRow.run_id)
+        .where(VerdictRow.against == "parent", Run.finished_at > now - DAY_S)
+        .group_by(VerdictRow.outcome, Run.device)
+    ):
+        verdicts.add_metric((outcome, device), n)
+    effects = GaugeMetricFamily("kernelwatch_effects", "Comments and checks in the outbox.", labels=("kind", "state"))
+    for kind, effect_state, n in session.execute(
+        select(Effect.kind, Effect.state, func.count()).group_by(Effect.kind, Effect.state)
+    ):
+        effects.add_metric((kind, effect_state.value), n)
+    yield from (runs, age, seen, verdicts, effects)

@@ -1,0 +1,64 @@
+"""Runs, their reports, and who works on them."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.api.common import Key, Reading, tagged, tagged_json
+from service.api.schemas import Page, Problem, RunOut, RunWhole, WorkerOut
+from service.errors import BadInput
+from service.ledger import reading
+from service.ledger.queue import clock
+from service.reports import report
+from service.telling import as_json, markdown
+
+router = APIRouter(tags=["runs"], responses={404: {"model": Problem}})
+_EXPANDABLE = frozenset({"measurements", "verdicts"})
+_CACHED: dict[int | str, dict[str, Any]] = {304: {"description": "What If-None-Match names is still right."}}
+
+
+class Form(StrEnum):
+    JSON = "json"
+    MD = "md"
+
+
+@router.get("/runs/{run_id}", response_model=RunWhole, responses=_CACHED)
+def get_run(
+    request: Request,
+    run_id: Key,
+    session: Reading,
+    expand: Annotated[str, Query(max_length=100, description="`measurements`, `verdicts`, or both with a comma.")] = "",
+) -> Response:
+    """One run.  Ask again with If-None-Match while it is being measured."""
+    wanted = frozenset(part.strip() for part in expand.split(",") if part.strip())
+    if unknown := wanted - _EXPANDABLE:
+        raise BadInput(f"expand: {', '.join(sorted(unknown))} is unknown; known: {', '.join(sorted(_EXPANDABLE))}.")
+    return tagged_json(request, RunWhole.whole(reading.whole_run(session, run_id), wanted))
+
+
+@router.get("/runs/{run_id}/report", response_model=dict[str, Any], responses=_CACHED)
+def get_report(request: Request, run_id: Key, session: Reading, format: Form = Form.JSON) -> Response:
+    """What the run found: as JSON, or as the comment that a pull request receives."""
+    found = report(reading.whole_run(session, run_id))
+    if format is Form.MD:
+        return tagged(request, markdown.comment(found), "text/markdown; charset=utf-8")
+    return tagged(request, as_json.document(found), "application/json")
+
+
+@router.get("/workers", response_model=Page[WorkerOut], tags=["workers"])
+def list_workers(session: Reading) -> Page[WorkerOut]:
+    """Every worker ever seen; `here` says whether it still answers."""
+    now = clock(session)
+    rows = [(row, now - row.seen_at <= reading.WORKER_GONE_S) for row in reading.workers(session)]
+    return Page(items=[WorkerOut.model_validate({**_known(row), "here": here}) for row, here in rows])
+
+
+@router.get("/queue", response_model=Page[RunOut], tags=["workers"])
+def list_queue(session: Reading) -> Page[RunOut]:
+    """What is being measured, then what waits, in the order in which it will be taken."""
+    return Page(items=[RunOut.of(run) for run in reading.queue(session)])
+
+
+def _known(row: object) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in WorkerOut.model_fields if name != "here"}

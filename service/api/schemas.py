@@ -1,0 +1,268 @@
+"""What the API answers with.  Times are RFC 3339; a number that is not finite is null."""
+
+import math
+from datetime import datetime
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from service.ledger import reading
+from service.models import (
+    CellState,
+    Measurement,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    Target,
+    TargetKind,
+    VerdictRow,
+)
+from service.reports import readable
+from service.telling.as_json import moment
+
+Item = TypeVar("Item")
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _moment(value: Any) -> Any:
+    return moment(value) if isinstance(value, int | float) else value
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+Number = Annotated[float | None, BeforeValidator(_finite)]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class Problem(BaseModel):
+    """What went wrong, and how to mend it."""
+
+    detail: str
+
+
+class Page(BaseModel, Generic[Item]):
+    """Some of many; `next` is the cursor of the following page, null on the last."""
+
+    items: list[Item]
+    next: str | None = None
+
+
+class TargetOut(_Answer):
+    """A watched repository or package."""
+
+    name: str
+    kind: TargetKind
+    location: str
+    package: str | None
+    branch: str | None
+    forge: str | None
+    trusted: bool
+    allow_unsandboxed: bool
+    created_at: Moment
+    poll_at: Moment
+    poll_failures: int
+    poll_error: str | None
+    devices: list[str] = Field(description="What its recipe wants measured.")
+
+    @classmethod
+    def of(cls, target: Target) -> "TargetOut":
+        return cls.model_validate({**_columns(target), "devices": _devices(target)})
+
+
+class TargetWhole(TargetOut):
+    """A target with its recipe."""
+
+    recipe: str | None
+    open_regressions: int
+    behind_sota: int
+
+
+class RevisionOut(_Answer):
+    """One commit, or one release."""
+
+    sha: str
+    short: str
+    parent: str | None
+    ordinal: int | None = Field(description="Place on the mainline, oldest 0; null off it.")
+    subject: str
+    author: str
+    committed_at: Moment
+    paths: list[str]
+
+
+class MeasurementOut(_Answer):
+    """One contender at one case."""
+
+    contender: str
+    role: str
+    provider: str
+    case: str
+    state: CellState
+    reason: str | None
+    median_us: Number
+    gb_s: Number
+    launches: int
+    rounds: int
+    facts: dict[str, Any]
+
+
+class VerdictOut(_Answer):
+    """Candidate against baseline; `ratio` is time over time, 1.05 means 5 % slower."""
+
+    provider: str
+    case: str
+    against: str = Field(
+        description="`parent`, or `sota`: then `behind` is what matters, and `outcome` only a direction."
+    )
+    outcome: str
+    ratio: Number
+    low: Number
+    high: Number
+    launches: int
+    rounds: int
+    confirmed: bool
+    behind: bool
+    reason: str
+
+
+class RunOut(_Answer):
+    """One revision on one device."""
+
+    id: int
+    target: str
+    revision: str
+    subject: str
+    baseline: str | None
+    pull: int | None
+    device: str
+    suite: str
+    state: RunState
+    stage: str | None
+    reason: str | None
+    priority: int
+    attempt: int
+    max_attempts: int
+    worker: str | None
+    trusted: bool
+    sandboxed: bool | None
+    created_at: Moment
+    started_at: Moment | None
+    finished_at: Moment | None
+
+    @classmethod
+    def of(cls, run: Run) -> "RunOut":
+        return cls.model_validate(_run(run))
+
+
+class RunWhole(RunOut):
+    """A run; `measurements` and `verdicts` are there when `expand` names them."""
+
+    log: str | None
+    stack: dict[str, Any] | None
+    telemetry: dict[str, Any] | None
+    measurements: list[MeasurementOut] | None = None
+    verdicts: list[VerdictOut] | None = None
+
+    @classmethod
+    def whole(cls, run: Run, expand: frozenset[str]) -> "RunWhole":
+        more = {
+            "log": run.log,
+            "stack": run.stack.versions if run.stack else None,
+            "telemetry": run.telemetry,
+            "measurements": _plain(MeasurementOut, run.measurements) if "measurements" in expand else None,
+            "verdicts": _plain(VerdictOut, run.verdicts) if "verdicts" in expand else None,
+        }
+        return cls.model_validate(_run(run) | more)
+
+
+class RegressionOut(_Answer):
+    """A confirmed regression of the mainline."""
+
+    id: int
+    target: str
+    device: str
+    provider: str
+    case: str
+    ratio: float
+    state: RegressionState
+    run: int
+    revision: str
+    opened_at: Moment
+    fixed_at: Moment | None
+    fixed_by: str | None = Field(description="The revision that mended it.")
+
+    @classmethod
+    def of(cls, found: reading.Regressed) -> "RegressionOut":
+        mended = found.fixed_by.revision.sha if found.fixed_by else None
+        named = {"target": found.target, "run": found.run.id, "revision": found.run.revision.sha, "fixed_by": mended}
+        return cls.model_validate(_columns(found.row) | named)
+
+
+class PointOut(_Answer):
+    """One mainline revision of a series."""
+
+    run_id: int
+    revision: str
+    subject: str
+    ordinal: int
+    at: Moment
+    state: CellState
+    median_us: Number
+    gb_s: Number
+    sota_us: Number
+    outcome: str | None
+    ratio: Number
+    low: Number
+    high: Number
+    stack_id: int | None
+
+
+class SeriesOut(BaseModel):
+    """One case over the mainline, oldest first.  A change of `stack_id` is an event of its own."""
+
+    target: str
+    case: str
+    provider: str
+    device: str
+    points: list[PointOut]
+
+
+class WorkerOut(_Answer):
+    """A process that owns a device."""
+
+    name: str
+    device: str
+    description: str
+    sandbox: str | None = Field(description="Why the sandbox cannot work there; null when it works.")
+    started_at: Moment
+    seen_at: Moment
+    run_id: int | None
+    here: bool
+
+
+def _columns(row: Any) -> dict[str, Any]:
+    return {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs}
+
+
+def _run(run: Run) -> dict[str, Any]:
+    names = {"target": run.target.name, "revision": run.revision.sha, "subject": run.revision.subject}
+    return _columns(run) | names
+
+
+def _devices(target: Target) -> list[str]:
+    recipe = readable(target.recipe.text) if target.recipe else None
+    return list(recipe.devices) if recipe else []
+
+
+def _plain(kind: type[_Answer], rows: list[Measurement] | list[VerdictRow]) -> list[dict[str, Any]]:
+    return [{name: getattr(row, name) for name in kind.model_fields} for row in rows]
+
+
+def revision(row: Revision) -> RevisionOut:
+    return RevisionOut.model_validate(row)

@@ -1,0 +1,81 @@
+"""Targets, and what was found in them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from service.api.common import Cursor, Limit, Reading
+from service.api.schemas import (
+    Page,
+    PointOut,
+    Problem,
+    RegressionOut,
+    RevisionOut,
+    RunOut,
+    SeriesOut,
+    TargetOut,
+    TargetWhole,
+)
+from service.ledger import reading
+from service.ledger.targets import all_targets, target_named
+from service.models import RegressionState
+
+router = APIRouter(prefix="/targets", tags=["targets"], responses={404: {"model": Problem}})
+
+
+@router.get("", response_model=Page[TargetOut])
+def list_targets(session: Reading) -> Page[TargetOut]:
+    """Everything that is watched, by name."""
+    return Page(items=[TargetOut.of(target) for target in all_targets(session)])
+
+
+@router.get("/{name}", response_model=TargetWhole)
+def get_target(name: str, session: Reading) -> TargetWhole:
+    """One target with its recipe and what is open in it."""
+    target = target_named(session, name)
+    card = reading.card(session, target, lines=1)
+    return TargetWhole(
+        **TargetOut.of(target).model_dump(),
+        recipe=target.recipe.text if target.recipe else None,
+        open_regressions=card.regressions,
+        behind_sota=card.behind,
+    )
+
+
+@router.get("/{name}/revisions", response_model=Page[RevisionOut])
+def list_revisions(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[RevisionOut]:
+    """Its revisions, the latest commit first."""
+    page = reading.revisions(session, target_named(session, name), cursor, limit)
+    return Page(items=[RevisionOut.model_validate(row) for row in page.items], next=page.next)
+
+
+@router.get("/{name}/runs", response_model=Page[RunOut])
+def list_runs(
+    name: str, session: Reading, device: str | None = None, cursor: Cursor = None, limit: Limit = 50
+) -> Page[RunOut]:
+    """Its runs, the newest first."""
+    page = reading.runs(session, target_named(session, name), device, cursor, limit)
+    return Page(items=[RunOut.of(run) for run in page.items], next=page.next)
+
+
+@router.get("/{name}/regressions", response_model=Page[RegressionOut])
+def list_regressions(
+    name: str, session: Reading, state: RegressionState | None = None, cursor: Cursor = None, limit: Limit = 50
+) -> Page[RegressionOut]:
+    """Its confirmed regressions, the newest first."""
+    page = reading.regressions(session, target_named(session, name), state, cursor, limit)
+    return Page(items=[RegressionOut.of(found) for found in page.items], next=page.next)
+
+
+@router.get("/{name}/series", response_model=SeriesOut)
+def get_series(
+    name: str,
+    session: Reading,
+    case: Annotated[str, Query(description="e.g. rmsnorm.fwd.4096x1024.bf16-fp32")],
+    provider: str,
+    device: str,
+) -> SeriesOut:
+    """What one case took over the mainline; empty when it was never measured."""
+    points = reading.series(session, target_named(session, name), case, provider, device)
+    shown = [PointOut.model_validate(point) for point in points]
+    return SeriesOut(target=name, case=case, provider=provider, device=device, points=shown)

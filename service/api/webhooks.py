@@ -1,0 +1,64 @@
+"""What forges post: checked on the raw body, stored, answered.  The control worker understands it afterwards."""
+
+from typing import Annotated
+
+import anyio.to_thread
+from fastapi import APIRouter, Header, Request
+from pydantic import BaseModel
+
+from service.database import transaction
+from service.errors import BadInput, Refused, TooLarge, Unsigned
+from service.forge.signature import signed
+from service.ledger.intake import store_delivery
+from service.settings import settings
+
+router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+
+_LONGEST_GUID, _LONGEST_EVENT = 80, 40
+
+
+class Accepted(BaseModel):
+    """`new` is false for a delivery that was stored before."""
+
+    delivery: int
+    new: bool
+
+
+@router.post("/github", status_code=202)
+async def github(
+    request: Request,
+    x_hub_signature_256: Annotated[str | None, Header()] = None,
+    x_github_delivery: Annotated[str, Header()] = "",
+    x_github_event: Annotated[str, Header()] = "",
+) -> Accepted:
+    """Store a delivery of GitHub's.  The answer leaves after the commit; delivering again is harmless."""
+    secrets = [one.get_secret_value() for one in (settings().webhook_secret, settings().webhook_secret_old) if one]
+    if not any(secrets):
+        raise Refused("Webhooks are off: set KERNELWATCH_WEBHOOK_SECRET to the secret that GitHub was given.")
+    if x_hub_signature_256 is None:  # nothing is read for somebody who does not even claim to know the secret
+        raise Unsigned("The delivery is not signed: give the webhook a secret.")
+    body = await _body(request, settings().body_limit)
+    if not signed(body, x_hub_signature_256, secrets):
+        raise Unsigned("X-Hub-Signature-256 does not fit the body: the secrets of both sides differ.")
+    if not (0 < len(x_github_delivery) <= _LONGEST_GUID and 0 < len(x_github_event) <= _LONGEST_EVENT):
+        raise BadInput("X-GitHub-Delivery or X-GitHub-Event is missing, or too long.")
+    return await anyio.to_thread.run_sync(_stored, x_github_delivery, x_github_event, body)
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """The raw body, given up as soon as it is too long: a sender may lie about its length, or not tell it."""
+    too_large = TooLarge(f"The body is longer than {limit} bytes.")
+    if int(request.headers.get("content-length", "0")) > limit:
+        raise too_large
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise too_large
+    return bytes(body)
+
+
+def _stored(guid: str, event: str, body: bytes) -> Accepted:
+    with transaction() as session:
+        delivery, new = store_delivery(session, guid, event, body)
+        return Accepted(delivery=delivery.id, new=new)

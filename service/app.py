@@ -1,0 +1,164 @@
+"""The front door for browsers, programs and forges: `create_app()` puts API, webhooks and pages together."""
+
+import importlib.util
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+import anyio.to_thread
+import structlog
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import dashboards.assets
+import dashboards.pages
+from service.api import health, runs, targets
+from service.errors import ServiceError
+from service.settings import settings
+
+log = structlog.get_logger()
+
+# Endpoints run in threads.  More threads than the database serves at once only wait for each other: with SQLite 40 of
+# them made the slowest requests take a second.
+_THREADS = {"sqlite": 4}
+_MOST_THREADS = 8
+_API = "/api/v1"
+_FOR_PROGRAMS = ("/api/", "/webhooks/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/assets/")
+
+# Everything comes from here and nothing runs inline.  plotly.js sets style attributes and adds two <style> elements, an
+# empty one and one for maps, allowed by the hashes of their texts; it needs neither eval nor inline scripts.
+_PLOTLY = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
+_HEADERS = {
+    "Content-Security-Policy": "; ".join((
+        "default-src 'none'",
+        "script-src 'self'",
+        f"style-src-elem 'self' {_PLOTLY}",
+        "style-src-attr 'unsafe-inline'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}  # fmt: skip
+
+
+def create_app() -> FastAPI:
+    """One app; several may live in one process, each with its own figures."""
+    metrics = health.Metrics()
+    # No interactive documentation: its pages load scripts from other hosts.  /openapi.json is there for programs.
+    app = FastAPI(title="kernelwatch", version=_version(), docs_url=None, redoc_url=None, lifespan=_lifespan)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    app.add_middleware(_Watched, metrics=metrics)
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(DBAPIError, _database_error)
+    api = APIRouter(prefix=_API)
+    api.include_router(targets.router)
+    api.include_router(runs.router)
+    for router in (
+        api,
+        health.router,
+        metrics.router(),
+        *_webhooks(),
+        dashboards.assets.router,
+        dashboards.pages.router,
+    ):
+        app.include_router(router)
+    return app
+
+
+def _webhooks() -> list[APIRouter]:
+    if importlib.util.find_spec("service.api.webhooks") is None:
+        return []
+    router: APIRouter = importlib.import_module("service.api.webhooks").router
+    return [router]
+
+
+def _version() -> str:
+    try:
+        return version("kernelwatch")
+    except PackageNotFoundError:
+        return "0"
+
+
+@asynccontextmanager
+async def _lifespan(_: FastAPI) -> AsyncIterator[None]:
+    backend = make_url(settings().database).get_backend_name()
+    anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS.get(backend, _MOST_THREADS)
+    yield
+
+
+class _Watched:
+    """Adds the headers that every answer carries, and counts how long it took."""
+
+    def __init__(self, app: ASGIApp, metrics: health.Metrics) -> None:
+        self.app = app
+        self.duration = metrics.duration
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_headers)
+        finally:
+            # The route's pattern, not the path: labels must stay few whatever is asked for.
+            route = getattr(scope.get("route"), "path", "none")
+            if scope["path"].startswith(f"{_API}/") and not route.startswith(_API):
+                route = _API + route  # the innermost router does not know where it hangs
+            self.duration.labels(scope["method"], route, str(status)).observe(time.perf_counter() - began)
+
+
+def _answer(request: Request, status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+    """A mistake, as JSON for programs and as a page for people."""
+    if request.url.path.startswith(_FOR_PROGRAMS):
+        return JSONResponse({"detail": detail}, status, headers=headers)
+    return dashboards.pages.error_page(status, detail, headers)
+
+
+async def _service_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServiceError)  # noqa: S101  # what it is registered for
+    return _answer(request, error.status, str(error))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    detail = f"There is nothing at {request.url.path}." if error.status_code == 404 else str(error.detail)
+    return _answer(request, error.status_code, detail, dict(error.headers or {}))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    said = "; ".join(f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in error.errors())
+    return _answer(request, 422, said)
+
+
+async def _database_error(request: Request, error: Exception) -> Response:
+    log.error("database", error=str(error), path=request.url.path)
+    return _answer(request, 503, "The database does not answer as it should; /readyz says what is missing.")

@@ -1,0 +1,371 @@
+"""The console command: the front door for operators, CI scripts and people at a terminal.
+
+Exit codes: 0 fine, 1 a regression, 2 trouble with the infrastructure or the command line, 125 the revision cannot be
+measured.
+"""
+
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
+
+from service import doctor as doctor_room
+from service import migrate, wakeups
+from service.database import reading, transaction
+from service.errors import BadInput, ServiceError
+from service.ledger import intake, queue, targets
+from service.ledger import reading as facts_of
+from service.log import set_up_logging
+from service.models import OPEN_STATES, Run, RunState, TargetKind
+from service.reports import report as report_of
+from service.settings import settings
+from service.telling import as_json, markdown, terminal
+from service.verdicts import Outcome
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+target_app = typer.Typer(no_args_is_help=True, help="Watched repositories and packages.")
+stack_app = typer.Typer(no_args_is_help=True, help="Base environments that revisions are measured in.")
+db_app = typer.Typer(no_args_is_help=True, help="The database.")
+app.add_typer(target_app, name="target")
+app.add_typer(stack_app, name="stack")
+app.add_typer(db_app, name="db")
+out = Console(highlight=False)
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    MD = "md"
+
+
+def main() -> None:
+    """Run a command; an error that a person can mend is one sentence, not a traceback."""
+    set_up_logging()
+    try:
+        app()
+    except ServiceError as error:
+        _complain(str(error))
+    except DBAPIError as error:
+        where = make_url(settings().database).render_as_string(hide_password=True)
+        hint = "Start kernelwatch once (`kernelwatch up`), or migrate it with `kernelwatch db upgrade`."
+        _complain(f"The database {where} does not answer as it should: {error.orig}. {hint}")
+
+
+def _complain(message: str) -> NoReturn:
+    Console(stderr=True, highlight=False).print(
+        Text("kernelwatch: ", style="red"), message, soft_wrap=True, markup=False
+    )
+    sys.exit(2)
+
+
+@app.command()
+def up(demo: Annotated[bool, typer.Option(help="Register the demo target and measure its history.")] = False) -> None:
+    """Everything on one machine: API and dashboard, worker and control, supervised, until Ctrl-C."""
+    from service import supervisor
+
+    migrate.upgrade()
+    if demo:
+        _register_demo()
+    this = [sys.executable, "-m", "service.cli"]
+    commands = {name: [*this, name] for name in ("api", "control", "worker")}
+    sys.exit(supervisor.supervise(commands, settings().state))
+
+
+@app.command()
+def demo() -> None:
+    """Watch the demo target, and queue the measuring of its history."""
+    _register_demo()
+    out.print(f"The demo is watched: {settings().address}/targets/demo")
+
+
+@app.command()
+def doctor() -> None:
+    """What is missing here, what that costs, and the command that mends it."""
+    from workers import environments, sandbox
+
+    stacks = [stack.name for stack in environments.list_stacks()]
+    sys.exit(doctor_room.show(doctor_room.checks(sandbox.self_test, stacks), out))
+
+
+@app.command()
+def api() -> None:
+    """Serve the API and the dashboard."""
+    import uvicorn
+
+    from service.app import create_app
+
+    _send_wakeups()
+    uvicorn.run(create_app(), host=settings().host, port=settings().port, log_level="warning", access_log=False)
+
+
+@app.command()
+def worker() -> None:
+    """Measure queued runs of this machine's device (the timer of the embedded size; a fleet starts Celery workers)."""
+    from workers import loop
+
+    loop.worker()
+
+
+@app.command()
+def control() -> None:
+    """Understand deliveries, poll remotes, send comments, sweep lost runs (the timer of the embedded size)."""
+    from workers import loop
+
+    _send_wakeups()
+    loop.control()
+
+
+def _send_wakeups() -> None:
+    if settings().broker_url is not None:
+        from workers import app as fleet
+
+        wakeups.send_with(fleet.send_wakeup)
+
+
+@db_app.command("upgrade")
+def db_upgrade() -> None:
+    """Bring the database to the schema of this version."""
+    migrate.upgrade()
+    out.print("The database is up to date.")
+
+
+@stack_app.command("create")
+def stack_create(name: str, requirements: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Make a base environment with torch (and more requirements, if named) of its own."""
+    from workers import environments
+
+    made = environments.create_stack(name, requirements or [])
+    out.print(f"Stack [bold]{made.name}[/bold] is ready at {made.python}.")
+
+
+@stack_app.command("adopt")
+def stack_adopt(
+    name: str,
+    python: Annotated[Path, typer.Option(help="The interpreter that has torch.")],
+    path: Annotated[list[Path] | None, typer.Option(help="A folder to import from as well; may be repeated.")] = None,
+) -> None:
+    """Use an environment that is there already as a base environment.  It is only read."""
+    from workers import environments
+
+    made = environments.adopt_stack(name, python, path or [])
+    out.print(f"Stack [bold]{made.name}[/bold] is {made.python}.")
+
+
+@stack_app.command("list")
+def stack_list() -> None:
+    """The base environments of this machine."""
+    from workers import environments
+
+    for one in environments.list_stacks():
+        out.print(f"[bold]{one.name}[/bold]  {one.python}  {' '.join(map(str, one.paths))}")
+
+
+@target_app.command("add")
+def target_add(
+    name: str,
+    location: Annotated[
+        str, typer.Argument(help="https URL or folder of a repository; index URL or folder of wheels.")
+    ],
+    recipe: Annotated[Path, typer.Option(help="The recipe, a TOML file; its adapters lie beside it.")],
+    package: Annotated[
+        str | None, typer.Option(help="Watch the releases of this distribution instead of commits.")
+    ] = None,
+    branch: Annotated[str | None, typer.Option(help="The mainline; by default the remote's default branch.")] = None,
+    forge: Annotated[str | None, typer.Option(help="owner/name on GitHub, for webhooks and comments.")] = None,
+    trusted: Annotated[
+        bool, typer.Option(help="Its mainline may be measured where there is no sandbox, if allowed.")
+    ] = False,
+    backfill: Annotated[int, typer.Option(help="How many revisions of the mainline to measure now.", min=0)] = 1,
+) -> None:
+    """Watch a repository or a package."""
+    text, adapters = _read_recipe(recipe)
+    with transaction() as session:
+        target = targets.register(
+            session,
+            name,
+            location=location,
+            kind=TargetKind.PACKAGE if package else TargetKind.GIT,
+            package=package,
+            branch=branch,
+            forge=forge,
+            trusted=trusted,
+            recipe_text=text,
+            adapters=adapters,
+        )
+        target_id = target.id
+    queued = intake.backfill_last(target_id, backfill) if backfill else 0
+    out.print(f"Target [bold]{name}[/bold] is watched; {queued} runs were queued.")
+
+
+def _read_recipe(path: Path) -> tuple[str, dict[str, str]]:
+    """The recipe's text and the adapters it names, by file name."""
+    from service import recipes
+
+    try:
+        text = path.read_text()
+        return text, {name: (path.parent / name).read_text() for name in recipes.parse(text).adapters}
+    except OSError as error:
+        raise BadInput(f"{error.filename}: {error.strerror}.") from None
+
+
+@target_app.command("list")
+def target_list() -> None:
+    """The watched targets."""
+    with reading() as session:
+        for one in targets.all_targets(session):
+            out.print(
+                f"[bold]{one.name}[/bold]  {one.kind}  {one.location}"
+                + (f"  [red]{one.poll_error}[/red]" if one.poll_error else "")
+            )
+
+
+@target_app.command("allow-unsandboxed")
+def target_allow_unsandboxed(name: str, allow: bool = True) -> None:
+    """Let a trusted target run where bubblewrap cannot work.  Its pages and comments will say so."""
+    with transaction() as session:
+        target = targets.target_named(session, name)
+        if allow and not target.trusted:
+            raise BadInput(f"Target {name} is not trusted; only trusted targets may run without a sandbox.")
+        target.allow_unsandboxed = allow
+    out.print(f"Target [bold]{name}[/bold] {'may' if allow else 'may not'} run without a sandbox.")
+
+
+@app.command()
+def run(
+    target: str,
+    revision: Annotated[str, typer.Argument(help="A commit, branch, tag or release.")],
+    device: Annotated[str | None, typer.Option(help="Only this device; by default all of the recipe's.")] = None,
+    suite: Annotated[str | None, typer.Option(help="A suite other than the recipe's for the device.")] = None,
+    again: Annotated[bool, typer.Option(help="Measure once more what was measured already.")] = False,
+    wait: Annotated[bool, typer.Option(help="Wait for the verdict and exit with it.")] = False,
+    form: Annotated[Format, typer.Option("--format")] = Format.TABLE,
+) -> None:
+    """Measure one revision."""
+    ids = intake.run_revision(target, revision, device=device, suite=suite, again=again)
+    out.print(f"Queued: {', '.join(f'run {one}' for one in ids)}  ({settings().address}/runs/{ids[0]})")
+    if wait:
+        sys.exit(_wait(ids, form))
+
+
+def _wait(ids: list[int], form: Format) -> int:
+    last: dict[int, str] = {}
+    while True:
+        with reading() as session:
+            runs = [session.get_one(Run, one) for one in ids]
+        for one in runs:
+            if last.get(one.id) != (now := one.stage or one.state.value):
+                last[one.id] = now
+                if form is Format.TABLE:
+                    out.print(f"run {one.id}: {now}")
+        if not any(one.state in OPEN_STATES and one.state is not RunState.HELD for one in runs):
+            return max(_show(one, form) for one in ids)
+        time.sleep(1)
+
+
+@app.command("report")
+def report_command(run_id: int, form: Annotated[Format, typer.Option("--format")] = Format.TABLE) -> None:
+    """What a run found; exits 1 on a confirmed regression, 125 when it could not be measured."""
+    sys.exit(_show(run_id, form))
+
+
+def _show(run_id: int, form: Format) -> int:
+    with reading() as session:
+        whole = facts_of.whole_run(session, run_id)
+        report = report_of(whole)
+        outcomes = {row.outcome for row in whole.verdicts if row.against == "parent"}
+        state = whole.state
+    if form is Format.JSON:
+        print(as_json.document(report))  # noqa: T201  (for pipes: no wrapping, no colours)
+    elif form is Format.MD:
+        print(markdown.comment(report))  # noqa: T201
+    else:
+        out.print(terminal.table(report))
+    if Outcome.REGRESSION.value in outcomes:
+        return 1
+    if state is RunState.FAILED or outcomes & {Outcome.INVALID.value, Outcome.FAILED.value}:
+        return 125
+    return 0 if state in (RunState.DONE, RunState.SKIPPED) else 2
+
+
+@app.command()
+def backfill(
+    target: str, revisions: Annotated[str, typer.Argument(help="BASE..HEAD; BASE itself is not measured.")]
+) -> None:
+    """Measure a range of the mainline, at low priority."""
+    base, dots, head = revisions.partition("..")
+    if not (base and dots and head):
+        raise BadInput(f"{revisions!r} is not BASE..HEAD.")
+    out.print(f"{intake.backfill(target, base, head)} runs were queued.")
+
+
+@app.command()
+def cancel(run_id: int) -> None:
+    """Cancel a run, whatever its state."""
+    with transaction() as session:
+        done = queue.cancel(session, run_id, "the operator")
+    out.print(f"Run {run_id} is cancelled." if done else f"Run {run_id} had ended already; nothing was changed.")
+
+
+@app.command()
+def approve(run_id: int) -> None:
+    """Let a stranger's revision run: exactly this commit, nothing pushed later."""
+    with transaction() as session:
+        intake.approve(session, run_id)
+    out.print(f"Run {run_id} is queued.")
+
+
+@app.command()
+def status() -> None:
+    """Targets, workers and the queue."""
+    table = Table("run", "target", "revision", "device", "state", "stage")
+    with reading() as session:
+        for one in facts_of.queue(session):
+            table.add_row(
+                str(one.id), one.target.name, one.revision.short, one.device, one.state.value, one.stage or ""
+            )
+        workers = facts_of.workers(session)
+        now = queue.clock(session)
+    out.print(table)
+    for each in workers:
+        out.print(f"worker [bold]{each.name}[/bold] ({each.description}) was seen {now - each.seen_at:.0f} s ago")
+
+
+def _register_demo() -> None:
+    """Build the demo repository beside the database and watch it; a second start changes nothing."""
+    import importlib.util
+
+    example = Path(__file__).parent.parent / "examples" / "norms"
+    spec = importlib.util.spec_from_file_location("kernelwatch_demo", example / "build.py")
+    if spec is None or spec.loader is None or not (example / "build.py").exists():
+        raise BadInput("The demo lies in the source tree (examples/norms); start from a clone.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    folder = settings().state / "demo"
+    repository = folder if (folder / ".git").exists() else module.build(folder)
+    text, adapters = _read_recipe(example / "recipe.toml")
+    with transaction() as session:
+        target = targets.register(
+            session,
+            "demo",
+            location=str(repository),
+            kind=TargetKind.GIT,
+            branch="main",
+            trusted=True,
+            recipe_text=text,
+            adapters=adapters,
+        )
+        target_id = target.id
+    intake.backfill_last(target_id, 100)
+    intake.pull_appeared(target_id, module.PULL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Speaking with forges: signatures, events, the GitHub client."""

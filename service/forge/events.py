@@ -1,0 +1,137 @@
+"""What a webhook says, as a closed list of typed events.  Pure: bytes in, an event out."""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from service.errors import BadInput
+
+_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
+_NEW_HEAD = frozenset({"opened", "reopened", "synchronize"})
+_LONGEST_BRANCH = 255
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A branch moved.  `before` is None when it is new; `head` is None when it was deleted."""
+
+    repository: str
+    branch: str
+    before: str | None
+    head: str | None
+
+    @property
+    def deleted(self) -> bool:
+        return self.head is None
+
+
+@dataclass(frozen=True)
+class PullChanged:
+    """A pull request has a new head, or was closed (`action` is "closed").  A `fork` is any other repository."""
+
+    repository: str
+    number: int
+    action: str
+    head: str
+    base_ref: str
+    base_sha: str
+    fork: bool
+    author: str
+
+
+@dataclass(frozen=True)
+class Pinged:
+    """The webhook was set up."""
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """Understood, and nothing to do."""
+
+    why: str
+
+
+Event = Pushed | PullChanged | Pinged | Ignored
+
+
+def parse(event: str, body: bytes) -> Event:
+    """Read a GitHub delivery.  Raises BadInput when it is not what GitHub documents."""
+    if event == "ping":
+        return Pinged()
+    if event not in ("push", "pull_request"):
+        return Ignored(f"kernelwatch does not use {event!r} events")
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        raise BadInput("The body is not JSON: set the webhook's content type to application/json.") from None
+    try:
+        return _push(said) if event == "push" else _pull_request(said)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"The {event} event is not as GitHub documents it: {type(error).__name__} {error}.") from None
+
+
+def _push(said: dict[str, Any]) -> Event:
+    kind, _, branch = _text(said["ref"]).removeprefix("refs/").partition("/")
+    if kind != "heads":
+        return Ignored(f"{said['ref'][:_LONGEST_BRANCH]} is not a branch")
+    return Pushed(
+        repository=_repository(said["repository"]),
+        branch=_branch(branch),
+        before=_sha(said["before"]),
+        head=None if said.get("deleted") else _sha(said["after"]),
+    )
+
+
+def _pull_request(said: dict[str, Any]) -> Event:
+    number, action, pull = said["number"], _text(said["action"]), said["pull_request"]
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise BadInput(f"{number!r} is not the number of a pull request.")
+    if action not in _NEW_HEAD and action != "closed":
+        return Ignored(f"pull request {number} was {action[:40]}: its head is the same")
+    head, base = _sha(pull["head"]["sha"]), _sha(pull["base"]["sha"])
+    if head is None or base is None:
+        raise BadInput(f"Pull request {number} has no head or no base.")
+    repository = _repository(said["repository"])
+    return PullChanged(
+        repository=repository,
+        number=number,
+        action=action,
+        head=head,
+        base_ref=_branch(_text(pull["base"]["ref"])),
+        base_sha=base,
+        fork=_is_fork(pull["head"].get("repo"), repository),
+        author=_text(pull["user"]["login"]),
+    )
+
+
+def _is_fork(head: dict[str, Any] | None, repository: str) -> bool:
+    """A fork that was deleted meanwhile is null: still a stranger's."""
+    return head is None or _repository(head).lower() != repository.lower()
+
+
+def _repository(said: dict[str, Any]) -> str:
+    name = _text(said["full_name"])
+    if not _REPOSITORY.fullmatch(name):
+        raise BadInput(f"{name[:200]!r} is not owner/name.")
+    return name
+
+
+def _sha(said: Any) -> str | None:
+    """A full commit name; None for the zeros that stand for "there was none"."""
+    if not _SHA.fullmatch(_text(said)):
+        raise BadInput(f"{said[:80]!r} is not a commit.")
+    return str(said) if said.strip("0") else None
+
+
+def _branch(name: str) -> str:
+    if not name or len(name) > _LONGEST_BRANCH:
+        raise BadInput("A branch's name is empty or too long.")
+    return name
+
+
+def _text(said: Any) -> str:
+    if not isinstance(said, str):
+        raise TypeError(f"text expected, not {type(said).__name__}")
+    return said

@@ -1,0 +1,325 @@
+"""The GitHub client: one comment edited in place, one check for each commit.  It never repeats a POST without looking.
+
+gidgethub knows the protocol (headers, answers, pages, the App's signature); the requests are ours, because they need
+time limits, a pause between writes, and no retry that could post twice.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import gidgethub
+import httpx
+from gidgethub import apps, sansio
+from jwt import PyJWTError
+
+from service.errors import ServiceError
+from service.settings import settings
+
+LONGEST_BODY = 65_536
+_LONGEST_TITLE = 140  # of a commit status
+_PAGES = 30
+_TIMEOUT = httpx.Timeout(20.0, connect=10.0)
+_REQUESTER = "kernelwatch"
+_STATUS = {"success": "success", "neutral": "success", "skipped": "success", "failure": "failure"}
+_FORBIDDEN = (403, 404)
+
+
+class ForgeFailed(ServiceError):
+    """The forge did not do what was asked.  `passing` says whether trying later may help, `wait_s` how much later."""
+
+    status = 502
+
+    def __init__(self, message: str, *, code: int = 0, passing: bool, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.code, self.passing, self.wait_s = code, passing, wait_s
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that was given: personal, or of an installation."""
+
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class App:
+    """A GitHub App, which signs for tokens of its own."""
+
+    id: str
+    key: str = field(repr=False)
+
+
+@dataclass
+class _Lent:
+    """An installation's token and the time at which it ends."""
+
+    value: str = field(repr=False)
+    ends_at: float
+
+
+class GitHub:
+    """What kernelwatch says on GitHub.  Not for several threads at once."""
+
+    def __init__(
+        self,
+        credentials: Token | App,
+        http: httpx.Client,
+        *,
+        pause_s: float = 1.0,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._credentials, self._http = credentials, http
+        self._pause_s, self._sleep, self._clock = pause_s, sleep, clock
+        self._lent: dict[str, _Lent] = {}
+        self._own_login: str | None = None
+        self._wrote_at = float("-inf")
+        self._without_checks: set[str] = set()
+
+    def upsert_comment(self, repo: str, number: int, marker: str, body: str, known_id: str | None = None) -> str:
+        """Make the one comment that carries `marker` say `body`; returns its id.
+
+        Without a known id, or when that comment is gone, ours is looked for before one is posted: an earlier attempt
+        may have posted it without hearing of it.
+        """
+        body = _fitting(body if marker in body else f"{marker}\n{body}")
+        if known_id is not None:
+            try:
+                return self._edit_comment(repo, known_id, body)
+            except ForgeFailed as failure:
+                if failure.code != 404:
+                    raise
+        if found := self._comment_with(repo, number, marker):
+            return self._edit_comment(repo, found, body)
+        posted = self._ask("POST", f"/repos/{repo}/issues/{number}/comments", repo, {"body": body})
+        return str(posted["id"])
+
+    def put_check(
+        self,
+        repo: str,
+        sha: str,
+        name: str,
+        status: str,
+        conclusion: str | None,
+        title: str,
+        summary: str,
+        url: str | None,
+        known_id: str | None = None,
+    ) -> str:
+        """Make the check `name` of a commit say this; returns its id.
+
+        Only an App may write checks: for anybody else it becomes a commit status, which has no room for the summary.
+        """
+        if repo not in self._without_checks and not (known_id or "").startswith("status:"):
+            check = _check(sha, name, status, conclusion, title, summary, url)
+            try:
+                return self._put_check_run(repo, check, known_id)
+            except ForgeFailed as failure:
+                if failure.code not in _FORBIDDEN or failure.passing:
+                    raise
+                self._without_checks.add(repo)
+        said = {
+            "state": "pending" if status != "completed" else _STATUS.get(conclusion or "", "error"),
+            "context": name,
+            "description": title[:_LONGEST_TITLE],
+            **({"target_url": url} if url else {}),
+        }
+        # Of the statuses with one context only the newest counts, so posting twice says the same.
+        posted = self._ask("POST", f"/repos/{repo}/statuses/{sha}", repo, said)
+        return f"status:{posted['id']}"
+
+    def _put_check_run(self, repo: str, check: Mapping[str, Any], known_id: str | None) -> str:
+        known = (known_id or "").removeprefix("check:") or self._check_run(repo, check["head_sha"], check["name"])
+        if known:
+            changes = {key: value for key, value in check.items() if key != "head_sha"}
+            try:
+                self._ask("PATCH", f"/repos/{repo}/check-runs/{known}", repo, changes)
+            except ForgeFailed as failure:
+                if failure.code != 404:
+                    raise
+            else:
+                return f"check:{known}"
+        posted = self._ask("POST", f"/repos/{repo}/check-runs", repo, check)
+        return f"check:{posted['id']}"
+
+    def _check_run(self, repo: str, sha: str, name: str) -> str | None:
+        path = f"/repos/{repo}/commits/{sha}/check-runs"
+        for run in self._every(path, repo, {"check_name": name, "filter": "latest"}):
+            if run["name"] == name and run.get("external_id") == _REQUESTER:
+                return str(run["id"])
+        return None
+
+    def _edit_comment(self, repo: str, comment: str, body: str) -> str:
+        self._ask("PATCH", f"/repos/{repo}/issues/comments/{comment}", repo, {"body": body})
+        return comment
+
+    def _comment_with(self, repo: str, number: int, marker: str) -> str | None:
+        """Our comment that carries the marker: anybody can write one into theirs."""
+        for comment in self._every(f"/repos/{repo}/issues/{number}/comments", repo):
+            if marker in (comment["body"] or "") and self._is_ours(comment["user"]):
+                return str(comment["id"])
+        return None
+
+    def _is_ours(self, user: Mapping[str, Any] | None) -> bool:
+        if user is None:
+            return False
+        if self._own_login is None:
+            self._own_login = self._login()
+        return bool(user["login"] == self._own_login if self._own_login else user["type"] == "Bot")
+
+    def _login(self) -> str:
+        """Who we are; empty for a token of somebody's installation, which may not ask: only a bot holds one."""
+        if isinstance(self._credentials, App):
+            return f"{self._request('GET', '/app', jwt=_signed_by(self._credentials))[0]['slug']}[bot]"
+        try:
+            return str(self._request("GET", "/user", token=self._credentials.value)[0]["login"])
+        except ForgeFailed as failure:
+            if failure.code not in _FORBIDDEN or failure.passing:
+                raise
+            return ""
+
+    def _every(self, path: str, repo: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        parameters: Mapping[str, str] | None = {**(query or {}), "per_page": "100"}
+        url: str | None = path
+        for _ in range(_PAGES):
+            if url is None:
+                return
+            data, url = self._request("GET", url, token=self._token(repo), query=parameters)
+            parameters = None  # the link to the next page has them
+            yield from data["check_runs"] if isinstance(data, dict) else data
+
+    def _ask(self, method: str, path: str, repo: str, said: Mapping[str, Any]) -> dict[str, Any]:
+        """One write.  A lent token that was revoked is fetched anew, once."""
+        for last in (False, True):
+            token = self._token(repo)
+            self._sleep(max(0.0, self._wrote_at + self._pause_s - self._clock()))
+            try:
+                answer: dict[str, Any] = self._request(method, path, token=token, said=said)[0]
+            except ForgeFailed as failure:
+                if last or failure.code != 401 or repo not in self._lent:
+                    raise
+                del self._lent[repo]
+            else:
+                return answer
+            finally:
+                self._wrote_at = self._clock()
+        raise AssertionError("the loop returns or raises")
+
+    def _token(self, repo: str) -> str:
+        if isinstance(self._credentials, Token):
+            return self._credentials.value
+        lent = self._lent.get(repo)
+        if lent is None or lent.ends_at < self._clock() + 60:
+            jwt = _signed_by(self._credentials)
+            installation = self._request("GET", f"/repos/{repo}/installation", jwt=jwt)[0]["id"]
+            told = self._request("POST", f"/app/installations/{installation}/access_tokens", jwt=jwt)[0]
+            lent = _Lent(told["token"], datetime.fromisoformat(told["expires_at"]).timestamp())
+            self._lent[repo] = lent
+        return lent.value
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str | None = None,
+        jwt: str | None = None,
+        query: Mapping[str, str] | None = None,
+        said: Mapping[str, Any] | None = None,
+    ) -> tuple[Any, str | None]:
+        """One request: the answer, and the address of the next page.  Raises ForgeFailed for everything else."""
+        headers = sansio.create_headers(_REQUESTER, oauth_token=token, jwt=jwt)
+        url = self._address(path)
+        try:
+            # An empty `params` would take away what a link to the next page carries; None leaves it.
+            answer = self._http.request(method, url, headers=headers, params=query or None, json=said)
+        except httpx.HTTPError as error:
+            why = f"{type(error).__name__} {error}".rstrip()
+            raise ForgeFailed(f"GitHub was not reached: {why}", passing=True) from None
+        try:
+            data, _, more = sansio.decipher_response(answer.status_code, answer.headers, answer.content)
+        except gidgethub.HTTPException as error:
+            raise self._failure(method, path, answer, error) from None
+        except ValueError:
+            message = f"GitHub answered {answer.status_code} with something unreadable."
+            raise ForgeFailed(message, passing=True) from None
+        return data, more
+
+    def _address(self, path: str) -> str:
+        """Where a path of the API lies.  A link to another host would be handed the token: it is refused."""
+        base = self._http.base_url
+        if path.startswith("/"):
+            return str(base).rstrip("/") + path
+        url = httpx.URL(path)
+        if (url.scheme, url.host, url.port) != (base.scheme, base.host, base.port):
+            raise ForgeFailed(f"GitHub's next page is on another host, {url.host}.", passing=False)
+        return path
+
+    def _failure(self, method: str, path: str, answer: httpx.Response, error: gidgethub.HTTPException) -> ForgeFailed:
+        said = " ".join(str(part) for part in error.args) or answer.reason_phrase
+        message = f"GitHub answered {answer.status_code} to {method} {path}: {said[:300]}"
+        limited = self._limited_s(answer, said)
+        passing = answer.status_code >= 500 or limited is not None
+        return ForgeFailed(message, code=answer.status_code, passing=passing, wait_s=limited or 0.0)
+
+    def _limited_s(self, answer: httpx.Response, said: str) -> float | None:
+        """How long a rate limit, the hourly or a secondary one, asks us to stay away; None when it is none."""
+        if answer.status_code not in (403, 429):
+            return None
+        if (after := answer.headers.get("retry-after", "")).isdigit():
+            return float(after)
+        if answer.headers.get("x-ratelimit-remaining") == "0":
+            return max(1.0, float(answer.headers.get("x-ratelimit-reset", 0)) - self._clock())
+        return 60.0 if answer.status_code == 429 or "rate limit" in said.lower() else None
+
+
+def connect() -> GitHub | None:
+    """The client of this process, as the settings describe it; None when they hold no credentials."""
+    here = settings()
+    credentials: Token | App
+    if here.github_app_id and here.github_app_key:
+        credentials = App(here.github_app_id, here.github_app_key.get_secret_value())
+    elif here.github_token:
+        credentials = Token(here.github_token.get_secret_value())
+    else:
+        return None
+    return _client(credentials, here.github_api, here.write_pause_s)
+
+
+@lru_cache(1)  # the pause between writes and the lent tokens outlive one look at the outbox
+def _client(credentials: Token | App, api: str, pause_s: float) -> GitHub:
+    # Writes are a second apart, so a connection kept open saves little and is closed by the other side anyway.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    http = httpx.Client(base_url=api, timeout=_TIMEOUT, limits=limits, follow_redirects=False)
+    return GitHub(credentials, http, pause_s=pause_s)
+
+
+def _signed_by(app: App) -> str:
+    """The App's own signature, with which it asks for tokens."""
+    try:
+        return str(apps.get_jwt(app_id=app.id, private_key=app.key, expiration=9 * 60))
+    except (ValueError, PyJWTError):  # the message may quote the key
+        raise ForgeFailed("KERNELWATCH_GITHUB_APP_KEY is no private key in PEM.", passing=False) from None
+
+
+def _check(
+    sha: str, name: str, status: str, conclusion: str | None, title: str, summary: str, url: str | None
+) -> dict[str, Any]:
+    return {
+        "head_sha": sha,
+        "name": name,
+        "external_id": _REQUESTER,
+        "status": status,
+        "output": {"title": title, "summary": _fitting(summary)},
+        **({"conclusion": conclusion} if status == "completed" else {}),
+        **({"details_url": url} if url else {}),
+    }
+
+
+def _fitting(body: str) -> str:
+    end = "\n\n(cut: GitHub takes no more)"
+    return body if len(body) <= LONGEST_BODY else body[: LONGEST_BODY - len(end)] + end

@@ -1,0 +1,371 @@
+"""The tables.  Times are seconds since the epoch by the database's clock; relationships load only when asked for."""
+
+import enum
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Enum,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+Key = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
+
+
+class Base(DeclarativeBase):
+    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[str]: JSON, str: Text, float: Float(53)}
+
+
+def _enum(kind: type[enum.StrEnum]) -> Enum:
+    """Stored as its value in plain text, so that a new member needs no change of schema."""
+    return Enum(
+        kind, native_enum=False, create_constraint=False, length=32, values_callable=lambda e: [m.value for m in e]
+    )
+
+
+class TargetKind(enum.StrEnum):
+    GIT = "git"
+    PACKAGE = "package"
+
+
+class Origin(enum.StrEnum):
+    """Who said that revisions appeared."""
+
+    PUSH = "push"
+    PULL_REQUEST = "pull_request"
+    POLL = "poll"
+    MANUAL = "manual"
+    BACKFILL = "backfill"
+
+
+class RunState(enum.StrEnum):
+    HELD = "held"  # a stranger's revision, waiting for approval of exactly this commit
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"  # no path that matters changed
+    SUPERSEDED = "superseded"
+    CANCELLED = "cancelled"
+
+
+OPEN_STATES = (RunState.HELD, RunState.QUEUED, RunState.LEASED)
+
+
+class Priority(enum.IntEnum):
+    """Smaller goes first."""
+
+    PULL_REQUEST = 10
+    MAINLINE = 20
+    BACKFILL = 30
+
+
+class CellState(enum.StrEnum):
+    """How one contender fared at one case."""
+
+    MEASURED = "measured"
+    INVALID = "invalid"  # a wrong result: never fast
+    FAILED = "failed"
+    UNSUPPORTED = "unsupported"
+
+
+class RegressionState(enum.StrEnum):
+    OPEN = "open"
+    FIXED = "fixed"
+
+
+class EffectState(enum.StrEnum):
+    WAITING = "waiting"
+    SENT = "sent"
+    PREVIEW = "preview"  # the target has no forge: kept to be looked at
+    FAILED = "failed"
+
+
+class Target(Base):
+    __tablename__ = "targets"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    name: Mapped[str] = mapped_column(String(80), unique=True)
+    kind: Mapped[TargetKind] = mapped_column(_enum(TargetKind))
+    location: Mapped[str]  # URL or folder of the repository; index URL or folder of wheels
+    package: Mapped[str | None]  # the distribution's name, for packages
+    branch: Mapped[str | None]  # the mainline's name, for repositories
+    forge: Mapped[str | None]  # "owner/name" on GitHub, when there is one
+    trusted: Mapped[bool] = mapped_column(default=False)
+    allow_unsandboxed: Mapped[bool] = mapped_column(default=False)
+    recipe_from_branch: Mapped[bool] = mapped_column(default=False)
+    recipe_id: Mapped[int | None] = mapped_column(ForeignKey("recipes.id", use_alter=True))
+    created_at: Mapped[float]
+    poll_at: Mapped[float] = mapped_column(default=0.0)
+    poll_failures: Mapped[int] = mapped_column(default=0)
+    poll_error: Mapped[str | None]
+    recipe: Mapped["Recipe | None"] = relationship(lazy="raise", foreign_keys=[recipe_id])
+
+
+class Recipe(Base):
+    """One version of a target's recipe.  Runs and verdicts keep the version that made them."""
+
+    __tablename__ = "recipes"
+    __table_args__ = (UniqueConstraint("target_id", "digest"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    digest: Mapped[str] = mapped_column(String(64))
+    text: Mapped[str]
+    adapters: Mapped[dict[str, Any]]  # file name -> source, handed to contenders beside the revision
+    created_at: Mapped[float]
+
+
+class Delivery(Base):
+    """A webhook as it came, stored before it is understood."""
+
+    __tablename__ = "deliveries"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    guid: Mapped[str] = mapped_column(String(80), unique=True)
+    event: Mapped[str] = mapped_column(String(40))
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+    received_at: Mapped[float]
+    understood_at: Mapped[float | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    outcome: Mapped[str | None]  # one sentence: what was done, or why nothing was
+
+
+class Push(Base):
+    """ "These commits appeared", whoever said so."""
+
+    __tablename__ = "pushes"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    origin: Mapped[Origin] = mapped_column(_enum(Origin))
+    head: Mapped[str] = mapped_column(String(64))
+    pull: Mapped[int | None]
+    delivery_id: Mapped[int | None] = mapped_column(ForeignKey("deliveries.id"))
+    created_at: Mapped[float]
+
+
+class Revision(Base):
+    """One commit of a repository, or one release of a package (`sha` is then its version)."""
+
+    __tablename__ = "revisions"
+    __table_args__ = (UniqueConstraint("target_id", "sha"), Index("ix_revisions_mainline", "target_id", "ordinal"))
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    sha: Mapped[str] = mapped_column(String(64))
+    parent: Mapped[str | None] = mapped_column(String(64))  # first parent, or the release before
+    ordinal: Mapped[int | None]  # place on the mainline, oldest 0; None off it
+    subject: Mapped[str]
+    author: Mapped[str]
+    committed_at: Mapped[float]
+    paths: Mapped[list[str]]  # changed against the first parent
+    target: Mapped[Target] = relationship(lazy="raise")
+
+    @property
+    def short(self) -> str:
+        return self.sha[:10] if len(self.sha) >= 40 else self.sha
+
+
+class Run(Base):
+    """One revision to be measured on one device.  This row is the queue."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        Index("ix_runs_queue", "device", "state", "priority", "id"),
+        Index("ix_runs_revision", "revision_id", "device"),
+        Index("ix_runs_lease", "state", "lease_until"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    dedupe: Mapped[str] = mapped_column(String(200), unique=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))
+    baseline: Mapped[str | None] = mapped_column(
+        String(64)
+    )  # sha compared with: the parent, or a pull request's merge base
+    recipe_id: Mapped[int] = mapped_column(ForeignKey("recipes.id"))
+    push_id: Mapped[int | None] = mapped_column(ForeignKey("pushes.id"))
+    pull: Mapped[int | None]
+    device: Mapped[str] = mapped_column(String(40))
+    suite: Mapped[str] = mapped_column(String(40))
+    trusted: Mapped[bool]
+    priority: Mapped[int]
+    state: Mapped[RunState] = mapped_column(_enum(RunState), default=RunState.QUEUED)
+    attempt: Mapped[int] = mapped_column(default=0)
+    max_attempts: Mapped[int] = mapped_column(default=3)
+    worker: Mapped[str | None] = mapped_column(String(120))
+    lease_until: Mapped[float | None]
+    created_at: Mapped[float]
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+    stage: Mapped[str | None]  # what is being done now, for people
+    reason: Mapped[str | None]  # why it failed, was skipped, held, superseded or cancelled
+    log: Mapped[str | None]  # the last lines of a build that failed
+    sandboxed: Mapped[bool | None]
+    stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
+    telemetry: Mapped[dict[str, Any] | None]
+    target: Mapped[Target] = relationship(lazy="raise")
+    revision: Mapped[Revision] = relationship(lazy="raise")
+    recipe: Mapped[Recipe] = relationship(lazy="raise")
+    stack: Mapped["Stack | None"] = relationship(lazy="raise")
+    measurements: Mapped[list["Measurement"]] = relationship(lazy="raise", order_by="Measurement.id")
+    verdicts: Mapped[list["VerdictRow"]] = relationship(lazy="raise", order_by="VerdictRow.id")
+
+
+class Attempt(Base):
+    """Who held a run's lease, when, and how it ended."""
+
+    __tablename__ = "attempts"
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    worker: Mapped[str] = mapped_column(String(120))
+    started_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    outcome: Mapped[str | None]
+
+
+class Stack(Base):
+    """Versions of everything between a kernel and its time."""
+
+    __tablename__ = "stacks"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    versions: Mapped[dict[str, Any]]
+
+
+class Measurement(Base):
+    """The stored numbers of one contender at one case in one run."""
+
+    __tablename__ = "measurements"
+    __table_args__ = (
+        UniqueConstraint("run_id", "contender", "case"),
+        Index("ix_measurements_series", "case", "provider", "role", "run_id"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    contender: Mapped[str] = mapped_column(String(120))  # "head:norms", unique in the run
+    role: Mapped[str] = mapped_column(String(16))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    state: Mapped[CellState] = mapped_column(_enum(CellState))
+    reason: Mapped[str | None]
+    median_us: Mapped[float | None]
+    gb_s: Mapped[float | None]
+    launches: Mapped[int] = mapped_column(default=0)
+    rounds: Mapped[int] = mapped_column(default=0)
+    facts: Mapped[dict[str, Any]]
+    samples: Mapped[bytes | None] = mapped_column(LargeBinary)  # see pack()
+
+
+class VerdictRow(Base):
+    __tablename__ = "verdicts"
+    __table_args__ = (UniqueConstraint("run_id", "provider", "case", "against"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    against: Mapped[str] = mapped_column(String(16))  # "parent" or "sota"
+    outcome: Mapped[str] = mapped_column(String(16))
+    ratio: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    launches: Mapped[int] = mapped_column(default=0)
+    rounds: Mapped[int] = mapped_column(default=0)
+    confirmed: Mapped[bool] = mapped_column(default=False)
+    behind: Mapped[bool] = mapped_column(default=False)
+    reason: Mapped[str]  # in words that a person would write
+
+
+class RegressionRow(Base):
+    """A confirmed regression of one case, from the revision that made it until one that mends it."""
+
+    __tablename__ = "regressions"
+    __table_args__ = (Index("ix_regressions_case", "target_id", "device", "provider", "case", "state"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    ratio: Mapped[float]
+    state: Mapped[RegressionState] = mapped_column(_enum(RegressionState), default=RegressionState.OPEN)
+    opened_at: Mapped[float]
+    fixed_at: Mapped[float | None]
+    fixed_by: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
+    run: Mapped[Run] = relationship(lazy="raise", foreign_keys=[run_id])
+
+
+class Gap(Base):
+    """A mainline case that runs behind SOTA: since which run, how far then and now, and who moved."""
+
+    __tablename__ = "gaps"
+    __table_args__ = (UniqueConstraint("target_id", "device", "provider", "case"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    behind: Mapped[bool]
+    since_run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # None while not behind
+    last_run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    ratio_then: Mapped[float | None]
+    ratio_now: Mapped[float]
+    own_us: Mapped[float]
+    sota_us: Mapped[float]
+    stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
+
+
+class Effect(Base):
+    """The outbox: something to be said outside, sent by the control worker after the commit that decided it."""
+
+    __tablename__ = "effects"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    key: Mapped[str] = mapped_column(
+        String(200), unique=True
+    )  # one comment per pull request, one status per commit and device
+    kind: Mapped[str] = mapped_column(String(20))  # "comment" or "check"
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    payload: Mapped[dict[str, Any]]
+    state: Mapped[EffectState] = mapped_column(_enum(EffectState), default=EffectState.WAITING)
+    version: Mapped[int] = mapped_column(default=1)  # raised whenever the payload is replaced
+    remote_id: Mapped[str | None] = mapped_column(String(80))
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_at: Mapped[float] = mapped_column(default=0.0)
+    error: Mapped[str | None]
+
+
+class Worker(Base):
+    __tablename__ = "workers"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    name: Mapped[str] = mapped_column(String(120), unique=True)
+    device: Mapped[str] = mapped_column(String(40))
+    description: Mapped[str]  # "NVIDIA H200, GPU-…", or the processor's name
+    sandbox: Mapped[str | None]  # why the sandbox cannot work here; None when it works
+    started_at: Mapped[float]
+    seen_at: Mapped[float]
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
+
+
+Rounds = Sequence[float | None]  # microseconds, one a round; None where the round was lost
+
+
+def pack(looked: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:
+    """Raw samples, one list a launch, compactly.  Launches that only confirm a suspicion are kept apart."""
+    rounded = [
+        [[None if us is None else round(us, 4) for us in launch] for launch in part] for part in (looked, confirmed)
+    ]
+    return zlib.compress(json.dumps(rounded, separators=(",", ":")).encode(), 9)
+
+
+def unpack(packed: bytes) -> tuple[tuple[Rounds, ...], tuple[Rounds, ...]]:
+    """What `pack` packed: the launches looked at first, and the fresh ones that confirmed."""
+    looked, confirmed = json.loads(zlib.decompress(packed))
+    return tuple(looked), tuple(confirmed)

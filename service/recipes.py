@@ -1,0 +1,214 @@
+"""The recipe of a target: how to build it, what it offers, what to measure.  TOML in, a frozen Recipe out."""
+
+import fnmatch
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from kernels.suites import SUITES
+from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction
+from service.errors import BadInput
+from service.policy import Policy
+
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Base(_Part):
+    stack: str = Field("host", description="Name of the base environment (`kernelwatch stack list`).")
+
+
+class Build(_Part):
+    commands: tuple[str, ...] = Field(
+        (), description="Run by sh in the revision's tree, in the sandbox, without network."
+    )
+    import_paths: tuple[str, ...] = Field((".",), description="Folders of the built tree that contenders import from.")
+
+    @field_validator("import_paths")
+    @classmethod
+    def _inside(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if path.startswith("/") or ".." in path.split("/"):
+                raise ValueError(f"{path!r} must be a folder inside the repository")
+        return paths
+
+
+class Paths(_Part):
+    matter: tuple[str, ...] = Field(("**",), description="A commit that touches none of these is skipped.")
+    ignore: tuple[str, ...] = ()
+
+
+class Provider(_Part):
+    """One of the target's own implementations: `calls` maps `op.direction` to `module:function`."""
+
+    calls: Mapping[str, str]
+    compile: bool = Field(False, description="Measure torch.compile of the function instead of the function.")
+    devices: tuple[str, ...] = Field((), description="Where it can run; empty means everywhere.")
+
+    @field_validator("calls")
+    @classmethod
+    def _known(cls, calls: Mapping[str, str]) -> Mapping[str, str]:
+        for key, call in calls.items():
+            op, _, direction = key.partition(".")
+            if op not in OPS or direction not in list(Direction):
+                raise ValueError(f"{key!r} is not op.direction; known ops: {', '.join(OPS)}; directions: fwd, bwd")
+            if not _FUNCTION.fullmatch(call):
+                raise ValueError(f"{key} = {call!r} is not written module:function")
+        if not calls:
+            raise ValueError('a provider needs at least one op.direction = "module:function"')
+        return calls
+
+
+class PolicyTable(_Part):
+    default: Policy = Policy()
+    devices: Mapping[str, Policy] = {}
+
+
+class Recipe(_Part):
+    base: Base = Base()
+    build: Build = Build()
+    paths: Paths = Paths()
+    providers: Mapping[str, Provider] = Field(min_length=1)
+    adapters: tuple[str, ...] = Field((), description="Files beside the recipe that contenders can import.")
+    suites: Mapping[str, tuple[str, ...]] = {}
+    devices: tuple[str, ...] = Field(min_length=1)
+    suite: Mapping[str, str] = Field({"default": "smoke"}, description="Device (or default) to the name of its suite.")
+    sota: Mapping[str, str] = Field(
+        {"default": "quack"}, description="Device (or default) to the provider to be chased."
+    )
+    policy: PolicyTable = PolicyTable()
+
+    @field_validator("providers", "suites")
+    @classmethod
+    def _plain_names(cls, table: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name in table:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r}: names are lower-case letters, digits, - and _, at most 40")
+        return table
+
+    @field_validator("suites")
+    @classmethod
+    def _cases(cls, suites: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        for texts in suites.values():
+            for text in texts:
+                Case.parse(text)
+        return suites
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> "Recipe":
+        for name in self.suite.values():
+            if name not in self.suites and name not in SUITES:
+                raise ValueError(f"suite: there is no suite {name!r}; known: {', '.join([*self.suites, *SUITES])}")
+        for name in self.sota.values():
+            if name not in BUILT_IN_PROVIDERS:
+                raise ValueError(f"sota: unknown provider {name!r}; known: {', '.join(BUILT_IN_PROVIDERS)}")
+        return self
+
+    def cases(self, suite: str) -> tuple[Case, ...]:
+        """The cases of a suite, in order.  Raises BadInput when neither the recipe nor kernelwatch has it."""
+        texts = self.suites.get(suite, SUITES.get(suite))
+        if texts is None:
+            raise BadInput(f"There is no suite {suite!r}; known: {', '.join([*self.suites, *SUITES])}.")
+        return tuple(Case.parse(text) for text in texts)
+
+    def suite_on(self, device: str) -> str:
+        return self.suite.get(device, self.suite.get("default", "smoke"))
+
+    def sota_on(self, device: str) -> str:
+        return self.sota.get(device, self.sota.get("default", "quack"))
+
+    def policy_on(self, device: str) -> Policy:
+        return self.policy.devices.get(device, self.policy.default)
+
+    def providers_on(self, device: str) -> dict[str, Provider]:
+        return {name: p for name, p in self.providers.items() if not p.devices or device in p.devices}
+
+    def matters(self, changed: Iterable[str]) -> bool:
+        """Does a commit that changed these files need measuring?  A commit that changed nothing does not."""
+
+        def hit(path: str, patterns: Sequence[str]) -> bool:
+            return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+        return any(hit(path, self.paths.matter) and not hit(path, self.paths.ignore) for path in changed)
+
+
+def parse(text: str) -> Recipe:
+    """Read a recipe.  Raises BadInput with one sentence for each mistake, each naming its line."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"The recipe is not TOML: {error}.") from None
+    try:
+        return Recipe.model_validate(_arranged(table))
+    except ValidationError as error:
+        mistakes = [f"line {_line(text, e['loc'])}: {_said(e)}" for e in error.errors(include_url=False)]
+        raise BadInput("The recipe has mistakes.\n" + "\n".join(mistakes)) from None
+
+
+def _arranged(table: dict[str, Any]) -> dict[str, Any]:
+    """From the shape that is pleasant to write to the shape that is pleasant to use."""
+    arranged = {key: value for key, value in table.items() if key not in ("providers", "policy", "suite", "sota")}
+    for key in ("suite", "sota"):
+        if key in table:
+            arranged[key] = {"default": table[key]} if isinstance(table[key], str) else table[key]
+    if "providers" in table:
+        arranged["providers"] = _arranged_providers(table["providers"])
+    if isinstance(policy := table.get("policy", {}), dict):
+        shared = {key: value for key, value in policy.items() if key != "devices"}
+        devices = policy.get("devices", {})
+        arranged["policy"] = {"default": shared, "devices": {name: {**shared, **own} for name, own in devices.items()}}
+    else:
+        arranged["policy"] = policy
+    return arranged
+
+
+def _arranged_providers(providers: Any) -> Any:
+    if not isinstance(providers, dict):
+        return providers
+    options = Provider.model_fields.keys() - {"calls"}
+    return {
+        name: {
+            **{key: value for key, value in entry.items() if key in options},
+            "calls": _flat({key: value for key, value in entry.items() if key not in options}),
+        }
+        if isinstance(entry, dict)
+        else entry
+        for name, entry in providers.items()
+    }
+
+
+def _flat(table: dict[str, Any]) -> dict[str, Any]:
+    """`{"rmsnorm": {"fwd": f}}` (what a dotted key gives) as `{"rmsnorm.fwd": f}`."""
+    flat: dict[str, Any] = {}
+    for op, value in table.items():
+        flat |= (
+            {f"{op}.{direction}": call for direction, call in value.items()} if isinstance(value, dict) else {op: value}
+        )
+    return flat
+
+
+def _said(error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"] if part != "calls")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def _line(text: str, where: Sequence[str | int]) -> int:
+    """The line (from 1) on which the deepest named key of `where` stands; 1 when none does."""
+    found, start, lines = 1, 0, text.splitlines()
+    for part in where:
+        if not isinstance(part, str):
+            continue
+        word = re.compile(rf"(^|[\s.\[{{,\"']){re.escape(part)}($|[\s.\]=\"'])")
+        for number in range(start, len(lines)):
+            if word.search(lines[number].split("#")[0]):
+                found, start = number + 1, number
+                break
+    return found

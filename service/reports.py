@@ -1,0 +1,412 @@
+"""What there is to tell of a run, as one frozen value that every renderer reads.  Pure: a Run in, a Report out."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.words import Role
+from service.errors import BadInput
+from service.models import CellState, Measurement, Run, RunState, VerdictRow
+from service.policy import Policy
+from service.recipes import Recipe, parse
+from service.settings import settings
+from service.verdicts import Outcome
+
+# What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
+WORST_FIRST = (
+    Outcome.INVALID,
+    Outcome.REGRESSION,
+    Outcome.FAILED,
+    Outcome.IMPROVEMENT,
+    Outcome.INCONCLUSIVE,
+    Outcome.STEADY,
+    Outcome.NEW,
+)
+NOUNS = {
+    Outcome.REGRESSION: ("regression", "regressions"),
+    Outcome.INVALID: ("wrong result", "wrong results"),
+    Outcome.FAILED: ("failed case", "failed cases"),
+    Outcome.IMPROVEMENT: ("improvement", "improvements"),
+    Outcome.INCONCLUSIVE: ("inconclusive", "inconclusive"),
+    Outcome.STEADY: ("steady", "steady"),
+    Outcome.NEW: ("new case", "new cases"),
+}
+_FACTS = {
+    "kernels": "kernels",
+    "registers": "registers",
+    "spills": "spilled registers",
+    "shared": "bytes of shared memory",
+    "config": "configuration",
+}
+_COLOUR_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How one contender fared at one case."""
+
+    contender: str
+    provider: str
+    state: CellState
+    reason: str | None
+    median_us: float | None
+    gb_s: float | None
+    launches: int
+    rounds: int
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AgainstSota:
+    """The second flag, never mixed up with the first: how far this case is from the best known."""
+
+    provider: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    behind: bool
+    reason: str
+    best: Measured | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case of one provider: its verdict against the parent, who was measured, and its standing against SOTA."""
+
+    provider: str
+    case: str
+    outcome: Outcome
+    ratio: float | None
+    low: float | None
+    high: float | None
+    launches: int
+    rounds: int
+    confirmed: bool
+    reason: str
+    head: Measured | None
+    parent: Measured | None
+    control: Measured | None
+    sota: AgainstSota | None
+
+    @property
+    def behind(self) -> bool:
+        return self.sota is not None and self.sota.behind
+
+    @property
+    def explained(self) -> tuple[str, ...]:
+        """What the compiler says about the change: "registers 40 → 64"; empty where it says nothing."""
+        return differences(self.head.facts, self.parent.facts) if self.head and self.parent else ()
+
+    @property
+    def control_ratio(self) -> float | None:
+        """The A/A control: the second copy's time over the first's.  1 where the machine is fair."""
+        first = self.parent or self.head
+        if not self.control or not first or not self.control.median_us or not first.median_us:
+            return None
+        return self.control.median_us / first.median_us
+
+
+@dataclass(frozen=True)
+class Report:
+    run_id: int
+    url: str
+    target: str
+    forge: str | None
+    sha: str
+    revision: str  # the short name, for people
+    subject: str
+    author: str
+    committed_at: float
+    baseline: str | None  # short too
+    pull: int | None
+    device: str
+    suite: str
+    state: RunState
+    stage: str | None
+    reason: str | None
+    log: str | None
+    sandboxed: bool | None
+    trusted: bool
+    attempt: int
+    max_attempts: int
+    worker: str | None
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    stack: Mapping[str, Any]
+    stack_digest: str | None
+    telemetry: Mapping[str, Any]
+    policy: Policy
+    sota: str
+    rows: tuple[Row, ...]
+
+    def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
+        """The rows with these outcomes, the largest change first."""
+        return tuple(sorted((row for row in self.rows if row.outcome in outcomes), key=_by_size))
+
+    @property
+    def regressions(self) -> tuple[Row, ...]:
+        return self.of(Outcome.REGRESSION)
+
+    @property
+    def behind(self) -> tuple[Row, ...]:
+        """The cases that run behind SOTA, the furthest first; whether they changed or not."""
+        return tuple(sorted((row for row in self.rows if row.behind), key=_by_gap))
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """How many rows of each outcome there are, the worst first, without zeros."""
+        return {outcome: n for outcome in WORST_FIRST if (n := sum(row.outcome is outcome for row in self.rows))}
+
+    @property
+    def build_failed(self) -> bool:
+        return self.state is RunState.FAILED and self.log is not None
+
+    @property
+    def verdict(self) -> str:
+        """The first part of the headline: what was found."""
+        match self.state:
+            case RunState.DONE:
+                return self._found()
+            case RunState.FAILED:
+                return "Build failed" if self.build_failed else "Not measured"
+            case RunState.SKIPPED:
+                return "Skipped, no action needed"
+            case RunState.SUPERSEDED | RunState.CANCELLED:
+                return f"{self.state.value.capitalize()}, no action needed"
+            case RunState.HELD:
+                return "Held for approval"
+            case RunState.QUEUED:
+                return "Queued"
+            case RunState.LEASED:
+                return "In progress"
+
+    @property
+    def advice(self) -> str:
+        """The second part of the headline: why, and what to do."""
+        match self.state:
+            case RunState.DONE:
+                return self._to_do()
+            case RunState.FAILED if self.build_failed:
+                return "fix the build; the last lines of its log are below"
+            case RunState.FAILED:
+                return f"{one_line(self.reason or 'no reason was given')}; this says nothing about the change itself"
+            case RunState.SKIPPED:
+                return one_line(self.reason or "it changed nothing that is measured")
+            case RunState.SUPERSEDED:
+                return one_line(self.reason or "a newer revision is measured instead")
+            case RunState.CANCELLED:
+                return one_line(self.reason or "somebody cancelled it")
+            case RunState.HELD:
+                return one_line(
+                    self.reason or "it comes from outside, and somebody with write permission must approve it"
+                )
+            case RunState.QUEUED:
+                return "nothing to do yet"
+            case RunState.LEASED:
+                return one_line(self.stage or "nothing to do yet")
+
+    @property
+    def headline(self) -> str:
+        """One line of plain text: what, where, and what to do."""
+        return f"{self.verdict} at {self.revision} on {self.device}: {self.advice}."
+
+    def _found(self) -> str:
+        counts = self.counts
+        alarming = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
+        bad = [counted(outcome, counts[outcome]) for outcome in alarming if outcome in counts]
+        if bad:
+            return listed(bad)
+        if not counts:
+            return "Nothing measured"
+        if set(counts) == {Outcome.INCONCLUSIVE}:
+            return "Nothing decided"
+        return "No action needed"
+
+    def _to_do(self) -> str:
+        counts = self.counts
+        if Outcome.INVALID in counts:
+            return "it computes something else than before; mend that first, a wrong kernel has no speed"
+        if rows := self.regressions:
+            fact = f" ({listed(rows[0].explained[:3])})" if rows[0].explained else ""
+            worst = f"{rows[0].case} is {percent(rows[0].ratio)}{fact}"
+            return f"mend or accept it, {worst}" if len(rows) == 1 else f"mend or accept them, first of all {worst}"
+        if Outcome.FAILED in counts:
+            return one_line(self.of(Outcome.FAILED)[0].reason)
+        if not counts:
+            return one_line(self.reason or "the suite has no case for this device")
+        if set(counts) == {Outcome.INCONCLUSIVE}:
+            return "the machine was too noisy to tell; run it again"
+        return listed([counted(outcome, n) for outcome, n in counts.items()])
+
+
+def report(run: Run, *, address: str | None = None) -> Report:
+    """The Report of a run whose target, revision, recipe, stack, measurements and verdicts are loaded."""
+    recipe = readable(run.recipe.text)
+    return Report(
+        run_id=run.id,
+        url=f"{address or settings().address}/runs/{run.id}",
+        target=run.target.name,
+        forge=run.target.forge,
+        sha=run.revision.sha,
+        revision=run.revision.short,
+        subject=run.revision.subject,
+        author=run.revision.author,
+        committed_at=run.revision.committed_at,
+        baseline=short(run.baseline) if run.baseline else None,
+        pull=run.pull,
+        device=run.device,
+        suite=run.suite,
+        state=run.state,
+        stage=run.stage,
+        reason=run.reason,
+        log=run.log,
+        sandboxed=run.sandboxed,
+        trusted=run.trusted,
+        attempt=run.attempt,
+        max_attempts=run.max_attempts,
+        worker=run.worker,
+        created_at=run.created_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        stack=run.stack.versions if run.stack else {},
+        stack_digest=run.stack.digest if run.stack else None,
+        telemetry=run.telemetry or {},
+        policy=recipe.policy_on(run.device) if recipe else Policy.model_validate({}),
+        sota=recipe.sota_on(run.device) if recipe else "quack",
+        rows=_rows(run.verdicts, run.measurements),
+    )
+
+
+def readable(text: str) -> Recipe | None:
+    """A stored recipe; None when it was written for another version of this program."""
+    try:
+        return parse(text)
+    except BadInput:
+        return None
+
+
+def _rows(verdicts: Sequence[VerdictRow], measurements: Sequence[Measurement]) -> tuple[Row, ...]:
+    measured = {(m.role, m.provider, m.case): _measured(m) for m in measurements}
+    best = {m.case: _measured(m) for m in measurements if m.role == Role.SOTA}
+    against_sota = {(v.provider, v.case): v for v in verdicts if v.against == "sota"}
+
+    def row(verdict: VerdictRow) -> Row:
+        name = verdict.provider, verdict.case
+        return Row(
+            provider=verdict.provider,
+            case=verdict.case,
+            outcome=Outcome(verdict.outcome),
+            ratio=verdict.ratio,
+            low=verdict.low,
+            high=verdict.high,
+            launches=verdict.launches,
+            rounds=verdict.rounds,
+            confirmed=verdict.confirmed,
+            reason=verdict.reason,
+            head=measured.get((Role.HEAD, *name)),
+            parent=measured.get((Role.PARENT, *name)),
+            control=measured.get((Role.CONTROL, *name)),
+            sota=_against_sota(against_sota[name], best.get(verdict.case)) if name in against_sota else None,
+        )
+
+    return tuple(row(verdict) for verdict in verdicts if verdict.against == "parent")
+
+
+def _measured(m: Measurement) -> Measured:
+    facts = m.facts or {}
+    return Measured(m.contender, m.provider, m.state, m.reason, m.median_us, m.gb_s, m.launches, m.rounds, facts)
+
+
+def _against_sota(verdict: VerdictRow, best: Measured | None) -> AgainstSota:
+    provider = best.provider if best else "SOTA"
+    return AgainstSota(provider, verdict.ratio, verdict.low, verdict.high, verdict.behind, verdict.reason, best)
+
+
+def _by_size(row: Row) -> tuple[float, str, str]:
+    ratio = row.ratio or 1.0
+    return -max(ratio, 1 / ratio), row.case, row.provider
+
+
+def _by_gap(row: Row) -> tuple[float, str, str]:
+    return -((row.sota.ratio if row.sota else None) or 1.0), row.case, row.provider
+
+
+def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:
+    """What differs between two sets of compile-time facts, in words; whether the code is the same comes first."""
+    said = []
+    if head.get("code") and parent.get("code"):
+        # Of what was not compiled only the operators that ran are known, and not the Python between them.
+        what = "operators" if head.get("kind") == "operators" else "code"
+        said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
+    for fact, name in _FACTS.items():
+        before, now = parent.get(fact), head.get(fact)
+        if before != now and before is not None and now is not None:
+            said.append(f"{name} {_plain(before)} → {_plain(now)}")
+    return tuple(said)
+
+
+def _plain(value: Any) -> str:
+    """A fact as people write it: `4`, `num_warps=4 num_stages=2`."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={_plain(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(inner) for inner in value)
+    return one_line(str(value), 80)
+
+
+def short(sha: str) -> str:
+    """A commit as people write it; a version stays as it is."""
+    return sha[:10] if len(sha) >= 40 else sha
+
+
+def counted(outcome: Outcome, n: int) -> str:
+    """`1 regression`, `2 wrong results`, `10 steady`."""
+    return f"{n} {NOUNS[outcome][n != 1]}"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio of times in words: `10.2 % slower`, `3.0 % faster`; "slower" by time, not by speed."""
+    if ratio is None:
+        return "not compared"
+    change = (ratio - 1) * 100
+    if abs(change) < 0.05:
+        return "no change"
+    return f"{abs(change):.1f} % {'slower' if change > 0 else 'faster'}"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """The confidence interval of a ratio: `1.081 to 1.124`."""
+    return "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
+def microseconds(us: float | None) -> str:
+    """Three digits that mean something: `7.31`, `128`, `10,432`."""
+    if us is None:
+        return "–"
+    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}"
+
+
+def printable(text: str) -> str:
+    """Text without control characters, colour codes and marks that turn the direction of writing."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _CONTROL_CHARACTERS.sub("", _COLOUR_CODES.sub("", lines))
+
+
+def one_line(text: str, most: int = 240) -> str:
+    """Text from elsewhere, fit to stand in a sentence: one line, bounded, without its full stop."""
+    words = " ".join(printable(text).split())
+    return words.rstrip(".") if len(words) <= most else words[: most - 1].rstrip() + "…"
+
+
+def last_lines(log: str, lines: int = 40, characters: int = 6000) -> str:
+    """The end of a log, bounded in both ways."""
+    return "\n".join(printable(log).rstrip().splitlines()[-lines:])[-characters:]

@@ -1,0 +1,93 @@
+"""Settings, from KERNELWATCH_* variables, `.env` and files under KERNELWATCH_SECRETS_DIR (Docker secrets)."""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def _state_home() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kernelwatch"
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="KERNELWATCH_", env_file=".env", extra="ignore")
+
+    state: Path = Field(
+        default_factory=_state_home, description="Database, mirrors, environments, logs of the embedded size."
+    )
+    database_url: SecretStr | None = Field(None, description="SQLAlchemy URL; by default SQLite in the state folder.")
+    database_password: SecretStr | None = Field(None, description="Put into database_url when that has none.")
+    broker_url: SecretStr | None = Field(None, description="Celery broker; without one the workers only use a timer.")
+    host: str = "127.0.0.1"
+    port: int = 8712
+    public_url: str | None = Field(None, description="How people reach the dashboard; used in comments.")
+
+    device: str | None = Field(None, description="Device of this machine's worker; by default it is asked.")
+    lease_s: float = Field(60, gt=0, description="A run not renewed for this long goes back to the queue.")
+    look_every_s: float = Field(2, gt=0, description="How often a worker looks at the ledger without being woken.")
+    poll_every_s: float = Field(60, gt=0, description="How often a target's remote is asked for new revisions.")
+    session_limit_s: float = Field(1800, gt=0, description="Wall clock of one run's arena session.")
+    turn_limit_s: float = Field(60, gt=0, description="Longest that one turn of a contender may take.")
+    build_limit_s: float = Field(600, gt=0)
+    build_disk: int = Field(2 * GIB, gt=0, description="Bytes a build may write.")
+    log_limit: int = Field(MIB, gt=0, description="Bytes of a log that are kept.")
+    environments_limit: int = Field(20 * GIB, gt=0, description="Bytes of cached environments before the oldest go.")
+    body_limit: int = Field(25 * MIB, gt=0, description="Largest webhook body; GitHub sends up to 25 MB.")
+
+    allowed_roots: list[Path] = Field(
+        default_factory=list, description="Folders under which local repositories and wheels may lie."
+    )
+    allowed_hosts: list[str] = Field(
+        default_factory=lambda: ["github.com", "gitlab.com"], description="Hosts that may be cloned from."
+    )
+    private_hosts: list[str] = Field(
+        default_factory=list, description="Hosts (or host:port) at private addresses; http is allowed there."
+    )
+    tree_limit: int = Field(8 * GIB, gt=0, description="Bytes of the largest tree that is exported.")
+
+    webhook_secret: SecretStr | None = None
+    webhook_secret_old: SecretStr | None = Field(None, description="Still accepted while the secret is being rotated.")
+    github_api: str = "https://api.github.com"
+    github_token: SecretStr | None = None
+    github_app_id: str | None = None
+    github_app_key: SecretStr | None = None
+    write_pause_s: float = Field(1, ge=0, description="Between two writes to the forge; GitHub asks for a second.")
+
+    @property
+    def database(self) -> str:
+        """The SQLAlchemy URL to open."""
+        if self.database_url is None:
+            return f"sqlite:///{self.state / 'kernelwatch.db'}"
+        url = self.database_url.get_secret_value()
+        if self.database_password is None:
+            return url
+        from sqlalchemy import make_url
+
+        return (
+            make_url(url).set(password=self.database_password.get_secret_value()).render_as_string(hide_password=False)
+        )
+
+    @property
+    def local_roots(self) -> list[Path]:
+        """Where local repositories and wheels may lie: the demo's own folder, and what the operator allowed."""
+        return [self.state / "demo", *self.allowed_roots]
+
+    @property
+    def address(self) -> str:
+        """Where people find the dashboard, without a trailing slash."""
+        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process, read once."""
+    secrets = os.environ.get("KERNELWATCH_SECRETS_DIR")
+    arguments: dict[str, Any] = {"_secrets_dir": secrets} if secrets else {}
+    return Settings(**arguments)

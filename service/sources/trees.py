@@ -1,0 +1,110 @@
+"""Writing a stranger's tree to disk: bounded, inside its folder, and with no link that leads out of it."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from service.errors import BadInput, SourceFailed
+from service.settings import settings
+from service.sources import Exported
+
+MOST_FILES = 200_000
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+
+
+class TreeWriter:
+    """Writes one tree.  Links are made last, so that no file is ever written through one."""
+
+    def __init__(self, folder: Path, what: str) -> None:
+        self.folder, self.what, self.limit = folder, what, settings().tree_limit
+        self.files, self.size = 0, 0
+        self._links: dict[str, str] = {}
+        self._left_out: list[str] = []
+        self._lfs: list[str] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def announce(self, size: int) -> None:
+        """Count one coming file against the limits.  Raises BadInput as soon as the tree is too large."""
+        self.files, self.size = self.files + 1, self.size + size
+        if self.files > MOST_FILES:
+            raise BadInput(f"The tree of {self.what} has more than {MOST_FILES} files.")
+        if self.size > self.limit:
+            raise BadInput(f"The tree of {self.what} exceeds {self.limit / 1e6:.0f} MB (KERNELWATCH_TREE_LIMIT).")
+
+    def file(self, path: str, chunks: Iterable[bytes], *, executable: bool = False) -> None:
+        """Write one announced file."""
+        try:
+            self._write(self._at(path), path, chunks, executable)
+        except OSError as error:
+            raise self._unwritable(path, error) from None
+
+    def _write(self, target: Path, path: str, chunks: Iterable[bytes], executable: bool) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        start = b""
+        with open(target, "xb") as out:
+            for chunk in chunks:
+                start = start or chunk[: len(LFS_POINTER)]
+                out.write(chunk)
+            os.fchmod(out.fileno(), 0o755 if executable else 0o644)
+        if start == LFS_POINTER:
+            self._lfs.append(path)
+
+    def link(self, path: str, target: str) -> None:
+        """Remember a symbolic link; `finish` makes it when it stays inside."""
+        self._at(path)
+        self._links[path] = target
+
+    def folder_only(self, path: str, why: str) -> None:
+        """Make an empty folder where something was left out."""
+        self._left_out.append(why)
+        try:
+            self._at(path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(path, error) from None
+
+    def leave_out(self, why: str) -> None:
+        self._left_out.append(why)
+
+    def finish(self) -> Exported:
+        """Make the links and say what was written."""
+        made = [path for path, target in self._links.items() if self._make(path, target)]
+        # A link may lead out only through another link; taking one away can only make others dangle.
+        while outside := [path for path in made if not self._stays(path)]:
+            for path in outside:
+                made.remove(path)
+                (self.folder / path).unlink()
+                self._say_outside(path)
+        return Exported(self.files, self.size, tuple(self._left_out), tuple(self._lfs))
+
+    def _make(self, path: str, target: str) -> bool:
+        place = os.path.normpath(os.path.join(os.path.dirname(path), target))
+        if target.startswith("/") or place == ".." or place.startswith("../"):
+            self._say_outside(path)
+            return False
+        try:
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / path).symlink_to(target)
+        except OSError as error:
+            raise self._unwritable(path, error) from None
+        return True
+
+    def _stays(self, path: str) -> bool:
+        return Path(os.path.realpath(self.folder / path)).is_relative_to(os.path.realpath(self.folder))
+
+    def _say_outside(self, path: str) -> None:
+        link = f"{path} -> {self._links[path]}"
+        self._left_out.append(f"The symbolic link {link} leads out of the tree and was left out.")
+
+    def _at(self, path: str) -> Path:
+        parts = path.split("/")
+        if any(part in ("", ".", "..") or part.lower() == ".git" for part in parts) or "\0" in path:
+            raise BadInput(f"{self.what} holds the impossible path {path!r}.")
+        return self.folder.joinpath(*parts)
+
+    def _unwritable(self, path: str, error: OSError) -> BadInput | SourceFailed:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = shutil.disk_usage(self.folder).free
+            return SourceFailed(f"The disk is full: {self.folder} has {free / 1e6:.0f} MB free.")
+        return BadInput(f"{path!r} of {self.what} cannot be written: {error.strerror}.")

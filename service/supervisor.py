@@ -1,0 +1,283 @@
+"""Keep the processes of the embedded size alive: start them, keep their logs, restart the dead, end them together."""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import logging
+import math
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from service.settings import MIB, settings
+
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
+LONG_LIFE_S = 60.0  # who lived this long is restarted as if for the first time
+GRACE_S = 10.0  # between asking the processes to end and ending them
+LOG_BYTES, LOG_FILES = 10 * MIB, 3
+LONGEST_LINE = 64 * 1024
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def supervise(commands: Mapping[str, list[str]], state: Path) -> int:
+    """Run `commands` (name to argument list) until SIGINT or SIGTERM.  Returns the exit code.
+
+    One supervisor to a state folder: a second one says where the first answers, changes nothing and returns 0.
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context((state / "supervisor.lock").open("a+"))
+        if not _take(lock):
+            _say(_running_already(lock))
+            return 0
+        at = (settings().host, settings().port) if "api" in commands else None
+        if at and (trouble := _cannot_listen(*at)):
+            _say(trouble)
+            return 1
+        lock.truncate(0)
+        lock.write(json.dumps({"pid": os.getpid(), "address": settings().address}))
+        lock.flush()
+        return _House(commands, state / "logs", at).run()
+
+
+class _Child:
+    """One process under supervision, with its log and the time at which it may be started again."""
+
+    def __init__(self, name: str, command: list[str], logs: Path) -> None:
+        self.name, self.command = name, command
+        self.log = RotatingFileHandler(logs / f"{name}.log", maxBytes=LOG_BYTES, backupCount=LOG_FILES)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.output = -1
+        self.started_at, self.start_at, self.delay_s = 0.0, 0.0, FIRST_DELAY_S
+        self._rest = b""
+
+    def start(self) -> None:
+        self.started_at = time.monotonic()
+        try:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then ends each group in order
+                preexec_fn=_die_with_parent,
+            )
+        except OSError as error:
+            self.line(f"cannot be started: {error}")
+            self._later()
+            return
+        assert self.process.stdout is not None  # noqa: S101  # it was asked for
+        self.output = self.process.stdout.fileno()
+        os.set_blocking(self.output, False)
+
+    def read(self) -> bool:
+        """Pass on what the process has said so far.  False when it will say no more."""
+        try:
+            while said := os.read(self.output, LONGEST_LINE):
+                *lines, self._rest = (self._rest + said).split(b"\n")
+                for line in lines:
+                    self.line(line.decode(errors="replace"))
+                if len(self._rest) >= LONGEST_LINE:
+                    self._flush()
+        except BlockingIOError:
+            return True
+        return False
+
+    def line(self, text: str) -> None:
+        self.log.emit(logging.makeLogRecord({"msg": text}))
+        _say(f"{self.name:<8}| {text}")
+
+    @property
+    def ended(self) -> bool:
+        """Has the process ended and was not put away yet?"""
+        return self.process is not None and _has_exited(self.process.pid)
+
+    def put_away(self) -> None:
+        """End what the ended process left behind, and set the time of the next start."""
+        assert self.process is not None  # noqa: S101  # it has ended
+        self.signal(signal.SIGKILL)  # before it is reaped, so that the number still means this group
+        code = self.process.wait()
+        self.read()
+        self._flush()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.process = None
+        lived = time.monotonic() - self.started_at
+        if lived >= LONG_LIFE_S:
+            self.delay_s = FIRST_DELAY_S
+        self.line(f"ended with {_ending(code)} after {lived:.0f} s")
+        self._later()
+
+    def signal(self, number: int) -> None:
+        """To the process and all it started (that did not leave its group)."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    def _later(self) -> None:
+        self.start_at = time.monotonic() + self.delay_s
+        self.delay_s = min(2 * self.delay_s, LONGEST_DELAY_S)
+
+    def _flush(self) -> None:
+        if self._rest:
+            self.line(self._rest.decode(errors="replace"))
+            self._rest = b""
+
+
+class _House:
+    def __init__(self, commands: Mapping[str, list[str]], logs: Path, at: tuple[str, int] | None) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self.children = [_Child(name, command, logs) for name, command in commands.items()]
+        self.at = at  # where the address is still to be announced
+        self.selector = selectors.DefaultSelector()
+        self.stops = 0
+
+    def run(self) -> int:
+        with _signals(self._stop) as woken:
+            self.selector.register(woken, selectors.EVENT_READ)
+            while not self.stops:
+                self._start_due()
+                self._turn(0.5)
+                self._announce()
+            self._end()
+        return 0
+
+    def _stop(self) -> None:
+        self.stops += 1
+
+    def _start_due(self) -> None:
+        for child in self.children:
+            if child.process is None and time.monotonic() >= child.start_at:
+                child.start()
+                if child.process is not None:
+                    self.selector.register(child.output, selectors.EVENT_READ, child)
+
+    def _turn(self, longest_s: float) -> None:
+        """Wait for output, a signal, an end or the next start, and deal with it."""
+        starts = [child.start_at for child in self.children if child.process is None and not self.stops]
+        soonest_s = min(starts, default=math.inf) - time.monotonic()
+        for key, _ in self.selector.select(max(0.0, min(longest_s, soonest_s))):
+            if key.data is None:
+                os.read(key.fd, 1024)  # the signal itself was counted by its handler
+            elif not key.data.read():
+                self.selector.unregister(key.fd)
+        for child in self.children:
+            if child.ended:
+                with contextlib.suppress(KeyError):
+                    self.selector.unregister(child.output)
+                child.put_away()
+
+    def _announce(self) -> None:
+        if self.at and _answers(*self.at):
+            _say(f"\nkernelwatch is at {settings().address}   (Ctrl-C ends it)\n")
+            self.at = None
+
+    def _end(self) -> None:
+        """Ask everybody to end, and after a while (or a second signal) do not ask."""
+        asked, patience = self.stops, time.monotonic() + GRACE_S
+        _say("Ending ... (once more ends it at once)")
+        for child in self.children:
+            child.signal(signal.SIGTERM)
+        while any(child.process for child in self.children):
+            if self.stops > asked or time.monotonic() > patience:
+                for child in self.children:
+                    child.signal(signal.SIGKILL)
+            self._turn(0.1)
+        _say("All processes have ended.")
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[int]:
+    """Call `stop` on SIGINT and SIGTERM, and wake whoever waits for the descriptor that this yields."""
+    ear, mouth = os.pipe()
+    for end in (ear, mouth):
+        os.set_blocking(end, False)
+
+    def heard(_number: int, _frame: FrameType | None) -> None:
+        stop()
+
+    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    woken_before = signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+    try:
+        yield ear
+    finally:
+        signal.set_wakeup_fd(woken_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(ear)
+        os.close(mouth)
+
+
+def _die_with_parent() -> None:
+    # A supervisor that is killed with -9 can end nobody; the kernel tells its children instead.
+    if sys.platform == "linux":
+        _libc.prctl(_DIE_WITH_PARENT, signal.SIGTERM)
+
+
+def _has_exited(pid: int) -> bool:
+    """Without reaping it."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _ending(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _take(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _running_already(lock: TextIO) -> str:
+    lock.seek(0)
+    try:
+        first = json.loads(lock.read())
+        where = f"at {first['address']}, process {first['pid']}"
+    except (ValueError, KeyError):  # it holds the lock and has not written yet
+        where = "and is just starting"
+    another = "set KERNELWATCH_STATE and KERNELWATCH_PORT to start another"
+    return f"kernelwatch is already running {where}.\nStop it there (Ctrl-C), or {another}."
+
+
+def _cannot_listen(host: str, port: int) -> str | None:
+    """Why nobody could listen there now; None when one could."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return (
+                f"Cannot listen on {host}:{port} ({error.strerror}).\n"
+                f"Stop what uses it, or choose another: KERNELWATCH_PORT={port + 1} make run"
+            )
+    return None
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1" if host == "0.0.0.0" else host, port), timeout=0.2):  # noqa: S104
+            return True
+    except OSError:
+        return False
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the terminal is gone: the logs are still kept
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

@@ -1,0 +1,216 @@
+"""A Report as the comment and the check run that a pull request receives.
+
+What comes from a repository (subjects, reasons, logs) is escaped: it can neither break the layout, nor mention
+a person, nor link to anything.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from service.models import RunState
+from service.reports import NOUNS, Report, Row, interval, last_lines, listed, microseconds, one_line, percent, printable
+from service.verdicts import Outcome
+
+LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters
+SHOWN = 10  # rows before the rest goes into <details>
+_FOLDED = (400, 100, 30, 10, 3, 0)  # rows of each folded table; the next smaller number is tried until the comment fits
+_PUNCTUATION = re.compile(r"[\\`*_\[\]#!|~$]")
+_BEGINNING = re.compile(r"^([0-9]*)([-+=.)])(?![0-9A-Za-z])")  # a list or an underlined title
+_LINKING = re.compile(r"(@|:(?=//)|www(?=\.)|#(?=[0-9])|GH-(?=[0-9]))")  # broken by a space without width
+_TICKS = re.compile(r"`+")
+
+
+def marker(target: str, pull: int | None) -> str:
+    """What the comment is found by; invisible to people."""
+    return f"<!-- kernelwatch:{re.sub(r'[^A-Za-z0-9_./-]', '_', target)}:{pull or 0} -->"
+
+
+def comment(*reports: Report) -> str:
+    """The one comment of a pull request: the verdict of each device first, then what changed, then the rest, folded."""
+    if not reports:
+        raise ValueError("a comment needs at least one report")
+    for most in _FOLDED:
+        text = _comment(reports, most)
+        if len(text) <= LARGEST:
+            return text
+    # Dozens of devices: their verdicts, and a link for each, are what fits.
+    return "\n\n".join([*(_first_line(report) for report in reports[:SHOWN]), _signature(reports[0])])
+
+
+def check(report: Report) -> dict[str, Any]:
+    """What the check run (or commit status) of this revision and device says."""
+    status, conclusion = _conclusion(report)
+    title = one_line(f"{report.verdict}: {report.advice}", 140)
+    text = comment(report)
+    return {
+        "name": f"kernelwatch / {report.device}",
+        "sha": report.sha,
+        "status": status,
+        "conclusion": conclusion,
+        "title": title[:1].upper() + title[1:],
+        "summary": text,
+        "url": report.url,
+    }
+
+
+def _conclusion(report: Report) -> tuple[str, str | None]:
+    """Advisory unless the policy blocks: what is certain about the code fails, what was timed does not."""
+    match report.state:
+        case RunState.QUEUED:
+            return "queued", None
+        case RunState.LEASED:
+            return "in_progress", None
+        case RunState.FAILED:  # infrastructure is nobody's fault here, and never a pass
+            return "completed", "failure" if report.build_failed else "action_required"
+        case RunState.HELD:
+            return "completed", "action_required"
+        case RunState.SKIPPED | RunState.SUPERSEDED | RunState.CANCELLED:
+            return "completed", "skipped"
+        case RunState.DONE:
+            return "completed", _judged(report)
+
+
+def _judged(report: Report) -> str:
+    found = set(report.counts)
+    if Outcome.INVALID in found:
+        return "failure"
+    if found & {Outcome.REGRESSION, Outcome.FAILED}:
+        return "failure" if report.policy.blocking else "neutral"
+    if found <= {Outcome.NEW}:
+        return "skipped"
+    return "neutral" if Outcome.INCONCLUSIVE in found else "success"
+
+
+def _comment(reports: Sequence[Report], most: int) -> str:
+    parts = [part for report in reports for part in (_first_line(report), *_body(report, most))]
+    parts.append(_signature(reports[0]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _first_line(report: Report) -> str:
+    advice = escaped(report.advice)
+    return f"**{report.verdict}** at {code(report.revision)} on {escaped(report.device)}: {advice}."
+
+
+def _body(report: Report, most: int) -> list[str]:
+    parts = []
+    if report.sandboxed is False:
+        parts.append("> **This ran without a sandbox** on the worker, because its target allows that.")
+    if report.build_failed:
+        why = escaped(one_line(report.reason or "The build failed"))
+        parts += [f"{why}. The last lines of the log:", fenced(last_lines(report.log or ""))]
+    if report.state is RunState.DONE and report.reason:
+        parts.append(f"Note: {escaped(one_line(report.reason))}.")
+    parts += _tables(report, most)
+    return [*parts, _footing(report)]
+
+
+def _tables(report: Report, most: int) -> list[str]:
+    changed = (*report.of(Outcome.REGRESSION), *report.of(Outcome.IMPROVEMENT))
+    quiet = report.of(Outcome.INCONCLUSIVE, Outcome.STEADY)
+    parts = []
+    if changed:
+        parts.append(_timed(changed[:SHOWN]))
+    if changed[SHOWN:]:
+        parts.append(_folded(f"{len(changed) - SHOWN} more that changed", _timed, changed[SHOWN:], most))
+    for outcome in (Outcome.INVALID, Outcome.FAILED):
+        if rows := report.of(outcome):
+            parts.append(f"**{NOUNS[outcome][1].capitalize()}** (not timed)")
+            parts.append(_reasoned(rows[:SHOWN]))
+            if rows[SHOWN:]:
+                parts.append(_folded(f"{len(rows) - SHOWN} more", _reasoned, rows[SHOWN:], most))
+    if rows := report.of(Outcome.NEW):
+        parts.append(_folded(f"{len(rows)} new, without anything to compare with", _reasoned, rows, most))
+    if quiet:
+        undecided = sum(row.outcome is Outcome.INCONCLUSIVE for row in quiet)
+        said = [f"{len(quiet) - undecided} steady"] if undecided < len(quiet) else []
+        said += [f"{undecided} inconclusive"] if undecided else []
+        parts.append(_folded(listed(said), _timed, quiet, most))
+    if behind := report.behind:
+        title = f"{len(behind)} behind {report.sota} (a standing gap to the best known, not a regression)"
+        parts.append(_folded(title, _standing, behind, most))
+    return parts
+
+
+def _folded(title: str, table: Callable[[Sequence[Row]], str], rows: Sequence[Row], most: int) -> str:
+    shown = table(rows[:most]) if most else ""
+    rest = f"\n\n{len(rows) - most} more on the page of the run." if len(rows) > most else ""
+    return f"<details><summary>{escaped(title)}</summary>\n\n{shown}{rest}\n\n</details>"
+
+
+def _timed(rows: Sequence[Row]) -> str:
+    lines = ["| case | parent µs | head µs | change | interval | why |", "|---|--:|--:|---|---|---|"]
+    for row in rows:
+        times = [microseconds(side.median_us if side else None) for side in (row.parent, row.head)]
+        change = f"**{percent(row.ratio)}**" if row.outcome is Outcome.REGRESSION else percent(row.ratio)
+        if row.outcome is Outcome.INCONCLUSIVE:
+            change = "inconclusive"
+        why = "; ".join(part for part in (one_line(row.reason), *row.explained) if part)
+        lines.append(_line([_name(row), *times, change, interval(row.low, row.high), escaped(one_line(why, 300))]))
+    return "\n".join(lines)
+
+
+def _reasoned(rows: Sequence[Row]) -> str:
+    lines = ["| case | what happened |", "|---|---|"]
+    return "\n".join([*lines, *(_line([_name(row), escaped(one_line(row.reason))]) for row in rows)])
+
+
+def _standing(rows: Sequence[Row]) -> str:
+    lines = ["| case | head µs | best µs | ratio | since |", "|---|--:|--:|--:|---|"]
+    for row in rows:
+        if row.sota is None:
+            continue
+        times = [microseconds(side.median_us if side else None) for side in (row.head, row.sota.best)]
+        ratio = "" if row.sota.ratio is None else f"{row.sota.ratio:.2f}"
+        lines.append(_line([_name(row), *times, ratio, escaped(one_line(row.sota.reason))]))
+    return "\n".join(lines)
+
+
+def _name(row: Row) -> str:
+    return f"{code(row.case)} {escaped(row.provider)}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _footing(report: Report) -> str:
+    said = [f"[{'The run, with its figure' if report.rows else 'The run'}]({report.url})"]
+    if report.baseline and report.rows:
+        said.append(f"compared with {code(report.baseline)}")
+    versions = [f"{name} {value}" for name, value in report.stack.items() if isinstance(value, str | int | float)]
+    if versions:
+        said.append(escaped(one_line(", ".join(versions), 300)))
+    if report.rows:
+        said.append(f"smallest change {report.policy.smallest_change:.1%}".replace(".0%", "%").replace("%", " %"))
+    return f"<sub>{' · '.join(said)}</sub>"
+
+
+def _signature(report: Report) -> str:
+    return marker(report.target, report.pull) if report.pull is not None else "<!-- kernelwatch -->"
+
+
+def escaped(text: str) -> str:
+    """Text from elsewhere as Markdown that shows exactly it: no markup, no mention, no link."""
+    text = _LINKING.sub("\\1\u200b", _on_one_line(text))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _BEGINNING.sub(r"\1\\\2", _PUNCTUATION.sub(r"\\\g<0>", text))
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
+def code(text: str) -> str:
+    """Text as a code span that it cannot leave, in a table too."""
+    text = _on_one_line(text).replace("|", "\\|")
+    ticks = "`" * (1 + max((len(run) for run in _TICKS.findall(text)), default=0))
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{pad}{text}{pad}{ticks}"
+
+
+def fenced(text: str) -> str:
+    """Text as a block that it cannot leave: the fence is longer than any run of backticks inside."""
+    ticks = "`" * max(3, 1 + max((len(run) for run in _TICKS.findall(text)), default=0))
+    return f"{ticks}text\n{text}\n{ticks}"

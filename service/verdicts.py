@@ -1,0 +1,193 @@
+"""Did this revision change the case?  Pure: samples in, verdicts out; no clock, no session, no client.
+
+The unit of sampling is the launch (a set of fresh processes): for each launch the log of candidate over baseline is
+taken round by round, because both sides of a round saw the same machine, and the median of its rounds stands for the
+launch.  A t interval over the launches gives the verdict.  What looks like a change is only a *suspicion* until fresh
+launches, which had no part in raising it, agree.
+
+The interface for better statistics: `judge` (all cells of a run at once, so that a method may look at the family) and
+`wanted` (which cases deserve more launches).  Nothing else in the service knows how a verdict is reached.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean, median, stdev
+
+from scipy.special import stdtrit
+
+from kernels.words import Comparison
+from service.policy import Policy
+
+Rounds = Sequence[float | None]  # microseconds, one a round; None where the round was lost
+
+
+class Outcome(StrEnum):
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    STEADY = "steady"
+    INCONCLUSIVE = "inconclusive"
+    INVALID = "invalid"  # the revision computes something wrong, or not the same thing twice
+    FAILED = "failed"  # it could not be measured
+    NEW = "new"  # there is nothing to compare with
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Candidate and baseline, launch by launch and round by round, in microseconds."""
+
+    candidate: tuple[Rounds, ...] = ()
+    baseline: tuple[Rounds, ...] = ()
+
+    def effects(self) -> list[float]:
+        """One number a launch: the median over rounds of log(candidate / baseline)."""
+        launches = (
+            [math.log(mine / theirs) for mine, theirs in zip(one, other, strict=False) if mine and theirs]
+            for one, other in zip(self.candidate, self.baseline, strict=False)
+        )
+        return [median(rounds) for rounds in launches if rounds]
+
+    @property
+    def rounds(self) -> int:
+        return sum(len(rounds) for rounds in self.candidate)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All that is known of one case of one provider in one run."""
+
+    provider: str
+    case: str
+    looked: Pairs = Pairs()
+    confirmed: Pairs = Pairs()  # fresh launches, asked for after a suspicion
+    control: Pairs = Pairs()  # the baseline against a second copy of itself
+    trouble: tuple[Outcome, str] | None = None  # invalid or failed, and why
+    baseline_trouble: str | None = None  # why the baseline has no times here, when it has none
+    same_code: bool = False  # facts say that head and parent compiled to the same code
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.provider, self.case
+
+
+@dataclass(frozen=True)
+class Verdict:
+    outcome: Outcome
+    reason: str
+    comparison: Comparison | None = None
+    confirmed: bool = False
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What the first launches say, before anything was confirmed."""
+
+    outcome: Outcome
+    comparison: Comparison
+
+
+def judge(cells: Sequence[Cell], policy: Policy) -> dict[tuple[str, str], Verdict]:
+    """A verdict for every cell of a run."""
+    return {cell.name: _judge(cell, policy) for cell in cells}
+
+
+def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[tuple[str, str], str]:
+    """The cells that deserve more launches: "look" for the undecided, "confirm" for the suspected.
+
+    Empty when everything is decided or the budget (the last of `policy.looks`, and `confirm_launches`) is spent.
+    """
+    asked: dict[tuple[str, str], str] = {}
+    for cell in cells:
+        if cell.trouble or cell.baseline_trouble or not cell.looked.baseline:
+            continue
+        launches = len(cell.looked.effects())
+        if launches < policy.looks[0]:
+            asked[cell.name] = "look"
+            continue
+        suspicion = suspect(cell.looked, policy)
+        if suspicion.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT):
+            if len(cell.confirmed.effects()) < policy.confirm_launches:
+                asked[cell.name] = "confirm"
+        elif suspicion.outcome is Outcome.INCONCLUSIVE and launches < policy.looks[-1]:
+            asked[cell.name] = "look"
+    return asked
+
+
+def launches_until_next_look(done: int, policy: Policy) -> int:
+    """How many launches the undecided get before they are looked at again; 0 when the budget is spent."""
+    return next((look - done for look in policy.looks if look > done), 0)
+
+
+def suspect(pairs: Pairs, policy: Policy) -> Suspicion:
+    """What these launches say by themselves: a change past the smallest relevant one, none, or nothing certain."""
+    comparison = compare(pairs, policy.confidence)
+    if comparison is None:
+        return Suspicion(Outcome.INCONCLUSIVE, Comparison(1.0, 0.0, math.inf, pairs.rounds, 0))
+    slower, faster = 1 + policy.smallest_change, 1 / (1 + policy.smallest_change)
+    if comparison.low > 1 and comparison.ratio >= slower:
+        return Suspicion(Outcome.REGRESSION, comparison)
+    if comparison.high < 1 and comparison.ratio <= faster:
+        return Suspicion(Outcome.IMPROVEMENT, comparison)
+    if faster < comparison.low and comparison.high < slower:
+        return Suspicion(Outcome.STEADY, comparison)
+    return Suspicion(Outcome.INCONCLUSIVE, comparison)
+
+
+def compare(pairs: Pairs, confidence: float) -> Comparison | None:
+    """The ratio of times with a t interval over launches; None with fewer than two launches."""
+    effects = pairs.effects()
+    if len(effects) < 2:
+        return None
+    centre = fmean(effects)
+    half = float(stdtrit(len(effects) - 1, 0.5 + confidence / 2)) * stdev(effects) / math.sqrt(len(effects))
+    return Comparison(math.exp(centre), math.exp(centre - half), math.exp(centre + half), pairs.rounds, len(effects))
+
+
+def _judge(cell: Cell, policy: Policy) -> Verdict:
+    if cell.trouble:
+        outcome, reason = cell.trouble
+        return Verdict(outcome, reason)
+    if cell.baseline_trouble or not cell.looked.baseline:
+        return Verdict(Outcome.NEW, cell.baseline_trouble or "there is no earlier revision to compare with")
+    suspicion = suspect(cell.looked, policy)
+    if suspicion.outcome is Outcome.STEADY:
+        within = (
+            "the same code as its parent" if cell.same_code else f"within {policy.smallest_change:.0%} of its parent"
+        )
+        return Verdict(Outcome.STEADY, within, suspicion.comparison)
+    if suspicion.outcome is Outcome.INCONCLUSIVE:
+        return _inconclusive(suspicion.comparison, "the interval is still too wide after {launches} launches")
+    if (lean := control_lean(cell, policy)) is not None:
+        distrusted = f"the A/A control leaned by {lean:.1%}, so this session's times are not trusted"
+        return _inconclusive(suspicion.comparison, distrusted)
+    return _confirm(cell, suspicion, policy)
+
+
+def _confirm(cell: Cell, suspicion: Suspicion, policy: Policy) -> Verdict:
+    fresh = suspect(cell.confirmed, policy)
+    if fresh.outcome is not suspicion.outcome:
+        return _inconclusive(suspicion.comparison, "it looked like a change, and fresh launches did not confirm it")
+    if cell.same_code:
+        reason = "it compiled to the same code as its parent, so the change is not in the code: suspect the machine"
+        return _inconclusive(fresh.comparison, reason)
+    word = "slower" if suspicion.outcome is Outcome.REGRESSION else "faster"
+    # The fresh launches alone give the size: those that raised the suspicion were chosen for being large.
+    ratio, launches = fresh.comparison.ratio, fresh.comparison.launches
+    size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times as slow as"
+    reason = f"{size} its parent, confirmed by {launches} fresh launches"
+    return Verdict(suspicion.outcome, reason, fresh.comparison, confirmed=True)
+
+
+def _inconclusive(comparison: Comparison, reason: str) -> Verdict:
+    measured = comparison if comparison.launches else None
+    return Verdict(Outcome.INCONCLUSIVE, reason.format(launches=comparison.launches), measured)
+
+
+def control_lean(cell: Cell, policy: Policy) -> float | None:
+    """How far the A/A control of this case is off, when it is further than the policy allows and not by chance."""
+    comparison = compare(cell.control, policy.confidence)
+    if comparison is None or comparison.low <= 1 <= comparison.high:
+        return None
+    lean = comparison.ratio - 1
+    return lean if abs(lean) > policy.control_limit else None
