@@ -1,0 +1,1 @@
+"""What is done: building revisions, running contenders in a sandbox, and looking after runs."""

@@ -1,0 +1,179 @@
+"""The fleet's front door: Celery carries wake-ups without content, and every process also looks by its own timer.
+
+    celery --app workers.app worker --queues h200 --concurrency 1              one for each GPU
+    celery --app workers.app worker --queues control,notify --concurrency 1    one, anywhere
+    celery --app workers.app beat                                              one, anywhere
+
+The database is the queue: a lost message, a wiped broker or a dead beat cost seconds, never work.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+from celery import Celery
+from celery.signals import celeryd_after_setup, worker_process_init
+from kombu.entity import Queue
+
+from service import wakeups
+from service.database import engine
+from service.errors import Conflict
+from service.log import set_up_logging
+from service.settings import settings
+
+log = structlog.get_logger()
+
+CONTROL, NOTIFY = "control", "notify"
+STALE_S = 60  # a wake-up that nobody took by then: the timers have looked many times since
+SULK_S = 10  # how long nothing is sent after a failure: a broker that is away must not hold up every request
+QUORUM = {"x-queue-type": "quorum"}  # outlives a broker node, and delivers at once to the next when a consumer dies
+
+
+def _broker_url() -> str:
+    url = settings().broker_url
+    return url.get_secret_value() if url else "memory://"
+
+
+def _transport_options() -> dict[str, Any]:
+    once = {"max_retries": 0, "interval_start": 0, "interval_step": 0}  # by default kombu would try for ever to send
+    return {**once, "confirm_publish": True} if _broker_url().startswith("amqp") else once
+
+
+def _queue(name: str) -> Queue:
+    return Queue(name, routing_key=name, queue_arguments=QUORUM)  # type: ignore[no-untyped-call]
+
+
+celery = Celery("kernelwatch", broker=_broker_url())
+celery.conf.update(
+    beat_schedule={
+        "control": {
+            "task": "control",
+            "schedule": settings().look_every_s,
+            "options": {"queue": CONTROL, "expires": STALE_S, "expiration": STALE_S},
+        }
+    },
+    broker_connection_max_retries=None,  # this is the consumers' side: they wait for the broker, however long
+    broker_connection_retry_on_startup=True,
+    broker_connection_timeout=3,
+    broker_transport_options=_transport_options(),
+    task_acks_late=False,  # the row is the truth: a wake-up that died with its worker needs no second delivery
+    task_create_missing_queue_type="quorum",  # a device's queue is made when its first worker or wake-up comes
+    task_default_queue=CONTROL,
+    task_ignore_result=True,
+    task_publish_retry=False,
+    task_queues=[_queue(name) for name in (CONTROL, NOTIFY)],
+    worker_enable_remote_control=False,
+    worker_prefetch_multiplier=1,
+)
+
+
+@celery.task(name="work", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
+def work(device: str) -> None:
+    """Runs of this device may be queued: look."""
+    _once(partial(_measure, device))
+
+
+@celery.task(name="control", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
+def control() -> None:
+    """Something may have come in, be due, or wait to be sent: look."""
+    _once(_control)
+
+
+_silent_until = 0.0
+
+
+def send_wakeup(queue: str) -> None:
+    """Wake the workers of a device, or of `control` or `notify`.  May raise; waits for no broker that is away."""
+    global _silent_until
+    if time.monotonic() < _silent_until:
+        return
+    options = {"queue": queue, "expires": STALE_S, "expiration": STALE_S}
+    try:
+        if queue in (CONTROL, NOTIFY):
+            control.apply_async(**options)
+        else:
+            work.apply_async((queue,), **options)
+    except Exception:
+        _silent_until = time.monotonic() + SULK_S
+        raise
+
+
+# A process has one thread for tasks, and the timer is a second one: only one of them is ever at work.
+_busy = threading.Lock()
+_queues: list[str] = []  # what this worker was started for; the processes of its pool inherit it
+
+
+@celeryd_after_setup.connect  # type: ignore[untyped-decorator]
+def _know_the_queues(instance: Any, **_: object) -> None:
+    """Refuse to start for a device that is not here, before anything is taken from its queue."""
+    set_up_logging()
+    if settings().broker_url is None:
+        sys.exit("A fleet's worker needs KERNELWATCH_BROKER_URL; without a broker there is `kernelwatch worker`.")
+    _queues[:] = list(instance.app.amqp.queues.consume_from)
+    if not _devices():
+        return
+    from workers import duties
+
+    for device in _devices():
+        if device != duties.here().name:
+            sys.exit(f"This worker was started for {device}, but the device here is {duties.here().name}.")
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _begin(**_: object) -> None:
+    """In each process of the pool: connections of its own, wake-ups for others, and the timer."""
+    if engine.cache_info().currsize:
+        engine().dispose(close=False)  # they belong to the parent
+        engine.cache_clear()
+    if settings().broker_url is not None:
+        wakeups.send_with(send_wakeup)
+    threading.Thread(target=_look_for_ever, name="timer", daemon=True).start()
+
+
+def _look_for_ever() -> None:
+    duties: list[Callable[[], object]] = [partial(_measure, device) for device in _devices()]
+    if CONTROL in _queues:
+        duties.append(_control)
+    settings().state.mkdir(parents=True, exist_ok=True)
+    while True:
+        for duty in duties:
+            try:
+                _once(duty)
+            except Exception:  # the database may be away: it is looked for again, for ever
+                log.exception("a look failed")
+        (settings().state / "looked").touch()  # for the health check of a process that has no row of its own
+        time.sleep(settings().look_every_s)
+
+
+def _devices() -> list[str]:
+    return [queue for queue in _queues if queue not in (CONTROL, NOTIFY)]
+
+
+def _once(duty: Callable[[], object]) -> None:
+    """Do it, unless this process is at it already: then it will look again by itself."""
+    if _busy.acquire(blocking=False):
+        try:
+            duty()
+        finally:
+            _busy.release()
+
+
+def _measure(device: str) -> None:
+    from workers import duties
+    from workers.device import exclusive
+
+    try:
+        with exclusive(device):
+            duties.work(device)
+    except Conflict as taken:
+        log.warning("the device is taken", device=device, reason=str(taken))
+
+
+def _control() -> None:
+    from workers import duties
+
+    duties.control()

@@ -1,0 +1,84 @@
+"""Contenders of one run: sandboxed processes of kernels/contender.py, each in its own environment."""
+
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import kernels
+from kernels.arena import Contender
+from kernels.channel import Channel
+from kernels.words import Role
+from service.settings import GIB, settings
+from workers import sandbox
+from workers.device import DeviceHere
+from workers.environments import BaseStack, Environment, cache_of
+from workers.sandbox import Box, Limits
+
+KERNELS = Path(kernels.__file__).parent
+SCRATCH_DISK = 4 * GIB  # compile caches included
+_CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "QUACK_CACHE_DIR": "quack",
+    "CUDA_CACHE_PATH": "cuda",
+}
+_DRIVER = Path("/usr/local/nvidia/lib64")  # where some clusters mount the driver, outside of what the linker knows
+_ON_CPU = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    # glibc gives large freed blocks back and faults them in again at every call: identical code then differed by up to
+    # 1.6x; with these within 4 % (rmsnorm.bwd, November).
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+}
+
+
+def contender(
+    label: str,
+    role: Role,
+    provider: Mapping[str, Any],
+    place: Environment | BaseStack,
+    here: DeviceHere,
+    *,
+    sandboxed: bool,
+    scratch: Path,
+) -> Contender:
+    """A contender whose `start` opens a fresh process in a fresh scratch folder, with only its own GPU."""
+    starts = count()
+    caches = cache_of(place.key)
+    (caches / "tmp").mkdir(exist_ok=True)
+    environment = {
+        "PATH": f"{place.python.parent}:/usr/bin:/bin",
+        "PYTHONPATH": ":".join(map(str, place.import_paths)),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONNOUSERSITE": "1",
+        # No pool of helpers beside what is being measured; a warm start takes 3.2 s instead of 6.2 s (CPU, November).
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # Inductor keeps its precompiled headers among the temporary files: fresh ones cost each start 5 s (November).
+        "TMPDIR": str(caches / "tmp"),
+        **{variable: str(caches / folder) for variable, folder in _CACHES.items()},
+        **(_ON_CPU if here.name == "cpu" else _on_gpu(here)),
+    }
+
+    def start() -> Channel:
+        folder = scratch / f"{label.replace(':', '-')}-{next(starts)}"
+        (folder / "home").mkdir(parents=True)
+        box = Box(
+            folder / "home",
+            read_only=(*place.read_only, KERNELS),
+            writable=(caches,),
+            environment={**environment, "HOME": str(folder / "home")},
+            devices=here.nodes,
+            limits=Limits(wall_s=settings().session_limit_s, disk=SCRATCH_DISK),
+            sandboxed=sandboxed,
+        )
+        log = folder / "stderr.log"
+        return Channel(sandbox.start([str(place.python), "-P", str(KERNELS / "contender.py")], box, log), log)
+
+    return Contender(label, role, provider, start)
+
+
+def _on_gpu(here: DeviceHere) -> dict[str, str]:
+    visible = {"CUDA_VISIBLE_DEVICES": here.uuid} if here.uuid else {}
+    return visible | ({"LD_LIBRARY_PATH": str(_DRIVER)} if _DRIVER.exists() else {})

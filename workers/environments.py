@@ -1,0 +1,376 @@
+"""What revisions are measured in: read-only stacks with torch, and for each revision a layer of its own, built once."""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import venv
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from service import torch_install
+from service.errors import BadInput, BuildFailed, NotFound
+from service.recipes import Recipe
+from service.settings import settings
+from service.sources import Exported, Source
+from workers import sandbox
+from workers.sandbox import Box, Limits
+from workers.watch import used
+
+LOG_LINES = 40  # of a build that failed; someone will read them in a pull request
+_BUILDING = ".building-"
+_ADAPTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+IN_USE_S = 3600.0  # an environment used so lately is not evicted
+_WHERE = (
+    "import json,sys,sysconfig; p=sysconfig.get_path; print(json.dumps([sys.prefix, sys.base_prefix, p('purelib')]))"
+)
+
+
+@dataclass(frozen=True)
+class BaseStack:
+    """A base environment with torch.  It is only read."""
+
+    name: str
+    python: Path
+    paths: tuple[Path, ...] = ()  # imported from as well
+
+    @property
+    def key(self) -> str:
+        """Equal for stacks with the same distributions in the same places."""
+        prefix, base, site = _places(self.python)
+        installed = sorted(one.name for folder in (site, *self.paths) for one in folder.glob("*.dist-info"))
+        return _digest(self.python, prefix, base, *self.paths, *installed)
+
+    @property
+    def import_paths(self) -> tuple[Path, ...]:
+        return self.paths
+
+    @property
+    def read_only(self) -> tuple[Path, ...]:
+        """What a process of this stack must be able to read."""
+        prefix, base, _ = _places(self.python)
+        # The interpreter may also be a link or a script that lies elsewhere: then only itself, not the folder it is in.
+        return tuple(dict.fromkeys((base, prefix, self.python, *self.commands, *self.paths)))
+
+    @property
+    def commands(self) -> tuple[Path, ...]:
+        """Where `python` means this interpreter, whatever its file is called."""
+        shims = _stacks() / self.name / "shims"
+        return (shims,) if shims.exists() else ()
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The interpreter's version."""
+        _, _, site = _places(self.python)
+        major, _, minor = site.parent.name.removeprefix("python").partition(".")
+        return int(major), int(minor)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """One revision's layer upon a stack."""
+
+    key: str
+    python: Path
+    import_paths: tuple[Path, ...]
+    read_only: tuple[Path, ...]
+
+
+# -- stacks ---------------------------------------------------------------------------------------------------------
+
+
+def stack(name: str) -> BaseStack:
+    """The stack of this name.  Raises NotFound that says which there are."""
+    folder = _stacks() / name
+    if (described := folder / "stack.toml").exists():
+        table = tomllib.loads(described.read_text())
+        return BaseStack(name, Path(table["python"]), tuple(Path(path) for path in table["paths"]))
+    if (python := folder / "bin" / "python").exists() and not (folder / "unfinished").exists():
+        return BaseStack(name, python)
+    known = ", ".join(one.name for one in list_stacks()) or "none"
+    hint = f"Known: {known}. Make it with `kernelwatch stack create {name}` or `kernelwatch stack adopt {name} …`."
+    raise NotFound("stack", name, hint)
+
+
+def list_stacks() -> list[BaseStack]:
+    if not _stacks().exists():
+        return []
+    folders = sorted(one for one in _stacks().iterdir() if not (one / "unfinished").exists())
+    return [stack(one.name) for one in folders if (one / "stack.toml").exists() or (one / "bin/python").exists()]
+
+
+def create_stack(name: str, requirements: Sequence[str]) -> BaseStack:
+    """Make a base environment with torch and more requirements.  Nothing half made is left behind."""
+    final = _named(name)
+    # An environment knows its own place, so it is made where it will be, and marked as whole by its description.
+    unfinished = final / "unfinished"
+    if final.exists() and not unfinished.exists():
+        raise BadInput(f"There is a stack {name} already; remove {final} to make it anew.")
+    shutil.rmtree(final, ignore_errors=True)
+    final.mkdir(parents=True)
+    unfinished.touch()
+    try:
+        venv.create(final, with_pip=True, symlinks=True)
+        torch_install.install(final / "bin" / "python", requirements)
+    except RuntimeError as failure:
+        shutil.rmtree(final, ignore_errors=True)
+        raise BuildFailed(f"The stack {name} could not be made. {failure}") from None
+    except BaseException:
+        shutil.rmtree(final, ignore_errors=True)
+        raise
+    unfinished.unlink()
+    return stack(name)
+
+
+def adopt_stack(name: str, python: Path, paths: Sequence[Path]) -> BaseStack:
+    """Use an interpreter that is there already, with more folders to import from."""
+    for path in (python, *paths):
+        if not path.exists():
+            raise BadInput(f"{path} is not there.")
+    try:
+        _places(python.absolute())
+    except (OSError, subprocess.SubprocessError, ValueError) as failure:
+        raise BadInput(f"{python} is not a Python interpreter that runs here: {failure}.") from None
+    folder = _named(name)
+    if (folder / "bin" / "python").exists():
+        raise BadInput(f"There is a stack {name} already; remove {folder} to make it anew.")
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = ", ".join(json.dumps(str(path.absolute())) for path in paths)
+    shim = folder / "shims" / "python"
+    shim.parent.mkdir(exist_ok=True)
+    shim.write_text(f'#!/bin/sh\nexec {shlex.quote(str(python.absolute()))} "$@"\n')
+    shim.chmod(0o755)
+    (folder / "stack.toml").write_text(f"python = {json.dumps(str(python.absolute()))}\npaths = [{listed}]\n")
+    return stack(name)
+
+
+def _stacks() -> Path:
+    return settings().state / "stacks"
+
+
+def _named(name: str) -> Path:
+    if not name or not all(letter.isalnum() or letter in "-_." for letter in name) or name.startswith("."):
+        raise BadInput(f"{name!r} cannot be a stack's name: letters, digits, -, _ and .")
+    return _stacks() / name
+
+
+@cache
+def _places(python: Path) -> tuple[Path, Path, Path]:
+    """The interpreter's prefix, its base's, and where its packages are, as it says itself."""
+    command, bare = [str(python), "-I", "-c", _WHERE], {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, env=bare, capture_output=True, text=True, check=True, timeout=60)
+    prefix, base, site = json.loads(done.stdout)
+    return Path(prefix), Path(base), Path(site)
+
+
+# -- environments of revisions ----------------------------------------------------------------------------------------
+
+
+def build(
+    source: Source,
+    sha: str,
+    recipe: Recipe,
+    adapters: Mapping[str, str],
+    *,
+    kind: str,
+    sandboxed: bool,
+    keep_going: Callable[[], None] = lambda: None,
+) -> Environment:
+    """The environment of a revision, from the cache or built now.  Raises BuildFailed with the log's last lines.
+
+    `keep_going` is called now and then while commands run; what it raises ends the build.
+    """
+    base = stack(recipe.base.stack)
+    for name in adapters:
+        if not _ADAPTER.fullmatch(name):
+            raise BadInput(f"{name!r} cannot be an adapter: it must be the plain name of a file beside the recipe.")
+    table = [kind, source.identity(sha), recipe.build.commands, recipe.build.import_paths, sorted(adapters.items())]
+    key = _digest(base.key, json.dumps(table))
+    final = _environments() / key
+    if not (final / "whole").exists():
+        _build(source, sha, recipe, adapters, base, final, sandboxed=sandboxed, keep_going=keep_going)
+    os.utime(final / "whole")
+    # Adapters first: a revision must not be able to put a file of its own in the place of one.
+    tree = [Path(os.path.normpath(final / "tree" / path)) for path in recipe.build.import_paths]
+    imports = (final / "adapters", *tree, *base.paths)
+    return Environment(key, base.python, imports, (*base.read_only, final))
+
+
+def _build(
+    source: Source,
+    sha: str,
+    recipe: Recipe,
+    adapters: Mapping[str, str],
+    base: BaseStack,
+    final: Path,
+    *,
+    sandboxed: bool,
+    keep_going: Callable[[], None],
+) -> None:
+    _environments().mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=_environments()))
+    try:
+        exported = source.export(sha, unfinished / "tree", base.version)
+        (unfinished / "adapters").mkdir()
+        for name, text in adapters.items():
+            (unfinished / "adapters" / name).write_text(text)
+        box = Box(
+            unfinished / "tree",
+            read_only=base.read_only,
+            environment=_for_building(base),
+            sandboxed=sandboxed,
+            inside=final / "tree" if sandboxed else None,  # what is built may keep its own place in mind
+        )
+        _run_commands(recipe.build.commands, box, exported, keep_going)
+        (unfinished / "whole").touch()
+        _make_read_only(unfinished)
+        try:
+            unfinished.rename(final)
+        except OSError:  # another worker built the same meanwhile
+            if not (final / "whole").exists():
+                raise
+    finally:
+        _remove(unfinished)
+
+
+def _run_commands(commands: Sequence[str], box: Box, exported: Exported, keep_going: Callable[[], None]) -> None:
+    """Run a recipe's commands one after the other, within one limit of time for all of them."""
+    said, ends = "", time.monotonic() + settings().build_limit_s
+    for command in commands:
+        limits = Limits(wall_s=max(1.0, ends - time.monotonic()), disk=settings().build_disk)
+        done = sandbox.run(["/bin/sh", "-ec", command], replace(box, limits=limits), keep_going)
+        said = f"{said}$ {command}\n{done.log.rstrip()}\n"[-settings().log_limit :]
+        if done.returncode == 0 and done.reason is None:
+            continue
+        why = done.reason or f"it exited with {done.returncode}"
+        if done.timed_out:
+            why = f"the build took longer than {settings().build_limit_s:g} s (KERNELWATCH_BUILD_LIMIT_S)"
+        notes = " ".join(exported.notes[:5])
+        raise BuildFailed(
+            f"The build failed at `{command}`: {why}.{' Note: ' if notes else ''}{notes}", _last_lines(said)
+        )
+
+
+def _for_building(base: BaseStack) -> dict[str, str]:
+    """Python is the stack's, and installers look nowhere but into the tree."""
+    cuda = Path("/usr/local/cuda")
+    path = [
+        *map(str, (*base.commands, base.python.parent)),
+        *([str(cuda / "bin")] if cuda.exists() else []),
+        "/usr/bin",
+        "/bin",
+    ]
+    return {
+        "PATH": ":".join(path),
+        **({"CUDA_HOME": str(cuda)} if cuda.exists() else {}),
+        "PYTHONPATH": ":".join(map(str, base.paths)),
+        "PYTHONNOUSERSITE": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_CACHE_DIR": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "UV_OFFLINE": "1",
+        "UV_LINK_MODE": "copy",
+    }
+
+
+def cache_of(key: str) -> Path:
+    """Where contenders of one environment keep what they compiled: never shared with another environment's."""
+    folder = _caches() / key
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    return folder
+
+
+def evict(limit: int) -> list[str]:
+    """Remove the environments longest unused until the rest fit into `limit` bytes.  Returns the keys that went.
+
+    An environment goes with what was compiled in it, and what dead workers left half built goes as well.
+    """
+    if not _environments().exists():
+        return []
+    now, gone = time.time(), list[str]()
+    for left in _environments().glob(f"{_BUILDING}*"):
+        if now - left.lstat().st_mtime > IN_USE_S + settings().build_limit_s:
+            _remove(left)
+    sizes = {key: _size(key) for key in _keys()}
+    total = sum(sizes.values())
+    for key in sorted(sizes, key=_last_use):
+        if total <= limit or now - _last_use(key) < IN_USE_S:
+            break
+        for folder in _belonging(key):
+            _remove(folder)
+        total -= sizes[key]
+        gone.append(key)
+    return gone
+
+
+def _keys() -> set[str]:
+    """Environments that are whole, and keys of which only compiled things are left (stacks have these as well)."""
+    caches = _caches().iterdir() if _caches().exists() else ()
+    return {one.parent.name for one in _environments().glob("*/whole")} | {one.name for one in caches}
+
+
+def _belonging(key: str) -> tuple[Path, Path]:
+    return _environments() / key, _caches() / key
+
+
+def _last_use(key: str) -> float:
+    environment, compiled = _belonging(key)
+    return max((one.stat().st_mtime for one in (environment / "whole", compiled) if one.exists()), default=0.0)
+
+
+def _size(key: str) -> int:
+    return used([folder for folder in _belonging(key) if folder.exists()], sys.maxsize)
+
+
+def _make_read_only(folder: Path) -> None:
+    """Nobody writes into an environment that others use, even where there is no sandbox to keep it."""
+    for parent, _, files in os.walk(folder, topdown=False):
+        for name in files:
+            path = Path(parent, name)
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode & 0o555)
+        if Path(parent) != folder:
+            Path(parent).chmod(0o555)
+    (folder / "whole").chmod(0o644)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a tree, also one whose folders a build made unreadable."""
+    _open_up(folder)
+    for parent, folders, _ in os.walk(folder):
+        for name in folders:
+            _open_up(Path(parent, name))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_up(folder: Path) -> None:
+    with suppress(OSError):
+        if not folder.is_symlink():
+            folder.chmod(0o700)
+
+
+def _caches() -> Path:
+    return settings().state / "caches"
+
+
+def _environments() -> Path:
+    return settings().state / "environments"
+
+
+def _last_lines(log: str) -> str:
+    return "\n".join(log.rstrip().splitlines()[-LOG_LINES:])
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]

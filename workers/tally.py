@@ -1,0 +1,67 @@
+"""Collects launches into evidence.  Pure: launches in, what each contender took out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kernels.arena import Cell as Turned
+from kernels.arena import Contender, Launch
+from kernels.words import Case
+from service.evidence import Taken
+from service.models import CellState, Rounds
+
+# Whoever was wrong once is wrong; whoever failed once cannot be trusted to have been measured.
+_WORST_FIRST = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED, CellState.MEASURED)
+
+
+class Tally:
+    """Every launch of one session, in order.  A contender that sat out a launch has no rounds in it."""
+
+    def __init__(self, contenders: Iterable[Contender], cases: Iterable[Case]) -> None:
+        self._contenders = tuple(contenders)
+        self._cases = tuple(cases)
+        self._launches: list[tuple[bool, Launch]] = []
+
+    def add(self, launch: Launch, *, confirming: bool) -> None:
+        self._launches.append((confirming, launch))
+
+    @property
+    def stacks(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the first launch's contenders run on, by label."""
+        return self._launches[0][1].stacks if self._launches else {}
+
+    @property
+    def telemetry(self) -> Sequence[Mapping[str, Any]]:
+        """What the first launch read of its device and host."""
+        return self._launches[0][1].telemetry if self._launches else ()
+
+    def taken(self) -> tuple[Taken, ...]:
+        """What each contender took at each case so far."""
+        return tuple(
+            self._taken(contender, case)
+            for contender in self._contenders
+            for case in self._cases
+            if any((contender.label, case) in launch.cells for _, launch in self._launches)
+        )
+
+    def _taken(self, contender: Contender, case: Case) -> Taken:
+        turned = [(confirming, launch.cells.get((contender.label, case))) for confirming, launch in self._launches]
+        seen = [cell for _, cell in turned if cell is not None]
+        worst = min(seen, key=lambda cell: _WORST_FIRST.index(CellState(cell.state)))
+
+        def rounds(confirming: bool) -> tuple[Rounds, ...]:
+            return tuple(_samples(cell) for when, cell in turned if when is confirming)
+
+        return Taken(
+            contender.role,
+            str(contender.provider["name"]),
+            case,
+            CellState(worst.state),
+            worst.reason,
+            rounds(False),
+            rounds(True),
+            {**seen[0].facts, **seen[0].extra},
+        )
+
+
+def _samples(cell: Turned | None) -> Rounds:
+    return tuple(cell.samples) if cell is not None and CellState(cell.state) is CellState.MEASURED else ()
