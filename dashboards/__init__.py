@@ -1,0 +1,1 @@
+"""What is shown: pages rendered on the server, figures and their files.  Nothing comes from another host."""

@@ -1,0 +1,71 @@
+"""The files that pages load, from memory, under addresses that name their content: a browser keeps them for good."""
+
+import gzip
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+
+from service.errors import NotFound
+
+router = APIRouter(include_in_schema=False)
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_KEPT = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True)
+class Asset:
+    body: bytes
+    packed: bytes
+    digest: str
+    media_type: str
+
+
+def _plotly() -> Path:
+    """plotly.js as the installed plotly brings it; found without importing plotly, which takes a second."""
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise NotFound("package", "plotly")
+    return Path(spec.origin).parent / "package_data" / "plotly.min.js"
+
+
+def _files() -> dict[str, Path]:
+    return {path.name: path for path in _STATIC.iterdir() if path.suffix in _TYPES} | {"plotly.min.js": _plotly()}
+
+
+@cache
+def asset(name: str) -> Asset:
+    """One file, read and compressed once."""
+    path = _files().get(name)
+    if path is None:
+        raise NotFound("file", name)
+    body = path.read_bytes()
+    return Asset(body, gzip.compress(body, 6, mtime=0), hashlib.sha256(body).hexdigest()[:16], _TYPES[path.suffix])
+
+
+def address(name: str) -> str:
+    """Where a page finds a file."""
+    return f"/assets/{asset(name).digest}/{name}"
+
+
+@router.get("/assets/{digest}/{name}")
+def get_asset(request: Request, digest: str, name: str) -> Response:
+    """A file of exactly this content."""
+    found = asset(name)
+    if digest != found.digest:
+        raise NotFound("file", name, "It has changed; load the page again.")
+    headers = {"Cache-Control": _KEPT, "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(found.packed, media_type=found.media_type, headers=headers | {"Content-Encoding": "gzip"})
+    return Response(found.body, media_type=found.media_type, headers=headers)
+
+
+@router.get("/favicon.ico")
+def favicon() -> Response:
+    """Browsers ask for it unasked."""
+    found = asset("icon.svg")
+    return Response(found.body, media_type=found.media_type, headers={"Cache-Control": "public, max-age=86400"})

@@ -1,0 +1,33 @@
+"""A comment as a forge would show it: our own Markdown to HTML, with no tags beyond those that we write ourselves."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markupsafe import Markup, escape
+
+_OURS = re.compile(r"</?(?:details|summary|sub)>")
+_MARKER = re.compile(r"<!--.*?-->\s*", re.DOTALL)
+
+
+def shown(comment: str) -> Markup:
+    """The comment as HTML."""
+    return Markup(_reader.render(_MARKER.sub("", comment)))  # noqa: S704  # every tag in it is ours or escaped
+
+
+def _ours_only(_: RendererHTML, tokens: Sequence[Token], place: int, *__: Any) -> str:
+    """Raw HTML: the few tags that our comments use stay, the rest is shown as text."""
+    raw = tokens[place].content
+    kept, end = [], 0
+    for found in _OURS.finditer(raw):
+        kept += [str(escape(raw[end : found.start()])), found[0]]
+        end = found.end()
+    return "".join([*kept, str(escape(raw[end:]))])
+
+
+_reader = MarkdownIt("commonmark", {"html": True}).enable("table").disable("image")
+_reader.add_render_rule("html_block", _ours_only)
+_reader.add_render_rule("html_inline", _ours_only)

@@ -1,0 +1,260 @@
+"""The pages: each endpoint asks the ledger and fills a template.  The address holds the state."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from sqlalchemy.orm import Session
+
+from dashboards import assets, comments, figures
+from service.api.common import Key, Reading, tagged
+from service.ledger import reading
+from service.ledger.queue import clock
+from service.ledger.reading import Glance
+from service.ledger.targets import all_targets, target_named
+from service.models import OPEN_STATES, CellState, RegressionState, Run, RunState, Target
+from service.reports import counted, interval, microseconds, percent, readable, report, short
+from service.telling import markdown
+from service.telling.as_json import moment, rfc3339
+from service.verdicts import Outcome
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+
+# Each outcome has its own mark, so that colours are never needed to tell them apart.
+MARKS = {
+    "regression": "▲",
+    "improvement": "▼",
+    "steady": "●",
+    "inconclusive": "◌",
+    "invalid": "✕",
+    "failed": "✕",
+    "new": "◇",
+    "leased": "▸",
+    "queued": "…",
+    "held": "‖",
+    "behind": "■",
+}
+STATE_WORDS = {"leased": "running", "held": "needs approval"}
+_UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
+
+
+@router.get("/")
+def overview(session: Reading) -> str:
+    """Every target with its latest revisions, what is open, and who works."""
+    return _page(
+        "overview.html",
+        now=clock(session),
+        cards=[reading.card(session, target) for target in all_targets(session)],
+        regressions=reading.regressions(session, state=RegressionState.OPEN, limit=20).items,
+        gaps=reading.gaps(session, limit=20),
+        **_machinery(session),
+    )
+
+
+@router.get("/targets/{name}")
+def target(
+    name: str,
+    session: Reading,
+    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    series: Annotated[str, Query(max_length=300)] = "",
+) -> str:
+    """One target: its mainline, one case over time, its pull requests and its recipe."""
+    found = target_named(session, name)
+    choices = [_choice(*triple) for triple in reading.measured_series(session, found)]
+    chosen = series if series in choices else _first_choice(session, found, choices)
+    card = reading.card(session, found, lines=25, before=before)
+    oldest = card.lines[-1].revision.ordinal if len(card.lines) == 25 else None
+    return _page(
+        "target.html",
+        now=clock(session),
+        card=card,
+        target=found,
+        older=oldest if oldest else None,
+        aside=reading.aside(session, found),
+        regressions=reading.regressions(session, found, RegressionState.OPEN).items,
+        gaps=reading.gaps(session, found),
+        choices=choices,
+        chosen=chosen,
+        figure=f"/targets/{quote(name)}/figure.json?{urlencode({'series': chosen})}" if chosen else None,
+    )
+
+
+@router.get("/targets/{name}/figure.json")
+def target_figure(
+    request: Request, name: str, session: Reading, series: Annotated[str, Query(max_length=300)]
+) -> Response:
+    """The figure of one case over the mainline."""
+    found = target_named(session, name)
+    device, provider, case = (*series.split(" "), "", "")[:3]
+    recipe = readable(found.recipe.text) if found.recipe else None
+    sota = recipe.sota_on(device) if recipe else "SOTA"
+    figure = figures.series(reading.series(session, found, case, provider, device), provider, sota)
+    return tagged(request, json.dumps({"series": figure}), "application/json")
+
+
+@router.get("/runs/{run_id}")
+def run(run_id: Key, session: Reading) -> str:
+    """One run: what was found, the figures, the facts that explain it, and what a pull request is told."""
+    whole = reading.whole_run(session, run_id)
+    found = report(whole)
+    comment = markdown.comment(*(reading.pull_reports(session, whole) if whole.pull is not None else (found,)))
+    return _page(
+        "run.html",
+        now=clock(session),
+        run=whole,
+        report=found,
+        attempts=reading.attempts(session, run_id),
+        ahead=reading.ahead_of(session, whole) if whole.state is RunState.QUEUED else None,
+        comment=comment,
+        comment_html=comments.shown(comment),
+        live=whole.state in OPEN_STATES,
+        figures=figures.against_parent(found) is not None or figures.against_sota(found) is not None,
+        others=_others(session, whole),
+    )
+
+
+def _others(session: Session, whole: Run) -> list[Glance]:
+    """The same revision on other devices, and other runs of it here."""
+    return [
+        one for one in reading.glances(session, reading.runs_of(session, whole.revision_id)) if one.run.id != whole.id
+    ]
+
+
+@router.get("/runs/{run_id}/figure.json")
+def run_figure(request: Request, run_id: Key, session: Reading) -> Response:
+    """The figures of a run: against its parent, and against SOTA."""
+    found = report(reading.whole_run(session, run_id))
+    both = {"parent": figures.against_parent(found), "sota": figures.against_sota(found)}
+    return tagged(request, json.dumps(both), "application/json")
+
+
+@router.get("/regressions")
+def regressions(
+    session: Reading, state: RegressionState | None = None, cursor: Annotated[str | None, Query(max_length=200)] = None
+) -> str:
+    """Confirmed regressions of all mainlines, and apart from them what runs behind SOTA."""
+    page = reading.regressions(session, state=state, cursor=cursor)
+    query = {"cursor": page.next} | ({"state": state.value} if state else {})
+    return _page(
+        "regressions.html",
+        now=clock(session),
+        page=page,
+        state=state,
+        states=list(RegressionState),
+        next=f"/regressions?{urlencode(query)}" if page.next else None,
+        gaps=reading.gaps(session),
+    )
+
+
+@router.get("/workers")
+def workers(session: Reading) -> str:
+    """Who measures, and what waits for them."""
+    return _page("workers.html", now=clock(session), queue=reading.queue(session), **_machinery(session))
+
+
+def _machinery(session: Session) -> dict[str, Any]:
+    return {"workers": reading.workers(session), "waiting": reading.waiting(session), "gone_s": reading.WORKER_GONE_S}
+
+
+def error_page(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """A mistake, for people."""
+    return HTMLResponse(_page("error.html", status=status, detail=detail), status, headers=dict(headers or {}))
+
+
+def _choice(device: str, provider: str, case: str) -> str:
+    return f"{device} {provider} {case}"
+
+
+def _first_choice(session: Session, target: Target, choices: list[str]) -> str | None:
+    """The case to show unasked: one that regressed, else one that is behind, else any."""
+    rows = [found.row for found in reading.regressions(session, target, RegressionState.OPEN, limit=1).items]
+    rows += [found.gap for found in reading.gaps(session, target, limit=1)]  # type: ignore[misc]
+    wanted = [_choice(row.device, row.provider, row.case) for row in rows]
+    return next((one for one in wanted if one in choices), choices[0] if choices else None)
+
+
+def _page(template: str, **shown: Any) -> str:
+    return _templates.get_template(template).render(**shown)
+
+
+def ago(seconds: float) -> str:
+    """`just now`, `5 min`, `3 h`, `2 d`."""
+    for unit, length in _UNITS:
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def calendar(seconds: float) -> str:
+    """`2026-11-21 03:02 UTC`."""
+    return moment(seconds).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def without_secrets(location: str) -> str:
+    """An address without the name and the password that somebody may have put into it."""
+    parts = urlsplit(location)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.username else location
+
+
+def flat(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A nested table as lines for people: `before.clock_mhz`, `1980`."""
+    lines: list[tuple[str, str]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines += [(f"{key}.{inner}", text) for inner, text in flat(value)]
+        elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+            lines += flat({f"{key} {n}": one for n, one in enumerate(value, 1)})
+        elif isinstance(value, list):
+            lines.append((key, ", ".join(str(one) for one in value) or "none"))
+        elif isinstance(value, float):
+            lines.append(
+                (key, f"{value:,.4g}" if abs(value) < 1e6 else calendar(value) if value > 1e9 else f"{value:,.0f}")
+            )
+        else:
+            lines.append((key, str(value)))
+    return lines
+
+
+def _commit_address(target: Target, sha: str) -> str | None:
+    """Where the forge shows a commit."""
+    return f"https://github.com/{target.forge}/commit/{sha}" if target.forge else None
+
+
+def _templates_() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ago": ago,
+        "calendar": calendar,
+        "counted": counted,
+        "flat": flat,
+        "percent": percent,
+        "rfc3339": rfc3339,
+        "short": short,
+        "us": microseconds,
+        "without_secrets": without_secrets,
+    }
+    environment.globals |= {
+        "asset": assets.address,
+        "commit": _commit_address,
+        "interval": interval,
+        "marks": MARKS,
+        "state_words": STATE_WORDS,
+        "Outcome": Outcome,
+        "CellState": CellState,
+    }
+    return environment
+
+
+_templates = _templates_()
