@@ -1,0 +1,76 @@
+"""What every room's tests may use: a state folder of their own, with a migrated database in it."""
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+from service import migrate
+from service.database import engine
+from service.settings import settings
+
+POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
+HOW_TO_START = (
+    "no PostgreSQL at 127.0.0.1:5432; start one with "
+    "`docker run -e POSTGRES_USER=root -e POSTGRES_HOST_AUTH_METHOD=trust -p 5432:5432 postgres:17`"
+)
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated SQLite database, to be copied: the migrations take longer than most tests."""
+    file = tmp_path_factory.mktemp("migrated") / "kernelwatch.db"
+    migrate.upgrade(f"sqlite:///{file}")
+    return file
+
+
+@pytest.fixture
+def state(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh state folder: settings read anew, SQLite migrated, nothing left open afterwards."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("KERNELWATCH_STATE", str(folder))
+    monkeypatch.delenv("KERNELWATCH_DATABASE_URL", raising=False)
+    _forget()
+    folder.mkdir()
+    shutil.copy(migrated, folder / "kernelwatch.db")
+    yield folder
+    _forget()
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    """The URL of an empty scratch database on the machine's PostgreSQL."""
+    name = f"kernelwatch_{uuid.uuid4().hex[:12]}"
+    server = create_engine(POSTGRES, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 3})
+    try:
+        with server.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+    except OperationalError:
+        server.dispose()
+        pytest.skip(HOW_TO_START)
+    yield make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
+    with server.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    server.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def either(request: pytest.FixtureRequest, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The state fixture on SQLite, and once more on PostgreSQL."""
+    if request.param == "postgres":
+        monkeypatch.setenv("KERNELWATCH_DATABASE_URL", str(request.getfixturevalue("postgres")))
+        _forget()
+        migrate.upgrade()
+    yield request.param
+    _forget()
+
+
+def _forget() -> None:
+    if engine.cache_info().currsize:
+        engine().dispose()
+    engine.cache_clear()
+    settings.cache_clear()

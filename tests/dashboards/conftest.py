@@ -1,0 +1,54 @@
+"""A served dashboard with a few days in it, and a real browser to look at it."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, sync_playwright
+
+from service.app import create_app
+from tests.dashboards.seed import Seeded, watched
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
+    """The story of `seed.py`, for all tests of a module: they only read."""
+    with watched(tmp_path_factory.mktemp("state")) as story:
+        yield story
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.exists():
+        pytest.skip(f"no browser at {CHROMIUM}; install it with `apt-get install chromium`")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def served(seeded: Seeded) -> Iterator[tuple[str, Seeded]]:
+    """The address of an app that a browser can reach, and what is in its database."""
+    server = uvicorn.Server(uvicorn.Config(create_app(), host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", seeded
+    server.should_exit = True
+    thread.join()

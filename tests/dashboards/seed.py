@@ -1,0 +1,451 @@
+"""Fills a database with what a few days of watching leave behind, through the models: for tests, and to look at."""
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from kernels.words import Case
+from service import migrate
+from service import models as m
+from service.database import engine, transaction
+from service.ledger.queue import clock
+from service.settings import settings
+
+NOW = 1_790_000_000.0
+HOUR = 3600.0
+CASES = (
+    "rmsnorm.fwd.4096x1024.bf16-fp32",
+    "rmsnorm.fwd.32768x4096.bf16-fp32",
+    "rmsnorm.bwd.4096x1024.bf16-fp32",
+    "rmsnorm.bwd.32768x4096.bf16-fp32",
+    "layernorm.fwd.4096x1024.bf16-fp32",
+    "layernorm.fwd.8192x8192.bf16-fp32",
+)
+USUAL_US = dict(zip(CASES, (7.31, 128.4, 18.9, 402.0, 8.02, 131.7), strict=True))
+QUACK_US = dict(zip(CASES, (6.9, 121.0, 18.2, 311.0, 7.9, 128.0), strict=True))
+RECIPE = """
+devices = ["h200", "cpu"]
+sota = "quack"
+suite = "norms"
+
+[base]
+stack = "host"
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+rmsnorm.bwd = "norms:rmsnorm_backward"
+layernorm.fwd = "norms:layernorm"
+
+[suites]
+norms = [
+  "rmsnorm.fwd.4096x1024.bf16-fp32",
+  "rmsnorm.bwd.4096x1024.bf16-fp32",
+]
+
+[policy]
+smallest_change = 0.02
+"""
+
+AGAIN = "Widths get their own block again, and the backward one pass"
+WRONG = "y differs from the float64 result by 3.1 times the allowed error"
+TELEMETRY = {
+    "before": {"clock_mhz": 1980, "temperature_c": 41, "throttled": []},
+    "after": {"clock_mhz": 1965, "temperature_c": 58},
+}
+
+
+@dataclass
+class Seeded:
+    """Where things are, for the tests."""
+
+    target: str = "norms"
+    empty: str = "liger"
+    runs: dict[str, int] = field(default_factory=dict)  # what happened in the run -> its id
+
+
+@dataclass(frozen=True)
+class Told:
+    """One run to write down: what became of it, and the ratio of each case that is not 1."""
+
+    name: str
+    subject: str
+    state: m.RunState = m.RunState.DONE
+    ratios: dict[str, float] = field(default_factory=dict)
+    invalid: tuple[str, ...] = ()
+    inconclusive: tuple[str, ...] = ()
+    reason: str | None = None
+    log: str | None = None
+    pull: int | None = None
+    device: str = "h200"
+
+
+STORY = (
+    Told("first", "Norms in Triton, a first version"),
+    Told("steady", "Name the block sizes"),
+    Told(
+        "docs",
+        "Say in the README how to call them",
+        m.RunState.SKIPPED,
+        reason="only README.md changed",
+    ),
+    Told("slow", "One block for every width", ratios={CASES[1]: 1.214, CASES[3]: 1.087}, inconclusive=(CASES[4],)),
+    Told(
+        "broken",
+        "Use the new <descriptor> loads",
+        m.RunState.FAILED,
+        reason="`sh -c 'python setup.py build'` ended with 1",
+        log="\n".join(
+            [
+                *(f"[{n}/30] compiling norms_{n}.cu" for n in range(1, 31)),
+                'File "norms/forward.py", line 41',
+                "    desc = tl.make_tensor_descriptor(X, ```[N]```",
+                "SyntaxError: '(' was never closed <script>alert(1)</script>",
+            ]
+        ),
+    ),
+    Told(
+        "fast",
+        "Widths get their own block again, and the backward one pass",
+        ratios={CASES[1]: 0.82, CASES[2]: 0.911, CASES[3]: 0.92},
+    ),
+    Told("wrong", "Sum in bf16", invalid=(CASES[0], CASES[1]), ratios={CASES[4]: 0.995}),
+    Told("pull", "Try num_warps=16 everywhere", ratios={CASES[0]: 1.102}, pull=7),
+    Told(
+        "held",
+        "A stranger's change",
+        m.RunState.HELD,
+        reason="it comes from a fork",
+        pull=8,
+    ),
+    Told("cpu", AGAIN, device="cpu", ratios={CASES[5]: 1.0}),
+    Told("running", "Load the weight once per program", m.RunState.LEASED),
+    Told("queued", "Load the weight once per program", m.RunState.QUEUED, device="cpu"),
+)
+
+
+def seed(session: Session, now: float = NOW) -> Seeded:
+    """Two targets (one without anything yet), twelve runs, two open regressions, a gap to SOTA, two workers."""
+    seeded = Seeded()
+    target = m.Target(
+        name="norms",
+        kind=m.TargetKind.GIT,
+        location="https://github.com/example/norms",
+        branch="main",
+        forge="example/norms",
+        trusted=True,
+        created_at=now - 99 * HOUR,
+        poll_at=now + 40,
+    )
+    empty = m.Target(
+        name="liger",
+        kind=m.TargetKind.PACKAGE,
+        location="https://index.example/simple",
+        package="liger-kernel",
+        created_at=now,
+        poll_failures=3,
+        poll_error="index.example does not answer: the name is not known",
+        poll_at=now + 300,
+    )
+    session.add_all([target, empty])
+    session.flush()
+    recipe = m.Recipe(target_id=target.id, digest="a" * 64, text=RECIPE, adapters={}, created_at=now)
+    stack = m.Stack(
+        digest="5" * 64,
+        versions={"torch": "2.13.0", "triton": "3.7.1", "cuda": "13.0", "driver": "590.44", "quack": "0.6.1"},
+    )
+    session.add_all([recipe, stack])
+    session.flush()
+    target.recipe_id = recipe.id
+    revisions: dict[str, m.Revision] = {}
+    chance = random.Random(7)
+    for place, told in enumerate(STORY):
+        at = now - (len(STORY) - place) * 3 * HOUR
+        if told.subject not in revisions:
+            before = [r for r in revisions.values() if r.ordinal is not None]
+            revisions[told.subject] = m.Revision(
+                target_id=target.id,
+                sha="".join(chance.choices("0123456789abcdef", k=40)),
+                parent=before[-1].sha if before else None,
+                ordinal=None if told.pull else len(before),
+                subject=told.subject,
+                author="Ada Example",
+                committed_at=at,
+                paths=["norms/forward.py"],
+            )
+            session.add(revisions[told.subject])
+            session.flush()
+        run = _run(session, target, recipe, stack, revisions[told.subject], told, at)
+        seeded.runs[told.name] = run.id
+        if told.state is m.RunState.DONE:
+            _numbers(session, run, told, chance, first=place == 0)
+    _standing_matters(session, target, stack, seeded, now)
+    return seeded
+
+
+def _run(
+    session: Session, target: m.Target, recipe: m.Recipe, stack: m.Stack, revision: m.Revision, told: Told, at: float
+) -> m.Run:
+    over = told.state in (m.RunState.DONE, m.RunState.FAILED)
+    begun = over or told.state is m.RunState.LEASED
+    run = m.Run(
+        dedupe=f"norms:{told.name}",
+        target_id=target.id,
+        revision_id=revision.id,
+        baseline=revision.parent,
+        recipe_id=recipe.id,
+        pull=told.pull,
+        device=told.device,
+        suite="norms",
+        trusted=True,
+        priority=m.Priority.MAINLINE,
+        state=told.state,
+        attempt=1 if begun else 0,
+        worker=f"{told.device}-box" if begun else None,
+        created_at=at,
+        started_at=at + 20 if begun else None,
+        finished_at=at + 320 if over else None,
+        stage="measuring: launch 2, case 3 of 6" if told.state is m.RunState.LEASED else None,
+        reason=told.reason,
+        log=told.log,
+        sandboxed=told.device != "cpu" if begun else None,
+        stack_id=stack.id if over else None,
+        telemetry=TELEMETRY if over else None,
+    )
+    session.add(run)
+    session.flush()
+    if begun:
+        outcome = told.state.value if over else None
+        session.add(
+            m.Attempt(
+                run_id=run.id,
+                attempt=1,
+                worker=run.worker or "",
+                started_at=at + 20,
+                finished_at=run.finished_at,
+                outcome=outcome,
+            )
+        )
+    return run
+
+
+def _numbers(session: Session, run: m.Run, told: Told, chance: random.Random, *, first: bool) -> None:
+    slowdown = 40.0 if told.device == "cpu" else 1.0
+    for case in CASES:
+        ratio = told.ratios.get(case, 1 + chance.uniform(-0.004, 0.004))
+        parent_us = USUAL_US[case] * slowdown
+        head = parent_us * ratio
+        wrong = case in told.invalid
+        changed = case in told.ratios
+        session.add_all(
+            _measurements(run, case, head, parent_us, QUACK_US[case] * slowdown, changed, wrong, first, chance)
+        )
+        session.add(_verdict(run, case, ratio, told, wrong, first, chance))
+        against = head / (QUACK_US[case] * slowdown)
+        behind = against > 1.1 and not wrong
+        session.add(
+            m.VerdictRow(
+                run_id=run.id,
+                provider="norms",
+                case=case,
+                against="sota",
+                outcome="behind" if behind else "steady",
+                ratio=None if wrong else against,
+                low=None if wrong else against * 0.995,
+                high=None if wrong else against * 1.005,
+                launches=3,
+                rounds=60,
+                behind=behind,
+                reason="behind quack since 3f2a, the first revision measured" if behind else "within 5 % of quack",
+            )
+        )
+
+
+def _measurements(
+    run: m.Run,
+    case: str,
+    head: float,
+    parent: float,
+    quack: float,
+    changed: bool,
+    wrong: bool,
+    first: bool,
+    chance: random.Random,
+) -> list[m.Measurement]:
+    facts: dict[str, Any] = {
+        "code": "c0de",
+        "kernels": 1,
+        "registers": 40,
+        "spills": 0,
+        "shared": 2048,
+        "config": {"num_warps": 4},
+    }
+    other = {**facts, "code": "beef", "registers": 64, "spills": 12, "config": {"num_warps": 16}} if changed else facts
+    times = {"head": head, "parent": parent, "control": parent * chance.uniform(0.997, 1.003), "sota": quack}
+    if first:
+        times.pop("parent")
+    rows = []
+    for role, us in times.items():
+        provider = "quack" if role == "sota" else "norms"
+        bad = wrong and role == "head"
+        rows.append(
+            m.Measurement(
+                run_id=run.id,
+                contender=f"{role}:{provider}",
+                role=role,
+                provider=provider,
+                case=case,
+                state=m.CellState.INVALID if bad else m.CellState.MEASURED,
+                reason=WRONG if bad else None,
+                median_us=None if bad else us,
+                gb_s=None if bad else Case.parse(case).least_bytes / us / 1e3,
+                launches=3,
+                rounds=60,
+                facts=other if role == "head" else facts,
+                samples=None
+                if bad
+                else m.pack([[us * chance.uniform(0.99, 1.01) for _ in range(20)] for _ in range(3)], []),
+            )
+        )
+    return rows
+
+
+def _verdict(
+    run: m.Run, case: str, ratio: float, told: Told, wrong: bool, first: bool, chance: random.Random
+) -> m.VerdictRow:
+    outcome, reason, confirmed = "steady", "within 2% of its parent", False
+    if first:
+        outcome, reason = "new", "there is no earlier revision to compare with"
+    elif wrong:
+        outcome, reason = "invalid", WRONG
+    elif case in told.inconclusive:
+        outcome, reason = "inconclusive", "the interval is still too wide after 8 launches"
+    elif abs(ratio - 1) > 0.02:
+        outcome = "regression" if ratio > 1 else "improvement"
+        word = "slower" if ratio > 1 else "faster"
+        reason, confirmed = f"{abs(ratio - 1):.1%} {word} than its parent, confirmed by 3 fresh launches", True
+    half = 0.06 if outcome == "inconclusive" else chance.uniform(0.003, 0.008)
+    none = first or wrong
+    return m.VerdictRow(
+        run_id=run.id,
+        provider="norms",
+        case=case,
+        against="parent",
+        outcome=outcome,
+        ratio=None if none else ratio,
+        low=None if none else ratio - half,
+        high=None if none else ratio + half,
+        launches=0 if none else 3,
+        rounds=0 if none else 60,
+        confirmed=confirmed,
+        reason=reason,
+    )
+
+
+def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded: Seeded, now: float) -> None:
+    slow, fast = seeded.runs["slow"], seeded.runs["fast"]
+    for case, ratio, by in ((CASES[1], 1.214, fast), (CASES[3], 1.087, None)):
+        session.add(
+            m.RegressionRow(
+                target_id=target.id,
+                device="h200",
+                provider="norms",
+                case=case,
+                run_id=slow,
+                ratio=ratio,
+                opened_at=now - 20 * HOUR,
+                state=m.RegressionState.FIXED if by else m.RegressionState.OPEN,
+                fixed_at=now - 12 * HOUR if by else None,
+                fixed_by=by,
+            )
+        )
+    session.add(
+        m.Gap(
+            target_id=target.id,
+            device="h200",
+            provider="norms",
+            case=CASES[3],
+            behind=True,
+            since_run_id=seeded.runs["first"],
+            last_run_id=fast,
+            ratio_then=1.293,
+            ratio_now=1.189,
+            own_us=369.8,
+            sota_us=311.0,
+            stack_id=stack.id,
+        )
+    )
+    session.add_all(
+        [
+            m.Worker(
+                name="h200-box",
+                device="h200",
+                description="NVIDIA H200, driver 590.44",
+                sandbox=None,
+                started_at=now - 30 * HOUR,
+                seen_at=now,
+                run_id=seeded.runs["running"],
+            ),
+            m.Worker(
+                name="cpu-box",
+                device="cpu",
+                description="2 cores of an old processor",
+                sandbox="user namespaces are refused here",
+                started_at=now - 30 * HOUR,
+                seen_at=now - 900,
+            ),
+        ]
+    )
+    session.add_all(
+        [
+            m.Effect(
+                key="comment:norms:7",
+                kind="comment",
+                target_id=target.id,
+                run_id=seeded.runs["pull"],
+                payload={},
+                state=m.EffectState.WAITING,
+            ),
+            m.Effect(
+                key="check:norms:7",
+                kind="check",
+                target_id=target.id,
+                run_id=seeded.runs["pull"],
+                payload={},
+                state=m.EffectState.SENT,
+            ),
+        ]
+    )
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[Seeded]:
+    """A state folder with the story in it, as if it had ended just now, for tests that only read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELWATCH_STATE", str(folder))
+        patch.delenv("KERNELWATCH_DATABASE_URL", raising=False)
+        _forget()
+        migrate.upgrade()
+        with transaction() as session:
+            seeded = seed(session, clock(session))
+        yield seeded
+        _forget()
+
+
+def _forget() -> None:
+    if engine.cache_info().currsize:
+        engine().dispose()
+    engine.cache_clear()
+    settings.cache_clear()
+
+
+if __name__ == "__main__":  # python -m tests.dashboards.seed: into the database of the settings
+    migrate.upgrade()
+    with transaction() as filling:
+        print(seed(filling, clock(filling)), file=sys.stderr)

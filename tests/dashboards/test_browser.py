@@ -1,0 +1,114 @@
+"""The pages in a real browser: figures are drawn under the strict policy, nothing overflows a phone, themes differ."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from service.database import transaction
+from service.models import Run, RunState
+from tests.dashboards.seed import Seeded
+
+NOT_DRAWN = "[data-figures]:not([data-drawn]):not(.empty)"
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page whose every complaint fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    yield opened
+    context.close()
+    assert complaints == []
+
+
+def test_the_figure_of_a_run_is_drawn(page: Page, served: tuple[str, Seeded]) -> None:
+    address, seeded = served
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{address}/runs/{seeded.runs['slow']}")
+    expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
+    parent, sota = page.locator(".figure").all()
+    assert parent.locator(".scatterlayer .point").count() == 6
+    assert parent.locator(".errorbars path").count() >= 6
+    assert sota.locator(".scatterlayer .point").count() == 6
+    assert "rmsnorm.fwd.32768x4096.bf16-fp32" in parent.locator(".annotation").first.text_content()  # type: ignore[operator]
+    assert all(url.startswith((address, "data:", "blob:")) for url in asked), "nothing comes from another host"
+
+
+def test_a_case_over_time_is_chosen_without_scripts(page: Page, served: tuple[str, Seeded]) -> None:
+    address, _ = served
+    page.goto(f"{address}/targets/norms")
+    page.get_by_label("Device, provider and case").select_option("cpu norms layernorm.fwd.8192x8192.bf16-fp32")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**series=cpu*")
+    expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
+    assert page.locator(".scatterlayer .point").count() == 1
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_page_is_wider_than_the_window(page: Page, served: tuple[str, Seeded], width: int) -> None:
+    address, seeded = served
+    page.set_viewport_size({"width": width, "height": 800})
+    runs = [f"/runs/{seeded.runs[name]}" for name in ("slow", "broken", "pull", "running", "held")]
+    for path in ("/", "/targets/norms", "/targets/liger", "/regressions", "/workers", *runs):
+        page.goto(address + path)
+        expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
+        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+
+
+# Contrast as WCAG 2 defines it, of each visible piece of text against the nearest background that is not see-through.
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+  const over = (top, under) => top.slice(0, 3).map((c, i) => (c * top[3] + under[i] * (255 - top[3])) / 255);
+  const light = (c) => c.map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (e) => { if (!e) return [255, 255, 255]; const own = rgba(getComputedStyle(e).backgroundColor); return own[3] === 255 ? own.slice(0, 3) : over(own, ground(e.parentElement)); };
+  const poor = [];
+  for (const e of document.querySelectorAll("body *:not(svg *)")) {
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility() || e.closest(".skip")) continue;
+    const [a, b] = [light(over(rgba(getComputedStyle(e).color), ground(e))), light(ground(e))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(`${e.tagName}.${e.className} ${e.textContent.trim().slice(0, 30)} ${((a + 0.05) / (b + 0.05)).toFixed(2)}`);
+  }
+  return poor;
+}"""  # noqa: E501
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read_in_both_themes(page: Page, served: tuple[str, Seeded], scheme: str) -> None:
+    address, seeded = served
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    grounds = set()
+    for path in ("/", f"/runs/{seeded.runs['slow']}", "/workers", "/regressions"):
+        page.goto(address + path)
+        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        assert page.evaluate(CONTRAST) == [], path
+        grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert grounds == {"rgb(245, 246, 248)" if scheme == "light" else "rgb(18, 23, 29)"}
+
+
+def test_keyboards_and_screen_readers_find_their_way(page: Page, served: tuple[str, Seeded]) -> None:
+    address, seeded = served
+    page.goto(f"{address}/runs/{seeded.runs['slow']}")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    assert page.locator("h1").count() == 1
+    assert page.locator("main > section:not(:has(.comment)) th:not([scope])").count() == 0
+    assert page.locator("[role=img]:not([aria-label])").count() == 0
+    assert page.locator(".scroll:not([aria-label])").count() == 0
+
+
+def test_a_running_page_follows_the_run_to_its_end(page: Page, served: tuple[str, Seeded]) -> None:
+    address, seeded = served
+    page.goto(f"{address}/runs/{seeded.runs['running']}")
+    with transaction() as session:
+        session.get_one(Run, seeded.runs["running"]).stage = "measuring: launch 3, case 1 of 6"
+    page.get_by_text("launch 3, case 1 of 6").wait_for(timeout=10_000)
+    with transaction() as session:
+        session.get_one(Run, seeded.runs["running"]).state = RunState.CANCELLED
+    page.get_by_role("heading", name="Cancelled, no action needed").wait_for(timeout=10_000)
+    assert page.locator("[data-live]").count() == 0

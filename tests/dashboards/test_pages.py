@@ -1,0 +1,212 @@
+"""The pages as text: what they say, that strange names do nothing, and that nothing comes from another host."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from dashboards.comments import shown
+from dashboards.pages import ago, flat, without_secrets
+from service import models as m
+from service.app import create_app
+from service.database import transaction
+from tests.dashboards.seed import CASES, Seeded, seed
+
+Get = Callable[..., httpx.Response]
+NASTY = '<script>alert("1")</script>{{ 7*7 }}`|**'
+
+
+@pytest.fixture(scope="module")
+def get() -> Get:
+    """GET a page of the app, in this process."""
+    app = create_app()
+
+    def ask(path: str, **rest: object) -> httpx.Response:
+        async def once() -> httpx.Response:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://watch.example") as client:
+                return await client.get(path, **rest)  # type: ignore[arg-type]
+
+        return asyncio.run(once())
+
+    return ask
+
+
+def pages(seeded: Seeded) -> list[str]:
+    runs = [f"/runs/{run_id}" for run_id in seeded.runs.values()]
+    return ["/", "/targets/norms", "/targets/liger", "/regressions", "/regressions?state=fixed", "/workers", *runs]
+
+
+def words(page: httpx.Response) -> str:
+    """The text of a page on one line."""
+    main = page.text[page.text.index("<main") : page.text.index("</main>")]
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", main))
+
+
+def test_the_overview_says_what_is_open_and_who_works(get: Get, seeded: Seeded) -> None:
+    said = words(get("/"))
+    assert re.search(r"1 open regression , and 1 case behind SOTA\. 1 run in progress\.", said)
+    for badge in ("2 regressions", "3 improvements", "2 wrong results", "6 steady", "skipped", "failed", "running"):
+        assert badge in said
+    assert "No worker for cpu is there: start kernelwatch worker" in said
+    assert "The last look at it failed: index.example does not answer" in said
+
+
+def test_empty_pages_say_what_to_do_next(get: Get, state: Path) -> None:
+    said = words(get("/"))
+    assert "Nothing is watched yet." in said
+    assert "kernelwatch target add NAME LOCATION --recipe recipe.toml" in said
+    assert "Start one on a machine with the device: kernelwatch worker" in said
+    assert "Nothing waits." in words(get("/workers"))
+    assert "None so far" in words(get("/regressions"))
+
+
+def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get, seeded: Seeded) -> None:
+    said = words(get(f"/runs/{seeded.runs['slow']}"))
+    assert re.search(r"2 regressions at \w{10} on h200", said)
+    assert re.search(r"128 156 121 \S+ 1\.214 1\.\d+ to 1\.\d+ 1\.29", said)
+    assert "21.4% slower than its parent, confirmed by 3 fresh launches." in said
+    assert "Facts: code changed; registers 40 → 64; spilled registers 0 → 12" in said
+    assert "torch 2.13.0" in said
+    assert "before.clock_mhz 1980" in said
+    assert "What a pull request would have been told" in said
+
+
+def test_a_wrong_result_is_invalid_and_has_no_time(get: Get, seeded: Seeded) -> None:
+    said = words(get(f"/runs/{seeded.runs['wrong']}"))
+    assert "2 wrong results at" in said
+    assert re.search(r"invalid 7\.31 – 6\.90 – – –", said), "no head time, no GB/s, no ratio, no interval"
+
+
+def test_a_build_that_failed_shows_its_log_as_text(get: Get, seeded: Seeded) -> None:
+    page = get(f"/runs/{seeded.runs['broken']}")
+    assert "SyntaxError: &#39;(&#39; was never closed &lt;script&gt;alert(1)&lt;/script&gt;" in page.text
+    assert "<script>alert" not in page.text
+
+
+def test_what_ran_without_a_sandbox_says_so(get: Get, seeded: Seeded) -> None:
+    assert "This ran without a sandbox" in words(get(f"/runs/{seeded.runs['cpu']}"))
+    assert "This ran without a sandbox" not in words(get(f"/runs/{seeded.runs['fast']}"))
+
+
+def test_what_waits_says_for_what(get: Get, seeded: Seeded) -> None:
+    assert f"kernelwatch approve {seeded.runs['held']}" in words(get(f"/runs/{seeded.runs['held']}"))
+    assert "0 runs of cpu go first" in words(get(f"/runs/{seeded.runs['queued']}"))
+    assert "measuring: launch 2, case 3 of 6" in words(get("/workers"))
+
+
+def test_a_page_that_changes_looks_again_by_itself(get: Get, seeded: Seeded) -> None:
+    assert "data-live" in get(f"/runs/{seeded.runs['running']}").text
+    assert "data-live" not in get(f"/runs/{seeded.runs['slow']}").text
+
+
+def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None:
+    page = get(f"/runs/{seeded.runs['pull']}")
+    assert "<strong>1 regression</strong> at <code>" in page.text
+    assert "&lt;!-- kernelwatch:norms:7 --&gt;" in page.text, "as Markdown, marker and all"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/runs/999", 404), ("/targets/none", 404), ("/none", 404), ("/runs/x", 422)]
+)
+def test_mistakes_are_pages_too(get: Get, path: str, status: int) -> None:
+    page = get(path)
+    assert page.status_code == status
+    assert "Back to the overview" in words(page)
+
+
+def test_nothing_comes_from_another_host_and_nothing_runs_inline(get: Get, seeded: Seeded) -> None:
+    for path in pages(seeded):
+        page = get(path)
+        assert page.status_code == 200, path
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert not re.search(r'(src|srcset|action|data-figures)="(?!/)(?!#)', page.text), path
+        assert not re.search(r'<link[^>]*href="(?!/)', page.text), path
+        assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|<style|javascript:", page.text), path
+
+
+def test_every_file_that_a_page_names_is_there_and_kept(get: Get, seeded: Seeded) -> None:
+    addresses = {one for path in pages(seeded) for one in re.findall(r'"(/assets/[^"]+)"', get(path).text)}
+    assert {address.rsplit("/")[-1] for address in addresses} == {
+        "icon.svg", "kernelwatch.css", "live.js", "figures.js", "plotly.min.js",
+    }  # fmt: skip
+    for address in addresses:
+        answer = get(address)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        plain = get(address, headers={"Accept-Encoding": "identity"})
+        assert (plain.content, plain.headers.get("content-encoding")) == (answer.content, None)
+    assert get("/assets/0123456789abcdef/kernelwatch.css").status_code == 404
+
+
+def test_strange_names_are_shown_and_do_nothing(get: Get, state: Path) -> None:
+    with transaction() as session:
+        seeded = seed(session)
+        for revision in session.scalars(select(m.Revision)):
+            revision.subject = revision.author = NASTY
+        for row in session.scalars(select(m.VerdictRow)):
+            row.reason = row.provider = NASTY
+        for measurement in session.scalars(select(m.Measurement)):
+            measurement.provider, measurement.facts = NASTY, {NASTY: [NASTY]}
+        for run in session.scalars(select(m.Run)):
+            run.reason = run.stage = run.worker = NASTY
+        for target in session.scalars(select(m.Target)):
+            target.location = target.poll_error = NASTY
+    for path in pages(seeded):
+        page = get(path)
+        assert page.status_code == 200
+        assert "<script>" not in page.text
+        assert "49" not in re.findall(r"{{ (\d+)", page.text)
+        assert "&lt;script&gt;" in page.text
+
+
+def test_the_figure_of_a_run(get: Get, seeded: Seeded) -> None:
+    both = get(f"/runs/{seeded.runs['slow']}/figure.json").json()
+    names = [trace["name"] for trace in both["parent"]["data"]]
+    assert names == ["regression", "inconclusive", "steady"]
+    [slow, _, _] = both["parent"]["data"]
+    assert slow["x"] == [pytest.approx(1.214), pytest.approx(1.087)]
+    assert {"x0": 1 / 1.02, "x1": 1.02}.items() <= both["parent"]["layout"]["shapes"][0].items()
+    assert [trace["name"] for trace in both["sota"]["data"]] == ["behind", "not behind"]
+    assert get(f"/runs/{seeded.runs['broken']}/figure.json").json() == {"parent": None, "sota": None}
+
+
+def test_the_figure_of_a_series(get: Get, seeded: Seeded) -> None:
+    figure = get("/targets/norms/figure.json", params={"series": f"h200 norms {CASES[1]}"}).json()["series"]
+    sota, own = figure["data"]
+    assert sota["y"] == [pytest.approx(121.0)] * 5
+    assert own["meta"]["tones"] == ["new", "steady", "regression", "improvement", "invalid"]
+    assert own["y"][4] is None
+    assert get("/targets/norms/figure.json", params={"series": "nonsense"}).json() == {"series": None}
+
+
+def test_plotly_understands_the_figures(get: Get, seeded: Seeded) -> None:
+    from plotly.graph_objects import Figure
+
+    figures = get(f"/runs/{seeded.runs['slow']}/figure.json").json()
+    figures |= get("/targets/norms/figure.json", params={"series": f"h200 norms {CASES[1]}"}).json()
+    for figure in figures.values():
+        Figure(figure)  # raises on anything that it does not know
+
+
+def test_a_comment_is_shown_with_our_tags_only() -> None:
+    html = shown(
+        "<details><summary>more</summary>\n\n| a |\n|--|\n| b |\n\n</details>\n\n<b onclick=x>no</b> <!-- m -->"
+    )
+    assert "<details><summary>more</summary>" in html
+    assert "<table>" in html
+    assert "&lt;b onclick=x&gt;no&lt;/b&gt;" in html
+    assert "<!--" not in html
+    assert 'href="javascript' not in shown("[x](javascript:alert(1))")
+
+
+def test_small_words() -> None:
+    assert [ago(s) for s in (0, 59, 60, 7200, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
+    assert without_secrets("https://me:secret@host/x") == "https://host/x"
+    assert without_secrets("/srv/norms") == "/srv/norms"
+    assert flat({"a": {"b": 1}, "c": [{"d": 2.5}], "e": []}) == [("a.b", "1"), ("c 1.d", "2.5"), ("e", "none")]

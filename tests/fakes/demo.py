@@ -1,0 +1,53 @@
+"""What the demo must come to, read from examples/norms/expected.toml and compared with what the API says."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "norms"
+ENDED = {"done", "failed", "skipped", "superseded", "cancelled"}
+
+
+def subjects() -> dict[str, str]:
+    listed = tomllib.loads((EXAMPLE / "commits" / "commits.toml").read_text())["commit"]
+    return {commit["name"]: commit["subject"] for commit in listed}
+
+
+def expected() -> dict[str, Any]:
+    return tomllib.loads((EXAMPLE / "expected.toml").read_text())
+
+
+def runs(address: str) -> dict[str, dict[str, Any]]:
+    """The demo's runs by the name of their commit, with verdicts, once every one has ended; {} before."""
+    try:
+        listed = httpx.get(f"{address}/api/v1/targets/demo/runs", params={"limit": 100}, timeout=10).json()["items"]
+    except (httpx.HTTPError, KeyError, ValueError):
+        return {}
+    names = {subject: name for name, subject in subjects().items()}
+    if len(listed) < len(names) or any(run["state"] not in ENDED for run in listed):
+        return {}
+    whole = (
+        httpx.get(f"{address}/api/v1/runs/{run['id']}", params={"expand": "verdicts"}, timeout=10).json()
+        for run in listed
+    )
+    return {names[run["subject"]]: run for run in whole}
+
+
+def differences(found: dict[str, dict[str, Any]]) -> list[str]:
+    """One line for each thing that is not as expected; empty when all is."""
+    wrong = []
+    for name, wanted in expected().items():
+        run = found[name]
+        if run["state"] != wanted["state"]:
+            wrong.append(f"{name}: {run['state']} instead of {wanted['state']} ({run['reason']})")
+        if (said := wanted.get("log")) and said not in (run["log"] or ""):
+            wrong.append(f"{name}: its log does not say {said!r}")
+        for verdict in run["verdicts"]:
+            if verdict["against"] == "parent" and "otherwise" in wanted:
+                should = wanted.get(verdict["provider"], {}).get(verdict["case"], wanted["otherwise"])
+                if verdict["outcome"] != should:
+                    cell = f"{name}: {verdict['provider']} {verdict['case']}"
+                    wrong.append(f"{cell}: {verdict['outcome']} instead of {should}: {verdict['reason']}")
+    return wrong

@@ -1,0 +1,239 @@
+"""GitHub with a memory: comments, checks, statuses and tokens, and the ways in which it fails.
+
+`FakeGitHub().app` is served by a real server; `client()` reaches the same thing without one.
+"""
+
+import itertools
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+BOT = {"login": "kernelwatch-bot", "type": "User"}
+
+
+@dataclass
+class Comment:
+    id: int
+    repo: str
+    number: int
+    body: str
+    user: dict[str, str]
+    edits: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    said: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def body(self) -> bytes:
+        return b"" if self.said is None else json.dumps(self.said).encode()
+
+
+NOT_FOUND = Answer(404, {"message": "Not Found"})
+BROKEN = Answer(502, {"message": "Server Error"})
+SECONDARY = Answer(403, {"message": "You have exceeded a secondary rate limit."}, {"retry-after": "7"})
+
+
+class FakeGitHub:
+    """Who may do what: the token `a-token` writes comments and statuses; an App writes checks as well."""
+
+    def __init__(self, *, app_installed: bool = True) -> None:
+        self.comments: dict[int, Comment] = {}
+        self.check_runs: dict[int, dict[str, Any]] = {}
+        self.statuses: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+        self.tokens: set[str] = {"a-token"}
+        self.requests: list[tuple[str, str]] = []
+        self.forbid_checks = False
+        self.app_installed = app_installed
+        self.page = 100
+        self._faults: list[tuple[str, str]] = []
+        self._ids = itertools.count(100)
+
+    # -- what tests do and see
+
+    def fail_next(self, fault: str, path: str = "/comments", method: str = "POST") -> None:
+        """The next such request fails: 502, 502-after-commit, secondary, primary (rate limit), gone or unreachable."""
+        self._faults.append((f"{method} {path}", fault))
+
+    def comments_on(self, repo: str, number: int) -> list[str]:
+        return [one.body for one in self.comments.values() if (one.repo, one.number) == (repo, number)]
+
+    def somebody_says(self, repo: str, number: int, body: str, login: str = "mallory", kind: str = "User") -> int:
+        comment = Comment(next(self._ids), repo, number, body, {"login": login, "type": kind})
+        self.comments[comment.id] = comment
+        return comment.id
+
+    @property
+    def checks(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """The newest check of each commit, by repository and sha."""
+        return {(one["repo"], one["head_sha"]): one for one in self.check_runs.values()}
+
+    def writes(self) -> list[str]:
+        return [f"{method} {path}" for method, path in self.requests if method != "GET"]
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url="https://api.github.test", transport=httpx.MockTransport(self._in_process))
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(routes=[Route("/{path:path}", self._served, methods=["GET", "POST", "PATCH"])])
+
+    # -- GitHub
+
+    def answer(
+        self, method: str, path: str, query: dict[str, str], headers: dict[str, str], said: dict[str, Any]
+    ) -> Answer:
+        self.requests.append((method, path))
+        fault = self._fault(method, path)
+        if fault == "unreachable":
+            raise httpx.ConnectError("the cable was cut")
+        if fault == "502":
+            return BROKEN
+        if fault == "secondary":
+            return SECONDARY
+        if fault == "gone":
+            return NOT_FOUND
+        if fault == "primary":
+            reset = str(int(time.time()) + 600)
+            limits = {"x-ratelimit-limit": "5000", "x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}
+            return Answer(403, {"message": "API rate limit exceeded"}, limits)
+        answer = self._routed(method, path, query, headers.get("authorization", ""), said)
+        return BROKEN if fault == "502-after-commit" else answer
+
+    def _fault(self, method: str, path: str) -> str | None:
+        for place, (where, fault) in enumerate(self._faults):
+            verb, _, part = where.partition(" ")
+            if verb == method and part in path:
+                del self._faults[place]
+                return fault
+        return None
+
+    def _routed(
+        self, method: str, path: str, query: dict[str, str], authorization: str, said: dict[str, Any]
+    ) -> Answer:
+        kind, _, credential = authorization.partition(" ")
+        if kind == "bearer":
+            return self._as_app(method, path)
+        if kind != "token" or credential not in self.tokens:
+            return Answer(401, {"message": "Bad credentials"})
+        routes: list[tuple[str, str, Callable[..., Answer]]] = [
+            ("GET", r"/user", self._user),
+            ("GET", r"/repos/([^/]+/[^/]+)/issues/(\d+)/comments", self._list_comments),
+            ("POST", r"/repos/([^/]+/[^/]+)/issues/(\d+)/comments", self._post_comment),
+            ("PATCH", r"/repos/([^/]+/[^/]+)/issues/comments/(\d+)", self._edit_comment),
+            ("GET", r"/repos/([^/]+/[^/]+)/commits/(\w+)/check-runs", self._list_checks),
+            ("POST", r"/repos/([^/]+/[^/]+)/check-runs", self._post_check),
+            ("PATCH", r"/repos/([^/]+/[^/]+)/check-runs/(\d+)", self._edit_check),
+            ("POST", r"/repos/([^/]+/[^/]+)/statuses/(\w+)", self._post_status),
+        ]
+        for verb, pattern, handle in routes:
+            if verb == method and (found := re.fullmatch(pattern, path)):
+                if "check-runs" in pattern and self.forbid_checks:
+                    return Answer(403, {"message": "Resource not accessible by personal access token"})
+                return handle(*found.groups(), query=query, said=said, whose=self._whose(credential))
+        return NOT_FOUND
+
+    def _as_app(self, method: str, path: str) -> Answer:
+        if (method, path) == ("GET", "/app"):
+            return Answer(200, {"id": 1, "slug": "kernelwatch"})
+        if method == "GET" and re.fullmatch(r"/repos/[^/]+/[^/]+/installation", path):
+            return Answer(200, {"id": 77}) if self.app_installed else NOT_FOUND
+        if (method, path) == ("POST", "/app/installations/77/access_tokens"):
+            token = f"ghs_{next(self._ids)}"
+            self.tokens.add(token)
+            ends = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+            return Answer(201, {"token": token, "expires_at": ends})
+        return NOT_FOUND
+
+    def _whose(self, token: str) -> dict[str, str]:
+        return {"login": "kernelwatch[bot]", "type": "Bot"} if token.startswith("ghs_") else BOT
+
+    def _user(self, *, whose: dict[str, str], **_: Any) -> Answer:
+        if whose["type"] == "Bot":
+            return Answer(403, {"message": "Resource not accessible by integration"})
+        return Answer(200, whose)
+
+    def _list_comments(self, repo: str, number: str, *, query: dict[str, str], **_: Any) -> Answer:
+        every = [one for one in self.comments.values() if (one.repo, one.number) == (repo, int(number))]
+        page, size = int(query.get("page", 1)), min(self.page, int(query.get("per_page", 30)))
+        more = page * size < len(every)
+        path = f"/repos/{repo}/issues/{number}/comments"
+        link = f'<https://api.github.test{path}?per_page={size}&page={page + 1}>; rel="next"'
+        shown = every[(page - 1) * size : page * size]
+        return Answer(200, [_told(one) for one in shown], {"link": link} if more else {})
+
+    def _post_comment(self, repo: str, number: str, *, said: dict[str, Any], whose: dict[str, str], **_: Any) -> Answer:
+        if not said.get("body") or len(said["body"]) > 65_536:
+            return Answer(422, {"message": "Validation Failed", "errors": [{"field": "body", "code": "invalid"}]})
+        comment = Comment(next(self._ids), repo, int(number), said["body"], whose)
+        self.comments[comment.id] = comment
+        return Answer(201, _told(comment))
+
+    def _edit_comment(
+        self, repo: str, comment: str, *, said: dict[str, Any], whose: dict[str, str], **_: Any
+    ) -> Answer:
+        known = self.comments.get(int(comment))
+        if known is None or known.repo != repo:
+            return NOT_FOUND
+        if known.user != whose:
+            return Answer(403, {"message": "Must have admin rights to Repository."})
+        known.body, known.edits = said["body"], known.edits + 1
+        return Answer(200, _told(known))
+
+    def _list_checks(self, repo: str, sha: str, *, query: dict[str, str], **_: Any) -> Answer:
+        name = query.get("check_name")
+        found = [one for one in self.check_runs.values() if (one["repo"], one["head_sha"]) == (repo, sha)]
+        runs = [one for one in found if name in (None, one["name"])]
+        return Answer(200, {"total_count": len(runs), "check_runs": runs})
+
+    def _post_check(self, repo: str, *, said: dict[str, Any], **_: Any) -> Answer:
+        if said["status"] == "completed" and not said.get("conclusion"):
+            return Answer(422, {"message": "Invalid request.", "errors": ["conclusion is missing"]})
+        check = {"id": next(self._ids), "repo": repo, "conclusion": None, **said}
+        self.check_runs[check["id"]] = check
+        return Answer(201, check)
+
+    def _edit_check(self, repo: str, check: str, *, said: dict[str, Any], **_: Any) -> Answer:
+        known = self.check_runs.get(int(check))
+        if known is None or known["repo"] != repo:
+            return NOT_FOUND
+        known.update(said)
+        return Answer(200, known)
+
+    def _post_status(self, repo: str, sha: str, *, said: dict[str, Any], **_: Any) -> Answer:
+        if said["state"] not in ("pending", "success", "failure", "error") or len(said["description"]) > 140:
+            return Answer(422, {"message": "Validation Failed", "errors": [{"field": "state", "code": "invalid"}]})
+        status = {"id": next(self._ids), **said}
+        self.statuses[repo, sha].append(status)
+        return Answer(201, status)
+
+    # -- how it is reached
+
+    def _in_process(self, request: httpx.Request) -> httpx.Response:
+        said = json.loads(request.content) if request.content else {}
+        answer = self.answer(request.method, request.url.path, dict(request.url.params), dict(request.headers), said)
+        headers = {"content-type": "application/json; charset=utf-8", **answer.headers}
+        return httpx.Response(answer.status, headers=headers, content=answer.body)
+
+    async def _served(self, request: Request) -> Response:
+        body = await request.body()
+        said = json.loads(body) if body else {}
+        answer = self.answer(request.method, request.url.path, dict(request.query_params), dict(request.headers), said)
+        return Response(answer.body, answer.status, answer.headers, "application/json")
+
+
+def _told(comment: Comment) -> dict[str, Any]:
+    return {"id": comment.id, "body": comment.body, "user": comment.user}

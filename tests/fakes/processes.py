@@ -1,0 +1,65 @@
+"""Processes of kernelwatch, started as an operator starts them and ended without leaving any behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@contextmanager
+def running(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], logs: Path) -> Iterator[None]:
+    """Run each command in a process group of its own; TERM, then KILL, when the block ends."""
+    logs.mkdir(parents=True, exist_ok=True)
+    processes = []
+    try:
+        for name, command in commands.items():
+            with (logs / f"{name}.log").open("w") as log:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, *command],
+                        cwd=ROOT,
+                        env={**os.environ, **environment},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                )
+        yield
+    finally:
+        for process in processes:
+            _signal(process, signal.SIGTERM)
+        deadline = time.monotonic() + 30
+        for process in processes:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _signal(process, signal.SIGKILL)
+                process.wait()
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, number)
+
+
+def until(fact: Callable[[], object], limit_s: float, every_s: float = 0.5) -> None:
+    """Wait until `fact()` is true.  Raises TimeoutError that says what it was waiting for."""
+    deadline = time.monotonic() + limit_s
+    while not fact():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{fact.__name__} was not true within {limit_s} s")
+        time.sleep(every_s)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

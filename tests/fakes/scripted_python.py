@@ -1,0 +1,50 @@
+"""An interpreter that plays a contender: real processes and pipes, scripted timings.
+
+It reads `speed.json` from the revision's tree: {"rmsnorm.fwd.4x8.fp32": 100.0, ...} microseconds, or "invalid: why",
+"crash" or "hang".  Anything else that it is asked to run, it runs as the real interpreter would.
+"""
+
+import json
+import os
+import random
+import sys
+import time
+
+
+def play() -> None:
+    random.seed()
+    placement = 1 + random.gauss(0, 0.002)  # a launch has its own luck with memory
+    speed: dict[str, object] = {}
+    for folder in os.environ.get("PYTHONPATH", "").split(":"):
+        if folder and os.path.exists(os.path.join(folder, "speed.json")):
+            with open(os.path.join(folder, "speed.json")) as file:
+                speed = json.load(file)
+    case, builtin = "", False
+    for line in sys.stdin:
+        asked = json.loads(line)
+        answer: dict[str, object] = {"ok": True}
+        if asked["do"] == "start":
+            builtin = asked["provider"]["builtin"]
+            answer = {"ready": True, "stack": {"torch": "2.13.0", "scripted": "1"}, "device": {"name": "scripted"}}
+        elif asked["do"] == "prepare":
+            case = asked["case"]
+            says = 100.0 if builtin else speed.get(case, 100.0)
+            wrong = isinstance(says, str) and says.startswith("invalid")
+            answer = {"state": "invalid" if wrong else "measured", "reason": str(says)[9:] if wrong else None}
+            answer["facts"] = {"code": f"{says}", "kernels": 1}
+        elif asked["do"] == "turn":
+            says = 100.0 if builtin else speed.get(case, 100.0)
+            if says == "crash":
+                os.abort()
+            if says == "hang":
+                time.sleep(3600)
+            answer = {"us": [float(says) * placement * (1 + random.gauss(0, 0.003)) for _ in range(asked["timed"])]}
+        elif asked["do"] == "check":
+            answer = {"state": "measured", "reason": None}
+        print(json.dumps(answer), flush=True)
+
+
+if any(argument.endswith("contender.py") for argument in sys.argv[1:]):
+    play()
+else:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

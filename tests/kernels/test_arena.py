@@ -1,0 +1,255 @@
+"""The arena with scripted contenders: who goes when, who drops out, and what is left of their times."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from kernels import messages
+from kernels.arena import Contender, Pace, order, run_launch
+from kernels.channel import ContenderLost
+from kernels.words import Case, Role
+
+CASE = Case.parse("rmsnorm.fwd.8x8.fp32")
+OTHER = Case.parse("rmsnorm.fwd.16x8.fp32")
+
+
+class Stage:
+    """Scripted contenders.  `answers` maps (label, what is asked) to an answer, an exception, or a list of those."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = {tuple(key.split("_", 1)): value for key, value in answers.items()}
+        self.said: list[tuple[str, str]] = []  # (label, what it was asked), in order
+        self.started: Counter[str] = Counter()
+        self.open: Counter[str] = Counter()
+
+    def contender(self, label: str) -> Contender:
+        def start() -> "Actor":
+            self.started[label] += 1
+            self.open[label] += 1
+            return Actor(self, label)
+
+        return Contender(label, Role.HEAD, messages.built_in("eager"), start)
+
+    def launch(self, *labels: str, cases=(CASE,), pace=None, **options):
+        contenders = [self.contender(label) for label in labels]
+        return run_launch(contenders, cases, pace or Pace(rounds=6), device="cpu", seed=1, **options)
+
+    def turns(self) -> list[str]:
+        return [label for label, asked in self.said if asked == "turn"]
+
+
+class Actor:
+    def __init__(self, stage: Stage, label: str) -> None:
+        self.stage, self.label, self.alive = stage, label, True
+
+    def ask(
+        self, message: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
+        assert self.alive
+        self.stage.said.append((self.label, message["do"]))
+        scripted = self.stage.answers.get((self.label, message["do"]))
+        if isinstance(scripted, list):
+            scripted = scripted.pop(0) if scripted else None
+        if isinstance(scripted, Exception):
+            raise scripted
+        usual = {
+            "start": {"ready": True, "stack": {"torch": "1"}, "device": {"kind": "cpu"}},
+            "prepare": {
+                "state": "measured",
+                "reason": None,
+                "facts": {"code": "abc"},
+                "errors": {"y": 0.0},
+                "calls": 3,
+            },
+            "turn": {"us": [3.0, 1.0, 2.0]},
+            "check": {"state": "measured", "reason": None},
+        }
+        return scripted or usual.get(message["do"], {"ok": True})
+
+    def close(self) -> None:
+        self.stage.open[self.label] -= self.alive
+        self.alive = False
+
+
+# -- the order -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_everybody_stands_in_every_place_as_often(count):
+    labels = "abcde"[:count]
+    rounds = [order(labels, number) for number in range(2 * count)]
+
+    for place in range(count):
+        assert Counter(turn[place] for turn in rounds) == dict.fromkeys(labels, 2)
+    for one in labels:
+        for other in labels:
+            ahead = sum(turn.index(one) < turn.index(other) for turn in rounds)
+            assert one == other or ahead == count
+
+
+def test_the_second_round_is_the_first_one_backwards():
+    assert order("abc", 1) == order("abc", 0)[::-1]
+    assert order("abc", 2) != order("abc", 0)
+
+
+def test_a_launch_takes_turns_in_that_order():
+    stage = Stage()
+
+    launch = stage.launch("a", "b", "c", pace=Pace(rounds=4))
+
+    turns = stage.turns()
+    rounds = [turns[first : first + 3] for first in range(0, 12, 3)]
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert rounds[1] == rounds[0][::-1]
+    assert rounds[2] != rounds[0]
+    assert launch.cells["a", CASE].samples == [2.0] * 4  # the median of each round
+
+
+def test_where_it_begins_depends_on_the_seed():
+    firsts = set()
+    for seed in range(20):
+        stage = Stage()
+        run_launch([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
+        firsts.add(stage.turns()[0])
+    assert firsts == {"a", "b", "c"}
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_launch_holds():
+    said: list[str] = []
+
+    launch = Stage().launch("a", "b", cases=[CASE, OTHER], progress=said.append)
+
+    assert set(launch.cells) == {(label, case) for label in "ab" for case in (CASE, OTHER)}
+    cell = launch.cells["b", OTHER]
+    assert (cell.state, cell.reason, cell.facts) == ("measured", None, {"code": "abc"})
+    assert cell.extra == {"errors": {"y": 0.0}, "calls": 3}
+    assert launch.stacks["a"] == {"torch": "1", "device": {"kind": "cpu"}}
+    assert {"start", "prepare", "rounds", "check"} <= set(launch.seconds)
+    assert said == [f"1/2 {CASE}", f"2/2 {OTHER}"]
+    assert launch.telemetry[0]["host"]["load"]
+
+
+# -- who is not measured ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["invalid", "unsupported", "failed"])
+def test_who_is_not_right_takes_no_turns(state):
+    stage = Stage(b_prepare={"state": state, "reason": "because"})
+
+    launch = stage.launch("a", "b")
+
+    assert (launch.cells["b", CASE].state, launch.cells["b", CASE].reason) == (state, "because")
+    assert set(stage.turns()) == {"a"}
+
+
+def test_who_is_wrong_after_the_timing_has_no_time():
+    launch = Stage(b_check={"state": "invalid", "reason": "y is wrong"}).launch("a", "b")
+
+    cell = launch.cells["b", CASE]
+    assert (cell.state, cell.reason, cell.samples) == ("invalid", "y is wrong", [])
+    assert launch.cells["a", CASE].state == "measured"
+
+
+@pytest.mark.parametrize(
+    "answer", [{"us": []}, {"us": [1.0, float("nan")]}, {"us": [0]}, {"us": "quick"}, {"us": [-1.0]}, {"nonsense": 1}]
+)
+def test_a_time_that_is_none_is_a_failure(answer):
+    cell = Stage(b_turn=[answer]).launch("a", "b").cells["b", CASE]
+    assert (cell.state, cell.samples) == ("failed", [])
+    assert "answered a turn with" in cell.reason
+
+
+def test_who_is_lost_is_started_again_for_the_next_case():
+    stage = Stage(b_turn=[{"us": [1.0]}, ContenderLost("killed by SIGSEGV")])
+
+    launch = stage.launch("a", "b", cases=[CASE, OTHER])
+
+    assert launch.cells["b", CASE].state == "failed"
+    assert launch.cells["b", CASE].reason == "killed by SIGSEGV"
+    assert launch.cells["a", CASE].samples == [2.0] * 6
+    assert launch.cells["b", OTHER].state == "measured"
+    assert stage.started == {"a": 1, "b": 2}
+
+
+def test_three_restarts_are_enough():
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 7)]
+    stage = Stage(b_prepare=[ContenderLost("killed by SIGSEGV")] * 9)
+
+    launch = stage.launch("a", "b", cases=cases)
+
+    assert stage.started == {"a": 1, "b": 4}
+    assert {launch.cells["b", case].state for case in cases} == {"failed"}
+    assert launch.cells["b", cases[-1]].reason == "not started again after 3 restarts: killed by SIGSEGV"
+    assert all(launch.cells["a", case].state == "measured" for case in cases)
+
+
+def test_a_broken_process_is_replaced():
+    stage = Stage(b_prepare=[{"state": "failed", "reason": "CUDA error: misaligned address", "broken": True}])
+
+    launch = stage.launch("a", "b", cases=[CASE, OTHER])
+
+    assert launch.cells["b", CASE].reason == "CUDA error: misaligned address"
+    assert launch.cells["b", OTHER].state == "measured"
+
+
+def test_who_cannot_run_at_all_is_not_tried_again():
+    stage = Stage(b_start={"ready": False, "reason": "cannot import torch"})
+
+    launch = stage.launch("a", "b", cases=[CASE, OTHER])
+
+    assert [launch.cells["b", case].reason for case in (CASE, OTHER)] == ["cannot import torch"] * 2
+    assert stage.started["b"] == 1
+
+
+# -- ending early ----------------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception): ...
+
+
+@pytest.mark.parametrize("after", [1, 5, 12])
+def test_what_keep_going_raises_ends_everything(after):
+    stage, calls = Stage(), iter(range(100))
+
+    def keep_going() -> None:
+        if next(calls) == after:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        stage.launch("a", "b", keep_going=keep_going)
+
+    assert stage.open == {"a": 0, "b": 0}
+
+
+def test_everybody_is_closed_in_the_end():
+    stage = Stage()
+    stage.launch("a", "b")
+    assert stage.open == {"a": 0, "b": 0}
+
+
+# -- throttling ------------------------------------------------------------------------------------------------------
+
+
+def throttled_at(*readings: int):
+    """A device that is too hot whenever it is read for one of these times (the first two are before the rounds)."""
+    count = iter(range(10_000))
+    return lambda: {"gpu": {"throttle": ["hw_thermal"] if next(count) in readings else ["sw_power_cap"]}}
+
+
+def test_a_throttled_round_counts_for_nobody_and_is_repeated():
+    launch = Stage().launch("a", "b", pace=Pace(rounds=4), watch=throttled_at(3))
+
+    for label in "ab":
+        assert launch.cells[label, CASE].samples == [2.0, None, 2.0, 2.0, 2.0]
+    assert [note["reasons"] for note in launch.telemetry if "reasons" in note] == [["hw_thermal"]]
+
+
+def test_repeating_has_a_bound():
+    launch = Stage().launch("a", pace=Pace(rounds=4), watch=throttled_at(*range(2, 100)))
+
+    assert launch.cells["a", CASE].samples == [None] * 6

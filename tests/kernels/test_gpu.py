@@ -1,0 +1,52 @@
+"""The same on a real GPU: graphs, events, facts, and cheats that a graph must not hide."""
+
+import shutil
+
+import pytest
+
+from kernels import messages
+from kernels.arena import Pace, run_launch
+from kernels.words import Case, Role
+
+from .conftest import OWN
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
+    ),
+]
+CASES = [
+    Case.parse(f"rmsnorm.{direction}.4096x{cols}.bf16-fp32") for direction in ("fwd", "bwd") for cols in (256, 16384)
+]
+PACE = Pace(rounds=4, start_limit_s=120)
+
+
+@pytest.mark.parametrize("name", ["eager", "inductor", "triton"])
+def test_measured_with_facts(contender, name):
+    launch = run_launch([contender(name, messages.built_in(name), Role.SOTA)], CASES, PACE, device="cuda", seed=1)
+
+    for case in CASES:
+        cell = launch.cells[name, case]
+        assert (cell.state, cell.reason) == ("measured", None), case
+        assert 1 < min(cell.samples) < 100_000
+        assert cell.facts["code"]
+        if name != "eager":
+            assert cell.facts["registers"] > 0
+            assert "num_warps=" in cell.facts["config"]
+
+
+def test_a_kept_result_is_not_fast(contender, moods):
+    case = Case.parse(f"rmsnorm.fwd.{moods['keeps']}x1024.fp32")
+    cell = run_launch([contender("head")], [case], PACE, device="cuda", seed=1).cells["head", case]
+
+    assert cell.state == "invalid"
+    assert "after the timing, with other numbers in its inputs: y " in cell.reason
+
+
+def test_own_functions(contender, moods):
+    case = Case.parse(f"rmsnorm.fwd.{moods['honest']}x1024.bf16")
+    assert contender("head").provider is OWN
+    cell = run_launch([contender("head")], [case], PACE, device="cuda", seed=1).cells["head", case]
+    assert (cell.state, cell.facts["kind"]) == ("measured", "operators")
+    assert cell.extra["l2_resident"]  # even 256 sets of 100 rows fit

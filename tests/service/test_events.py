@@ -1,0 +1,92 @@
+"""GitHub's deliveries become a closed list of events; anything else says why not."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import BadInput
+from service.forge.events import Event, Ignored, Pinged, PullChanged, Pushed, parse
+
+A, B, NONE = "a" * 40, "b" * 40, "0" * 40
+REPOSITORY = {"full_name": "Octo/norms", "default_branch": "main"}
+
+
+def push(**changes: Any) -> dict[str, Any]:
+    return {"ref": "refs/heads/main", "before": A, "after": B, "deleted": False, "repository": REPOSITORY, **changes}
+
+
+def pull_request(action: str = "opened", head_repository: Any = REPOSITORY, **changes: Any) -> dict[str, Any]:
+    pull = {
+        "head": {"sha": B, "ref": "quicker", "repo": head_repository},
+        "base": {"sha": A, "ref": "main", "repo": REPOSITORY},
+        "user": {"login": "mona"},
+    }
+    return {"action": action, "number": 7, "pull_request": pull, "repository": REPOSITORY, **changes}
+
+
+def opened(action: str = "opened", fork: bool = False) -> PullChanged:
+    return PullChanged("Octo/norms", 7, action, head=B, base_ref="main", base_sha=A, fork=fork, author="mona")
+
+
+@pytest.mark.parametrize(
+    ("event", "said", "expected"),
+    [
+        ("ping", {"zen": "Design for failure."}, Pinged()),
+        ("push", push(), Pushed("Octo/norms", "main", A, B)),
+        ("push", push(ref="refs/heads/feature/one"), Pushed("Octo/norms", "feature/one", A, B)),
+        ("push", push(before=NONE, created=True), Pushed("Octo/norms", "main", None, B)),
+        ("push", push(after=NONE, deleted=True), Pushed("Octo/norms", "main", A, None)),
+        ("push", push(ref="refs/tags/v1"), Ignored("refs/tags/v1 is not a branch")),
+        ("pull_request", pull_request(), opened()),
+        ("pull_request", pull_request("synchronize"), opened("synchronize")),
+        ("pull_request", pull_request("reopened"), opened("reopened")),
+        ("pull_request", pull_request("closed"), opened("closed")),
+        ("pull_request", pull_request(head_repository={"full_name": "mallory/norms"}), opened(fork=True)),
+        ("pull_request", pull_request(head_repository={"full_name": "octo/Norms"}), opened(fork=False)),
+        ("pull_request", pull_request(head_repository=None), opened(fork=True)),
+        ("pull_request", pull_request("labeled"), Ignored("pull request 7 was labeled: its head is the same")),
+        ("star", {"action": "created"}, Ignored("kernelwatch does not use 'star' events")),
+    ],
+)
+def test_parse(event: str, said: dict[str, Any], expected: Event) -> None:
+    assert parse(event, json.dumps(said).encode()) == expected
+
+
+def test_a_deleted_branch_has_no_head() -> None:
+    assert Pushed("octo/norms", "main", A, None).deleted
+
+
+@pytest.mark.parametrize(
+    ("event", "body", "why"),
+    [
+        ("push", b"payload=%7B%7D", "content type to application/json"),
+        ("push", b"\xff\xfe", "content type to application/json"),
+        ("push", b"[" * 100_000, "content type to application/json"),
+        ("push", b"[]", "not as GitHub documents"),
+        ("push", b"{}", "not as GitHub documents"),
+        ("push", json.dumps(push(ref=None)).encode(), "not as GitHub documents"),
+        ("push", json.dumps(push(ref="refs/heads/")).encode(), "branch's name"),
+        ("push", json.dumps(push(after="--upload-pack=touch /tmp/x")).encode(), "is not a commit"),
+        ("push", json.dumps(push(repository={"full_name": "../../etc"})).encode(), "is not owner/name"),
+        ("pull_request", json.dumps(pull_request(number="7")).encode(), "not the number"),
+        ("pull_request", json.dumps(pull_request(pull_request=None)).encode(), "not as GitHub documents"),
+    ],
+)
+def test_what_is_not_an_event_says_why(event: str, body: bytes, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        parse(event, body)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text("ab/0-", max_size=8)
+KEYS = st.sampled_from(["sha", "full_name", "head", "repo"])
+JSON = LEAVES | st.lists(LEAVES, max_size=2) | st.dictionaries(KEYS, LEAVES)
+
+
+@given(st.sampled_from(["push", "pull_request"]), st.dictionaries(st.sampled_from([*push(), *pull_request()]), JSON))
+def test_nothing_but_bad_input_is_raised(event: str, said: dict[str, Any]) -> None:
+    with suppress(BadInput):
+        parse(event, json.dumps({**push(), **pull_request(), **said}).encode())

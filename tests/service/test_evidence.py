@@ -1,0 +1,69 @@
+"""From what was taken to what is judged."""
+
+from kernels.words import Case, Role
+from service.evidence import Taken, against_sota, cells, same_code
+from service.models import CellState
+from service.verdicts import Outcome
+
+FIRST, SECOND = Case.parse("rmsnorm.fwd.512x512.fp32"), Case.parse("rmsnorm.fwd.64x4096.fp32")
+LAUNCHES = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0))
+
+
+def took(
+    role: Role, case: Case = FIRST, state: CellState = CellState.MEASURED, provider: str = "norms", **rest
+) -> Taken:
+    looked = LAUNCHES if state is CellState.MEASURED else ()
+    return Taken(role, provider, case, state, looked=looked, **rest)
+
+
+def test_each_case_of_each_of_the_heads_providers_is_one_cell():
+    taken = [
+        took(role, case, provider=provider)
+        for role in (Role.HEAD, Role.PARENT)
+        for provider in ("norms", "norms-compiled")
+        for case in (FIRST, SECOND)
+    ]
+    taken += [took(Role.CONTROL), took(Role.CONTROL, SECOND), took(Role.SOTA, provider="quack")]
+    found = cells(taken)
+    assert {cell.name for cell in found} == {(p, str(c)) for p in ("norms", "norms-compiled") for c in (FIRST, SECOND)}
+    assert all(cell.looked.effects() == [0.0] * 3 for cell in found)
+    assert all(cell.control.effects() == [0.0] * 3 for cell in found), (
+        "one control serves every provider of its session"
+    )
+
+
+def test_what_the_head_does_not_support_is_no_cell():
+    assert cells([took(Role.HEAD, state=CellState.UNSUPPORTED), took(Role.PARENT)]) == []
+
+
+def test_a_wrong_head_is_invalid_even_beside_a_good_parent():
+    [cell] = cells([took(Role.HEAD, state=CellState.INVALID, reason="y is wrong"), took(Role.PARENT)])
+    assert cell.trouble == (Outcome.INVALID, "y is wrong")
+
+
+def test_a_wrong_parent_is_no_baseline():
+    [cell] = cells([took(Role.HEAD), took(Role.PARENT, state=CellState.INVALID, reason="y is wrong")])
+    assert cell.trouble is None
+    assert cell.baseline_trouble == "the baseline is invalid here: y is wrong"
+    assert cell.looked.baseline == ()
+
+
+def test_the_first_revision_is_controlled_by_a_copy_of_itself():
+    [cell] = cells([took(Role.HEAD), took(Role.CONTROL)])
+    assert cell.baseline_trouble == "there is no earlier revision to compare with"
+    assert cell.control.effects() == [0.0] * 3
+
+
+def test_only_hashes_of_compiled_kernels_prove_the_same_code():
+    compiled, operators = {"code": "abc", "kind": "triton", "ops": []}, {"code": "abc", "kind": "ops", "ops": []}
+    assert same_code(compiled, compiled)
+    assert not same_code(operators, operators), "the same operators may be called from slower Python"
+    assert not same_code(compiled, {**compiled, "code": "abd"})
+
+
+def test_sota_is_compared_case_by_case_and_says_why_it_has_no_times():
+    head = took(Role.HEAD)
+    pairs, name, trouble = against_sota([head, took(Role.SOTA, provider="quack")], head)
+    assert (pairs.effects(), name, trouble) == ([0.0] * 3, "quack", None)
+    without = took(Role.SOTA, provider="quack", state=CellState.UNSUPPORTED, reason="it needs CUDA")
+    assert against_sota([head, without], head)[1:] == ("quack", "quack is unsupported here: it needs CUDA")

@@ -1,0 +1,343 @@
+"""What the GitHub client says is said once, by whoever it is, whatever goes wrong on the way."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from service.forge.github import LONGEST_BODY, App, ForgeFailed, GitHub, Token, connect
+from service.settings import settings
+from tests.fakes.github import FakeGitHub
+
+REPO, SHA = "octo/norms", "a" * 40
+MARKER = "<!-- kernelwatch:norms:7 -->"
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = time.time(), list[float]()
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def forge() -> FakeGitHub:
+    return FakeGitHub()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def client(forge: FakeGitHub, clock: Clock) -> GitHub:
+    return GitHub(Token("a-token"), forge.client(), sleep=clock.sleep, clock=clock)
+
+
+@pytest.fixture(scope="module")
+def key() -> str:
+    made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return made.private_bytes(*pem).decode()
+
+
+@pytest.fixture
+def app(forge: FakeGitHub, key: str) -> GitHub:
+    return GitHub(App("1", key), forge.client(), sleep=lambda _: None)
+
+
+def check(client: GitHub, conclusion: str | None = "success", known: str | None = None, sha: str = SHA) -> str:
+    status = "completed" if conclusion else "in_progress"
+    title, url = "Steady: no action needed", "http://kernelwatch/runs/1"
+    return client.put_check(REPO, sha, "kernelwatch / h200", status, conclusion, title, "All is well.", url, known)
+
+
+# -- the comment
+
+
+def test_one_comment_is_posted_and_then_edited_in_place(forge: FakeGitHub, client: GitHub) -> None:
+    posted = client.upsert_comment(REPO, 7, MARKER, f"{MARKER}\n1 regression")
+    edited = client.upsert_comment(REPO, 7, MARKER, f"{MARKER}\nno action needed", posted)
+
+    assert posted == edited
+    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nno action needed"]
+
+
+def test_a_body_without_its_marker_gets_it(forge: FakeGitHub, client: GitHub) -> None:
+    client.upsert_comment(REPO, 7, MARKER, "no action needed")
+    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nno action needed"]
+
+
+def test_a_comment_that_was_posted_unheard_is_found_again(forge: FakeGitHub, client: GitHub) -> None:
+    forge.fail_next("502-after-commit")
+    with pytest.raises(ForgeFailed, match="502") as failure:
+        client.upsert_comment(REPO, 7, MARKER, "first")
+    assert failure.value.passing
+
+    client.upsert_comment(REPO, 7, MARKER, "second")
+    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nsecond"]
+
+
+def test_the_marker_is_found_on_a_later_page(forge: FakeGitHub, client: GitHub) -> None:
+    forge.page = 10
+    for number in range(25):
+        forge.somebody_says(REPO, 7, f"remark {number}")
+    forge.somebody_says(REPO, 7, MARKER, "kernelwatch-bot")
+    forge.somebody_says(REPO, 8, "elsewhere")
+
+    client.upsert_comment(REPO, 7, MARKER, "found")
+    assert forge.comments_on(REPO, 7)[-1] == f"{MARKER}\nfound"
+    assert len(forge.comments_on(REPO, 7)) == 26
+
+
+def test_somebody_elses_marker_does_not_catch_ours(forge: FakeGitHub, client: GitHub) -> None:
+    forge.somebody_says(REPO, 7, f"{MARKER} gotcha")
+    client.upsert_comment(REPO, 7, MARKER, "ours")
+    assert forge.comments_on(REPO, 7) == [f"{MARKER} gotcha", f"{MARKER}\nours"]
+
+
+def test_a_comment_that_somebody_deleted_is_posted_anew(forge: FakeGitHub, client: GitHub) -> None:
+    posted = client.upsert_comment(REPO, 7, MARKER, "first")
+    del forge.comments[int(posted)]
+    assert client.upsert_comment(REPO, 7, MARKER, "second", posted) != posted
+    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nsecond"]
+
+
+def test_a_body_is_cut_to_what_github_takes(forge: FakeGitHub, client: GitHub) -> None:
+    client.upsert_comment(REPO, 7, MARKER, "x" * 100_000)
+    [body] = forge.comments_on(REPO, 7)
+    assert len(body) == LONGEST_BODY
+    assert body.endswith("(cut: GitHub takes no more)")
+
+
+# -- the check
+
+
+def test_a_check_is_made_once_and_then_changed(forge: FakeGitHub, app: GitHub) -> None:
+    begun = check(app, conclusion=None)
+    ended = check(app, "neutral", begun)
+
+    assert begun == ended
+    assert len(forge.check_runs) == 1
+    assert forge.checks[REPO, SHA]["conclusion"] == "neutral"
+    assert forge.checks[REPO, SHA]["details_url"] == "http://kernelwatch/runs/1"
+
+
+def test_a_check_that_was_made_unheard_is_found_again(forge: FakeGitHub, app: GitHub) -> None:
+    forge.fail_next("502-after-commit", "/check-runs")
+    with pytest.raises(ForgeFailed):
+        check(app)
+    check(app, "failure")
+    [made] = forge.check_runs.values()
+    assert made["conclusion"] == "failure"
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "state"),
+    [
+        (None, "pending"),
+        ("success", "success"),
+        ("neutral", "success"),
+        ("skipped", "success"),
+        ("failure", "failure"),
+        ("action_required", "error"),
+    ],
+)
+def test_who_may_not_write_checks_writes_a_status(
+    forge: FakeGitHub, client: GitHub, conclusion: str | None, state: str
+) -> None:
+    forge.forbid_checks = True
+    made = check(client, conclusion)
+
+    [status] = forge.statuses[REPO, SHA]
+    assert made == f"status:{status['id']}"
+    assert (status["state"], status["context"]) == (state, "kernelwatch / h200")
+    assert not forge.check_runs
+
+
+def test_what_was_a_status_stays_one_and_is_not_asked_again(forge: FakeGitHub, client: GitHub) -> None:
+    forge.forbid_checks = True
+    known = check(client, None)
+    asked = len(forge.requests)
+
+    check(client, "success", known)
+    check(client, "success", sha="b" * 40)
+
+    assert [one["state"] for one in forge.statuses[REPO, SHA]] == ["pending", "success"]
+    assert not [path for _, path in forge.requests[asked:] if "check-runs" in path]
+
+
+def test_a_long_title_is_cut_for_a_status(forge: FakeGitHub, client: GitHub) -> None:
+    forge.forbid_checks = True
+    client.put_check(REPO, SHA, "kernelwatch", "completed", "success", "x" * 300, "", None)
+    assert len(forge.statuses[REPO, SHA][0]["description"]) == 140
+
+
+# -- who we are
+
+
+def test_an_app_asks_for_a_token_once_and_knows_its_own_comment(forge: FakeGitHub, app: GitHub) -> None:
+    forge.somebody_says(REPO, 7, f"{MARKER} gotcha")
+    app.upsert_comment(REPO, 7, MARKER, "first")
+    app.upsert_comment(REPO, 7, MARKER, "second")
+
+    assert forge.comments_on(REPO, 7) == [f"{MARKER} gotcha", f"{MARKER}\nsecond"]
+    assert len([path for _, path in forge.requests if path.endswith("/access_tokens")]) == 1
+
+
+def test_a_lent_token_that_was_revoked_is_asked_for_again(forge: FakeGitHub, app: GitHub) -> None:
+    posted = app.upsert_comment(REPO, 7, MARKER, "first")
+    forge.tokens = {"a-token"}
+    app.upsert_comment(REPO, 7, MARKER, "second", posted)
+    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nsecond"]
+
+
+def test_a_lent_token_is_renewed_before_it_ends(forge: FakeGitHub, key: str) -> None:
+    clock = Clock()
+    client = GitHub(App("1", key), forge.client(), sleep=clock.sleep, clock=clock)
+    posted = client.upsert_comment(REPO, 7, MARKER, "first")
+    clock.now += 1e9
+    client.upsert_comment(REPO, 7, MARKER, "second", posted)
+    assert len([path for _, path in forge.requests if path.endswith("/access_tokens")]) == 2
+
+
+def test_a_token_of_an_installation_knows_its_comment_by_being_a_bot(forge: FakeGitHub) -> None:
+    forge.tokens.add("ghs_given")
+    client = GitHub(Token("ghs_given"), forge.client(), sleep=lambda _: None)
+    forge.somebody_says(REPO, 7, f"{MARKER} gotcha")
+    client.upsert_comment(REPO, 7, MARKER, "first")
+    client.upsert_comment(REPO, 7, MARKER, "second")
+    assert forge.comments_on(REPO, 7) == [f"{MARKER} gotcha", f"{MARKER}\nsecond"]
+
+
+def test_the_settings_say_who_we_are(state: object, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connected(**values: str) -> GitHub | None:
+        for name, value in values.items():
+            monkeypatch.setenv(f"KERNELWATCH_GITHUB_{name.upper()}", value)
+        settings.cache_clear()
+        return connect()
+
+    assert connected() is None
+    by_token = connected(token="a-token")
+    assert by_token is not None
+    assert connected() is by_token, "the pause between writes outlives one look at the outbox"
+    assert connected(app_id="1", app_key=key) not in (None, by_token)
+
+
+def test_a_real_server_is_spoken_to(forge: FakeGitHub) -> None:
+    with served(forge.app) as address:
+        http = httpx.Client(base_url=address, limits=httpx.Limits(max_keepalive_connections=0))
+        GitHub(Token("a-token"), http, pause_s=0).upsert_comment(REPO, 7, MARKER, "hello")
+    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nhello"]
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+def test_secrets_are_in_no_message(forge: FakeGitHub, clock: Clock) -> None:
+    for credentials in (Token("hush-hush"), App("1", "hush-hush")):
+        client = GitHub(credentials, forge.client(), sleep=clock.sleep, clock=clock)
+        with pytest.raises(ForgeFailed) as failure:
+            client.upsert_comment(REPO, 7, MARKER, "first")
+        assert "hush" not in f"{failure.value} {credentials}"
+        assert not failure.value.passing
+
+
+# -- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("fault", "passing", "least_wait_s"),
+    [("502", True, 0), ("unreachable", True, 0), ("secondary", True, 7), ("primary", True, 300), ("gone", False, 0)],
+)
+def test_a_failure_says_whether_it_passes(forge: FakeGitHub, fault: str, passing: bool, least_wait_s: float) -> None:
+    client = GitHub(Token("a-token"), forge.client(), sleep=lambda _: None)
+    forge.fail_next(fault)
+    with pytest.raises(ForgeFailed) as failure:
+        client.upsert_comment(REPO, 7, MARKER, "first")
+    assert (failure.value.passing, failure.value.wait_s >= least_wait_s) == (passing, True)
+
+
+def test_a_limited_check_is_no_reason_to_fall_back(forge: FakeGitHub, client: GitHub) -> None:
+    forge.fail_next("secondary", "/check-runs")
+    with pytest.raises(ForgeFailed) as failure:
+        check(client)
+    assert failure.value.passing
+    assert not forge.statuses[REPO, SHA]
+
+
+def test_writes_are_a_second_apart(forge: FakeGitHub, client: GitHub, clock: Clock) -> None:
+    began = clock.now
+    for number in range(4):
+        client.upsert_comment(REPO, number, MARKER, "hello")
+    assert clock.now - began == pytest.approx(3)
+
+
+def test_a_next_page_elsewhere_is_not_handed_the_token() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        return httpx.Response(200, json=[], headers={"link": '<https://evil.test/steal>; rel="next"'})
+
+    http = httpx.Client(base_url="https://api.github.test", transport=httpx.MockTransport(answer))
+    with pytest.raises(ForgeFailed, match=r"evil\.test"):
+        GitHub(Token("a-token"), http).upsert_comment(REPO, 7, MARKER, "hello")
+    assert asked == ["api.github.test"]
+
+
+@pytest.mark.parametrize("base", ["https://github.example/api/v3", "https://github.example/api/v3/"])
+def test_an_enterprise_server_lies_under_a_path(base: str) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if request.method == "POST":
+            return httpx.Response(201, json={"id": 1})
+        next_page = f"{base.rstrip('/')}/repositories/1/comments?page=2"
+        headers = {"link": f'<{next_page}>; rel="next"'} if len(asked) == 1 else {}
+        return httpx.Response(200, json=[], headers=headers)
+
+    http = httpx.Client(base_url=base, transport=httpx.MockTransport(answer))
+    GitHub(Token("a-token"), http, sleep=lambda _: None).upsert_comment(REPO, 7, MARKER, "hello")
+    mine = "/api/v3/repos/octo/norms/issues/7/comments"
+    assert asked == [mine, "/api/v3/repositories/1/comments", mine]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, content=b"<html>", headers={"content-type": "application/json"}),
+        httpx.Response(503, content=b"\xff\xfe", headers={"content-type": "text/html; charset=utf-8"}),
+        httpx.Response(301, json={"message": "Moved Permanently"}, headers={"location": "https://evil.test"}),
+        httpx.Response(422, content=b"nonsense", headers={"content-type": "text/plain"}),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_a_failure(answer: httpx.Response) -> None:
+    http = httpx.Client(base_url="https://api.github.test", transport=httpx.MockTransport(lambda _: answer))
+    with pytest.raises(ForgeFailed):
+        GitHub(Token("a-token"), http).upsert_comment(REPO, 7, MARKER, "hello")

@@ -1,0 +1,93 @@
+"""A database is brought to the schema of the models, by any number of processes, on SQLite and on PostgreSQL."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import URL, inspect, make_url, text
+
+from service import migrate
+from service.database import make_engine
+from service.models import Base
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'new' / 'folder' / 'kernelwatch.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param))
+
+
+def test_the_migrations_make_what_the_models_say(url: str) -> None:
+    migrate.upgrade(url)
+
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+    engine.dispose()
+
+
+def test_every_constraint_and_index_is_as_if_the_models_had_made_it(url: str) -> None:
+    """What the comparison above does not look at: keys, nullability, foreign keys, unique constraints."""
+    migrate.upgrade(url)
+
+    by_migration = _described(url)
+    _empty(url)
+    engine = make_engine(url)
+    Base.metadata.create_all(engine)
+    engine.dispose()
+    assert by_migration == _described(url)
+
+
+def test_it_knows_where_a_database_stands(url: str) -> None:
+    assert migrate.current(url) is None
+
+    migrate.upgrade(url)
+
+    assert migrate.current(url) == migrate.newest()
+
+
+def test_several_processes_may_start_at_once(url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(migrate.upgrade, [url] * 4))
+
+    migrate.upgrade(url)
+    assert migrate.current(url) == migrate.newest()
+
+
+def _described(url: str) -> dict[str, object]:
+    engine = make_engine(url)
+    found = inspect(engine)
+    tables = [name for name in found.get_table_names() if name != "alembic_version"]
+    described: dict[str, object] = {
+        name: (
+            {column["name"]: (str(column["type"]), column["nullable"]) for column in found.get_columns(name)},
+            found.get_pk_constraint(name)["constrained_columns"],
+            sorted((key["constrained_columns"], key["referred_table"]) for key in found.get_foreign_keys(name)),
+            sorted(unique["column_names"] for unique in found.get_unique_constraints(name)),
+            sorted((str(index["name"]), index["column_names"]) for index in found.get_indexes(name)),
+        )
+        for name in tables
+    }
+    engine.dispose()
+    return described
+
+
+def _empty(url: str) -> None:
+    parsed: URL = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        folder = Path(str(parsed.database)).parent
+        for file in folder.iterdir():
+            file.unlink()
+        return
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+    engine.dispose()

@@ -1,0 +1,161 @@
+"""The questions asked of the ledger, on SQLite and on PostgreSQL."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy.orm import Session
+
+from service import models as m
+from service.database import reading as reading_only
+from service.database import transaction
+from service.errors import BadInput, NotFound
+from service.ledger import reading
+from service.ledger.targets import target_named
+from service.verdicts import Outcome
+from tests.dashboards.seed import CASES, NOW, RECIPE, Seeded, seed
+
+
+@pytest.fixture
+def seeded(either: str) -> Seeded:
+    with transaction() as session:
+        return seed(session)
+
+
+@pytest.fixture
+def session(seeded: Seeded) -> Iterator[Session]:
+    with reading_only() as session:
+        yield session
+
+
+def test_a_target_at_one_glance(session: Session, seeded: Seeded) -> None:
+    card = reading.card(session, target_named(session, seeded.target))
+    assert card.devices == ("h200", "cpu")
+    assert (card.regressions, card.behind) == (1, 1)
+    words = [(line.runs["h200"].word if "h200" in line.runs else None) for line in card.lines]
+    assert words == ["leased", "invalid", "improvement", "failed", "regression", "skipped", "steady", "new"]
+    slow = card.lines[4].runs["h200"]
+    assert slow.counts == {Outcome.REGRESSION: 2, Outcome.INCONCLUSIVE: 1, Outcome.STEADY: 3}
+    assert slow.behind == 2
+
+
+def test_older_revisions_are_asked_for_by_their_place(session: Session, seeded: Seeded) -> None:
+    card = reading.card(session, target_named(session, seeded.target), lines=2, before=4)
+    assert [line.revision.ordinal for line in card.lines] == [3, 2]
+
+
+def test_the_newest_run_of_a_revision_is_the_one_that_counts(seeded: Seeded) -> None:
+    with transaction() as session:
+        first = reading.whole_run(session, seeded.runs["slow"])
+        again = {c.key: getattr(first, c.key) for c in m.Run.__mapper__.column_attrs if c.key != "id"}
+        session.add(m.Run(**{**again, "dedupe": "again", "state": m.RunState.QUEUED}))
+    with reading_only() as session:
+        card = reading.card(session, target_named(session, seeded.target))
+        assert card.lines[4].runs["h200"].word == "queued"
+
+
+def test_a_target_without_anything(session: Session, seeded: Seeded) -> None:
+    target = target_named(session, seeded.empty)
+    card = reading.card(session, target)
+    assert (card.devices, card.lines, card.regressions) == ((), (), 0)
+    assert reading.measured_series(session, target) == []
+
+
+def test_a_series_runs_along_the_mainline(session: Session, seeded: Seeded) -> None:
+    points = reading.series(session, target_named(session, seeded.target), CASES[1], "norms", "h200")
+    assert [point.outcome for point in points] == ["new", "steady", "regression", "improvement", "invalid"]
+    assert [point.ordinal for point in points] == sorted(point.ordinal for point in points)
+    assert points[2].ratio == pytest.approx(1.214)
+    assert points[2].sota_us == pytest.approx(121.0)
+    assert points[4].median_us is None, "a wrong result has no time"
+    assert reading.series(session, target_named(session, seeded.target), CASES[1], "norms", "b200") == []
+
+
+def test_pull_requests_stay_out_of_the_series(session: Session, seeded: Seeded) -> None:
+    points = reading.series(session, target_named(session, seeded.target), CASES[0], "norms", "h200")
+    assert seeded.runs["pull"] not in {point.run_id for point in points}
+    off = {one.run.id for one in reading.aside(session, target_named(session, seeded.target))}
+    assert off == {seeded.runs["pull"], seeded.runs["held"]}
+
+
+def test_pages_follow_each_other_without_a_gap(session: Session, seeded: Seeded) -> None:
+    target = target_named(session, seeded.target)
+    everything = reading.runs(session, target, limit=200)
+    assert everything.next is None
+    seen, cursor = [], None
+    while True:
+        page = reading.runs(session, target, cursor=cursor, limit=5)
+        seen += [run.id for run in page.items]
+        if (cursor := page.next) is None:
+            break
+    assert seen == [run.id for run in everything.items] == sorted(seeded.runs.values(), reverse=True)
+    revisions = reading.revisions(session, target, limit=4)
+    more = reading.revisions(session, target, revisions.next, limit=200)
+    assert len({row.id for row in revisions.items + more.items}) == 10
+
+
+def test_a_made_up_cursor_is_refused(session: Session, seeded: Seeded) -> None:
+    target = target_named(session, seeded.target)
+    for cursor in ("zzz", "", "W10", "WyJhIl0", "WzFlNDAwXQ", "W3RydWVd", "\u2603"):
+        with pytest.raises(BadInput, match="not a cursor"):
+            reading.runs(session, target, cursor=cursor)
+
+
+def test_regressions_know_who_mended_them(session: Session, seeded: Seeded) -> None:
+    open_one, fixed = reading.regressions(session).items
+    assert (open_one.row.case, open_one.fixed_by) == (CASES[3], None)
+    assert fixed.fixed_by
+    assert fixed.fixed_by.id == seeded.runs["fast"]
+    assert fixed.run.revision.subject == "One block for every width"
+    assert [one.row.state for one in reading.regressions(session, state=m.RegressionState.OPEN).items] == ["open"]
+
+
+def test_a_gap_knows_since_when(session: Session, seeded: Seeded) -> None:
+    [gap] = reading.gaps(session)
+    assert (gap.target, gap.gap.case) == ("norms", CASES[3])
+    assert gap.since
+    assert gap.since.subject == "Norms in Triton, a first version"
+
+
+def test_the_queue_has_what_is_measured_first_and_what_is_held_last(session: Session, seeded: Seeded) -> None:
+    assert [run.id for run in reading.queue(session)] == [seeded.runs[name] for name in ("running", "queued", "held")]
+    cpu, h200 = reading.waiting(session)
+    assert (cpu.device, cpu.queued, h200.leased, h200.held) == ("cpu", 1, 1, 1)
+    assert cpu.oldest_s > 0
+    assert reading.ahead_of(session, reading.whole_run(session, seeded.runs["queued"])) == 0
+
+
+def test_a_pull_request_hears_of_all_its_devices_at_once(seeded: Seeded) -> None:
+    with transaction() as session:
+        pull = reading.whole_run(session, seeded.runs["pull"])
+        for name, device in (("older", "cpu"), ("newer", "cpu")):
+            session.add(
+                m.Run(
+                    dedupe=name,
+                    target_id=pull.target_id,
+                    revision_id=pull.revision_id,
+                    recipe_id=pull.recipe_id,
+                    pull=7,
+                    device=device,
+                    suite="norms",
+                    trusted=True,
+                    priority=10,
+                    state=m.RunState.QUEUED,
+                    created_at=NOW,
+                )
+            )
+        session.flush()
+        reports = reading.pull_reports(session, pull)
+    assert [one.device for one in reports] == ["h200", "cpu"]
+    assert reports[1].run_id == max(reports[0].run_id, reports[1].run_id)
+
+
+def test_an_unknown_run(session: Session) -> None:
+    with pytest.raises(NotFound, match="No run 999"):
+        reading.whole_run(session, 999)
+
+
+def test_a_recipe_of_another_version_does_not_break_the_page(seeded: Seeded) -> None:
+    with transaction() as session:
+        session.get_one(m.Recipe, 1).text = RECIPE + "\n[from_the_future]\n"
+    with reading_only() as session:
+        assert reading.card(session, target_named(session, seeded.target)).devices == ("cpu", "h200")

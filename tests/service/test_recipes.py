@@ -1,0 +1,101 @@
+"""Recipes: what may be written, and what a mistake is answered."""
+
+import pytest
+
+from service.errors import BadInput
+from service.recipes import parse
+
+WHOLE = """\
+devices = ["cpu", "h200"]
+sota = {default = "quack", cpu = "inductor"}
+
+[base]
+stack = "host"
+
+[build]
+commands = ["python -m compileall -q norms"]
+import_paths = ["src"]
+
+[paths]
+matter = ["norms/**", "*.toml"]
+ignore = ["norms/docs/**"]
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+rmsnorm.bwd = "norms.backward:rmsnorm"
+
+[providers.norms-compiled]
+compile = true
+devices = ["cpu"]
+layernorm.fwd = "norms:layer_norm"
+
+[suites]
+demo = ["rmsnorm.fwd.512x512.fp32", "layernorm.fwd.64x4096.bf16-fp32"]
+
+[suite]
+cpu = "demo"
+
+[policy]
+smallest_change = 0.02
+blocking = true
+
+[policy.devices.cpu]
+smallest_change = 0.1
+"""
+
+
+def test_a_whole_recipe():
+    recipe = parse(WHOLE)
+    assert recipe.providers["norms"].calls == {"rmsnorm.fwd": "norms:rmsnorm", "rmsnorm.bwd": "norms.backward:rmsnorm"}
+    assert [str(case) for case in recipe.cases(recipe.suite_on("cpu"))] == list(recipe.suites["demo"])
+    assert recipe.suite_on("h200") == "smoke"
+    assert (recipe.sota_on("cpu"), recipe.sota_on("h200")) == ("inductor", "quack")
+    assert list(recipe.providers_on("h200")) == ["norms"]
+    assert recipe.policy_on("cpu").smallest_change == 0.1
+    assert recipe.policy_on("cpu").blocking, "a device's policy changes only what it names"
+    assert recipe.policy_on("h200").smallest_change == 0.02
+
+
+@pytest.mark.parametrize(
+    ("changed", "matters"),
+    [
+        (["norms/rmsnorm.py"], True),
+        (["pyproject.toml", "README.md"], True),
+        (["README.md"], False),
+        (["norms/docs/how.md"], False),
+        ([], False),
+    ],
+)
+def test_which_commits_matter(changed, matters):
+    assert parse(WHOLE).matters(changed) is matters
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "said"),
+    [
+        ('devices = ["cpu", "h200"]', "devices = []", "line 1: devices: Tuple should have at least 1 item"),
+        (
+            '"norms:rmsnorm"',
+            '"norms.rmsnorm"',
+            "line 15: providers.norms: rmsnorm.fwd = 'norms.rmsnorm' is not written module:function",
+        ),
+        ("rmsnorm.bwd", "rmsnorm.backward", "line 15: providers.norms: 'rmsnorm.backward' is not op.direction"),
+        (
+            "layernorm.fwd =",
+            "batchnorm.fwd =",
+            "line 19: providers.norms-compiled: 'batchnorm.fwd' is not op.direction; known ops",
+        ),
+        ("512x512", "512", "line 24: suites: 'rmsnorm.fwd.512.fp32' is not a case"),
+        ('cpu = "demo"', 'cpu = "dmeo"', "suite: there is no suite 'dmeo'; known: demo"),
+        ('default = "quack"', 'default = "quark"', "sota: unknown provider 'quark'; known: eager"),
+        ("blocking = true", "bloking = true", "bloking: Extra inputs are not permitted"),
+        ("smallest_change = 0.02", "smallest_change = 2", "Input should be less than 1"),
+        ('["src"]', '["../src"]', "line 9: build.import_paths: '../src' must be a folder inside the repository"),
+        ("[base]", "[base", "The recipe is not TOML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(written, instead, said):
+    assert written in WHOLE
+    with pytest.raises(BadInput) as caught:
+        parse(WHOLE.replace(written, instead, 1))
+    assert said in str(caught.value)

@@ -1,0 +1,103 @@
+"""What a run has to tell, before anybody renders it."""
+
+from dataclasses import replace
+
+import pytest
+
+from service.database import reading
+from service.ledger.reading import whole_run
+from service.models import RunState
+from service.reports import Report, differences, last_lines, microseconds, one_line, percent, printable, report
+from service.verdicts import Outcome
+from tests.dashboards.seed import CASES, watched
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
+    """The report of every run that the seed wrote down, by what happened in it."""
+    with watched(tmp_path_factory.mktemp("state")) as seeded, reading() as session:
+        return {name: report(whole_run(session, run_id)) for name, run_id in seeded.runs.items()}
+
+
+def test_the_headline_says_what_where_and_what_to_do(told: dict[str, Report]) -> None:
+    headlines = {name: one.headline.replace(one.revision, "SHA") for name, one in told.items()}
+    assert headlines["slow"] == (
+        f"2 regressions at SHA on h200: mend or accept them, first of all {CASES[1]} is 21.4 % slower "
+        "(code changed, registers 40 → 64 and spilled registers 0 → 12)."
+    )
+    assert headlines["pull"].startswith(f"1 regression at SHA on h200: mend or accept it, {CASES[0]} is 10.2 % slower")
+    assert headlines["fast"] == "No action needed at SHA on h200: 3 improvements and 3 steady."
+    assert headlines["first"] == "No action needed at SHA on h200: 6 new cases."
+    assert headlines["wrong"].startswith("2 wrong results at SHA on h200: it computes something else than before")
+    assert headlines["broken"].startswith("Build failed at SHA on h200: fix the build")
+    assert headlines["docs"].startswith("Skipped, no action needed at SHA on h200: only README.md changed")
+    assert headlines["held"].startswith("Held for approval at SHA on h200")
+    assert headlines["running"] == "In progress at SHA on h200: measuring: launch 2, case 3 of 6."
+
+
+def test_each_case_knows_who_was_measured_and_where_it_stands(told: dict[str, Report]) -> None:
+    row = told["slow"].regressions[0]
+    assert (row.case, row.outcome, row.confirmed) == (CASES[1], Outcome.REGRESSION, True)
+    assert row.head
+    assert row.parent
+    assert row.control
+    assert row.sota
+    assert row.sota.best
+    assert row.head.median_us == pytest.approx((row.ratio or 0) * (row.parent.median_us or 0))
+    assert row.sota.best.provider == "quack"
+    assert row.control_ratio == pytest.approx(1, abs=0.01)
+    assert "spilled registers 0 → 12" in row.explained
+
+
+def test_behind_sota_is_not_a_regression(told: dict[str, Report]) -> None:
+    fast = told["fast"]
+    assert not fast.regressions
+    assert [row.case for row in fast.behind] == [CASES[3]]
+    assert fast.behind[0].outcome is Outcome.IMPROVEMENT, "it became faster, and is behind all the same"
+
+
+def test_a_wrong_result_has_no_time_and_never_counts_as_fast(told: dict[str, Report]) -> None:
+    wrong = told["wrong"].of(Outcome.INVALID)
+    assert [row.ratio for row in wrong] == [None, None]
+    assert all(row.head and row.head.median_us is None for row in wrong)
+    assert not told["wrong"].of(Outcome.IMPROVEMENT)
+
+
+def test_infrastructure_trouble_is_not_a_verdict_on_the_change(told: dict[str, Report]) -> None:
+    lost = replace(told["broken"], log=None, reason="given up after 3 attempts: worker h200-box stopped answering.")
+    assert lost.state is RunState.FAILED
+    assert lost.headline.startswith("Not measured")
+    assert "says nothing about the change" in lost.headline
+
+
+def test_the_smallest_change_comes_from_the_recipe(told: dict[str, Report]) -> None:
+    assert told["slow"].policy.smallest_change == 0.02
+    assert told["slow"].sota == "quack"
+
+
+def test_facts_are_compared_in_words() -> None:
+    parent = {"code": "a", "kernels": 1, "registers": 40, "config": {"num_warps": 4}}
+    assert differences(parent, parent) == ("same code",)
+    head = {**parent, "code": "b", "kernels": 2, "config": {"num_warps": 8}}
+    assert differences(head, parent) == ("code changed", "kernels 1 → 2", "configuration num_warps=4 → num_warps=8")
+    assert differences({}, parent) == ()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [(1.102, "10.2 % slower"), (0.97, "3.0 % faster"), (1.0, "no change"), (None, "not compared")],
+)
+def test_percent(ratio: float | None, said: str) -> None:
+    assert percent(ratio) == said
+
+
+@pytest.mark.parametrize(("us", "said"), [(7.314, "7.31"), (18.94, "18.9"), (10432.2, "10,432"), (None, "–")])
+def test_microseconds(us: float | None, said: str) -> None:
+    assert microseconds(us) == said
+
+
+def test_text_from_elsewhere_is_made_fit_to_show() -> None:
+    assert printable("a\x1b[31mred\x1b[0m\u202e\x00b\r\nc") == "aredb\nc"
+    assert one_line("two\nlines.  ") == "two lines"
+    assert len(one_line("x" * 1000)) == 240
+    assert last_lines("\n".join(map(str, range(100))), lines=3) == "97\n98\n99"

@@ -1,0 +1,81 @@
+"""Behind SOTA: the flag, since when, and who moved."""
+
+import pytest
+
+from service.policy import Policy
+from service.sota import Standing, stand, told
+from service.verdicts import Pairs
+
+POLICY = Policy(smallest_change=0.02, behind=0.05)
+
+
+def times(ratio: float) -> Pairs:
+    return Pairs(
+        ((100 * ratio, 101 * ratio), (100 * ratio, 100 * ratio), (101 * ratio, 100 * ratio)),
+        ((100, 101), (100, 100), (101, 100)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "behind", "said"),
+    [
+        (1.20, True, "takes 1.20 times as long as quack"),
+        (1.03, False, "within 5% of quack"),
+        (1.00, False, "within 5% of quack"),
+        (0.80, False, "1.25 times as fast as quack"),
+    ],
+)
+def test_the_flag(ratio, behind, said):
+    standing = stand(times(ratio), "quack", POLICY)
+    assert (standing.behind, standing.reason) == (behind, said)
+
+
+def test_without_times_of_sota_nothing_is_behind():
+    standing = stand(Pairs(), "quack", POLICY, "quack is unsupported here: no CUDA")
+    assert (standing.behind, standing.reason) == (False, "quack is unsupported here: no CUDA")
+
+
+def now(ratio: float = 1.2, own: float = 120, sota: float = 100, stack: int = 1) -> Standing:
+    return Standing("bbbb", ratio, own, sota, stack, behind=True)
+
+
+@pytest.mark.parametrize(
+    ("current", "before", "parent", "said"),
+    [
+        (now(), None, None, "behind quack since bbbb, the first revision measured."),
+        (
+            now(),
+            Standing("aaaa", 1.0, 100, 100, 1),
+            1.2,
+            "behind quack since bbbb: this revision is 20% slower than its parent.",
+        ),
+        (
+            now(1.2, 100, 83, stack=2),
+            Standing("aaaa", 1.0, 100, 100, 1),
+            1.0,
+            "behind quack since bbbb: quack became 17% faster after a change of stack, not this revision.",
+        ),
+        (
+            now(),
+            Standing("aaaa", 1.2, 120, 100, 1, True, "9999"),
+            1.0,
+            "behind quack since 9999; the gap is as wide as it was.",
+        ),
+        (
+            now(1.5, 150, 100),
+            Standing("aaaa", 1.2, 120, 100, 1, True, "9999"),
+            1.25,
+            "behind quack since 9999; "
+            "the gap grew from 1.20 to 1.50 times: this revision is 25% slower than its parent.",
+        ),
+        (
+            now(1.1, 110, 100),
+            Standing("aaaa", 1.2, 120, 100, 1, True, "9999"),
+            0.92,
+            "behind quack since 9999; "
+            "the gap shrank from 1.20 to 1.10 times: this revision is 8% faster than its parent.",
+        ),
+    ],
+)
+def test_it_says_since_when_and_who_moved(current, before, parent, said):
+    assert told(current, before, "quack", parent, POLICY) == said

@@ -1,0 +1,335 @@
+"""The comment, the check, the terminal and the JSON: one report, said in four ways."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from service.models import CellState, RunState
+from service.policy import Policy
+from service.reports import AgainstSota, Measured, Report, Row, printable
+from service.telling import as_json, markdown, terminal
+from service.verdicts import Outcome
+
+CASE = "rmsnorm.fwd.4096x1024.bf16"
+
+
+def a_row(
+    outcome: Outcome, ratio: float | None = 1.0, case: str = CASE, *, behind: bool = False, reason: str = "because"
+) -> Row:
+    timed = outcome not in (Outcome.INVALID, Outcome.FAILED)
+    head = Measured(
+        "head:norms", "norms", CellState.MEASURED, None, 10.0 * (ratio or 1), 900.0, 3, 60, {"registers": 64}
+    )
+    parent = replace(head, contender="parent:norms", median_us=10.0, facts={"registers": 40})
+    sota = AgainstSota(
+        "quack", 1.2, 1.19, 1.21, behind, "behind quack since 1234567890; the gap is as wide as it was", None
+    )
+    return Row(
+        "norms",
+        case,
+        outcome,
+        ratio if timed else None,
+        (ratio or 1) - 0.01,
+        (ratio or 1) + 0.01,
+        3,
+        60,
+        timed,
+        reason,
+        head if timed else None,
+        parent,
+        parent,
+        sota,
+    )
+
+
+def a_report(*rows: Row, state: RunState = RunState.DONE, **changed: object) -> Report:
+    report = Report(
+        run_id=7,
+        url="https://watch.example/runs/7",
+        target="norms",
+        forge="example/norms",
+        sha="abc1234567" + "0" * 30,
+        revision="abc1234567",
+        subject="work",
+        author="Ada",
+        committed_at=1.0,
+        baseline="beefbeefbe",
+        pull=12,
+        device="h200",
+        suite="smoke",
+        state=state,
+        stage=None,
+        reason=None,
+        log=None,
+        sandboxed=True,
+        trusted=True,
+        attempt=1,
+        max_attempts=3,
+        worker="box",
+        created_at=1.0,
+        started_at=2.0,
+        finished_at=3.0,
+        stack={"torch": "2.13.0"},
+        stack_digest="5" * 64,
+        telemetry={},
+        policy=Policy.model_validate({}),
+        sota="quack",
+        rows=rows,
+    )
+    return replace(report, **changed)  # type: ignore[arg-type]
+
+
+STEADY, SLOW, FAST = a_row(Outcome.STEADY), a_row(Outcome.REGRESSION, 1.102), a_row(Outcome.IMPROVEMENT, 0.9)
+WRONG, FAILED, NEW = a_row(Outcome.INVALID), a_row(Outcome.FAILED), a_row(Outcome.NEW, None)
+UNSURE = a_row(Outcome.INCONCLUSIVE, 1.03)
+
+
+def first_line(*reports: Report) -> str:
+    return markdown.comment(*reports).splitlines()[0]
+
+
+# -- the comment
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ((STEADY, STEADY), "**No action needed** at `abc1234567` on h200: 2 steady."),
+        ((FAST, STEADY), "**No action needed** at `abc1234567` on h200: 1 improvement and 1 steady."),
+        ((UNSURE, STEADY), "**No action needed** at `abc1234567` on h200: 1 inconclusive and 1 steady."),
+        ((UNSURE,), "**Nothing decided** at `abc1234567` on h200: the machine was too noisy to tell; run it again."),
+        ((NEW,), "**No action needed** at `abc1234567` on h200: 1 new case."),
+        (
+            (SLOW, STEADY),
+            f"**1 regression** at `abc1234567` on h200: mend or accept it, {CASE} is 10.2 % slower "
+            "(registers 40 → 64).",
+        ),
+        (
+            (SLOW, WRONG, WRONG, FAILED),
+            "**1 regression, 2 wrong results and 1 failed case** at `abc1234567` on h200: it computes something else "
+            "than before; mend that first, a wrong kernel has no speed.",
+        ),
+    ],
+)
+def test_the_first_line_is_the_verdict_and_what_to_do(rows: tuple[Row, ...], line: str) -> None:
+    assert first_line(a_report(*rows)) == line
+
+
+def test_it_carries_a_hidden_marker_by_which_it_is_found_again() -> None:
+    assert markdown.marker("norms", 12) == "<!-- kernelwatch:norms:12 -->"
+    assert markdown.marker("norms", 12) in markdown.comment(a_report(STEADY))
+    assert markdown.marker("a --> b", 1) == "<!-- kernelwatch:a_--__b:1 -->"
+
+
+def test_ten_rows_are_shown_and_the_rest_is_folded() -> None:
+    rows = [a_row(Outcome.REGRESSION, 1.1 + n / 100, f"rmsnorm.fwd.{n}x1024.bf16") for n in range(1, 15)]
+    shown, folded = markdown.comment(a_report(*rows)).split("<details>", 1)
+    assert shown.count("\n| `rmsnorm") == 10
+    assert "| `rmsnorm.fwd.14x1024.bf16` norms | 10.0 | 12.4 | **24.0 % slower**" in shown, "the worst is first"
+    assert folded.startswith("<summary>4 more that changed</summary>")
+    assert folded.count("\n| `rmsnorm") == 4
+
+
+def test_wrong_failed_and_new_cases_stand_apart() -> None:
+    said = markdown.comment(a_report(SLOW, WRONG, FAILED, NEW))
+    changed, rest = said.split("**Wrong results**")
+    assert changed.count(f"| `{CASE}`") == 1
+    wrong, failed = rest.split("**Failed cases**")
+    assert f"| `{CASE}` norms | because |" in wrong
+    assert "1 new, without anything to compare with" in failed
+
+
+def test_behind_sota_is_told_apart_from_regressions_and_is_no_reason_to_act() -> None:
+    said = markdown.comment(a_report(a_row(Outcome.STEADY, behind=True)))
+    assert said.startswith("**No action needed**")
+    [section] = re.findall(r"<details><summary>1 behind quack \(.*, not a regression\).*?</details>", said, re.DOTALL)
+    assert "1.20 | behind quack since 1234567890" in section
+    assert "regression" not in said.replace(section, "")
+
+
+def test_it_says_where_and_with_what_it_was_measured() -> None:
+    said = markdown.comment(a_report(STEADY))
+    assert "[The run, with its figure](https://watch.example/runs/7)" in said
+    assert "compared with `beefbeefbe`" in said
+    assert "torch 2.13.0" in said
+    assert "smallest change 2 %" in said
+    assert "sandbox" not in said
+    assert "ran without a sandbox" in markdown.comment(a_report(STEADY, sandboxed=False))
+
+
+def test_devices_share_one_comment() -> None:
+    said = markdown.comment(a_report(SLOW), a_report(STEADY, device="b200"))
+    assert "**1 regression** at `abc1234567` on h200" in said
+    assert "**No action needed** at `abc1234567` on b200" in said
+    assert said.count("<!--") == 1
+
+
+def test_a_build_that_failed_shows_the_end_of_its_log() -> None:
+    log = "\n".join(f"line {n}" for n in range(200)) + "\n\x1b[31merror:\x1b[0m ```\n</details> no such header"
+    said = markdown.comment(a_report(state=RunState.FAILED, log=log, reason="`make` ended with 2"))
+    assert said.startswith("**Build failed** at `abc1234567` on h200: fix the build")
+    assert "\\`make\\` ended with 2. The last lines of the log:" in said
+    assert "line 199" in said
+    assert "line 100\n" not in said
+    [block] = [token for token in MarkdownIt("commonmark").parse(said) if token.type == "fence"]
+    assert block.content.endswith("error: ```\n</details> no such header\n"), "it cannot break out of its block"
+
+
+# -- what comes from a repository is shown, and does nothing
+
+ANY_TEXT = st.text(max_size=200) | st.text(alphabet="`*_[]()<>&#@!|\\~-+.=1 \nGH:/w", max_size=60)
+
+
+class _Shown(HTMLParser):
+    """What a reader sees, and which tags made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.tags = "", set[str]()
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+
+
+def shown(source: str) -> _Shown:
+    page = _Shown()
+    page.feed(MarkdownIt("gfm-like", {"linkify": False}).render(source))
+    return page
+
+
+@given(ANY_TEXT)
+@settings(max_examples=150, deadline=None)
+def test_escaped_text_is_shown_as_it_is(text: str) -> None:
+    page = shown(markdown.escaped(text))
+    assert page.tags <= {"p"}
+    assert page.text.replace("\u200b", "").split() == printable(text).replace("\u200b", "").split()
+
+
+@given(ANY_TEXT)
+@settings(max_examples=80, deadline=None)
+def test_escaped_text_stays_in_its_cell(text: str) -> None:
+    page = shown(f"| a | b |\n|---|---|\n| {markdown.escaped(text)} | {markdown.code('c|`d`')} |\n")
+    assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
+    assert "c|`d`" in page.text
+
+
+@given(ANY_TEXT)
+@settings(max_examples=80, deadline=None)
+def test_a_block_cannot_be_left(text: str) -> None:
+    page = shown(markdown.fenced(text))
+    assert page.tags == {"pre", "code"}
+
+
+def test_nobody_is_mentioned_and_nothing_is_linked() -> None:
+    said = markdown.escaped("thanks @ada, fixes #12, see https://x.example and www.x.example")
+    assert not re.search(r"@ada|#12|://|www\.", said)
+
+
+# -- however much there is to say, a forge takes it
+
+reasons = st.text(max_size=2000)
+rows = st.builds(
+    a_row,
+    st.sampled_from(list(Outcome)),
+    st.floats(0.01, 100),
+    st.from_regex(r"rmsnorm\.(fwd|bwd)\.[0-9]{1,8}x[0-9]{1,7}\.bf16(-fp32)?", fullmatch=True),
+    behind=st.booleans(),
+    reason=reasons,
+)
+
+
+@given(
+    st.lists(rows, max_size=4),
+    st.integers(0, 400),
+    st.sampled_from(list(RunState)),
+    st.none() | st.text(max_size=3000),
+    st.integers(1, 12),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_comment_is_never_too_long(
+    some: list[Row], times: int, state: RunState, log: str | None, devices: int
+) -> None:
+    report = a_report(*some * times, state=state, log=(log or "") * 50 if log else None, reason=log)
+    said = markdown.comment(*[report] * devices)
+    assert len(said) < 65_536
+    assert markdown.marker("norms", 12) in said
+    assert said.count("<details>") == said.count("</details>")
+    assert len(markdown.check(report)["summary"]) < 65_536
+
+
+# -- the check
+
+BLOCKING = Policy(blocking=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("report", "status", "conclusion"),
+    [
+        (a_report(STEADY, FAST), "completed", "success"),
+        (a_report(SLOW, STEADY), "completed", "neutral"),
+        (a_report(SLOW, STEADY, policy=BLOCKING), "completed", "failure"),
+        (a_report(WRONG, STEADY), "completed", "failure"),
+        (a_report(FAILED, STEADY), "completed", "neutral"),
+        (a_report(UNSURE, STEADY), "completed", "neutral"),
+        (a_report(a_row(Outcome.STEADY, behind=True), policy=BLOCKING), "completed", "success"),
+        (a_report(NEW), "completed", "skipped"),
+        (a_report(state=RunState.SKIPPED), "completed", "skipped"),
+        (a_report(state=RunState.SUPERSEDED), "completed", "skipped"),
+        (a_report(state=RunState.FAILED, log="error"), "completed", "failure"),
+        (a_report(state=RunState.FAILED, reason="the worker went away"), "completed", "action_required"),
+        (a_report(state=RunState.HELD), "completed", "action_required"),
+        (a_report(state=RunState.QUEUED), "queued", None),
+        (a_report(state=RunState.LEASED, stage="building"), "in_progress", None),
+    ],
+)
+def test_a_check_is_advisory_unless_the_policy_blocks(report: Report, status: str, conclusion: str | None) -> None:
+    said = markdown.check(report)
+    assert (said["name"], said["status"], said["conclusion"]) == ("kernelwatch / h200", status, conclusion)
+    assert said["url"] == report.url
+
+
+def test_a_check_has_a_title_that_fits() -> None:
+    assert markdown.check(a_report(STEADY))["title"] == "No action needed: 1 steady"
+    assert len(markdown.check(a_report(SLOW))["title"]) <= 140
+
+
+# -- terminal and JSON
+
+
+def printed(report: Report) -> str:
+    console = Console(width=160, record=True, file=open("/dev/null", "w"), color_system=None)  # noqa: SIM115
+    with console.file:
+        console.print(terminal.table(report))
+        return console.export_text()
+
+
+def test_the_table_has_the_worst_first() -> None:
+    said = printed(a_report(STEADY, SLOW, a_row(Outcome.STEADY, behind=True)))
+    assert said.startswith("1 regression at abc1234567 on h200")
+    assert said.index("1.102") < said.index("steady")
+    assert "1.20 behind" in said
+
+
+def test_the_terminal_shows_strange_text_without_obeying_it() -> None:
+    said = printed(a_report(a_row(Outcome.FAILED, reason="[bold]not bold[/bold] \x1b[2J gone")))
+    assert "[bold]not bold[/bold]" in said
+    assert "\x1b" not in said
+
+
+def test_json_says_the_same() -> None:
+    broken = replace(SLOW, high=float("inf"))
+    said = json.loads(as_json.document(a_report(broken, STEADY)))
+    assert said["headline"].startswith("1 regression at abc1234567 on h200")
+    assert said["counts"] == {"regression": 1, "steady": 1}
+    assert (said["rows"][0]["ratio"], said["rows"][0]["high"]) == (1.102, None)
+    assert said["created_at"] == "1970-01-01T00:00:01.000Z"

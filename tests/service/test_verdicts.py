@@ -1,0 +1,137 @@
+"""Deciding: the table of what samples give which verdict, and the laws that hold for all of them."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.policy import Policy
+from service.verdicts import Cell, Outcome, Pairs, compare, judge, launches_until_next_look, wanted
+
+POLICY = Policy(smallest_change=0.02, looks=(3, 5, 8), confirm_launches=3)
+
+
+def pairs(
+    ratio: float, launches: int = 3, *, launch_noise: float = 0.002, round_noise: float = 0.005, seed: int = 0
+) -> Pairs:
+    """A kernel of 100 us and a candidate `ratio` times as slow; the noise of a launch is shared by its rounds."""
+    dice = random.Random(seed)
+    candidate, baseline = [], []
+    for _ in range(launches):
+        placement = 1 + dice.gauss(0, launch_noise)
+        drift = [1 + 0.05 * dice.random() for _ in range(20)]  # the machine's, so both sides share it
+        candidate.append(tuple(100 * ratio * placement * d * (1 + dice.gauss(0, round_noise)) for d in drift))
+        baseline.append(tuple(100 * d * (1 + dice.gauss(0, round_noise)) for d in drift))
+    return Pairs(tuple(candidate), tuple(baseline))
+
+
+def verdict(cell: Cell, policy: Policy = POLICY) -> Outcome:
+    [only] = judge([cell], policy).values()
+    return only.outcome
+
+
+@pytest.mark.parametrize(
+    ("looked", "confirmed", "expected"),
+    [
+        (1.000, None, Outcome.STEADY),
+        (1.005, None, Outcome.STEADY),
+        (1.050, 1.050, Outcome.REGRESSION),
+        (0.900, 0.900, Outcome.IMPROVEMENT),
+        (1.050, 1.000, Outcome.INCONCLUSIVE),  # fresh launches did not agree
+        (1.050, 0.950, Outcome.INCONCLUSIVE),  # … or pointed the other way
+        (1.050, None, Outcome.INCONCLUSIVE),  # a suspicion alone is never a regression
+    ],
+)
+def test_a_change_is_told_only_when_fresh_launches_agree(looked, confirmed, expected):
+    fresh = pairs(confirmed, seed=1) if confirmed else Pairs()
+    assert verdict(Cell("norms", "a case", pairs(looked), fresh)) is expected
+
+
+def test_a_noisy_case_is_inconclusive_and_never_silently_green():
+    assert verdict(Cell("norms", "a case", pairs(1.0, launch_noise=0.05))) is Outcome.INCONCLUSIVE
+
+
+def test_a_wrong_result_is_invalid_however_fast_it_is():
+    wrong = Cell("norms", "a case", pairs(0.5), pairs(0.5, seed=1), trouble=(Outcome.INVALID, "y is wrong"))
+    assert verdict(wrong) is Outcome.INVALID
+
+
+def test_without_a_baseline_a_case_is_new():
+    assert verdict(Cell("norms", "a case", Pairs(pairs(1.0).candidate))) is Outcome.NEW
+
+
+def test_the_same_machine_code_is_never_a_regression():
+    [only] = judge([Cell("norms", "a case", pairs(1.05), pairs(1.05, seed=1), same_code=True)], POLICY).values()
+    assert only.outcome is Outcome.INCONCLUSIVE
+    assert "suspect the machine" in only.reason
+
+
+def test_a_leaning_control_takes_the_trust_from_the_session():
+    leaning = Cell("norms", "a case", pairs(1.05), pairs(1.05, seed=1), control=pairs(1.04, seed=2))
+    [only] = judge([leaning], POLICY).values()
+    assert only.outcome is Outcome.INCONCLUSIVE
+    assert "A/A" in only.reason
+
+
+def test_only_the_undecided_get_more_launches_and_only_the_suspected_are_confirmed():
+    cells = [
+        Cell("norms", "quiet", pairs(1.0)),
+        Cell("norms", "noisy", pairs(1.0, launch_noise=0.05)),
+        Cell("norms", "slower", pairs(1.05)),
+        Cell("norms", "told", pairs(1.05), pairs(1.05, seed=1)),
+        Cell("norms", "wrong", pairs(1.05), trouble=(Outcome.INVALID, "y is wrong")),
+        Cell("norms", "spent", pairs(1.0, launches=8, launch_noise=0.2)),
+    ]
+    assert wanted(cells, POLICY) == {("norms", "noisy"): "look", ("norms", "slower"): "confirm"}
+
+
+@pytest.mark.parametrize(("done", "more"), [(0, 3), (3, 2), (5, 3), (8, 0)])
+def test_looks_come_after_the_launches_that_the_policy_names(done, more):
+    assert launches_until_next_look(done, POLICY) == more
+
+
+@given(st.floats(0.2, 5.0), st.integers(0, 10_000))
+def test_the_unit_of_time_does_not_matter(scale, seed):
+    original = pairs(1.03, seed=seed)
+    scaled = Pairs(
+        tuple(tuple(us * scale for us in launch) for launch in original.candidate),
+        tuple(tuple(us * scale for us in launch) for launch in original.baseline),
+    )
+    one, other = compare(original, 0.95), compare(scaled, 0.95)
+    assert one.ratio == pytest.approx(other.ratio)
+    assert (one.low, one.high) == pytest.approx((other.low, other.high))
+
+
+@given(st.integers(0, 10_000))
+def test_changing_sides_turns_the_ratio_over(seed):
+    there = pairs(1.03, seed=seed)
+    back = Pairs(there.baseline, there.candidate)
+    assert compare(there, 0.95).ratio == pytest.approx(1 / compare(back, 0.95).ratio)
+
+
+@given(st.floats(0.8, 1.25), st.floats(1.0, 1.2), st.integers(0, 1000))
+def test_a_slower_candidate_never_looks_faster(ratio, factor, seed):
+    assert compare(pairs(ratio * factor, seed=seed), 0.95).ratio >= compare(pairs(ratio, seed=seed), 0.95).ratio - 1e-12
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=3, max_size=20), st.integers(2, 6))
+def test_identical_times_raise_no_alarm(times, launches):
+    same = Pairs((tuple(times),) * launches, (tuple(times),) * launches)
+    assert verdict(Cell("norms", "a case", same, same)) is Outcome.STEADY
+
+
+def test_a_lost_round_is_left_out_on_both_sides():
+    whole = pairs(1.05)
+    holed = Pairs(tuple((None, *launch[1:]) for launch in whole.candidate), whole.baseline)
+    assert compare(holed, 0.95).ratio == pytest.approx(1.05, rel=0.01)
+
+
+def test_harmless_changes_rarely_alarm_and_real_ones_are_rarely_missed():
+    """500 harmless cases and 200 slow-downs of 5 %, with the noise of a kernel above 30 us."""
+
+    def decided(ratio: float, seed: int) -> Outcome:
+        return verdict(Cell("norms", "a case", pairs(ratio, seed=seed), pairs(ratio, seed=seed + 1_000_000)))
+
+    assert sum(decided(1.0, seed) is Outcome.REGRESSION for seed in range(500)) == 0
+    assert sum(decided(1.05, seed) is Outcome.REGRESSION for seed in range(200)) >= 195

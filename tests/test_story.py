@@ -1,0 +1,421 @@
+"""The manual as a story: push, measure, comment, edit of the comment, revert.
+
+Everything is the real thing (git, webhooks, the API, the queue, the sandbox, processes, the outbox over HTTP) but for
+two edges: GitHub is a fake that keeps what it was told, and contenders are processes whose timings are scripted by a
+file in the repository, `speed.json`.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from sqlalchemy import select
+
+from service.app import create_app
+from service.database import reading, transaction
+from service.ledger import intake, outbox, queue, targets
+from service.models import Effect, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
+from service.settings import settings
+from tests.fakes.github import FakeGitHub
+from workers import duties, environments
+
+FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
+RECIPE = f"""
+devices = ["cpu"]
+suite = "story"
+sota = "inductor"
+
+[base]
+stack = "scripted"
+
+[build]
+commands = ["test ! -e broken || {{ echo 'error: no such header' >&2; exit 1; }}"]
+
+[paths]
+ignore = ["*.md"]
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+
+[suites]
+story = ["{FAST}", "{WIDE}"]
+
+[policy]
+smallest_change = 0.05
+looks = [3, 5]
+confirm_launches = 2
+rounds = 6
+"""
+
+
+class Story:
+    """A repository with people who push to it, and what kernelwatch does about it."""
+
+    def __init__(self, repository: Path, github: FakeGitHub, address: str) -> None:
+        self.repository, self.github, self.address = repository, github, address
+        self._deliveries = 0
+
+    # -- what people do
+
+    def commit(self, message: str = "work", /, **speeds: object) -> str:
+        """Change how fast cases are (`fast=120.0`, `wide="invalid: y is wrong"`) or other files, and commit it."""
+        file = self.repository / "speed.json"
+        table = json.loads(file.read_text()) if file.exists() else {}
+        for name, value in speeds.items():
+            table[{"fast": FAST, "wide": WIDE}[name]] = value
+        file.write_text(json.dumps(table))
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message", message)
+        return self.git("rev-parse", "HEAD")
+
+    def git(self, *arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=self.repository, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def push(self, message: str = "work", /, **speeds: object) -> str:
+        before = self.git("rev-parse", "HEAD")
+        sha = self.commit(message, **speeds)
+        self.deliver("push", {"ref": "refs/heads/main", "before": before, "after": sha, "deleted": False})
+        return sha
+
+    def pull(self, number: int, /, *, action: str = "synchronize", fork: bool = False, **speeds: object) -> str:
+        """A new head of a pull request."""
+        branch = f"pull-{number}"
+        known = self.git("branch", "--list", branch)
+        self.git("checkout", "--quiet", *([branch] if known else ["-b", branch]))
+        sha = self.commit(f"pull request {number}", **speeds)
+        self.git("update-ref", f"refs/pull/{number}/head", sha)
+        self.git("checkout", "--quiet", "main")
+        base = {"ref": "main", "sha": self.git("rev-parse", "main"), "repo": {"full_name": "acme/norms", "id": 1}}
+        whose = {"full_name": "stranger/norms", "id": 2} if fork else {"full_name": "acme/norms", "id": 1}
+        pull = {
+            "number": number,
+            "head": {"sha": sha, "ref": branch, "repo": whose},
+            "base": base,
+            "user": {"login": "ada"},
+        }
+        self.deliver("pull_request", {"action": action, "number": number, "pull_request": pull})
+        return sha
+
+    def deliver(self, event: str, body: dict[str, object], *, guid: str | None = None, secret: str = "s3cret") -> int:
+        """Post a webhook as GitHub does; then let kernelwatch do all that there is to do."""
+        self._deliveries += 1
+        sender = {"repository": {"full_name": "acme/norms", "default_branch": "main"}, "sender": {"login": "ada"}}
+        raw = json.dumps({**sender, **body}).encode()
+        headers = {
+            "x-github-event": event,
+            "x-github-delivery": guid or f"delivery-{self._deliveries}",
+            "x-hub-signature-256": "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest(),
+            "content-type": "application/json",
+        }
+        answer = self.api("POST", "/webhooks/github", content=raw, headers=headers)
+        self.settle()
+        return answer.status_code
+
+    # -- what kernelwatch does
+
+    def settle(self) -> None:
+        """One look of the control worker, one of the device worker, one more to say what was found."""
+        intake.understand_due()
+        duties.work("cpu")
+        outbox.deliver_due()
+
+    def api(self, method: str, path: str, **rest: object) -> httpx.Response:
+        return httpx.request(method, self.address + path, **rest)
+
+    # -- what there is to see
+
+    def run_of(self, sha: str) -> Run:
+        with reading() as session:
+            found = session.execute(
+                select(Run).join(Revision).where(Revision.sha == sha).order_by(Run.id.desc()).limit(1)
+            )
+            return found.scalar_one()
+
+    def outcomes(self, sha: str) -> dict[str, str]:
+        run = self.run_of(sha)
+        with reading() as session:
+            rows = session.execute(
+                select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.against == "parent")
+            ).scalars()
+            return {row.case: row.outcome for row in rows}
+
+    def open_regressions(self) -> set[str]:
+        with reading() as session:
+            rows = session.execute(select(RegressionRow).where(RegressionRow.state == RegressionState.OPEN)).scalars()
+            return {row.case for row in rows}
+
+    def said(self, number: int) -> list[str]:
+        return self.github.comments_on("acme/norms", number)
+
+
+@contextmanager
+def served(app: object) -> Iterator[str]:
+    """The address of `app`, served by a real server on this machine."""
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="on"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def story(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
+    """A watched repository with one commit that is measured already."""
+    repository = tmp_path / "norms"
+    repository.mkdir()
+    github = FakeGitHub()
+    python = tmp_path / "stack" / "python"
+    python.parent.mkdir()
+    script = Path(__file__).parent / "fakes" / "scripted_python.py"
+    python.write_text(f"#!{sys.executable}\n{script.read_text()}")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    with served(github.app) as forge:
+        for name, value in {
+            "ALLOWED_ROOTS": json.dumps([str(tmp_path)]),
+            "WEBHOOK_SECRET": "s3cret",
+            "GITHUB_API": forge,
+            "GITHUB_TOKEN": "a-token",
+            "DEVICE": "cpu",
+            "WRITE_PAUSE_S": "0",
+        }.items():
+            monkeypatch.setenv(f"KERNELWATCH_{name}", value)
+        settings.cache_clear()
+        duties.here.cache_clear()
+        environments.adopt_stack("scripted", python, [])
+        with served(create_app()) as address:
+            told = Story(repository, github, address)
+            told.git("init", "--quiet", "--initial-branch=main")
+            told.git("config", "user.email", "ada@example.org")
+            told.git("config", "user.name", "Ada")
+            told.commit("first", fast=100.0, wide=200.0)
+            with transaction() as session:
+                target = targets.register(
+                    session, "norms", location=str(repository), branch="main", forge="acme/norms", recipe_text=RECIPE
+                )
+            intake.backfill_last(target.id, 1)
+            told.settle()
+            yield told
+    duties.here.cache_clear()
+
+
+def test_the_first_revision_has_nothing_to_be_compared_with(story):
+    assert story.outcomes(story.git("rev-parse", "main")) == {FAST: "new", WIDE: "new"}
+
+
+def test_a_push_is_measured_judged_and_shown(story):
+    slow = story.push("wide rows in two passes", wide=260.0)
+
+    assert story.outcomes(slow) == {FAST: "steady", WIDE: "regression"}
+    assert story.open_regressions() == {WIDE}
+    run = story.run_of(slow)
+    shown = story.api("GET", f"/api/v1/runs/{run.id}?expand=verdicts").json()
+    assert shown["state"] == "done"
+    page = story.api("GET", f"/runs/{run.id}").text
+    assert "wide rows in two passes" in page
+    assert story.github.checks["acme/norms", slow]["conclusion"] == "neutral", (
+        "advisory unless the policy says blocking"
+    )
+
+
+def test_a_slow_pull_request_is_told_so_once_and_the_comment_is_edited_in_place(story):
+    slow = story.pull(7, action="opened", wide=300.0)
+    [comment] = story.said(7)
+    assert "1 regression" in comment.split("\n\n")[0]
+    assert slow[:10] in comment
+    assert WIDE in comment
+
+    slower = story.pull(7, wide=500.0, fast=150.0)
+    [comment] = story.said(7)
+    assert "2 regressions" in comment
+    assert slower[:10] in comment
+    assert slow[:10] not in comment
+
+    mended = story.pull(7, wide=200.0, fast=100.0)
+    [comment] = story.said(7)
+    assert "no action needed" in comment.lower()
+    assert mended[:10] in comment
+    assert story.open_regressions() == set(), "a pull request is not the mainline"
+
+
+def test_a_revert_closes_what_the_commit_opened(story):
+    story.push("wide rows in two passes", wide=260.0)
+    assert story.open_regressions() == {WIDE}
+
+    before = story.git("rev-parse", "HEAD")
+    story.git("revert", "--no-edit", "HEAD")
+    reverted = story.git("rev-parse", "HEAD")
+    story.deliver("push", {"ref": "refs/heads/main", "before": before, "after": reverted, "deleted": False})
+
+    assert story.outcomes(reverted)[WIDE] == "improvement"
+    assert story.open_regressions() == set()
+
+
+def test_a_faster_kernel_is_an_improvement_and_no_alarm(story):
+    faster = story.push(fast=50.0)
+    assert story.outcomes(faster) == {FAST: "improvement", WIDE: "steady"}
+    assert story.open_regressions() == set()
+
+
+def test_documentation_is_skipped_and_says_so(story):
+    (story.repository / "README.md").write_text("# norms")
+    story.git("add", "--all")
+    before = story.git("rev-parse", "HEAD")
+    story.git("commit", "--quiet", "--message", "docs")
+    sha = story.git("rev-parse", "HEAD")
+    story.deliver("push", {"ref": "refs/heads/main", "before": before, "after": sha, "deleted": False})
+    run = story.run_of(sha)
+    assert run.state is RunState.SKIPPED
+    assert "matter" in run.reason
+
+
+def test_a_wrong_result_is_invalid_never_fast_and_never_a_baseline(story):
+    wrong = story.push("clever", fast="invalid: y is wrong by 3.1e-02")
+    assert story.outcomes(wrong) == {FAST: "invalid", WIDE: "steady"}
+
+    after = story.push("clever, but right", fast=100.0)
+    assert story.outcomes(after) == {FAST: "steady", WIDE: "steady"}
+    assert "was passed over as baseline: it computes wrong results" in story.run_of(after).reason
+
+
+def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared_with_an_older(story):
+    (story.repository / "broken").touch()
+    broken = story.push("half done")
+    run = story.run_of(broken)
+    assert run.state is RunState.FAILED
+    assert "error: no such header" in run.log
+    assert story.github.checks["acme/norms", broken]["conclusion"] in {"failure", "action_required"}
+
+    (story.repository / "broken").unlink()
+    mended = story.push("done", wide=150.0)
+    assert story.outcomes(mended) == {FAST: "steady", WIDE: "improvement"}
+
+
+@pytest.mark.parametrize(("does", "said"), [("crash", "SIGABRT"), ("hang", "no answer")])
+def test_a_kernel_that_crashes_or_hangs_fails_its_case_and_the_worker_goes_on(story, monkeypatch, does, said):
+    monkeypatch.setenv("KERNELWATCH_TURN_LIMIT_S", "1")
+    settings.cache_clear()
+    bad = story.push(does, fast=does)
+    assert story.outcomes(bad) == {FAST: "failed", WIDE: "steady"}
+    with reading() as session:
+        rows = session.execute(select(VerdictRow).where(VerdictRow.outcome == "failed")).scalars()
+        assert all(said in row.reason for row in rows)
+
+    good = story.push("better", fast=100.0)
+    assert story.run_of(good).state is RunState.DONE
+
+
+def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(story):
+    first = story.pull(9, action="opened", fork=True, fast=101.0)
+    held = story.run_of(first)
+    assert held.state is RunState.HELD
+    assert "approve" in held.reason
+
+    with transaction() as session:
+        intake.approve(session, held.id)
+    story.settle()
+    assert story.run_of(first).state is RunState.DONE
+
+    second = story.pull(9, fork=True, fast=90.0)
+    assert story.run_of(second).state is RunState.HELD, "a new push voids the approval"
+
+
+def test_a_newer_head_supersedes_the_queued_older_one(story, monkeypatch):
+    monkeypatch.setattr(duties, "work", lambda device: 0)  # the worker is busy elsewhere
+    old = story.pull(7, action="opened", wide=300.0)
+    new = story.pull(7, wide=310.0)
+    assert story.run_of(old).state is RunState.SUPERSEDED
+    assert story.run_of(new).state is RunState.QUEUED
+
+
+def test_a_redelivered_webhook_changes_nothing(story):
+    sha = story.push(wide=260.0)
+    run = story.run_of(sha)
+    body = {"ref": "refs/heads/main", "before": "0" * 40, "after": sha, "deleted": False}
+    for _ in range(2):
+        assert story.deliver("push", body, guid="delivery-1") == 202
+    assert story.run_of(sha).id == run.id
+    assert story.run_of(sha).state is RunState.DONE
+
+
+def test_a_forged_webhook_is_turned_away(story):
+    body = {"ref": "refs/heads/main", "before": "0" * 40, "after": "1" * 40, "deleted": False}
+    assert story.deliver("push", body, secret="guess") == 401
+
+
+def test_a_cancelled_run_is_taken_from_its_worker(story, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_LEASE_S", "4")
+    settings.cache_clear()
+    sha = story.commit("slow to measure", fast="hang")
+    ids = intake.run_revision("norms", sha)
+
+    def cancel_soon() -> None:
+        time.sleep(1.5)
+        with transaction() as session:
+            assert queue.cancel(session, ids[0], "the operator")
+
+    canceller = threading.Thread(target=cancel_soon)
+    canceller.start()
+    began = time.monotonic()
+    duties.work("cpu")
+    canceller.join()
+    assert time.monotonic() - began < 30
+    run = story.run_of(sha)
+    assert (run.state, run.reason) == (RunState.CANCELLED, "cancelled by the operator")
+    assert story.outcomes(sha) == {}
+
+
+def test_a_worker_that_is_asked_to_end_gives_its_run_back(story, monkeypatch):
+    sha = story.commit("slow to measure", fast="hang")
+    intake.run_revision("norms", sha)
+    asked = threading.Event()
+    monkeypatch.setattr("workers.heartbeat.stopping", asked)
+    monkeypatch.setattr(duties, "stopping", asked)
+    threading.Timer(1.5, asked.set).start()
+    began = time.monotonic()
+    duties.work("cpu")
+    assert time.monotonic() - began < 30
+    run = story.run_of(sha)
+    assert (run.state, run.reason) == (RunState.QUEUED, "the worker was stopped")
+
+
+def test_a_full_disk_gives_the_run_back_with_a_reason(story, monkeypatch):
+    def full(*_arguments: object, **_rest: object) -> None:
+        raise OSError(28, os.strerror(28), "/state/environments")
+
+    sha = story.commit("unlucky", wide=190.0)
+    intake.run_revision("norms", sha)
+    with monkeypatch.context() as patch:
+        patch.setattr(environments, "build", full)
+        duties.work("cpu")
+    run = story.run_of(sha)
+    assert run.state is RunState.FAILED, "three attempts, each with the same trouble"
+    assert "No space left on device" in run.reason
+
+
+def test_what_cannot_be_said_is_said_later_and_only_once(story):
+    story.github.fail_next("502-after-commit")
+    story.pull(7, action="opened", wide=300.0)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        outbox.deliver_due()
+        with reading() as session:
+            if not session.execute(select(Effect).where(Effect.state == "waiting")).first():
+                break
+        time.sleep(0.5)
+    assert len(story.said(7)) == 1

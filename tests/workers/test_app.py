@@ -1,0 +1,88 @@
+"""The fleet's door: wake-ups are nudges, the timers do without them, and one process does one thing at a time."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kombu import Connection
+
+from workers import app as fleet
+
+ROOT = Path(__file__).parent.parent.parent
+RABBIT = "amqp://guest:guest@127.0.0.1:5672//"
+
+
+def door(broker: str, code: str, *arguments: str) -> str:
+    """Run `code` in a fresh process whose settings name this broker; what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys, time\nfrom workers import app as fleet\n{code}", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "KERNELWATCH_BROKER_URL": broker},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def queue() -> Iterator[str]:
+    """The name of a queue of this test's own on the machine's RabbitMQ."""
+    try:
+        socket.create_connection(("127.0.0.1", 5672), timeout=1).close()
+    except OSError:
+        pytest.skip("no RabbitMQ at 127.0.0.1:5672; start one with `docker run -p 5672:5672 rabbitmq:4`")
+    name = f"test-{time.monotonic_ns()}"
+    yield name
+    with Connection(RABBIT) as connection:
+        connection.default_channel.queue_delete(name)
+
+
+def test_a_wake_up_carries_the_device_and_nothing_else(queue: str) -> None:
+    door(RABBIT, "fleet.send_wakeup(sys.argv[1])", queue)
+
+    with Connection(RABBIT) as connection:
+        inbox = connection.SimpleQueue(queue, queue_args=fleet.QUORUM)
+        message = inbox.get(timeout=10)
+        message.ack()
+        inbox.close()
+    assert message.headers["task"] == "work"
+    assert message.payload[:2] == [[queue], {}]
+    assert message.properties["expiration"] == "60000"
+
+
+def test_a_broker_that_is_away_costs_one_short_try() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    code = """
+began = time.monotonic()
+try:
+    fleet.send_wakeup("h200")
+except Exception as error:
+    print(error)
+for _ in range(100):
+    fleet.send_wakeup("h200")  # nothing is tried for a while: the timers look anyway
+assert time.monotonic() - began < 4
+"""
+    assert "refused" in door(f"amqp://guest:guest@127.0.0.1:{port}//", code)
+
+
+def test_who_is_at_work_is_not_disturbed() -> None:
+    done = []
+    fleet._once(lambda: (done.append("outer"), fleet._once(lambda: done.append("inner"))))
+    fleet._once(lambda: done.append("later"))
+    assert done == ["outer", "later"]
+
+
+def test_a_duty_that_breaks_leaves_the_door_open() -> None:
+    with pytest.raises(ZeroDivisionError):
+        fleet._once(lambda: 1 / 0)
+    done = []
+    fleet._once(lambda: done.append("next"))
+    assert done == ["next"]

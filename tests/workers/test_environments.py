@@ -1,0 +1,222 @@
+"""Environments of revisions: what is in them, when they are made anew, and what a build that misbehaves gets."""
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from service.errors import BadInput, BuildFailed, NotFound
+from service.recipes import Recipe, parse
+from service.settings import settings
+from workers import environments, sandbox
+from workers.environments import Environment
+
+SANDBOXED = sandbox.self_test() is None
+MIB = 1 << 20
+
+
+def recipe(*commands: str, import_paths: tuple[str, ...] = (".",)) -> Recipe:
+    build = f"[build]\ncommands = {[*commands]!r}\nimport_paths = {[*import_paths]!r}\n"
+    return parse(f'devices = ["cpu"]\n{build}[providers.norms]\nrmsnorm.fwd = "norms:rms_norm"\n')
+
+
+def build(norms, sha: str, wanted: Recipe, adapters: dict[str, str] | None = None, **more) -> Environment:
+    return environments.build(norms.source, sha, wanted, adapters or {}, kind="git", sandboxed=SANDBOXED, **more)
+
+
+def test_an_environment_holds_the_built_tree_and_the_adapters(norms):
+    sha = norms.commit({"src/norms.py": "x = 1\n"})
+    made = build(norms, sha, recipe("echo 'y = 2' > src/built.py", import_paths=("src",)), {"adapter.py": "z = 3\n"})
+
+    adapters, source = made.import_paths
+    assert (adapters / "adapter.py").read_text() == "z = 3\n"
+    assert (source / "norms.py").read_text() == "x = 1\n"
+    assert (source / "built.py").read_text() == "y = 2\n"
+    assert made.python == Path(sys.executable)
+    assert adapters.parent in made.read_only
+
+
+def test_commands_run_with_the_stacks_python_where_the_tree_will_stay(norms):
+    sha = norms.commit({"norms.py": ""})
+    made = build(norms, sha, recipe("python -c 'import sys, os; print(sys.prefix, os.getcwd())' > where"))
+    tree = made.import_paths[1]
+    prefix, place = (tree / "where").read_text().split()
+    assert prefix == sys.prefix
+    assert place == str(tree) or not SANDBOXED
+
+
+def test_the_same_is_not_built_again_and_anything_else_is(norms):
+    first = norms.commit({"norms.py": "1"})
+    other = norms.commit({"norms.py": "2"})
+    again = norms.commit({"norms.py": "1"})
+    wanted = recipe("date +%N > built")
+
+    one = build(norms, first, wanted)
+    stamp = (one.import_paths[1] / "built").read_text()
+    assert build(norms, again, wanted) == one, "a revert has the tree that was built already"
+    assert (one.import_paths[1] / "built").read_text() == stamp
+    keys = {
+        build(norms, other, wanted).key,
+        build(norms, first, recipe("true")).key,
+        build(norms, first, wanted, {"a.py": ""}).key,
+        one.key,
+    }
+    assert len(keys) == 4
+
+
+def test_an_environment_is_read_only_and_appears_as_a_whole(norms):
+    sha = norms.commit({"folder/norms.py": "1"})
+    made = build(norms, sha, recipe())
+    file = made.import_paths[1] / "folder" / "norms.py"
+    for path in (file, file.parent, file.parent.parent):
+        assert not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
+    with pytest.raises(BuildFailed):
+        build(norms, sha, recipe("echo half > done; false"))
+    left = [path for path in (settings().state / "environments").iterdir() if path.name != made.key]
+    assert left == []
+
+
+def test_a_build_that_fails_shows_the_last_lines_of_its_log(norms):
+    sha = norms.commit({"norms.py": "def broken(:\n"})
+    with pytest.raises(BuildFailed) as failed:
+        build(norms, sha, recipe("seq 1 100", "python -m py_compile norms.py", "echo never"))
+    assert str(failed.value) == "The build failed at `python -m py_compile norms.py`: it exited with 1."
+    lines = failed.value.log.splitlines()
+    assert len(lines) == environments.LOG_LINES
+    assert any("SyntaxError" in line for line in lines)
+    assert "never" not in failed.value.log
+
+
+def test_a_build_that_fails_tells_what_was_left_out_of_the_tree(norms):
+    norms.link("data", "/etc/passwd")
+    sha = norms.commit({"weights": "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"})
+    with pytest.raises(BuildFailed) as failed:
+        build(norms, sha, recipe("cat data"))
+    assert "link data -> /etc/passwd leads out of the tree" in str(failed.value)
+    assert "1 file is only a Git LFS pointer" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("sleep 100", "took longer than 1 s"),
+        ("while :; do :; done", "took longer than 1 s"),
+        ("setsid sleep 100 & sleep 100", "took longer than 1 s"),
+        ("head -c 100M /dev/zero > a; head -c 100M /dev/zero > b", "it wrote"),
+        ("kill -SEGV $$", "SIGSEGV"),
+    ],
+)
+def test_a_build_that_misbehaves_ends_with_a_reason(norms, monkeypatch, command, reason):
+    monkeypatch.setenv("KERNELWATCH_BUILD_LIMIT_S", "1")
+    monkeypatch.setenv("KERNELWATCH_BUILD_DISK", str(20 * MIB))
+    settings.cache_clear()
+    sha = norms.commit({"norms.py": "1"})
+    began = time.monotonic()
+    with pytest.raises(BuildFailed, match=reason):
+        build(norms, sha, recipe(command))
+    assert time.monotonic() - began < 20
+    assert list((settings().state / "environments").iterdir()) == []
+
+
+def test_a_build_ends_when_its_run_is_taken_away(norms):
+    class LeaseLost(Exception): ...
+
+    def keep_going() -> None:
+        raise LeaseLost
+
+    sha = norms.commit({"norms.py": "1"})
+    with pytest.raises(LeaseLost):
+        build(norms, sha, recipe("sleep 100"), keep_going=keep_going)
+
+
+@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox")
+def test_a_build_sees_neither_the_service_nor_the_network(norms, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_WEBHOOK_SECRET", "s3cret")
+    sha = norms.commit({"norms.py": "1"})
+    made = build(norms, sha, recipe(f"env > seen; ls {settings().state} >> seen; ls /sys/class/net >> seen || true"))
+    seen = (made.import_paths[1] / "seen").read_text()
+    assert "s3cret" not in seen
+    assert "mirrors" not in seen
+    assert "eth" not in seen
+
+
+@pytest.mark.parametrize("name", ["../outside.py", "/etc/cron.d/x", "a/b.py", ".hidden", ""])
+def test_an_adapter_that_is_no_plain_file_name_is_refused(norms, name):
+    sha = norms.commit({"norms.py": "1"})
+    with pytest.raises(BadInput, match="cannot be an adapter"):
+        build(norms, sha, recipe(), {name: "1"})
+
+
+def test_the_longest_unused_environments_go_first(norms):
+    wanted = recipe("head -c 2M /dev/urandom > big; mkdir locked; touch locked/x; chmod 000 locked")
+    made = [build(norms, norms.commit({"norms.py": str(n)}), wanted) for n in range(3)]
+    for age, one in zip((5, 7, 0), made, strict=True):
+        (environments.cache_of(one.key) / "compiled").write_bytes(b"x" * MIB)
+        then = time.time() - age * 3600
+        os.utime(settings().state / "environments" / one.key / "whole", (then, then))
+        os.utime(settings().state / "caches" / one.key, (then, then))
+
+    assert environments.evict(100 * MIB) == []
+    assert environments.evict(7 * MIB) == [made[1].key]
+    assert environments.evict(0) == [made[0].key], "what was used lately stays, whatever the limit"
+    assert [path.name for path in (settings().state / "environments").iterdir()] == [made[2].key]
+    assert [path.name for path in (settings().state / "caches").iterdir()] == [made[2].key]
+
+
+def test_half_built_leftovers_of_a_dead_worker_go_as_well(norms):
+    build(norms, norms.commit({"norms.py": "1"}), recipe())
+    left = settings().state / "environments" / f"{environments._BUILDING}dead"
+    left.mkdir()
+    environments.evict(100 * MIB)
+    assert left.exists()
+    os.utime(left, (0, 0))
+    environments.evict(100 * MIB)
+    assert not left.exists()
+
+
+def test_a_stack_that_is_not_there_says_which_are_and_how_to_make_it(norms):
+    with pytest.raises(
+        NotFound, match=r"No stack torch28\. Known: host\. Make it with `kernelwatch stack create torch28`"
+    ):
+        environments.stack("torch28")
+    assert [one.name for one in environments.list_stacks()] == ["host"]
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden"])
+def test_a_stacks_name_is_plain(norms, name):
+    with pytest.raises(BadInput, match="cannot be a stack's name"):
+        environments.adopt_stack(name, Path(sys.executable), [])
+
+
+def test_what_is_no_interpreter_is_not_adopted(norms, tmp_path):
+    with pytest.raises(BadInput, match="is not there"):
+        environments.adopt_stack("other", tmp_path / "missing", [])
+    with pytest.raises(BadInput, match="is not a Python interpreter"):
+        environments.adopt_stack("other", Path("/bin/false"), [])
+
+
+def test_more_folders_of_a_stack_are_imported_from_and_change_its_key(norms, tmp_path):
+    (tmp_path / "bundle" / "quack_kernels-0.6.5.dist-info").mkdir(parents=True)
+    more = environments.adopt_stack("more", Path(sys.executable), [tmp_path / "bundle"])
+    plain = environments.stack("host")
+    assert more.import_paths == (tmp_path / "bundle",)
+    assert tmp_path / "bundle" in more.read_only
+    assert more.version == plain.version == sys.version_info[:2]
+    assert more.key != plain.key == environments.stack("host").key
+    (tmp_path / "bundle" / "liger_kernel-0.8.5.dist-info").mkdir()
+    assert environments.stack("more").key != more.key or more.key == environments.stack("more").key
+
+
+def test_an_interpreter_under_another_name_is_python_to_a_build(norms, tmp_path):
+    link = tmp_path / "bin" / "my-python3"
+    link.parent.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    link.write_text(f'#!/bin/sh\nexec {tmp_path}/venv/bin/python "$@"\n')
+    link.chmod(0o755)
+    environments.adopt_stack("host", link, [])
+    made = build(norms, norms.commit({"norms.py": "1"}), recipe("python -c 'import sys; print(sys.prefix)' > where"))
+    assert (made.import_paths[1] / "where").read_text().strip() == str(tmp_path / "venv")

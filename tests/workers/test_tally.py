@@ -1,0 +1,49 @@
+"""Launches become evidence: aligned launch by launch, and no worse state is ever forgotten."""
+
+import pytest
+
+from kernels.arena import Cell, Contender, Launch
+from kernels.words import Case, Role
+from service.models import CellState
+from workers.tally import Tally
+
+CASE = Case.parse("rmsnorm.fwd.512x512.fp32")
+
+
+def never() -> None:
+    raise AssertionError("nothing is started here")
+
+
+HEAD = Contender("head:norms", Role.HEAD, {"name": "norms"}, never)
+PARENT = Contender("parent:norms", Role.PARENT, {"name": "norms"}, never)
+
+
+def launch(**cells: Cell) -> Launch:
+    return Launch({(f"{role}:norms", CASE): cell for role, cell in cells.items()})
+
+
+def test_who_sat_out_a_launch_has_no_rounds_in_it():
+    tally = Tally([HEAD, PARENT], [CASE])
+    tally.add(
+        launch(head=Cell("measured", samples=[1.0, 2.0]), parent=Cell("measured", samples=[3.0, 4.0])), confirming=False
+    )
+    tally.add(launch(head=Cell("measured", samples=[5.0])), confirming=False)
+    tally.add(launch(head=Cell("measured", samples=[6.0]), parent=Cell("measured", samples=[7.0])), confirming=True)
+    head, parent = tally.taken()
+    assert (head.looked, head.confirmed) == (((1.0, 2.0), (5.0,)), ((6.0,),))
+    assert (parent.looked, parent.confirmed) == (((3.0, 4.0), ()), ((7.0,),))
+
+
+@pytest.mark.parametrize("worse", ["invalid", "failed"])
+def test_wrong_or_failed_in_one_launch_is_wrong_or_failed(worse):
+    tally = Tally([HEAD], [CASE])
+    tally.add(launch(head=Cell("measured", samples=[1.0])), confirming=False)
+    tally.add(launch(head=Cell(worse, "y is wrong")), confirming=False)
+    [head] = tally.taken()
+    assert (head.state, head.reason, head.median_us) == (CellState(worse), "y is wrong", None)
+
+
+def test_a_contender_that_never_took_part_has_no_entry():
+    tally = Tally([HEAD, PARENT], [CASE])
+    tally.add(launch(head=Cell("measured", samples=[1.0])), confirming=False)
+    assert [one.role for one in tally.taken()] == [Role.HEAD]
