@@ -1,0 +1,76 @@
+# The doors for people: everything else is `kernelwatch --help` (.venv/bin/kernelwatch).
+
+VENV := .venv
+PY := $(VENV)/bin/python
+KERNELWATCH := $(VENV)/bin/kernelwatch
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+export PYTHONUNBUFFERED := 1
+
+# What runs this project, in the order in which it is looked for; a name may exist without an interpreter behind it.
+PYTHONS := python3 python3.13 python3.12 python3.11 python
+FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check doctor secrets clean
+.DELETE_ON_ERROR:
+
+help:  ## Show this
+	@echo "kernelwatch: a GPU kernel performance regression service"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+run: $(VENV)/.runtime  ## Set up what is missing, then API, dashboard and worker with the demo, until Ctrl-C
+	@$(KERNELWATCH) stack list | grep -q '^host ' || { \
+	  echo "Making the base environment with torch (once; some minutes) ..." && \
+	  $(KERNELWATCH) stack create host && \
+	  { $(KERNELWATCH) doctor || true; }; }
+	@exec $(KERNELWATCH) up --demo
+
+test: check  ## Set up what the tests need, then lint, types and tests (make test ARGS="-k story" for some)
+	$(PY) -m pytest $(ARGS)
+
+check: $(VENV)/.dev  ## Lint and types
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+doctor: $(VENV)/.runtime  ## What is missing on this machine, what it costs, and the command that mends it
+	@$(KERNELWATCH) doctor
+
+# Compose hands the files over as they are, to another user: the folder keeps others out.
+secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those that are there stay
+	@mkdir -p -m 700 secrets
+	@new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }; cd secrets; \
+	  keep() { [ -e "$$1" ] || { cat > "$$1" && echo "made secrets/$$1"; }; }; \
+	  new | keep kernelwatch_database_password; \
+	  new | keep kernelwatch_webhook_secret; \
+	  printf '' | keep kernelwatch_github_token; \
+	  [ -e rabbitmq_user ] || { password=$$(new); \
+	    printf 'default_user = kernelwatch\ndefault_pass = %s\n' "$$password" | keep rabbitmq_user; \
+	    printf 'amqp://kernelwatch:%s@broker:5672//' "$$password" > kernelwatch_broker_url; }
+	@echo "A GitHub token goes into secrets/kernelwatch_github_token, the webhook's secret is beside it."
+
+clean:  ## Remove the environment (the state folder, with the database, stays)
+	rm -rf $(VENV)
+
+$(VENV)/bin/python:
+	@for python in $(PYTHONS); do \
+	  if "$$python" -c '$(FITS)' >/dev/null 2>&1; then exec "$$python" -m venv $(VENV); fi; \
+	done; \
+	echo "kernelwatch needs Python 3.11, 3.12 or 3.13 with venv; none of these is one: $(PYTHONS)." >&2; \
+	echo "On Debian or Ubuntu: sudo apt-get install python3 python3-venv" >&2; \
+	exit 1
+
+# The checkout is used as it lies (a .pth file), and `kernelwatch` starts it.
+$(VENV)/.runtime: requirements.txt | $(VENV)/bin/python
+	@echo "Installing what kernelwatch needs (once) ..."
+	@$(PIP) --require-hashes -r requirements.txt
+	@echo "$(CURDIR)" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kernelwatch.pth"
+	@printf '#!/bin/sh\nexec "%s/$(PY)" -m service.cli "$$@"\n' "$(CURDIR)" > $(KERNELWATCH)
+	@chmod +x $(KERNELWATCH)
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt service/torch_install.py $(VENV)/.runtime
+	@echo "Installing what the tests need, torch among it (once; some minutes) ..."
+	@$(PIP) --require-hashes -r requirements-dev.txt
+	@$(PY) -m service.torch_install $(PY)
+	@touch $@
