@@ -11,10 +11,8 @@ class Policy(BaseModel):
     smallest_change: float = Field(0.02, gt=0, lt=1, description="Below this nobody acts on it.")
     confidence: float = Field(0.95, gt=0.5, lt=1)
     looks: tuple[int, ...] = Field(
-        (3, 5, 8), description="Launches after which undecided cases get more, up to the last."
-    )
-    confirm_launches: int = Field(
-        3, ge=2, le=16, description="Fresh launches that must agree before anybody hears of it."
+        (3, 5, 8),
+        description="Launches after which undecided cases get more, up to the last; again for fresh ones that confirm.",
     )
     rounds: int = Field(20, ge=4, le=200)
     control_limit: float = Field(0.02, gt=0, lt=1, description="A/A beyond this makes the session's case inconclusive.")

@@ -2,8 +2,8 @@
 
 The unit of sampling is the launch (a set of fresh processes): for each launch the log of candidate over baseline is
 taken round by round, because both sides of a round saw the same machine, and the median of its rounds stands for the
-launch.  A t interval over the launches gives the verdict.  What looks like a change is only a *suspicion* until fresh
-launches, which had no part in raising it, agree.
+launch.  A t interval over the launches gives the verdict.  What looks like a change is only a *suspicion*: fresh
+launches, which had no part in raising it, decide alone whether there is one.
 
 The interface for better statistics: `judge` (all cells of a run at once, so that a method may look at the family) and
 `wanted` (which cases deserve more launches).  Nothing else in the service knows how a verdict is reached.
@@ -31,6 +31,9 @@ class Outcome(StrEnum):
     INVALID = "invalid"  # the revision computes something wrong, or not the same thing twice
     FAILED = "failed"  # it could not be measured
     NEW = "new"  # there is nothing to compare with
+
+
+CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
 
 
 @dataclass(frozen=True)
@@ -95,27 +98,32 @@ def judge(cells: Sequence[Cell], policy: Policy) -> dict[tuple[str, str], Verdic
 def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[tuple[str, str], str]:
     """The cells that deserve more launches: "look" for the undecided, "confirm" for the suspected.
 
-    Empty when everything is decided or the budget (the last of `policy.looks`, and `confirm_launches`) is spent.
+    Empty when everything is decided or the budget (the last of `policy.looks`, for each of the two) is spent.
     """
     asked: dict[tuple[str, str], str] = {}
     for cell in cells:
         if cell.trouble or cell.baseline_trouble or not cell.looked.baseline:
             continue
-        launches = len(cell.looked.effects())
-        if launches < policy.looks[0]:
+        if _undecided(cell.looked, policy):
             asked[cell.name] = "look"
-            continue
-        suspicion = suspect(cell.looked, policy)
-        if suspicion.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT):
-            if len(cell.confirmed.effects()) < policy.confirm_launches:
-                asked[cell.name] = "confirm"
-        elif suspicion.outcome is Outcome.INCONCLUSIVE and launches < policy.looks[-1]:
-            asked[cell.name] = "look"
+        elif suspect(cell.looked, policy).outcome in CHANGES and _undecided(cell.confirmed, policy):
+            asked[cell.name] = "confirm"
     return asked
 
 
+def _undecided(pairs: Pairs, policy: Policy) -> bool:
+    """Could more launches, within the budget, still settle what these leave open?"""
+    launches = len(pairs.effects())
+    if launches < policy.looks[0]:
+        return True
+    return launches < policy.looks[-1] and suspect(pairs, policy).outcome is Outcome.INCONCLUSIVE
+
+
 def launches_until_next_look(done: int, policy: Policy) -> int:
-    """How many launches the undecided get before they are looked at again; 0 when the budget is spent."""
+    """How many launches the undecided get before they are looked at again; 0 when the budget is spent.
+
+    The suspected are confirmed by the same steps.
+    """
     return next((look - done for look in policy.looks if look > done), 0)
 
 
@@ -151,21 +159,22 @@ def _judge(cell: Cell, policy: Policy) -> Verdict:
     if cell.baseline_trouble or not cell.looked.baseline:
         return Verdict(Outcome.NEW, cell.baseline_trouble or "there is no earlier revision to compare with")
     suspicion = suspect(cell.looked, policy)
+    within = "the same code as its parent" if cell.same_code else f"within {policy.smallest_change:.0%} of its parent"
     if suspicion.outcome is Outcome.STEADY:
-        within = (
-            "the same code as its parent" if cell.same_code else f"within {policy.smallest_change:.0%} of its parent"
-        )
         return Verdict(Outcome.STEADY, within, suspicion.comparison)
     if suspicion.outcome is Outcome.INCONCLUSIVE:
         return _inconclusive(suspicion.comparison, "the interval is still too wide after {launches} launches")
+    fresh = suspect(cell.confirmed, policy)
+    if fresh.outcome is Outcome.STEADY:
+        settled = f"{within}: {fresh.comparison.launches} fresh launches did not repeat what looked like a change"
+        return Verdict(Outcome.STEADY, settled, fresh.comparison)
     if (lean := control_lean(cell, policy)) is not None:
         distrusted = f"the A/A control leaned by {lean:.1%}, so this session's times are not trusted"
         return _inconclusive(suspicion.comparison, distrusted)
-    return _confirm(cell, suspicion, policy)
+    return _confirm(cell, suspicion, fresh)
 
 
-def _confirm(cell: Cell, suspicion: Suspicion, policy: Policy) -> Verdict:
-    fresh = suspect(cell.confirmed, policy)
+def _confirm(cell: Cell, suspicion: Suspicion, fresh: Suspicion) -> Verdict:
     if fresh.outcome is not suspicion.outcome:
         return _inconclusive(suspicion.comparison, "it looked like a change, and fresh launches did not confirm it")
     if cell.same_code:

@@ -55,7 +55,6 @@ story = ["{FAST}", "{WIDE}"]
 [policy]
 smallest_change = 0.05
 looks = [3, 5]
-confirm_launches = 2
 rounds = 6
 """
 

@@ -259,16 +259,17 @@ def _launches(
         ]
         return who, tuple(case for case in cases if str(case) in texts)
 
-    done, who, on = 0, contenders, cases
-    while on and (more := verdicts.launches_until_next_look(done, policy)):
-        for _ in range(more):
-            done += 1
-            launch(who, on, f"launch {done}", confirming=False)
-            on = _with_hope(tally, on)
-        who, on = asked("look")
-    for number in range(policy.confirm_launches):
-        who, on = asked("confirm")
-        launch(who, on, f"confirming launch {number + 1}", confirming=True)
+    def until_decided(kind: str, who: list[Contender], on: tuple[Case, ...]) -> None:
+        done, confirming = 0, kind == "confirm"
+        while on and (more := verdicts.launches_until_next_look(done, policy)):
+            for _ in range(more):
+                done += 1
+                launch(who, on, f"{'confirming ' * confirming}launch {done}", confirming=confirming)
+                on = _with_hope(tally, on)
+            who, on = asked(kind)
+
+    until_decided("look", contenders, cases)
+    until_decided("confirm", *asked("confirm"))
     return spent
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.policy import Policy
 from service.verdicts import Cell, Outcome, Pairs, compare, judge, launches_until_next_look, wanted
 
-POLICY = Policy(smallest_change=0.02, looks=(3, 5, 8), confirm_launches=3)
+POLICY = Policy(smallest_change=0.02, looks=(3, 5, 8))
 
 
 def pairs(
@@ -38,8 +38,8 @@ def verdict(cell: Cell, policy: Policy = POLICY) -> Outcome:
         (1.005, None, Outcome.STEADY),
         (1.050, 1.050, Outcome.REGRESSION),
         (0.900, 0.900, Outcome.IMPROVEMENT),
-        (1.050, 1.000, Outcome.INCONCLUSIVE),  # fresh launches did not agree
-        (1.050, 0.950, Outcome.INCONCLUSIVE),  # … or pointed the other way
+        (1.050, 1.000, Outcome.STEADY),  # fresh launches say that there is nothing
+        (1.050, 0.950, Outcome.INCONCLUSIVE),  # … or point the other way
         (1.050, None, Outcome.INCONCLUSIVE),  # a suspicion alone is never a regression
     ],
 )
@@ -67,6 +67,17 @@ def test_the_same_machine_code_is_never_a_regression():
     assert "suspect the machine" in only.reason
 
 
+def test_a_suspicion_that_fresh_launches_leave_open_is_inconclusive():
+    left_open = Cell("norms", "a case", pairs(1.05), pairs(1.02, launches=8, launch_noise=0.02, seed=3))
+    assert verdict(left_open) is Outcome.INCONCLUSIVE
+
+
+def test_fresh_launches_that_repeat_nothing_say_so():
+    [only] = judge([Cell("norms", "a case", pairs(1.05), pairs(1.0, seed=1))], POLICY).values()
+    assert only.reason == "within 2% of its parent: 3 fresh launches did not repeat what looked like a change"
+    assert only.comparison.launches == 3
+
+
 def test_a_leaning_control_takes_the_trust_from_the_session():
     leaning = Cell("norms", "a case", pairs(1.05), pairs(1.05, seed=1), control=pairs(1.04, seed=2))
     [only] = judge([leaning], POLICY).values()
@@ -80,10 +91,16 @@ def test_only_the_undecided_get_more_launches_and_only_the_suspected_are_confirm
         Cell("norms", "noisy", pairs(1.0, launch_noise=0.05)),
         Cell("norms", "slower", pairs(1.05)),
         Cell("norms", "told", pairs(1.05), pairs(1.05, seed=1)),
+        Cell("norms", "refuted", pairs(1.05), pairs(1.0, seed=1)),
+        Cell("norms", "half confirmed", pairs(1.05), pairs(1.05, launch_noise=0.05, seed=1)),
         Cell("norms", "wrong", pairs(1.05), trouble=(Outcome.INVALID, "y is wrong")),
         Cell("norms", "spent", pairs(1.0, launches=8, launch_noise=0.2)),
     ]
-    assert wanted(cells, POLICY) == {("norms", "noisy"): "look", ("norms", "slower"): "confirm"}
+    assert wanted(cells, POLICY) == {
+        ("norms", "noisy"): "look",
+        ("norms", "slower"): "confirm",
+        ("norms", "half confirmed"): "confirm",
+    }
 
 
 @pytest.mark.parametrize(("done", "more"), [(0, 3), (3, 2), (5, 3), (8, 0)])
