@@ -89,6 +89,7 @@ class Row:
     parent: Measured | None
     control: Measured | None
     sota: AgainstSota | None
+    known_before: bool = False  # the baseline does not compute this case either: no news, and not this revision's doing
 
     @property
     def behind(self) -> bool:
