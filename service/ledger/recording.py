@@ -9,9 +9,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from kernels.words import Role
-from service import recipes, reports, sota, verdicts
+from service import recipes, sota, verdicts
 from service.evidence import Evidence, Taken, against_sota, cells
-from service.ledger import outbox, queue, reading
+from service.ledger import queue, telling
 from service.models import (
     CellState,
     Gap,
@@ -28,7 +28,6 @@ from service.models import (
     pack,
 )
 from service.policy import Policy
-from service.telling import markdown
 from service.verdicts import Outcome, Verdict
 
 
@@ -50,7 +49,7 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     if mainline:
         _note_regressions(session, run, judged, policy)
     session.flush()
-    tell(session, run.id)
+    telling.tell(session, run.id)
     return run
 
 
@@ -58,26 +57,8 @@ def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = No
     """The revision itself cannot be measured (it does not build, say): that is an answer, and it is told."""
     run = queue.end(session, lease, RunState.FAILED, reason, log)
     session.flush()
-    tell(session, run.id)
+    telling.tell(session, run.id)
     return run
-
-
-def tell(session: Session, run_id: int) -> None:
-    """Put the run's comment and check into the outbox."""
-    run = reading.whole_run(session, run_id)
-    report = reports.report(run)
-    if run.pull is not None and _is_newest_head(session, run):
-        # One comment for all devices of the pull request.
-        payload = {"pull": run.pull, "body": markdown.comment(*reading.pull_reports(session, run))}
-        outbox.say(session, f"comment:{run.target_id}:{run.pull}", "comment", run.target, run, payload)
-    check = {**markdown.check(report), "sha": run.revision.sha}
-    outbox.say(session, f"check:{run.target_id}:{run.revision.sha}:{run.device}", "check", run.target, run, check)
-
-
-def _is_newest_head(session: Session, run: Run) -> bool:
-    """An older head that was still being measured when a newer one came must not overwrite what is said of that."""
-    same_pull = select(Run.revision_id).where(Run.target_id == run.target_id, Run.pull == run.pull)
-    return session.execute(same_pull.order_by(Run.id.desc()).limit(1)).scalar_one() == run.revision_id
 
 
 def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
