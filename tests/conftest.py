@@ -33,6 +33,7 @@ def state(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """A fresh state folder: settings read anew, SQLite migrated, nothing left open afterwards."""
     folder = tmp_path / "state"
     monkeypatch.setenv("KERNELWATCH_STATE", str(folder))
+    monkeypatch.setenv("KERNELWATCH_LOCKS", str(folder / "locks"))  # several workers of `cpu` may run at once
     monkeypatch.delenv("KERNELWATCH_DATABASE_URL", raising=False)
     _forget()
     folder.mkdir()
