@@ -1,11 +1,12 @@
 """Settings, from KERNELWATCH_* variables, `.env` and files under KERNELWATCH_SECRETS_DIR (Docker secrets)."""
 
 import os
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MIB = 1 << 20
@@ -14,6 +15,10 @@ GIB = 1 << 30
 
 def _state_home() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "kernelwatch"
+
+
+def _lock_home() -> Path:
+    return Path("/run/lock") if os.access("/run/lock", os.W_OK) else Path(tempfile.gettempdir())
 
 
 class Settings(BaseSettings):
@@ -30,6 +35,9 @@ class Settings(BaseSettings):
     public_url: str | None = Field(None, description="How people reach the dashboard; used in comments.")
 
     device: str | None = Field(None, description="Device of this machine's worker; by default it is asked.")
+    locks: Path = Field(
+        default_factory=_lock_home, description="Where workers lock their device; the same for all on a machine."
+    )
     lease_s: float = Field(60, gt=0, description="A run not renewed for this long goes back to the queue.")
     look_every_s: float = Field(2, gt=0, description="How often a worker looks at the ledger without being woken.")
     poll_every_s: float = Field(60, gt=0, description="How often a target's remote is asked for new revisions.")
@@ -59,6 +67,12 @@ class Settings(BaseSettings):
     github_app_id: str | None = None
     github_app_key: SecretStr | None = None
     write_pause_s: float = Field(1, ge=0, description="Between two writes to the forge; GitHub asks for a second.")
+
+    @field_validator("state", "locks")
+    @classmethod
+    def _from_anywhere(cls, folder: Path) -> Path:
+        """Processes with other working folders must mean the same one."""
+        return folder.expanduser().absolute()
 
     @property
     def database(self) -> str:

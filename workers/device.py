@@ -4,10 +4,14 @@ import fcntl
 import os
 import platform
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 from service.errors import Conflict
 from service.settings import settings
@@ -23,16 +27,26 @@ class DeviceHere:
     description: str
     uuid: str | None = None
     index: int = 0
-    nodes: tuple[Path, ...] = ()  # the device files that a contender on this GPU needs, and no other GPU's
+    minor: int | None = None  # the number of its device file
+
+    @property
+    def nodes(self) -> tuple[Path, ...]:
+        """The device files that a contender on this GPU needs, and no other GPU's.  Some may appear after the start."""
+        if self.minor is None:
+            return ()
+        nodes = (Path("/dev", name) for name in (*_SHARED_NODES, f"nvidia{self.minor}"))
+        return tuple(node for node in nodes if node.exists())
 
 
 def ask() -> DeviceHere:
     """The device of this process: what KERNELWATCH_DEVICE names, else the first visible GPU, else the processor."""
     wanted = settings().device
-    gpu = None if wanted == "cpu" else _gpu(_first_visible())
+    visible = _first_visible()
+    gpu = None if wanted == "cpu" or visible is None else _gpu(visible)
     if gpu is None:
         if wanted not in (None, "cpu"):
-            raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, and no NVIDIA GPU answers here (`nvidia-smi`).")
+            hidden = ": CUDA_VISIBLE_DEVICES hides them all" if visible is None else " (`nvidia-smi`)"
+            raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, and no NVIDIA GPU answers here{hidden}.")
         return DeviceHere("cpu", _processor())
     if wanted is not None and wanted != gpu.name:
         raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, and the GPU here is {gpu.description} ({gpu.name}).")
@@ -49,6 +63,7 @@ def named(product: str, capability: tuple[int, int]) -> str:
     return f"{slug[:30].strip('-')}-sm{capability[0]}{capability[1]}"
 
 
+@cache
 def _gpu(which: int | str) -> DeviceHere | None:
     import pynvml
 
@@ -62,8 +77,9 @@ def _gpu(which: int | str) -> DeviceHere | None:
         product = _text(pynvml.nvmlDeviceGetName(handle))
         capability = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
         uuid, minor = _text(pynvml.nvmlDeviceGetUUID(handle)), pynvml.nvmlDeviceGetMinorNumber(handle)
+        _make_nodes()
         return DeviceHere(
-            named(product, capability), f"{product}, {uuid}", uuid, pynvml.nvmlDeviceGetIndex(handle), _nodes(minor)
+            named(product, capability), f"{product}, {uuid}", uuid, pynvml.nvmlDeviceGetIndex(handle), minor
         )
     except pynvml.NVMLError:
         return None
@@ -72,19 +88,21 @@ def _gpu(which: int | str) -> DeviceHere | None:
             pynvml.nvmlShutdown()
 
 
-def _first_visible() -> int | str:
-    """What CUDA_VISIBLE_DEVICES begins with, as CUDA reads it; the first GPU where it says nothing."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    return first if first.startswith(("GPU-", "MIG-")) else int(first) if first.isdigit() else 0
+def _first_visible() -> int | str | None:
+    """What CUDA_VISIBLE_DEVICES begins with, as CUDA reads it: None where it is set and names no GPU."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    return first if first.startswith(("GPU-", "MIG-")) else int(first) if first.isdigit() else None
+
+
+def _make_nodes() -> None:
+    """Have /dev/nvidia-uvm made: else the first CUDA program does it, and a sandbox cannot."""
+    if tool := shutil.which("nvidia-modprobe"):
+        with suppress(OSError, subprocess.SubprocessError):
+            subprocess.run([tool, "-u", "-c=0"], capture_output=True, timeout=30, check=False)
 
 
 def _text(answer: str | bytes) -> str:
     return answer.decode() if isinstance(answer, bytes) else answer
-
-
-def _nodes(minor: int) -> tuple[Path, ...]:
-    nodes = (Path("/dev", name) for name in (*_SHARED_NODES, f"nvidia{minor}"))
-    return tuple(node for node in nodes if node.exists())
 
 
 def _processor() -> str:
@@ -98,16 +116,27 @@ def _processor() -> str:
 @contextmanager
 def exclusive(device: str) -> Iterator[None]:
     """Hold the one lock of this device on this machine.  Raises Conflict when another worker has it."""
-    folder = settings().state / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{device}-{_first_visible()}.lock").open("a+") as lock:
+    visible = None if device == "cpu" else _first_visible()
+    gpu = None if visible is None else _gpu(visible)
+    # By the GPU itself: an index and a UUID may mean the same one.
+    with _opened(settings().locks / f"kernelwatch-{(gpu and gpu.uuid) or device}.lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            lock.seek(0)
             holder = lock.read().strip() or "another process"
             raise Conflict(f"Another worker has {device} here already ({holder}); one at a time.") from None
         lock.truncate(0)
         lock.write(f"pid {os.getpid()}")
         lock.flush()
         yield
+
+
+def _opened(path: Path) -> TextIO:
+    """A lock file that every user of the machine may hold, made by the first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        os.fchmod(made, 0o666)
+        os.close(made)
+    # In a folder like /tmp the kernel refuses to open another user's file with O_CREAT, which mode "a" would ask for.
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+")
