@@ -2,6 +2,8 @@
 
 import enum
 import json
+import math
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -17,15 +19,54 @@ from sqlalchemy import (
     LargeBinary,
     String,
     Text,
+    TypeDecorator,
     UniqueConstraint,
+    text,
 )
+from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 Key = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL refuses the first, UTF-8 the others
+
+
+def storable(value: Any) -> Any:
+    """Text, or something to be JSON, as every database takes it: what a build or a commit says may hold any bytes."""
+    match value:
+        case str():
+            return _UNSTORABLE.sub("\ufffd", value)
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {storable(key) if isinstance(key, str) else key: storable(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [storable(inner) for inner in value]
+        case _:
+            return value
+
+
+class AnyText(TypeDecorator[str]):
+    """Text from anywhere."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _dialect: Dialect) -> Any:
+        return storable(value)
+
+
+class AnyJSON(TypeDecorator[Any]):
+    """JSON from anywhere; numbers that it has no word for become null."""
+
+    impl = JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _dialect: Dialect) -> Any:
+        return storable(value)
 
 
 class Base(DeclarativeBase):
-    type_annotation_map: ClassVar = {dict[str, Any]: JSON, list[str]: JSON, str: Text, float: Float(53)}
+    type_annotation_map: ClassVar = {dict[str, Any]: AnyJSON, list[str]: AnyJSON, str: AnyText, float: Float(53)}
 
 
 def _enum(kind: type[enum.StrEnum]) -> Enum:
@@ -151,6 +192,7 @@ class Push(Base):
     pull: Mapped[int | None]
     delivery_id: Mapped[int | None] = mapped_column(ForeignKey("deliveries.id"))
     created_at: Mapped[float]
+    closed_at: Mapped[float | None]  # when the pull request was closed or merged
 
 
 class Revision(Base):
@@ -174,6 +216,9 @@ class Revision(Base):
         return self.sha[:10] if len(self.sha) >= 40 else self.sha
 
 
+_UNTOLD = text("told <> state")
+
+
 class Run(Base):
     """One revision to be measured on one device.  This row is the queue."""
 
@@ -182,6 +227,7 @@ class Run(Base):
         Index("ix_runs_queue", "device", "state", "priority", "id"),
         Index("ix_runs_revision", "revision_id", "device"),
         Index("ix_runs_lease", "state", "lease_until"),
+        Index("ix_runs_untold", "id", sqlite_where=_UNTOLD, postgresql_where=_UNTOLD),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     dedupe: Mapped[str] = mapped_column(String(200), unique=True)
@@ -202,6 +248,7 @@ class Run(Base):
     max_attempts: Mapped[int] = mapped_column(default=3)
     worker: Mapped[str | None] = mapped_column(String(120))
     lease_until: Mapped[float | None]
+    not_before: Mapped[float] = mapped_column(default=0.0)  # waits in the queue until then
     created_at: Mapped[float]
     started_at: Mapped[float | None]
     finished_at: Mapped[float | None]
@@ -211,12 +258,18 @@ class Run(Base):
     sandboxed: Mapped[bool | None]
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
     telemetry: Mapped[dict[str, Any] | None]
+    told: Mapped[str] = mapped_column(String(32), default="")  # the state that people were told of last
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")
     recipe: Mapped[Recipe] = relationship(lazy="raise")
     stack: Mapped["Stack | None"] = relationship(lazy="raise")
     measurements: Mapped[list["Measurement"]] = relationship(lazy="raise", order_by="Measurement.id")
     verdicts: Mapped[list["VerdictRow"]] = relationship(lazy="raise", order_by="VerdictRow.id")
+
+    @property
+    def build_failed(self) -> bool:
+        """Is it the revision that failed?  Without a log it was the machine, which says nothing about the revision."""
+        return self.state is RunState.FAILED and self.log is not None
 
 
 class Attempt(Base):

@@ -95,7 +95,7 @@ def understand(delivery_id: int) -> str:
         outcome, done = f"kernelwatch broke on it: {type(error).__name__}: {error}", failures >= GIVEN_UP
     with transaction() as session:
         row = session.get_one(Delivery, delivery_id)
-        row.outcome, row.attempts = outcome.replace("\0", ""), failures
+        row.outcome, row.attempts = outcome, failures
         row.understood_at = clock(session) if done else None
     log.info("delivery", delivery=delivery_id, outcome=outcome, understood=done)
     return outcome

@@ -61,6 +61,7 @@ def upgrade() -> None:
         sa.Column("pull", sa.Integer()),
         sa.Column("delivery_id", KEY, sa.ForeignKey("deliveries.id")),
         sa.Column("created_at", DOUBLE, nullable=False),
+        sa.Column("closed_at", DOUBLE),
     )
     op.create_table(
         "recipes",
@@ -105,6 +106,7 @@ def upgrade() -> None:
         sa.Column("max_attempts", sa.Integer(), nullable=False),
         sa.Column("worker", sa.String(120)),
         sa.Column("lease_until", DOUBLE),
+        sa.Column("not_before", DOUBLE, nullable=False),
         sa.Column("created_at", DOUBLE, nullable=False),
         sa.Column("started_at", DOUBLE),
         sa.Column("finished_at", DOUBLE),
@@ -114,11 +116,14 @@ def upgrade() -> None:
         sa.Column("sandboxed", sa.Boolean()),
         sa.Column("stack_id", KEY, sa.ForeignKey("stacks.id")),
         sa.Column("telemetry", sa.JSON()),
+        sa.Column("told", sa.String(32), nullable=False),
         sa.UniqueConstraint("dedupe"),
     )
     op.create_index("ix_runs_lease", "runs", ["state", "lease_until"])
     op.create_index("ix_runs_queue", "runs", ["device", "state", "priority", "id"])
     op.create_index("ix_runs_revision", "runs", ["revision_id", "device"])
+    untold = sa.text("told <> state")
+    op.create_index("ix_runs_untold", "runs", ["id"], sqlite_where=untold, postgresql_where=untold)
     op.create_table(
         "attempts",
         sa.Column("run_id", KEY, sa.ForeignKey("runs.id"), nullable=False),
