@@ -104,7 +104,7 @@ class AtCase:
         bind = bench.provider.ready(case, bench.device)
         row_bytes = case.rows * case.cols * DTYPE_BYTES[case.dtype] * (2 if case.direction is Direction.BWD else 1)
         count = sets_needed(row_bytes, bench.l2_bytes)
-        # on a GPU the cold inputs must not fit; what else lies in the cache is the same for everybody
+        # on a GPU the inputs must not fit, nor do the outputs then: the clock keeps as many, of about the same size
         self.l2_resident = None if bench.l2_bytes is None else count * row_bytes <= bench.l2_bytes
         self.sets = [make(case, bench.device, seed, number) for number in range(count)]
         watched = {*range(CHECKED), *range(count)[-CHECKED:]}
@@ -120,7 +120,9 @@ class AtCase:
         self.errors = self._right_before(calls)
         self.facts["repeatable"] = self._repeatable(calls[0])
         self._inputs_untouched()
-        self.clock: Clock = CpuClock(calls) if bench.device.type == "cpu" else CudaClock(calls, bench.stream)
+        self.clock: Clock = (
+            CpuClock(calls) if bench.device.type == "cpu" else CudaClock(calls, bench.stream, case.least_bytes)
+        )
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -103,7 +103,7 @@ class Server:
         with _judged(self._bench) as verdict, self._any_core():
             self._at_case = at_case = self._bench.prepare(case, int(message["seed"]))
             verdict |= at_case.describe()
-        if verdict["state"] != MEASURED:
+        if verdict["state"] != MEASURED and not verdict.get("broken"):  # or its error would hide the reason
             self.free({})
         return {**verdict, "prepare_s": round(time.monotonic() - began, 3)}
 
@@ -144,6 +144,7 @@ class Server:
 def _judged(bench: Any) -> Iterator[dict[str, Any]]:
     """A verdict on what runs inside: measured, or what else its exception means."""
     from .bench import Wrong
+    from .clocks import NotCaptured
     from .oracle import WrongShape
     from .providers import Broken, Unsupported
 
@@ -154,6 +155,9 @@ def _judged(bench: Any) -> Iterator[dict[str, Any]]:
         verdict |= {"state": INVALID, "reason": str(wrong)[:LONGEST_REASON]}
     except Unsupported as why:
         verdict |= {"state": UNSUPPORTED, "reason": str(why)[:LONGEST_REASON]}
+    except NotCaptured as why:
+        # the allocator takes the capture to be under way still, and every later case would fail (torch 2.11)
+        verdict |= {"state": FAILED, "reason": str(why)[:LONGEST_REASON], "broken": True}
     except Broken as why:
         verdict |= {"state": FAILED, "reason": str(why)[:LONGEST_REASON], **_broken(bench)}
     except BaseException as trouble:

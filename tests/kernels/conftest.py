@@ -25,7 +25,7 @@ import torch
 
 MOODS = {name: 100 + number for number, name in enumerate(
     ["honest", "wrong", "nan", "half", "shape", "nothing", "writes", "keeps", "reuses", "sometimes", "prints", "exits",
-     "raises", "threads", "hangs", "crashes", "leaves", "closes", "slow_crash", "forgets_eps"])}
+     "raises", "threads", "hangs", "crashes", "leaves", "closes", "slow_crash", "forgets_eps", "syncs"])}
 KEPT = {}
 CALLS = {}
 
@@ -81,6 +81,8 @@ def forward(x, weight, eps):
         os._exit(7)
     if mood == "closes":
         os.closerange(0, 256)
+    if mood == "syncs":
+        x.sum().item()
     if mood == "forgets_eps":
         return definition(x, weight, 0.0)
     return definition(x, weight, eps)

@@ -9,6 +9,8 @@ import pytest
 from kernels import messages
 from kernels.arena import Pace, run_launch
 from kernels.channel import Channel
+from kernels.clocks import NotCaptured, calls_in_graph
+from kernels.serving import Server
 from kernels.words import Case, Role
 
 from .conftest import CONTENDER, OWN
@@ -135,6 +137,40 @@ def test_compiled_code_is_told_by_its_hash_also_from_a_warm_cache(open_contender
     assert graphs[0] == graphs[1] != set()  # the second one found what the first one compiled
     assert facts[0]["code"] == facts[1]["code"]
     assert facts[0] | {"kind": "generated", "kernels": 1} == facts[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "calls"),
+    [
+        ("rmsnorm.fwd.32768x4096.bf16-fp32", 2, 14),  # two milliseconds at 4 TB/s
+        ("rmsnorm.fwd.32768x1024.bf16-fp32", 3, 54),
+        ("rmsnorm.fwd.4096x1024.bf16-fp32", 23, 115),
+        ("rmsnorm.fwd.100x1024.fp32", 256, 256),
+        ("rmsnorm.fwd.16777216x65536.fp32", 2, 2),
+    ],
+)
+def test_calls_in_a_graph_depend_on_the_case_alone(text, sets, calls):
+    assert calls_in_graph(Case.parse(text).least_bytes, sets) == calls
+
+
+class UncapturableBench:
+    """What a GPU does after a capture that failed: everything else fails as well, and says something else."""
+
+    def prepare(self, case, seed):
+        raise NotCaptured("cannot be captured in a CUDA graph: AcceleratorError: CUDA error (norms.py:7)")
+
+    def free(self):
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+
+
+def test_a_failed_capture_keeps_its_reason_and_asks_for_a_fresh_process():
+    server = Server()
+    server._bench = UncapturableBench()
+
+    answer = server.answer(messages.prepare(Case.parse("rmsnorm.fwd.8x8.fp32"), 1))
+
+    assert (answer["state"], answer["broken"]) == ("failed", True)
+    assert answer["reason"] == "cannot be captured in a CUDA graph: AcceleratorError: CUDA error (norms.py:7)"
 
 
 def test_it_works_by_hand(tmp_path):

@@ -44,6 +44,29 @@ def test_a_kept_result_is_not_fast(contender, moods):
     assert "after the timing, with other numbers in its inputs: y " in cell.reason
 
 
+def test_what_can_not_be_captured_is_told_and_harms_no_other_case(contender, moods):
+    syncs, honest = (Case.parse(f"rmsnorm.fwd.{moods[mood]}x1024.bf16") for mood in ("syncs", "honest"))
+    cells = run_launch([contender("head")], [syncs, honest], PACE, device="cuda", seed=1).cells
+
+    assert cells["head", syncs].state == "failed"
+    assert "cannot be captured in a CUDA graph: " in cells["head", syncs].reason
+    assert "norms.py:" in cells["head", syncs].reason
+    assert "INTERNAL ASSERT" not in cells["head", syncs].reason
+    assert (cells["head", honest].state, cells["head", honest].reason) == ("measured", None)
+
+
+def test_equal_contenders_have_equal_code_and_everybody_as_many_calls(contender):
+    names = {"one": "triton", "two": "triton", "slow": "eager"}
+    players = [contender(label, messages.built_in(name)) for label, name in names.items()]
+    cells = run_launch(players, CASES, PACE, device="cuda", seed=1).cells
+
+    for case in CASES:
+        one, two, slow = (cells[label, case] for label in names)
+        assert one.facts["kind"] == "triton"
+        assert one.facts["code"] == two.facts["code"]
+        assert one.extra["calls"] == two.extra["calls"] >= slow.extra["calls"]
+
+
 def test_own_functions(contender, moods):
     case = Case.parse(f"rmsnorm.fwd.{moods['honest']}x1024.bf16")
     assert contender("head").provider is OWN
