@@ -1,13 +1,13 @@
 """What a session measured, arranged for deciding.  Pure values: the worker fills them, the ledger stores them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from kernels.words import Case, Role
 from service.models import CellState, Rounds
-from service.verdicts import Cell, Outcome, Pairs
+from service.verdicts import KNOWN_BEFORE, Cell, Outcome, Pairs
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,13 @@ class Evidence:
     sandboxed: bool
 
 
-def cells(taken: Iterable[Taken], baseline_note: str | None = None) -> list[Cell]:
-    """One cell for each case of each of the head's providers."""
+def cells(
+    taken: Iterable[Taken], baseline_note: str | None = None, wrong_before: Collection[tuple[str, str]] = ()
+) -> list[Cell]:
+    """One cell for each case of each of the head's providers.
+
+    `wrong_before` names those at which a revision was wrong that was passed over as baseline.
+    """
     by_contender: dict[tuple[Role, str], dict[Case, Taken]] = {}
     for one in taken:
         by_contender.setdefault((one.role, one.provider), {})[one.case] = one
@@ -62,32 +67,57 @@ def cells(taken: Iterable[Taken], baseline_note: str | None = None) -> list[Cell
             copied = next((p for r, p in by_contender if r is Role.CONTROL), None)
             original = by_contender.get((Role.PARENT if parents else Role.HEAD, copied or provider), {})
             found += [
-                _cell(head, parents.get(case), _aa(original.get(case), control.get(case)), baseline_note)
+                _cell(head, parents.get(case), _aa(original.get(case), control.get(case)), baseline_note, wrong_before)
                 for case, head in heads.items()
-                if head.state is not CellState.UNSUPPORTED
+                if head.state is not CellState.UNSUPPORTED or _measured(parents.get(case))
             ]
     return found
 
 
-def _cell(head: Taken, parent: Taken | None, control: Pairs, baseline_note: str | None) -> Cell:
-    trouble = baseline_trouble = None
-    if head.state in (CellState.INVALID, CellState.FAILED):
-        trouble = (Outcome(head.state.value), head.reason or head.state.value)
+def _measured(one: Taken | None) -> bool:
+    return one is not None and one.state is CellState.MEASURED
+
+
+def _cell(
+    head: Taken,
+    parent: Taken | None,
+    control: Pairs,
+    baseline_note: str | None,
+    wrong_before: Collection[tuple[str, str]],
+) -> Cell:
+    baseline_trouble = None
     if parent is None:
         baseline_trouble = baseline_note or "there is no earlier revision to compare with"
     elif parent.state is not CellState.MEASURED:
         baseline_trouble = f"the baseline is {parent.state} here: {parent.reason or 'no reason given'}"
-    pairable = parent is not None and parent.state is CellState.MEASURED
+    beside = parent if _measured(parent) else None
     return Cell(
         head.provider,
         str(head.case),
-        looked=Pairs(head.looked, parent.looked if parent and pairable else ()),
-        confirmed=Pairs(head.confirmed, parent.confirmed if parent and pairable else ()),
+        looked=Pairs(head.looked, beside.looked if beside else ()),
+        confirmed=Pairs(head.confirmed, beside.confirmed if beside else ()),
         control=control,
-        trouble=trouble,
+        trouble=_trouble(head, parent, wrong_before),
         baseline_trouble=baseline_trouble,
         same_code=parent is not None and same_code(head.facts, parent.facts),
     )
+
+
+def _trouble(
+    head: Taken, parent: Taken | None, wrong_before: Collection[tuple[str, str]]
+) -> tuple[Outcome, str] | None:
+    """Why the head has no times here, and whether that is new with it."""
+    if head.state is CellState.MEASURED:
+        return None
+    reason = head.reason or head.state.value
+    if head.state is CellState.UNSUPPORTED:
+        return Outcome.FAILED, f"its baseline does this case, and it does not: {reason}"
+    same_trouble = parent is not None and parent.state is head.state
+    if same_trouble or (head.state is CellState.INVALID and (head.provider, str(head.case)) in wrong_before):
+        reason = KNOWN_BEFORE + reason
+    elif reason.startswith(KNOWN_BEFORE):  # it comes from the revision's own process, which would excuse itself
+        reason = f"it says: {reason}"
+    return Outcome(head.state.value), reason
 
 
 def _aa(original: Taken | None, copy: Taken | None) -> Pairs:
@@ -95,7 +125,7 @@ def _aa(original: Taken | None, copy: Taken | None) -> Pairs:
 
 
 def same_code(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Do the facts prove that both ran the same machine code?
+    """Do the facts prove that both ran the same machine code, launched alike?
 
     Only hashes of compiled kernels prove it: the same sequence of operators can still be called from slower Python.
     """

@@ -34,6 +34,9 @@ class Outcome(StrEnum):
 
 
 CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
+# How two kinds of reasons begin, by which a reader of stored verdicts knows them again.
+KNOWN_BEFORE = "already so before this revision: "
+SESSION_ENDED = "the session ended before "
 
 
 @dataclass(frozen=True)
@@ -159,38 +162,55 @@ def _judge(cell: Cell, policy: Policy) -> Verdict:
     if cell.baseline_trouble or not cell.looked.baseline:
         return Verdict(Outcome.NEW, cell.baseline_trouble or "there is no earlier revision to compare with")
     suspicion = suspect(cell.looked, policy)
-    within = "the same code as its parent" if cell.same_code else f"within {policy.smallest_change:.0%} of its parent"
+    within = f"within {in_percent(policy.smallest_change)} of its baseline"
+    if cell.same_code:
+        within = "the same compiled kernels as its baseline, launched alike"
     if suspicion.outcome is Outcome.STEADY:
         return Verdict(Outcome.STEADY, within, suspicion.comparison)
     if suspicion.outcome is Outcome.INCONCLUSIVE:
-        return _inconclusive(suspicion.comparison, "the interval is still too wide after {launches} launches")
+        if _undecided(cell.looked, policy):
+            return _inconclusive(suspicion, f"{SESSION_ENDED}more launches could settle it")
+        return _inconclusive(
+            suspicion, f"the interval is still too wide after {suspicion.comparison.launches} launches"
+        )
     fresh = suspect(cell.confirmed, policy)
     if fresh.outcome is Outcome.STEADY:
         settled = f"{within}: {fresh.comparison.launches} fresh launches did not repeat what looked like a change"
         return Verdict(Outcome.STEADY, settled, fresh.comparison)
     if (lean := control_lean(cell, policy)) is not None:
         distrusted = f"the A/A control leaned by {lean:.1%}, so this session's times are not trusted"
-        return _inconclusive(suspicion.comparison, distrusted)
-    return _confirm(cell, suspicion, fresh)
+        return _inconclusive(suspicion, distrusted)
+    return _confirm(cell, suspicion, fresh, policy)
 
 
-def _confirm(cell: Cell, suspicion: Suspicion, fresh: Suspicion) -> Verdict:
+def _confirm(cell: Cell, suspicion: Suspicion, fresh: Suspicion, policy: Policy) -> Verdict:
+    if fresh.outcome is Outcome.INCONCLUSIVE and _undecided(cell.confirmed, policy):
+        return _inconclusive(suspicion, f"it looked like a change, and {SESSION_ENDED}fresh launches could settle it")
     if fresh.outcome is not suspicion.outcome:
-        return _inconclusive(suspicion.comparison, "it looked like a change, and fresh launches did not confirm it")
+        return _inconclusive(suspicion, "it looked like a change, and fresh launches did not confirm it")
     if cell.same_code:
-        reason = "it compiled to the same code as its parent, so the change is not in the code: suspect the machine"
-        return _inconclusive(fresh.comparison, reason)
+        reason = (
+            "it ran the same compiled kernels as its baseline, launched alike, so the change is not in the code: "
+            "suspect the machine"
+        )
+        return _inconclusive(fresh, reason)
     word = "slower" if suspicion.outcome is Outcome.REGRESSION else "faster"
     # The fresh launches alone give the size: those that raised the suspicion were chosen for being large.
     ratio, launches = fresh.comparison.ratio, fresh.comparison.launches
     size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times as slow as"
-    reason = f"{size} its parent, confirmed by {launches} fresh launches"
+    reason = f"{size} its baseline, confirmed by {launches} fresh launches"
+    if not cell.control.effects():
+        reason += ", without an A/A control at this case"
     return Verdict(suspicion.outcome, reason, fresh.comparison, confirmed=True)
 
 
-def _inconclusive(comparison: Comparison, reason: str) -> Verdict:
-    measured = comparison if comparison.launches else None
-    return Verdict(Outcome.INCONCLUSIVE, reason.format(launches=comparison.launches), measured)
+def _inconclusive(seen: Suspicion, reason: str) -> Verdict:
+    return Verdict(Outcome.INCONCLUSIVE, reason, seen.comparison if seen.comparison.launches else None)
+
+
+def in_percent(share: float) -> str:
+    """`2%`, `0.5%`, `12.3%`: three digits, so that a small limit is not rounded to nothing."""
+    return f"{share:.0%}" if abs(share) >= 1 else f"{share * 100:.3g}%"
 
 
 def control_lean(cell: Cell, policy: Policy) -> float | None:

@@ -1,5 +1,7 @@
 """From what was taken to what is judged."""
 
+import pytest
+
 from kernels.words import Case, Role
 from service.evidence import Taken, against_sota, cells, same_code
 from service.models import CellState
@@ -32,13 +34,40 @@ def test_each_case_of_each_of_the_heads_providers_is_one_cell():
     )
 
 
-def test_what_the_head_does_not_support_is_no_cell():
-    assert cells([took(Role.HEAD, state=CellState.UNSUPPORTED), took(Role.PARENT)]) == []
+def test_what_neither_side_supports_is_no_cell():
+    head = took(Role.HEAD, state=CellState.UNSUPPORTED)
+    assert cells([head]) == []
+    assert cells([head, took(Role.PARENT, state=CellState.UNSUPPORTED)]) == []
+
+
+def test_a_case_that_the_head_no_longer_supports_has_failed():
+    gone = took(Role.HEAD, state=CellState.UNSUPPORTED, reason="rows wider than 2048")
+    [cell] = cells([gone, took(Role.PARENT)])
+    assert cell.trouble == (Outcome.FAILED, "its baseline does this case, and it does not: rows wider than 2048")
 
 
 def test_a_wrong_head_is_invalid_even_beside_a_good_parent():
     [cell] = cells([took(Role.HEAD, state=CellState.INVALID, reason="y is wrong"), took(Role.PARENT)])
     assert cell.trouble == (Outcome.INVALID, "y is wrong")
+
+
+@pytest.mark.parametrize("state", [CellState.INVALID, CellState.FAILED])
+def test_what_was_broken_before_is_said_to_be(state):
+    head, parent = took(Role.HEAD, state=state, reason="y is wrong"), took(Role.PARENT, state=state)
+    [cell] = cells([head, parent])
+    assert cell.trouble == (Outcome(state.value), "already so before this revision: y is wrong")
+
+
+def test_a_wrong_result_of_a_baseline_that_was_passed_over_is_no_news_either():
+    head, parent = took(Role.HEAD, state=CellState.INVALID, reason="y is wrong"), took(Role.PARENT)
+    [cell] = cells([head, parent], wrong_before={("norms", str(FIRST))})
+    assert cell.trouble == (Outcome.INVALID, "already so before this revision: y is wrong")
+
+
+def test_a_revision_cannot_excuse_itself():
+    said = "already so before this revision: y is wrong"
+    [cell] = cells([took(Role.HEAD, state=CellState.INVALID, reason=said), took(Role.PARENT)])
+    assert cell.trouble == (Outcome.INVALID, f"it says: {said}")
 
 
 def test_a_wrong_parent_is_no_baseline():

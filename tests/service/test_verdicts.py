@@ -1,6 +1,7 @@
 """Deciding: the table of what samples give which verdict, and the laws that hold for all of them."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -64,6 +65,7 @@ def test_without_a_baseline_a_case_is_new():
 def test_the_same_machine_code_is_never_a_regression():
     [only] = judge([Cell("norms", "a case", pairs(1.05), pairs(1.05, seed=1), same_code=True)], POLICY).values()
     assert only.outcome is Outcome.INCONCLUSIVE
+    assert only.reason.startswith("it ran the same compiled kernels as its baseline, launched alike")
     assert "suspect the machine" in only.reason
 
 
@@ -74,8 +76,54 @@ def test_a_suspicion_that_fresh_launches_leave_open_is_inconclusive():
 
 def test_fresh_launches_that_repeat_nothing_say_so():
     [only] = judge([Cell("norms", "a case", pairs(1.05), pairs(1.0, seed=1))], POLICY).values()
-    assert only.reason == "within 2% of its parent: 3 fresh launches did not repeat what looked like a change"
+    assert only.reason == "within 2% of its baseline: 3 fresh launches did not repeat what looked like a change"
     assert only.comparison.launches == 3
+
+
+@pytest.mark.parametrize(
+    ("looked", "confirmed", "said"),
+    [
+        (Pairs(), Pairs(), "the session ended before more launches could settle it"),
+        (pairs(1.0, launch_noise=0.05), Pairs(), "the session ended before more launches could settle it"),
+        (pairs(1.0, 8, launch_noise=0.05), Pairs(), "the interval is still too wide after 8 launches"),
+        (
+            pairs(1.5),
+            Pairs(),
+            "it looked like a change, and the session ended before fresh launches could settle it",
+        ),
+        (
+            pairs(1.5),
+            pairs(1.5, 1),
+            "it looked like a change, and the session ended before fresh launches could settle it",
+        ),
+        (pairs(1.05), pairs(0.95), "it looked like a change, and fresh launches did not confirm it"),
+        (
+            pairs(1.05),
+            pairs(1.02, 8, launch_noise=0.02, seed=3),
+            "it looked like a change, and fresh launches did not confirm it",
+        ),
+    ],
+)
+def test_the_undecided_say_what_they_lack(looked, confirmed, said):
+    measured = Pairs(looked.candidate, looked.baseline or ((),))
+    [only] = judge([Cell("norms", "a case", measured, confirmed)], POLICY).values()
+    assert (only.outcome, only.reason) == (Outcome.INCONCLUSIVE, said)
+
+
+@pytest.mark.parametrize(("smallest", "said"), [(0.02, "within 2%"), (0.005, "within 0.5%"), (0.15, "within 15%")])
+def test_a_small_limit_is_not_rounded_to_nothing(smallest, said):
+    [only] = judge(
+        [Cell("norms", "a case", pairs(1.0, launch_noise=0.0001))], Policy(smallest_change=smallest)
+    ).values()
+    assert only.reason == f"{said} of its baseline"
+
+
+def test_a_change_says_when_nothing_controlled_it():
+    slower = Cell("norms", "a case", pairs(1.05), pairs(1.05, seed=1), control=pairs(1.0, seed=2))
+    alone = replace(slower, control=Pairs())
+    controlled, uncontrolled = (judge([cell], POLICY)[cell.name].reason for cell in (slower, alone))
+    assert controlled.endswith("slower than its baseline, confirmed by 3 fresh launches")
+    assert uncontrolled == f"{controlled}, without an A/A control at this case"
 
 
 def test_a_leaning_control_takes_the_trust_from_the_session():
