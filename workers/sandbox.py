@@ -22,16 +22,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from service.errors import Refused
 from service.settings import MIB, settings
 from workers import groups, syscalls
+from workers.folders import remove
 from workers.watch import LOOK_EVERY_S, Limits, Tail, Watch, pump
+
+log = structlog.get_logger()
 
 __all__ = ["Box", "Finished", "Limits", "kill", "run", "self_test", "start"]
 
 _MEMORY, _MOST_MEMORY = ("/tmp", "/dev/shm"), 1024 * MIB  # noqa: S108  # fresh ones, inside
 _UID = 1000  # inside; nothing in there needs to be, or to believe that it is, root
 _ASK_AGAIN_S = 60
+_OLDEST = "version 0.7"  # the first that knows --size
 LOOK_CALMLY_S = 0.5  # at a contender, whose times a busy watch would disturb
 # What programs need of /etc.  Not all of it: as root the sandbox's user owns /etc/shadow outside.
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf")
@@ -132,8 +138,13 @@ def _tested() -> str | None:
             command, env=_bare(), pass_fds=fds, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20
         )
     if done.stdout.strip() == "works":
+        if not syscalls.filtered():
+            mend = "`apt install libseccomp2` (or `dnf install libseccomp`) and a new start mend it"
+            log.warning("the sandbox works, but filters no system calls: libseccomp is missing", mend=mend)
         return None
     said = " ".join(done.stderr.split())[-300:] or f"it exited with {done.returncode}"
+    if "Unknown option" in said:
+        return f"bubblewrap is too old here, {_OLDEST} or later is needed: {said}"
     return f"bubblewrap cannot work here, most likely because user namespaces are refused: {said}"
 
 
@@ -168,7 +179,7 @@ def _open(
     else:
         cookie = f"KERNELWATCH_BOX={uuid.uuid4().hex}"
         temporary = tempfile.mkdtemp(prefix="kernelwatch-")
-        leaves.callback(shutil.rmtree, temporary, ignore_errors=True)
+        leaves.callback(remove, Path(temporary))
         name, _, value = cookie.partition("=")
         environment = {"PATH": "/usr/bin:/bin", "HOME": temporary, "TMPDIR": temporary, **box.environment, name: value}
         command = [*_dying_with_us(), *_limited(box.limits, group), *argv]

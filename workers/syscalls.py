@@ -20,7 +20,7 @@ _AF_NETLINK = 16  # families above it (packet, vsock, alg, …) reach past the n
 
 @cache
 def _program() -> bytes | None:
-    """The compiled filter, once a process; None where libseccomp is missing, which leaves only the namespaces."""
+    """The compiled filter, once a process; None where libseccomp is missing."""
     try:
         import pyseccomp as seccomp
     except (ImportError, RuntimeError, OSError):
@@ -42,6 +42,11 @@ def _program() -> bytes | None:
         rules.export_bpf(file)
         file.seek(0)
         return file.read()
+
+
+def filtered() -> bool:
+    """Is there a filter?  Not without libseccomp, and then only the namespaces hold."""
+    return _program() is not None
 
 
 def filter_fd() -> int | None:

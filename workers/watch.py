@@ -43,7 +43,8 @@ class Tail:
         self._lock = threading.Lock()
 
     def add(self, data: bytes) -> None:
-        with self._lock:
+        # A full disk costs the file its lines, and nothing else: the end is kept in memory as well.
+        with self._lock, suppress(OSError):
             self._kept += data
             if len(self._kept) <= 2 * self._limit:
                 if self._out:
@@ -123,13 +124,17 @@ class Watch(threading.Thread):
         self._look_at_disk = 0.0
 
     def run(self) -> None:
-        while self._process.poll() is None and not self._done.wait(self._every_s):
-            if reason := self.broken():
-                self.reason = reason
-                self._log.say(f"ended: {reason}")  # before the end, for whoever reads the log as soon as that comes
-                break
-        self.end()
-        self._leaves.close()
+        # Whatever fails in here ends the process: it must not go on without a watch.
+        with self._leaves:
+            try:
+                while self._process.poll() is None and not self._done.wait(self._every_s):
+                    if reason := self.broken():
+                        self.reason = reason
+                        # Before the end, for whoever reads the log as soon as that comes.
+                        self._log.say(f"ended: {reason}")
+                        break
+            finally:
+                self.end()
 
     def over(self) -> None:
         """End everything now, and return when it is gone."""

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from service.settings import settings
-from workers import sandbox
+from workers import sandbox, syscalls
+from workers.folders import make_read_only, remove
 from workers.sandbox import Box, Limits
 
 HERE = Path(__file__).parent
@@ -256,6 +257,29 @@ def test_a_started_program_that_breaks_a_limit_says_so_in_its_log(folder, tmp_pa
         pipe.close()
 
 
+@both
+def test_a_full_disk_under_its_log_does_not_save_a_program_that_breaks_a_limit(folder, sandboxed):
+    talker = ["sh", "-c", "while :; do echo talking >&2; sleep 0.1; done"]
+    process = sandbox.start(talker, box(folder, sandboxed=sandboxed, wall_s=1), Path("/dev/full"))
+    assert process.wait(timeout=10) != 0
+    watch = sandbox._watches[process]
+    watch.join(timeout=10)
+    assert watch.reason == "it took longer than 1 s"
+    for pipe in (process.stdin, process.stdout):
+        assert pipe
+        pipe.close()
+
+
+@both
+def test_folders_nested_too_deep_for_recursion_are_no_trouble(folder, sandboxed):
+    deep = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')\n"
+    done = sandbox.run([*script(folder, deep)], box(folder, sandboxed=sandboxed, disk=64 * MIB))
+    assert (done.returncode, done.reason) == (0, None)
+    make_read_only(folder)
+    remove(folder)
+    assert not folder.exists()
+
+
 @works
 def test_a_program_outlives_the_thread_that_started_it_but_not_the_process(folder, tmp_path):
     started = []
@@ -290,6 +314,21 @@ def test_a_program_outlives_the_thread_that_started_it_but_not_the_process(folde
 def test_where_bubblewrap_is_missing_it_says_what_mends_it(monkeypatch, folder):
     monkeypatch.setenv("PATH", "/nonexistent")
     assert "apt install bubblewrap" in (sandbox._tested() or "")
+
+
+def test_where_bubblewrap_is_too_old_it_says_which_is_needed(monkeypatch, tmp_path):
+    old = tmp_path / "bwrap"
+    old.write_text("#!/bin/sh\necho 'bwrap: Unknown option --size' >&2\nexit 1\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert "too old here, version 0.7 or later is needed" in (sandbox._tested() or "")
+
+
+@works
+def test_where_there_is_no_filter_of_system_calls_it_works_and_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(syscalls, "_program", lambda: None)  # as without libseccomp
+    assert sandbox._tested() is None
+    assert "apt install libseccomp2" in capsys.readouterr().out
 
 
 @works
