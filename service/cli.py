@@ -1,9 +1,10 @@
 """The console command: the front door for operators, CI scripts and people at a terminal.
 
 Exit codes: 0 fine, 1 a regression, 2 trouble with the infrastructure or the command line, 125 the revision cannot be
-measured.
+measured.  Of several devices the regression counts first, then what cannot be measured.
 """
 
+import json
 import sys
 import time
 from enum import StrEnum
@@ -18,13 +19,14 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
 from service import doctor as doctor_room
-from service import migrate, wakeups
+from service import migrate, torch_install, wakeups
 from service.database import reading, transaction
 from service.errors import BadInput, ServiceError
 from service.ledger import intake, queue, targets
 from service.ledger import reading as facts_of
 from service.log import set_up_logging
 from service.models import OPEN_STATES, Run, RunState, TargetKind
+from service.reports import Report, printable
 from service.reports import report as report_of
 from service.settings import settings
 from service.telling import as_json, markdown, terminal
@@ -38,6 +40,7 @@ app.add_typer(target_app, name="target")
 app.add_typer(stack_app, name="stack")
 app.add_typer(db_app, name="db")
 out = Console(highlight=False)
+err = Console(highlight=False, stderr=True)
 
 
 class Format(StrEnum):
@@ -60,10 +63,14 @@ def main() -> None:
 
 
 def _complain(message: str) -> NoReturn:
-    Console(stderr=True, highlight=False).print(
-        Text("kernelwatch: ", style="red"), message, soft_wrap=True, markup=False
-    )
+    err.print(Text("kernelwatch: ", style="red"), message, soft_wrap=True, markup=False)
     sys.exit(2)
+
+
+def _line(*parts: str | tuple[str, str]) -> None:
+    """One line with words from elsewhere, which can neither colour nor break it; a part may have a style."""
+    plain = (printable(part) if isinstance(part, str) else (printable(part[0]), part[1]) for part in parts)
+    out.print(Text.assemble(*plain), soft_wrap=True)
 
 
 @app.command()
@@ -71,12 +78,19 @@ def up(demo: Annotated[bool, typer.Option(help="Register the demo target and mea
     """Everything on one machine: API and dashboard, worker and control, supervised, until Ctrl-C."""
     from service import supervisor
 
-    migrate.upgrade()
-    if demo:
-        _register_demo()
+    def prepare() -> None:
+        migrate.upgrade()
+        if demo:
+            _register_demo()
+
     this = [sys.executable, "-m", "service.cli"]
     commands = {name: [*this, name] for name in ("api", "control", "worker")}
-    sys.exit(supervisor.supervise(commands, settings().state))
+    if demo:
+        from workers import device
+
+        if device.ask().name != "cpu":  # the demo wants the processor, which the GPU's worker leaves alone
+            commands["worker-cpu"] = ["env", "KERNELWATCH_DEVICE=cpu", *this, "worker"]
+    sys.exit(supervisor.supervise(commands, settings().state, prepare))
 
 
 @app.command()
@@ -139,10 +153,15 @@ def db_upgrade() -> None:
 
 @stack_app.command("create")
 def stack_create(name: str, requirements: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-    """Make a base environment with torch (and more requirements, if named) of its own."""
+    """Make a base environment: torch, with Quack where there is an NVIDIA driver; or torch and what you name."""
     from workers import environments
 
     made = environments.create_stack(name, requirements or [])
+    if not requirements and torch_install.has_driver():
+        try:
+            torch_install.install(made.python, [torch_install.QUACK])
+        except RuntimeError as failure:
+            err.print(f"Nothing will be compared with Quack: {failure}", markup=False, soft_wrap=True)
     out.print(f"Stack [bold]{made.name}[/bold] is ready at {made.python}.")
 
 
@@ -165,7 +184,7 @@ def stack_list() -> None:
     from workers import environments
 
     for one in environments.list_stacks():
-        out.print(f"[bold]{one.name}[/bold]  {one.python}  {' '.join(map(str, one.paths))}")
+        print(one.name, one.python, *one.paths, sep="  ")  # noqa: T201  (for pipes, as the Makefile's)
 
 
 @target_app.command("add")
@@ -174,7 +193,12 @@ def target_add(
     location: Annotated[
         str, typer.Argument(help="https URL or folder of a repository; index URL or folder of wheels.")
     ],
-    recipe: Annotated[Path, typer.Option(help="The recipe, a TOML file; its adapters lie beside it.")],
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            help="The recipe, a TOML file; its adapters lie beside it.  Without one, kernelwatch.toml of the mainline."
+        ),
+    ] = None,
     package: Annotated[
         str | None, typer.Option(help="Watch the releases of this distribution instead of commits.")
     ] = None,
@@ -186,11 +210,12 @@ def target_add(
     backfill: Annotated[int, typer.Option(help="How many revisions of the mainline to measure now.", min=0)] = 1,
 ) -> None:
     """Watch a repository or a package."""
-    text, adapters = _read_recipe(recipe)
+    text, adapters = _read_recipe(recipe) if recipe else (None, {})
     with transaction() as session:
         target = targets.register(
             session,
             name,
+            recipe_from_branch=recipe is None,
             location=location,
             kind=TargetKind.PACKAGE if package else TargetKind.GIT,
             package=package,
@@ -221,10 +246,7 @@ def target_list() -> None:
     """The watched targets."""
     with reading() as session:
         for one in targets.all_targets(session):
-            out.print(
-                f"[bold]{one.name}[/bold]  {one.kind}  {one.location}"
-                + (f"  [red]{one.poll_error}[/red]" if one.poll_error else "")
-            )
+            _line((one.name, "bold"), f"  {one.kind}  {one.location}", (f"  {one.poll_error or ''}", "red"))
 
 
 @target_app.command("allow-unsandboxed")
@@ -250,7 +272,9 @@ def run(
 ) -> None:
     """Measure one revision."""
     ids = intake.run_revision(target, revision, device=device, suite=suite, again=again)
-    out.print(f"Queued: {', '.join(f'run {one}' for one in ids)}  ({settings().address}/runs/{ids[0]})")
+    said = out if form is Format.TABLE else err  # a document must stand alone
+    queued = ", ".join(f"run {one}" for one in ids)
+    said.print(f"Queued: {queued}  ({settings().address}/runs/{ids[0]})", soft_wrap=True)
     if wait:
         sys.exit(_wait(ids, form))
 
@@ -264,35 +288,45 @@ def _wait(ids: list[int], form: Format) -> int:
             if last.get(one.id) != (now := one.stage or one.state.value):
                 last[one.id] = now
                 if form is Format.TABLE:
-                    out.print(f"run {one.id}: {now}")
+                    _line(f"run {one.id}: {now}")
         if not any(one.state in OPEN_STATES and one.state is not RunState.HELD for one in runs):
-            return max(_show(one, form) for one in ids)
+            reports = [_report(one) for one in ids]
+            if form is Format.JSON:
+                print(json.dumps([as_json.facts(one) for one in reports], indent=2))  # noqa: T201
+            elif form is Format.MD:
+                print(markdown.comment(*reports))  # noqa: T201
+            else:
+                out.print(*(terminal.table(one) for one in reports), sep="\n")
+            return next(code for code in (1, 125, 2, 0) if code in map(_code, reports))
         time.sleep(1)
 
 
 @app.command("report")
 def report_command(run_id: int, form: Annotated[Format, typer.Option("--format")] = Format.TABLE) -> None:
     """What a run found; exits 1 on a confirmed regression, 125 when it could not be measured."""
-    sys.exit(_show(run_id, form))
-
-
-def _show(run_id: int, form: Format) -> int:
-    with reading() as session:
-        whole = facts_of.whole_run(session, run_id)
-        report = report_of(whole)
-        outcomes = {row.outcome for row in whole.verdicts if row.against == "parent"}
-        state = whole.state
+    report = _report(run_id)
     if form is Format.JSON:
         print(as_json.document(report))  # noqa: T201  (for pipes: no wrapping, no colours)
     elif form is Format.MD:
         print(markdown.comment(report))  # noqa: T201
     else:
         out.print(terminal.table(report))
-    if Outcome.REGRESSION.value in outcomes:
+    sys.exit(_code(report))
+
+
+def _report(run_id: int) -> Report:
+    with reading() as session:
+        return report_of(facts_of.whole_run(session, run_id))
+
+
+def _code(report: Report) -> int:
+    """The exit code of one run."""
+    outcomes = {row.outcome for row in report.rows if not row.known_before}
+    if Outcome.REGRESSION in outcomes:
         return 1
-    if state is RunState.FAILED or outcomes & {Outcome.INVALID.value, Outcome.FAILED.value}:
+    if report.build_failed or outcomes & {Outcome.INVALID, Outcome.FAILED}:
         return 125
-    return 0 if state in (RunState.DONE, RunState.SKIPPED) else 2
+    return 0 if report.state in (RunState.DONE, RunState.SKIPPED) else 2
 
 
 @app.command()
@@ -328,14 +362,13 @@ def status() -> None:
     table = Table("run", "target", "revision", "device", "state", "stage")
     with reading() as session:
         for one in facts_of.queue(session):
-            table.add_row(
-                str(one.id), one.target.name, one.revision.short, one.device, one.state.value, one.stage or ""
-            )
+            cells = (str(one.id), one.target.name, one.revision.short, one.device, one.state.value, one.stage or "")
+            table.add_row(*(Text(printable(cell)) for cell in cells))
         workers = facts_of.workers(session)
         now = queue.clock(session)
     out.print(table)
     for each in workers:
-        out.print(f"worker [bold]{each.name}[/bold] ({each.description}) was seen {now - each.seen_at:.0f} s ago")
+        _line("worker ", (each.name, "bold"), f" ({each.description}) was seen {now - each.seen_at:.0f} s ago")
 
 
 def _register_demo() -> None:

@@ -30,8 +30,8 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def supervise(commands: Mapping[str, list[str]], state: Path) -> int:
-    """Run `commands` (name to argument list) until SIGINT or SIGTERM.  Returns the exit code.
+def supervise(commands: Mapping[str, list[str]], state: Path, prepare: Callable[[], None] = lambda: None) -> int:
+    """Run `commands` (name to argument list) until SIGINT or SIGTERM, first of all `prepare`.  Returns the exit code.
 
     One supervisor to a state folder: a second one says where the first answers, changes nothing and returns 0.
     """
@@ -48,6 +48,7 @@ def supervise(commands: Mapping[str, list[str]], state: Path) -> int:
         lock.truncate(0)
         lock.write(json.dumps({"pid": os.getpid(), "address": settings().address}))
         lock.flush()
+        prepare()
         return _House(commands, state / "logs", at).run()
 
 
@@ -278,6 +279,6 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the terminal is gone: the logs are still kept
+    with contextlib.suppress(OSError):  # the terminal is gone, or the disk full: the processes are still kept
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

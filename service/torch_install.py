@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TORCH = "2.13.0"
+QUACK = "quack-kernels==0.6.5"  # moves fast and tunes itself: another version is another state of the art
 BESIDE = ("numpy>=2", "packaging")  # torch warns without NumPy; Liger and Quack ask for versions
 
 
@@ -24,7 +25,7 @@ def install(python: Path, requirements: Sequence[str] = ()) -> None:
         if done.returncode == 0:
             return
         said = "\n".join(done.stdout.strip().splitlines()[-8:])
-    raise RuntimeError(f"torch could not be installed for {python}:\n{said}")
+    raise RuntimeError(f"{' '.join(('torch', *requirements))} could not be installed for {python}:\n{said}")
 
 
 def commands(

@@ -1,0 +1,155 @@
+"""The command line as a script in CI uses it: what goes to which stream, and the exit code."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from service import cli, migrate, supervisor, torch_install
+from service.database import transaction
+from service.ledger import intake, targets
+from service.models import Run, RunState, Target
+from tests.dashboards.seed import Seeded, watched
+from workers import device, environments
+from workers.device import DeviceHere
+
+
+def kernelwatch(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
+    """A few days of watching, of which one run met a full disk."""
+    with watched(tmp_path_factory.mktemp("state")) as story:
+        with transaction() as session:
+            unlucky = session.get_one(Run, story.runs["docs"])
+            unlucky.state, unlucky.reason = RunState.FAILED, "Given up after 3 attempts: No space left on device"
+        yield story
+
+
+@pytest.mark.parametrize(
+    ("runs", "code"),
+    [
+        (["steady"], 0),
+        (["slow"], 1),
+        (["docs"], 2),  # a full disk says nothing about the revision
+        (["broken"], 125),
+        (["wrong"], 125),
+        (["broken", "slow"], 1),  # a regression on one device is not hidden by trouble on another
+        (["docs", "slow", "steady"], 1),
+        (["docs", "steady"], 2),
+    ],
+)
+def test_a_script_learns_the_verdict_from_the_exit_code(
+    seeded: Seeded, monkeypatch: pytest.MonkeyPatch, runs: list[str], code: int
+) -> None:
+    monkeypatch.setattr(intake, "run_revision", lambda *_, **__: [seeded.runs[name] for name in runs])
+    assert kernelwatch("run", "norms", "main", "--wait").exit_code == code
+    if len(runs) == 1:
+        assert kernelwatch("report", str(seeded.runs[runs[0]])).exit_code == code
+
+
+def test_json_of_several_devices_is_one_document(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [seeded.runs["steady"], seeded.runs["slow"]]
+    monkeypatch.setattr(intake, "run_revision", lambda *_, **__: ids)
+    done = kernelwatch("run", "norms", "main", "--wait", "--format", "json")
+    assert [report["run_id"] for report in json.loads(done.stdout)] == ids
+    assert done.stderr.startswith("Queued: run ")
+
+
+def test_markdown_of_several_devices_is_one_comment(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [seeded.runs["steady"], seeded.runs["slow"]]
+    monkeypatch.setattr(intake, "run_revision", lambda *_, **__: ids)
+    done = kernelwatch("run", "norms", "main", "--wait", "--format", "md")
+    assert done.stdout.count("<!-- kernelwatch") == 1
+    assert "Queued" not in done.stdout
+
+
+def test_words_of_a_remote_are_no_markup(seeded: Seeded) -> None:
+    with transaction() as session:
+        target = session.query(Target).filter_by(name="liger").one()
+        target.poll_error = "fatal: [/x] [red]not\x1b[2J here"
+        session.get_one(Run, seeded.runs["queued"]).stage = "[/x]"
+    assert "fatal: [/x] [red]not here" in kernelwatch("target", "list").stdout
+    assert "[/x]" in kernelwatch("status").stdout
+
+
+def test_stacks_are_listed_plainly_for_scripts(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environments.adopt_stack("host", Path("/usr/bin/python3"), [])
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "10")
+    assert kernelwatch("stack", "list").stdout == "host  /usr/bin/python3\n"
+
+
+def test_without_a_recipe_the_one_in_the_repository_is_taken(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = state / "demo"
+    for command in (["init", "--quiet", "--initial-branch=main"], ["add", "."], ["commit", "--quiet", "-m", "norms"]):
+        repository.mkdir(exist_ok=True)
+        (repository / "kernelwatch.toml").write_text(
+            'devices = ["cpu"]\n[providers.norms]\nrmsnorm.fwd = "norms:forward"\n'
+        )
+        identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+        subprocess.run(["git", "-C", repository, *identity, *command], check=True)
+    added = kernelwatch("target", "add", "norms", str(repository))
+    assert added.stdout == "Target norms is watched; 1 runs were queued.\n"
+    with transaction() as session:
+        assert targets.target_named(session, "norms").recipe_from_branch
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """What a supervisor was asked to start."""
+    commands: dict[str, list[str]] = {}
+    monkeypatch.setattr(supervisor, "supervise", lambda asked, *_: commands.update(asked) or 0)
+    return commands
+
+
+def test_the_demo_has_a_worker_for_the_processor_beside_that_of_the_gpu(
+    state: Path, started: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "ask", lambda: DeviceHere("h200", "NVIDIA H200", "GPU-5ca1ab1e", 0, 0))
+    assert kernelwatch("up", "--demo").exit_code == 0
+    assert set(started) == {"api", "control", "worker", "worker-cpu"}
+    assert "KERNELWATCH_DEVICE=cpu" in started["worker-cpu"]
+
+
+def test_where_there_is_no_gpu_one_worker_is_enough(
+    state: Path, started: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "ask", lambda: DeviceHere("cpu", "a processor"))
+    assert kernelwatch("up", "--demo").exit_code == 0
+    assert set(started) == {"api", "control", "worker"}
+
+
+def test_a_second_start_leaves_the_database_alone(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touched: list[str] = []
+    monkeypatch.setattr(migrate, "upgrade", lambda: touched.append("migrated"))
+    monkeypatch.setattr(supervisor, "_take", lambda _: False)
+    assert kernelwatch("up").exit_code == 0
+    assert touched == []
+
+
+@pytest.mark.parametrize(("driver", "installed"), [(True, [[torch_install.QUACK]]), (False, [])])
+def test_a_stack_on_a_gpu_machine_has_quack(
+    state: Path, monkeypatch: pytest.MonkeyPatch, driver: bool, installed: list[list[str]]
+) -> None:
+    made = environments.adopt_stack("host", Path("/usr/bin/python3"), [])
+    asked: list[list[str]] = []
+    monkeypatch.setattr(environments, "create_stack", lambda *_: made)
+    monkeypatch.setattr(torch_install, "has_driver", lambda: driver)
+
+    def install(_: Path, requirements: list[str]) -> None:
+        asked.append(requirements)
+        raise RuntimeError("no such package [/x]")
+
+    monkeypatch.setattr(torch_install, "install", install)
+    done = kernelwatch("stack", "create", "host")
+    assert (done.exit_code, asked) == (0, installed)
+    assert ("Nothing will be compared with Quack: no such package [/x]" in done.stderr) is driver
