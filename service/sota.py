@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kernels.words import Comparison
 from service.policy import Policy
-from service.verdicts import Pairs, compare
+from service.verdicts import Pairs, compare, in_percent
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def stand(pairs: Pairs, sota: str, policy: Policy, sota_trouble: str | None = No
     return AgainstSota(
         comparison,
         False,
-        f"within {policy.behind:.0%} of {sota}" if comparison.high <= limit else f"not clearly behind {sota}",
+        f"within {in_percent(policy.behind)} of {sota}" if comparison.high <= limit else f"not clearly behind {sota}",
     )
 
 
@@ -63,15 +63,24 @@ def told(now: Standing, before: Standing | None, sota: str, parent_ratio: float 
 
 
 def _who_moved(now: Standing, before: Standing, sota: str, parent_ratio: float | None, policy: Policy) -> str:
-    if parent_ratio is not None and abs(parent_ratio - 1) > policy.smallest_change:
-        return (
-            f"this revision is {abs(parent_ratio - 1):.0%} {'slower' if parent_ratio > 1 else 'faster'} than its parent"
-        )
+    """Whoever moved the way the gap did: a side that became slower does not explain that the other is behind it."""
+    wider = now.ratio > before.ratio
+
+    def explains(slower: float) -> bool:
+        return abs(slower) > policy.smallest_change and (slower > 0) is wider
+
+    cause = " after a change of stack" if now.stack != before.stack else ""
+    if parent_ratio is not None and explains(parent_ratio - 1):
+        return f"this revision is {_moved(parent_ratio - 1)} than its baseline"
     theirs = now.sota_us / before.sota_us - 1
-    if abs(theirs) > policy.smallest_change:
-        cause = " after a change of stack" if now.stack != before.stack else ""
-        return f"{sota} became {abs(theirs):.0%} {'slower' if theirs > 0 else 'faster'}{cause}, not this revision"
+    if explains(-theirs):
+        return f"{sota} became {_moved(theirs)}{cause}, not this revision"
     ours = now.own_us / before.own_us - 1
-    if abs(ours) > policy.smallest_change:
-        return f"our own time moved by {ours:+.0%} since {before.revision}, in steps too small to be flagged one by one"
+    if explains(ours):
+        steps = cause or ", in steps of which none was certain by itself"
+        return f"our own time became {_moved(ours)} since {before.revision}{steps}"
     return "neither side moved by itself enough to name it"
+
+
+def _moved(slower: float) -> str:
+    return f"{in_percent(abs(slower))} {'slower' if slower > 0 else 'faster'}"

@@ -47,7 +47,7 @@ def now(ratio: float = 1.2, own: float = 120, sota: float = 100, stack: int = 1)
             now(),
             Standing("aaaa", 1.0, 100, 100, 1),
             1.2,
-            "behind quack since bbbb: this revision is 20% slower than its parent.",
+            "behind quack since bbbb: this revision is 20% slower than its baseline.",
         ),
         (
             now(1.2, 100, 83, stack=2),
@@ -66,14 +66,40 @@ def now(ratio: float = 1.2, own: float = 120, sota: float = 100, stack: int = 1)
             Standing("aaaa", 1.2, 120, 100, 1, True, "9999"),
             1.25,
             "behind quack since 9999; "
-            "the gap grew from 1.20 to 1.50 times: this revision is 25% slower than its parent.",
+            "the gap grew from 1.20 to 1.50 times: this revision is 25% slower than its baseline.",
         ),
         (
             now(1.1, 110, 100),
             Standing("aaaa", 1.2, 120, 100, 1, True, "9999"),
             0.92,
             "behind quack since 9999; "
-            "the gap shrank from 1.20 to 1.10 times: this revision is 8% faster than its parent.",
+            "the gap shrank from 1.20 to 1.10 times: this revision is 8% faster than its baseline.",
+        ),
+        (  # quack became slower too, which is no reason to be behind it
+            now(1.067, 112, 105),
+            Standing("aaaa", 1.0, 100, 100, 1),
+            1.01,
+            "behind quack since bbbb: "
+            "our own time became 12% slower since aaaa, in steps of which none was certain by itself.",
+        ),
+        (
+            now(1.067, 112, 105, stack=2),
+            Standing("aaaa", 1.0, 100, 100, 1),
+            None,
+            "behind quack since bbbb: our own time became 12% slower since aaaa after a change of stack.",
+        ),
+        (  # we became faster, and quack more so
+            now(1.2, 95, 79.2),
+            Standing("aaaa", 1.1, 100, 91, 1, True, "9999"),
+            0.95,
+            "behind quack since 9999; "
+            "the gap grew from 1.10 to 1.20 times: quack became 13% faster, not this revision.",
+        ),
+        (
+            now(1.1, 95, 86.4),
+            Standing("aaaa", 1.0, 100, 100, 1),
+            0.95,
+            "behind quack since bbbb: quack became 13.6% faster, not this revision.",
         ),
     ],
 )
