@@ -163,7 +163,9 @@ def _arranged(table: dict[str, Any]) -> dict[str, Any]:
     if isinstance(policy := table.get("policy", {}), dict):
         shared = {key: value for key, value in policy.items() if key != "devices"}
         devices = policy.get("devices", {})
-        arranged["policy"] = {"default": shared, "devices": {name: {**shared, **own} for name, own in devices.items()}}
+        if isinstance(devices, dict):
+            devices = {name: {**shared, **own} if isinstance(own, dict) else own for name, own in devices.items()}
+        arranged["policy"] = {"default": shared, "devices": devices}
     else:
         arranged["policy"] = policy
     return arranged
@@ -197,6 +199,8 @@ def _flat(table: dict[str, Any]) -> dict[str, Any]:
 def _said(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"] if part != "calls")
     message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] in ("dict_type", "mapping_type", "model_type"):
+        message = f"it must be a table, not {error['input']!r}"
     return f"{where}: {message}" if where else message
 
 

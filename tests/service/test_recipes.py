@@ -92,6 +92,16 @@ def test_which_commits_matter(changed, matters):
         ("smallest_change = 0.02", "smallest_change = 2", "Input should be less than 1"),
         ('["src"]', '["../src"]', "line 9: build.import_paths: '../src' must be a folder inside the repository"),
         ("[base]", "[base", "The recipe is not TOML"),
+        (
+            "[policy.devices.cpu]\nsmallest_change = 0.1",
+            "[policy.devices]\ncpu = 3",
+            "line 34: policy.devices.cpu: it must be a table, not 3",
+        ),
+        (
+            "[policy.devices.cpu]\nsmallest_change = 0.1",
+            "devices = 'cpu'",
+            "line 33: policy.devices: it must be a table, not 'cpu'",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_line(written, instead, said):
