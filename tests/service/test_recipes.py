@@ -95,12 +95,12 @@ def test_which_commits_matter(changed, matters):
         (
             "[policy.devices.cpu]\nsmallest_change = 0.1",
             "[policy.devices]\ncpu = 3",
-            "line 34: policy.devices.cpu: it must be a table, not 3",
+            "line 35: policy.devices.cpu: it must be a table, not 3",
         ),
         (
             "[policy.devices.cpu]\nsmallest_change = 0.1",
             "devices = 'cpu'",
-            "line 33: policy.devices: it must be a table, not 'cpu'",
+            "line 34: policy.devices: it must be a table, not 'cpu'",
         ),
     ],
 )
