@@ -2,12 +2,14 @@
 
 Facts explain a time and never decide it.  Gathering them must not cost a case: whatever is not to be had is left out.
 
-`kind` says what the hash `code` stands for: "generated" (everything Inductor wrote), "triton" (the PTX of the kernels
-and the operators around them), "operators" (the sequence of operators with their arguments; Python between them is not
-seen), "pinned" (versions of distributions whose code can not be seen).  Without a hash nothing can be said.
+`kind` says what the hash `code` stands for: "generated" (everything Inductor wrote), "triton" (of each kernel its PTX,
+its grid and its arguments, and the operators around them), "operators" (the sequence of operators with their arguments;
+Python between them is not seen), "pinned" (versions of distributions whose code can not be seen).  Without a hash
+nothing can be said.  Not seen is what is launched past both torch's dispatcher and Triton, as by a CUDA extension that
+takes pointers: beside Triton kernels that are the same, such a kernel may have changed under an equal hash.
 """
 
-import gc
+import dataclasses
 import hashlib
 import importlib
 import re
@@ -40,7 +42,8 @@ class Seen:
     described: list[str] = field(default_factory=list)  # names with arguments
     launched: int = 0  # operators that compute, not those that view or allocate
     generated: list[str] = field(default_factory=list)
-    triton: list[int] = field(default_factory=list)  # handles of the functions launched, in order
+    triton: list[tuple[Any, str]] = field(default_factory=list)  # kernels launched, each with its grid and arguments
+    hooked: int = 0  # Triton launches whoever started them; those of Inductor are not among `triton`
     tuned: list[Any] = field(default_factory=list)  # Inductor's launchers, in order
 
 
@@ -64,7 +67,7 @@ def gather(call: Callable[[], Any], *, compiled: bool, pinned: Iterable[str], cu
 
 def _facts(seen: Seen, compiled: bool, pinned: tuple[str, ...]) -> dict[str, Any]:
     facts: dict[str, Any] = {"code": None, "kind": None, "kernels": None}
-    kernels = [_of_launcher(tuner) for tuner in seen.tuned] or _of_handles(seen.triton)
+    kernels = [_of_launcher(tuner) for tuner in seen.tuned] or [_of_kernel(kernel) for kernel, _ in seen.triton]
     if compiled:
         if seen.generated:
             normal = [normalised(code) for code in seen.generated]
@@ -72,17 +75,16 @@ def _facts(seen: Seen, compiled: bool, pinned: tuple[str, ...]) -> dict[str, Any
             facts |= {"kind": "generated", "code": _hash(normal), "kernels": count}
     else:
         facts["ops"] = seen.operators[:MOST_NAMES]
-        facts["kernels"] = seen.launched + len(seen.triton)
+        facts["kernels"] = seen.launched + seen.hooked
         strange = [name for name in seen.operators if not name.startswith(("aten::", "prims::", "prim::"))]
-        texts = [kernel.pop("_ptx", None) for kernel in kernels]
-        if seen.triton and len(texts) == len(seen.triton) and all(texts):
-            facts |= {"kind": "triton", "code": _hash([*seen.described, *map(str, texts)])}
-        elif seen.launched and not strange and not seen.triton:
+        ptx = [_ptx(kernel) for kernel, _ in seen.triton]
+        if ptx and len(ptx) == seen.hooked and None not in ptx and not strange:
+            launches = [launch for _, launch in seen.triton]
+            facts |= {"kind": "triton", "code": _hash([*seen.described, *map(str, ptx), *launches])}
+        elif seen.launched and not strange and not seen.hooked:
             facts |= {"kind": "operators", "code": _hash(seen.described)}
         elif versions := [f"{name} {metadata.version(name)}" for name in pinned]:
             facts |= {"kind": "pinned", "code": _hash([*seen.described, *versions])}
-    for kernel in kernels:
-        kernel.pop("_ptx", None)
     if kernels:
         facts["triton"] = kernels[:MOST_NAMES]
         facts["config"] = "; ".join(_configuration(kernel) for kernel in kernels)[:400]
@@ -149,6 +151,10 @@ def _described(value: Any) -> str:
         return f"[{', '.join(map(_described, value))}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {_described(each)}' for key, each in value.items())}}}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # Triton's tensor descriptors
+        return f"{type(value).__name__}{_described(vars(value))}"
+    if hasattr(value, "data_ptr"):  # Triton's view of a tensor under another dtype
+        return f"{type(value).__name__}({getattr(value, 'dtype', None)})"
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
@@ -219,47 +225,54 @@ def _of_launcher(tuner: Any) -> dict[str, Any]:
 # -- Triton ----------------------------------------------------------------------------------------------------------
 
 
+_LAUNCHED_WITH = ("shared", "num_ctas", "cluster_dims", "launch_cooperative_grid", "launch_pdl")
+
+
 @contextmanager
 def _triton_launches(seen: Seen) -> Iterator[None]:
-    """Triton calls this hook before each launch, with a lazy description of the kernel (3.5 and later keep a chain)."""
-
-    def launched(description: Any) -> None:
-        with suppress(Exception):
-            seen.triton.append(description.get()["function"])
-
+    """Before each launch Triton asks the kernel for metadata, with the grid and all arguments (3.0 to 3.7), then calls a
+    hook (3.5 and later keep a chain), which also sees launches of others, but not what is launched.
+    """
     try:
         from triton import knobs
 
         hook = knobs.runtime.launch_enter_hook
+        compiled: Any = importlib.import_module("triton.compiler.compiler").CompiledKernel
+        metadata_of = compiled.launch_metadata
     except Exception:
         yield
         return
+
+    def observed(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+        with suppress(Exception):
+            seen.triton.append((kernel, _launch(kernel, grid, args)))
+        return metadata_of(kernel, grid, stream, *args)
+
+    def hooked(_: Any) -> None:
+        seen.hooked += 1
+
+    compiled.launch_metadata = observed
     if hasattr(hook, "add"):
-        hook.add(launched)
-        try:
-            yield
-        finally:
-            hook.remove(launched)
+        hook.add(hooked)
     else:
-        knobs.runtime.launch_enter_hook = launched
-        try:
-            yield
-        finally:
+        knobs.runtime.launch_enter_hook = hooked
+    try:
+        yield
+    finally:
+        compiled.launch_metadata = metadata_of
+        if hasattr(hook, "remove"):
+            hook.remove(hooked)
+        else:
             knobs.runtime.launch_enter_hook = hook
 
 
-def _of_handles(handles: list[int]) -> list[dict[str, Any]]:
-    """The kernels behind function handles: nobody keeps a list of them, but the garbage collector knows them all."""
-    if not handles:
-        return []
-    from triton.compiler.compiler import CompiledKernel
-
-    known = {vars(kernel).get("function"): kernel for kernel in gc.get_objects() if type(kernel) is CompiledKernel}
-    return [_of_kernel(known[handle]) for handle in handles if handle in known]
+def _launch(kernel: Any, grid: Any, args: tuple[Any, ...]) -> str:
+    """What a launch adds to the kernel: PTX says nothing of the grid nor of a number handed over."""
+    options = [getattr(kernel.metadata, name, None) for name in _LAUNCHED_WITH]
+    return f"{(*grid, 1, 1)[:3]} {options} {_described(args)}"
 
 
 def _of_kernel(kernel: Any) -> dict[str, Any]:
-    ptx = kernel.asm.get("ptx")
     return {
         "name": kernel.metadata.name,
         "registers": getattr(kernel, "n_regs", None),
@@ -267,5 +280,9 @@ def _of_kernel(kernel: Any) -> dict[str, Any]:
         "shared": getattr(kernel.metadata, "shared", None),
         "warps": getattr(kernel.metadata, "num_warps", None),
         "stages": getattr(kernel.metadata, "num_stages", None),
-        "_ptx": normalised_ptx(ptx) if isinstance(ptx, str) else None,
     }
+
+
+def _ptx(kernel: Any) -> str | None:
+    ptx = kernel.asm.get("ptx")
+    return normalised_ptx(ptx) if isinstance(ptx, str) else None

@@ -97,6 +97,57 @@ for name in ("here", "lower", "other"):
 """
 
 
+LAUNCHED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from contextlib import suppress
+import torch, triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from kernels.facts import Seen, _facts, _triton_launches
+from here import copy
+
+source = ASTSource(copy, {"X": "*fp32", "Y": "*fp32", "N": "i32", "BLOCK": "constexpr"}, {(3,): 256})
+kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+before, hooks = type(kernel).launch_metadata, len(knobs.runtime.launch_enter_hook.calls)
+
+def facts(grid=(4,), n=1000, x=0, operators=(), others=0):
+    seen = Seen(operators=list(operators), described=list(operators))
+    with _triton_launches(seen):
+        with suppress(Exception):  # there is no device here; what follows is what a launch does
+            kernel.launch_metadata(grid, 0, torch.full([1000], float(x)), torch.empty(1000), n, 256)
+        for _ in range(1 + others):
+            knobs.runtime.launch_enter_hook(None)
+    return _facts(seen, False, ())
+
+usual = facts()
+assert (usual["kind"], usual["kernels"]) == ("triton", 1), usual
+assert usual["triton"][0]["name"] == "copy"
+assert facts(x=1)["code"] == facts(grid=(4, 1))["code"] == usual["code"]  # other numbers in a tensor
+assert facts(operators=["aten::empty"])["kind"] == "triton"
+different = [facts(grid=(8,)), facts(n=999), facts(operators=["aten::add"])]
+assert len({each["code"] for each in [usual, *different]}) == 4
+for unknown in (facts(operators=["mylib::norm"]), facts(others=1)):
+    assert (unknown["kind"], unknown["code"]) == (None, None)
+assert (type(kernel).launch_metadata, len(knobs.runtime.launch_enter_hook.calls)) == (before, hooks)
+"""
+
+
+def test_the_same_code_is_the_same_kernel_launched_the_same_way(tmp_path):
+    (tmp_path / "here.py").write_text(KERNEL.replace("FACTOR", "2"))
+
+    spoken = subprocess.run(
+        [sys.executable, "-c", LAUNCHED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert spoken.returncode == 0, spoken.stderr[-2000:]
+
+
 def test_moving_a_kernel_in_its_file_does_not_change_its_code(tmp_path):
     (tmp_path / "here.py").write_text(KERNEL.replace("FACTOR", "2"))
     (tmp_path / "lower.py").write_text("# more\n" * 40 + KERNEL.replace("FACTOR", "2"))
