@@ -26,10 +26,16 @@ _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
 _REQUESTER = "kernelwatch"
 _STATUS = {"success": "success", "neutral": "success", "skipped": "success", "failure": "failure"}
 _FORBIDDEN = (403, 404)
+_OUTAGE_S = 30.0  # looking costs up to 20 s of a worker that has other duties
+_SHUT_OUT_S = 600.0  # a person must mend the credentials first
 
 
 class ForgeFailed(ServiceError):
-    """The forge did not do what was asked.  `passing` says whether trying later may help, `wait_s` how much later."""
+    """The forge did not do what was asked.
+
+    `passing` says whether trying later may help.  With `wait_s` it would not have done anything else either: whatever
+    there is to say has to wait that long.
+    """
 
     status = 502
 
@@ -113,6 +119,7 @@ class GitHub:
         """Make the check `name` of a commit say this; returns its id.
 
         Only an App may write checks: for anybody else it becomes a commit status, which has no room for the summary.
+        An App that is not installed here yet is no reason for that: its installation may come.
         """
         if repo not in self._without_checks and not (known_id or "").startswith("status:"):
             check = _check(sha, name, status, conclusion, title, summary, url)
@@ -188,38 +195,57 @@ class GitHub:
         for _ in range(_PAGES):
             if url is None:
                 return
-            data, url = self._request("GET", url, token=self._token(repo), query=parameters)
+            data, url = self._as_us("GET", url, repo, query=parameters)
             parameters = None  # the link to the next page has them
             yield from data["check_runs"] if isinstance(data, dict) else data
 
     def _ask(self, method: str, path: str, repo: str, said: Mapping[str, Any]) -> dict[str, Any]:
-        """One write.  A lent token that was revoked is fetched anew, once."""
-        for last in (False, True):
-            token = self._token(repo)
-            self._sleep(max(0.0, self._wrote_at + self._pause_s - self._clock()))
-            try:
-                answer: dict[str, Any] = self._request(method, path, token=token, said=said)[0]
-            except ForgeFailed as failure:
-                if last or failure.code != 401 or repo not in self._lent:
-                    raise
-                del self._lent[repo]
-            else:
-                return answer
-            finally:
-                self._wrote_at = self._clock()
-        raise AssertionError("the loop returns or raises")
+        """One write, a pause after the one before."""
+        self._sleep(max(0.0, self._wrote_at + self._pause_s - self._clock()))
+        try:
+            answer: dict[str, Any] = self._as_us(method, path, repo, said=said)[0]
+        finally:
+            self._wrote_at = self._clock()
+        return answer
+
+    def _as_us(
+        self,
+        method: str,
+        path: str,
+        repo: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        said: Mapping[str, Any] | None = None,
+    ) -> tuple[Any, str | None]:
+        """One request about a repository.  A lent token that was revoked is fetched anew, once."""
+        try:
+            return self._request(method, path, token=self._token(repo), query=query, said=said)
+        except ForgeFailed as failure:
+            if failure.code != 401 or repo not in self._lent:
+                raise
+        del self._lent[repo]
+        return self._request(method, path, token=self._token(repo), query=query, said=said)
 
     def _token(self, repo: str) -> str:
         if isinstance(self._credentials, Token):
             return self._credentials.value
         lent = self._lent.get(repo)
         if lent is None or lent.ends_at < self._clock() + 60:
-            jwt = _signed_by(self._credentials)
+            lent = self._lent[repo] = self._borrowed(self._credentials, repo)
+        return lent.value
+
+    def _borrowed(self, app: App, repo: str) -> _Lent:
+        """A token of the App's installation on `repo`."""
+        jwt = _signed_by(app)
+        try:
             installation = self._request("GET", f"/repos/{repo}/installation", jwt=jwt)[0]["id"]
             told = self._request("POST", f"/app/installations/{installation}/access_tokens", jwt=jwt)[0]
-            lent = _Lent(told["token"], datetime.fromisoformat(told["expires_at"]).timestamp())
-            self._lent[repo] = lent
-        return lent.value
+        except ForgeFailed as failure:
+            if failure.code not in _FORBIDDEN or failure.passing:
+                raise
+            message = f"The GitHub App is not installed on {repo}, or is suspended there: {failure}"
+            raise ForgeFailed(message, code=failure.code, passing=True) from None
+        return _Lent(told["token"], datetime.fromisoformat(told["expires_at"]).timestamp())
 
     def _request(
         self,
@@ -239,14 +265,14 @@ class GitHub:
             answer = self._http.request(method, url, headers=headers, params=query or None, json=said)
         except httpx.HTTPError as error:
             why = f"{type(error).__name__} {error}".rstrip()
-            raise ForgeFailed(f"GitHub was not reached: {why}", passing=True) from None
+            raise ForgeFailed(f"GitHub was not reached: {why}", passing=True, wait_s=_OUTAGE_S) from None
         try:
             data, _, more = sansio.decipher_response(answer.status_code, answer.headers, answer.content)
         except gidgethub.HTTPException as error:
             raise self._failure(method, path, answer, error) from None
         except ValueError:
             message = f"GitHub answered {answer.status_code} with something unreadable."
-            raise ForgeFailed(message, passing=True) from None
+            raise ForgeFailed(message, passing=True, wait_s=_OUTAGE_S) from None
         return data, more
 
     def _address(self, path: str) -> str:
@@ -262,23 +288,29 @@ class GitHub:
     def _failure(self, method: str, path: str, answer: httpx.Response, error: gidgethub.HTTPException) -> ForgeFailed:
         said = " ".join(str(part) for part in error.args) or answer.reason_phrase
         message = f"GitHub answered {answer.status_code} to {method} {path}: {said[:300]}"
-        limited = self._limited_s(answer, said)
-        passing = answer.status_code >= 500 or limited is not None
-        return ForgeFailed(message, code=answer.status_code, passing=passing, wait_s=limited or 0.0)
+        wait_s = self._wait_s(answer, said)
+        return ForgeFailed(message, code=answer.status_code, passing=wait_s > 0, wait_s=wait_s)
 
-    def _limited_s(self, answer: httpx.Response, said: str) -> float | None:
-        """How long a rate limit, the hourly or a secondary one, asks us to stay away; None when it is none."""
+    def _wait_s(self, answer: httpx.Response, said: str) -> float:
+        """How long to stay away from a GitHub that is down, knows us no more, or limits us; 0 when it means this one.
+
+        There are an hourly limit and secondary ones.
+        """
+        if answer.status_code >= 500:
+            return _OUTAGE_S
+        if answer.status_code == 401:
+            return _SHUT_OUT_S
         if answer.status_code not in (403, 429):
-            return None
+            return 0.0
         if (after := answer.headers.get("retry-after", "")).isdigit():
-            return float(after)
+            return max(1.0, float(after))
         if answer.headers.get("x-ratelimit-remaining") == "0":
             return max(1.0, float(answer.headers.get("x-ratelimit-reset", 0)) - self._clock())
-        return 60.0 if answer.status_code == 429 or "rate limit" in said.lower() else None
+        return 60.0 if answer.status_code == 429 or "rate limit" in said.lower() else 0.0
 
 
-def connect() -> GitHub | None:
-    """The client of this process, as the settings describe it; None when they hold no credentials."""
+def connect() -> GitHub:
+    """The client of this process, as the settings describe it.  Raises ForgeFailed when they hold no credentials."""
     here = settings()
     credentials: Token | App
     if here.github_app_id and here.github_app_key:
@@ -286,7 +318,8 @@ def connect() -> GitHub | None:
     elif here.github_token:
         credentials = Token(here.github_token.get_secret_value())
     else:
-        return None
+        message = "No GitHub credentials: set KERNELWATCH_GITHUB_TOKEN, or the id and key of an App, and restart."
+        raise ForgeFailed(message, passing=True, wait_s=_SHUT_OUT_S)
     return _client(credentials, here.github_api, here.write_pause_s)
 
 
@@ -303,7 +336,8 @@ def _signed_by(app: App) -> str:
     try:
         return str(apps.get_jwt(app_id=app.id, private_key=app.key, expiration=9 * 60))
     except (ValueError, PyJWTError):  # the message may quote the key
-        raise ForgeFailed("KERNELWATCH_GITHUB_APP_KEY is no private key in PEM.", passing=False) from None
+        message = "KERNELWATCH_GITHUB_APP_KEY is no private key in PEM."
+        raise ForgeFailed(message, passing=True, wait_s=_SHUT_OUT_S) from None
 
 
 def _check(

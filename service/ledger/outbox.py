@@ -5,12 +5,13 @@ came of it.  One that dies in between leaves a claim that ends; whoever is next 
 """
 
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.database import transaction, wake
@@ -25,7 +26,8 @@ log = structlog.get_logger()
 NOTIFY = "control"  # the queue of those who send
 _CLAIM_S = 300.0  # longer than the slowest send: several requests of at most 20 s
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 10.0, 3600.0
-_ATTEMPTS = 30  # a day and more
+_NEWS_S = 7 * 86400.0  # what is older is no news: a token that was missing for a year must not flood a forge
+_LOOK_S = 20.0  # a write takes a second or two, and the control worker has other duties
 _MARKER = re.compile(r"<!-- kernelwatch:[^<>]*? -->")
 
 
@@ -83,22 +85,23 @@ def say(session: Session, key: str, kind: str, target: Target, run: Run, payload
     return effect
 
 
-def deliver_due(client_factory: Callable[[], Forge | None] = github.connect, now: float | None = None) -> int:
-    """Send what waits, one after the other.  Returns how many were sent; stops early when the forge limits us."""
-    sent, client = 0, None
-    while (sending := _claim(now)) is not None:
+def deliver_due(client_factory: Callable[[], Forge] = github.connect, now: float | None = None) -> int:
+    """Send what waits, one after the other, for a while.  Returns how many were sent.
+
+    Stops early when the forge limits us, is down, or knows us no more; what waits for that keeps waiting.
+    """
+    sent, ends = 0, time.monotonic() + _LOOK_S
+    client: Forge | None = None
+    while time.monotonic() < ends and (sending := _claim(now)) is not None:
         if not sending.forge:
             _preview(sending, "The target has no forge any more.")
             continue
-        client = client or client_factory()
-        if client is None:
-            _preview(sending, "No GitHub credentials: set KERNELWATCH_GITHUB_TOKEN, or the id and key of an App.")
-            continue
         try:
+            client = client or client_factory()
             remote_id = _send(client, sending)
         except ForgeFailed as failure:
-            _failed(sending, str(failure), passing=failure.passing, wait_s=failure.wait_s, now=now)
-            if failure.wait_s:
+            waits = _failed(sending, str(failure), passing=failure.passing, wait_s=failure.wait_s, now=now)
+            if waits and failure.wait_s:
                 break
         except Exception as error:  # a payload that cannot be sent must not hold up the others
             log.exception("an effect was not sent", effect=sending.effect_id)
@@ -162,20 +165,41 @@ def _sent(sending: Sending, remote_id: str) -> None:
         effect.remote_id = remote_id
         if effect.version == sending.version:
             effect.state, effect.attempts, effect.error = EffectState.SENT, 0, None
-        else:  # something newer is to be said: it could not go while this was on its way
-            effect.next_at, effect.attempts = 0.0, 0
+        else:
+            # Something newer is to be said.  It may even have gone out, if this took longer than its claim: then the
+            # forge shows the older words now, and the newer ones go again.
+            effect.state, effect.next_at, effect.attempts = EffectState.WAITING, 0.0, 0
 
 
-def _failed(sending: Sending, why: str, *, passing: bool, wait_s: float = 0.0, now: float | None) -> None:
+def _failed(sending: Sending, why: str, *, passing: bool, wait_s: float = 0.0, now: float | None) -> bool:
+    """Write down why, and when to try again; whether it is tried again at all."""
     with transaction() as session:
         effect = _row(session, sending)
         here = clock(session) if now is None else now
+        run = session.get_one(Run, effect.run_id)
+        newer = effect.version != sending.version
+        waits = newer or (passing and here - (run.finished_at or run.created_at) < _NEWS_S)
         effect.error = why
-        if effect.version == sending.version and (not passing or sending.attempts >= _ATTEMPTS):
+        if not waits:
             effect.state = EffectState.FAILED
         wait = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(sending.attempts - 1, 20))
         effect.next_at = here + max(wait, wait_s)
+        if waits and wait_s:
+            _hold_up(session, here + wait_s)
     log.warning("effect not sent", effect=sending.effect_id, why=why, attempts=sending.attempts)
+    return waits
+
+
+def _hold_up(session: Session, until: float) -> None:
+    """Nothing goes out before `until`."""
+    # A row that is locked is being said anew.  Waiting for it could end in a deadlock with who locks several.
+    free = (
+        select(Effect.id)
+        .where(Effect.state == EffectState.WAITING, Effect.next_at < until)
+        .with_for_update(skip_locked=True)
+    )
+    held = update(Effect).where(Effect.id.in_(free)).values(next_at=until)
+    session.execute(held.execution_options(synchronize_session=False))
 
 
 def _preview(sending: Sending, why: str) -> None:

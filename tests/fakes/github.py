@@ -10,9 +10,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import httpx
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -47,8 +50,16 @@ BROKEN = Answer(502, {"message": "Server Error"})
 SECONDARY = Answer(403, {"message": "You have exceeded a secondary rate limit."}, {"retry-after": "7"})
 
 
+@cache
+def app_key() -> str:
+    """A private key as GitHub hands it to an App's owner."""
+    made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return made.private_bytes(*pem).decode()
+
+
 class FakeGitHub:
-    """Who may do what: the token `a-token` writes comments and statuses; an App writes checks as well."""
+    """Who may do what: the token `a-token` writes comments and statuses; only an App's (`ghs_…`) writes checks."""
 
     def __init__(self, *, app_installed: bool = True) -> None:
         self.comments: dict[int, Comment] = {}
@@ -56,7 +67,6 @@ class FakeGitHub:
         self.statuses: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
         self.tokens: set[str] = {"a-token"}
         self.requests: list[tuple[str, str]] = []
-        self.forbid_checks = False
         self.app_installed = app_installed
         self.page = 100
         self._faults: list[tuple[str, str]] = []
@@ -141,8 +151,8 @@ class FakeGitHub:
         ]
         for verb, pattern, handle in routes:
             if verb == method and (found := re.fullmatch(pattern, path)):
-                if "check-runs" in pattern and self.forbid_checks:
-                    return Answer(403, {"message": "Resource not accessible by personal access token"})
+                if "check-runs" in pattern and verb != "GET" and not credential.startswith("ghs_"):
+                    return Answer(403, {"message": "You must authenticate via a GitHub App."})
                 return handle(*found.groups(), query=query, said=said, whose=self._whose(credential))
         return NOT_FOUND
 

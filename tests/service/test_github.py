@@ -9,12 +9,10 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from service.forge.github import LONGEST_BODY, App, ForgeFailed, GitHub, Token, connect
 from service.settings import settings
-from tests.fakes.github import FakeGitHub
+from tests.fakes.github import FakeGitHub, app_key
 
 REPO, SHA = "octo/norms", "a" * 40
 MARKER = "<!-- kernelwatch:norms:7 -->"
@@ -49,22 +47,17 @@ def client(forge: FakeGitHub, clock: Clock) -> GitHub:
     return GitHub(Token("a-token"), forge.client(), sleep=clock.sleep, clock=clock)
 
 
-@pytest.fixture(scope="module")
-def key() -> str:
-    made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return made.private_bytes(*pem).decode()
-
-
 @pytest.fixture
-def app(forge: FakeGitHub, key: str) -> GitHub:
-    return GitHub(App("1", key), forge.client(), sleep=lambda _: None)
+def app(forge: FakeGitHub) -> GitHub:
+    return GitHub(App("1", app_key()), forge.client(), sleep=lambda _: None)
 
 
 def check(client: GitHub, conclusion: str | None = "success", known: str | None = None, sha: str = SHA) -> str:
     status = "completed" if conclusion else "in_progress"
     title, url = "Steady: no action needed", "http://kernelwatch/runs/1"
-    return client.put_check(REPO, sha, "kernelwatch / h200", status, conclusion, title, "All is well.", url, known)
+    return client.put_check(
+        REPO, sha, "kernelwatch / norms / h200", status, conclusion, title, "All is well.", url, known
+    )
 
 
 # -- the comment
@@ -161,17 +154,15 @@ def test_a_check_that_was_made_unheard_is_found_again(forge: FakeGitHub, app: Gi
 def test_who_may_not_write_checks_writes_a_status(
     forge: FakeGitHub, client: GitHub, conclusion: str | None, state: str
 ) -> None:
-    forge.forbid_checks = True
     made = check(client, conclusion)
 
     [status] = forge.statuses[REPO, SHA]
     assert made == f"status:{status['id']}"
-    assert (status["state"], status["context"]) == (state, "kernelwatch / h200")
+    assert (status["state"], status["context"]) == (state, "kernelwatch / norms / h200")
     assert not forge.check_runs
 
 
 def test_what_was_a_status_stays_one_and_is_not_asked_again(forge: FakeGitHub, client: GitHub) -> None:
-    forge.forbid_checks = True
     known = check(client, None)
     asked = len(forge.requests)
 
@@ -183,7 +174,6 @@ def test_what_was_a_status_stays_one_and_is_not_asked_again(forge: FakeGitHub, c
 
 
 def test_a_long_title_is_cut_for_a_status(forge: FakeGitHub, client: GitHub) -> None:
-    forge.forbid_checks = True
     client.put_check(REPO, SHA, "kernelwatch", "completed", "success", "x" * 300, "", None)
     assert len(forge.statuses[REPO, SHA][0]["description"]) == 140
 
@@ -202,14 +192,16 @@ def test_an_app_asks_for_a_token_once_and_knows_its_own_comment(forge: FakeGitHu
 
 def test_a_lent_token_that_was_revoked_is_asked_for_again(forge: FakeGitHub, app: GitHub) -> None:
     posted = app.upsert_comment(REPO, 7, MARKER, "first")
-    forge.tokens = {"a-token"}
+    forge.tokens.clear()
     app.upsert_comment(REPO, 7, MARKER, "second", posted)
-    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nsecond"]
+    forge.tokens.clear()
+    app.upsert_comment(REPO, 7, MARKER, "third")
+    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nthird"]
 
 
-def test_a_lent_token_is_renewed_before_it_ends(forge: FakeGitHub, key: str) -> None:
+def test_a_lent_token_is_renewed_before_it_ends(forge: FakeGitHub) -> None:
     clock = Clock()
-    client = GitHub(App("1", key), forge.client(), sleep=clock.sleep, clock=clock)
+    client = GitHub(App("1", app_key()), forge.client(), sleep=clock.sleep, clock=clock)
     posted = client.upsert_comment(REPO, 7, MARKER, "first")
     clock.now += 1e9
     client.upsert_comment(REPO, 7, MARKER, "second", posted)
@@ -225,18 +217,28 @@ def test_a_token_of_an_installation_knows_its_comment_by_being_a_bot(forge: Fake
     assert forge.comments_on(REPO, 7) == [f"{MARKER} gotcha", f"{MARKER}\nsecond"]
 
 
-def test_the_settings_say_who_we_are(state: object, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def connected(**values: str) -> GitHub | None:
+def test_an_app_that_is_not_installed_yet_writes_no_status_instead(forge: FakeGitHub, app: GitHub) -> None:
+    forge.app_installed = False
+    with pytest.raises(ForgeFailed, match="The GitHub App is not installed on octo/norms") as failure:
+        check(app)
+    assert (failure.value.passing, failure.value.wait_s) == (True, 0), "the App is installed elsewhere"
+
+    forge.app_installed = True
+    assert check(app).startswith("check:")
+
+
+def test_the_settings_say_who_we_are(state: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    def connected(**values: str) -> GitHub:
         for name, value in values.items():
             monkeypatch.setenv(f"KERNELWATCH_GITHUB_{name.upper()}", value)
         settings.cache_clear()
         return connect()
 
-    assert connected() is None
+    with pytest.raises(ForgeFailed, match="KERNELWATCH_GITHUB_TOKEN"):
+        connected()
     by_token = connected(token="a-token")
-    assert by_token is not None
     assert connected() is by_token, "the pause between writes outlives one look at the outbox"
-    assert connected(app_id="1", app_key=key) not in (None, by_token)
+    assert connected(app_id="1", app_key=app_key()) is not by_token
 
 
 def test_a_real_server_is_spoken_to(forge: FakeGitHub) -> None:
@@ -264,7 +266,8 @@ def test_secrets_are_in_no_message(forge: FakeGitHub, clock: Clock) -> None:
         with pytest.raises(ForgeFailed) as failure:
             client.upsert_comment(REPO, 7, MARKER, "first")
         assert "hush" not in f"{failure.value} {credentials}"
-        assert not failure.value.passing
+        assert failure.value.passing, "they can be mended"
+        assert failure.value.wait_s >= 600, "by a person"
 
 
 # -- what goes wrong
@@ -272,7 +275,7 @@ def test_secrets_are_in_no_message(forge: FakeGitHub, clock: Clock) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "passing", "least_wait_s"),
-    [("502", True, 0), ("unreachable", True, 0), ("secondary", True, 7), ("primary", True, 300), ("gone", False, 0)],
+    [("502", True, 30), ("unreachable", True, 30), ("secondary", True, 7), ("primary", True, 300), ("gone", False, 0)],
 )
 def test_a_failure_says_whether_it_passes(forge: FakeGitHub, fault: str, passing: bool, least_wait_s: float) -> None:
     client = GitHub(Token("a-token"), forge.client(), sleep=lambda _: None)

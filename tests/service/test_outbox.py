@@ -10,10 +10,10 @@ from sqlalchemy import select
 
 from service import wakeups
 from service.database import reading, transaction
-from service.forge.github import GitHub, Token
+from service.forge.github import App, GitHub, Token, connect
 from service.ledger import outbox, queue, targets
 from service.models import Effect, EffectState, Revision, Run, Target
-from tests.fakes.github import FakeGitHub
+from tests.fakes.github import FakeGitHub, app_key
 
 REPO, SHA = "acme/norms", "a" * 40
 KEY, MARKER = "comment:1:7", "<!-- kernelwatch:norms:7 -->"
@@ -29,6 +29,12 @@ def forge() -> FakeGitHub:
 @pytest.fixture
 def client(forge: FakeGitHub) -> Callable[[], GitHub]:
     made = GitHub(Token("a-token"), forge.client(), sleep=lambda _: None)
+    return lambda: made
+
+
+@pytest.fixture
+def app(forge: FakeGitHub) -> Callable[[], GitHub]:
+    made = GitHub(App("1", app_key()), forge.client(), sleep=lambda _: None)
     return lambda: made
 
 
@@ -60,7 +66,7 @@ def make_run(forge: str | None) -> Run:
             suite="smoke",
             trusted=True,
             priority=10,
-            created_at=0.0,
+            created_at=queue.clock(session),
         )
         session.add(made)
     return made
@@ -72,7 +78,7 @@ def say(run: Run, body: str) -> None:
 
 def check(run: Run, conclusion: str | None = "success", sha: str = SHA) -> None:
     status = "completed" if conclusion else "in_progress"
-    payload = {"sha": sha, "name": "kernelwatch / cpu", "status": status, "conclusion": conclusion}
+    payload = {"sha": sha, "name": "kernelwatch / norms / cpu", "status": status, "conclusion": conclusion}
     tell(
         run,
         f"check:1:{sha}",
@@ -87,8 +93,13 @@ def tell(run: Run, key: str, kind: str, payload: dict[str, Any]) -> None:
 
 
 def effect() -> Effect:
+    [only] = effects()
+    return only
+
+
+def effects() -> list[Effect]:
     with reading() as session:
-        return session.execute(select(Effect).order_by(Effect.id)).scalars().one()
+        return list(session.execute(select(Effect).order_by(Effect.id)).scalars())
 
 
 def clock() -> float:
@@ -115,18 +126,19 @@ def test_a_comment_is_sent_and_then_edited_in_place(
     assert (effect().state, effect().version, effect().attempts, effect().error) == (SENT, 2, 0, None)
 
 
-def test_a_check_follows_its_run(forge: FakeGitHub, client: Callable[[], GitHub], run: Run) -> None:
+def test_a_check_follows_its_run(forge: FakeGitHub, app: Callable[[], GitHub], run: Run) -> None:
     check(run, None)
-    outbox.deliver_due(client)
+    outbox.deliver_due(app)
     assert forge.checks[REPO, SHA]["status"] == "in_progress"
     check(run, "neutral")
-    outbox.deliver_due(client)
+    outbox.deliver_due(app)
     assert forge.checks[REPO, SHA]["conclusion"] == "neutral"
     assert len(forge.check_runs) == 1
 
 
-def test_where_checks_are_forbidden_a_status_is_sent(forge: FakeGitHub, client: Callable[[], GitHub], run: Run) -> None:
-    forge.forbid_checks = True
+def test_a_token_may_not_write_checks_and_sends_a_status(
+    forge: FakeGitHub, client: Callable[[], GitHub], run: Run
+) -> None:
     check(run, None)
     outbox.deliver_due(client)
     check(run, "failure")
@@ -186,6 +198,23 @@ def test_words_that_change_while_they_are_sent_are_sent_again(forge: FakeGitHub,
     assert (effect().state, effect().version) == (SENT, 2)
 
 
+def test_older_words_that_arrive_last_do_not_stay(forge: FakeGitHub, client: Callable[[], GitHub], run: Run) -> None:
+    class Stuck(GitHub):
+        """Whose send takes longer than its claim: somebody else has sent newer words meanwhile."""
+
+        def upsert_comment(self, repo: str, number: int, marker: str, body: str, known_id: str | None = None) -> str:
+            say(run, "second")
+            assert later(client) == 1
+            return super().upsert_comment(repo, number, marker, body, known_id)
+
+    stuck = Stuck(Token("a-token"), forge.client(), sleep=lambda _: None)
+    say(run, "first")
+    outbox.deliver_due(lambda: stuck if effect().version == 1 else client())
+    outbox.deliver_due(client)
+    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nsecond"]
+    assert effect().state is SENT
+
+
 def test_a_sender_that_dies_after_posting_leaves_no_second_comment(
     forge: FakeGitHub, client: Callable[[], GitHub], run: Run
 ) -> None:
@@ -227,19 +256,19 @@ def test_what_passes_is_tried_less_and_less_often(
         before = max(clock(), effect().next_at)
         assert outbox.deliver_due(client, now=before) == 0
         waits.append(effect().next_at - before)
-    assert waits == pytest.approx([10, 20, 40, 80])
+    assert waits == pytest.approx([30, 30, 40, 80])
     assert effect().state is WAITING
     assert later(client) == 1
     assert (effect().attempts, effect().error) == (0, None)
 
 
-def test_what_does_not_pass_in_a_day_is_given_up(forge: FakeGitHub, client: Callable[[], GitHub], run: Run) -> None:
+def test_what_does_not_pass_in_a_week_is_given_up(forge: FakeGitHub, client: Callable[[], GitHub], run: Run) -> None:
     say(run, "1 regression")
     while effect().state is WAITING:
         forge.fail_next("502")
         outbox.deliver_due(client, now=max(clock(), effect().next_at))
     assert effect().state is FAILED
-    assert effect().next_at - clock() > 20 * 3600
+    assert effect().next_at - clock() > 7 * 24 * 3600
 
 
 def test_a_refusal_is_final_until_there_is_something_new_to_say(
@@ -261,16 +290,28 @@ def test_a_refusal_is_final_until_there_is_something_new_to_say(
 def test_a_rate_limit_holds_up_everything(
     forge: FakeGitHub, client: Callable[[], GitHub], run: Run, limit: str, least_s: float
 ) -> None:
-    say(run, "1 regression")
-    check(run)
-    forge.fail_next(limit)
-    assert outbox.deliver_due(client) == 0
-    assert [path for _, path in forge.requests if "check" in path] == []
-    with reading() as session:
-        waiting = session.execute(select(Effect).order_by(Effect.id)).scalars().all()
-    assert [one.state for one in waiting] == [WAITING, WAITING]
-    assert waiting[0].next_at - clock() >= least_s - 1
-    assert later(client) == 2
+    for number in range(10):
+        check(run, sha=f"{number}" * 40)
+    forge.fail_next(limit, "/statuses")
+    for seconds in range(6):
+        assert later(client, seconds) == 0
+    assert len([path for _, path in forge.requests if "/statuses" in path]) == 1
+    assert {one.state for one in effects()} == {WAITING}
+    assert min(one.next_at for one in effects()) - clock() >= least_s - 1
+    assert later(client) == 10
+
+
+@pytest.mark.parametrize("fault", ["502", "unreachable"])
+def test_an_outage_costs_one_request_a_look(
+    forge: FakeGitHub, client: Callable[[], GitHub], run: Run, fault: str
+) -> None:
+    for number in range(10):
+        check(run, sha=f"{number}" * 40)
+    for _ in range(10):
+        forge.fail_next(fault, "/check-runs", "GET")
+    assert (later(client, 0), later(client, 2), later(client, 31)) == (0, 0, 0)
+    assert len(forge.requests) == 2
+    assert {one.state for one in effects()} == {WAITING}
 
 
 def test_one_that_cannot_be_sent_does_not_hold_up_the_next(
@@ -312,11 +353,48 @@ def test_without_a_forge_it_is_kept_to_be_looked_at(state: Path, client: Callabl
     assert effect().payload["body"].startswith("the comment")
 
 
-def test_without_credentials_it_is_kept_and_says_what_is_missing(run: Run) -> None:
+def test_without_credentials_it_waits_and_says_what_is_missing(
+    forge: FakeGitHub, client: Callable[[], GitHub], run: Run
+) -> None:
     say(run, "1 regression")
     assert outbox.deliver_due() == 0
-    assert effect().state is PREVIEW
+    assert effect().state is WAITING
     assert "KERNELWATCH_GITHUB_TOKEN" in str(effect().error)
+
+    say(run, "no action needed")
+    assert later(client) == 1
+    assert forge.comments_on(REPO, 7) == [f"{MARKER}\nno action needed"]
+
+
+def test_a_token_that_was_revoked_loses_nothing(forge: FakeGitHub, client: Callable[[], GitHub], run: Run) -> None:
+    forge.tokens.clear()
+    for number in range(10):
+        check(run, sha=f"{number}" * 40)
+    assert (later(client, 0), later(client, 60)) == (0, 0)
+    assert len(forge.requests) == 1, "whoever knocks too often is shut out"
+    assert "401" in str(effects()[0].error)
+
+    forge.tokens.add("a-token")
+    assert later(client, 601) == 10
+
+
+def test_an_app_that_is_installed_later_loses_nothing(forge: FakeGitHub, app: Callable[[], GitHub], run: Run) -> None:
+    forge.app_installed = False
+    check(run)
+    assert outbox.deliver_due(app) == 0
+    assert str(effect().error).startswith(f"The GitHub App is not installed on {REPO}")
+
+    forge.app_installed = True
+    assert later(app) == 1
+    assert forge.checks[REPO, SHA]["conclusion"] == "success"
+
+
+def test_a_token_that_comes_after_a_week_finds_only_news(client: Callable[[], GitHub], run: Run) -> None:
+    say(run, "1 regression")
+    for day in range(9):
+        later(connect, day * 86400)
+    assert effect().state is FAILED
+    assert later(client, 9 * 86400) == 0
 
 
 @pytest.fixture
