@@ -1,6 +1,6 @@
 """How revisions come to be known: by a delivery, a poll, a person.  Sources are asked with no transaction open."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -164,8 +164,10 @@ def backfill(name: str, base: str, head: str) -> int:
     if not found:
         raise BadInput(f"{head} adds nothing to {base} in {name}: write BASE..HEAD, the older one first.")
     [tip] = source.mainline(target.branch, 1)
-    mainline = last in {one.sha for one in source.between(first, tip.sha)}
-    return _appear(target, source, Origin.BACKFILL, found, mainline=mainline).queued
+    line = [one.sha for one in source.between(first, tip.sha)]
+    mainline = last in line
+    later = line[line.index(last) + 1 :] if mainline else []
+    return _appear(target, source, Origin.BACKFILL, found, mainline=mainline, later=later).queued
 
 
 def run_revision(
@@ -358,6 +360,7 @@ def _appear(
     found: tuple[Found, ...] | list[Found],
     *,
     mainline: bool,
+    later: Sequence[str] = (),
     gone: tuple[str, ...] = (),
     delivery_id: int | None = None,
 ) -> Appeared:
@@ -367,7 +370,9 @@ def _appear(
         if gone:
             revisions.revisions_left(session, target, gone)
         head = found[-1].sha if found else revisions.mainline_of(session, target)[-1]
-        return revisions_appeared(session, target, origin, found, head, mainline=mainline, delivery_id=delivery_id)
+        return revisions_appeared(
+            session, target, origin, found, head, mainline=mainline, later=later, delivery_id=delivery_id
+        )
 
 
 def _there(source: Source, sha: str) -> str:

@@ -6,12 +6,15 @@ read from the database's clock, so hosts need not agree on theirs.
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, case, literal, select, update
+from sqlalchemy import ColumnElement, case, select, update
 from sqlalchemy.orm import Session
 
 from service.database import database_now, wake
 from service.errors import LeaseLost, NotFound
-from service.models import OPEN_STATES, Attempt, Run, RunState, Worker
+from service.models import OPEN_STATES, Attempt, Push, Revision, Run, RunState, Worker
+
+# A network that was away, or a disk that was full, is given time: otherwise it fails everything that is queued.
+_FIRST_WAIT_S, _SECOND_WAIT_S = 30.0, 300.0
 
 
 @dataclass(frozen=True)
@@ -29,14 +32,14 @@ def clock(session: Session) -> float:
 
 def next_run(session: Session, device: str, worker: str, lease_s: float) -> Lease | None:
     """Claim the first queued run of `device`: pull requests before mainline before backfill, older before newer."""
+    now = database_now(session)
     first = (
         select(Run.id)
-        .where(Run.device == device, Run.state == RunState.QUEUED)
+        .where(Run.device == device, Run.state == RunState.QUEUED, Run.not_before <= now)
         .order_by(Run.priority, Run.id)
         .limit(1)
         .with_for_update(skip_locked=True)  # SQLite ignores it: there BEGIN IMMEDIATE lets in one writer at a time
     )
-    now = database_now(session)
     claimed = session.execute(
         update(Run)
         .where(Run.id == first.scalar_subquery(), Run.state == RunState.QUEUED)
@@ -86,13 +89,13 @@ def end(session: Session, lease: Lease, state: RunState, reason: str | None = No
 
 
 def give_back(session: Session, lease: Lease, why: str, *, blame: bool = True) -> None:
-    """Trouble of the worker, not of the revision: queue the run again, or fail it after the last attempt.
+    """Trouble of the worker, not of the revision: queue the run again for later, or fail it after the last attempt.
 
-    Without `blame` the attempt does not count: the worker was asked to stop.
+    Without `blame` the attempt does not count and nothing is waited for: the worker was asked to stop.
     """
     run = end(session, lease, RunState.QUEUED, why)
     run.max_attempts += not blame
-    _queue_or_fail(session, run, why)
+    _queue_or_fail(session, run, why, wait=blame)
 
 
 def sweep(session: Session) -> list[int]:
@@ -110,14 +113,37 @@ def sweep(session: Session) -> list[int]:
     return swept
 
 
-def _queue_or_fail(session: Session, run: Run, why: str) -> None:
+def _queue_or_fail(session: Session, run: Run, why: str, *, wait: bool = True) -> None:
     run.lease_until, run.stage, run.worker = None, None, None
-    if run.attempt >= run.max_attempts:
-        run.state, run.finished_at = RunState.FAILED, clock(session)
+    now, left = clock(session), run.max_attempts - run.attempt
+    if unwanted := _unwanted(session, run):
+        (run.state, run.reason), run.finished_at = unwanted, now
+    elif left <= 0:
+        run.state, run.finished_at = RunState.FAILED, now
         run.reason = f"given up after {run.attempt} attempts: {why}"
     else:
-        run.state, run.reason, run.finished_at = RunState.QUEUED, why, None
+        wait_s = (_FIRST_WAIT_S if left > 1 else _SECOND_WAIT_S) if wait else 0.0
+        run.state, run.finished_at, run.not_before = RunState.QUEUED, None, now + wait_s
+        run.reason = f"{why}; it is tried again {wait_s:.0f} s later" if wait_s else why
         wake(session, run.device)
+
+
+def _unwanted(session: Session, run: Run) -> tuple[RunState, str] | None:
+    """How a pull request's run ends, and why, when nobody waits for it any more."""
+    push = newest_push(session, run.target_id, run.pull) if run.pull is not None else None
+    if push is None:
+        return None
+    if push.closed_at is not None:
+        return RunState.CANCELLED, f"pull request {run.pull} was closed"
+    if push.head != session.get_one(Revision, run.revision_id).sha:
+        return RunState.SUPERSEDED, f"{push.head[:10]} is a newer head of pull request {run.pull}"
+    return None
+
+
+def newest_push(session: Session, target_id: int, pull: int) -> Push | None:
+    """What a pull request's head is now, and whether it is open."""
+    pushes = select(Push).where(Push.target_id == target_id, Push.pull == pull)
+    return session.execute(pushes.order_by(Push.id.desc()).limit(1)).scalar_one_or_none()
 
 
 def _close_attempt(session: Session, run_id: int, attempt: int, now: float, outcome: str) -> None:
@@ -144,14 +170,6 @@ def cancel(session: Session, run_id: int, who: str) -> bool:
     run.state, run.reason, run.finished_at = RunState.CANCELLED, f"cancelled by {who}", now
     run.lease_until, run.stage = None, None
     return True
-
-
-def queued(session: Session, device: str) -> bool:
-    """Is there anything to do for `device`?"""
-    return (
-        session.execute(select(literal(1)).where(Run.device == device, Run.state == RunState.QUEUED).limit(1)).first()
-        is not None
-    )
 
 
 def seen(session: Session, name: str, device: str, description: str, sandbox: str | None, run_id: int | None) -> None:

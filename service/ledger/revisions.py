@@ -11,13 +11,15 @@ from sqlalchemy.orm import Session
 from service import recipes
 from service.database import wake
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.queue import clock
+from service.ledger.queue import clock, newest_push
 from service.models import (
     OPEN_STATES,
     Origin,
     Priority,
     Push,
     Recipe,
+    RegressionRow,
+    RegressionState,
     Revision,
     Run,
     RunState,
@@ -65,19 +67,21 @@ def revisions_appeared(
     devices: Sequence[str] | None = None,
     suite: str | None = None,
     mainline: bool = False,
+    later: Sequence[str] = (),
     delivery_id: int | None = None,
 ) -> Appeared:
     """`found`, oldest first along first parents, appeared and `head` is the newest.  Saying it twice changes nothing.
 
-    On the mainline every revision gets a run against its parent; of a pull request only the head does, against
-    `baseline`, and older heads that nobody has begun to measure are superseded.  What is not `trusted` is held.
+    On the mainline every revision gets a run against its parent, and `later` names those that follow there; of a pull
+    request only the head gets one, against `baseline`, and older heads that nobody has begun to measure are
+    superseded.  What is not `trusted` is held.
     """
     lock(session, target)
     row, recipe = recipe_of(session, target)
     push = _push(session, target, origin, head, pull, delivery_id)
     rows = {one.sha: _revision(session, target, one) for one in found}
     if mainline:
-        _place(session, target, found)
+        _place(session, target, found, later)
     superseded = _supersede(session, target, pull, rows[head], head) if pull is not None else 0
     wanted = [one for one in found if pull is None or one.sha == head]
     changed = sorted({path for one in found for path in one.paths}) if pull is not None else None
@@ -133,7 +137,7 @@ def run_wanted(
     if run.state is RunState.SKIPPED:
         _requeue(session, run, values)
     elif run.state is RunState.QUEUED and not fresh:
-        run.priority = min(run.priority, Priority.PULL_REQUEST)
+        run.priority, run.not_before = min(run.priority, Priority.PULL_REQUEST), 0.0
     return run
 
 
@@ -156,6 +160,8 @@ def approve(session: Session, run_id: int) -> list[Run]:
 def pull_closed(session: Session, target: Target, pull: int) -> int:
     """Nobody waits for this pull request any more: what has not begun is cancelled."""
     lock(session, target)
+    if push := newest_push(session, target.id, pull):
+        push.closed_at = clock(session)
     return _end(session, target, pull, RunState.CANCELLED, f"pull request {pull} was closed")
 
 
@@ -168,11 +174,31 @@ def revisions_left(session: Session, target: Target, shas: Iterable[str]) -> Non
     session.flush()
     left = (Run.revision_id.in_([one.id for one in gone]), Run.priority != Priority.PULL_REQUEST)  # unless asked for
     _end(session, target, None, RunState.SUPERSEDED, "the mainline was rewritten without this revision", *left)
+    _forget_regressions(session, [one.id for one in gone])
+
+
+def _forget_regressions(session: Session, gone: Sequence[int]) -> None:
+    """What revisions that left had slowed down is mended with them, and what they had mended is slow again."""
+    of_them = select(Run.id).where(Run.revision_id.in_(gone))
+    unsynced = {"synchronize_session": False}
+    session.execute(
+        update(RegressionRow)
+        .where(RegressionRow.fixed_by.in_(of_them))
+        .values(state=RegressionState.OPEN, fixed_at=None, fixed_by=None),
+        execution_options=unsynced,
+    )
+    session.execute(
+        update(RegressionRow)
+        .where(RegressionRow.run_id.in_(of_them), RegressionRow.state == RegressionState.OPEN)
+        .values(state=RegressionState.FIXED, fixed_at=clock(session)),
+        execution_options=unsynced,
+    )
 
 
 def lock(session: Session, target: Target) -> None:
     """One intake at a time for each target, so that ordinals stay without gaps.  SQLite has one writer anyway."""
-    session.execute(select(Target.id).where(Target.id == target.id).with_for_update())
+    # A key share lock is enough: rows that point at the target may be written meanwhile, by who waits for nobody here.
+    session.execute(select(Target.id).where(Target.id == target.id).with_for_update(key_share=True))
 
 
 def mainline_of(session: Session, target: Target) -> list[str]:
@@ -200,6 +226,7 @@ def _push(
         .limit(1)
     ).scalar_one_or_none()
     if last is not None and last.head == head:
+        last.closed_at = None
         if delivery_id is not None:
             last.delivery_id = max(last.delivery_id or 0, delivery_id)
         return last
@@ -230,43 +257,29 @@ def _revision(session: Session, target: Target, found: Found) -> Revision:
     return revision
 
 
-def _place(session: Session, target: Target, found: Sequence[Found]) -> None:
-    """Give the found revisions their ordinals: after their parent, before their child, else at the end.
+def _place(session: Session, target: Target, found: Sequence[Found], later: Sequence[str]) -> None:
+    """Give the found revisions their ordinals: after their parent, else before what follows on the mainline, else last.
 
     A backfill reaches behind what is known, so everything after it moves up.  Numbers change; the order does not.
     """
     on_it = (Revision.target_id == target.id, Revision.ordinal.is_not(None))
-    columns = select(Revision.sha, Revision.parent, Revision.ordinal)
-    known = session.execute(columns.where(*on_it).order_by(Revision.ordinal)).all()
-    line = [sha for sha, _, _ in known]
-    before = {sha: ordinal for sha, _, ordinal in known}
-    children = {parent: sha for sha, parent, _ in known if parent is not None}
-    placed = set(line)
-    fresh = [one for one in found if one.sha not in placed]
-    for one in fresh:
+    before = dict(
+        session.execute(select(Revision.sha, Revision.ordinal).where(*on_it).order_by(Revision.ordinal)).all()
+    )
+    line, placed = list(before), set(before)
+    for place, one in enumerate(found):
+        if one.sha in placed:
+            continue
+        follows = next((sha for sha in (*(after.sha for after in found[place + 1 :]), *later) if sha in placed), None)
         if one.parent in placed:
             line.insert(line.index(one.parent) + 1, one.sha)
-        elif (child := _descendant(one, fresh, children)) is not None:
-            line.insert(line.index(child), one.sha)
         else:
-            line.append(one.sha)
+            line.insert(line.index(follows) if follows else len(line), one.sha)
         placed.add(one.sha)
     moved = {sha: ordinal for ordinal, sha in enumerate(line) if before.get(sha) != ordinal}
     for revision in _by_sha(session, target, moved):
         revision.ordinal = moved[revision.sha]
     session.flush()
-
-
-def _descendant(one: Found, fresh: Sequence[Found], children: dict[str, str]) -> str | None:
-    """The known revision before which a run of fresh ones, beginning with `one`, belongs."""
-    sha = one.sha
-    for later in [*fresh[fresh.index(one) + 1 :], None]:
-        if sha in children:
-            return children[sha]
-        if later is None or later.parent != sha:
-            return None
-        sha = later.sha
-    return None
 
 
 def _by_sha(session: Session, target: Target, shas: Iterable[str]) -> Iterable[Revision]:
@@ -330,6 +343,7 @@ def _requeue(session: Session, run: Run, values: dict[str, Any]) -> None:
         setattr(run, name, value)
     run.max_attempts = run.attempt + ATTEMPTS
     run.started_at = run.finished_at = run.reason = run.log = None
+    run.not_before = 0.0
     _settle(session, run)
 
 

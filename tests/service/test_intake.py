@@ -17,7 +17,19 @@ from service import wakeups
 from service.database import reading, transaction
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
 from service.ledger import intake, queue, targets
-from service.models import Delivery, Origin, Priority, Push, Revision, Run, RunState, Target, TargetKind
+from service.models import (
+    Delivery,
+    Origin,
+    Priority,
+    Push,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    Target,
+    TargetKind,
+)
 from service.settings import settings
 from service.sources.git import GitSource
 
@@ -265,6 +277,36 @@ def test_a_forced_push_takes_what_left_off_the_mainline(forge: Forge, target: Ta
     assert runs(instead)[0].baseline == second
 
 
+def test_regressions_leave_the_mainline_with_the_revisions_that_made_or_mended_them(
+    forge: Forge, target: Target, first: str
+) -> None:
+    slow = forge.commit()
+    forge.push_event(first, slow)
+    mended = forge.commit()
+    forge.push_event(slow, mended)
+    one = {"target_id": target.id, "device": "cpu", "provider": "norms", "case": "one", "ratio": 1.5, "opened_at": 0.0}
+    by = {sha: runs(sha)[0].id for sha in (slow, mended)}
+    with transaction() as session:
+        session.add(RegressionRow(**one, run_id=by[slow], state=RegressionState.FIXED, fixed_by=by[mended]))
+        session.flush()
+        session.add(RegressionRow(**one, run_id=by[mended]))
+
+    forge.git("reset", "--quiet", "--hard", slow)
+    forge.push_event(mended, slow)
+    assert regressions() == [("open", None), ("fixed", None)]
+
+    forge.git("reset", "--quiet", "--hard", first)
+    instead = forge.commit()
+    forge.push_event(slow, instead)
+    assert regressions() == [("fixed", None), ("fixed", None)]
+
+
+def regressions() -> list[tuple[str, int | None]]:
+    with reading() as session:
+        rows = session.execute(select(RegressionRow).order_by(RegressionRow.id)).scalars()
+        return [(row.state.value, row.fixed_by) for row in rows]
+
+
 def test_a_mainline_set_back_keeps_what_was_measured_before(forge: Forge, target: Target, first: str) -> None:
     forge.push_event(NONE, first)
     lost = forge.commit()
@@ -362,6 +404,26 @@ def test_closing_cancels_what_waits(forge: Forge, target: Target) -> None:
     assert states(pull=8) == [QUEUED, QUEUED]
     forge.pull_event(7, head, action="reopened")
     assert states(pull=7) == [LEASED, QUEUED]
+
+
+@pytest.mark.parametrize(("moved", "found"), [("closed", CANCELLED), ("pushed", SUPERSEDED), ("reopened", QUEUED)])
+def test_a_head_that_its_worker_gives_back_returns_only_if_somebody_waits(
+    forge: Forge, target: Target, moved: str, found: RunState
+) -> None:
+    head = forge.pull(7)
+    forge.pull_event(7, head, action="opened")
+    with transaction() as session:
+        lease = queue.next_run(session, "cpu", "worker", 60)
+    if moved == "pushed":
+        forge.pull_event(7, forge.pull(7))
+    else:
+        forge.pull_event(7, head, action="closed")
+    if moved == "reopened":
+        forge.pull_event(7, head, action="reopened")
+    with transaction() as session:
+        assert lease is not None
+        queue.give_back(session, lease, "the worker was stopped", blame=False)
+    assert states(head)[0] is found
 
 
 def test_a_merged_pull_request_is_measured_once_more_as_the_mainline(forge: Forge, target: Target, first: str) -> None:
@@ -611,6 +673,23 @@ def test_a_backfill_reaches_behind_what_is_known(forge: Forge, target: Target, f
     assert intake.backfill_last(target.id, 10) == 2
     assert mainline() == numbered(first, second, third, fourth)
     assert intake.backfill_last(target.id, 10) == 0
+
+
+def test_a_backfill_that_touches_nothing_known_keeps_the_order_of_the_mainline(
+    forge: Forge, target: Target, first: str
+) -> None:
+    line = [first, *(forge.commit() for _ in range(8))]
+    intake.poll(target.id)
+
+    intake.backfill("norms", line[1], line[4])
+
+    assert mainline() == numbered(*line[2:5], line[8])
+    assert intake.poll(target.id)
+    assert mainline() == numbered(*line[2:5], line[8]), "what lies between was not asked for"
+    newest = forge.commit()
+    intake.poll(target.id)
+    intake.backfill("norms", line[5], line[7])
+    assert mainline() == numbered(*line[2:5], *line[6:], newest)
 
 
 def test_a_backfill_of_nothing_says_so(forge: Forge, target: Target, first: str) -> None:

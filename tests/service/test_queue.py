@@ -5,12 +5,12 @@ import time
 from collections import Counter
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from service.database import transaction
 from service.errors import LeaseLost, NotFound
 from service.ledger import queue
-from service.models import Attempt, Priority, Recipe, Revision, Run, RunState, Target, TargetKind
+from service.models import Attempt, Origin, Priority, Push, Recipe, Revision, Run, RunState, Target, TargetKind
 
 pytestmark = pytest.mark.usefixtures("either")
 
@@ -51,6 +51,17 @@ def claim(worker: str = "one", device: str = "h200", lease_s: float = 60) -> que
         return queue.next_run(session, device, worker, lease_s)
 
 
+def its_time_has_come() -> None:
+    """What waits in the queue has waited long enough."""
+    with transaction() as session:
+        session.execute(update(Run).values(not_before=0.0))
+
+
+def waits(run_id: int) -> float:
+    with transaction() as session:
+        return session.get_one(Run, run_id).not_before - queue.clock(session)
+
+
 def state_of(run_id: int) -> RunState:
     with transaction() as session:
         return session.get_one(Run, run_id).state
@@ -86,6 +97,8 @@ def test_a_dead_workers_run_goes_to_another_and_the_dead_one_is_fenced_off(targe
     time.sleep(0.1)
     with transaction() as session:
         assert queue.sweep(session) == [run]
+    assert claim("alive") is None, "not at once: what ended the one may end the other"
+    its_time_has_come()
     alive = claim("alive")
     assert (alive.run_id, alive.attempt) == (run, 2)
     for stale in (lambda s: queue.renew(s, dead, 60), lambda s: queue.end(s, dead, RunState.DONE)):
@@ -104,17 +117,61 @@ def test_after_three_attempts_it_is_failed_with_a_reason(target):
         time.sleep(0.05)
         with transaction() as session:
             queue.sweep(session)
+        its_time_has_come()
     assert state_of(run) is RunState.FAILED
     with transaction() as session:
         assert "given up after 3 attempts" in session.get_one(Run, run).reason
 
 
-def test_trouble_of_the_worker_queues_the_run_again(target):
+def test_trouble_of_the_worker_queues_the_run_again_for_later_and_later(target):
     run = want(target, "a")
+    for attempt, wait_s in ((1, 30), (2, 300)):
+        with transaction() as session:
+            queue.give_back(session, claim(), "the disk is full")
+        with transaction() as session:
+            assert session.get_one(Run, run).reason == f"the disk is full; it is tried again {wait_s} s later"
+        assert (state_of(run), claim()) == (RunState.QUEUED, None), f"after attempt {attempt}"
+        assert waits(run) == pytest.approx(wait_s, abs=5)
+        its_time_has_come()
+    assert claim().attempt == 3
+
+
+def test_a_run_that_waits_holds_up_no_other(target):
+    want(target, "a")
     with transaction() as session:
-        queue.give_back(session, claim(), "the disk is full")
-    assert state_of(run) is RunState.QUEUED
-    assert claim().attempt == 2
+        queue.give_back(session, claim(), "no route to its repository")
+    other = want(target, "b")
+    assert claim().run_id == other
+
+
+@pytest.mark.parametrize(
+    ("head", "closed_at", "found", "why"),
+    [
+        ("a", None, RunState.QUEUED, "the worker was stopped"),
+        ("b", None, RunState.SUPERSEDED, "b is a newer head of pull request 7"),
+        ("a", 1.0, RunState.CANCELLED, "pull request 7 was closed"),
+    ],
+)
+@pytest.mark.parametrize("lost", ["given back", "swept"])
+def test_what_nobody_waits_for_any_more_does_not_return_to_the_queue(target, head, closed_at, found, why, lost):
+    run = want(target, "a", Priority.PULL_REQUEST)
+    with transaction() as session:
+        session.get_one(Run, run).pull = 7
+        for one in ("a", head):
+            session.add(Push(target_id=target.id, origin=Origin.PULL_REQUEST, head=one, pull=7, created_at=0.0))
+            session.flush()
+        session.execute(select(Push).order_by(Push.id.desc())).scalars().first().closed_at = closed_at
+    lease = claim(lease_s=-1)
+    with transaction() as session:
+        if lost == "swept":
+            queue.sweep(session)
+        else:
+            queue.give_back(session, lease, "the worker was stopped", blame=False)
+    assert state_of(run) is found
+    with transaction() as session:
+        row = session.get_one(Run, run)
+        assert (row.finished_at is None) is (found is RunState.QUEUED)
+        assert row.reason == why or (lost, found) == ("swept", RunState.QUEUED)
 
 
 def test_a_worker_that_was_asked_to_stop_spends_no_attempt(target):
@@ -122,7 +179,7 @@ def test_a_worker_that_was_asked_to_stop_spends_no_attempt(target):
     for _ in range(5):
         with transaction() as session:
             queue.give_back(session, claim(), "the worker was stopped", blame=False)
-    assert state_of(run) is RunState.QUEUED
+    assert claim().run_id == run, "and it waits for nothing"
 
 
 @pytest.mark.parametrize("found", [RunState.HELD, RunState.QUEUED, RunState.LEASED])
