@@ -1,7 +1,6 @@
 """Contenders of one run: sandboxed processes of kernels/contender.py, each in its own environment."""
 
 from collections.abc import Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from service.settings import GIB, settings
 from workers import sandbox
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment, cache_of
+from workers.folders import remove
 from workers.sandbox import Box, Limits
 
 KERNELS = Path(kernels.__file__).parent
@@ -49,7 +49,7 @@ def contender(
     scratch: Path,
 ) -> Contender:
     """A contender whose `start` opens a fresh process in a fresh scratch folder, with only its own GPU."""
-    starts = count()
+    starts: list[Path] = []  # the folder of each
     caches = cache_of(place.key)
     (caches / "tmp").mkdir(exist_ok=True)
     environment = {
@@ -66,7 +66,11 @@ def contender(
     }
 
     def start() -> Channel:
-        folder = scratch / f"{label.replace(':', '-')}-{next(starts)}"
+        # The limit on disk is one start's: what the last one wrote goes first, or a run may write it for each start.
+        if starts:
+            remove(starts[-1])
+        starts.append(folder := scratch / f"{label.replace(':', '-')}-{len(starts)}")
+        cache_of(place.key)  # says that the environment is in use, which keeps it from being evicted
         (folder / "home").mkdir(parents=True)
         box = Box(
             folder / "home",

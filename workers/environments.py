@@ -1,5 +1,6 @@
 """What revisions are measured in: read-only stacks with torch, and for each revision a layer of its own, built once."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -11,24 +12,26 @@ import sys
 import tempfile
 import time
 import tomllib
+import uuid
 import venv
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from service import torch_install
-from service.errors import BadInput, BuildFailed, NotFound
+from service.errors import BadInput, BuildFailed, Conflict, NotFound
 from service.recipes import Recipe
 from service.settings import settings
 from service.sources import Exported, Source
 from workers import sandbox
+from workers.folders import make_read_only, remove
 from workers.sandbox import Box, Limits
 from workers.watch import used
 
 LOG_LINES = 40  # of a build that failed; someone will read them in a pull request
-_BUILDING = ".building-"
+_BUILDING, _REMOVING = ".building-", ".removing-"
 _ADAPTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 IN_USE_S = 3600.0  # an environment used so lately is not evicted
 _WHERE = (
@@ -112,23 +115,24 @@ def list_stacks() -> list[BaseStack]:
 def create_stack(name: str, requirements: Sequence[str]) -> BaseStack:
     """Make a base environment with torch and more requirements.  Nothing half made is left behind."""
     final = _named(name)
-    # An environment knows its own place, so it is made where it will be, and marked as whole by its description.
-    unfinished = final / "unfinished"
-    if final.exists() and not unfinished.exists():
-        raise BadInput(f"There is a stack {name} already; remove {final} to make it anew.")
-    shutil.rmtree(final, ignore_errors=True)
-    final.mkdir(parents=True)
-    unfinished.touch()
-    try:
-        venv.create(final, with_pip=True, symlinks=True)
-        torch_install.install(final / "bin" / "python", requirements)
-    except RuntimeError as failure:
+    with _alone(name):
+        # An environment knows its own place, so it is made where it will be, and marked as whole by its description.
+        unfinished = final / "unfinished"
+        if final.exists() and not unfinished.exists():
+            raise BadInput(f"There is a stack {name} already; remove {final} to make it anew.")
         shutil.rmtree(final, ignore_errors=True)
-        raise BuildFailed(f"The stack {name} could not be made. {failure}") from None
-    except BaseException:
-        shutil.rmtree(final, ignore_errors=True)
-        raise
-    unfinished.unlink()
+        final.mkdir(parents=True)
+        unfinished.touch()
+        try:
+            venv.create(final, with_pip=True, symlinks=True)
+            torch_install.install(final / "bin" / "python", requirements)
+        except RuntimeError as failure:
+            shutil.rmtree(final, ignore_errors=True)
+            raise BuildFailed(f"The stack {name} could not be made. {failure}") from None
+        except BaseException:
+            shutil.rmtree(final, ignore_errors=True)
+            raise
+        unfinished.unlink()
     return stack(name)
 
 
@@ -152,6 +156,18 @@ def adopt_stack(name: str, python: Path, paths: Sequence[Path]) -> BaseStack:
     shim.chmod(0o755)
     (folder / "stack.toml").write_text(f"python = {json.dumps(str(python.absolute()))}\npaths = [{listed}]\n")
     return stack(name)
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Nobody else makes this stack meanwhile.  Raises Conflict when somebody does."""
+    _stacks().mkdir(parents=True, exist_ok=True)
+    with (_stacks() / f".{name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(f"Another process is just making the stack {name}: wait until it is done.") from None
+        yield
 
 
 def _stacks() -> Path:
@@ -232,15 +248,17 @@ def _build(
             inside=final / "tree" if sandboxed else None,  # what is built may keep its own place in mind
         )
         _run_commands(recipe.build.commands, box, exported, keep_going)
+        make_read_only(unfinished / "tree")
+        make_read_only(unfinished / "adapters")
         (unfinished / "whole").touch()
-        _make_read_only(unfinished)
         try:
             unfinished.rename(final)
-        except OSError:  # another worker built the same meanwhile
-            if not (final / "whole").exists():
-                raise
+        except OSError:
+            if not (final / "whole").exists():  # what is there is broken; else another worker built the same meanwhile
+                _discard(final)
+                unfinished.rename(final)
     finally:
-        _remove(unfinished)
+        remove(unfinished)
 
 
 def _run_commands(commands: Sequence[str], box: Box, exported: Exported, keep_going: Callable[[], None]) -> None:
@@ -294,21 +312,26 @@ def cache_of(key: str) -> Path:
 def evict(limit: int) -> list[str]:
     """Remove the environments longest unused until the rest fit into `limit` bytes.  Returns the keys that went.
 
-    An environment goes with what was compiled in it, and what dead workers left half built goes as well.
+    The limit is lower where the disk has no room left for a build.  An environment goes with what was compiled in it,
+    and what dead workers left half built or half removed goes as well.
     """
     if not _environments().exists():
         return []
     now, gone = time.time(), list[str]()
     for left in _environments().glob(f"{_BUILDING}*"):
-        if now - left.lstat().st_mtime > IN_USE_S + settings().build_limit_s:
-            _remove(left)
+        with suppress(FileNotFoundError):  # just finished
+            if now - left.lstat().st_mtime > IN_USE_S + settings().build_limit_s:
+                remove(left)
+    for left in (*_environments().glob(f"{_REMOVING}*"), *_caches().glob(f"{_REMOVING}*")):
+        remove(left)
     sizes = {key: _size(key) for key in _keys()}
     total = sum(sizes.values())
+    limit = min(limit, total + shutil.disk_usage(_environments()).free - settings().build_disk)
     for key in sorted(sizes, key=_last_use):
         if total <= limit or now - _last_use(key) < IN_USE_S:
             break
         for folder in _belonging(key):
-            _remove(folder)
+            _discard(folder)
         total -= sizes[key]
         gone.append(key)
     return gone
@@ -316,8 +339,8 @@ def evict(limit: int) -> list[str]:
 
 def _keys() -> set[str]:
     """Environments that are whole, and keys of which only compiled things are left (stacks have these as well)."""
-    caches = _caches().iterdir() if _caches().exists() else ()
-    return {one.parent.name for one in _environments().glob("*/whole")} | {one.name for one in caches}
+    made, compiled = _environments().glob("[!.]*/whole"), _caches().glob("[!.]*")
+    return {one.parent.name for one in made} | {one.name for one in compiled}
 
 
 def _belonging(key: str) -> tuple[Path, Path]:
@@ -333,31 +356,12 @@ def _size(key: str) -> int:
     return used([folder for folder in _belonging(key) if folder.exists()], sys.maxsize)
 
 
-def _make_read_only(folder: Path) -> None:
-    """Nobody writes into an environment that others use, even where there is no sandbox to keep it."""
-    for parent, _, files in os.walk(folder, topdown=False):
-        for name in files:
-            path = Path(parent, name)
-            if not path.is_symlink():
-                path.chmod(path.stat().st_mode & 0o555)
-        if Path(parent) != folder:
-            Path(parent).chmod(0o555)
-    (folder / "whole").chmod(0o644)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a tree, also one whose folders a build made unreadable."""
-    _open_up(folder)
-    for parent, folders, _ in os.walk(folder):
-        for name in folders:
-            _open_up(Path(parent, name))
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _open_up(folder: Path) -> None:
-    with suppress(OSError):
-        if not folder.is_symlink():
-            folder.chmod(0o700)
+def _discard(folder: Path) -> None:
+    """Remove what others may look for: under its own name it is whole or gone, also when we die on the way."""
+    leaving = folder.with_name(f"{_REMOVING}{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):  # never there, or gone by now
+        folder.rename(leaving)
+    remove(leaving)
 
 
 def _caches() -> Path:

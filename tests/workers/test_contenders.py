@@ -1,5 +1,7 @@
 """Contenders for real: a revision is built, its process started in the sandbox, asked, and ended."""
 
+import os
+
 import pytest
 
 from kernels import messages
@@ -126,3 +128,16 @@ def test_a_kernel_that_hangs_is_ended_in_time(norms, tmp_path):
     cell = launch.cells["head:norms", CASE]
     assert cell.state == "failed"
     assert "2 s" in (cell.reason or "")
+
+
+def test_a_contender_that_starts_again_finds_nothing_of_its_last_start_and_keeps_its_environment_in_use(
+    norms, tmp_path
+):
+    head = own(norms, tmp_path)
+    for used in (*settings().state.glob("caches/*"), *settings().state.glob("environments/*/whole")):
+        os.utime(used, (0, 0))
+    for _ in range(3):
+        head.start().close()
+        [folder] = (tmp_path / "scratch").iterdir()
+        (folder / "home" / "large").touch()
+    assert not environments.evict(0)

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from service.errors import BadInput, BuildFailed, NotFound
+from service.errors import BadInput, BuildFailed, Conflict, NotFound
 from service.recipes import Recipe, parse
 from service.settings import settings
 from workers import environments, sandbox
@@ -167,6 +168,39 @@ def test_the_longest_unused_environments_go_first(norms):
     assert [path.name for path in (settings().state / "caches").iterdir()] == [made[2].key]
 
 
+def test_on_a_full_disk_what_is_unused_goes_although_the_limit_is_kept(norms, monkeypatch):
+    old, new = (build(norms, norms.commit({"norms.py": str(n)}), recipe()).key for n in range(2))
+    os.utime(settings().state / "environments" / old / "whole", (0, 0))
+    monkeypatch.setattr(environments.shutil, "disk_usage", lambda _: SimpleNamespace(free=MIB))
+    assert environments.evict(100 * MIB) == [old]
+    assert [path.name for path in (settings().state / "environments").iterdir()] == [new]
+
+
+def test_what_was_removed_only_by_half_is_built_again(norms):
+    sha = norms.commit({"norms.py": "1"})
+    made = build(norms, sha, recipe())
+    (settings().state / "environments" / made.key / "whole").unlink()
+    assert build(norms, sha, recipe()) == made
+    assert (made.import_paths[1] / "norms.py").read_text() == "1"
+    assert [path.name for path in (settings().state / "environments").iterdir()] == [made.key]
+
+
+def test_what_a_worker_died_removing_goes_at_the_next_eviction(norms):
+    build(norms, norms.commit({"norms.py": "1"}), recipe())
+    for folder in ("environments", "caches"):
+        (settings().state / folder / f"{environments._REMOVING}dead" / "tree").mkdir(parents=True)
+    assert environments.evict(100 * MIB) == []
+    assert not [*settings().state.glob(f"*/{environments._REMOVING}*")]
+
+
+def test_a_build_that_nests_folders_too_deep_for_recursion_is_kept_and_evicted(norms):
+    deep = "import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
+    made = build(norms, norms.commit({"deep.py": deep}), recipe("python deep.py"))
+    os.utime(settings().state / "environments" / made.key / "whole", (0, 0))
+    assert environments.evict(0) == [made.key]
+    assert [*(settings().state / "environments").iterdir()] == []
+
+
 def test_half_built_leftovers_of_a_dead_worker_go_as_well(norms):
     build(norms, norms.commit({"norms.py": "1"}), recipe())
     left = settings().state / "environments" / f"{environments._BUILDING}dead"
@@ -184,6 +218,19 @@ def test_a_stack_that_is_not_there_says_which_are_and_how_to_make_it(norms):
     ):
         environments.stack("torch28")
     assert [one.name for one in environments.list_stacks()] == ["host"]
+
+
+def test_a_stack_that_is_just_being_made_is_left_alone(norms, monkeypatch):
+    def meanwhile(folder: Path, **_: object) -> None:
+        with pytest.raises(Conflict, match="just making the stack torch28"):
+            environments.create_stack("torch28", [])
+        (folder / "bin").mkdir()
+        (folder / "bin" / "python").touch()
+
+    monkeypatch.setattr(environments.venv, "create", meanwhile)
+    monkeypatch.setattr(environments.torch_install, "install", lambda *_: None)
+    assert environments.create_stack("torch28", []).name == "torch28"
+    assert [one.name for one in environments.list_stacks()] == ["host", "torch28"]
 
 
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden"])
