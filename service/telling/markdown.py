@@ -39,12 +39,15 @@ def comment(*reports: Report) -> str:
 
 
 def check(report: Report) -> dict[str, Any]:
-    """What the check run (or commit status) of this revision and device says."""
+    """What the check run (or commit status) of this revision and device says.
+
+    Its name holds the target: several may watch one repository.
+    """
     status, conclusion = _conclusion(report)
     title = one_line(f"{report.verdict}: {report.advice}", 140)
     text = comment(report)
     return {
-        "name": f"kernelwatch / {report.device}",
+        "name": f"kernelwatch / {report.target} / {report.device}",
         "sha": report.sha,
         "status": status,
         "conclusion": conclusion,
@@ -72,14 +75,14 @@ def _conclusion(report: Report) -> tuple[str, str | None]:
 
 
 def _judged(report: Report) -> str:
-    found = set(report.counts)
+    found = {row.outcome for row in report.rows if not row.known_before}
     if Outcome.INVALID in found:
         return "failure"
     if found & {Outcome.REGRESSION, Outcome.FAILED}:
         return "failure" if report.policy.blocking else "neutral"
-    if found <= {Outcome.NEW}:
-        return "skipped"
-    return "neutral" if Outcome.INCONCLUSIVE in found else "success"
+    if Outcome.INCONCLUSIVE in found or any(row.known_before for row in report.rows):
+        return "neutral"  # what was wrong before is not this revision's doing, and still no pass
+    return "skipped" if found <= {Outcome.NEW} else "success"
 
 
 def _comment(reports: Sequence[Report], most: int) -> str:
@@ -115,11 +118,14 @@ def _tables(report: Report, most: int) -> list[str]:
     if changed[SHOWN:]:
         parts.append(_folded(f"{len(changed) - SHOWN} more that changed", _timed, changed[SHOWN:], most))
     for outcome in (Outcome.INVALID, Outcome.FAILED):
-        if rows := report.of(outcome):
+        if rows := tuple(row for row in report.of(outcome) if not row.known_before):
             parts.append(f"**{NOUNS[outcome][1].capitalize()}** (not timed)")
             parts.append(_reasoned(rows[:SHOWN]))
             if rows[SHOWN:]:
                 parts.append(_folded(f"{len(rows) - SHOWN} more", _reasoned, rows[SHOWN:], most))
+    if rows := tuple(row for row in report.of(Outcome.INVALID, Outcome.FAILED) if row.known_before):
+        title = f"{len(rows)} wrong or failed, at the baseline as well: not this revision's doing"
+        parts.append(_folded(title, _reasoned, rows, most))
     if rows := report.of(Outcome.NEW):
         parts.append(_folded(f"{len(rows)} new, without anything to compare with", _reasoned, rows, most))
     if quiet:
@@ -140,7 +146,7 @@ def _folded(title: str, table: Callable[[Sequence[Row]], str], rows: Sequence[Ro
 
 
 def _timed(rows: Sequence[Row]) -> str:
-    lines = ["| case | parent µs | head µs | change | interval | why |", "|---|--:|--:|---|---|---|"]
+    lines = ["| case | baseline µs | head µs | change | head / baseline | why |", "|---|--:|--:|---|---|---|"]
     for row in rows:
         times = [microseconds(side.median_us if side else None) for side in (row.parent, row.head)]
         change = f"**{percent(row.ratio)}**" if row.outcome is Outcome.REGRESSION else percent(row.ratio)

@@ -35,7 +35,7 @@ def _cases(report: Report) -> Table:
     cases = Table(box=None, pad_edge=False)
     for title in ("case", "provider"):
         cases.add_column(title, overflow="fold")
-    for title in ("parent us", "head us", "ratio"):
+    for title in ("baseline us", "head us", "ratio"):
         cases.add_column(title, justify="right", no_wrap=True)
     for title in ("interval", "outcome", f"to {report.sota}", "reason"):
         cases.add_column(title, overflow="fold")

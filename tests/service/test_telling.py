@@ -89,6 +89,7 @@ def a_report(*rows: Row, state: RunState = RunState.DONE, **changed: object) -> 
 STEADY, SLOW, FAST = a_row(Outcome.STEADY), a_row(Outcome.REGRESSION, 1.102), a_row(Outcome.IMPROVEMENT, 0.9)
 WRONG, FAILED, NEW = a_row(Outcome.INVALID), a_row(Outcome.FAILED), a_row(Outcome.NEW, None)
 UNSURE = a_row(Outcome.INCONCLUSIVE, 1.03)
+KNOWN = replace(a_row(Outcome.INVALID, reason="wrong at the baseline too"), known_before=True)
 
 
 def first_line(*reports: Report) -> str:
@@ -144,6 +145,19 @@ def test_wrong_failed_and_new_cases_stand_apart() -> None:
     wrong, failed = rest.split("**Failed cases**")
     assert f"| `{CASE}` norms | because |" in wrong
     assert "1 new, without anything to compare with" in failed
+
+
+def test_what_was_wrong_before_is_told_apart_and_folded() -> None:
+    shown, folded = markdown.comment(a_report(KNOWN, WRONG)).split("<details>", 1)
+    assert (shown.count("| because |"), shown.count("| wrong at the baseline too |")) == (1, 0)
+    assert "1 wrong or failed, at the baseline as well: not this revision's doing" in folded
+    assert "| wrong at the baseline too |" in folded
+    assert "**Wrong results**" not in markdown.comment(a_report(KNOWN))
+
+
+def test_times_stand_beside_those_of_the_baseline_whichever_revision_that_is() -> None:
+    assert "| case | baseline µs | head µs | change | head / baseline | why |" in markdown.comment(a_report(SLOW))
+    assert "baseline us" in printed(a_report(SLOW))
 
 
 def test_behind_sota_is_told_apart_from_regressions_and_is_no_reason_to_act() -> None:
@@ -279,6 +293,10 @@ BLOCKING = Policy(blocking=True)  # type: ignore[call-arg]
         (a_report(SLOW, STEADY), "completed", "neutral"),
         (a_report(SLOW, STEADY, policy=BLOCKING), "completed", "failure"),
         (a_report(WRONG, STEADY), "completed", "failure"),
+        (a_report(WRONG, KNOWN, STEADY), "completed", "failure"),
+        (a_report(KNOWN), "completed", "neutral"),
+        (a_report(KNOWN, STEADY, policy=BLOCKING), "completed", "neutral"),
+        (a_report(KNOWN, SLOW, policy=BLOCKING), "completed", "failure"),
         (a_report(FAILED, STEADY), "completed", "neutral"),
         (a_report(UNSURE, STEADY), "completed", "neutral"),
         (a_report(a_row(Outcome.STEADY, behind=True), policy=BLOCKING), "completed", "success"),
@@ -294,7 +312,7 @@ BLOCKING = Policy(blocking=True)  # type: ignore[call-arg]
 )
 def test_a_check_is_advisory_unless_the_policy_blocks(report: Report, status: str, conclusion: str | None) -> None:
     said = markdown.check(report)
-    assert (said["name"], said["status"], said["conclusion"]) == ("kernelwatch / h200", status, conclusion)
+    assert (said["name"], said["status"], said["conclusion"]) == ("kernelwatch / norms / h200", status, conclusion)
     assert said["url"] == report.url
 
 
