@@ -215,7 +215,10 @@ class GitSource:
         self._mirror.parent.mkdir(parents=True, exist_ok=True)
         with open(self._mirror.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._mirror.parent.joinpath("gitconfig").write_text(_CONFIGURATION)
+            # It serves all mirrors, whose gits may be reading it: it is never seen half written.
+            fresh = self._mirror.parent / f"gitconfig-{secrets.token_hex(8)}.tmp"
+            fresh.write_text(_CONFIGURATION)
+            fresh.rename(self._mirror.parent / "gitconfig")
             if not (self._mirror / "HEAD").exists():
                 self._git("init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(self._mirror))
             yield
@@ -302,8 +305,9 @@ class GitSource:
 
 
 def _within(memory: int) -> tuple[str, ...]:
-    """The start of a command that may hold so much of its own memory (mapped packs do not count)."""
-    return ("/bin/sh", "-c", f'ulimit -d {memory >> 10}; exec "$@"', "git")
+    """The start of a command that may hold so much of its own memory (mapped packs do not count), and ends with us."""
+    ends = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv", path=_ENVIRONMENT["PATH"]) else ()
+    return (*ends, "/bin/sh", "-c", f'ulimit -d {memory >> 10}; exec "$@"', "git")
 
 
 def _verb(arguments: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import lzma
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import stat
 import sys
 import time
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -37,6 +39,8 @@ LARGEST_WHEEL = 4 * GIB
 LARGEST_READ = 4 * MIB
 FETCH_LIMIT_S = 900
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.6, text/html;q=0.5"
+_PLAIN = re.compile(r"[\w.+!-]+", re.ASCII)  # a build tag might hold slashes
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -183,8 +187,9 @@ class PackageSource:
         try:
             with zipfile.ZipFile(self._at_hand(wheel)) as opened:
                 yield opened
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
-            raise SourceFailed(f"{wheel.filename} cannot be unpacked: {error}.", passing=False) from None
+        except (*_UNREADABLE, OSError) as error:
+            why = str(error) or "it ends too early"
+            raise SourceFailed(f"{wheel.filename} cannot be unpacked: {why}.", passing=False) from None
 
     def _at_hand(self, wheel: Wheel) -> Path:
         """The file itself, downloaded once and checked against the index's hash."""
@@ -263,8 +268,7 @@ def _in_folder(folder: Path, package: str) -> list[Wheel]:
 
 def _required(path: Path) -> str | None:
     """What a wheel's own metadata says of the Python it needs."""
-    unreadable = (zipfile.BadZipFile, OSError, KeyError, StopIteration, NotImplementedError)
-    with suppress(*unreadable), zipfile.ZipFile(path) as wheel:
+    with suppress(*_UNREADABLE, OSError, KeyError, StopIteration), zipfile.ZipFile(path) as wheel:
         name = next(name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
         with wheel.open(name) as metadata:
             head = metadata.read(MIB).decode(errors="replace")
@@ -274,7 +278,9 @@ def _required(path: Path) -> str | None:
 
 
 def _is_of(filename: str, package: str) -> str | None:
-    """The version of a wheel of this package; None for every other file."""
+    """The version of a wheel of this package; None for every other file, and for a name that leads elsewhere."""
+    if not _PLAIN.fullmatch(filename):
+        return None
     try:
         name, version, _, _ = parse_wheel_filename(filename)
     except (InvalidWheelFilename, InvalidVersion):

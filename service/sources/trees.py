@@ -14,6 +14,11 @@ MOST_FILES = 200_000
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 
 
+def shown(name: str) -> str:
+    """A file's name, fit to be told and stored: names in a tree are bytes, and need not be text."""
+    return os.fsencode(name).decode(errors="replace")
+
+
 class TreeWriter:
     """Writes one tree.  Links are made last, so that no file is ever written through one."""
 
@@ -49,7 +54,7 @@ class TreeWriter:
                 out.write(chunk)
             os.fchmod(out.fileno(), 0o755 if executable else 0o644)
         if start == LFS_POINTER:
-            self._lfs.append(path)
+            self._lfs.append(shown(path))
 
     def link(self, path: str, target: str) -> None:
         """Remember a symbolic link; `finish` makes it when it stays inside."""
@@ -58,14 +63,14 @@ class TreeWriter:
 
     def folder_only(self, path: str, why: str) -> None:
         """Make an empty folder where something was left out."""
-        self._left_out.append(why)
+        self.leave_out(why)
         try:
             self._at(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unwritable(path, error) from None
 
     def leave_out(self, why: str) -> None:
-        self._left_out.append(why)
+        self._left_out.append(shown(why))
 
     def finish(self) -> Exported:
         """Make the links and say what was written."""
@@ -95,7 +100,7 @@ class TreeWriter:
 
     def _say_outside(self, path: str) -> None:
         link = f"{path} -> {self._links[path]}"
-        self._left_out.append(f"The symbolic link {link} leads out of the tree and was left out.")
+        self.leave_out(f"The symbolic link {link} leads out of the tree and was left out.")
 
     def _at(self, path: str) -> Path:
         parts = path.split("/")
@@ -107,4 +112,4 @@ class TreeWriter:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             free = shutil.disk_usage(self.folder).free
             return SourceFailed(f"The disk is full: {self.folder} has {free / 1e6:.0f} MB free.")
-        return BadInput(f"{path!r} of {self.what} cannot be written: {error.strerror}.")
+        return BadInput(f"{path!r} of {self.what} cannot be written: {error.strerror or error}.")

@@ -1,16 +1,21 @@
 """A repository as a source of revisions, and what hostile or broken ones get."""
 
 import os
+import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from service.errors import BadInput, NotFound, Refused, SourceFailed
 from service.models import TargetKind
 from service.settings import settings
 from service.sources import Source, open_source
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass
@@ -341,3 +346,44 @@ def test_a_folder_without_a_repository_will_not_answer_later_either(roots):
     with pytest.raises(SourceFailed, match="no git repository") as failed:
         open_source(Target(str(roots / "empty"))).refresh()
     assert not failed.value.passing
+
+
+def test_names_that_are_no_text_are_told_in_words_that_can_be_stored(repository, tmp_path):
+    strange = os.fsdecode(b"caf\xe9")
+    one = repository.commit("One", {"a": "1"})
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{one},{strange}")
+    (repository.folder / strange).mkdir()
+    repository.link(f"{strange}-link", "/etc/passwd")
+    sha = repository.commit("Two", {f"{strange}.bin": "version https://git-lfs.github.com/spec/v1\n"})
+
+    exported = source_of(repository).export(sha, tmp_path / "tree")
+
+    assert [note.encode().decode() for note in exported.notes] == [
+        "The submodule caf\ufffd is left empty, because submodules are not fetched.",
+        "The symbolic link caf\ufffd-link -> /etc/passwd leads out of the tree and was left out.",
+        "1 file is only a Git LFS pointer, as LFS content is not fetched; the first is caf\ufffd.bin.",
+    ]
+
+
+def test_git_ends_when_its_worker_is_killed(roots):
+    if not shutil.which("setpriv"):
+        pytest.skip("setpriv is not installed: apt-get install util-linux")
+    asks = "import subprocess; from service.sources import git; subprocess.run([*git._within(1 << 30), *{}])"
+    waits = ["sh", "-c", "echo ready; exec sleep 100"]  # as git does while a remote is slow
+    with subprocess.Popen([sys.executable, "-c", asks.format(waits)], stdout=subprocess.PIPE, cwd=ROOT) as worker:
+        assert worker.stdout
+        assert worker.stdout.readline() == b"ready\n"
+        [git] = psutil.Process(worker.pid).children()
+
+        worker.kill()
+
+        git.wait(10)
+
+
+def test_the_shared_configuration_is_never_half_written(repository):
+    source_of(repository).refresh()
+    [kept] = settings().state.glob("mirrors/gitconfig*")
+    before = kept.stat().st_ino
+    source_of(repository).refresh()
+    [kept] = settings().state.glob("mirrors/gitconfig*")
+    assert kept.stat().st_ino != before  # another file took its place

@@ -166,6 +166,7 @@ class Index(ThreadingHTTPServer):
     def __init__(self, wheels: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.wheels, self.json, self.yanked, self.redirect, self.lie = wheels, True, {}, "", False
+        self.more: list[dict[str, str]] = []  # files that it lists beside them
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     @property
@@ -203,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
                  "yanked": index.yanked.get(name, False), "upload-time": "2026-01-02T03:04:05Z"}
                 for name, digest in hashes.items()
             ]  # fmt: skip
-            return "application/vnd.pypi.simple.v1+json", json.dumps({"files": files}).encode()
+            return "application/vnd.pypi.simple.v1+json", json.dumps({"files": files + index.more}).encode()
         links = [
             f'<a href="../../files/{name}#sha256={digest}" data-requires-python="&gt;=3.9"'
             for name, digest in hashes.items()
@@ -282,3 +283,26 @@ def test_an_index_that_is_away_lacks_the_package_or_sends_elsewhere(index, monke
     with pytest.raises(SourceFailed, match="cannot be reached") as failed:
         open_source(Target("http://127.0.0.1:9/simple")).refresh()
     assert failed.value.passing
+
+
+def test_a_wheel_whose_name_leads_elsewhere_is_not_seen(index):
+    index.more = [
+        {"filename": f"norm_kernels-1.0-{build}-py3-none-any.whl", "url": "../../files/norm_kernels-0.9.0.whl"}
+        for build in ("1/../../escaped/x", "1\0x", "1\ud800")
+    ]
+    source = open_source(Target(f"http://{index.host}/simple"))
+    assert [release.sha for release in source.mainline(None, 10)] == ["0.9.0", "0.10.0"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_a_wheel_that_is_damaged_inside_says_so(folder, tmp_path, method):
+    path = wheel(folder, "1.0")
+    with zipfile.ZipFile(path, "a", method) as archive:
+        archive.writestr("norm_kernels/large.py", "".join(f"x{n} = {n * n}\n" for n in range(5000)))
+        begins = archive.getinfo("norm_kernels/large.py").header_offset
+    damaged = bytearray(path.read_bytes())
+    damaged[begins + 60 : begins + 400] = b"\xff" * 340
+    path.write_bytes(damaged)
+    with pytest.raises(SourceFailed, match=r"1\.0-py3-none-any\.whl cannot be unpacked: ") as failed:
+        open_source(Target(str(folder))).export("1.0", tmp_path / "tree")
+    assert not failed.value.passing
