@@ -1,7 +1,9 @@
 """Talking to a contender: one question, one answer, and never a wait without an end.  No torch in here."""
 
 import json
+import math
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -15,6 +17,8 @@ from typing import IO, Any
 from .messages import LONGEST_LINE
 
 LAST_LINES = 5  # of the contender's stderr, shown to whoever reads why it was lost
+# What a database refuses or a page can not show: control characters, and halves of surrogate pairs.
+_UNFIT = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff]")
 END_S = 2.0  # from a closed pipe to the end of a process that means to end
 SLICE_S = 0.5  # a waiting question notices a close() from another thread within this time
 
@@ -137,11 +141,27 @@ def _leads_group(pid: int) -> bool:
 def _understood(line: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(line)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise ContenderLost(f"answered with something that is not a JSON object: {line[:80]!r}")
-    return answer
+        if isinstance(answer, dict):
+            return {_fit(key): _fit(value) for key, value in answer.items()}
+    except (ValueError, RecursionError):
+        pass
+    raise ContenderLost(f"answered with something that is not a JSON object: {line[:80]!r}")
+
+
+def _fit(value: Any) -> Any:
+    """A contender's value as it can be stored and shown: text without what is unfit, and finite numbers."""
+    match value:
+        case str():
+            return _UNFIT.sub("", value)
+        case list():
+            return [_fit(each) for each in value]
+        case dict():
+            return {_fit(key): _fit(each) for key, each in value.items()}
+        case float() if not math.isfinite(value):
+            return None
+        case int() if abs(value) >= 1 << 63:
+            return None
+    return value
 
 
 def _ended(status: int) -> str:
@@ -165,7 +185,7 @@ def last_lines(log: Path, count: int = LAST_LINES) -> list[str]:
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    lines = [line.strip()[:200] for line in text.splitlines()]
+    lines = [_fit(line).strip()[:200] for line in text.splitlines()]
     # faulthandler says what happened first, then the innermost frame, and ends with lists that say nothing
     lines = [line for line in lines if line and not line.startswith(("Extension modules:", "Current thread", "Stack "))]
     crashes = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]

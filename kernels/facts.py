@@ -230,8 +230,8 @@ _LAUNCHED_WITH = ("shared", "num_ctas", "cluster_dims", "launch_cooperative_grid
 
 @contextmanager
 def _triton_launches(seen: Seen) -> Iterator[None]:
-    """Before each launch Triton asks the kernel for metadata, with the grid and all arguments (3.0 to 3.7), then calls a
-    hook (3.5 and later keep a chain), which also sees launches of others, but not what is launched.
+    """Before each launch Triton asks the kernel for metadata, with the grid and all arguments (seen up to 3.7), then
+    calls a hook (3.5 and later keep a chain), which also sees launches of others, but not what is launched.
     """
     try:
         from triton import knobs

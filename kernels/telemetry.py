@@ -13,6 +13,9 @@ _SPOILING = {
     "hw_power_brake": 0x80,
 }
 _HARMLESS = {"idle": 0x01, "clocks_setting": 0x02, "sw_power_cap": 0x04, "sync_boost": 0x10, "display": 0x100}
+# Counters of the time for which the clocks were held down, by NVML's number (nvmlPerfPolicyType_t): reasons are seen
+# only while they last, and they are read between two rounds, when the device is idle.  Power is recorded, as above.
+_COUNTERS = {"power": 0, "thermal": 1}
 
 
 def host() -> dict[str, Any]:
@@ -39,9 +42,14 @@ def watch(uuid: str | None) -> Callable[[], dict[str, Any]]:
     return lambda: {"host": host(), "gpu": {"uuid": uuid, "driver": driver, **_gpu(pynvml, gpu)}}
 
 
-def spoiled(reading: dict[str, Any]) -> list[str]:
-    """The reasons in a reading for which its round does not count."""
-    return [reason for reason in reading.get("gpu", {}).get("throttle", ()) if reason in _SPOILING]
+def spoiled(reading: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """The reasons for which a round between two readings does not count."""
+    gpu, earlier = reading.get("gpu", {}), before.get("gpu", {})
+    reasons = [reason for reason in gpu.get("throttle", ()) if reason in _SPOILING]
+    now, then = (each.get("slowed_ns", {}).get("thermal") for each in (gpu, earlier))
+    if now is not None and then is not None and now > then:
+        reasons.append("thermal_counter")
+    return reasons
 
 
 def _found(nvml: Any, uuid: str | None) -> Any:
@@ -62,8 +70,13 @@ def _gpu(nvml: Any, gpu: Any) -> dict[str, Any]:
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
         return [name for name, bit in {**_SPOILING, **_HARMLESS}.items() if reasons & bit]
 
+    def slowed() -> dict[str, int]:
+        counters = {name: nvml.nvmlDeviceGetViolationStatus(gpu, number) for name, number in _COUNTERS.items()}
+        return {name: int(counter.violationTime) for name, counter in counters.items()}
+
     questions: dict[str, Callable[[], Any]] = {
         "throttle": bits,
+        "slowed_ns": slowed,
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
         "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
         "temperature_c": lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),

@@ -116,6 +116,18 @@ def test_where_it_begins_depends_on_the_seed():
     assert firsts == {"a", "b", "c"}
 
 
+def test_nobody_always_starts_first_nor_follows_the_same_one():
+    starts, neighbours = set(), set()
+    for seed in range(20):
+        stage = Stage()
+        run_launch([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
+        starts.add("".join(stage.started))
+        turns = "".join(stage.turns()) * 2
+        neighbours.add(turns[turns.index("a") + 1])
+    assert starts == {"abc", "acb", "bac", "bca", "cab", "cba"}
+    assert neighbours == {"b", "c"}
+
+
 # -- what is kept ----------------------------------------------------------------------------------------------------
 
 
@@ -162,6 +174,19 @@ def test_a_time_that_is_none_is_a_failure(answer):
     cell = Stage(b_turn=[answer]).launch("a", "b").cells["b", CASE]
     assert (cell.state, cell.samples) == ("failed", [])
     assert "answered a turn with" in cell.reason
+
+
+def test_strangers_may_say_anything():
+    odd = {"state": ["measured"], "reason": {"why": 7}, "facts": ["none"], "errors": None}
+    stage = Stage(b_start={"ready": True, "stack": 5, "device": "gpu"}, b_prepare=odd, c_prepare={"reason": "x" * 9999})
+
+    launch = stage.launch("a", "b", "c")
+
+    assert launch.stacks["b"] == {"device": {}}
+    cell = launch.cells["b", CASE]
+    assert (cell.state, cell.reason, cell.facts) == ("failed", "{'why': 7}", {})
+    assert launch.cells["c", CASE].reason == "x" * 2000
+    assert launch.cells["a", CASE].state == "measured"
 
 
 def test_who_is_lost_is_started_again_for_the_next_case():
@@ -247,6 +272,21 @@ def test_a_throttled_round_counts_for_nobody_and_is_repeated():
     for label in "ab":
         assert launch.cells[label, CASE].samples == [2.0, None, 2.0, 2.0, 2.0]
     assert [note["reasons"] for note in launch.telemetry if "reasons" in note] == [["hw_thermal"]]
+
+
+def slowed_ns(*readings):
+    """A device whose reasons are gone whenever it is read, and whose counters say how long it was slowed down."""
+    counters = iter(readings)
+    return lambda: {"gpu": {"throttle": ["idle"], "slowed_ns": next(counters)}}
+
+
+def test_a_round_in_which_the_heat_slowed_the_device_is_repeated():
+    heat = [{"power": number, "thermal": ns} for number, ns in enumerate((5, 5, 5, 9, 9, 9))]  # the last one is "after"
+
+    launch = Stage().launch("a", pace=Pace(rounds=2), watch=slowed_ns(*heat))
+
+    assert launch.cells["a", CASE].samples == [2.0, None, 2.0]
+    assert [note["reasons"] for note in launch.telemetry if "reasons" in note] == [["thermal_counter"]]
 
 
 def test_repeating_has_a_bound():

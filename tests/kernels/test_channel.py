@@ -55,6 +55,7 @@ def test_a_question_gets_its_answer(talk_to):
         ("import time; time.sleep(60)", "no answer to 'turn' in 0.5 s"),
         ("input(); print('hello', flush=True); input()", "not a JSON object: b'hello'"),
         ("input(); print('[1, 2]', flush=True); input()", "not a JSON object: b'[1, 2]'"),
+        ("input(); print('{\"a\":' + '[' * 100_000, flush=True); input()", "not a JSON object"),
         ("input(); print('x' * (2 << 20), flush=True); input()", "answered with more than 1 MiB"),
         ("input(); raise SystemExit(3)", "exited with status 3"),
         ("input(); import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
@@ -69,6 +70,25 @@ def test_what_became_of_it(talk_to, program, reason):
         channel.ask({"do": "turn"}, 0.5 if "no answer" in reason else 20)
 
     assert reason in str(lost.value)
+
+
+def test_an_answer_can_be_stored_whatever_is_in_it(talk_to):
+    channel = talk_to(r"""
+        input()
+        print(r'{"error": "a\u0000 lone \ud800 half", "facts": {"na\udfffme": ["\u001b[1mbold", "two\nlines", true]}, '
+              r'"us": [1.5, 3, NaN, -Infinity, 1e999, 1' + '0' * 400 + ']}', flush=True)
+    """)
+
+    assert channel.ask({"do": "turn"}, 20) == {
+        "error": "a lone  half",
+        "facts": {"name": ["[1mbold", "two\nlines", True]},
+        "us": [1.5, 3, None, None, None, None],
+    }
+
+
+def test_the_last_words_can_be_stored_too(tmp_path):
+    (tmp_path / "log").write_bytes(b"\x1b[31mred\x00\n\xff\xfe\xed\xa0\x80 half\n")
+    assert last_lines(tmp_path / "log") == ["[31mred", "\ufffd" * 5 + " half"]
 
 
 def test_the_last_words_are_kept(talk_to):
