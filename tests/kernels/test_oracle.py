@@ -70,6 +70,21 @@ def test_what_is_wrong(spoil, complaint):
     assert re.search(complaint, finding.reason)
 
 
+@pytest.mark.parametrize("shape", ["1x4096", "2x4096", "16x4096", "60x4096", "61x4096"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_eps_is_missed_however_few_rows_there_are(shape, dtype):
+    case = Case.parse(f"rmsnorm.fwd.{shape}.{dtype}")
+    sets = [make(case, CPU, 1, number) for number in range(2)]
+    oracle = Oracle(sets[0])
+
+    for eps in (0.0, 1e-5):
+        reasons = [
+            oracle.judge(inputs, {"y": references.rmsnorm_fwd(inputs["x"], inputs["weight"], eps)}).reason
+            for inputs in sets
+        ]
+        assert any(reasons), eps
+
+
 def test_a_wrong_weight_gradient_is_wrong():
     case = Case.parse("rmsnorm.bwd.200x96.fp32")
     inputs = make(case, CPU, 1)
