@@ -124,7 +124,7 @@ def _tables(report: Report, most: int) -> list[str]:
             if rows[SHOWN:]:
                 parts.append(_folded(f"{len(rows) - SHOWN} more", _reasoned, rows[SHOWN:], most))
     if rows := tuple(row for row in report.of(Outcome.INVALID, Outcome.FAILED) if row.known_before):
-        title = f"{len(rows)} wrong or failed, at the baseline as well: not this revision's doing"
+        title = f"{len(rows)} wrong or failed, already before this revision, and so not its doing"
         parts.append(_folded(title, _reasoned, rows, most))
     if rows := report.of(Outcome.NEW):
         parts.append(_folded(f"{len(rows)} new, without anything to compare with", _reasoned, rows, most))

@@ -150,7 +150,7 @@ def test_wrong_failed_and_new_cases_stand_apart() -> None:
 def test_what_was_wrong_before_is_told_apart_and_folded() -> None:
     shown, folded = markdown.comment(a_report(KNOWN, WRONG)).split("<details>", 1)
     assert (shown.count("| because |"), shown.count("| wrong at the baseline too |")) == (1, 0)
-    assert "1 wrong or failed, at the baseline as well: not this revision's doing" in folded
+    assert "1 wrong or failed, already before this revision, and so not its doing" in folded
     assert "| wrong at the baseline too |" in folded
     assert "**Wrong results**" not in markdown.comment(a_report(KNOWN))
 
