@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 NOTHING_THAT_MATTERS = "none of the paths that matter changed"
 ATTEMPTS = 3
-_UNDONE = (RunState.CANCELLED, RunState.SUPERSEDED)  # ended without an answer: appearing again queues them again
+UNDONE = (RunState.CANCELLED, RunState.SUPERSEDED)  # ended without an answer: appearing again queues them again
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,8 @@ def revisions_appeared(
             }
             name = suite or recipe.suite_on(device)
             run, fresh = _run(session, target, rows[one.sha], row, device, name, values)
+            if pull is not None:
+                run.told = ""  # it may have been told of, and then a newer head, which is gone now
             if fresh:
                 states.append(run.state)
     count = {state: states.count(state) for state in set(states)}
@@ -308,7 +310,7 @@ def _run(
         dedupe = _one_more(session, dedupe)
     run = session.execute(select(Run).where(Run.dedupe == dedupe)).scalar_one_or_none()
     if run is not None:
-        if run.state not in _UNDONE:
+        if run.state not in UNDONE:
             return run, False
         _requeue(session, run, values)
         return run, True

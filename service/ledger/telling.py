@@ -1,27 +1,85 @@
-"""What people on the forge are told of runs: one comment per pull request, one check per commit and device."""
+"""What people on the forge are told: one comment for a pull request, one check for a commit and device.
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+Whoever changes a run's state need not think of it: a run is told of once its state is another than the one told last.
+"""
+
+import structlog
+from sqlalchemy import or_, select, update
+from sqlalchemy.orm import Session, selectinload
 
 from service import reports
-from service.ledger import outbox, reading
-from service.models import Run
+from service.database import reading, transaction
+from service.ledger import outbox, queue
+from service.ledger.reading import pull_reports, whole_run
+from service.ledger.revisions import UNDONE, lock
+from service.models import OPEN_STATES, Effect, Priority, Run, RunState
 from service.telling import markdown
 
+log = structlog.get_logger()
 
-def tell(session: Session, run_id: int) -> None:
+_UNTOLD = Run.told != Run.state
+# Of the mainline people hear how it ended, of a backfill only what was measured; of pull requests everything.
+_OF_NO_INTEREST = Run.pull.is_(None) & or_(
+    Run.state.in_(OPEN_STATES),
+    (Run.priority == Priority.BACKFILL) & Run.state.in_([RunState.SKIPPED, *UNDONE]),
+)
+# A forge notifies people of a comment's first words alone, so it begins with something that they want to know.
+_WORTH_A_COMMENT = (RunState.HELD, RunState.DONE, RunState.FAILED)
+
+
+def tell_due() -> int:
+    """Tell of every run whose state has changed since it was told.  Returns how many were told of."""
+    with reading() as session:
+        found = session.execute(select(Run.id, _OF_NO_INTEREST).where(_UNTOLD).order_by(Run.id)).all()
+    untold = [run_id for run_id, of_no_interest in found if not of_no_interest]
+    if len(untold) < len(found):
+        _pass_over()
+    for run_id in untold:
+        try:
+            with transaction() as session:
+                _tell(session, run_id)
+        except Exception:  # one that cannot be told of must not keep the others waiting
+            log.exception("a run was not told of", run=run_id)
+    return len(untold)
+
+
+def _pass_over() -> None:
+    free = select(Run.id).where(_UNTOLD, _OF_NO_INTEREST).with_for_update(skip_locked=True)
+    with transaction() as session:
+        passed = update(Run).where(Run.id.in_(free)).values(told=Run.state)
+        session.execute(passed.execution_options(synchronize_session=False))
+
+
+def _tell(session: Session, run_id: int) -> None:
     """Put the run's comment and check into the outbox."""
-    run = reading.whole_run(session, run_id)
-    report = reports.report(run)
-    if run.pull is not None and _is_newest_head(session, run):
-        # One comment for all devices of the pull request.
-        payload = {"pull": run.pull, "body": markdown.comment(*reading.pull_reports(session, run))}
-        outbox.say(session, f"comment:{run.target_id}:{run.pull}", "comment", run.target, run, payload)
-    check = {**markdown.check(report), "sha": run.revision.sha}
-    outbox.say(session, f"check:{run.target_id}:{run.revision.sha}:{run.device}", "check", run.target, run, check)
+    # First the lock, then the reading: of two devices that end together the second must see what the first found.
+    lock(session, session.get_one(Run, run_id, options=[selectinload(Run.target)]).target)
+    run = whole_run(session, run_id)
+    if run.pull is not None:
+        _comment(session, run, run.pull)
+    if _speaks_for_its_commit(session, run):
+        key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
+        outbox.say(session, key, "check", run.target, run, markdown.check(reports.report(run)))
+    run.told = run.state.value
 
 
-def _is_newest_head(session: Session, run: Run) -> bool:
-    """An older head that was still being measured when a newer one came must not overwrite what is said of that."""
-    same_pull = select(Run.revision_id).where(Run.target_id == run.target_id, Run.pull == run.pull)
-    return session.execute(same_pull.order_by(Run.id.desc()).limit(1)).scalar_one() == run.revision_id
+def _comment(session: Session, run: Run, pull: int) -> None:
+    """One comment for all devices of the pull request's newest head; an older one is still measured, but past news."""
+    push = queue.newest_push(session, run.target_id, pull)
+    if push is not None and push.head != run.revision.sha:
+        return
+    key = f"comment:{run.target_id}:{pull}"
+    begun = session.execute(select(Effect.id).where(Effect.key == key)).first() is not None
+    if begun or run.state in _WORTH_A_COMMENT:
+        payload = {"pull": pull, "body": markdown.comment(*pull_reports(session, run))}
+        outbox.say(session, key, "comment", run.target, run, payload)
+
+
+def _speaks_for_its_commit(session: Session, run: Run) -> bool:
+    """Not a suite that somebody asked for, and not what is beside a pull request's own run of the same commit."""
+    recipe = reports.readable(run.recipe.text)
+    if recipe is not None and run.suite != recipe.suite_on(run.device):
+        return False
+    of_a_pull = (Run.revision_id == run.revision_id, Run.device == run.device, Run.pull.is_not(None))
+    theirs = select(Run.id).where(*of_a_pull, Run.state.not_in(UNDONE)).limit(1)
+    return run.pull is not None or session.execute(theirs).first() is None
