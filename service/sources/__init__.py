@@ -1,6 +1,6 @@
 """Where revisions come from: a git repository, or the releases of a package."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -83,17 +83,20 @@ class Watched(Protocol):
     def package(self) -> str | None: ...
 
 
-def open_source(target: Watched) -> Source:
-    """The source of a target.  Raises BadInput or Refused when its location may not be used; touches no network."""
+def open_source(target: Watched, keep_going: Callable[[], object] = lambda: None) -> Source:
+    """The source of a target.  Raises BadInput or Refused when its location may not be used; touches no network.
+
+    `keep_going` is called now and then while something is fetched; what it raises ends that.
+    """
     if target.kind == TargetKind.PACKAGE:
         from service.sources.packages import PackageSource
 
         if not target.package:
             raise BadInput(f"Target {target.name} watches a package: say which one (package).")
-        return PackageSource(target.name, target.location, target.package)
+        return PackageSource(target.name, target.location, target.package, keep_going)
     from service.sources.git import GitSource
 
-    return GitSource(target.name, target.location)
+    return GitSource(target.name, target.location, keep_going)
 
 
 def some(names: Sequence[str], most: int = 8) -> str:

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -22,6 +23,7 @@ from service.sources.trees import TreeWriter
 
 FETCH_LIMIT_S = 1800  # the first mirror of a large repository takes minutes
 ASK_LIMIT_S = 60
+WATCH_EVERY_S = 0.5
 MOST_OUTPUT = 64 * MIB
 MOST_MEMORY = 512 * MIB  # a forged tree of ten small objects has 10^10 paths, which git would hold all at once
 FETCH_MEMORY = 8 * GIB
@@ -61,8 +63,8 @@ _CONFIGURATION = """[safe]\n\tdirectory = *
 class GitSource:
     """The commits of one repository."""
 
-    def __init__(self, name: str, location: str) -> None:
-        self.name, self.location = name, location
+    def __init__(self, name: str, location: str, keep_going: Callable[[], object] = lambda: None) -> None:
+        self.name, self.location, self._keep_going = name, location, keep_going
         self._folder = folder_of(location)
         if self._folder is None:
             check_url(location)
@@ -271,26 +273,38 @@ class GitSource:
                 cwd="/",
                 start_new_session=True,
             )
-            late = threading.Event()
+            over, why = threading.Event(), list[Exception]()
 
-            def end() -> None:
-                late.set()
-                _end(process)
+            def watch() -> None:
+                patience = time.monotonic() + limit_s
+                while not over.wait(min(WATCH_EVERY_S, limit_s)):
+                    try:
+                        self._keep_going()
+                        if time.monotonic() > patience:
+                            took = f"git {_verb(arguments)} on {self.location} took longer than {limit_s:.0f} s."
+                            raise SourceFailed(took)
+                    except Exception as reason:
+                        why.append(reason)
+                        _end(process)
+                        return
 
-            clock = threading.Timer(limit_s, end)
-            clock.start()
+            threading.Thread(target=watch, name="git", daemon=True).start()
             try:
                 yield process
                 with suppress(BrokenPipeError):
                     if process.stdin:
                         process.stdin.close()
                 code = process.wait()
+            except Exception:
+                if why:  # what the reader of a cut answer made of it is not the reason
+                    raise why[0] from None
+                raise
             finally:
-                clock.cancel()
+                over.set()
                 _end(process)
                 _pipe(process.stdout).close()
-            if late.is_set():
-                raise SourceFailed(f"git {_verb(arguments)} on {self.location} took longer than {limit_s:.0f} s.")
+            if why:
+                raise why[0]
             if code not in fine:
                 errors.seek(0)
                 raise _failure(self.location, _verb(arguments), errors.read(64 * 1024).decode(errors="replace"))

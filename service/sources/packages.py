@@ -11,7 +11,7 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -63,8 +63,8 @@ class Wheel:
 class PackageSource:
     """The releases of one package, in the order of their versions.  A revision's sha is its version."""
 
-    def __init__(self, name: str, location: str, package: str) -> None:
-        self.name, self.location = name, location
+    def __init__(self, name: str, location: str, package: str, keep_going: Callable[[], object] = lambda: None) -> None:
+        self.name, self.location, self._keep_going = name, location, keep_going
         try:
             self.package = canonicalize_name(package, validate=True)
         except InvalidName:
@@ -203,7 +203,7 @@ class PackageSource:
             raise SourceFailed(f"The disk under {kept.parent} is full; {wheel.filename} was not downloaded.")
         fresh = kept.with_suffix(f".{os.getpid()}.tmp")
         try:
-            _download(wheel, fresh)
+            _download(wheel, fresh, self._keep_going)
             fresh.rename(kept)
         finally:
             fresh.unlink(missing_ok=True)
@@ -409,13 +409,14 @@ def _bounded(answer: httpx.Response, most: int, what: str) -> Iterator[bytes]:
         yield chunk
 
 
-def _download(wheel: Wheel, to: Path) -> None:
+def _download(wheel: Wheel, to: Path, keep_going: Callable[[], object]) -> None:
     digest = hashlib.sha256()
     try:
         with _get(wheel.location) as answer, open(to, "wb") as out:
             if answer.status_code == 404:
                 raise SourceFailed(f"The index lists {wheel.filename}, but does not have it.")
             for chunk in _bounded(answer, LARGEST_WHEEL, wheel.filename):
+                keep_going()
                 digest.update(chunk)
                 out.write(chunk)
     except ServiceError:

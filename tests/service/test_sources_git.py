@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.errors import BadInput, NotFound, Refused, SourceFailed
+from service.errors import BadInput, LeaseLost, NotFound, Refused, SourceFailed
 from service.models import TargetKind
 from service.settings import settings
-from service.sources import Source, open_source
+from service.sources import Source, git, open_source
 
 ROOT = Path(__file__).parents[2]
 
@@ -373,11 +373,11 @@ def test_git_ends_when_its_worker_is_killed(roots):
     with subprocess.Popen([sys.executable, "-c", asks.format(waits)], stdout=subprocess.PIPE, cwd=ROOT) as worker:
         assert worker.stdout
         assert worker.stdout.readline() == b"ready\n"
-        [git] = psutil.Process(worker.pid).children()
+        [started] = psutil.Process(worker.pid).children()
 
         worker.kill()
 
-        git.wait(10)
+        started.wait(10)
 
 
 def test_the_shared_configuration_is_never_half_written(repository):
@@ -387,3 +387,27 @@ def test_the_shared_configuration_is_never_half_written(repository):
     source_of(repository).refresh()
     [kept] = settings().state.glob("mirrors/gitconfig*")
     assert kept.stat().st_ino != before  # another file took its place
+
+
+def test_a_run_that_is_cancelled_does_not_wait_for_a_slow_remote(repository, tmp_path, monkeypatch):
+    def cancelled():
+        if slow.exists():
+            raise LeaseLost("cancelled by the operator")
+
+    slow = tmp_path / "bin" / "git"
+    source = open_source(Target(str(repository.folder)), keep_going=cancelled)
+    source.refresh()
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 100\n")
+    slow.chmod(0o755)
+    monkeypatch.setitem(git._ENVIRONMENT, "PATH", f"{slow.parent}:/usr/bin:/bin")
+    with pytest.raises(LeaseLost, match="cancelled by the operator"):
+        source.refresh()
+
+
+def test_git_that_takes_too_long_is_ended(repository, monkeypatch):
+    source = source_of(repository)
+    source.refresh()
+    monkeypatch.setattr(git, "_within", lambda _: ("sh", "-c", "exec sleep 100"))
+    with pytest.raises(SourceFailed, match=r"git tag on .* took longer than 0 s"):
+        source._git("tag", limit_s=0.1)
