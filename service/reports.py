@@ -11,7 +11,7 @@ from service.models import CellState, Measurement, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
 from service.settings import settings
-from service.verdicts import Outcome
+from service.verdicts import KNOWN_BEFORE, SESSION_ENDED, Outcome
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
 WORST_FIRST = (
@@ -23,6 +23,7 @@ WORST_FIRST = (
     Outcome.STEADY,
     Outcome.NEW,
 )
+ALARMING = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
 NOUNS = {
     Outcome.REGRESSION: ("regression", "regressions"),
     Outcome.INVALID: ("wrong result", "wrong results"),
@@ -73,7 +74,7 @@ class AgainstSota:
 
 @dataclass(frozen=True)
 class Row:
-    """One case of one provider: its verdict against the parent, who was measured, and its standing against SOTA."""
+    """One case of one provider: its verdict against the baseline, who was measured, and its standing against SOTA."""
 
     provider: str
     case: str
@@ -215,32 +216,41 @@ class Report:
         return f"{self.verdict} at {self.revision} on {self.device}: {self.advice}."
 
     def _found(self) -> str:
-        counts = self.counts
-        alarming = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
-        bad = [counted(outcome, counts[outcome]) for outcome in alarming if outcome in counts]
+        bad = [counted(outcome, len(rows)) for outcome in ALARMING if (rows := self._news(outcome))]
         if bad:
             return listed(bad)
-        if not counts:
+        if not self.rows:
             return "Nothing measured"
-        if set(counts) == {Outcome.INCONCLUSIVE}:
-            return "Nothing decided"
-        return "No action needed"
+        return "Nothing decided" if self._undecided else "No action needed"
+
+    def _news(self, outcome: Outcome) -> tuple[Row, ...]:
+        return tuple(row for row in self.of(outcome) if not row.known_before)
+
+    @property
+    def _undecided(self) -> bool:
+        return {row.outcome for row in self.rows if not row.known_before} == {Outcome.INCONCLUSIVE}
 
     def _to_do(self) -> str:
-        counts = self.counts
-        if Outcome.INVALID in counts:
-            return "it computes something else than before; mend that first, a wrong kernel has no speed"
+        if wrong := self._news(Outcome.INVALID):
+            was_right = any(row.parent and row.parent.state is CellState.MEASURED for row in wrong)
+            computes = "something else than before" if was_right else "wrong results"
+            return f"it computes {computes}; mend that first, a wrong kernel has no speed"
         if rows := self.regressions:
             fact = f" ({listed(rows[0].explained[:3])})" if rows[0].explained else ""
             worst = f"{rows[0].case} is {percent(rows[0].ratio)}{fact}"
             return f"mend or accept it, {worst}" if len(rows) == 1 else f"mend or accept them, first of all {worst}"
-        if Outcome.FAILED in counts:
-            return one_line(self.of(Outcome.FAILED)[0].reason)
-        if not counts:
+        if failed := self._news(Outcome.FAILED):
+            return one_line(failed[0].reason)
+        if not self.rows:
             return one_line(self.reason or "the suite has no case for this device")
-        if set(counts) == {Outcome.INCONCLUSIVE}:
-            return "the machine was too noisy to tell; run it again"
-        return listed([counted(outcome, n) for outcome, n in counts.items()])
+        if self._undecided:
+            short_of_time = any(SESSION_ENDED in row.reason for row in self.rows)
+            why = "the session ended too early" if short_of_time else "the machine was too noisy"
+            return f"{why} to tell; run it again"
+        # What is bad and stands here was so before.
+        return listed(
+            f"{counted(outcome, n)}{' as before' * (outcome in ALARMING)}" for outcome, n in self.counts.items()
+        )
 
 
 def report(run: Run, *, address: str | None = None) -> Report:
@@ -311,6 +321,7 @@ def _rows(verdicts: Sequence[VerdictRow], measurements: Sequence[Measurement]) -
             parent=measured.get((Role.PARENT, *name)),
             control=measured.get((Role.CONTROL, *name)),
             sota=_against_sota(against_sota[name], best.get(verdict.case)) if name in against_sota else None,
+            known_before=verdict.reason.startswith(KNOWN_BEFORE),
         )
 
     return tuple(row(verdict) for verdict in verdicts if verdict.against == "parent")

@@ -9,11 +9,12 @@ from sqlalchemy.orm import Session
 from service.models import Base
 
 
-def inserted(session: Session, table: type[Base], unique: str, values: Mapping[str, Any]) -> bool:
-    """Insert a row unless there is one with the same `unique` column; whether this call did.
+def inserted(session: Session, table: type[Base], unique: str | tuple[str, ...], values: Mapping[str, Any]) -> bool:
+    """Insert a row unless there is one with the same `unique` column or columns; whether this call did.
 
     Whoever comes second waits for the first to commit, and does not fail: its own work in the transaction is kept.
     """
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    insert = dialect.insert(table).values(**values).on_conflict_do_nothing(index_elements=[unique])
-    return session.execute(insert.returning(getattr(table, unique))).first() is not None
+    columns = (unique,) if isinstance(unique, str) else unique
+    insert = dialect.insert(table).values(**values).on_conflict_do_nothing(index_elements=columns)
+    return session.execute(insert.returning(getattr(table, columns[0]))).first() is not None

@@ -5,20 +5,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session, selectinload
 
 from kernels.words import Role
 from service import recipes, sota, verdicts
 from service.evidence import Evidence, Taken, against_sota, cells
-from service.ledger import queue, telling
+from service.ledger import queue, standing
+from service.ledger.once import inserted
 from service.models import (
     CellState,
-    Gap,
     Measurement,
     Recipe,
-    RegressionRow,
-    RegressionState,
     Revision,
     Run,
     RunState,
@@ -28,12 +26,13 @@ from service.models import (
     pack,
 )
 from service.policy import Policy
-from service.verdicts import Outcome, Verdict
+from service.verdicts import CHANGES, KNOWN_BEFORE, Outcome, Verdict
 
 
 def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
-    """Store, judge and tell what a session found.  Raises LeaseLost, and stores nothing, when the run is not ours."""
+    """Store and judge what a session found.  Raises LeaseLost, and stores nothing, when the run is not ours."""
     run = queue.end(session, lease, RunState.DONE)
+    wrong_before = _wrong_before(session, run, run.baseline) if run.baseline != evidence.baseline else set()
     run.baseline, run.sandboxed = evidence.baseline, evidence.sandboxed
     run.reason = "; ".join(evidence.notes) or None
     run.stack_id = stack_known(session, evidence.stack).id
@@ -41,35 +40,26 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     session.add_all(_measurement(run.id, one) for one in evidence.taken)
     policy = recipes.parse(session.get_one(Recipe, run.recipe_id).text).policy_on(run.device)
     note = evidence.notes[0] if evidence.notes and evidence.baseline is None else None
-    judged = verdicts.judge(cells(evidence.taken, note), policy)
+    judged = verdicts.judge(cells(evidence.taken, note, wrong_before), policy)
     session.add_all(_against_parent(run.id, name, verdict) for name, verdict in judged.items())
     revision = session.get_one(Revision, run.revision_id)
     mainline = revision.ordinal is not None and run.pull is None
     _compare_with_sota(session, run, revision, evidence, judged, policy, mainline)
     if mainline:
-        _note_regressions(session, run, judged, policy)
-    session.flush()
-    telling.tell(session, run.id)
+        standing.note_regressions(session, run, judged, policy)
     return run
 
 
 def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None) -> Run:
-    """The revision itself cannot be measured (it does not build, say): that is an answer, and it is told."""
-    run = queue.end(session, lease, RunState.FAILED, reason, log)
-    session.flush()
-    telling.tell(session, run.id)
-    return run
+    """The revision itself cannot be measured (it does not build, say): that is an answer."""
+    return queue.end(session, lease, RunState.FAILED, reason, log)
 
 
 def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
     """The row of this fingerprint, made when it is new."""
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest()
-    stack = session.execute(select(Stack).where(Stack.digest == digest)).scalar_one_or_none()
-    if stack is None:
-        stack = Stack(digest=digest, versions=dict(versions))
-        session.add(stack)
-        session.flush()
-    return stack
+    inserted(session, Stack, "digest", {"digest": digest, "versions": dict(versions)})
+    return session.execute(select(Stack).where(Stack.digest == digest)).scalar_one()
 
 
 def _measurement(run_id: int, one: Taken) -> Measurement:
@@ -112,28 +102,29 @@ def _compare_with_sota(
     mainline: bool,
 ) -> None:
     times = {(one.role, one.case): one.median_us for one in evidence.taken}
-    for head in evidence.taken:
+    # In one order, so that two workers never wait for each other's gaps.
+    for head in sorted(evidence.taken, key=lambda one: (one.provider, str(one.case))):
         if head.role is not Role.HEAD or head.state is not CellState.MEASURED:
             continue
         pairs, name, trouble = against_sota(evidence.taken, head)
-        standing = sota.stand(pairs, name, policy, trouble)
+        stands = sota.stand(pairs, name, policy, trouble)
         row = VerdictRow(
             run_id=run.id, provider=head.provider, case=str(head.case), against="sota", outcome=Outcome.NEW.value
         )
-        row.behind, row.reason = standing.behind, standing.reason
+        row.behind, row.reason = stands.behind, stands.reason
         session.add(row)
         own_us, sota_us = head.median_us, times.get((Role.SOTA, head.case))
-        if standing.comparison is None or own_us is None or sota_us is None:
+        if stands.comparison is None or own_us is None or sota_us is None:
             continue
-        comparison = standing.comparison
+        comparison = stands.comparison
         row.outcome = _direction(comparison.low, comparison.high).value
         row.ratio, row.low, row.high = comparison.ratio, comparison.low, comparison.high
         row.launches, row.rounds = comparison.launches, comparison.rounds
         if mainline:
-            now = sota.Standing(revision.short, comparison.ratio, own_us, sota_us, run.stack_id, standing.behind)
+            now = sota.Standing(revision.short, comparison.ratio, own_us, sota_us, run.stack_id, stands.behind)
             parent = judged.get((head.provider, str(head.case)))
-            parent_ratio = parent.comparison.ratio if parent and parent.comparison else None
-            row.reason = _note_gap(session, run, head, now, name, parent_ratio, policy) or row.reason
+            moved = parent.comparison.ratio if parent and parent.comparison and parent.outcome in CHANGES else None
+            row.reason = standing.note_gap(session, run, revision, row, now, name, moved, policy) or row.reason
 
 
 def _direction(low: float, high: float) -> Outcome:
@@ -141,84 +132,19 @@ def _direction(low: float, high: float) -> Outcome:
     return Outcome.REGRESSION if low > 1 else Outcome.IMPROVEMENT if high < 1 else Outcome.STEADY
 
 
-def _note_gap(
-    session: Session, run: Run, head: Taken, now: sota.Standing, name: str, parent_ratio: float | None, policy: Policy
-) -> str | None:
-    """Keep since when the case is behind; returns the sentence to show when it is."""
-    where = (
-        Gap.target_id == run.target_id,
-        Gap.device == run.device,
-        Gap.provider == head.provider,
-        Gap.case == str(head.case),
-    )
-    gap = session.execute(select(Gap).where(*where)).scalar_one_or_none()
-    before = _standing(session, gap) if gap else None
-    if gap is None:
-        gap = Gap(target_id=run.target_id, device=run.device, provider=head.provider, case=str(head.case), behind=False)
-        session.add(gap)
-    if now.behind and not gap.behind:
-        gap.since_run_id, gap.ratio_then = run.id, now.ratio
-    elif not now.behind:
-        gap.since_run_id, gap.ratio_then = None, None
-    gap.behind, gap.last_run_id, gap.stack_id = now.behind, run.id, run.stack_id
-    gap.ratio_now, gap.own_us, gap.sota_us = now.ratio, now.own_us, now.sota_us
-    return sota.told(now, before, name, parent_ratio, policy) if now.behind else None
-
-
-def _standing(session: Session, gap: Gap) -> sota.Standing:
-    def short(run_id: int) -> str:
-        return session.execute(select(Revision).join(Run).where(Run.id == run_id)).scalar_one().short
-
-    since = short(gap.since_run_id) if gap.since_run_id else None
-    return sota.Standing(
-        short(gap.last_run_id), gap.ratio_now, gap.own_us, gap.sota_us, gap.stack_id, gap.behind, since
-    )
-
-
-def _note_regressions(session: Session, run: Run, judged: Mapping[tuple[str, str], Verdict], policy: Policy) -> None:
-    """Open a record for each confirmed regression of the mainline, and close those that this revision mends."""
-    now = queue.clock(session)
-    for (provider, case), verdict in judged.items():
-        if verdict.comparison is None or verdict.outcome not in (Outcome.REGRESSION, Outcome.IMPROVEMENT):
-            continue
-        open_ones = (
-            session.execute(
-                select(RegressionRow).where(
-                    RegressionRow.target_id == run.target_id,
-                    RegressionRow.device == run.device,
-                    RegressionRow.provider == provider,
-                    RegressionRow.case == case,
-                    RegressionRow.state == RegressionState.OPEN,
-                )
-            )
-            .scalars()
-            .all()
-        )
-        ratio = verdict.comparison.ratio
-        if verdict.outcome is Outcome.REGRESSION:
-            session.add(
-                RegressionRow(
-                    target_id=run.target_id,
-                    device=run.device,
-                    provider=provider,
-                    case=case,
-                    run_id=run.id,
-                    ratio=ratio,
-                    opened_at=now,
-                )
-            )
-        for one in open_ones:
-            if verdict.outcome is Outcome.IMPROVEMENT and one.ratio * ratio <= 1 + policy.smallest_change:
-                one.state, one.fixed_at, one.fixed_by = RegressionState.FIXED, now, run.id
-
-
 def unfit(session: Session, target: Target, sha: str, device: str) -> str | None:
-    """Why this revision must not be a baseline on this device, when that is known already."""
+    """Why this revision must not be a baseline on this device, when the recipe of today has shown that already.
+
+    Wrong results count only when they came with this revision: what was wrong before it stays wrong beside any other
+    baseline, and must not hide what the other cases do.
+    """
     newest = session.execute(
         select(Run)
         .join(Revision)
         .where(Revision.target_id == target.id, Revision.sha == sha, Run.device == device)
-        .where(Run.state.in_([RunState.DONE, RunState.FAILED]))
+        .where(Run.recipe_id == target.recipe_id)
+        # A run that failed without a log was given up because of the machine.
+        .where(or_(Run.state == RunState.DONE, and_(Run.state == RunState.FAILED, Run.log.is_not(None))))
         .order_by(Run.id.desc())
         .limit(1)
         .options(selectinload(Run.verdicts))
@@ -226,7 +152,26 @@ def unfit(session: Session, target: Target, sha: str, device: str) -> str | None
     if newest is None:
         return None
     if newest.state is RunState.FAILED:
-        return "it does not build or could not be measured"
-    if any(row.outcome == Outcome.INVALID.value for row in newest.verdicts):
+        return "it does not build"
+    if newest.baseline is not None and any(not row.reason.startswith(KNOWN_BEFORE) for row in _wrong(newest)):
         return "it computes wrong results"
     return None
+
+
+def _wrong_before(session: Session, run: Run, wanted: str | None) -> set[tuple[str, str]]:
+    """Where the newest measured revision up to `wanted`, which was passed over as baseline, was wrong."""
+    place = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == wanted)
+    newest = session.execute(
+        select(Run)
+        .join(Revision)
+        .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
+        .where(Revision.ordinal <= place.scalar_subquery())
+        .order_by(Revision.ordinal.desc(), Run.id.desc())
+        .limit(1)
+        .options(selectinload(Run.verdicts))
+    ).scalar_one_or_none()
+    return {(row.provider, row.case) for row in _wrong(newest)} if newest else set()
+
+
+def _wrong(run: Run) -> list[VerdictRow]:
+    return [row for row in run.verdicts if row.outcome == Outcome.INVALID.value]

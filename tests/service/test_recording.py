@@ -1,0 +1,307 @@
+"""What a session found becomes rows: who may be a baseline, what stands open, and what two workers do at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Barrier
+
+import pytest
+from sqlalchemy import func, select, update
+
+from kernels.words import Case, Role
+from service.database import reading, transaction
+from service.evidence import Evidence, Taken
+from service.ledger import queue, recording
+from service.ledger.reading import whole_run
+from service.ledger.standing import Step, mended_by
+from service.models import (
+    CellState,
+    Gap,
+    Recipe,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    Stack,
+    Target,
+    TargetKind,
+    VerdictRow,
+)
+from service.policy import Policy
+from service.reports import Report, report
+from service.verdicts import Outcome
+
+FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
+RECIPE = """
+devices = ["cpu"]
+sota = "inductor"
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+"""
+INVALID = "invalid"
+pytestmark = pytest.mark.usefixtures("either")
+
+
+@dataclass
+class Ledger:
+    """A mainline c0, c1, … of which each commit has the one before as parent, and what is found of it."""
+
+    target_id: int
+
+    def run(
+        self,
+        place: int,
+        fast: float | str = 1.0,
+        wide: float | str = 1.0,
+        *,
+        baseline: int | None = -1,
+        was: dict[str, str] | None = None,
+        sota_us: float = 100.0,
+        pull: int | None = None,
+    ) -> int:
+        """Measure a commit: the ratio of each case to its baseline, or "invalid"; `was` says what the baseline is."""
+        lease = self.leased(place, pull)
+        beside = place - 1 if baseline == -1 else baseline
+        with transaction() as session:
+            recording.record(session, lease, self.found(fast, wide, beside, was or {}, sota_us))
+        return lease.run_id
+
+    def leased(self, place: int, pull: int | None = None) -> queue.Lease:
+        with transaction() as session:
+            sha = f"c{place}"
+            revision = session.execute(select(Revision).where(Revision.sha == sha)).scalar_one_or_none()
+            parent = f"c{place - 1}" if place else None
+            if revision is None:
+                revision = Revision(target_id=self.target_id, sha=sha, parent=parent, ordinal=place)
+                revision.subject, revision.author, revision.committed_at, revision.paths = sha, "Ada", 0.0, []
+                session.add(revision)
+                session.flush()
+            run = Run(target_id=self.target_id, revision_id=revision.id, baseline=parent, recipe_id=1, pull=pull)
+            run.dedupe = f"{sha}+{session.execute(select(func.count()).select_from(Run)).scalar_one()}"
+            run.device, run.suite, run.trusted, run.priority, run.created_at = "cpu", "smoke", True, 20, 0.0
+            session.add(run)
+        with transaction() as session:
+            lease = queue.next_run(session, "cpu", "worker", 60)
+        assert lease
+        return lease
+
+    def found(
+        self, fast: float | str, wide: float | str, baseline: int | None, was: dict[str, str], sota_us: float = 100.0
+    ) -> Evidence:
+        taken = []
+        for case, ratio in ((FAST, fast), (WIDE, wide)):
+            taken.append(took(Role.HEAD, case, ratio))
+            if baseline is not None:
+                taken.append(took(Role.PARENT, case, was.get(case, 1.0)))
+            taken.append(took(Role.SOTA, case, sota_us / 100, "inductor"))
+        passed = () if baseline is not None else ("there is no earlier revision to compare with",)
+        sha = None if baseline is None else f"c{baseline}"
+        return Evidence(tuple(taken), sha, passed, {"torch": "2.13.0"}, {}, True)
+
+    def unfit(self, place: int) -> str | None:
+        with reading() as session:
+            return recording.unfit(session, session.get_one(Target, self.target_id), f"c{place}", "cpu")
+
+    def report(self, run_id: int) -> Report:
+        with reading() as session:
+            return report(whole_run(session, run_id))
+
+    def open(self) -> list[float]:
+        """How large the open regressions are."""
+        return self._regressions(RegressionState.OPEN)
+
+    def ever(self) -> list[float]:
+        return self._regressions(*RegressionState)
+
+    def _regressions(self, *states: RegressionState) -> list[float]:
+        with reading() as session:
+            rows = session.execute(select(RegressionRow).where(RegressionRow.state.in_(states))).scalars()
+            return [round(row.ratio, 2) for row in rows]
+
+
+def took(role: Role, case: str, ratio: float | str, provider: str = "norms") -> Taken:
+    if isinstance(ratio, str):
+        return Taken(role, provider, Case.parse(case), CellState(ratio), "y is wrong")
+    rounds = ((100.0 * ratio, 100.2 * ratio), (100.1 * ratio, 100.0 * ratio), (100.0 * ratio, 100.1 * ratio))
+    return Taken(role, provider, Case.parse(case), CellState.MEASURED, None, rounds, rounds)
+
+
+@pytest.fixture
+def ledger(either: str) -> Ledger:
+    with transaction() as session:
+        target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
+        session.add(target)
+        session.flush()
+        for number in (1, 2):
+            digest = str(number) * 64
+            session.add(Recipe(id=number, target_id=target.id, digest=digest, text=RECIPE, adapters={}, created_at=0.0))
+        session.flush()
+        target.recipe_id = 1
+    return Ledger(target.id)
+
+
+# -- who may be a baseline
+
+
+def test_a_revision_that_became_wrong_is_passed_over_and_the_next_one_that_stays_wrong_is_not(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, fast=INVALID)
+    assert ledger.unfit(1) == "it computes wrong results"
+
+    still = ledger.report(ledger.run(2, fast=INVALID, wide=1.5, baseline=0))
+    assert ledger.unfit(2) is None, "or each later revision would be compared with c0, and blamed for c2's regression"
+    [wrong] = still.of(Outcome.INVALID)
+    assert (wrong.known_before, wrong.reason) == (True, "already so before this revision: y is wrong")
+    assert still.verdict == "1 regression"
+
+    after = ledger.report(ledger.run(3, fast=INVALID, was={FAST: INVALID}))
+    assert after.headline == "No action needed at c3 on cpu: 1 wrong result as before and 1 steady."
+    assert ledger.open() == [1.5]
+
+
+def test_what_was_wrong_from_the_start_blinds_nobody(ledger):
+    first = ledger.report(ledger.run(0, fast=INVALID, baseline=None))
+    assert first.advice == "it computes wrong results; mend that first, a wrong kernel has no speed"
+    assert ledger.unfit(0) is None
+
+    after = ledger.report(ledger.run(1, fast=INVALID, wide=1.5, was={FAST: INVALID}))
+    assert [row.case for row in after.regressions] == [WIDE]
+    assert ledger.unfit(1) is None
+
+
+def test_a_revision_that_does_not_build_is_no_baseline_until_its_recipe_changes(ledger):
+    ledger.run(0, baseline=None)
+    with transaction() as session:
+        recording.fail(session, ledger.leased(1), "the build failed", "SyntaxError")
+    assert ledger.unfit(1) == "it does not build"
+    with transaction() as session:
+        session.execute(update(Target).values(recipe_id=2))
+    assert ledger.unfit(1) is None
+
+
+def test_trouble_of_the_machine_makes_nobody_unfit(ledger):
+    ledger.run(0, baseline=None)
+    lease = ledger.leased(1)
+    with transaction() as session:
+        recording.fail(session, lease, "given up after 3 attempts: No space left on device")
+    assert ledger.unfit(1) is None
+
+
+# -- regressions until they are mended
+
+
+def test_a_regression_is_open_until_it_is_mended(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, wide=1.5)
+    ledger.run(2)
+    assert ledger.open() == [1.5]
+    ledger.run(3, wide=0.66)
+    assert ledger.open() == []
+
+
+def test_small_improvements_mend_together(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, wide=1.5)
+    ledger.run(2, wide=0.82)
+    assert ledger.open() == [1.5]
+    ledger.run(4, wide=0.80)  # c3 changed nothing that matters
+    assert ledger.open() == []
+
+
+def test_measuring_an_old_regression_again_opens_nothing_that_nobody_closes(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, wide=1.5)
+    ledger.run(2, wide=0.66)
+    ledger.run(1, wide=1.5)
+    assert (ledger.open(), ledger.ever()) == ([], [1.5])
+
+
+def test_a_fix_that_was_measured_before_the_regression_closes_it_all_the_same(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(2, wide=0.66)
+    ledger.run(1, wide=1.5)
+    assert (ledger.open(), ledger.ever()) == ([], [1.5])
+
+
+def test_a_regression_of_a_revision_that_was_passed_over_is_recorded_once(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, fast=INVALID, wide=1.5)
+    ledger.run(2, wide=1.5, baseline=0)
+    assert ledger.open() == [1.5]
+    ledger.run(3, fast=INVALID)
+    ledger.run(4, wide=0.66, baseline=2)
+    assert ledger.open() == []
+
+
+def test_a_regression_leaves_the_mainline_with_its_revision(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, wide=1.5)
+    with transaction() as session:
+        session.execute(update(Revision).where(Revision.sha == "c1").values(ordinal=None))
+    ledger.run(2, wide=1.5, baseline=0)
+    assert (ledger.open(), ledger.ever()) == ([1.5], [1.5, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("steps", "mended"),
+    [
+        ([], None),
+        ([Step(11, 6, 5, Outcome.STEADY, 1.0)], None),
+        ([Step(11, 6, 5, Outcome.IMPROVEMENT, 0.66)], 11),
+        ([Step(11, 6, 5, Outcome.IMPROVEMENT, 0.82), Step(12, 7, 6, Outcome.IMPROVEMENT, 0.8)], 12),
+        ([Step(11, 6, 5, Outcome.REGRESSION, 1.2), Step(12, 7, 6, Outcome.IMPROVEMENT, 0.66)], None),
+        ([Step(11, 7, 4, Outcome.STEADY, 1.0)], 11),  # compared with what was there before the regression
+        ([Step(11, 7, 4, Outcome.INCONCLUSIVE, 1.1)], None),
+        ([Step(11, 6, 5, Outcome.INVALID, None), Step(12, 7, 5, Outcome.IMPROVEMENT, 0.66)], 12),
+        ([Step(11, 6, 5, Outcome.IMPROVEMENT, 0.66), Step(12, 7, 6, Outcome.REGRESSION, 1.5)], 11),
+    ],
+)
+def test_what_mends_a_regression_of_half_its_time_at_the_fifth_revision(steps, mended):
+    assert mended_by(steps, 5, 1.5, Policy()) == mended
+
+
+# -- gaps to SOTA
+
+
+def test_a_gap_keeps_since_when_whatever_is_measured_again(ledger):
+    ledger.run(0, baseline=None, sota_us=100)
+    since = ledger.run(1, wide=1.2, sota_us=100)
+    newest = ledger.run(2, wide=1.2, sota_us=100)
+    ledger.run(0, baseline=None, sota_us=100)
+    with reading() as session:
+        gap = session.execute(select(Gap).where(Gap.case == WIDE)).scalar_one()
+        assert (gap.behind, gap.since_run_id, gap.last_run_id) == (True, since, newest)
+
+
+def test_an_uncertain_ratio_names_nobody(ledger):
+    ledger.run(0, baseline=None)
+    lease = ledger.leased(1)
+    evidence = ledger.found(1.0, 1.2, 0, {})
+    unconfirmed = tuple(Taken(one.role, one.provider, one.case, one.state, None, one.looked) for one in evidence.taken)
+    with transaction() as session:
+        recording.record(session, lease, Evidence(unconfirmed, "c0", (), evidence.stack, {}, True))
+    with reading() as session:
+        told = select(VerdictRow.reason).where(VerdictRow.run_id == lease.run_id, VerdictRow.case == WIDE)
+        [said] = session.execute(told.where(VerdictRow.against == "sota")).scalars()
+    assert said.startswith("behind inductor since c1: our own time became 20% slower since c0")
+
+
+# -- two workers at once
+
+
+def test_two_workers_on_a_new_stack_both_keep_their_sessions(ledger):
+    leases = [ledger.leased(0), ledger.leased(1)]
+    together = Barrier(2)
+
+    def end(lease: queue.Lease) -> None:
+        together.wait()
+        with transaction() as session:
+            recording.record(session, lease, ledger.found(1.0, 1.0, None, {}))
+
+    with ThreadPoolExecutor(2) as workers:
+        list(workers.map(end, leases))
+    with reading() as session:
+        assert session.execute(select(func.count()).select_from(Stack)).scalar_one() == 1
+        assert session.execute(select(func.count()).select_from(Gap)).scalar_one() == 2
+        assert set(session.execute(select(Run.state)).scalars()) == {RunState.DONE}
