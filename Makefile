@@ -36,10 +36,10 @@ check: $(VENV)/.dev  ## Lint and types
 doctor: $(VENV)/.runtime  ## What is missing on this machine, what it costs, and the command that mends it
 	@$(KERNELWATCH) doctor
 
-# Compose hands the files over as they are, to another user: the folder keeps others out.
+# Compose hands the files over as they are, to another user: the folder keeps others out.  HOST names its workers.
 secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those that are there stay
 	@mkdir -p -m 700 secrets
-	@new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }; cd secrets; \
+	@umask 022; new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }; cd secrets; \
 	  keep() { [ -e "$$1" ] || { cat > "$$1" && echo "made secrets/$$1"; }; }; \
 	  new | keep kernelwatch_database_password; \
 	  new | keep kernelwatch_webhook_secret; \
@@ -47,6 +47,7 @@ secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those 
 	  [ -e rabbitmq_user ] || { password=$$(new); \
 	    printf 'default_user = kernelwatch\ndefault_pass = %s\n' "$$password" | keep rabbitmq_user; \
 	    printf 'amqp://kernelwatch:%s@broker:5672//' "$$password" > kernelwatch_broker_url; }
+	@grep -qs '^HOST=' .env || echo "HOST=$$(uname -n)" >> .env
 	@echo "A GitHub token goes into secrets/kernelwatch_github_token, the webhook's secret is beside it."
 
 clean:  ## Remove the environment (the state folder, with the database, stays)

@@ -17,8 +17,19 @@ def passes(*command: str | Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_compose_file_fits_the_specification() -> None:
-    passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE)
+def test_compose_files_fit_the_specification() -> None:
+    files = sorted(ROOT.glob("docker-compose*.yml"))
+    passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", *files)
+
+
+def test_secrets_are_readable_in_containers_whatever_the_umask(tmp_path: Path) -> None:
+    """Their user is not ours; the folder keeps the other users of this machine out."""
+    passes("sh", "-c", f"umask 077; make --silent --file {ROOT / 'Makefile'} --directory {tmp_path} secrets")
+    made = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "secrets").iterdir()}
+    assert len(made) == 5
+    assert set(made.values()) == {0o644}
+    assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / ".env").read_text().startswith("HOST=")
 
 
 def test_workflow_fits_its_schema() -> None:
