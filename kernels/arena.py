@@ -74,6 +74,8 @@ class Cell:
 
 @dataclass
 class Launch:
+    """What one launch saw.  `stacks` are in the order of the contenders."""
+
     cells: dict[tuple[str, Case], Cell] = field(default_factory=dict)
     stacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     telemetry: list[dict[str, Any]] = field(default_factory=list)
@@ -114,6 +116,8 @@ def run_launch(
         for number, case in enumerate(cases, 1):
             progress(f"{number}/{len(cases)} {case}")
             session.measure(case)
+        started = session.launch.stacks
+        session.launch.stacks = {one.label: started[one.label] for one in contenders if one.label in started}
         return session.launch
     finally:
         session.close()

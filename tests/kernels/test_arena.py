@@ -120,8 +120,9 @@ def test_nobody_always_starts_first_nor_follows_the_same_one():
     starts, neighbours = set(), set()
     for seed in range(20):
         stage = Stage()
-        run_launch([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
+        launch = run_launch([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
         starts.add("".join(stage.started))
+        assert "".join(launch.stacks) == "abc"
         turns = "".join(stage.turns()) * 2
         neighbours.add(turns[turns.index("a") + 1])
     assert starts == {"abc", "acb", "bac", "bca", "cab", "cba"}
