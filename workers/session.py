@@ -4,10 +4,10 @@ No transaction is open while anything here builds or measures.
 """
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from kernels.arena import Contender, Pace, run_launch
 from kernels.words import Case, Role
 from service import recipes, verdicts
 from service.database import reading, transaction
-from service.errors import BuildFailed, LeaseLost, Refused, ServiceError, SourceFailed
+from service.errors import BadInput, BuildFailed, LeaseLost, NotFound, Refused, ServiceError, SourceFailed
 from service.evidence import Evidence, cells
 from service.ledger import queue, recording
 from service.models import CellState, Run, Target
@@ -29,9 +29,10 @@ from service.recipes import Recipe
 from service.settings import settings
 from service.sources import Source, open_source
 from workers import environments, sandbox
-from workers.contenders import contender
+from workers.contenders import LAST_CASE_S, contender
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment
+from workers.folders import remove
 from workers.heartbeat import Heartbeat, Stopped
 from workers.tally import Tally
 
@@ -91,6 +92,8 @@ def _end(lease: queue.Lease, why: str, *, again: bool, blame: bool = True, log_l
                 recording.fail(session, lease, why, log_lines)
     except LeaseLost as lost:
         log.info("run lost", run=lease.run_id, reason=str(lost))
+    except Exception:  # the database is away, say: then the lease runs out, and a sweep returns the run to the queue
+        log.exception("run could not be ended", run=lease.run_id, reason=why)
 
 
 def _assignment(lease: queue.Lease) -> Assignment:
@@ -117,22 +120,30 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
     cases = recipe.cases(run.suite)
     source = open_source(run.target)
     heart.say("fetching")
-    source.refresh()
+    _make_room(here)
+    source.resolve(run.revision.sha)  # the origin is asked only for what is not here yet: it may be away
     heart.say("building the revision")
     head = _build(assignment, source, run.revision.sha, heart)
     heart.keep_going()
     heart.say("building the baseline")
     baseline, parent, notes = _baseline(assignment, source, heart)
     heart.keep_going()
-    with tempfile.TemporaryDirectory(prefix="kernelwatch-", dir=_scratch()) as scratch:
-        contenders = list(_contenders(assignment, head, parent, here, Path(scratch)))
-        tally = Tally(contenders, cases)
-        policy = recipe.policy_on(run.device)
-        began, load = time.time(), os.getloadavg()
-        seconds = _launches(
+    contenders = list(_contenders(assignment, head, parent, here))
+    tally = Tally(contenders, cases)
+    policy = recipe.policy_on(run.device)
+    began, load = time.time(), os.getloadavg()
+    try:
+        seconds, late = _launches(
             tally, contenders, cases, policy, here, heart, seed=lease.run_id * 10_000 + lease.attempt * 100
         )
-    environments.evict(settings().environments_limit)
+    finally:
+        remove(_scratch(here))
+    if late:
+        limit = f"the session limit of {settings().session_limit_s:g} s was reached"
+        if not tally.taken():
+            mend = "watch fewer cases, or raise KERNELWATCH_SESSION_LIMIT_S"
+            raise ServiceError(f"Nothing was measured before {limit}: {mend}.")
+        notes = (*notes, f"{limit} before every case was decided")
     stack, device = _stack(tally)
     telemetry = {"worker": lease.worker, "began": began, "load_before": load, "device": device, "launches": seconds}
     return Evidence(tally.taken(), baseline, notes, stack, telemetry, assignment.sandboxed)
@@ -151,10 +162,18 @@ def _stack(tally: Tally) -> tuple[dict[str, Any], dict[str, Any]]:
     return versions, device
 
 
-def _scratch() -> Path:
-    folder = settings().state / "scratch"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _scratch(here: DeviceHere) -> Path:
+    """Where this device's contenders write.  A device has one worker at a time, so nobody else's are in there."""
+    return settings().state / "scratch" / (here.uuid or here.name)
+
+
+def _make_room(here: DeviceHere) -> None:
+    """Remove what a worker that died left here, and the environments beyond the limit.  A run can do without."""
+    try:
+        remove(_scratch(here))
+        environments.evict(settings().environments_limit)
+    except Exception:
+        log.exception("no room could be made")
 
 
 def _build(assignment: Assignment, source: Source, sha: str, heart: Heartbeat) -> Environment:
@@ -172,35 +191,57 @@ def _build(assignment: Assignment, source: Source, sha: str, heart: Heartbeat) -
 def _baseline(
     assignment: Assignment, source: Source, heart: Heartbeat
 ) -> tuple[str | None, Environment | None, tuple[str, ...]]:
-    """The nearest first-parent ancestor that can be measured, its environment, and why it is not the parent itself."""
-    run, sha, passed = assignment.run, assignment.run.baseline, list[str]()
+    """The nearest first-parent ancestor that can be measured, its environment, and why it is not the parent itself.
+
+    Where none is fit, the nearest of the unfit that can be built: at the cases that it gets right it serves as well.
+    """
+    run, sha, passed, unfit = assignment.run, assignment.run.baseline, list[str](), list[str]()
     for _ in range(FARTHEST_BASELINE):
         if sha is None:
             break
         with reading() as session:
             why = recording.unfit(session, run.target, sha, run.device)
-        if why is None:
-            try:
-                return sha, _build(assignment, source, sha, heart), _notes(passed, sha)
-            except BuildFailed as failure:
-                why = str(failure)
+        if why is not None:
+            unfit.append(sha)
+        elif isinstance(built := _built(assignment, source, sha, heart), Environment):
+            return sha, built, (*passed, f"compared with {sha[:10]} instead") if passed else ()
+        else:
+            why = built
         passed.append(f"{sha[:10]} was passed over as baseline: {why}")
-        sha = source.describe(sha).parent
+        sha = _parent(source, sha)
+    for sha in unfit:
+        if isinstance(built := _built(assignment, source, sha, heart), Environment):
+            return sha, built, (*passed, f"compared with {sha[:10]} all the same, since no earlier revision is fit")
     return None, None, (*passed, "there is no earlier revision to compare with")
 
 
-def _notes(passed: list[str], sha: str) -> tuple[str, ...]:
-    return (*passed, f"compared with {sha[:10]} instead") if passed else ()
+def _built(assignment: Assignment, source: Source, sha: str, heart: Heartbeat) -> Environment | str:
+    """The environment of a baseline, or why there can be none: that is no fault of the head's."""
+    try:
+        return _build(assignment, source, sha, heart)
+    except SourceFailed as failure:
+        if failure.passing:
+            raise
+        return str(failure)
+    except (BuildFailed, BadInput, NotFound) as failure:
+        return str(failure)
+
+
+def _parent(source: Source, sha: str) -> str | None:
+    try:
+        return source.describe(sha).parent
+    except (BadInput, NotFound):  # history was rewritten, or a release taken back: nothing leads further
+        return None
 
 
 def _contenders(
-    assignment: Assignment, head: Environment, parent: Environment | None, here: DeviceHere, scratch: Path
+    assignment: Assignment, head: Environment, parent: Environment | None, here: DeviceHere
 ) -> Iterator[Contender]:
     recipe, device = assignment.recipe, assignment.run.device
 
     def one(role: Role, spec: Mapping[str, Any], place: Environment | BaseStack) -> Contender:
         label = f"{role}:{spec['name']}"
-        return contender(label, role, spec, place, here, sandboxed=assignment.sandboxed, scratch=scratch)
+        return contender(label, role, spec, place, here, sandboxed=assignment.sandboxed, scratch=_scratch(here))
 
     own = [
         messages.targets_own(name, provider.calls, compile=provider.compile)
@@ -215,6 +256,10 @@ def _contenders(
     yield one(Role.SOTA, messages.built_in(recipe.sota_on(device)), environments.stack(recipe.base.stack))
 
 
+class _TooLong(Exception):
+    """The session is far beyond its limit."""
+
+
 def _launches(
     tally: Tally,
     contenders: list[Contender],
@@ -223,28 +268,49 @@ def _launches(
     here: DeviceHere,
     heart: Heartbeat,
     seed: int,
-) -> list[dict[str, Any]]:
-    """Launch until every case is decided, confirmed, or out of budget.  Returns where the time went, by launch."""
-    deadline = time.monotonic() + settings().session_limit_s
+) -> tuple[list[dict[str, Any]], bool]:
+    """Launch until every case is decided, confirmed, or out of budget.
+
+    Returns where the time went, by launch, and whether the session's limit ended it before.
+    """
+    deadline, late = time.monotonic() + settings().session_limit_s, False
     spent: list[dict[str, Any]] = []
     # A CPU sample is some milliseconds of calls already; a GPU's is one replay, of which the median is taken.
     warm, timed = (1, 3) if here.name == "cpu" else (2, 5)
     pace = Pace(rounds=policy.rounds, warm=warm, timed=timed, turn_limit_s=settings().turn_limit_s)
 
+    class InTime(tuple[Case, ...]):
+        """A launch takes up no further case after the deadline, and what it measured until then counts."""
+
+        def __iter__(self) -> Iterator[Case]:
+            return takewhile(lambda _: time.monotonic() < deadline, super().__iter__())
+
+    def keep_going() -> None:
+        heart.keep_going()
+        if time.monotonic() > deadline + LAST_CASE_S:
+            raise _TooLong
+
     def launch(which: list[Contender], on: tuple[Case, ...], what: str, *, confirming: bool) -> None:
-        if not on or time.monotonic() > deadline:
+        nonlocal late
+        late = late or (bool(on) and time.monotonic() > deadline)
+        if not on or late:
             return
         heart.say(what)
-        turned = run_launch(
-            which,
-            on,
-            pace,
-            device="cpu" if here.name == "cpu" else "cuda",
-            seed=seed + len(spent),
-            core=max(os.sched_getaffinity(0)) if here.name == "cpu" else None,
-            progress=lambda now: heart.say(f"{what}: {now}"),
-            keep_going=heart.keep_going,
-        )
+        try:
+            turned = run_launch(
+                which,
+                InTime(on),
+                pace,
+                device="cpu" if here.name == "cpu" else "cuda",
+                seed=seed + len(spent),
+                core=max(os.sched_getaffinity(0)) if here.name == "cpu" else None,
+                progress=lambda now: heart.say(f"{what}: {now}"),
+                keep_going=keep_going,
+            )
+        except _TooLong:  # a case that was begun in time does not end: this launch counts for nothing
+            late = True
+            return
+        late = {case for _, case in turned.cells} != set(on)
         tally.add(turned, confirming=confirming)
         spent.append({"what": what, "seconds": turned.seconds, "telemetry": turned.telemetry})
 
@@ -270,7 +336,7 @@ def _launches(
 
     until_decided("look", contenders, cases)
     until_decided("confirm", *asked("confirm"))
-    return spent
+    return spent, late
 
 
 def _with_hope(tally: Tally, cases: tuple[Case, ...]) -> tuple[Case, ...]:
