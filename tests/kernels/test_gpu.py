@@ -1,11 +1,14 @@
 """The same on a real GPU: graphs, events, facts, and cheats that a graph must not hide."""
 
 import shutil
+from functools import partial
 
 import pytest
+import torch
 
 from kernels import messages
 from kernels.arena import Pace, run_launch
+from kernels.clocks import CudaClock
 from kernels.words import Case, Role
 
 from .conftest import OWN
@@ -65,6 +68,26 @@ def test_equal_contenders_have_equal_code_and_everybody_as_many_calls(contender)
         assert one.facts["kind"] == "triton"
         assert one.facts["code"] == two.facts["code"]
         assert one.extra["calls"] == two.extra["calls"] >= slow.extra["calls"]
+
+
+def test_outputs_are_as_many_as_inputs():
+    addresses, stream = [], torch.cuda.Stream()
+
+    def double(x):
+        y = x * 2
+        addresses.append(y.data_ptr())
+        return y
+
+    with torch.cuda.stream(stream):
+        inputs = [torch.ones(1 << 20, device="cuda") for _ in range(6)]
+        clock = CudaClock([partial(double, x) for x in inputs], stream, least_bytes=2 * 4 << 20)
+        stream.synchronize()
+
+    assert clock.calls == 120
+    assert len(set(addresses[-clock.calls :])) >= len(inputs)
+    [(_, y), (number, last)] = clock.again()
+    assert number == 5
+    assert y.sum() == last.sum() == 2 << 20
 
 
 def test_own_functions(contender, moods):
