@@ -7,7 +7,7 @@ import pytest
 from service.database import reading
 from service.ledger.reading import whole_run
 from service.models import RunState
-from service.reports import Report, differences, last_lines, microseconds, one_line, percent, printable, report
+from service.reports import Report, Row, differences, last_lines, microseconds, one_line, percent, printable, report
 from service.verdicts import Outcome
 from tests.dashboards.seed import CASES, watched
 
@@ -68,6 +68,36 @@ def test_infrastructure_trouble_is_not_a_verdict_on_the_change(told: dict[str, R
     assert lost.state is RunState.FAILED
     assert lost.headline.startswith("Not measured")
     assert "says nothing about the change" in lost.headline
+
+
+def test_what_was_broken_before_is_counted_and_alarms_nobody(told: dict[str, Report]) -> None:
+    def known(row: Row) -> Row:
+        return replace(row, known_before=row.outcome is Outcome.INVALID)
+
+    wrong = told["wrong"]
+    quiet = replace(wrong, rows=tuple(map(known, wrong.rows)))
+    assert (quiet.verdict, quiet.advice) == ("No action needed", "2 wrong results as before and 4 steady")
+    noisy = replace(quiet, rows=(*quiet.rows, *told["slow"].regressions))
+    assert noisy.verdict == "2 regressions"
+    assert noisy.advice.startswith("mend or accept them")
+
+
+def test_a_wrong_result_without_a_right_baseline_is_no_change(told: dict[str, Report]) -> None:
+    wrong = replace(told["wrong"], rows=tuple(replace(row, parent=None) for row in told["wrong"].rows))
+    assert wrong.advice.startswith("it computes wrong results; mend that first")
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("the interval is still too wide after 8 launches", "the machine was too noisy to tell; run it again"),
+        ("the session ended before more launches could settle it", "the session ended too early to tell; run it again"),
+    ],
+)
+def test_nothing_decided_says_why(told: dict[str, Report], reason: str, advice: str) -> None:
+    [unsure] = told["slow"].of(Outcome.INCONCLUSIVE)
+    undecided = replace(told["slow"], rows=(replace(unsure, reason=reason),))
+    assert (undecided.verdict, undecided.advice) == ("Nothing decided", advice)
 
 
 def test_the_smallest_change_comes_from_the_recipe(told: dict[str, Report]) -> None:
