@@ -1,7 +1,8 @@
 """The pages: each endpoint asks the ledger and fills a template.  The address holds the state."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import assets, comments, figures
@@ -18,8 +20,8 @@ from service.ledger import reading
 from service.ledger.queue import clock
 from service.ledger.reading import Glance
 from service.ledger.targets import all_targets, target_named
-from service.models import OPEN_STATES, CellState, RegressionState, Run, RunState, Target
-from service.reports import counted, interval, microseconds, percent, readable, report, short
+from service.models import OPEN_STATES, CellState, Effect, EffectState, RegressionState, Run, RunState, Target
+from service.reports import Report, counted, interval, microseconds, percent, readable, report, short
 from service.telling import markdown
 from service.telling.as_json import moment, rfc3339
 from service.verdicts import Outcome
@@ -41,6 +43,13 @@ MARKS = {
     "behind": "■",
 }
 STATE_WORDS = {"leased": "running", "held": "needs approval"}
+EFFECT_WORDS = {
+    EffectState.WAITING: "waits to be sent",
+    EffectState.SENT: "was sent",
+    EffectState.PREVIEW: "is not sent: the target has no forge",
+    EffectState.FAILED: "could not be sent",
+}
+MOST_GAPS = 500  # on one page
 _UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
 
 
@@ -104,6 +113,7 @@ def run(run_id: Key, session: Reading) -> str:
     whole = reading.whole_run(session, run_id)
     found = report(whole)
     comment = markdown.comment(*(reading.pull_reports(session, whole) if whole.pull is not None else (found,)))
+    effects = _effects(session, whole)
     return _page(
         "run.html",
         now=clock(session),
@@ -113,10 +123,35 @@ def run(run_id: Key, session: Reading) -> str:
         ahead=reading.ahead_of(session, whole) if whole.state is RunState.QUEUED else None,
         comment=comment,
         comment_html=comments.shown(comment),
+        effects=effects,
+        told=_told(session, whole, effects),
+        without_sota=_without_sota(found),
         live=whole.state in OPEN_STATES,
         figures=figures.against_parent(found) is not None or figures.against_sota(found) is not None,
         others=_others(session, whole),
     )
+
+
+def _effects(session: Session, whole: Run) -> Sequence[Effect]:
+    """What the forge is told because of this run, and the comment of its pull request, whichever run told it last."""
+    of_run = Effect.run_id == whole.id
+    of_pull = Effect.key == f"comment:{whole.target_id}:{whole.pull}"
+    return session.scalars(select(Effect).where(of_run | of_pull).order_by(Effect.id)).all()
+
+
+def _told(session: Session, whole: Run, effects: Sequence[Effect]) -> str:
+    """Whether the comment on the page is what the pull request shows: as a verb, for the heading."""
+    said = next((one for one in effects if one.kind == "comment"), None)
+    # A newer head of the pull request takes the comment over.
+    if said is None or session.get_one(Run, said.run_id).revision_id != whole.revision_id:
+        return "would have been"
+    return {EffectState.SENT: "is", EffectState.WAITING: "will be"}.get(said.state, "would be")
+
+
+def _without_sota(found: Report) -> list[tuple[str, int]]:
+    """Why cases with a time of their own have none of SOTA to stand beside, and how many."""
+    timed = (row for row in found.rows if row.head and row.head.median_us)
+    return Counter(row.sota.reason for row in timed if row.sota and row.sota.ratio is None).most_common()
 
 
 def _others(session: Session, whole: Run) -> list[Glance]:
@@ -148,7 +183,7 @@ def regressions(
         state=state,
         states=list(RegressionState),
         next=f"/regressions?{urlencode(query)}" if page.next else None,
-        gaps=reading.gaps(session),
+        gaps=reading.gaps(session, limit=MOST_GAPS),
     )
 
 
@@ -249,6 +284,7 @@ def _templates_() -> Environment:
         "asset": assets.address,
         "commit": _commit_address,
         "interval": interval,
+        "effect_words": EFFECT_WORDS,
         "marks": MARKS,
         "state_words": STATE_WORDS,
         "Outcome": Outcome,

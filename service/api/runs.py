@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.common import Key, Reading, tagged, tagged_json
+from service.api.common import Key, Limit, Place, Reading, one_page, tagged, tagged_json
 from service.api.schemas import Page, Problem, RunOut, RunWhole, WorkerOut
 from service.errors import BadInput
 from service.ledger import reading
@@ -55,9 +55,10 @@ def list_workers(session: Reading) -> Page[WorkerOut]:
 
 
 @router.get("/queue", response_model=Page[RunOut], tags=["workers"])
-def list_queue(session: Reading) -> Page[RunOut]:
+def list_queue(session: Reading, cursor: Place = 0, limit: Limit = 200) -> Page[RunOut]:
     """What is being measured, then what waits, in the order in which it will be taken."""
-    return Page(items=[RunOut.of(run) for run in reading.queue(session)])
+    found, following = one_page(reading.queue(session, cursor + limit + 1), cursor, limit)
+    return Page(items=[RunOut.of(run) for run in found], next=following)
 
 
 def _known(row: object) -> dict[str, Any]:

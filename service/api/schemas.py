@@ -204,6 +204,27 @@ class RegressionOut(_Answer):
         return cls.model_validate(_columns(found.row) | named)
 
 
+class GapOut(_Answer):
+    """A mainline case that runs behind SOTA: how far then and now, in times of SOTA's time."""
+
+    target: str
+    device: str
+    provider: str
+    case: str
+    ratio_now: Number
+    ratio_then: Number
+    own_us: Number
+    sota_us: Number
+    since: str | None = Field(description="The revision from which it is behind.")
+    run: int = Field(description="The latest run of the mainline that measured it.")
+
+    @classmethod
+    def of(cls, found: reading.Trailing) -> "GapOut":
+        since = found.since.sha if found.since else None
+        named = {"target": found.target, "since": since, "run": found.gap.last_run_id}
+        return cls.model_validate(_columns(found.gap) | named)
+
+
 class PointOut(_Answer):
     """One mainline revision of a series."""
 

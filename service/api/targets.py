@@ -4,8 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from service.api.common import Cursor, Limit, Reading
+from service.api.common import Cursor, Limit, Place, Reading, one_page
 from service.api.schemas import (
+    GapOut,
     Page,
     PointOut,
     Problem,
@@ -65,6 +66,14 @@ def list_regressions(
     """Its confirmed regressions, the newest first."""
     page = reading.regressions(session, target_named(session, name), state, cursor, limit)
     return Page(items=[RegressionOut.of(found) for found in page.items], next=page.next)
+
+
+@router.get("/{name}/gaps", response_model=Page[GapOut])
+def list_gaps(name: str, session: Reading, cursor: Place = 0, limit: Limit = 50) -> Page[GapOut]:
+    """Its mainline cases that run behind SOTA, the furthest first."""
+    gaps = reading.gaps(session, target_named(session, name), cursor + limit + 1)
+    found, following = one_page(gaps, cursor, limit)
+    return Page(items=[GapOut.of(one) for one in found], next=following)
 
 
 @router.get("/{name}/series", response_model=SeriesOut)

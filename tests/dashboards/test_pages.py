@@ -55,6 +55,21 @@ def test_the_overview_says_what_is_open_and_who_works(get: Get, seeded: Seeded) 
     assert "The last look at it failed: index.example does not answer" in said
 
 
+def test_what_is_open_is_counted_beyond_what_is_listed(get: Get, state: Path) -> None:
+    with transaction() as session:
+        seeded = seed(session)
+        run = session.get_one(m.Run, seeded.runs["slow"])
+        one = {"target_id": run.target_id, "device": "h200", "provider": "norms"}
+        for n in range(30):
+            case = f"rmsnorm.fwd.{n + 1}x64.bf16"
+            session.add(m.RegressionRow(**one, case=case, run_id=run.id, ratio=1.1, opened_at=1.0))
+            gap = {"since_run_id": run.id, "last_run_id": run.id, "ratio_now": 1.2, "own_us": 1.2, "sota_us": 1.0}
+            session.add(m.Gap(**one, case=case, behind=True, **gap))
+    said = words(get("/"))
+    assert "31 open regressions , and 31 cases behind SOTA." in said
+    assert said.count("All 31") == 2
+
+
 def test_empty_pages_say_what_to_do_next(get: Get, state: Path) -> None:
     said = words(get("/"))
     assert "Nothing is watched yet." in said
@@ -87,6 +102,18 @@ def test_a_build_that_failed_shows_its_log_as_text(get: Get, seeded: Seeded) -> 
     assert "<script>alert" not in page.text
 
 
+def test_what_was_not_measured_says_why(get: Get, state: Path) -> None:
+    with transaction() as session:
+        seeded = seed(session)
+        for row in session.scalars(select(m.VerdictRow).where(m.VerdictRow.against == "sota")):
+            row.ratio = row.low = row.high = None
+            row.reason = "quack failed: Quack is not installed in this environment"
+    assert "6 cases not compared with quack: quack failed: Quack is not installed in this environment." in words(
+        get(f"/runs/{seeded.runs['slow']}")
+    )
+    assert "Measured never: it was skipped" in words(get(f"/runs/{seeded.runs['docs']}"))
+
+
 def test_what_ran_without_a_sandbox_says_so(get: Get, seeded: Seeded) -> None:
     assert "This ran without a sandbox" in words(get(f"/runs/{seeded.runs['cpu']}"))
     assert "This ran without a sandbox" not in words(get(f"/runs/{seeded.runs['fast']}"))
@@ -107,6 +134,29 @@ def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None
     page = get(f"/runs/{seeded.runs['pull']}")
     assert "<strong>1 regression</strong> at <code>" in page.text
     assert "&lt;!-- kernelwatch:norms:7 --&gt;" in page.text, "as Markdown, marker and all"
+
+
+@pytest.mark.parametrize(
+    ("effect", "error", "said"),
+    [
+        (m.EffectState.SENT, None, "The comment was sent. What the pull request is told"),
+        (m.EffectState.WAITING, None, "The comment waits to be sent. What the pull request will be told"),
+        (m.EffectState.PREVIEW, None, "is not sent: the target has no forge. What the pull request would be told"),
+        (m.EffectState.FAILED, "401: Bad credentials", "could not be sent: 401: Bad credentials. What the pull"),
+    ],
+)
+def test_a_pull_request_page_says_what_became_of_its_comment(
+    get: Get, state: Path, effect: m.EffectState, error: str | None, said: str
+) -> None:
+    with transaction() as session:
+        seeded = seed(session)
+        run = session.get_one(m.Run, seeded.runs["pull"])
+        for one in session.scalars(select(m.Effect)):
+            if one.kind == "comment":
+                one.key, one.state, one.error = f"comment:{run.target_id}:7", effect, error
+            else:
+                session.delete(one)
+    assert said in words(get(f"/runs/{seeded.runs['pull']}"))
 
 
 @pytest.mark.parametrize(

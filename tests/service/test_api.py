@@ -102,6 +102,15 @@ def test_regressions_and_series(get: Get, seeded: Seeded) -> None:
     assert [point["outcome"] for point in points] == ["new", "steady", "regression", "improvement", "invalid"]
 
 
+def test_gaps_and_the_queue_come_in_pages(get: Get, seeded: Seeded) -> None:
+    [gap] = get("/api/v1/targets/norms/gaps").json()["items"]
+    assert (gap["case"], gap["ratio_now"], len(gap["since"])) == (CASES[3], 1.189, 40)
+    first = get("/api/v1/queue", params={"limit": 2}).json()
+    second = get("/api/v1/queue", params={"limit": 2, "cursor": first["next"]}).json()
+    assert [[one["state"] for one in page["items"]] for page in (first, second)] == [["leased", "queued"], ["held"]]
+    assert second["next"] is None
+
+
 def test_workers_and_queue(get: Get, seeded: Seeded) -> None:
     workers = {one["name"]: one for one in get("/api/v1/workers").json()["items"]}
     assert workers["cpu-box"]["sandbox"] == "user namespaces are refused here"
