@@ -21,11 +21,11 @@ from pathlib import Path
 import httpx
 import pytest
 import uvicorn
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from service.app import create_app
 from service.database import reading, transaction
-from service.ledger import intake, outbox, queue, targets
+from service.ledger import intake, outbox, queue, targets, telling
 from service.models import Effect, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
 from service.settings import settings
 from tests.fakes.github import FakeGitHub
@@ -51,6 +51,7 @@ rmsnorm.fwd = "norms:rmsnorm"
 
 [suites]
 story = ["{FAST}", "{WIDE}"]
+quick = ["{FAST}"]
 
 [policy]
 smallest_change = 0.05
@@ -95,8 +96,14 @@ class Story:
         known = self.git("branch", "--list", branch)
         self.git("checkout", "--quiet", *([branch] if known else ["-b", branch]))
         sha = self.commit(f"pull request {number}", **speeds)
-        self.git("update-ref", f"refs/pull/{number}/head", sha)
         self.git("checkout", "--quiet", "main")
+        self.head(number, sha, action=action, fork=fork)
+        return sha
+
+    def head(self, number: int, sha: str, *, action: str = "synchronize", fork: bool = False) -> None:
+        """GitHub tells that the head of a pull request is this commit now."""
+        branch = f"pull-{number}"
+        self.git("update-ref", f"refs/pull/{number}/head", sha)
         base = {"ref": "main", "sha": self.git("rev-parse", "main"), "repo": {"full_name": "acme/norms", "id": 1}}
         whose = {"full_name": "stranger/norms", "id": 2} if fork else {"full_name": "acme/norms", "id": 1}
         pull = {
@@ -106,7 +113,6 @@ class Story:
             "user": {"login": "ada"},
         }
         self.deliver("pull_request", {"action": action, "number": number, "pull_request": pull})
-        return sha
 
     def deliver(self, event: str, body: dict[str, object], *, guid: str | None = None, secret: str = "s3cret") -> int:
         """Post a webhook as GitHub does; then let kernelwatch do all that there is to do."""
@@ -128,7 +134,17 @@ class Story:
     def settle(self) -> None:
         """One look of the control worker, one of the device worker, one more to say what was found."""
         intake.understand_due()
+        self.speak()
         duties.work("cpu")
+        self.speak()
+
+    def its_time_has_come(self) -> None:
+        """What waits in the queue for another attempt has waited long enough."""
+        with transaction() as session:
+            session.execute(update(Run).values(not_before=0.0))
+
+    def speak(self) -> None:
+        telling.tell_due()
         outbox.deliver_due()
 
     def api(self, method: str, path: str, **rest: object) -> httpx.Response:
@@ -142,6 +158,11 @@ class Story:
                 select(Run).join(Revision).where(Revision.sha == sha).order_by(Run.id.desc()).limit(1)
             )
             return found.scalar_one()
+
+    def runs(self, sha: str | None = None) -> list[Run]:
+        which = (Revision.sha == sha,) if sha else ()
+        with reading() as session:
+            return list(session.execute(select(Run).join(Revision).where(*which).order_by(Run.id)).scalars())
 
     def outcomes(self, sha: str) -> dict[str, str]:
         run = self.run_of(sha)
@@ -158,6 +179,13 @@ class Story:
 
     def said(self, number: int) -> list[str]:
         return self.github.comments_on("acme/norms", number)
+
+    def statuses(self, sha: str) -> list[str]:
+        """What became of a commit's status: `success: Skipped, no action needed: ...`, the newest last."""
+        return [f"{one['state']}: {one['description']}" for one in self.github.statuses["acme/norms", sha]]
+
+    def status(self, sha: str) -> str:
+        return self.statuses(sha)[-1]
 
 
 @contextmanager
@@ -227,9 +255,7 @@ def test_a_push_is_measured_judged_and_shown(story):
     assert shown["state"] == "done"
     page = story.api("GET", f"/runs/{run.id}").text
     assert "wide rows in two passes" in page
-    assert story.github.checks["acme/norms", slow]["conclusion"] == "neutral", (
-        "advisory unless the policy says blocking"
-    )
+    assert story.status(slow).startswith("success: 1 regression"), "advisory unless the policy says blocking"
 
 
 def test_a_slow_pull_request_is_told_so_once_and_the_comment_is_edited_in_place(story):
@@ -250,6 +276,101 @@ def test_a_slow_pull_request_is_told_so_once_and_the_comment_is_edited_in_place(
     assert "no action needed" in comment.lower()
     assert mended[:10] in comment
     assert story.open_regressions() == set(), "a pull request is not the mainline"
+
+
+def test_a_pull_request_is_told_how_it_stands_and_hears_of_it_once_there_is_something_to_say(story, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(duties, "work", lambda device: 0)  # the worker is busy elsewhere
+        head = story.pull(7, action="opened", wide=300.0)
+    assert story.statuses(head) == ["pending: Queued: nothing to do yet"]
+    assert story.said(7) == [], "a notification that says nothing"
+
+    story.settle()
+    assert story.status(head).startswith("success: 1 regression")
+    [comment] = story.said(7)
+    assert "1 regression" in comment
+
+    with monkeypatch.context() as patch:
+        patch.setattr(duties, "work", lambda device: 0)
+        newer = story.pull(7, wide=200.0)
+    [comment] = story.said(7)
+    assert comment.startswith(f"**Queued** at `{newer[:10]}`"), "what was said of the older head does not stand"
+
+
+def test_a_pull_request_of_documentation_does_not_wait_for_its_check(story):
+    (story.repository / "README.md").write_text("# norms")
+    docs = story.pull(7, action="opened")
+    assert story.statuses(docs) == ["success: Skipped, no action needed: none of the paths that matter changed"]
+    assert story.said(7) == []
+
+
+def test_a_pull_request_that_goes_back_to_an_older_head_is_told_of_that_again(story):
+    good = story.pull(7, action="opened", wide=201.0)
+    slow = story.pull(7, wide=300.0)
+    [comment] = story.said(7)
+    assert slow[:10] in comment
+
+    story.head(7, good)
+
+    assert len([run for run in story.runs() if run.pull]) == 2, "nothing is measured twice"
+    [comment] = story.said(7)
+    assert f"**No action needed** at `{good[:10]}`" in comment
+    assert slow[:10] not in comment
+
+
+def test_what_somebody_asks_for_does_not_speak_for_the_pull_request(story):
+    slow = story.pull(7, action="opened", wide=300.0)
+    said, told = story.said(7), story.statuses(slow)
+
+    intake.run_revision("norms", slow)
+    intake.run_revision("norms", slow, suite="quick")
+    story.settle()
+
+    assert {run.state for run in story.runs(slow)} == {RunState.DONE}
+    assert len(story.runs(slow)) == 3
+    assert (story.said(7), story.statuses(slow)) == (said, told)
+    main = story.git("rev-parse", "main")
+    before = story.statuses(main)
+    intake.run_revision("norms", main, suite="quick")
+    story.settle()
+    assert story.statuses(main) == before
+
+
+def test_a_run_that_was_given_up_is_told_of(story, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(environments, "build", full)
+        head = story.pull(7, action="opened", wide=190.0)
+        for _ in range(2):
+            assert story.run_of(head).state is RunState.QUEUED
+            assert "tried again" in story.run_of(head).reason
+            story.its_time_has_come()
+            story.settle()
+    assert story.run_of(head).state is RunState.FAILED
+    assert story.status(head).startswith("error: Not measured: given up after 3 attempts")
+    [comment] = story.said(7)
+    assert "No space left on device" in comment
+    assert "says nothing about the change itself" in comment
+
+
+def test_a_closed_pull_request_leaves_nothing_pending(story, monkeypatch):
+    monkeypatch.setattr(duties, "work", lambda device: 0)  # the worker is busy elsewhere
+    head = story.pull(7, action="opened", wide=300.0)
+    story.head(7, head, action="closed")
+    assert story.status(head) == "success: Cancelled, no action needed: pull request 7 was closed"
+
+
+def test_a_backfill_is_told_of_only_where_something_was_measured(story, monkeypatch):
+    (story.repository / "README.md").write_text("# norms")
+    docs, fast = story.commit("docs"), story.commit("faster", fast=90.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(duties, "work", lambda device: 0)
+        intake.backfill_last(1, 2)
+        story.settle()
+    assert (story.statuses(docs), story.statuses(fast)) == ([], [])
+    story.settle()
+    assert story.statuses(docs) == []
+    [status] = story.statuses(fast)
+    assert status.startswith("success: No action needed")
 
 
 def test_a_revert_closes_what_the_commit_opened(story):
@@ -281,6 +402,7 @@ def test_documentation_is_skipped_and_says_so(story):
     run = story.run_of(sha)
     assert run.state is RunState.SKIPPED
     assert "matter" in run.reason
+    assert story.status(sha).startswith("success: Skipped")
 
 
 def test_a_wrong_result_is_invalid_never_fast_and_never_a_baseline(story):
@@ -298,7 +420,7 @@ def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared
     run = story.run_of(broken)
     assert run.state is RunState.FAILED
     assert "error: no such header" in run.log
-    assert story.github.checks["acme/norms", broken]["conclusion"] in {"failure", "action_required"}
+    assert story.status(broken).startswith("failure: Build failed")
 
     (story.repository / "broken").unlink()
     mended = story.push("done", wide=150.0)
@@ -324,11 +446,16 @@ def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(stor
     held = story.run_of(first)
     assert held.state is RunState.HELD
     assert "approve" in held.reason
+    assert story.status(first).startswith("error: Held for approval")
+    [comment] = story.said(9)
+    assert f"kernelwatch approve {held.id}" in comment
 
     with transaction() as session:
         intake.approve(session, held.id)
     story.settle()
     assert story.run_of(first).state is RunState.DONE
+    [comment] = story.said(9)
+    assert "No action needed" in comment
 
     second = story.pull(9, fork=True, fast=90.0)
     assert story.run_of(second).state is RunState.HELD, "a new push voids the approval"
@@ -340,6 +467,8 @@ def test_a_newer_head_supersedes_the_queued_older_one(story, monkeypatch):
     new = story.pull(7, wide=310.0)
     assert story.run_of(old).state is RunState.SUPERSEDED
     assert story.run_of(new).state is RunState.QUEUED
+    assert story.status(old).startswith("success: Superseded")
+    assert story.status(new).startswith("pending")
 
 
 def test_a_redelivered_webhook_changes_nothing(story):
@@ -393,18 +522,22 @@ def test_a_worker_that_is_asked_to_end_gives_its_run_back(story, monkeypatch):
     assert (run.state, run.reason) == (RunState.QUEUED, "the worker was stopped")
 
 
-def test_a_full_disk_gives_the_run_back_with_a_reason(story, monkeypatch):
-    def full(*_arguments: object, **_rest: object) -> None:
-        raise OSError(28, os.strerror(28), "/state/environments")
+def full(*_arguments: object, **_rest: object) -> None:
+    raise OSError(28, os.strerror(28), "/state/environments")
 
-    sha = story.commit("unlucky", wide=190.0)
-    intake.run_revision("norms", sha)
+
+def test_a_full_disk_does_not_fail_the_queue(story, monkeypatch):
+    """Room is made before the second attempt; the run of the mainline is none the worse for it."""
     with monkeypatch.context() as patch:
         patch.setattr(environments, "build", full)
-        duties.work("cpu")
-    run = story.run_of(sha)
-    assert run.state is RunState.FAILED, "three attempts, each with the same trouble"
-    assert "No space left on device" in run.reason
+        first, second = story.push("unlucky", wide=190.0), story.push("unlucky too", wide=180.0)
+    for sha in (first, second):
+        run = story.run_of(sha)
+        assert (run.state, run.attempt) == (RunState.QUEUED, 1)
+        assert "No space left on device" in run.reason
+    story.its_time_has_come()
+    story.settle()
+    assert [story.run_of(sha).state for sha in (first, second)] == [RunState.DONE, RunState.DONE]
 
 
 def test_what_cannot_be_said_is_said_later_and_only_once(story):
