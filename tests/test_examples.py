@@ -12,6 +12,7 @@ import pytest
 from kernels.words import Case
 from service import recipes
 from service.verdicts import Outcome
+from tests.fakes import demo as expectations
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/recipe.toml"))
@@ -135,3 +136,14 @@ def test_only_the_broken_commit_does_not_compile(demo: Path, builder: ModuleType
 def test_back_is_the_tree_from_before(demo: Path, builder: ModuleType) -> None:
     shas = builder.shas(demo)
     assert git(demo, "rev-parse", f"{shas['back']}^{{tree}}") == git(demo, "rev-parse", f"{shas['layernorm']}^{{tree}}")
+
+
+def test_what_is_expected_of_the_demo_notices_what_is_missing() -> None:
+    """The check itself: runs that ended, and of which nothing was judged, are not what is expected."""
+    ended = {
+        name: {"state": wanted["state"], "reason": None, "device": "cpu", "log": wanted.get("log"), "verdicts": []}
+        for name, wanted in expectations.expected().items()
+    }
+    missing = [one for one in expectations.differences(ended) if "no verdict on norms" in one]
+    done = [name for name, wanted in expectations.expected().items() if wanted["state"] == "done"]
+    assert len(missing) == len(done) * len(recipe("norms").cases("demo"))

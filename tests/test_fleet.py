@@ -35,6 +35,7 @@ def test_a_fleet_comes_to_the_same_verdicts(state, postgres, broker):
     address = f"http://127.0.0.1:{port}"
     environment = {
         "KERNELWATCH_STATE": str(state),
+        "KERNELWATCH_DEVICE": "cpu",
         "KERNELWATCH_DATABASE_URL": postgres,
         "KERNELWATCH_BROKER_URL": BROKER if broker == "alive" else f"amqp://127.0.0.1:{free_port()}//",
         "KERNELWATCH_PORT": str(port),

@@ -27,7 +27,7 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 
 
 def one_page(found: Sequence[Item], place: int, limit: int) -> tuple[Sequence[Item], str | None]:
-    """The page that begins at `place`, and the next cursor; of `found` one item more is there than the page ends with."""
+    """The page that begins at `place`, and the next cursor; `found` holds one item more than the page ends with."""
     return found[place : place + limit], str(place + limit) if len(found) > place + limit else None
 
 

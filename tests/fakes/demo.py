@@ -6,6 +6,8 @@ from typing import Any
 
 import httpx
 
+from service import recipes
+
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "norms"
 ENDED = {"done", "failed", "skipped", "superseded", "cancelled"}
 
@@ -17,6 +19,17 @@ def subjects() -> dict[str, str]:
 
 def expected() -> dict[str, Any]:
     return tomllib.loads((EXAMPLE / "expected.toml").read_text())
+
+
+def cells(device: str) -> set[tuple[str, str]]:
+    """(provider, case) of everything that a measured commit has a verdict on, and no more."""
+    recipe = recipes.parse((EXAMPLE / "recipe.toml").read_text())
+    return {
+        (name, str(case))
+        for name, provider in recipe.providers_on(device).items()
+        for case in recipe.cases(recipe.suite_on(device))
+        if f"{case.op}.{case.direction}" in provider.calls
+    }
 
 
 def runs(address: str) -> dict[str, dict[str, Any]]:
@@ -44,10 +57,12 @@ def differences(found: dict[str, dict[str, Any]]) -> list[str]:
             wrong.append(f"{name}: {run['state']} instead of {wanted['state']} ({run['reason']})")
         if (said := wanted.get("log")) and said not in (run["log"] or ""):
             wrong.append(f"{name}: its log does not say {said!r}")
-        for verdict in run["verdicts"]:
-            if verdict["against"] == "parent" and "otherwise" in wanted:
-                should = wanted.get(verdict["provider"], {}).get(verdict["case"], wanted["otherwise"])
-                if verdict["outcome"] != should:
-                    cell = f"{name}: {verdict['provider']} {verdict['case']}"
-                    wrong.append(f"{cell}: {verdict['outcome']} instead of {should}: {verdict['reason']}")
+        judged = {(one["provider"], one["case"]): one for one in run["verdicts"] if one["against"] == "parent"}
+        should_be = cells(run["device"]) if wanted["state"] == "done" else set()
+        wrong += [f"{name}: no verdict on {provider} {case}" for provider, case in sorted(should_be - judged.keys())]
+        for (provider, case), verdict in judged.items():
+            should = wanted.get(provider, {}).get(case, wanted["otherwise"]) if should_be else "no verdict"
+            if verdict["outcome"] != should:
+                cell = f"{name}: {provider} {case}"
+                wrong.append(f"{cell}: {verdict['outcome']} instead of {should}: {verdict['reason']}")
     return wrong
