@@ -25,8 +25,10 @@ from service.models import (
     Run,
     RunState,
     Target,
+    TargetKind,
     VerdictRow,
     Worker,
+    storable,
 )
 from service.reports import WORST_FIRST, Report, readable, report, short
 from service.verdicts import Outcome
@@ -34,6 +36,7 @@ from service.verdicts import Outcome
 Row = TypeVar("Row")
 WORKER_GONE_S = 60.0  # a worker says every few seconds that it is there
 LONGEST_SERIES = 2000
+SHORTEST_SHA = 4  # as for git
 LATEST_RUNS = 20  # what a target has cases of; all of its runs would be a hundred thousand rows
 
 
@@ -247,13 +250,29 @@ def revisions(session: Session, target: Target, cursor: str | None = None, limit
 
 
 def runs(
-    session: Session, target: Target, device: str | None = None, cursor: str | None = None, limit: int = 50
+    session: Session,
+    target: Target,
+    device: str | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+    *,
+    revision: str | None = None,
 ) -> Page[Run]:
-    """The runs of a target, the newest first."""
+    """The runs of a target, the newest first; of one revision, whose commit may be shortened."""
     statement = select(Run).where(Run.target_id == target.id).options(*_NAMES)
     if device is not None:
         statement = statement.where(Run.device == device)
+    if revision is not None:
+        statement = statement.join(Revision, Revision.id == Run.revision_id).where(_named(target, revision))
     return _paged(session, statement, (Run.id,), cursor, limit)
+
+
+def _named(target: Target, revision: str) -> ColumnElement[bool]:
+    """A commit by its beginning, as git takes it; a version only as it is, for 1.1 is not 1.10."""
+    named = str(storable(revision))
+    if target.kind is TargetKind.GIT and len(named) >= SHORTEST_SHA:
+        return Revision.sha.startswith(named.lower(), autoescape=True)
+    return Revision.sha == named
 
 
 def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
@@ -299,12 +318,16 @@ def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Seq
 
 
 def series(session: Session, target: Target, case: str, provider: str, device: str) -> list[Point]:
-    """What one case took over the mainline, oldest first; the newest run of each revision counts."""
+    """What one case took over the mainline, oldest first; each revision's newest run that has the case counts."""
     best = aliased(Measurement)
+    asked = (Measurement.case == case, Measurement.provider == provider, Measurement.role == Role.HEAD.value)
     newest = (
         select(func.max(Run.id))
+        .join(Measurement, Measurement.run_id == Run.id)
         .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, Run.pull.is_(None))
+        .where(*asked)
         .group_by(Run.revision_id)
+        .correlate(None)
     )
     statement = (
         select(
@@ -328,13 +351,7 @@ def series(session: Session, target: Target, case: str, provider: str, device: s
         .join(Revision, Revision.id == Run.revision_id)
         .outerjoin(VerdictRow, _verdict_of(Run.id, provider, case))
         .outerjoin(best, (best.run_id == Run.id) & (best.case == case) & (best.role == Role.SOTA.value))
-        .where(
-            Measurement.case == case,
-            Measurement.provider == provider,
-            Measurement.role == Role.HEAD.value,
-            Run.id.in_(newest),
-            Revision.ordinal.is_not(None),
-        )
+        .where(*asked, Run.id.in_(newest), Revision.ordinal.is_not(None))
         .order_by(Revision.ordinal.desc())
         .limit(LONGEST_SERIES)
     )

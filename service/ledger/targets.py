@@ -65,6 +65,8 @@ def register(
 ) -> Target:
     """Watch a target, or change how a known one is watched.  A recipe that changed becomes a new version.
 
+    A `branch` or `forge` that is not named stays as it was; an empty one is taken away.
+
     Raises BadInput for what cannot be watched, and Conflict when the name is taken by another location: its history
     would be continued with other revisions.
     """
@@ -77,7 +79,9 @@ def register(
         session.add(target)
     elif (target.kind, target.location, target.package) != (kind, location, package):
         raise Conflict(f"Target {name} watches {target.location} already: choose another name for {location}.")
-    target.branch, target.forge, target.trusted = branch, forge, trusted
+    target.branch = target.branch if branch is None else branch or None
+    target.forge = target.forge if forge is None else forge or None
+    target.trusted = trusted
     target.recipe_from_branch = recipe_from_branch
     if allow_unsandboxed is not None or not trusted:
         target.allow_unsandboxed = bool(allow_unsandboxed)
@@ -130,7 +134,7 @@ def _check(
         raise BadInput(f"{name[:90]!r} cannot be a target's name: lower-case letters, digits, -, _ and ., at most 80.")
     if (kind is TargetKind.PACKAGE) != (package is not None):
         raise BadInput("A package target needs the name of its package, and only a package target has one.")
-    if forge is not None and not _FORGE.fullmatch(forge):
+    if forge and not _FORGE.fullmatch(forge):
         raise BadInput(f"{forge[:200]!r} is not owner/name on GitHub.")
     if allow_unsandboxed and not trusted:
         raise BadInput(f"Target {name} is not trusted; only trusted targets may run without a sandbox.")

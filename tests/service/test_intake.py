@@ -745,6 +745,14 @@ def test_registering_twice_changes_nothing_and_a_new_recipe_is_a_new_version(for
     assert watch(forge).recipe_id == target.recipe_id
 
 
+def test_what_is_not_named_again_stays_as_it_was(forge: Forge) -> None:
+    watch(forge, branch="release")
+    again = watch(forge, branch=None, forge=None)
+    assert (again.branch, again.forge) == ("release", "Acme/Norms")
+    cleared = watch(forge, branch="", forge="")
+    assert (cleared.branch, cleared.forge) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

@@ -70,6 +70,43 @@ def test_a_series_runs_along_the_mainline(session: Session, seeded: Seeded) -> N
     assert reading.series(session, target_named(session, seeded.target), CASES[1], "norms", "b200") == []
 
 
+def test_a_later_run_of_another_suite_hides_no_case(seeded: Seeded) -> None:
+    with transaction() as session:
+        target = target_named(session, seeded.target)
+        before = reading.series(session, target, CASES[1], "norms", "h200")
+        first = reading.whole_run(session, seeded.runs["slow"])
+        again = {c.key: getattr(first, c.key) for c in m.Run.__mapper__.column_attrs if c.key != "id"}
+        smoke = m.Run(**{**again, "dedupe": "smoke", "suite": "smoke"})
+        session.add(smoke)
+        session.flush()
+        made = {"run_id": smoke.id, "contender": "head:norms", "role": "head", "provider": "norms", "facts": {}}
+        session.add(m.Measurement(**made, case=CASES[0], state=m.CellState.MEASURED, median_us=7.0))
+        session.flush()
+        assert reading.series(session, target, CASES[1], "norms", "h200") == before
+        points = reading.series(session, target, CASES[0], "norms", "h200")
+        assert [point.run_id for point in points if point.median_us == 7.0] == [smoke.id]
+
+
+def test_the_runs_of_a_commit_are_found_by_its_beginning(session: Session, seeded: Seeded) -> None:
+    target = target_named(session, seeded.target)
+    wanted = reading.whole_run(session, seeded.runs["slow"])
+    sha = wanted.revision.sha
+    for named in (sha, sha[:10], sha[:4].upper()):
+        assert [run.id for run in reading.runs(session, target, revision=named).items] == [wanted.id]
+    assert [run.id for run in reading.runs(session, target, "h200", revision=sha).items] == [wanted.id]
+    for unknown in ("f" * 40, sha[:3], "%%%%", sha[:9] + "\0"):
+        assert reading.runs(session, target, revision=unknown).items == ()
+
+
+def test_a_version_is_named_whole(seeded: Seeded) -> None:
+    with transaction() as session:
+        target = target_named(session, seeded.target)
+        target.kind = m.TargetKind.PACKAGE
+        sha = reading.whole_run(session, seeded.runs["slow"]).revision.sha
+        assert reading.runs(session, target, revision=sha[:10]).items == ()
+        assert reading.runs(session, target, revision=sha).items
+
+
 def test_pull_requests_stay_out_of_the_series(session: Session, seeded: Seeded) -> None:
     points = reading.series(session, target_named(session, seeded.target), CASES[0], "norms", "h200")
     assert seeded.runs["pull"] not in {point.run_id for point in points}
