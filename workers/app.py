@@ -7,6 +7,8 @@
 The database is the queue: a lost message, a wiped broker or a dead beat cost seconds, never work.
 """
 
+import os
+import select
 import sys
 import threading
 import time
@@ -16,7 +18,7 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from celery.signals import celeryd_after_setup, worker_process_init
+from celery.signals import celeryd_after_setup, worker_process_init, worker_process_shutdown, worker_shutting_down
 from kombu.entity import Queue
 
 from service import wakeups
@@ -24,10 +26,12 @@ from service.database import engine
 from service.errors import Conflict
 from service.log import set_up_logging
 from service.settings import settings
+from workers.heartbeat import stopping
 
 log = structlog.get_logger()
 
 CONTROL, NOTIFY = "control", "notify"
+ENDING_S = 50  # how long a process waits for its timer to put a run back; compose kills it after 60
 STALE_S = 60  # a wake-up that nobody took by then: the timers have looked many times since
 SULK_S = 10  # how long nothing is sent after a failure: a broker that is away must not hold up every request
 QUORUM = {"x-queue-type": "quorum"}  # outlives a broker node, and delivers at once to the next when a consumer dies
@@ -104,7 +108,10 @@ def send_wakeup(queue: str) -> None:
 
 # A process has one thread for tasks, and the timer is a second one: only one of them is ever at work.
 _busy = threading.Lock()
-_queues: list[str] = []  # what this worker was started for; the processes of its pool inherit it
+# What this worker was started for, and a pipe that has something in it once it is told to end.  The processes of its
+# pool inherit both; Celery by itself lets them finish what they do, which may take half an hour.
+_queues: list[str] = []
+_ending: list[int] = []
 
 
 @celeryd_after_setup.connect  # type: ignore[untyped-decorator]
@@ -114,6 +121,7 @@ def _know_the_queues(instance: Any, **_: object) -> None:
     if settings().broker_url is None:
         sys.exit("A fleet's worker needs KERNELWATCH_BROKER_URL; without a broker there is `kernelwatch worker`.")
     _queues[:] = list(instance.app.amqp.queues.consume_from)
+    _ending[:] = os.pipe()
     if not _devices():
         return
     from workers import duties
@@ -121,6 +129,12 @@ def _know_the_queues(instance: Any, **_: object) -> None:
     for device in _devices():
         if device != duties.here().name:
             sys.exit(f"This worker was started for {device}, but the device here is {duties.here().name}.")
+
+
+@worker_shutting_down.connect  # type: ignore[untyped-decorator]
+def _end(**_: object) -> None:
+    """Tell the processes of the pool; what is in the pipe is never read, so each of them sees it."""
+    os.write(_ending[1], b".")
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
@@ -131,22 +145,38 @@ def _begin(**_: object) -> None:
         engine.cache_clear()
     if settings().broker_url is not None:
         wakeups.send_with(send_wakeup)
-    threading.Thread(target=_look_for_ever, name="timer", daemon=True).start()
+    threading.Thread(target=_hear_of_the_end, name="end", daemon=True).start()
+    _timer.start()
 
 
-def _look_for_ever() -> None:
+def _hear_of_the_end() -> None:
+    select.select([_ending[0]], [], [])
+    stopping.set()
+
+
+@worker_process_shutdown.connect  # type: ignore[untyped-decorator]
+def _wait_for_the_timer(**_: object) -> None:
+    """Else a run that the timer took would be lost, and the worker blamed for it."""
+    stopping.set()
+    _timer.join(ENDING_S)
+
+
+def _look_until_stopped() -> None:
     duties: list[Callable[[], object]] = [partial(_measure, device) for device in _devices()]
     if CONTROL in _queues:
         duties.append(_control)
     settings().state.mkdir(parents=True, exist_ok=True)
-    while True:
+    while not stopping.is_set():
         for duty in duties:
             try:
                 _once(duty)
             except Exception:  # the database may be away: it is looked for again, for ever
                 log.exception("a look failed")
         (settings().state / "looked").touch()  # for the health check of a process that has no row of its own
-        time.sleep(settings().look_every_s)
+        stopping.wait(settings().look_every_s)
+
+
+_timer = threading.Thread(target=_look_until_stopped, name="timer", daemon=True)
 
 
 def _devices() -> list[str]:

@@ -20,6 +20,9 @@ stopping = threading.Event()  # this worker was asked to end: the run in hand go
 class Stopped(Exception):
     """The worker is ending, and the run is none the worse for it."""
 
+    def __init__(self) -> None:
+        super().__init__("the worker was stopped")
+
 
 class Heartbeat:
     """Renews `lease` from a thread.  `keep_going` raises LeaseLost once the run is not ours any more.
@@ -51,7 +54,7 @@ class Heartbeat:
     def keep_going(self) -> None:
         """Raises LeaseLost when the run was cancelled, swept or not renewed in time; Stopped when the worker ends."""
         if stopping.is_set():
-            raise Stopped("the worker was stopped")
+            raise Stopped
         if self._lost is None and time.monotonic() - self._renewed > self._lease_s:
             self._lost = "the database could not be reached for longer than the lease"
         if self._lost is not None:

@@ -66,6 +66,9 @@ def measure(lease: queue.Lease, here: DeviceHere) -> None:
         log.info("run lost", run=lease.run_id, reason=str(lost))
     except Stopped as stopped:
         _end(lease, str(stopped), again=True, blame=False)
+    except SystemExit:  # how Celery ends a process of its pool that is told to end by itself, as systemd does
+        _end(lease, str(Stopped()), again=True, blame=False)
+        raise
     except SourceFailed as failure:
         _end(lease, str(failure), again=failure.passing)
     except BuildFailed as failure:

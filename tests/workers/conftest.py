@@ -1,6 +1,8 @@
-"""A repository of norms as small as it can be, and the interpreter of these tests as base environment."""
+"""A repository of norms as small as it can be, and base environments: these tests' interpreter and a scripted one."""
 
+import json
 import os
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -8,10 +10,30 @@ from pathlib import Path
 
 import pytest
 
+from service.database import transaction
+from service.ledger import targets
 from service.models import TargetKind
 from service.settings import settings
 from service.sources import Source, open_source
 from workers import environments
+
+CASE = "rmsnorm.fwd.4x8.fp32"
+RECIPE = f"""
+devices = ["cpu"]
+suite = "one"
+sota = "eager"
+[base]
+stack = "scripted"
+[build]
+commands = ["test ! -e broken"]
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+[suites]
+one = ["{CASE}"]
+[policy]
+looks = [2]
+rounds = 4
+"""
 
 
 @dataclass
@@ -61,3 +83,24 @@ def norms(tmp_path, monkeypatch):
     environments.adopt_stack("host", Path(sys.executable), [])
     yield Norms(tmp_path / "norms")
     settings.cache_clear()
+
+
+@pytest.fixture
+def scripted(state, tmp_path, monkeypatch) -> None:
+    """The stack `scripted`, whose interpreter reads its timings from the revision's `speed.json`."""
+    monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(tmp_path)]))
+    settings.cache_clear()
+    python = tmp_path / "stack" / "python"
+    python.parent.mkdir()
+    script = Path(__file__).parent.parent / "fakes" / "scripted_python.py"
+    python.write_text(f"#!{sys.executable}\n{script.read_text()}")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    environments.adopt_stack("scripted", python, [])
+
+
+@pytest.fixture
+def watched(scripted, norms):
+    """A watched repository; its commits are measured only when a test says so."""
+    with transaction() as database:
+        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=RECIPE)
+    return norms

@@ -1,6 +1,8 @@
 """The fleet's door: wake-ups are nudges, the timers do without them, and one process does one thing at a time."""
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,7 +12,14 @@ from pathlib import Path
 
 import pytest
 from kombu import Connection
+from sqlalchemy import select
 
+from service.database import reading
+from service.ledger import intake
+from service.models import Run, RunState
+from service.settings import settings
+from tests.fakes.processes import running, until
+from tests.workers.conftest import CASE
 from workers import app as fleet
 
 ROOT = Path(__file__).parent.parent.parent
@@ -71,6 +80,44 @@ for _ in range(100):
 assert time.monotonic() - began < 4
 """
     assert "refused" in door(f"amqp://guest:guest@127.0.0.1:{port}//", code)
+
+
+@pytest.mark.parametrize(
+    ("taken_by", "told"), [("the timer", "the worker"), ("a task", "the worker"), ("a task", "each of its processes")]
+)
+def test_a_worker_that_is_told_to_end_gives_its_run_back_without_blame(watched, queue, tmp_path, taken_by, told):
+    sha = watched.commit({"speed.json": json.dumps({CASE: "hang"})})
+    environment = {"KERNELWATCH_BROKER_URL": RABBIT, "KERNELWATCH_DEVICE": "cpu"}
+    if taken_by == "the timer":
+        intake.run_revision("norms", sha)
+    else:
+        environment["KERNELWATCH_LOOK_EVERY_S"] = "3600"
+    command = ["-m", "celery", "--app", "workers.app", "worker", "--queues", "cpu", "--concurrency", "1"]
+    pidfile = tmp_path / "pid"
+    command += ["--hostname", f"{queue}@%h", "--pidfile", str(pidfile)]
+
+    with running({"worker": command}, environment, tmp_path / "logs"):
+        if taken_by == "a task":
+            until((settings().state / "looked").exists, 60)
+            intake.run_revision("norms", sha)
+            door(RABBIT, "fleet.send_wakeup('cpu')")
+        until(lambda: "1/1" in (the_run().stage or ""), 60)
+        began, pid = time.monotonic(), int(pidfile.read_text())
+        if told == "the worker":
+            os.kill(pid, signal.SIGTERM)
+        else:
+            os.killpg(pid, signal.SIGTERM)
+        until(lambda: not pidfile.exists(), 60)  # it is the last thing that goes
+
+    assert time.monotonic() - began < 30
+    run = the_run()
+    assert (run.state, run.reason) == (RunState.QUEUED, "the worker was stopped")
+    assert run.max_attempts == 4, "the attempt does not count"
+
+
+def the_run() -> Run:
+    with reading() as database:
+        return database.execute(select(Run)).scalar_one()
 
 
 def test_who_is_at_work_is_not_disturbed() -> None:

@@ -1,8 +1,6 @@
 """One run from lease to end: real git, environments and processes; only what contenders answer is scripted."""
 
 import json
-import stat
-import sys
 import time
 import zipfile
 from collections.abc import Mapping
@@ -20,49 +18,12 @@ from service.ledger import intake, queue, targets
 from service.models import Measurement, Run, RunState, TargetKind
 from service.policy import Policy
 from service.settings import settings
+from tests.workers.conftest import CASE, RECIPE
 from workers import environments, session
 from workers.device import DeviceHere
 from workers.tally import Tally
 
 CPU = DeviceHere("cpu", "the processor")
-CASE = "rmsnorm.fwd.4x8.fp32"
-RECIPE = f"""
-devices = ["cpu"]
-suite = "one"
-sota = "eager"
-[base]
-stack = "scripted"
-[build]
-commands = ["test ! -e broken"]
-[providers.norms]
-rmsnorm.fwd = "norms:rmsnorm"
-[suites]
-one = ["{CASE}"]
-[policy]
-looks = [2]
-rounds = 4
-"""
-
-
-@pytest.fixture
-def scripted(state, tmp_path, monkeypatch) -> None:
-    """The stack `scripted`, whose interpreter reads its timings from the revision's `speed.json`."""
-    monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(tmp_path)]))
-    settings.cache_clear()
-    python = tmp_path / "stack" / "python"
-    python.parent.mkdir()
-    script = Path(__file__).parent.parent / "fakes" / "scripted_python.py"
-    python.write_text(f"#!{sys.executable}\n{script.read_text()}")
-    python.chmod(python.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    environments.adopt_stack("scripted", python, [])
-
-
-@pytest.fixture
-def watched(scripted, norms):
-    """A watched repository; its commits are measured only when a test says so."""
-    with transaction() as database:
-        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=RECIPE)
-    return norms
 
 
 def commit(norms, speed: object = 100.0, **files: str) -> str:
