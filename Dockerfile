@@ -36,7 +36,7 @@ FROM service AS worker
 USER 0
 # hadolint ignore=DL3008
 RUN apt-get update \
- && apt-get install -y --no-install-recommends bubblewrap g++ \
+ && apt-get install -y --no-install-recommends bubblewrap g++ libseccomp2 \
  && rm -rf /var/lib/apt/lists/*
 # The base environment of contenders.  It runs on processors as well; no part of kernelwatch is in it.
 ARG STACK="torch==2.13.0 quack-kernels==0.6.5 liger-kernel==0.8.5"
