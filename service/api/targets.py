@@ -52,10 +52,15 @@ def list_revisions(name: str, session: Reading, cursor: Cursor = None, limit: Li
 
 @router.get("/{name}/runs", response_model=Page[RunOut])
 def list_runs(
-    name: str, session: Reading, device: str | None = None, cursor: Cursor = None, limit: Limit = 50
+    name: str,
+    session: Reading,
+    device: str | None = None,
+    revision: Annotated[str | None, Query(max_length=100, description="A commit's sha or its beginning, or a version.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
 ) -> Page[RunOut]:
     """Its runs, the newest first."""
-    page = reading.runs(session, target_named(session, name), device, cursor, limit)
+    page = reading.runs(session, target_named(session, name), device, cursor, limit, revision=revision)
     return Page(items=[RunOut.of(run) for run in page.items], next=page.next)
 
 

@@ -65,6 +65,13 @@ def test_revisions_and_runs_come_in_pages(get: Get, seeded: Seeded) -> None:
     assert revision["committed_at"].endswith("Z")
 
 
+def test_a_script_finds_the_runs_of_its_commit(get: Get, seeded: Seeded) -> None:
+    sha = get(f"/api/v1/runs/{seeded.runs['fast']}").json()["revision"]
+    found = get("/api/v1/targets/norms/runs", params={"revision": sha}).json()["items"]
+    assert {run["id"] for run in found} == {seeded.runs["fast"], seeded.runs["cpu"]}
+    assert get("/api/v1/targets/norms/runs", params={"revision": "f" * 40}).json()["items"] == []
+
+
 def test_a_run_is_compact_until_more_is_asked_for(get: Get, seeded: Seeded) -> None:
     address = f"/api/v1/runs/{seeded.runs['slow']}"
     compact = get(address).json()
