@@ -303,7 +303,7 @@ def _wait(ids: list[int], form: Format) -> int:
 
 @app.command("report")
 def report_command(run_id: int, form: Annotated[Format, typer.Option("--format")] = Format.TABLE) -> None:
-    """What a run found; exits 1 on a confirmed regression, 125 when it could not be measured."""
+    """What a run found; exits 1 on a confirmed regression, 125 if the revision cannot be measured, 2 if it was not."""
     report = _report(run_id)
     if form is Format.JSON:
         print(as_json.document(report))  # noqa: T201  (for pipes: no wrapping, no colours)

@@ -131,6 +131,16 @@ def test_logs_are_kept_for_each_process(house: House) -> None:
     assert (house.state / "logs" / "worker.log").read_text() == "here\n"
 
 
+def test_a_terminal_that_takes_nothing_more_ends_nobody(house: House) -> None:
+    house.out = Path("/dev/full")
+    process = house.start(worker=SLEEPER)
+    log = house.state / "logs" / "worker.log"
+    _until(lambda: log.exists() and log.read_text() == "here\n", "its log")
+    house.children()[0].kill()
+    _until(lambda: log.read_text().endswith("here\n") and "SIGKILL" in log.read_text(), "a restart")
+    assert process.poll() is None
+
+
 def test_a_second_start_says_where_the_first_is(house: House) -> None:
     first = house.start(worker=SLEEPER)
     house.says("here")
