@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -172,7 +173,8 @@ def _look_until_stopped() -> None:
                 _once(duty)
             except Exception:  # the database may be away: it is looked for again, for ever
                 log.exception("a look failed")
-        (settings().state / "looked").touch()  # for the health check of a process that has no row of its own
+        with suppress(OSError):  # a full disk must not end the looking
+            (settings().state / "looked").touch()  # for the health check of a process that has no row of its own
         stopping.wait(settings().look_every_s)
 
 

@@ -8,15 +8,16 @@ import kernels
 from kernels.arena import Contender
 from kernels.channel import Channel
 from kernels.words import Role
-from service.settings import GIB, settings
+from service.settings import GIB, MIB, settings
 from workers import sandbox
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment, cache_of
 from workers.folders import remove
 from workers.sandbox import Box, Limits
+from workers.watch import used
 
 KERNELS = Path(kernels.__file__).parent
-SCRATCH_DISK = 4 * GIB  # compile caches included
+SCRATCH_DISK, LEAST_DISK = 4 * GIB, 64 * MIB  # of one start; what the revision compiled before counts as well
 LAST_CASE_S = 300.0  # what the case that is just being measured at the session's limit may still take
 _CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -67,19 +68,21 @@ def contender(
     }
 
     def start() -> Channel:
-        # The limit on disk is one start's: what the last one wrote goes first, or a run may write it for each start.
         if starts:
-            remove(starts[-1])
+            remove(starts[-1])  # else a run could fill the disk, start by start
         starts.append(folder := scratch / f"{label.replace(':', '-')}-{len(starts)}")
         cache_of(place.key)  # says that the environment is in use, which keeps it from being evicted
         (folder / "home").mkdir(parents=True)
+        kept = used([caches], SCRATCH_DISK) if isinstance(place, Environment) else 0  # a stack's are everybody's
         box = Box(
             folder / "home",
             read_only=(*place.read_only, KERNELS),
             writable=(caches,),
             environment={**environment, "HOME": str(folder / "home")},
             devices=here.nodes,
-            limits=Limits(wall_s=settings().session_limit_s + 2 * LAST_CASE_S, disk=SCRATCH_DISK),
+            limits=Limits(
+                wall_s=settings().session_limit_s + 2 * LAST_CASE_S, disk=max(SCRATCH_DISK - kept, LEAST_DISK)
+            ),
             sandboxed=sandboxed,
         )
         log = folder / "stderr.log"

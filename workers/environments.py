@@ -1,5 +1,6 @@
 """What revisions are measured in: read-only stacks with torch, and for each revision a layer of its own, built once."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -23,7 +24,7 @@ from pathlib import Path
 from service import torch_install
 from service.errors import BadInput, BuildFailed, Conflict, NotFound
 from service.recipes import Recipe
-from service.settings import settings
+from service.settings import MIB, settings
 from service.sources import Exported, Source
 from workers import sandbox
 from workers.folders import make_read_only, remove
@@ -33,6 +34,7 @@ from workers.watch import used
 LOG_LINES = 40  # of a build that failed; someone will read them in a pull request
 _BUILDING, _REMOVING = ".building-", ".removing-"
 _ADAPTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_FULL = 64 * MIB  # a disk with less room left than this
 IN_USE_S = 3600.0  # an environment used so lately is not evicted
 _WHERE = (
     "import json,sys,sysconfig; p=sysconfig.get_path; print(json.dumps([sys.prefix, sys.base_prefix, p('purelib')]))"
@@ -270,6 +272,8 @@ def _run_commands(commands: Sequence[str], box: Box, exported: Exported, keep_go
         said = f"{said}$ {command}\n{done.log.rstrip()}\n"[-settings().log_limit :]
         if done.returncode == 0 and done.reason is None:
             continue
+        if shutil.disk_usage(box.folder).free < _FULL:  # the machine's trouble, and perhaps not the revision's
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(_environments()))
         why = done.reason or f"it exited with {done.returncode}"
         if done.timed_out:
             why = f"the build took longer than {settings().build_limit_s:g} s (KERNELWATCH_BUILD_LIMIT_S)"

@@ -141,3 +141,18 @@ def test_a_contender_that_starts_again_finds_nothing_of_its_last_start_and_keeps
         [folder] = (tmp_path / "scratch").iterdir()
         (folder / "home" / "large").touch()
     assert not environments.evict(0)
+
+
+def test_what_a_revision_keeps_among_its_compiled_things_counts_at_its_next_start(norms, tmp_path, monkeypatch):
+    monkeypatch.setattr("workers.contenders.SCRATCH_DISK", 24 << 20)
+    monkeypatch.setattr("workers.contenders.LEAST_DISK", 4 << 20)
+    keeps = "import os\nopen(os.environ['TMPDIR'] + f'/{os.urandom(8).hex()}', 'wb').write(bytes(12 << 20))\n"
+    head = own(norms, tmp_path, NORMS + keeps)
+    answers = []
+    for _ in range(3):
+        channel = head.start()
+        channel.ask(messages.start(OWN, "cpu", 1, None), LIMIT_S)
+        answers.append(channel.ask(messages.prepare(CASE, 1), LIMIT_S))
+        channel.close()
+    assert answers[0]["state"] == "measured", answers
+    assert "File too large" in str(answers[2]), answers

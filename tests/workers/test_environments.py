@@ -92,6 +92,14 @@ def test_a_build_that_fails_shows_the_last_lines_of_its_log(norms):
     assert "never" not in failed.value.log
 
 
+def test_a_build_that_fails_on_a_full_disk_is_not_the_revisions_fault(norms, monkeypatch):
+    sha = norms.commit({"norms.py": "1"})
+    norms.source.refresh()
+    monkeypatch.setattr(environments.shutil, "disk_usage", lambda _: SimpleNamespace(free=MIB))
+    with pytest.raises(OSError, match="No space left on device"):
+        build(norms, sha, recipe("echo 'No space left on device' >&2; false"))
+
+
 def test_a_build_that_fails_tells_what_was_left_out_of_the_tree(norms):
     norms.link("data", "/etc/passwd")
     sha = norms.commit({"weights": "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"})
