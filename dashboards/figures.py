@@ -31,7 +31,7 @@ def against_parent(report: Report) -> Figure | None:
     if not rows:
         return None
     change = report.policy.smallest_change
-    figure = _frame([(_label(row), row.ratio or 1.0) for row in rows], f"time over {report.baseline or 'parent'}")
+    figure = _frame([(_label(row), row.ratio or 1.0) for row in rows], f"time over {report.baseline or 'the baseline'}")
     for outcome in report.counts:
         picked = [(place, row) for place, row in enumerate(rows) if row.outcome is outcome]
         if picked:

@@ -192,7 +192,7 @@ class Report:
             case RunState.DONE:
                 return self._to_do()
             case RunState.FAILED if self.build_failed:
-                return "fix the build; the last lines of its log are below"
+                return "fix the build; its log says why"
             case RunState.FAILED:
                 return f"{one_line(self.reason or 'no reason was given')}; this says nothing about the change itself"
             case RunState.SKIPPED:
@@ -206,7 +206,7 @@ class Report:
                     self.reason or "it comes from outside, and somebody with write permission must approve it"
                 )
             case RunState.QUEUED:
-                return "nothing to do yet"
+                return one_line(self.reason or "nothing to do yet")
             case RunState.LEASED:
                 return one_line(self.stage or "nothing to do yet")
 

@@ -22,8 +22,12 @@ def here() -> device.DeviceHere:
 
 
 def name() -> str:
-    """The worker's name: stable over restarts, one for each device of a host."""
-    return f"{platform.node()}/{here().name}-{here().index}"
+    """The worker's name: stable over restarts, one for each device of a host.
+
+    In a container with one GPU every index is 0, so a GPU is named by the beginning of its UUID.
+    """
+    known = here().uuid
+    return f"{platform.node()}/{here().name}-{known.removeprefix('GPU-')[:8] if known else here().index}"
 
 
 def work(on: str) -> int:

@@ -55,7 +55,7 @@ def list_runs(
     name: str,
     session: Reading,
     device: str | None = None,
-    revision: Annotated[str | None, Query(max_length=100, description="A commit's sha or its beginning, or a version.")] = None,
+    revision: Annotated[str | None, Query(max_length=100, description="A sha, its beginning, or a version.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[RunOut]:
