@@ -16,7 +16,10 @@ log = structlog.get_logger()
 
 
 def until_stopped(duty: Callable[[], object], every_s: float) -> None:
-    """Do `duty` again and again, `every_s` apart, until SIGTERM or SIGINT.  A database that is away is waited for."""
+    """Do `duty` again and again, `every_s` apart, until SIGTERM or SIGINT.
+
+    A database that is away and a disk that is full are waited for.
+    """
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopping.set()
@@ -28,6 +31,8 @@ def until_stopped(duty: Callable[[], object], every_s: float) -> None:
             duty()
         except SQLAlchemyError as error:
             log.error("the database did not answer", error=str(error))
+        except OSError as error:
+            log.error("the machine had trouble", error=str(error))
         stopping.wait(every_s)
 
 

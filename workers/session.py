@@ -121,7 +121,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
     assignment = _assignment(lease)
     run, recipe = assignment.run, assignment.recipe
     cases = recipe.cases(run.suite)
-    source = open_source(run.target)
+    source = open_source(run.target, heart.keep_going)
     heart.say("fetching")
     _make_room(here)
     source.resolve(run.revision.sha)  # the origin is asked only for what is not here yet: it may be away
