@@ -103,17 +103,21 @@ def run_launch(
     progress: Callable[[str], None] = lambda _: None,
     keep_going: Callable[[], None] = lambda: None,
     watch: Callable[[], dict[str, Any]] | None = None,
+    deadline: float = math.inf,
 ) -> Launch:
     """Measure every case with every contender, in fresh processes.
 
     `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  `keep_going` is called between turns and about
     every second of a longer wait; what it raises ends the launch, with every process ended.  `watch` reads the device
     around each round (by default NVML on "cuda"); a round with a reason in it is dropped for everybody and repeated.
+    No case begins after `deadline`, a time of the monotonic clock: what was measured until then is returned.
     """
     session = _Session(contenders, pace, device, seed, core, keep_going, watch)
     try:
         session.open()
         for number, case in enumerate(cases, 1):
+            if time.monotonic() > deadline:
+                break
             progress(f"{number}/{len(cases)} {case}")
             session.measure(case)
         started = session.launch.stacks

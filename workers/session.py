@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -282,12 +281,6 @@ def _launches(
     warm, timed = (1, 3) if here.name == "cpu" else (2, 5)
     pace = Pace(rounds=policy.rounds, warm=warm, timed=timed, turn_limit_s=settings().turn_limit_s)
 
-    class InTime(tuple[Case, ...]):
-        """A launch takes up no further case after the deadline, and what it measured until then counts."""
-
-        def __iter__(self) -> Iterator[Case]:
-            return takewhile(lambda _: time.monotonic() < deadline, super().__iter__())
-
     def keep_going() -> None:
         heart.keep_going()
         if time.monotonic() > deadline + LAST_CASE_S:
@@ -302,13 +295,14 @@ def _launches(
         try:
             turned = run_launch(
                 which,
-                InTime(on),
+                on,
                 pace,
                 device="cpu" if here.name == "cpu" else "cuda",
                 seed=seed + len(spent),
                 core=max(os.sched_getaffinity(0)) if here.name == "cpu" else None,
                 progress=lambda now: heart.say(f"{what}: {now}"),
                 keep_going=keep_going,
+                deadline=deadline,
             )
         except _TooLong:  # a case that was begun in time does not end: this launch counts for nothing
             late = True

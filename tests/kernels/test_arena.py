@@ -1,5 +1,6 @@
 """The arena with scripted contenders: who goes when, who drops out, and what is left of their times."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -236,6 +237,19 @@ def test_who_cannot_run_at_all_is_not_tried_again():
 
 
 class Stopped(Exception): ...
+
+
+def test_no_case_begins_after_the_deadline_and_what_was_measured_stays():
+    stage, begun = Stage(), list[str]()
+
+    def slow(now: str) -> None:
+        begun.append(now)
+        time.sleep(0.05)
+
+    launch = stage.launch("a", "b", cases=(CASE, OTHER), progress=slow, deadline=time.monotonic() + 0.04)
+    assert [len(launch.cells[label, CASE].samples) for label in "ab"] == [6, 6]
+    assert {case for _, case in launch.cells} == {CASE}
+    assert begun == [f"1/2 {CASE}"]
 
 
 @pytest.mark.parametrize("after", [1, 5, 12])
