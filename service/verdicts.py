@@ -163,8 +163,6 @@ def _judge(cell: Cell, policy: Policy) -> Verdict:
         return Verdict(Outcome.NEW, cell.baseline_trouble or "there is no earlier revision to compare with")
     suspicion = suspect(cell.looked, policy)
     within = f"within {in_percent(policy.smallest_change)} of its baseline"
-    if cell.same_code:
-        within = "the same compiled kernels as its baseline, launched alike"
     if suspicion.outcome is Outcome.STEADY:
         return Verdict(Outcome.STEADY, within, suspicion.comparison)
     if suspicion.outcome is Outcome.INCONCLUSIVE:
