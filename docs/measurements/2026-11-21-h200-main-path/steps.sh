@@ -46,15 +46,15 @@ own() {
 
 liger() {
     mkdir -p "$PLACE/wheels" && cp "$GIFTS"/liger/*.whl "$PLACE/wheels/"
-    kw target add liger "$PLACE/wheels" --package liger-kernel --recipe examples/liger/recipe.toml --trusted --backfill 0
-    for release in ${LIGER_RELEASES:-0.5.10 0.6.5 0.7.0 0.8.0 0.8.5}; do kw run liger "$release" --suite short --device h200; done
+    cp examples/liger/* "$PLACE/" && sed -i -e 's/^suite = .*/suite = "short"/' -e 's/^devices = .*/devices = ["h200"]/' "$PLACE/recipe.toml"
+    kw target add liger "$PLACE/wheels" --package liger-kernel --recipe "$PLACE/recipe.toml" --trusted --backfill 9
 }
 
 wait_idle() {
     local until=$((SECONDS + ${WAIT_S:-500}))
     while ((SECONDS < until)); do
         kw status > "$PLACE/status.txt" 2>&1 || true
-        grep -qE "queued|leased" "$PLACE/status.txt" || break
+        grep -qE "h200 .*(queued|leased)" "$PLACE/status.txt" || break
         sleep 5
     done
     cat "$PLACE/status.txt"
