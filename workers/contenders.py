@@ -35,7 +35,7 @@ _ON_CPU = {
     "MALLOC_MMAP_THRESHOLD_": "4294967296",
     # Small freed blocks that a thread keeps for itself hold the large ones beside them apart, so each process cycled
     # through temporaries of its own: identical code differed by 0.68 to 1.46 from launch to launch at 128x2048, without
-    # by 0.96 to 1.07 (November).
+    # by 0.95 to 1.07 (November).
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
 }
 
