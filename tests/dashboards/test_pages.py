@@ -137,16 +137,21 @@ def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None
 
 
 @pytest.mark.parametrize(
-    ("effect", "error", "said"),
+    ("effect", "error", "heading", "became"),
     [
-        (m.EffectState.SENT, None, "The comment was sent. What the pull request is told"),
-        (m.EffectState.WAITING, None, "The comment waits to be sent. What the pull request will be told"),
-        (m.EffectState.PREVIEW, None, "is not sent: the target has no forge. What the pull request would be told"),
-        (m.EffectState.FAILED, "401: Bad credentials", "could not be sent: 401: Bad credentials. What the pull"),
+        (m.EffectState.SENT, None, "is told", "The comment was sent."),
+        (m.EffectState.WAITING, None, "will be told", "The comment waits to be sent."),
+        (m.EffectState.PREVIEW, None, "would be told", "is not sent: the target has no forge."),
+        (
+            m.EffectState.FAILED,
+            "401: Bad credentials",
+            "would have been told",
+            "could not be sent: 401: Bad credentials.",
+        ),
     ],
 )
 def test_a_pull_request_page_says_what_became_of_its_comment(
-    get: Get, state: Path, effect: m.EffectState, error: str | None, said: str
+    get: Get, state: Path, effect: m.EffectState, error: str | None, heading: str, became: str
 ) -> None:
     with transaction() as session:
         seeded = seed(session)
@@ -156,7 +161,9 @@ def test_a_pull_request_page_says_what_became_of_its_comment(
                 one.key, one.state, one.error = f"comment:{run.target_id}:7", effect, error
             else:
                 session.delete(one)
-    assert said in words(get(f"/runs/{seeded.runs['pull']}"))
+    said = words(get(f"/runs/{seeded.runs['pull']}"))
+    assert f"What the pull request {heading}" in said
+    assert became in said
 
 
 @pytest.mark.parametrize(
