@@ -145,7 +145,7 @@ def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None
         (
             m.EffectState.FAILED,
             "401: Bad credentials",
-            "would have been told",
+            "would be told",
             "could not be sent: 401: Bad credentials.",
         ),
     ],
