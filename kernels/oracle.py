@@ -67,10 +67,11 @@ class Oracle:
         self.case = inputs.case
         self.limits = {name: ALLOWANCE * error for name, error in self._errors(inputs, None).items()}
         for name in self.limits:
-            # rounding errors of a sum wander by about the root of its length
-            length = self.case.cols if name in ("y", "dx") else self.case.rows
-            of_sum = 2.0**-24 * max(4.0, math.sqrt(length))
-            # and the reference may be lucky where there are few numbers: any output is rounded once
+            # Rounding errors of a sum wander by about the root of its length, those of the worst of many sums
+            # twice as far; in short ones the half dozen roundings around the sum are more.
+            wander = math.sqrt(self.case.cols) if name in ("y", "dx") else 2 * math.sqrt(self.case.rows)
+            of_sum = 2.0**-24 * max(8.0, wander)
+            # And the reference may be lucky where there are few numbers: any output is rounded once
             of_rounding = 1.01 * torch.finfo(_dtypes(self.case, name)[0]).eps / 2
             self.limits[name] = max(self.limits[name], of_sum, of_rounding)
 

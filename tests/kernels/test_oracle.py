@@ -7,7 +7,9 @@ import torch
 
 from kernels import references
 from kernels.inputs import DTYPES, SMALL_ROW_EVERY, changed, fingerprint, fresh_values, make, refill
+from kernels.messages import built_in
 from kernels.oracle import Oracle, WrongShape, named
+from kernels.providers import open_provider
 from kernels.words import DTYPE_BYTES, Case
 
 CPU = torch.device("cpu")
@@ -32,6 +34,25 @@ def test_the_definition_rounded_once_is_right(text):
 
     for inputs in (first, second):
         assert oracle.judge(inputs, reference(case, inputs)).reason is None
+
+
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as contenders on a CPU run
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "text", ["layernorm.bwd.512x512.bf16-fp32", "layernorm.bwd.64x128.fp32", "rmsnorm.bwd.8x64.fp32"]
+)
+def test_torchs_own_sums_are_right_whatever_the_numbers(text, one_thread):
+    case = Case.parse(text)
+    eager = open_provider(built_in("eager")).ready(case, CPU)
+    for seed in range(96 if case.rows < 100 else 12):
+        inputs = make(case, CPU, seed)
+        assert Oracle(inputs).judge(inputs, named(case, eager(inputs)())).reason is None
 
 
 def truncated(y):
