@@ -411,14 +411,11 @@ Rounds = Sequence[float | None]  # microseconds, one a round; None where the rou
 
 
 def pack(looked: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:
-    """Raw samples, one list a launch, compactly.  Launches that only confirm a suspicion are kept apart."""
+    """Raw samples compactly: JSON in zlib, [looked, confirmed], each with one list of rounds a launch.
+
+    Launches that only confirm a suspicion are kept apart.
+    """
     rounded = [
         [[None if us is None else round(us, 4) for us in launch] for launch in part] for part in (looked, confirmed)
     ]
     return zlib.compress(json.dumps(rounded, separators=(",", ":")).encode(), 9)
-
-
-def unpack(packed: bytes) -> tuple[tuple[Rounds, ...], tuple[Rounds, ...]]:
-    """What `pack` packed: the launches looked at first, and the fresh ones that confirmed."""
-    looked, confirmed = json.loads(zlib.decompress(packed))
-    return tuple(looked), tuple(confirmed)

@@ -59,6 +59,19 @@ class App:
     key: str = field(repr=False)
 
 
+@dataclass(frozen=True)
+class Check:
+    """What is said of a commit, in GitHub's words.  Only a check that is completed has a conclusion."""
+
+    sha: str
+    name: str
+    status: str
+    conclusion: str | None
+    title: str
+    summary: str
+    url: str | None
+
+
 @dataclass
 class _Lent:
     """An installation's token and the time at which it ends."""
@@ -104,39 +117,27 @@ class GitHub:
         posted = self._ask("POST", f"/repos/{repo}/issues/{number}/comments", repo, {"body": body})
         return str(posted["id"])
 
-    def put_check(
-        self,
-        repo: str,
-        sha: str,
-        name: str,
-        status: str,
-        conclusion: str | None,
-        title: str,
-        summary: str,
-        url: str | None,
-        known_id: str | None = None,
-    ) -> str:
-        """Make the check `name` of a commit say this; returns its id.
+    def put_check(self, repo: str, check: Check, known_id: str | None = None) -> str:
+        """Make a commit's check of that name say this; returns its id.
 
         Only an App may write checks: for anybody else it becomes a commit status, which has no room for the summary.
         An App that is not installed here yet is no reason for that: its installation may come.
         """
         if repo not in self._without_checks and not (known_id or "").startswith("status:"):
-            check = _check(sha, name, status, conclusion, title, summary, url)
             try:
-                return self._put_check_run(repo, check, known_id)
+                return self._put_check_run(repo, _as_run(check), known_id)
             except ForgeFailed as failure:
                 if failure.code not in _FORBIDDEN or failure.passing:
                     raise
                 self._without_checks.add(repo)
         said = {
-            "state": "pending" if status != "completed" else _STATUS.get(conclusion or "", "error"),
-            "context": name,
-            "description": title[:_LONGEST_TITLE],
-            **({"target_url": url} if url else {}),
+            "state": "pending" if check.status != "completed" else _STATUS.get(check.conclusion or "", "error"),
+            "context": check.name,
+            "description": check.title[:_LONGEST_TITLE],
+            **({"target_url": check.url} if check.url else {}),
         }
         # Of the statuses with one context only the newest counts, so posting twice says the same.
-        posted = self._ask("POST", f"/repos/{repo}/statuses/{sha}", repo, said)
+        posted = self._ask("POST", f"/repos/{repo}/statuses/{check.sha}", repo, said)
         return f"status:{posted['id']}"
 
     def _put_check_run(self, repo: str, check: Mapping[str, Any], known_id: str | None) -> str:
@@ -340,17 +341,15 @@ def _signed_by(app: App) -> str:
         raise ForgeFailed(message, passing=True, wait_s=_SHUT_OUT_S) from None
 
 
-def _check(
-    sha: str, name: str, status: str, conclusion: str | None, title: str, summary: str, url: str | None
-) -> dict[str, Any]:
+def _as_run(check: Check) -> dict[str, Any]:
     return {
-        "head_sha": sha,
-        "name": name,
+        "head_sha": check.sha,
+        "name": check.name,
         "external_id": _REQUESTER,
-        "status": status,
-        "output": {"title": title, "summary": _fitting(summary)},
-        **({"conclusion": conclusion} if status == "completed" else {}),
-        **({"details_url": url} if url else {}),
+        "status": check.status,
+        "output": {"title": check.title, "summary": _fitting(check.summary)},
+        **({"conclusion": check.conclusion} if check.status == "completed" else {}),
+        **({"details_url": check.url} if check.url else {}),
     }
 
 

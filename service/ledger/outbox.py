@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from sqlalchemy import select, update
@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.database import transaction, wake
 from service.forge import github
-from service.forge.github import ForgeFailed
+from service.forge.github import Check, ForgeFailed, GitHub
 from service.ledger.once import inserted
 from service.ledger.queue import clock
 from service.models import Effect, EffectState, Run, Target
@@ -29,25 +29,6 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 10.0, 3600.0
 _NEWS_S = 7 * 86400.0  # what is older is no news: a token that was missing for a year must not flood a forge
 _LOOK_S = 20.0  # a write takes a second or two, and the control worker has other duties
 _MARKER = re.compile(r"<!-- kernelwatch:[^<>]*? -->")
-
-
-class Forge(Protocol):
-    """What the outbox needs of a forge's client.  Its methods raise ForgeFailed."""
-
-    def upsert_comment(self, repo: str, number: int, marker: str, body: str, known_id: str | None = None) -> str: ...
-
-    def put_check(
-        self,
-        repo: str,
-        sha: str,
-        name: str,
-        status: str,
-        conclusion: str | None,
-        title: str,
-        summary: str,
-        url: str | None,
-        known_id: str | None = None,
-    ) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -85,13 +66,13 @@ def say(session: Session, key: str, kind: str, target: Target, run: Run, payload
     return effect
 
 
-def deliver_due(client_factory: Callable[[], Forge] = github.connect, now: float | None = None) -> int:
+def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: float | None = None) -> int:
     """Send what waits, one after the other, for a while.  Returns how many were sent.
 
     Stops early when the forge limits us, is down, or knows us no more; what waits for that keeps waiting.
     """
     sent, ends = 0, time.monotonic() + _LOOK_S
-    client: Forge | None = None
+    client: GitHub | None = None
     while time.monotonic() < ends and (sending := _claim(now)) is not None:
         if not sending.forge:
             _preview(sending, "The target has no forge any more.")
@@ -112,22 +93,12 @@ def deliver_due(client_factory: Callable[[], Forge] = github.connect, now: float
     return sent
 
 
-def _send(client: Forge, sending: Sending) -> str:
+def _send(client: GitHub, sending: Sending) -> str:
     said = sending.payload
     if sending.kind == "comment":
         marker = marker_of(sending.target, said["pull"], said["body"])
         return client.upsert_comment(sending.forge, said["pull"], marker, said["body"], sending.remote_id)
-    return client.put_check(
-        sending.forge,
-        said["sha"],
-        said["name"],
-        said["status"],
-        said["conclusion"],
-        said["title"],
-        said["summary"],
-        said["url"],
-        sending.remote_id,
-    )
+    return client.put_check(sending.forge, Check(**said), sending.remote_id)
 
 
 def marker_of(target: str, pull: int, body: str) -> str:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import uvicorn
 
-from service.forge.github import LONGEST_BODY, App, ForgeFailed, GitHub, Token, connect
+from service.forge.github import LONGEST_BODY, App, Check, ForgeFailed, GitHub, Token, connect
 from service.settings import settings
 from tests.fakes.github import FakeGitHub, app_key
 
@@ -55,9 +55,8 @@ def app(forge: FakeGitHub) -> GitHub:
 def check(client: GitHub, conclusion: str | None = "success", known: str | None = None, sha: str = SHA) -> str:
     status = "completed" if conclusion else "in_progress"
     title, url = "Steady: no action needed", "http://kernelwatch/runs/1"
-    return client.put_check(
-        REPO, sha, "kernelwatch / norms / h200", status, conclusion, title, "All is well.", url, known
-    )
+    said = Check(sha, "kernelwatch / norms / h200", status, conclusion, title, "All is well.", url)
+    return client.put_check(REPO, said, known)
 
 
 # -- the comment
@@ -174,7 +173,7 @@ def test_what_was_a_status_stays_one_and_is_not_asked_again(forge: FakeGitHub, c
 
 
 def test_a_long_title_is_cut_for_a_status(forge: FakeGitHub, client: GitHub) -> None:
-    client.put_check(REPO, SHA, "kernelwatch", "completed", "success", "x" * 300, "", None)
+    client.put_check(REPO, Check(SHA, "kernelwatch", "completed", "success", "x" * 300, "", None))
     assert len(forge.statuses[REPO, SHA][0]["description"]) == 140
 
 

@@ -4,58 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
 from service.errors import BadInput, LeaseLost, NotFound, Refused, SourceFailed
-from service.models import TargetKind
 from service.settings import settings
 from service.sources import Source, git, open_source
+from tests.fakes.repository import Repository, Target
 
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass
-class Target:
-    location: str
-    name: str = "norms"
-    kind: TargetKind = TargetKind.GIT
-    package: str | None = None
-
-
-class Repository:
-    """A real repository on disk that tests write commits into."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True)
-        self.git("init", "--quiet", "--initial-branch=main")
-
-    def git(self, *arguments: str, given: str | None = None) -> str:
-        who = {
-            f"GIT_{role}_{part}": "ada@example.org" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")
-        }
-        environment = {**os.environ, **who, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
-        command = ["git", "-C", str(self.folder), *arguments]
-        return subprocess.run(
-            command, env=environment, input=given, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    def commit(self, subject: str, files: dict[str, str] | None = None) -> str:
-        for path, text in (files or {}).items():
-            target = self.folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text)
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--allow-empty", "--message", subject)
-        return self.git("rev-parse", "HEAD")
-
-    def link(self, path: str, target: str) -> None:
-        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / path).symlink_to(target)
 
 
 @pytest.fixture
