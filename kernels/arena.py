@@ -298,7 +298,7 @@ class _Session:
 
     def _turn(self, player: _Player, cell: Cell) -> None:
         answer = self._ask_quick(player, messages.turn(self.pace.warm, self.pace.timed))
-        taken = answer.get("us")
+        taken = answer.get("samples")
         if not isinstance(taken, list) or not taken or not all(_is_time(us) for us in taken):
             cell.becomes(FAILED, _reason(answer) or f"answered a turn with {str(answer)[:100]}")
             return

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from . import facts
-from .clocks import Call, Clock, CpuClock, CudaClock, sets_needed
-from .inputs import DTYPES, changed, fingerprint, fresh_values, make, refill
-from .oracle import Oracle, named, outputs_of
-from .providers import Provider, open_provider
+from .clocks import Call, sets_needed
+from .inputs import BY_ROW, DTYPES, changed, fingerprint, fresh_values, make, refill
+from .lanes import clock_of
+from .oracle import Oracle, named
+from .providers import Provider, forward_backward, open_provider
 from .providers.eager import Eager
 from .words import DTYPE_BYTES, Case, Direction
 
@@ -29,6 +30,7 @@ class Wrong(Exception):
 class Bench:
     def __init__(self, spec: Mapping[str, Any], device: torch.device, threads: int) -> None:
         self.device, self.threads = device, threads
+        self.stream: Any = None
         torch.set_num_threads(threads)
         if device.type == "cuda":
             device = self.device = torch.device("cuda", 0)
@@ -101,8 +103,13 @@ class AtCase:
 
     def __init__(self, bench: Bench, case: Case, seed: int) -> None:
         self.bench, self.case, self.seed = bench, case, seed
-        bind = bench.provider.ready(case, bench.device)
-        row_bytes = case.rows * case.cols * DTYPE_BYTES[case.dtype] * (2 if case.direction is Direction.BWD else 1)
+        provider = bench.provider
+        if case.direction is Direction.FWDBWD:
+            bind = forward_backward(case, provider.differentiable(case, bench.device))
+        else:
+            bind = provider.ready(case, bench.device)
+        by_row = [name for name in case.inputs if name in BY_ROW]
+        row_bytes = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype] * len(by_row)
         count = sets_needed(row_bytes, bench.l2_bytes)
         # on a GPU the inputs must not fit, nor do the outputs then: the clock keeps as many, of about the same size
         self.l2_resident = None if bench.l2_bytes is None else count * row_bytes <= bench.l2_bytes
@@ -120,9 +127,7 @@ class AtCase:
         self.errors = self._right_before(calls)
         self.facts["repeatable"] = self._repeatable(calls[0])
         self._inputs_untouched()
-        self.clock: Clock = (
-            CpuClock(calls) if bench.device.type == "cpu" else CudaClock(calls, bench.stream, case.least_bytes)
-        )
+        self.clock = clock_of(case, calls, bench.stream)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -180,7 +185,7 @@ class AtCase:
     def _poison(self) -> None:
         """Leave NaN in the memory that outputs are likely to get: what a kernel forgets to write must look wrong."""
         nowhere: list[Tensor] = []
-        for name in outputs_of(self.case):
+        for name in self.case.outputs:
             shape = (self.case.rows, self.case.cols) if name in ("y", "dx") else (self.case.cols,)
             dtype = DTYPES[self.case.dtype if name in ("y", "dx") else self.case.weight_dtype]
             nowhere += [torch.full(shape, math.nan, dtype=dtype, device=self.bench.device) for _ in range(CHECKED)]

@@ -10,6 +10,7 @@ from torch import Tensor
 from .words import OPS, Case, Direction
 
 EPS = 1e-6
+BY_ROW = ("dy", "dresidual_out", "x", "residual")  # [rows, columns], in the dtype of the case
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 
 # Every so many rows one is a thousand times smaller: its mean square is about eps, so that a kernel which forgets eps,

@@ -4,7 +4,7 @@
 |---|---|
 | `start` with provider, device, threads, core | `ready` (true, or false with a `reason`), `stack`, `device` |
 | `prepare` with case and seed | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `l2_resident`, `prepare_s` |
-| `turn` with warm and timed | `us`: microseconds per call, one figure a timed sample |
+| `turn` with warm and timed | `samples`: one figure each, in the unit of the case's lane (us per call, bytes) |
 | `check` | `state` and `reason`: are the outputs still right, after the timing and for changed inputs? |
 | `free` | `ok` |
 | `telemetry` | what the device and the host say of themselves |

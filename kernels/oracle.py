@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import references
 from .inputs import DTYPES, Inputs, blocks
-from .words import OPS, Case, Direction
+from .words import Case
 
 ALLOWANCE = 1.5
 
@@ -31,15 +31,9 @@ class WrongShape(Exception):
     """Not even the shape, the kind or the dtype is right.  The message says what was expected."""
 
 
-def outputs_of(case: Case) -> tuple[str, ...]:
-    if case.direction is Direction.FWD:
-        return ("y",)
-    return ("dx", *(f"d{name}" for name in OPS[case.op].weights))
-
-
 def named(case: Case, returned: Any) -> dict[str, Tensor]:
     """What a function returned, by the name of each output.  Raises WrongShape."""
-    names = outputs_of(case)
+    names = case.outputs
     if len(names) == 1:
         outputs: dict[str, Any] = {names[0]: returned}
     else:
@@ -92,7 +86,7 @@ class Oracle:
 
     def _errors(self, inputs: Inputs, outputs: dict[str, Tensor] | None) -> dict[str, float]:
         """The error of `outputs`, or without any that of the reference: fp32, rounded once."""
-        by_row, *by_column = outputs_of(self.case)
+        by_row, *by_column = self.case.outputs
         worst, exact_sums, sums = [], [], []
         for rows in blocks(self.case, inputs["x"].device):
             exact, *exact_parts = _computed(inputs, rows, torch.float64)

@@ -110,7 +110,7 @@ class Server:
     def turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if self._at_case is None:
             return {"error": "no case is prepared"}
-        return {"us": self._at_case.turn(int(message["warm"]), int(message["timed"]))}
+        return {"samples": self._at_case.turn(int(message["warm"]), int(message["timed"]))}
 
     def check(self, _: Mapping[str, Any]) -> dict[str, Any]:
         if self._at_case is None:

@@ -3,15 +3,44 @@
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 from typing import Self
 
-BUILT_IN_PROVIDERS = ("eager", "inductor", "quack", "liger", "triton")  # those that kernelwatch brings
+# Those that kernelwatch brings; a name after a dash is a variant, and a series of its own.
+BUILT_IN_PROVIDERS = (
+    "eager",
+    "inductor",
+    "inductor-max-autotune",
+    "inductor-coordinate-descent",
+    "inductor-dynamic",
+    "inductor-automatic-dynamic",
+    "inductor-regional",
+    "quack",
+    "quack-tuned",
+    "liger",
+    "triton",
+)
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 
 
 class Direction(StrEnum):
     FWD = "fwd"
     BWD = "bwd"
+    FWDBWD = "fwdbwd"  # one after the other: what a training step pays
+
+
+class Lane(StrEnum):
+    """What is measured of a case.  Each lane of a case is a series of its own."""
+
+    KERNEL = "kernel"  # the device's time of a call, without the host's: us
+    CALL = "call"  # the host's time of a call: launch, guards and wrappers: us
+    BLOCK = "block"  # a transformer block with this norm, forward and backward: us
+    COMPILE = "compile"  # the first call with empty caches: us
+    MEMORY = "memory"  # the most memory a call holds beside its inputs: bytes
+
+    @property
+    def unit(self) -> str:
+        return "bytes" if self is Lane.MEMORY else "us"
 
 
 class Role(StrEnum):
@@ -25,27 +54,71 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Op:
-    """What is computed.  `weights` and `statistics` name the row-independent and the per-row tensors."""
+    """What is computed: a norm, with or without weight, bias and residual.
+
+    A residual is added before the norm and the sum handed on as the new residual.
+    """
 
     name: str
-    weights: tuple[str, ...]
-    statistics: tuple[str, ...]  # fp32, one value a row, handed from forward to backward
+    norm: str
+    weight: bool
+    bias: bool
+    residual: bool
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The tensors that do not depend on the row."""
+        return ("weight",) * self.weight + ("bias",) * self.bias
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """fp32, one value a row, handed from forward to backward."""
+        return ("mean", "rstd") if self.norm == "layernorm" else ("rstd",)
+
+    def inputs(self, direction: Direction) -> tuple[str, ...]:
+        """The tensors of a call, in order; eps follows them.  Backwards, x is what was normalised: the new residual."""
+        added, weights = ("residual",) * self.residual, self.weights
+        if direction is Direction.FWD:
+            return ("x", *added, *weights)
+        gradients = ("dy", *("dresidual_out",) * self.residual)
+        if direction is Direction.FWDBWD:
+            return (*gradients, "x", *added, *weights)
+        return (*gradients, "x", *("weight",) * self.weight, *self.statistics)  # the bias has no say backwards
+
+    def outputs(self, direction: Direction) -> tuple[str, ...]:
+        """What a call returns, in order; with one output, it alone.  dx is the gradient of the residual as well."""
+        forward = ("y", *("residual_out",) * self.residual)
+        backward = ("dx", *(f"d{name}" for name in self.weights))
+        return {"fwd": forward, "bwd": backward, "fwdbwd": forward + backward}[direction]
 
 
-OPS = {
-    "rmsnorm": Op("rmsnorm", ("weight",), ("rstd",)),
-    "layernorm": Op("layernorm", ("weight", "bias"), ("mean", "rstd")),
-}
+def _ops() -> dict[str, Op]:
+    """`rmsnorm` has a weight and `layernorm` a weight and a bias; what is otherwise is in the name."""
+    ops = {}
+    norms = (("rmsnorm", False), ("layernorm", True))
+    for (norm, has_bias), residual, weight, other_bias in product(norms, (False, True), (True, False), (False, True)):
+        bias = has_bias is not other_bias
+        name = norm + "_noweight" * (not weight) + ("_bias" if bias else "_nobias") * (bias is not has_bias)
+        name += "_residual" * residual
+        ops[name] = Op(name, norm, weight, bias, residual)
+    return ops
+
+
+OPS = _ops()
 
 _CASE = re.compile(
-    r"(?P<op>[a-z][a-z0-9_]*)\.(?P<direction>fwd|bwd)\.(?P<rows>[0-9]+)x(?P<cols>[0-9]+)"
-    r"\.(?P<dtype>[a-z0-9]+)(?:-(?P<weight_dtype>[a-z0-9]+))?"
+    r"(?P<op>[a-z][a-z0-9_]*)\.(?P<direction>fwdbwd|fwd|bwd)\.(?P<rows>[0-9]+)x(?P<cols>[0-9]+)(?:s(?P<stride>[0-9]+))?"
+    r"\.(?P<dtype>[a-z0-9]+)(?:-(?P<weight_dtype>[a-z0-9]+))?(?:\.(?P<lane>[a-z]+))?"
 )
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One thing to measure: `rmsnorm.fwd.32768x4096.bf16`, or `….bf16-fp32` when the weights are fp32."""
+    """One thing to measure: `rmsnorm.fwd.32768x4096.bf16`.
+
+    `….bf16-fp32` when the weights are fp32; `32768x4096s5120` when rows begin 5120 elements apart; a lane other than
+    the kernel's stands at the end: `rmsnorm.fwd.32768x4096.bf16.call`.
+    """
 
     op: str
     direction: Direction
@@ -53,6 +126,8 @@ class Case:
     cols: int
     dtype: str
     weight_dtype: str
+    stride: int = 0  # elements from row to row of the inputs; 0 where they are dense
+    lane: Lane = Lane.KERNEL
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -68,14 +143,26 @@ class Case:
         for dtype in (found["dtype"], weight_dtype):
             if dtype not in DTYPE_BYTES:
                 raise ValueError(f"{text!r}: unknown dtype {dtype!r}; known: {', '.join(DTYPE_BYTES)}")
-        rows, cols = int(found["rows"]), int(found["cols"])
+        rows, cols, stride = int(found["rows"]), int(found["cols"]), int(found["stride"] or 0)
         if not (1 <= rows <= 1 << 24 and 1 <= cols <= 1 << 20):
             raise ValueError(f"{text!r}: rows must be 1 to {1 << 24} and columns 1 to {1 << 20}")
-        return cls(found["op"], Direction(found["direction"]), rows, cols, found["dtype"], weight_dtype)
+        if found["stride"] and not cols < stride <= 1 << 21:
+            raise ValueError(f"{text!r}: a row stride must be more than the columns, and at most {1 << 21}")
+        lane = found["lane"] or Lane.KERNEL.value
+        if lane not in list(Lane):
+            raise ValueError(f"{text!r}: unknown lane {lane!r}; known: {', '.join(Lane)}")
+        direction = Direction(found["direction"])
+        if lane == Lane.BLOCK and (direction is not Direction.FWDBWD or cols % 128 or stride):
+            raise ValueError(
+                f"{text!r}: a block is forward and backward (fwdbwd) of dense rows, its columns a multiple of 128"
+            )
+        return cls(found["op"], direction, rows, cols, found["dtype"], weight_dtype, stride, Lane(lane))
 
     def __str__(self) -> str:
         mixed = "" if self.weight_dtype == self.dtype else f"-{self.weight_dtype}"
-        return f"{self.key}.{self.rows}x{self.cols}.{self.dtype}{mixed}"
+        strided = f"s{self.stride}" if self.stride else ""
+        lane = "" if self.lane is Lane.KERNEL else f".{self.lane}"
+        return f"{self.key}.{self.rows}x{self.cols}{strided}.{self.dtype}{mixed}{lane}"
 
     @property
     def key(self) -> str:
@@ -83,15 +170,30 @@ class Case:
         return f"{self.op}.{self.direction}"
 
     @property
+    def inputs(self) -> tuple[str, ...]:
+        return OPS[self.op].inputs(self.direction)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return OPS[self.op].outputs(self.direction)
+
+    @property
     def least_bytes(self) -> int:
-        """Bytes any implementation must move: each input read once, each output written once."""
+        """Bytes any implementation must move: each input read once, each output written once.
+
+        Forward and backward together are the two after each other: a row does not stay on the chip in between.
+        """
+        parts = (Direction.FWD, Direction.BWD) if self.direction is Direction.FWDBWD else (self.direction,)
+        return sum(self._least_bytes(part) for part in parts)
+
+    def _least_bytes(self, direction: Direction) -> int:
         op, size, weight_size = OPS[self.op], DTYPE_BYTES[self.dtype], DTYPE_BYTES[self.weight_dtype]
         elements = self.rows * self.cols
-        if self.direction is Direction.FWD:
-            return 2 * elements * size + len(op.weights) * self.cols * weight_size
-        # x and dy in, dx out; the weight in, one gradient a weight out (fp32); the statistics in
-        weights_in_and_out = self.cols * 4 * (1 + len(op.weights))
-        return 3 * elements * size + weights_in_and_out + len(op.statistics) * self.rows * 4
+        if direction is Direction.FWD:
+            return 2 * (1 + op.residual) * elements * size + len(op.weights) * self.cols * weight_size
+        # x, dy and the residual's gradient in, dx out; the weight in, one gradient a weight out (fp32); the statistics
+        weights_in_and_out = self.cols * 4 * (op.weight + len(op.weights))
+        return (3 + op.residual) * elements * size + weights_in_and_out + len(op.statistics) * self.rows * 4
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .base import Broken, Provider, Unsupported
+from .base import Broken, Provider, Unsupported, forward_backward
 
-__all__ = ["Broken", "Provider", "Unsupported", "open_provider"]
+__all__ = ["Broken", "Provider", "Unsupported", "forward_backward", "open_provider"]
 
 
 def open_provider(spec: Mapping[str, Any]) -> Provider:

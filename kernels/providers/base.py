@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from ..inputs import Inputs
-from ..words import Case
+from ..words import OPS, Case, Direction
 
 Call = Callable[[], Any]
 Bind = Callable[[Inputs], Call]
@@ -35,7 +35,14 @@ class Provider(Protocol):
         ...
 
     def ready(self, case: Case, device: torch.device) -> Bind:
-        """Get ready for a case.  Raises Unsupported or Broken."""
+        """Get ready for one direction of a case.  Raises Unsupported or Broken."""
+        ...
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        """The forward function, given the forward inputs and eps, that autograd can go back through.
+
+        Raises Unsupported or Broken.
+        """
         ...
 
 
@@ -45,6 +52,28 @@ def plainly(function: Callable[..., Any]) -> Bind:
     def bind(inputs: Inputs) -> Call:
         arguments = inputs.arguments
         return lambda: function(*arguments)
+
+    return bind
+
+
+def forward_backward(case: Case, function: Callable[..., Any]) -> Bind:
+    """Bind a differentiable function as one call that goes forward and back, through autograd."""
+    op = OPS[case.op]
+
+    def bind(inputs: Inputs) -> Call:
+        # detached aliases: the inputs themselves must not begin to require gradients
+        leaves = {name: inputs[name].detach().requires_grad_() for name in op.inputs(Direction.FWD)}
+        arguments, wanted = (*leaves.values(), inputs.eps), tuple(leaves[name] for name in ("x", *op.weights))
+        gradients = tuple(inputs[name] for name in case.inputs if name.startswith("d"))
+
+        def call() -> tuple[Any, ...]:
+            with torch.enable_grad():
+                returned = function(*arguments)
+                outputs = returned if isinstance(returned, tuple | list) else (returned,)
+                found = torch.autograd.grad(tuple(outputs), wanted, gradients)
+            return (*(output.detach() for output in outputs), *found)
+
+        return call
 
     return bind
 

@@ -38,6 +38,9 @@ class Eager:
             raise Unsupported(f"torch has no {case.key}")
         return _first_that_runs(ways)
 
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
+        raise Unsupported(f"{self.name} has no {case.key}")
+
     def _by_autograd(self, forward: Callable[..., Tensor]) -> Bind:
         """The backward pass as autograd runs it; the forward pass is over before the clock starts."""
 

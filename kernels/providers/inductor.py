@@ -1,5 +1,8 @@
 """torch.compile of the definition: what anybody gets without writing a kernel."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from .. import references
@@ -19,3 +22,6 @@ class Inductor:
         if case.key not in references.BY_KEY:
             raise Unsupported(f"no definition of {case.key}")
         return plainly(compiled(references.BY_KEY[case.key]))
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
+        raise Unsupported(f"{self.name} has no {case.key}")

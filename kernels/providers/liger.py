@@ -45,6 +45,9 @@ class Liger:
             raise Unsupported(f"Liger has no {case.key}")
         return plainly(makers[case.key](_operators(case.op)))
 
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
+        raise Unsupported(f"{self.name} has no {case.key}")
+
 
 def _operators(op: str) -> Any:
     name = {"rmsnorm": "liger_kernel.ops.rms_norm", "layernorm": "liger_kernel.ops.layer_norm"}[op]

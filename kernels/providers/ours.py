@@ -1,6 +1,8 @@
 """Our own Triton kernels."""
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -26,3 +28,6 @@ class Ours:
         if case.cols > module.WIDEST:
             raise Unsupported(f"our {case.op} takes at most {module.WIDEST} columns")
         return plainly(module.forward if case.key == "rmsnorm.fwd" else module.backward)
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
+        raise Unsupported(f"{self.name} has no {case.key}")

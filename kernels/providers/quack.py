@@ -51,6 +51,9 @@ class Quack:
             raise Unsupported(f"Quack has no {case.key}")
         return plainly(self._functions[case.key])
 
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
+        raise Unsupported(f"{self.name} has no {case.key}")
+
 
 def _rms_forward(function: Callable[..., Any]) -> Callable[..., Any]:
     def forward(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -43,6 +43,9 @@ class RecipeProvider:
             raise Broken(f"{module_name} has no function {name}")
         return plainly(compiled(function) if self.compiled else function)
 
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
+        raise Unsupported(f"{self.name} has no {case.key}")
+
     def _prepared(self, case: Case, prepare: Callable[[str, dict[str, Any]], Call]) -> Bind:
         def bind(inputs: Inputs) -> Call:
             try:

@@ -38,7 +38,9 @@ def play() -> None:
                 os.abort()
             if says == "hang":
                 time.sleep(3600)
-            answer = {"us": [float(says) * placement * (1 + random.gauss(0, 0.003)) for _ in range(asked["timed"])]}
+            answer = {
+                "samples": [float(says) * placement * (1 + random.gauss(0, 0.003)) for _ in range(asked["timed"])]
+            }
         elif asked["do"] == "check":
             answer = {"state": "measured", "reason": None}
         print(json.dumps(answer), flush=True)

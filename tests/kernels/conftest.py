@@ -64,7 +64,7 @@ def forward(x, weight, eps):
     if mood == "prints":
         print("to sys.stdout", flush=True)
         sys.__stdout__.write("to the first stdout\\n")
-        os.write(1, b'{"us": [0.001]}\\n')
+        os.write(1, b'{"samples": [0.001]}\\n')
         os.system("echo from a child")
         sys.stdin.read()
     if mood == "exits":

@@ -64,7 +64,7 @@ class Actor:
                 "errors": {"y": 0.0},
                 "calls": 3,
             },
-            "turn": {"us": [3.0, 1.0, 2.0]},
+            "turn": {"samples": [3.0, 1.0, 2.0]},
             "check": {"state": "measured", "reason": None},
         }
         return scripted or usual.get(message["do"], {"ok": True})
@@ -170,7 +170,15 @@ def test_who_is_wrong_after_the_timing_has_no_time():
 
 
 @pytest.mark.parametrize(
-    "answer", [{"us": []}, {"us": [1.0, float("nan")]}, {"us": [0]}, {"us": "quick"}, {"us": [-1.0]}, {"nonsense": 1}]
+    "answer",
+    [
+        {"samples": []},
+        {"samples": [1.0, float("nan")]},
+        {"samples": [0]},
+        {"samples": "quick"},
+        {"samples": [-1.0]},
+        {"nonsense": 1},
+    ],
 )
 def test_a_time_that_is_none_is_a_failure(answer):
     cell = Stage(b_turn=[answer]).launch("a", "b").cells["b", CASE]
@@ -192,7 +200,7 @@ def test_strangers_may_say_anything():
 
 
 def test_who_is_lost_is_started_again_for_the_next_case():
-    stage = Stage(b_turn=[{"us": [1.0]}, ContenderLost("killed by SIGSEGV")])
+    stage = Stage(b_turn=[{"samples": [1.0]}, ContenderLost("killed by SIGSEGV")])
 
     launch = stage.launch("a", "b", cases=[CASE, OTHER])
 

@@ -76,13 +76,13 @@ def test_an_answer_can_be_stored_whatever_is_in_it(talk_to):
     channel = talk_to(r"""
         input()
         print(r'{"error": "a\u0000 lone \ud800 half", "facts": {"na\udfffme": ["\u001b[1mbold", "two\nlines", true]}, '
-              r'"us": [1.5, 3, NaN, -Infinity, 1e999, 1' + '0' * 400 + ']}', flush=True)
+              r'"samples": [1.5, 3, NaN, -Infinity, 1e999, 1' + '0' * 400 + ']}', flush=True)
     """)
 
     assert channel.ask({"do": "turn"}, 20) == {
         "error": "a lone  half",
         "facts": {"name": ["[1mbold", "two\nlines", True]},
-        "us": [1.5, 3, None, None, None, None],
+        "samples": [1.5, 3, None, None, None, None],
     }
 
 

@@ -37,7 +37,7 @@ def measured(channel, case, seed=1):
     """(state, reason) of preparing, timing and checking a case, as the arena would do it."""
     answer = channel.ask(messages.prepare(case, seed), 60)
     if answer.get("state") == "measured":
-        taken = channel.ask(messages.turn(1, 3), 60)["us"]
+        taken = channel.ask(messages.turn(1, 3), 60)["samples"]
         assert len(taken) == 3
         assert all(us > 0 for us in taken)
         answer = channel.ask(messages.CHECK, 60)
@@ -53,7 +53,7 @@ def test_an_honest_one_is_measured(own, moods):
     assert prepared["sets"] == 2
     assert prepared["facts"]["kind"] == "operators"
     assert "aten::rsqrt" in prepared["facts"]["ops"]
-    taken = own.ask(messages.turn(1, 3), 60)["us"]
+    taken = own.ask(messages.turn(1, 3), 60)["samples"]
     assert min(taken) * prepared["calls"] > 500  # a timed sample is about two milliseconds
     assert own.ask(messages.CHECK, 60) == {"state": "measured", "reason": None}
 

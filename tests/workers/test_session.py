@@ -164,7 +164,7 @@ class Silent:
         if message["do"] == "turn":
             time.sleep(self.slow_s)
             meanwhile()
-            return {"us": [1.0]}
+            return {"samples": [1.0]}
         return {"ready": True, "state": "measured", "ok": True}
 
     def close(self) -> None: ...
