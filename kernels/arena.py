@@ -10,38 +10,19 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from . import messages, telemetry
-from .channel import ContenderLost
-from .words import Case, Role
+from .audit import Turns, disagreement
+from .players import RESTARTS, Ahead, Contender, Line, Player, Players, mapping, reason_of
+from .words import BY_ROW, DTYPE_BYTES, Case, Lane
 
-RESTARTS = 3  # of one contender in one launch; a process that dies more often says nothing new
-KEEP_GOING_EVERY_S = 1.0
-LONGEST_REASON = 2000  # characters; with the last lines of a log
+__all__ = ["Ahead", "Cell", "Contender", "Launch", "Line", "Pace", "order", "run_launch"]
 
-_EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s")  # of the answer to prepare
+# Of the answer to prepare; `sm_mhz` is added: the clock of the device in the case's rounds.
+_EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
 MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsupported"
-
-
-class Line(Protocol):
-    """What the arena needs of a channel."""
-
-    def ask(
-        self, message: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], None] = ..., /
-    ) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Contender:
-    label: str  # "head:norms", unique in the launch
-    role: Role
-    provider: Mapping[str, Any] = field(hash=False)
-    start: Callable[[], Line] = field(hash=False)
 
 
 @dataclass(frozen=True)
@@ -55,10 +36,22 @@ class Pace:
     prepare_limit_s: float = 240
     turn_limit_s: float = 60
 
+    def on(self, lane: Lane) -> "Pace":
+        """A sample of the other lanes takes longer, or is the same every time."""
+        match lane:
+            case Lane.KERNEL:
+                return self
+            case Lane.CALL:
+                return replace(self, warm=1)
+            case Lane.BLOCK:
+                return replace(self, rounds=min(self.rounds, 10), warm=1, timed=min(self.timed, 3))
+            case Lane.COMPILE | Lane.MEMORY:
+                return replace(self, rounds=1, warm=0, timed=1)
+
 
 @dataclass
 class Cell:
-    """One contender at one case: the median of each round in microseconds, None where the round did not count."""
+    """One contender at one case: the median of each round in the unit of the lane, None where it did not count."""
 
     state: str
     reason: str | None = None
@@ -74,12 +67,13 @@ class Cell:
 
 @dataclass
 class Launch:
-    """What one launch saw.  `stacks` are in the order of the contenders."""
+    """What one launch saw.  `stacks` are in the order of the contenders, `ceilings` what the GPU can do at best."""
 
     cells: dict[tuple[str, Case], Cell] = field(default_factory=dict)
     stacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     telemetry: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    ceilings: dict[str, float] = field(default_factory=dict)
 
 
 def order(labels: Sequence[str], round_number: int, start: int = 0) -> list[str]:
@@ -100,50 +94,34 @@ def run_launch(
     device: str,
     seed: int,
     core: int | None = None,
+    thorough: bool = True,
     progress: Callable[[str], None] = lambda _: None,
     keep_going: Callable[[], None] = lambda: None,
-    watch: Callable[[], dict[str, Any]] | None = None,
+    once_open: Callable[[], None] = lambda: None,
+    watch: telemetry.Watch | None = None,
     deadline: float = math.inf,
 ) -> Launch:
     """Measure every case with every contender, in fresh processes.
 
-    `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  `keep_going` is called between turns and about
-    every second of a longer wait; what it raises ends the launch, with every process ended.  `watch` reads the device
-    around each round (by default NVML on "cuda"); a round with a reason in it is dropped for everybody and repeated.
-    No case begins after `deadline`, a time of the monotonic clock: what was measured until then is returned.
+    `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  A `thorough` launch, the first of a session,
+    also gathers facts, measures what the GPU can do at best, and checks what cannot change from launch to launch.
+    `keep_going` is called between turns and about every second of a longer wait; what it raises ends the launch, with
+    every process ended.  `once_open` is called when all have started.  `watch` reads the device (by default NVML on
+    "cuda"); a round with a reason in it is dropped for everybody and repeated.  No case begins after `deadline`, a time
+    of the monotonic clock: what was measured until then is returned.
     """
-    session = _Session(contenders, pace, device, seed, core, keep_going, watch)
+    session = _Session(contenders, pace, device, seed, core, thorough, keep_going, watch)
     try:
         session.open()
+        once_open()
         for number, case in enumerate(cases, 1):
             if time.monotonic() > deadline:
                 break
             progress(f"{number}/{len(cases)} {case}")
             session.measure(case)
-        started = session.launch.stacks
-        session.launch.stacks = {one.label: started[one.label] for one in contenders if one.label in started}
-        return session.launch
+        return session.ended(contenders)
     finally:
         session.close()
-
-
-@dataclass(eq=False)
-class _Player:
-    contender: Contender
-    channel: Line | None = None
-    starts: int = 0
-    lost: str = ""  # why it is not there
-    hopeless: bool = False  # it answered, and can not run at all: starting it again gives the same
-
-    @property
-    def label(self) -> str:
-        return self.contender.label
-
-    def drop(self, reason: str) -> None:
-        self.lost = reason
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
 
 
 class _Session:
@@ -154,161 +132,144 @@ class _Session:
         device: str,
         seed: int,
         core: int | None,
+        thorough: bool,
         keep_going: Callable[[], None],
-        watch: Callable[[], dict[str, Any]] | None,
+        watch: telemetry.Watch | None,
     ) -> None:
-        self.players = [_Player(contender) for contender in contenders]
-        self.pace, self.device, self.seed, self.core = pace, device, seed, core
+        self.pace, self.device, self.seed, self.thorough = pace, device, seed, thorough
         self.keep_going, self.watch = keep_going, watch
         self.random = random.Random(seed)  # noqa: S311  an order, not a secret
         # Who starts and allocates when, and who follows whom in a round, must differ from launch to launch: in a fixed
         # order equal code in two places differed by 1.4 to 1.8 %, the same way in every launch (H200, November).
-        self.random.shuffle(self.players)
+        shuffled = self.random.sample(contenders, len(contenders))
+        self.players = Players(shuffled, device, core, keep_going)
         self.reading: dict[str, Any] = {}  # of the device, when it was last looked at
         self.launch = Launch()
-        self.pool = ThreadPoolExecutor(max(1, len(self.players)), thread_name_prefix="arena")
 
-    # -- starting and ending ------------------------------------------------------------------------------------------
+    # -- beginning and ending -----------------------------------------------------------------------------------------
 
     def open(self) -> None:
         began = time.monotonic()
-        self._start(self.players)
-        self._spent("start", began)
+        self.players.start_missing(self.pace.start_limit_s)
+        began = self._spent("start", began)
+        if self.watch is None and self.device == "cuda":
+            uuids = (stack["device"].get("uuid") for stack in self.players.stacks.values())
+            self.watch = telemetry.watch(next((uuid for uuid in uuids if uuid), None))
+        if self.device == "cuda" and self.thorough:
+            self._measure_ceilings()
+        self._spent("ceilings", began)
         self._note("launch")
 
+    def _measure_ceilings(self) -> None:
+        """By one that runs nothing of the target's, so there are none without such a one."""
+        for player in self.players.all:
+            if player.contender.trusted and player.channel is not None and not self.launch.ceilings:
+                answer, _ = self.players.ask(player, messages.CEILINGS, self.pace.prepare_limit_s)
+                found = mapping(answer.get("ceilings"))
+                self.launch.ceilings = {name: best for name, best in found.items() if _is_time(best)}
+
+    def ended(self, contenders: Sequence[Contender]) -> Launch:
+        started = self.players.stacks
+        self.launch.stacks = {one.label: started[one.label] for one in contenders if one.label in started}
+        return self.launch
+
     def close(self) -> None:
-        for player in self.players:
-            if player.channel is not None:
-                player.channel.close()
-        self.pool.shutdown(wait=True)
-
-    def _start(self, players: Sequence[_Player]) -> None:
-        """Processes are started here and not in the pool: a sandbox ends with the thread that started it."""
-        for player in players:
-            player.starts += 1
-            player.channel = player.contender.start()
-        threads = 1 if self.device == "cpu" else 4
-        asked = {p: messages.start(p.contender.provider, self.device, threads, self.core) for p in players}
-        for player, answer in self._asked(asked, self.pace.start_limit_s).items():
-            if player.channel is None:
-                player.hopeless = player.starts > 1  # lost twice before its first word
-                continue
-            if not answer.get("ready"):
-                player.hopeless = True
-                player.drop(_reason(answer) or "did not get ready")
-                continue
-            device = _mapping(answer.get("device"))
-            self.launch.stacks[player.label] = {**_mapping(answer.get("stack")), "device": device}
-            if self.watch is None and self.device == "cuda":
-                self.watch = telemetry.watch(device.get("uuid"))
-
-    def _start_again(self) -> None:
-        missing = [p for p in self.players if p.channel is None and not p.hopeless and p.starts <= RESTARTS]
-        if missing:
-            self._start(missing)
-
-    # -- asking -------------------------------------------------------------------------------------------------------
-
-    def _asked(self, questions: Mapping[_Player, dict[str, Any]], limit_s: float) -> dict[_Player, dict[str, Any]]:
-        """Ask several at once, and keep going meanwhile.  Who is lost is dropped and answers with an error."""
-        waiting: dict[_Player, Future[dict[str, Any]]] = {
-            player: self.pool.submit(player.channel.ask, question, limit_s)
-            for player, question in questions.items()
-            if player.channel is not None
-        }
-        while wait(waiting.values(), timeout=KEEP_GOING_EVERY_S).not_done:
-            self.keep_going()
-        self.keep_going()
-        return {player: self._answer(player, future.result) for player, future in waiting.items()}
-
-    def _answer(self, player: _Player, answered: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            answer = answered()
-        except ContenderLost as lost:
-            player.drop(str(lost))
-            return {"error": str(lost)}
-        if answer.get("broken"):
-            player.drop(_reason(answer) or "said that it is broken")
-        return answer
-
-    def _ask_slow(self, questions: Mapping[_Player, dict[str, Any]]) -> dict[_Player, dict[str, Any]]:
-        """What is not timed: on a CPU all at once, on a GPU one after the other, since they share its memory."""
-        if self.device == "cpu":
-            return self._asked(questions, self.pace.prepare_limit_s)
-        one_by_one = ({player: question} for player, question in questions.items())
-        return {p: a for one in one_by_one for p, a in self._asked(one, self.pace.prepare_limit_s).items()}
-
-    def _ask_quick(self, player: _Player, question: Mapping[str, Any]) -> dict[str, Any]:
-        channel = player.channel
-        if channel is None:
-            return {"error": player.lost}
-        return self._answer(player, lambda: channel.ask(question, self.pace.turn_limit_s, self.keep_going))
+        self.players.close()
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
     def measure(self, case: Case) -> None:
         began = time.monotonic()
-        self._start_again()
+        self.players.start_missing(self.pace.start_limit_s)
         began = self._spent("start", began)
         cells = self._prepared(case)
         self.launch.cells |= {(player.label, case): cell for player, cell in cells.items()}
         began = self._spent("prepare", began)
         self._note(f"before {case}")
-        self._rounds(cells)
+        self._rounds(cells, case)
         self._note(f"after {case}")
         began = self._spent("rounds", began)
-        self._check(cells)
+        self._check(cells, case)
         self._spent("check", began)
 
-    def _prepared(self, case: Case) -> dict[_Player, Cell]:
-        present = [player for player in self.players if player.channel is not None]
-        answers = self._ask_slow(dict.fromkeys(present, messages.prepare(case, self.seed)))
-        return {player: self._cell(player, answers.get(player)) for player in self.players}
+    def _prepared(self, case: Case) -> dict[Player, Cell]:
+        """Whoever times candidates on the device gets ready alone; the others together, as far as memory allows."""
+        question = messages.prepare(case, self.seed, thorough=self.thorough)
+        present = [player for player in self.players.all if player.channel is not None]
+        alone = [player for player in present if player.tunes or case.lane is Lane.COMPILE]
+        together = dict.fromkeys((player for player in present if player not in alone), question)
+        limit = self.pace.prepare_limit_s
+        answers = self.players.ask_all(together, limit, self._at_once(case))
+        answers |= self.players.ask_all(dict.fromkeys(alone, question), limit, 1)
+        return {player: self._cell(player, answers.get(player)) for player in self.players.all}
 
-    def _cell(self, player: _Player, answer: Mapping[str, Any] | None) -> Cell:
+    def _at_once(self, case: Case) -> int:
+        """How many may hold this case's tensors and their float64 copies while they get ready."""
+        count = len(self.players.all)
+        if self.device == "cpu":
+            return max(1, count)
+        devices = [stack["device"] for stack in self.players.stacks.values()]
+        memory, l2 = (min((d[name] for d in devices if name in d), default=0) for name in ("memory_bytes", "l2_bytes"))
+        return max(1, min(count, int(0.7 * memory / memory_needed(case, l2)))) if memory else 1
+
+    def _cell(self, player: Player, answer: Mapping[str, Any] | None) -> Cell:
         if answer is None:
             again = "" if player.hopeless else f"not started again after {RESTARTS} restarts: "
             return Cell(FAILED, f"{again}{player.lost}")
         state = answer.get("state")
         return Cell(
             state if state in (MEASURED, INVALID, UNSUPPORTED) else FAILED,
-            _reason(answer),
-            facts=_mapping(answer.get("facts")),
+            reason_of(answer),
+            facts=mapping(answer.get("facts")),
             extra={key: answer[key] for key in _EXTRA if key in answer},
         )
 
-    def _rounds(self, cells: Mapping[_Player, Cell]) -> None:
+    def _rounds(self, cells: Mapping[Player, Cell], case: Case) -> None:
+        pace = self.pace.on(case.lane)
         by_label = {player.label: player for player in cells}
+        turns = {player: Turns() for player in cells}
         start = self.random.randrange(max(1, len(cells)))
-        spare = self.pace.rounds // 2  # rounds that may be repeated because the device was throttled
+        spare = pace.rounds // 2  # rounds that may be repeated because the device was throttled
+        clocks: list[int] = []
         done = number = 0
-        while done < self.pace.rounds:
+        while done < pace.rounds:
             # in each round the same who are still in it, so that places stay balanced among them
             present = [player.label for player, cell in cells.items() if cell.state == MEASURED]
             if not present:
                 return
             for label in order(present, number, start):
                 self.keep_going()
-                self._turn(by_label[label], cells[by_label[label]])
+                self._turn(by_label[label], cells[by_label[label]], pace, turns[by_label[label]])
             number += 1
-            if self._spoiled(cells) and spare > 0:
+            spoiled = self._spoiled(cells)
+            if mhz := self.reading.get("gpu", {}).get("sm_mhz"):
+                clocks.append(mhz)
+            if spoiled and spare > 0:
                 spare -= 1
                 continue
             done += 1
+        for player, cell in cells.items():
+            if clocks:
+                cell.extra["sm_mhz"] = statistics.median(clocks)
+            if case.lane is Lane.KERNEL and (why := disagreement(turns[player], turns.values(), self.device)):
+                cell.becomes(INVALID, why)
 
-    def _turn(self, player: _Player, cell: Cell) -> None:
-        answer = self._ask_quick(player, messages.turn(self.pace.warm, self.pace.timed))
+    def _turn(self, player: Player, cell: Cell, pace: Pace, turns: Turns) -> None:
+        answer, waited = self.players.ask(player, messages.turn(pace.warm, pace.timed), pace.turn_limit_s)
         taken = answer.get("samples")
-        if not isinstance(taken, list) or not taken or not all(_is_time(us) for us in taken):
-            cell.becomes(FAILED, _reason(answer) or f"answered a turn with {str(answer)[:100]}")
+        if not isinstance(taken, list) or not taken or not all(_is_time(each) for each in taken):
+            cell.becomes(FAILED, reason_of(answer) or f"answered a turn with {str(answer)[:100]}")
             return
         cell.samples.append(statistics.median(taken))
+        calls = cell.extra.get("calls")
+        claimed_us = statistics.fmean(taken) * (pace.warm + pace.timed)
+        turns.add(waited, claimed_us / 1e6 * (calls if isinstance(calls, int) else 1))
 
-    def _spoiled(self, cells: Mapping[_Player, Cell]) -> bool:
+    def _spoiled(self, cells: Mapping[Player, Cell]) -> bool:
         """Was the device throttled since it was last looked at?  Then this round counts for nobody."""
         if self.watch is None:
             return False
-        before, self.reading = self.reading, self.watch()
+        before, self.reading = self.reading, self.watch.glance()
         if not (reasons := telemetry.spoiled(self.reading, before)):
             return False
         self.launch.telemetry.append({"when": "dropped a round", "reasons": reasons, **self.reading})
@@ -317,19 +278,21 @@ class _Session:
                 cell.samples[-1] = None
         return True
 
-    def _check(self, cells: Mapping[_Player, Cell]) -> None:
-        right = {player: messages.CHECK for player, cell in cells.items() if player.channel and cell.state == MEASURED}
-        answers = self._ask_slow(right)
+    def _check(self, cells: Mapping[Player, Cell], case: Case) -> None:
+        """One after the other where fresh numbers are timed, which a thorough launch does."""
+        measured = [player for player, cell in cells.items() if player.channel and cell.state == MEASURED]
+        at_once = 1 if self.thorough and self.device == "cuda" else self._at_once(case)
+        answers = self.players.ask_all(dict.fromkeys(measured, messages.CHECK), self.pace.prepare_limit_s, at_once)
         for player, cell in cells.items():
             if (answer := answers.get(player)) and answer.get("state") != MEASURED:
                 state = answer.get("state") if answer.get("state") in (INVALID, FAILED) else FAILED
-                cell.becomes(str(state), _reason(answer) or "gave no reason")
-            self._ask_quick(player, messages.FREE)
+                cell.becomes(str(state), reason_of(answer) or "gave no reason")
+        self.players.ask_all(dict.fromkeys(cells, messages.FREE), self.pace.turn_limit_s)
 
     # -- keeping notes ------------------------------------------------------------------------------------------------
 
     def _note(self, when: str) -> None:
-        self.reading = self.watch() if self.watch is not None else {"host": telemetry.host()}
+        self.reading = self.watch.whole() if self.watch is not None else {"host": telemetry.host()}
         self.launch.telemetry.append({"when": when, **self.reading})
 
     def _spent(self, what: str, began: float) -> float:
@@ -338,15 +301,12 @@ class _Session:
         return now
 
 
-def _reason(answer: Mapping[str, Any]) -> str | None:
-    said = answer.get("reason") or answer.get("error")
-    return str(said)[:LONGEST_REASON] if said else None
+def memory_needed(case: Case, l2_bytes: int) -> int:
+    """About how many bytes a contender holds for this case on a GPU: input sets, as many outputs, float64 copies."""
+    row_bytes = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype]
+    one_set = row_bytes * sum(name in BY_ROW for name in case.inputs)
+    return 2 * max(3 * l2_bytes + one_set, 2 * one_set) + (3 << 30)
 
 
-def _mapping(value: object) -> dict[str, Any]:
-    """What a contender said, where it must be an object; strangers may say anything."""
-    return value if isinstance(value, dict) else {}
-
-
-def _is_time(us: object) -> bool:
-    return isinstance(us, int | float) and not isinstance(us, bool) and math.isfinite(us) and us > 0
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

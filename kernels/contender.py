@@ -1,5 +1,7 @@
 """A contender: one provider in one process on the device, answering JSON lines.  `python -P kernels/contender.py`.
 
+Given a provider (JSON) as its argument, it imports what that needs at once: it was started ahead of its launch.
+
 Before anything else is imported, the pipe to the driver is put out of reach: what the target prints, whichever way,
 goes to stderr, and what it reads is empty.  The package is loaded under the name `kernelwatch_kernels`, because a
 target may have a package `kernels` of its own.
@@ -8,6 +10,7 @@ target may have a package `kernels` of its own.
 import fcntl
 import importlib
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -37,7 +40,10 @@ def main() -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = package
     spec.loader.exec_module(package)
-    importlib.import_module(f"{spec.name}.serving").serve(questions, answers)
+    serving = importlib.import_module(f"{spec.name}.serving")
+    if len(sys.argv) > 1:
+        serving.load(json.loads(sys.argv[1]))
+    serving.serve(questions, answers)
 
 
 if __name__ == "__main__":

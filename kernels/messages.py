@@ -2,9 +2,10 @@
 
 | request | answer |
 |---|---|
-| `start` with provider, device, threads, core | `ready` (true, or false with a `reason`), `stack`, `device` |
-| `prepare` with case and seed | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `l2_resident`, `prepare_s` |
+| `start` with provider, device, threads, core | `ready` (true, or false with a `reason`), `stack`, `device`, `tunes` |
+| `prepare` with case, seed, thorough | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `l2_resident`, `spent` |
 | `turn` with warm and timed | `samples`: one figure each, in the unit of the case's lane (us per call, bytes) |
+| `ceilings` | `ceilings`: what the GPU can do at best, GB/s of a copy and TFLOP/s of a matrix product |
 | `check` | `state` and `reason`: are the outputs still right, after the timing and for changed inputs? |
 | `free` | `ok` |
 | `telemetry` | what the device and the host say of themselves |
@@ -43,14 +44,15 @@ def start(provider: Mapping[str, Any], device: str, threads: int, core: int | No
     return {"do": "start", "provider": dict(provider), "device": device, "threads": threads, "core": core}
 
 
-def prepare(case: Case, seed: int) -> dict[str, Any]:
-    return {"do": "prepare", "case": str(case), "seed": seed}
+def prepare(case: Case, seed: int, *, thorough: bool = True) -> dict[str, Any]:
+    return {"do": "prepare", "case": str(case), "seed": seed, "thorough": thorough}
 
 
 def turn(warm: int, timed: int) -> dict[str, Any]:
     return {"do": "turn", "warm": warm, "timed": timed}
 
 
+CEILINGS = {"do": "ceilings"}
 CHECK = {"do": "check"}
 FREE = {"do": "free"}
 TELEMETRY = {"do": "telemetry"}

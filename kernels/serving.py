@@ -39,6 +39,20 @@ def serve(questions: int, answers: int) -> None:
     os._exit(0)  # threads and exit handlers of the target have no say in when
 
 
+def load(spec: Mapping[str, Any]) -> None:
+    """Import what takes long and is not the target's, before the first question.  Troubles are said again later."""
+    with suppress(Exception):
+        import torch  # noqa: F401
+
+        from .providers import open_provider
+        from .providers.base import warm_compiler
+
+        if spec.get("builtin"):
+            open_provider(spec).warm()
+        elif spec.get("compile"):
+            warm_compiler()
+
+
 def _write(answers: int, answer: Mapping[str, Any]) -> None:
     data = json.dumps(answer, default=str).encode() + b"\n"  # facts come from strangers
     while data:
@@ -61,6 +75,7 @@ class Server:
             "start": self.start,
             "prepare": self.prepare,
             "turn": self.turn,
+            "ceilings": self.ceilings,
             "check": self.check,
             "free": self.free,
             "telemetry": self.telemetry,
@@ -94,7 +109,13 @@ class Server:
         pinned = _pin(self._core)
         device = self._bench.describe()
         self._uuid = device.get("uuid")
-        return {"ready": True, "stack": _stack(torch), "device": {**device, "core": pinned}}
+        tunes = bool(getattr(self._bench.provider, "tunes", False))
+        return {"ready": True, "stack": _stack(torch), "device": {**device, "core": pinned}, "tunes": tunes}
+
+    def ceilings(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        from . import ceilings
+
+        return {"ceilings": ceilings.measure(self._bench.stream)}
 
     def prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         began = time.monotonic()
@@ -137,7 +158,7 @@ class Server:
     def telemetry(self, _: Mapping[str, Any]) -> dict[str, Any]:
         from . import telemetry
 
-        return telemetry.watch(self._uuid)()
+        return telemetry.watch(self._uuid).whole()
 
 
 @contextmanager

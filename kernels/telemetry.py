@@ -1,7 +1,8 @@
 """How the device and its host were while something was measured.  No torch; without NVML only the host speaks."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 # Reasons for lower clocks that make a round unlike its neighbours.  The power cap is recorded but not among them: a
@@ -16,6 +17,7 @@ _HARMLESS = {"idle": 0x01, "clocks_setting": 0x02, "sw_power_cap": 0x04, "sync_b
 # Counters of the time for which the clocks were held down, by NVML's number (nvmlPerfPolicyType_t): reasons are seen
 # only while they last, and they are read between two rounds, when the device is idle.  Power is recorded, as above.
 _COUNTERS = {"power": 0, "thermal": 1}
+_AT_A_GLANCE = ("throttle", "slowed_ns", "sm_mhz")
 
 
 def host() -> dict[str, Any]:
@@ -29,8 +31,16 @@ def host() -> dict[str, Any]:
     return reading
 
 
-def watch(uuid: str | None) -> Callable[[], dict[str, Any]]:
-    """A function that reads the GPU with this UUID each time it is called, or only the host where NVML is not there."""
+@dataclass(frozen=True)
+class Watch:
+    """Reads a device: all of it, or at a glance only what may spoil a round, for which there is no time between two."""
+
+    whole: Callable[[], dict[str, Any]]
+    glance: Callable[[], dict[str, Any]]
+
+
+def watch(uuid: str | None) -> Watch:
+    """Of the GPU with this UUID and the host, or only of the host where NVML is not there."""
     try:
         import pynvml
 
@@ -38,8 +48,11 @@ def watch(uuid: str | None) -> Callable[[], dict[str, Any]]:
         gpu = _found(pynvml, uuid)
         driver = _text(pynvml.nvmlSystemGetDriverVersion())
     except Exception:
-        return lambda: {"host": host()}
-    return lambda: {"host": host(), "gpu": {"uuid": uuid, "driver": driver, **_gpu(pynvml, gpu)}}
+        return Watch(lambda: {"host": host()}, dict)
+    return Watch(
+        lambda: {"host": host(), "gpu": {"uuid": uuid, "driver": driver, **_gpu(pynvml, gpu)}},
+        lambda: {"gpu": _gpu(pynvml, gpu, _AT_A_GLANCE)},
+    )
 
 
 def spoiled(reading: dict[str, Any], before: dict[str, Any]) -> list[str]:
@@ -63,7 +76,7 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _gpu(nvml: Any, gpu: Any) -> dict[str, Any]:
+def _gpu(nvml: Any, gpu: Any, wanted: Sequence[str] = ()) -> dict[str, Any]:
     """What of this the board answers: some questions are refused on some boards, and none may cost a measurement."""
 
     def bits() -> list[str]:
@@ -88,6 +101,8 @@ def _gpu(nvml: Any, gpu: Any) -> dict[str, Any]:
     }
     reading: dict[str, Any] = {}
     for name, question in questions.items():
+        if wanted and name not in wanted:
+            continue
         try:
             reading[name] = question()
         except Exception:  # noqa: S112  not supported here

@@ -20,6 +20,7 @@ BUILT_IN_PROVIDERS = (
     "liger",
     "triton",
 )
+BY_ROW = ("dy", "dresidual_out", "x", "residual")  # inputs of [rows, columns], in the dtype of the case
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 
 

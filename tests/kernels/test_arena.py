@@ -10,6 +10,7 @@ import pytest
 from kernels import messages
 from kernels.arena import Contender, Pace, order, run_launch
 from kernels.channel import ContenderLost
+from kernels.telemetry import Watch
 from kernels.words import Case, Role
 
 CASE = Case.parse("rmsnorm.fwd.8x8.fp32")
@@ -286,7 +287,13 @@ def test_everybody_is_closed_in_the_end():
 def throttled_at(*readings: int):
     """A device that is too hot whenever it is read for one of these times (the first two are before the rounds)."""
     count = iter(range(10_000))
-    return lambda: {"gpu": {"throttle": ["hw_thermal"] if next(count) in readings else ["sw_power_cap"]}}
+    return watched(
+        lambda: {"gpu": {"sm_mhz": 1980, "throttle": ["hw_thermal"] if next(count) in readings else ["sw_power_cap"]}}
+    )
+
+
+def watched(read: Callable[[], dict[str, Any]]) -> Watch:
+    return Watch(read, read)
 
 
 def test_a_throttled_round_counts_for_nobody_and_is_repeated():
@@ -300,7 +307,7 @@ def test_a_throttled_round_counts_for_nobody_and_is_repeated():
 def slowed_ns(*readings):
     """A device whose reasons are gone whenever it is read, and whose counters say how long it was slowed down."""
     counters = iter(readings)
-    return lambda: {"gpu": {"throttle": ["idle"], "slowed_ns": next(counters)}}
+    return watched(lambda: {"gpu": {"throttle": ["idle"], "slowed_ns": next(counters)}})
 
 
 def test_a_round_in_which_the_heat_slowed_the_device_is_repeated():
