@@ -17,7 +17,7 @@ from .lanes import clock_of
 from .oracle import Oracle, named
 from .providers import Provider, forward_backward, open_provider
 from .providers.eager import Eager
-from .words import DTYPE_BYTES, Case, Direction
+from .words import DTYPE_BYTES, Case, Direction, Lane
 
 CHECKED = 2  # input sets whose outputs are looked at: with one, a buffer that is used again would go unnoticed
 OTHER_NUMBERS = 1 << 20  # sets from here on are those for the check after the timing
@@ -110,7 +110,7 @@ class AtCase:
             bind = provider.ready(case, bench.device)
         by_row = [name for name in case.inputs if name in BY_ROW]
         row_bytes = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype] * len(by_row)
-        count = sets_needed(row_bytes, bench.l2_bytes)
+        count = sets_needed(row_bytes, bench.l2_bytes) if case.lane is Lane.KERNEL else CHECKED
         # on a GPU the inputs must not fit, nor do the outputs then: the clock keeps as many, of about the same size
         self.l2_resident = None if bench.l2_bytes is None else count * row_bytes <= bench.l2_bytes
         self.sets = [make(case, bench.device, seed, number) for number in range(count)]
@@ -127,11 +127,11 @@ class AtCase:
         self.errors = self._right_before(calls)
         self.facts["repeatable"] = self._repeatable(calls[0])
         self._inputs_untouched()
-        self.clock = clock_of(case, calls, bench.stream)
+        self.clock = clock_of(case, bench, bind, self.sets, calls)
 
     def describe(self) -> dict[str, Any]:
         return {
-            "facts": self.facts,
+            "facts": {**self.facts, **getattr(self.clock, "facts", {})},
             "errors": self.errors,
             "sets": len(self.sets),
             "calls": self.clock.calls,
