@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 
 from ..clocks import Call, Clock, CpuClock, CudaClock
 from ..inputs import Inputs
-from ..providers import Unsupported
 from ..providers.base import Bind
 from ..words import Case, Lane
+from .call import CallClock
+from .compile import CompileClock
+from .memory import MemoryClock
 
 if TYPE_CHECKING:
     from ..bench import Bench
@@ -18,6 +20,14 @@ def clock_of(case: Case, bench: "Bench", bind: Bind, sets: Sequence[Inputs], cal
 
     A clock may have `facts` of its own, which join those of the case.  Raises Unsupported, and what the calls raise.
     """
-    if case.lane is not Lane.KERNEL:
-        raise Unsupported(f"the lane {case.lane} is not measured yet")
-    return CpuClock(calls) if bench.stream is None else CudaClock(calls, bench.stream, case.least_bytes)
+    match case.lane:
+        case Lane.KERNEL:
+            return CpuClock(calls) if bench.stream is None else CudaClock(calls, bench.stream, case.least_bytes)
+        case Lane.CALL:
+            return CallClock(calls, bench.stream)
+        case Lane.MEMORY:
+            return MemoryClock(bind, sets, calls, on_gpu=bench.stream is not None)
+        case Lane.COMPILE:
+            return CompileClock(bench.provider, case, bench.device, sets, calls)
+        case Lane.BLOCK:
+            raise ValueError(f"{case}: a block is measured by itself, not by the calls of its norm")
