@@ -57,7 +57,7 @@ def gather(call: Callable[[], Any], *, compiled: bool, pinned: Iterable[str], cu
             call()
     else:
         call()
-        with _triton_launches(seen) if cuda else _nothing(), _Operators(seen):
+        with _triton_launches(seen) if cuda else _nothing(), Operators(seen):
             call()
     try:
         return _facts(seen, compiled, tuple(pinned))
@@ -125,7 +125,7 @@ def _configuration(kernel: dict[str, Any]) -> str:
 # -- operators -------------------------------------------------------------------------------------------------------
 
 
-class _Operators(_Mode):  # type: ignore[misc]
+class Operators(_Mode):  # type: ignore[misc]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # or torch would import all of dynamo here, for two seconds
@@ -136,23 +136,27 @@ class _Operators(_Mode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with suppress(Exception):
-            name = func.name()
-            self._seen.operators.append(name)
-            self._seen.described.append(f"{name}({_described(args)}, {_described(kwargs)})")
-            self._seen.launched += not (func.is_view or _ALLOCATES.match(name))
+            self._note(func, args, kwargs)
         return func(*args, **(kwargs or {}))
 
+    def _note(self, func: Any, args: Any, kwargs: Any) -> None:
+        name = func.name()
+        if name != "prim::device":  # a tensor without storage is asked where it is
+            self._seen.operators.append(name)
+            self._seen.described.append(f"{name}({described(args)}, {described(kwargs)})")
+            self._seen.launched += not (func.is_view or _ALLOCATES.match(name))
 
-def _described(value: Any) -> str:
+
+def described(value: Any) -> str:
     """Arguments as far as they decide what runs: the kind of a tensor, never its numbers."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype}{list(value.shape)}{list(value.stride())}"
     if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_described, value))}]"
+        return f"[{', '.join(map(described, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_described(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {described(each)}' for key, each in value.items())}}}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):  # Triton's tensor descriptors
-        return f"{type(value).__name__}{_described(vars(value))}"
+        return f"{type(value).__name__}{described(vars(value))}"
     if hasattr(value, "data_ptr"):  # Triton's view of a tensor under another dtype
         return f"{type(value).__name__}({getattr(value, 'dtype', None)})"
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
@@ -269,7 +273,7 @@ def _triton_launches(seen: Seen) -> Iterator[None]:
 def _launch(kernel: Any, grid: Any, args: tuple[Any, ...]) -> str:
     """What a launch adds to the kernel: PTX says nothing of the grid nor of a number handed over."""
     options = [getattr(kernel.metadata, name, None) for name in _LAUNCHED_WITH]
-    return f"{(*grid, 1, 1)[:3]} {options} {_described(args)}"
+    return f"{(*grid, 1, 1)[:3]} {options} {described(args)}"
 
 
 def _of_kernel(kernel: Any) -> dict[str, Any]:

@@ -9,6 +9,8 @@
 | `check` | `state` and `reason`: are the outputs still right, after the timing and for changed inputs? |
 | `free` | `ok` |
 | `telemetry` | what the device and the host say of themselves |
+| `compile` with case, where the device is an architecture (`sm_90`) | `state`, `reason`, `facts` |
+| `texts` with case, kernel (its index) and kind (sass, ttgir, ptx, generated) | `text` |
 
 Any answer may instead be `{"error": reason}`; `broken` beside it or beside a state: this process can not go on.
 """
@@ -50,6 +52,16 @@ def prepare(case: Case, seed: int, *, thorough: bool = True) -> dict[str, Any]:
 
 def turn(warm: int, timed: int) -> dict[str, Any]:
     return {"do": "turn", "warm": warm, "timed": timed}
+
+
+def compile(case: Case) -> dict[str, Any]:
+    """Facts of a case without a GPU, from a contender that was started with an architecture as its device."""
+    return {"do": "compile", "case": str(case)}
+
+
+def texts(case: Case, kernel: int, kind: str) -> dict[str, Any]:
+    """What a kernel of a compiled case became: "sass", "ttgir", "ptx" or "generated"."""
+    return {"do": "texts", "case": str(case), "kernel": kernel, "kind": kind}
 
 
 CEILINGS = {"do": "ceilings"}

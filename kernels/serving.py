@@ -64,6 +64,7 @@ class Server:
 
     def __init__(self) -> None:
         self._bench: Any = None
+        self._offline: Any = None  # instead of a bench, where an architecture takes the place of a device
         self._at_case: Any = None
         self._uuid: str | None = None
         self._core: int | None = None  # where turns are taken
@@ -79,6 +80,8 @@ class Server:
             "check": self.check,
             "free": self.free,
             "telemetry": self.telemetry,
+            "compile": self.compile,
+            "texts": self.texts,
         }
         try:
             return doing[message["do"]](message)
@@ -97,6 +100,12 @@ class Server:
             import torch
         except ImportError as missing:
             return {"ready": False, "reason": f"cannot import torch in this environment: {said(missing)}"}
+        if str(message["device"]).startswith("sm_"):
+            from .offline import Offline
+
+            stack = _stack(torch)  # before it says that it has CUDA
+            self._offline = Offline(message["provider"], message["device"])
+            return {"ready": True, "stack": stack, "device": {"kind": message["device"]}}
         from .bench import Bench
 
         if message["device"] == "cuda" and not torch.cuda.is_available():
@@ -111,6 +120,13 @@ class Server:
         self._uuid = device.get("uuid")
         tunes = bool(getattr(self._bench.provider, "tunes", False))
         return {"ready": True, "stack": _stack(torch), "device": {**device, "core": pinned}, "tunes": tunes}
+
+    def compile(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(self._offline.compile(Case.parse(message["case"])))
+
+    def texts(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        case, kernel = Case.parse(message["case"]), int(message["kernel"])
+        return {"text": self._offline.texts(case, kernel, str(message["kind"]))}
 
     def ceilings(self, _: Mapping[str, Any]) -> dict[str, Any]:
         from . import ceilings

@@ -1,0 +1,136 @@
+"""Facts without a GPU: what a provider's kernels compile to for an architecture, on a machine that has none."""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..words import Case, Direction, Lane
+from .architectures import KNOWN
+
+COMPILED, UNSUPPORTED, FAILED = "compiled", "unsupported", "failed"
+LONGEST_REASON = 600
+
+# How ptxas refuses, in the message of whoever called it.
+_REFUSED = re.compile(
+    r"(?:ptxas|error|fatal)[^\n]*uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)"
+)
+_PTXAS = re.compile(r"^.*ptxas.*(?:error|fatal).*$", re.MULTILINE)
+
+
+class Offline:
+    """One provider compiled for one architecture.  torch and Triton see its device from here on, in all the process."""
+
+    def __init__(self, spec: Mapping[str, Any], architecture: str) -> None:
+        """Raises ValueError for an architecture that is not known, and what opening the provider raises."""
+        if architecture not in KNOWN:
+            raise ValueError(f"{architecture} is not known; known: {', '.join(KNOWN)}")
+        self.architecture = KNOWN[architecture]
+        _prepare_environment(architecture)
+        from triton import knobs
+
+        from ..providers import open_provider
+        from .launches import Launches
+        from .machine import Reader
+        from .pretend import become
+
+        self._mode = become(self.architecture)
+        self._launches = Launches(self.architecture)
+        self._reader = Reader(self.architecture, Path(knobs.cache.dir) / "kernelwatch-machine-code")
+        self._at: str | None = None  # the case whose kernels are at hand
+        with self._mode:  # what a module makes while it is imported is on the device as well
+            self._provider = open_provider(spec)
+            self._provider.warm()
+
+    def compile(self, case: Case) -> dict[str, Any]:
+        """`state`, `reason` and `facts` of a case.  Never raises."""
+        from ..facts import Operators, Seen
+        from ..providers import Broken, Unsupported
+        from ..serving import said
+        from .described import facts_of
+
+        self._at = None
+        self._launches.clear()
+        seen, state, reason = Seen(), COMPILED, None
+        try:
+            self._call(case, Operators(seen))
+        except (Unsupported, NotImplementedError) as why:
+            state, reason = UNSUPPORTED, str(why)[:LONGEST_REASON]
+        except Broken as why:
+            state, reason = FAILED, str(why)[:LONGEST_REASON]
+        except BaseException as trouble:
+            if type(trouble).__name__ == "DataDependentOutputException":
+                state, reason = UNSUPPORTED, f"looks at the numbers in a tensor, which only a GPU has: {said(trouble)}"
+            else:
+                traceback.print_exc(file=sys.__stderr__)
+                state, reason = FAILED, _refusal(trouble) or said(trouble)
+        facts: dict[str, Any]
+        launches = self._launches.seen + (self._launches.refused if state == FAILED else [])
+        if state == UNSUPPORTED or not (launches or seen.described):
+            facts = {"arch": self.architecture.name, "code": None, "count": 0, "extern": 0, "kernels": []}
+        else:
+            try:
+                facts = facts_of(self.architecture, self._reader, launches, seen.described, seen.launched)
+            except Exception as trouble:
+                return {"state": FAILED, "reason": said(trouble), "facts": None}
+        if state == FAILED and (over := _over(launches, reason)):
+            facts["over"] = over
+            reason = over
+        self._at = str(case)
+        return {"state": state, "reason": reason, "facts": facts}
+
+    def texts(self, case: Case, kernel: int, kind: str) -> str:
+        """What a kernel of a case compiled to: "sass", "ttgir", "ptx" or "generated".  Raises ValueError."""
+        from .described import text_of
+
+        if self._at != str(case):
+            self.compile(case)
+        try:
+            return text_of(self._launches.seen[kernel], kind)
+        except (IndexError, KeyError):
+            raise ValueError(f"{case} has no {kind} of kernel {kernel}") from None
+
+    def _call(self, case: Case, operators: Any) -> None:
+        """What a measured case does before its first call is done here as well, with tensors that hold nothing."""
+        import torch
+
+        from ..providers import Unsupported, forward_backward
+        from .pretend import inputs_of
+
+        if case.lane is Lane.BLOCK:
+            raise Unsupported("a block is measured, not compiled alone")
+        device = torch.device("cuda", 0)
+        with self._mode, torch.no_grad():
+            if case.direction is Direction.FWDBWD:
+                bind = forward_backward(case, self._provider.differentiable(case, device))
+            else:
+                bind = self._provider.ready(case, device)
+            call = bind(inputs_of(case))
+            self._launches.seen.clear()  # what was tried out while binding
+            with operators:
+                call()
+
+
+def _prepare_environment(architecture: str) -> None:
+    """What has to be set before torch's compiler or Quack is imported."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    os.environ["CUTE_DSL_ARCH"] = os.environ["QUACK_ARCH"] = f"{architecture}a"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def _refusal(trouble: BaseException) -> str | None:
+    """The line that says why, where ptxas refused: the message begins with other things."""
+    found = _PTXAS.findall(str(trouble))
+    return f"{type(trouble).__name__}: {found[0].strip()}"[:LONGEST_REASON] if found else None
+
+
+def _over(launches: Any, reason: str | None) -> str | None:
+    """The hard limit that a case goes over, in words."""
+    if over := next((launch.over for launch in launches if launch.over), None):
+        return str(over)
+    if found := _REFUSED.search(reason or ""):
+        return f"shared memory: asks for {int(found[1], 16)} bytes of {int(found[2], 16)}"
+    return None

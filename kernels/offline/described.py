@@ -1,0 +1,108 @@
+"""Facts of compiled kernels, in the words of a report: plain values that go through JSON."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..facts import described, normalised_ptx
+from .architectures import Architecture, occupancy
+from .launches import Launch
+from .machine import Reader, disassembled
+
+MOST_CHOICES = 24  # of an autotuner that are told one by one
+LONGEST_TEXT = 700_000  # characters: an answer is one line of at most 1 MiB
+SHORT = (bool, int, float, str, type(None))
+
+_LOCATION = re.compile(r"^#loc.*\n|\s*loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
+
+
+def facts_of(
+    architecture: Architecture, reader: Reader, launches: Sequence[Launch], around: Sequence[str], extern: int
+) -> dict[str, Any]:
+    """Of a case: its kernels in launch order.  `around` are the operators beside them, of which `extern` compute."""
+    flat = [one for launch in launches for one in (launch, *launch.choices)]
+    read = iter(reader.facts([one.kernel.asm["cubin"] for one in flat]))
+    kernels, hashed = [], list(around)
+    for launch in launches:
+        kernel = _kernel(architecture, launch, next(read))
+        if launch.choices:
+            choices = [_kernel(architecture, choice, next(read)) for choice in launch.choices]
+            kernel["candidates"] = len(choices)
+            # which of them runs is decided on a GPU: the kernel is the same when all of them are
+            kernel["sass"] = _hash(sorted(choice["sass"] for choice in choices))
+            kernel["choices"] = [
+                {name: choice[name] for name in ("settings", "warps", "stages", *_TOLD) if name in choice}
+                for choice in choices[:MOST_CHOICES]
+            ]
+        kernels.append(kernel)
+        numbers = [argument for argument in launch.arguments if isinstance(argument, SHORT)]
+        hashed.append(f"{kernel['sass']} {kernel['grid']} {kernel['shared_dynamic']} {described(numbers)}")
+    return {
+        "arch": architecture.name,
+        "code": _hash(hashed) if hashed else None,
+        "count": len(kernels),
+        "extern": extern,
+        "kernels": kernels,
+    }
+
+
+_TOLD = ("registers", "spills", "shared_dynamic", "occupancy", "over")
+
+
+def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) -> dict[str, Any]:
+    metadata = launch.kernel.metadata
+    dynamic = int(metadata.shared or 0)
+    warps = int(metadata.num_warps)
+    fits = occupancy(architecture, warps=warps, registers=code["registers"], shared=dynamic + code["shared_static"])
+    facts = {
+        "name": launch.name or metadata.name,
+        **code,
+        "shared_dynamic": dynamic,
+        "shared_limit": architecture.shared_limit,
+        "occupancy": fits.share,
+        "blocks": fits.blocks,
+        "limited_by": fits.limited_by,
+        "warps": warps,
+        "stages": metadata.num_stages,
+        "settings": constants(launch.kernel.src) if launch.settings is None else launch.settings,
+        "grid": None if launch.grid is None else list(launch.grid),
+        "candidates": 1,
+    }
+    if getattr(metadata, "num_ctas", 1) != 1:
+        facts["ctas"] = metadata.num_ctas
+    return facts | ({"over": launch.over} if launch.over else {})
+
+
+def constants(source: Any) -> dict[str, Any]:
+    """The compile-time constants that a kernel was called with, by name; not the arguments that happened to be 1."""
+    function = source.fn
+    found = {}
+    for where, value in source.constants.items():
+        number = where[0] if isinstance(where, tuple) else where
+        parameter = function.params[number] if isinstance(number, int) else None
+        if parameter is not None and parameter.is_constexpr:
+            value = getattr(value, "value", value)
+            found[parameter.name] = value if isinstance(value, SHORT) else str(value)[:80]
+    return found
+
+
+def text_of(launch: Launch, kind: str) -> str:
+    """What a kernel compiled to, without what moves when nothing changes.  Raises KeyError for a kind it has not."""
+    if kind == "generated":
+        text = launch.source or str(launch.kernel.src.fn.src)
+    else:
+        asm = launch.kernel.asm
+        readers = {
+            "sass": lambda: disassembled(asm["cubin"]),
+            "ptx": lambda: normalised_ptx(asm["ptx"]),
+            "ttgir": lambda: _LOCATION.sub("", asm["ttgir"]),
+        }
+        text = readers[kind]()
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[:LONGEST_TEXT]}\n... {len(text) - LONGEST_TEXT} more characters"
+    return text
+
+
+def _hash(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]

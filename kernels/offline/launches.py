@@ -1,0 +1,107 @@
+"""Triton kernels compiled where they would be launched, and not launched."""
+
+import functools
+import importlib
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from .architectures import Architecture, over_the_limit
+
+
+@dataclass
+class Launch:
+    """One kernel at its place in a call.  `kernel` is Triton's CompiledKernel."""
+
+    kernel: Any
+    grid: tuple[int, ...] | None = None
+    arguments: tuple[Any, ...] = ()
+    settings: dict[str, Any] | None = None  # None: the kernel's own constants
+    name: str | None = None
+    source: str | None = None  # what it was written as, where the kernel does not say
+    over: str | None = None
+    choices: list["Launch"] = field(default_factory=list)  # of an autotuner: what it would have timed on a GPU
+
+
+class Launches:
+    """Collects what Triton is asked to launch.  One for a process: Triton is changed for good."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        self._architecture = architecture
+        self.seen: list[Launch] = []
+        self.refused: list[Launch] = []
+        compiler: Any = importlib.import_module("triton.compiler.compiler")
+        autotuner: Any = importlib.import_module("triton.runtime.autotuner")
+        errors: Any = importlib.import_module("triton.compiler.errors")
+        self._out_of_resources = autotuner.OutOfResources
+        self._left_out = (autotuner.OutOfResources, autotuner.PTXASError, errors.CompileTimeAssertionFailure)
+        self._run_tuned = autotuner.Autotuner.run
+        self._trying: list[Launch] | None = None
+
+        def load(kernel: Any) -> None:
+            self._load(kernel)
+
+        def bench(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
+            return self._tried(tuner, config, args, meta)
+
+        def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._tuned(tuner, args, kwargs)
+
+        compiler.CompiledKernel._init_handles = load
+        autotuner.Autotuner._bench = bench
+        autotuner.Autotuner.run = run
+
+    def clear(self) -> None:
+        self.seen, self.refused, self._trying = [], [], None
+
+    def _load(self, kernel: Any) -> None:
+        """In place of loading a kernel: refuse as the driver would, or get ready to note its launches."""
+        if kernel.module is not None:
+            return
+        if over := over_the_limit(self._architecture, kernel.metadata):
+            self.refused.append(Launch(kernel, over=over))
+            what, _, numbers = over.partition(": asks for ")
+            wanted, _, _, limit = numbers.split()
+            raise self._out_of_resources(int(wanted), int(limit), what)
+        kernel.n_regs, kernel.n_spills, kernel.n_max_threads = 0, 0, 1024
+        kernel.module = kernel.function = 0
+        kernel._run = functools.partial(self._launched, kernel)
+
+    def _launched(self, kernel: Any, x: int, y: int, z: int, *more: Any) -> None:
+        """Called as the launcher is: the grid, stream, function, two of metadata, two hooks (3.6, 3.7), arguments."""
+        seen = self.seen if self._trying is None else self._trying
+        seen.append(Launch(kernel, (int(x), int(y), int(z)), more[6:]))
+
+    def _tuned(self, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Let the autotuner choose among what compiles: the first, since nothing can be timed."""
+        tuner.cache.clear()  # of an earlier case with the same key: its candidates are wanted again
+        tuner.cache_results = False  # nor may a choice from here be kept for a GPU
+        outer, self._trying = self._trying, []
+        choices: list[Launch] = []
+        tuner._kernelwatch_choices = choices
+        try:
+            returned = self._run_tuned(tuner, *args, **kwargs)
+            launched = self._trying
+        finally:
+            self._trying = outer
+        for launch in launched:
+            launch.choices = choices if len(tuner.configs) > 1 else []
+        (self.seen if outer is None else outer).extend(launched)
+        return returned
+
+    def _tried(self, tuner: Any, config: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> list[float]:
+        """In place of timing a configuration: compile it.  The first that compiles wins."""
+        choices: list[Launch] = tuner._kernelwatch_choices
+        wins = float(any(choice.over is None for choice in choices))
+        outer, self._trying = self._trying, []
+        refused = len(self.refused)
+        try:
+            with suppress(*self._left_out):
+                if config.pre_hook:
+                    config.pre_hook({**tuner.nargs, **meta, **config.all_kwargs()})
+                tuner.fn.run(*args, **{**meta, **config.all_kwargs()})
+            tried = self._trying
+        finally:
+            self._trying = outer
+        choices += [*tried, *self.refused[refused:]]
+        return [wins if tried else float("inf")] * 3
