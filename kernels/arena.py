@@ -22,6 +22,7 @@ __all__ = ["Ahead", "Cell", "Contender", "Launch", "Line", "Pace", "order", "run
 
 # Of the answer to prepare; `sm_mhz` is added: the clock of the device in the case's rounds.
 _EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
+SETS_BYTES = 5 << 30  # of input sets, about, where the device has room for that
 MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsupported"
 
 
@@ -208,9 +209,9 @@ class _Session:
         count = len(self.players.all)
         if self.device == "cpu":
             return max(1, count)
-        devices = [stack["device"] for stack in self.players.stacks.values()]
-        memory, l2 = (min((d[name] for d in devices if name in d), default=0) for name in ("memory_bytes", "l2_bytes"))
-        return max(1, min(count, int(0.7 * memory / memory_needed(case, l2)))) if memory else 1
+        devices = (stack["device"] for stack in self.players.stacks.values())
+        memory = min((device["memory_bytes"] for device in devices if "memory_bytes" in device), default=0)
+        return max(1, min(count, int(0.8 * memory / memory_needed(case))))
 
     def _cell(self, player: Player, answer: Mapping[str, Any] | None) -> Cell:
         if answer is None:
@@ -301,11 +302,11 @@ class _Session:
         return now
 
 
-def memory_needed(case: Case, l2_bytes: int) -> int:
+def memory_needed(case: Case) -> int:
     """About how many bytes a contender holds for this case on a GPU: input sets, as many outputs, float64 copies."""
     row_bytes = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype]
     one_set = row_bytes * sum(name in BY_ROW for name in case.inputs)
-    return 2 * max(3 * l2_bytes + one_set, 2 * one_set) + (3 << 30)
+    return 2 * max(SETS_BYTES, 2 * one_set) + (3 << 30)
 
 
 def _is_time(value: object) -> bool:

@@ -17,10 +17,17 @@ _event: Any = partial(torch.cuda.Event, enable_timing=True)
 
 SHORTEST_SAMPLE_S = 2e-3  # a timed sample on a CPU, so that the clock and a stray interrupt stay small in it
 GRAPH_S = 2e-3  # what one replay of a CUDA graph should take, for the same reason
-GRAPH_CALLS = 120
-NOMINAL_BYTES_S, NOMINAL_LAUNCH_S = 4e12, 3e-6  # of a good kernel on a GPU of today
+NOMINAL_BYTES_S, NOMINAL_LAUNCH_S = 4e12, 2e-6  # of a good kernel on a GPU of today
 LONGEST_REPLAY_S = 20e-3  # of a slow kernel
-MOST_SETS = 256
+# Input sets, one for each call of the graph.  Where memory lies decides what varies from process to process: with 54
+# sets instead of 3 the ratio at 32768x1024 spread by 0.07 % instead of 0.16, with 28 instead of 2 at 8192x8192 by 0.04
+# instead of 0.12.  And three times the L2 are not enough to be cold: a kernel that asks for its inputs to be evicted
+# first keeps its outputs there, and took 5.6 us at 4096x1024 with 3 times the L2 and 6.3 from 12 times on, beside
+# another that took 6.67 with both (H200, November).
+MOST_SETS = 768
+MOST_SET_BYTES = 5 << 30
+OF_MEMORY = 1 / 16  # of the device's, for inputs; as much again for outputs, and several contenders hold theirs at once
+COLD = 12  # times the L2
 KEPT = 2  # the last outputs stay alive, to be checked after the timing
 
 
@@ -155,17 +162,27 @@ class CudaClock:
 
 
 def calls_in_graph(least_bytes: int, sets: int) -> int:
-    """A multiple of the sets: about GRAPH_S long for a good kernel, at most GRAPH_CALLS unless there are more sets.
+    """A multiple of the sets: about GRAPH_S long for a good kernel, or once through all sets where that is longer.
 
     The case decides and nobody's own time: each replay has a fixed cost of 1.3 to 2.9 us, and equal code that was given
     23 calls here and 46 there differed by up to 1.8 % (H200, November).
     """
-    wanted = min(GRAPH_CALLS, int(GRAPH_S / (NOMINAL_LAUNCH_S + least_bytes / NOMINAL_BYTES_S)))
+    wanted = min(MOST_SETS, int(GRAPH_S / (NOMINAL_LAUNCH_S + least_bytes / NOMINAL_BYTES_S)))
     return max(1, wanted // sets) * sets
 
 
-def sets_needed(set_bytes: int, l2_bytes: int | None) -> int:
-    """How many input sets to rotate: three times the L2 of a GPU; two on a CPU, where caches are part of the work."""
+def sets_needed(set_bytes: int, l2_bytes: int | None, memory_bytes: int | None = None) -> int:
+    """How many input sets to rotate: as many as there are calls in GRAPH_S, reading as much as they write.
+
+    Two on a CPU, where caches are part of the work.
+    """
     if l2_bytes is None:
         return 2
-    return max(2, min(MOST_SETS, math.ceil(3 * l2_bytes / set_bytes)))
+    calls = int(GRAPH_S / (NOMINAL_LAUNCH_S + 2 * set_bytes / NOMINAL_BYTES_S))
+    allowed = min(MOST_SET_BYTES, int(OF_MEMORY * (memory_bytes or 16 * MOST_SET_BYTES))) // set_bytes
+    return max(2, min(MOST_SETS, calls, allowed))
+
+
+def stays_in_l2(set_bytes: int, sets: int, l2_bytes: int) -> bool:
+    """Is what a call reads likely to be in the L2 still from the time before?"""
+    return sets * set_bytes < COLD * l2_bytes
