@@ -1,0 +1,152 @@
+"""The block lane: a step of a transformer block, forward and backward, with a provider's norm in both places."""
+
+import gc
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+# Taken before any code of a target is loaded, which might replace it.
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from .. import facts
+from ..bench import OTHER_NUMBERS, Bench, Wrong
+from ..inputs import DTYPES
+from ..providers import Provider, Unsupported
+from ..words import Case
+from .memory import watched
+from .steps import BlockInputs, BlockOracle, Step, step
+from .transformer import LONGEST_SEQUENCE, Forward, Shape, WithNorm, transformer
+
+SAMPLE_S, MOST_STEPS = 20e-3, 16  # a sample is several steps where they are short
+_event: Any = partial(torch.cuda.Event, enable_timing=True)
+
+
+class AtBlock:
+    """A provider's norm in a block: made ready, found right, and asked for turns, as AtCase is for the norm alone."""
+
+    def __init__(self, bench: Bench, case: Case, seed: int, thorough: bool = True) -> None:
+        self.bench, self.case, self.seed = bench, case, seed
+        shape = Shape.of(case)
+        if shape is None:
+            raise Unsupported(f"{case.rows} tokens are not a whole number of sequences of {LONGEST_SEQUENCE}")
+        provider, on_gpu = bench.provider, bench.stream is not None
+        forward = forward_of(provider, case, bench.device, transformer(case, shape))
+        self.inputs = BlockInputs.make(case, shape, bench.device, seed)
+        self._step = step(forward, self.inputs.tensors, self.inputs.gradients)
+        self._before = self.inputs.print()
+        self.facts: dict[str, Any] = {"tokens": shape.tokens, "flops": shape.flops}
+        if thorough:
+            self.facts |= facts.gather(self._step, compiled=provider.compiled, pinned=provider.pinned, cuda=on_gpu)
+            _, self.facts["peak_bytes"] = watched(self._step, on_gpu)
+        self.oracle = BlockOracle(self.inputs)
+        self.errors = self._right(self._step)
+        bench.free()  # of what the oracle worked on, which is more than the block itself
+        self.clock = BlockClock(self._step, bench.stream)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "facts": self.facts,
+            "errors": self.errors,
+            "sets": 1,
+            "calls": self.clock.calls,
+            "l2_resident": None,
+        }
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        with self.bench.working():
+            return self.clock.turn(warm, timed)
+
+    def check(self) -> None:
+        """Raises Wrong, or what the provider raises."""
+        if torch.get_num_threads() != self.bench.threads:
+            raise Wrong(f"changed the number of threads from {self.bench.threads} to {torch.get_num_threads()}")
+        with self.bench.working():
+            self._untouched()
+            self.inputs.change(self.seed, OTHER_NUMBERS)
+            self._before = self.inputs.print()
+            try:
+                self._right(self._step)
+            except Wrong as wrong:
+                raise Wrong(f"after the timing, with other numbers in its inputs: {wrong}") from None
+
+    def _right(self, call: Step) -> dict[str, float]:
+        self._poison()
+        finding = self.oracle.judge(call())
+        if finding.reason:
+            raise Wrong(finding.reason)
+        self._untouched()
+        return finding.errors
+
+    def _untouched(self) -> None:
+        now = self.inputs.print()
+        if names := [name for name, before in self._before.items() if not torch.equal(before, now[name])]:
+            raise Wrong(f"changed the block's {' and '.join(names)}")
+
+    def _poison(self) -> None:
+        """Leave NaN in the memory that outputs are likely to get, as AtCase does."""
+        size, dtype = (self.case.rows, self.case.cols), DTYPES[self.case.dtype]
+        nowhere = [torch.full(size, math.nan, dtype=dtype, device=self.bench.device) for _ in range(4)]
+        nowhere.clear()
+
+
+def forward_of(provider: Provider, case: Case, device: torch.device, with_norm: WithNorm) -> Forward:
+    """The block's forward pass with the provider's norm.
+
+    A provider with a method `block(case, device, with_norm)` returns it itself, as one that compiles the whole block.
+    """
+    build: Callable[..., Forward] | None = getattr(provider, "block", None)
+    return build(case, device, with_norm) if build else with_norm(provider.differentiable(case, device))
+
+
+class BlockClock:
+    """Several steps one after the other, timed by events on a GPU; us a step.
+
+    Nothing is captured: a block is called eagerly, as a program does, and where its launches take longer than its
+    kernels the step is as long as its launches.  Behind untimed steps the timed ones queue, so that no gap is in them
+    but the block's own.
+    """
+
+    def __init__(self, call: Step, stream: Any) -> None:
+        self._call, self._stream = call, stream
+        self.calls = 1
+        call()
+        once_us = min(self.turn(1, 2))
+        self.calls = max(1, min(MOST_STEPS, math.ceil(SAMPLE_S * 1e6 / once_us)))
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        gc.collect(0)
+        gc.disable()
+        try:
+            for _ in range(warm):
+                self._steps()
+            return self._by_events(timed) if self._stream is not None else self._on_cpu(timed)
+        finally:
+            gc.enable()
+
+    def again(self) -> list[tuple[int, Any]]:
+        return [(0, self._call())]
+
+    def _by_events(self, timed: int) -> list[float]:
+        marks = [_event() for _ in range(timed + 1)]
+        marks[0].record(self._stream)
+        for mark in marks[1:]:
+            self._steps()
+            mark.record(self._stream)
+        self._stream.synchronize()
+        return [began.elapsed_time(ended) * 1e3 / self.calls for began, ended in pairwise(marks)]
+
+    def _on_cpu(self, timed: int) -> list[float]:
+        taken = []
+        for _ in range(timed):
+            began = perf_counter_ns()
+            self._steps()
+            taken.append((perf_counter_ns() - began) / 1e3 / self.calls)
+        return taken
+
+    def _steps(self) -> None:
+        for _ in range(self.calls):
+            self._call()

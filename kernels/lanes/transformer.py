@@ -1,0 +1,139 @@
+"""A transformer block around a norm (norm, causal self-attention, norm, SwiGLU): its size and what it computes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from ..inputs import DTYPES, EPS
+from ..words import OPS, Case
+
+HEAD = 128  # columns of one attention head
+LONGEST_SEQUENCE = 2048  # tokens
+INNER_MULTIPLE = 256
+
+Norm = Callable[..., Any]  # x, the residual where the op has one, its weights, eps
+Forward = Callable[..., tuple[Tensor, ...]]
+WithNorm = Callable[[Norm], Forward]
+
+
+@dataclass(frozen=True)
+class Shape:
+    tokens: int
+    sequence: int
+    columns: int
+
+    @classmethod
+    def of(cls, case: Case) -> Self | None:
+        """The block of a case: rows are tokens.  None where they are not whole sequences."""
+        sequence = min(case.rows, LONGEST_SEQUENCE)
+        return None if case.rows % sequence else cls(case.rows, sequence, case.cols)
+
+    @property
+    def heads(self) -> int:
+        return self.columns // HEAD
+
+    @property
+    def inner(self) -> int:
+        """Columns inside the SwiGLU, as Llama sizes it: 8/3 of the hidden size, rounded up."""
+        return -(-8 * self.columns // (3 * INNER_MULTIPLE)) * INNER_MULTIPLE
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """The weights beside those of the norms: columns out and in."""
+        columns, inner = self.columns, self.inner
+        return {
+            "qkv": (3 * columns, columns),
+            "out": (columns, columns),
+            "gate_up": (2 * inner, columns),
+            "down": (columns, inner),
+        }
+
+    @property
+    def flops(self) -> int:
+        """Model FLOPs of one step, forward and backward.
+
+        6 for each weight of a matrix and token, and 12 for each token, column and token it attends to (PaLM, arXiv
+        2204.02311, appendix B); under a causal mask that is half a sequence.  Norms and what a kernel computes a second
+        time do not count.
+        """
+        weights = sum(rows * columns for rows, columns in self.matrices.values())
+        return self.tokens * (6 * weights + 12 * self.columns * self.sequence // 2)
+
+
+def parameters(case: Case, shape: Shape, generator: torch.Generator) -> dict[str, Tensor]:
+    """The matrices in the case's dtype: normal, as wide as keeps the size of what passes through."""
+    return {
+        name: torch.randn(size, generator=generator, device=generator.device, dtype=DTYPES[case.dtype])
+        .mul_(size[1] ** -0.5)
+        .requires_grad_(False)
+        for name, size in shape.matrices.items()
+    }
+
+
+def names(case: Case, shape: Shape) -> tuple[str, ...]:
+    """What the forward pass takes, in order."""
+    op = OPS[case.op]
+    norms = (f"{weight}_{which}" for which in (1, 2) for weight in op.weights)
+    return ("x", *("residual",) * op.residual, *norms, *shape.matrices)
+
+
+def transformer(case: Case, shape: Shape) -> WithNorm:
+    """The block as a function of its norm: given that, its forward pass, from the tensors of `names` to the outputs.
+
+    With a residual the norms add: the block takes and hands on a residual, and the sum of both is its output.
+    """
+    op = OPS[case.op]
+    count = len(op.weights)
+
+    def with_norm(norm: Norm) -> Forward:
+        def plain(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+            first, second, matrices = weights[:count], weights[count : 2 * count], weights[2 * count :]
+            x = x + _attention(norm(x, *first, EPS), shape, *matrices[:2])
+            return (x + _swiglu(norm(x, *second, EPS), *matrices[2:]),)
+
+        def adding(x: Tensor, residual: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+            first, second, matrices = weights[:count], weights[count : 2 * count], weights[2 * count :]
+            y, residual = norm(x, residual, *first, EPS)
+            y, residual = norm(_attention(y, shape, *matrices[:2]), residual, *second, EPS)
+            return _swiglu(y, *matrices[2:]), residual
+
+        return adding if op.residual else plain
+
+    return with_norm
+
+
+def definition(case: Case) -> Norm:
+    """The norm by its definition, in fp32 or, for fp64, in that."""
+    op = OPS[case.op]
+
+    def norm(x: Tensor, *rest: Any) -> Any:
+        given, eps = list(rest[:-1]), rest[-1]
+        if op.residual:
+            x = x + given.pop(0)
+        exact = x if x.dtype == torch.float64 else x.float()
+        if op.norm == "layernorm":
+            exact = exact - exact.mean(-1, keepdim=True)
+        y = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + eps)
+        if op.weight:
+            y = y * given.pop(0)
+        if op.bias:
+            y = y + given.pop(0)
+        return (y.to(x.dtype), x) if op.residual else y.to(x.dtype)
+
+    return norm
+
+
+def _attention(y: Tensor, shape: Shape, qkv: Tensor, out: Tensor) -> Tensor:
+    heads = F.linear(y, qkv).view(-1, shape.sequence, 3, shape.heads, HEAD)
+    q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return F.linear(mixed.transpose(1, 2).reshape(shape.tokens, shape.columns), out)
+
+
+def _swiglu(y: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    gate, up = F.linear(y, gate_up).chunk(2, -1)
+    return F.linear(F.silu(gate) * up, down)
