@@ -1,30 +1,49 @@
 """One provider on one device: at each case its inputs, its bound calls, its clock and its oracle."""
 
 import gc
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+
+# Taken before any code of a target is loaded, which might replace it.
+from time import perf_counter, process_time
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
-from . import facts
+from . import facts, fresh
+from .checks import Outputs, Untouched, Wrong, judged, own_memory, poison, row_bytes, same, snapshot, still_judges
 from .clocks import Call, sets_needed
-from .inputs import BY_ROW, DTYPES, changed, fingerprint, fresh_values, make, refill
+from .inputs import Inputs, fresh_values, make, refill
 from .lanes import clock_of
 from .oracle import Oracle, named
 from .providers import Provider, forward_backward, open_provider
-from .providers.eager import Eager
+from .providers.base import Bind
+from .repeats import repeat
 from .words import DTYPE_BYTES, Case, Direction, Lane
+
+__all__ = ["OTHER_NUMBERS", "AtCase", "Bench", "Prepared", "Wrong"]
 
 CHECKED = 2  # input sets whose outputs are looked at: with one, a buffer that is used again would go unnoticed
 OTHER_NUMBERS = 1 << 20  # sets from here on are those for the check after the timing
 
+AFTERWARDS = "after the timing, with other numbers in its inputs: "
 
-class Wrong(Exception):
-    """An output that is not what it should be.  The message is the reason shown to people."""
+# What was used is given back to the driver from so many bytes on: the other contenders need it, and below that giving
+# back and asking again costs more than it is worth (a cudaFree waits for the device, as a cudaMalloc may).
+KEPT_BYTES = 2 << 30
+LEFT_BYTES = 1 << 28  # still held when a case is over: only then is it worth 30 ms to look for cycles
+
+# CPU time over the time that passed, for each thread: more than that is somebody else's core.
+MORE_CORES, MORE_CORES_S = 1.3, 10e-3
+
+
+class Prepared(Protocol):
+    """A provider made ready for one case."""
+
+    def describe(self) -> dict[str, Any]: ...
+    def turn(self, warm: int, timed: int) -> list[float]: ...
+    def check(self) -> None: ...
 
 
 class Bench:
@@ -60,11 +79,24 @@ class Bench:
             return None
         return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
 
-    def prepare(self, case: Case, seed: int) -> "AtCase":
-        """Compile, check and get the clock ready.  Raises what the provider raises, and Wrong."""
+    def prepare(self, case: Case, seed: int, *, thorough: bool = True) -> Prepared:
+        """Compile, check and get the clock ready.  Raises what the provider raises, and Wrong.
+
+        When not `thorough`, what cannot change from launch to launch is not looked at again.
+        """
         self.free()
         with self.working():
-            return AtCase(self, case, seed)
+            if case.lane is Lane.BLOCK:
+                from .lanes.block import AtBlock
+
+                return AtBlock(self, case, seed)
+            return AtCase(self, case, seed, thorough=thorough)
+
+    def provider_at(self, case: Case) -> Bind:
+        """How the provider binds input sets at a case.  Raises what the provider raises."""
+        if case.direction is Direction.FWDBWD:
+            return forward_backward(case, self.provider.differentiable(case, self.device))
+        return self.provider.ready(case, self.device)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -88,108 +120,178 @@ class Bench:
         return False
 
     def free(self) -> None:
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        """Give back what an earlier case used, where it is much."""
+        if self.device.type == "cpu":
+            gc.collect(1)
+            return
+        cuda: Any = torch.cuda
+        if cuda.memory_allocated() > LEFT_BYTES:
+            gc.collect()
+        if cuda.memory_reserved() > KEPT_BYTES:
+            cuda.empty_cache()
 
 
 class AtCase:
     """A provider made ready for one case, found right once.
 
-    Inputs come in sets with different numbers.  Two sets are checked before the clock starts.  After the timing the
-    numbers of the last sets are changed where they lie, unseen, and the outputs have to follow: whoever gave back a
-    result that was kept, or left the kernel out of the graph, is wrong then.
+    Inputs come in sets with different numbers.  Some are checked before the clock starts.  After the timing the numbers
+    are changed where they lie, unseen, and the outputs have to follow: whoever gave back a result that was kept, or
+    left the kernel out of the graph, is wrong then.  A `thorough` preparation also gathers facts, calls again and again
+    beside other work, compares the clock's calls with plain ones, and after the timing times numbers never seen.
     """
 
-    def __init__(self, bench: Bench, case: Case, seed: int) -> None:
-        self.bench, self.case, self.seed = bench, case, seed
-        provider = bench.provider
-        if case.direction is Direction.FWDBWD:
-            bind = forward_backward(case, provider.differentiable(case, bench.device))
-        else:
-            bind = provider.ready(case, bench.device)
-        by_row = [name for name in case.inputs if name in BY_ROW]
-        row_bytes = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype] * len(by_row)
-        count = sets_needed(row_bytes, bench.l2_bytes) if case.lane is Lane.KERNEL else CHECKED
-        # on a GPU the inputs must not fit, nor do the outputs then: the clock keeps as many, of about the same size
-        self.l2_resident = None if bench.l2_bytes is None else count * row_bytes <= bench.l2_bytes
-        self.sets = [make(case, bench.device, seed, number) for number in range(count)]
-        watched = {*range(CHECKED), *range(count)[-CHECKED:]}
-        self._prints = {number: fingerprint(self.sets[number]) for number in watched}
-        calls: list[Call] = [bind(inputs) for inputs in self.sets]
-        self.facts = facts.gather(
-            calls[0],
-            compiled=bench.provider.compiled,
-            pinned=bench.provider.pinned,
-            cuda=bench.device.type == "cuda",
-        )
-        self.oracle = Oracle(self.sets[0])
-        self.errors = self._right_before(calls)
-        self.facts["repeatable"] = self._repeatable(calls[0])
-        self._inputs_untouched()
-        self.clock = clock_of(case, bench, bind, self.sets, calls)
+    def __init__(self, bench: Bench, case: Case, seed: int, *, thorough: bool = True) -> None:
+        self.bench, self.case, self.seed, self.thorough = bench, case, seed, thorough
+        self.facts: dict[str, Any] = {}
+        self.spent: dict[str, float] = {}
+        with self._spending("bind"):
+            bind = bench.provider_at(case)
+        with self._spending("inputs"):
+            self._make_inputs()
+        with self._spending("bind"):
+            self.calls: list[Call] = [bind(inputs) for inputs in self.sets]
+        if thorough:
+            with self._spending("facts"):  # compiles as well
+                self._gather_facts()
+        with self._spending("oracle"):
+            self.oracle = Oracle(self.sets[0])
+            self.errors = self._right_before()
+        if thorough and case.lane is Lane.KERNEL:
+            with self._spending("repeat"):
+                self._repeat()
+        with self._spending("clock"):
+            self.clock = clock_of(case, bench, bind, self.sets, self.calls)
+        self.facts |= getattr(self.clock, "facts", {})
+        if thorough:
+            if case.lane is Lane.KERNEL and bench.stream is not None:
+                with self._spending("repeat"):
+                    self._same_in_the_graph()
+            self.untouched.check()
+        self.overworked = ""
 
     def describe(self) -> dict[str, Any]:
         return {
-            "facts": {**self.facts, **getattr(self.clock, "facts", {})},
+            "facts": self.facts,
             "errors": self.errors,
             "sets": len(self.sets),
             "calls": self.clock.calls,
             "l2_resident": self.l2_resident,
+            "spent": {step: round(seconds, 5) for step, seconds in self.spent.items()},
         }
 
     def turn(self, warm: int, timed: int) -> list[float]:
-        with self.bench.working():
+        with self.bench.working(), self._watching_cores():
             return self.clock.turn(warm, timed)
 
     def check(self) -> None:
         """Raises Wrong, or what the provider raises."""
         if torch.get_num_threads() != self.bench.threads:
             raise Wrong(f"changed the number of threads from {self.bench.threads} to {torch.get_num_threads()}")
+        if self.overworked:
+            raise Wrong(self.overworked)
         with self.bench.working():
-            self._inputs_untouched()
-            for number in () if self._remembers() else self._prints:
-                refill(self.sets[number], fresh_values(self.case, self.sets[number], self.seed, OTHER_NUMBERS + number))
-            self._poison()
-            for number, output in self.clock.again():
-                outputs = named(self.case, output)
-                if reason := self.oracle.judge(self.sets[number], outputs).reason:
-                    raise Wrong(f"after the timing, with other numbers in its inputs: {reason}")
+            self.untouched.check()
+            if self.thorough and self.case.lane is Lane.KERNEL:
+                self._as_fast_on_new_numbers()
+            for number in self.untouched.numbers:
+                values = fresh_values(self.case, self.sets[number], self.seed, OTHER_NUMBERS + number)
+                refill(self.sets[number], values)
+            self.untouched.notices(self.untouched.numbers[-1])
+            self._right_after()
 
-    def _remembers(self) -> bool:
-        """Autograd's backward pass works on what its forward pass kept, and does not see that the inputs changed."""
-        return isinstance(self.bench.provider, Eager) and self.bench.provider.remembers
+    # -- before the timing --------------------------------------------------------------------------------------------
 
-    def _right_before(self, calls: Sequence[Call]) -> dict[str, float]:
-        self._poison()
-        returned = [call() for call in calls[:CHECKED]]
+    def _make_inputs(self) -> None:
+        case, bench = self.case, self.bench
+        one_set = row_bytes(case, DTYPE_BYTES)
+        count = sets_needed(one_set, bench.l2_bytes) if case.lane is Lane.KERNEL else CHECKED
+        # on a GPU the inputs must not fit, nor do the outputs then: the clock keeps as many, of about the same size
+        self.l2_resident = None if bench.l2_bytes is None else count * one_set <= bench.l2_bytes
+        self.sets = [make(case, bench.device, self.seed, number) for number in range(count)]
+        first = CHECKED if self.thorough else 1
+        self.untouched = Untouched(self.sets, sorted({*range(first), *range(count)[-CHECKED:]}))
+
+    def _gather_facts(self) -> None:
+        provider, on_gpu = self.bench.provider, self.bench.stream is not None
+        self.facts = facts.gather(self.calls[0], compiled=provider.compiled, pinned=provider.pinned, cuda=on_gpu)
+
+    def _right_before(self) -> dict[str, float]:
+        """The errors, by output.  Two calls even where one is judged: each result has memory of its own."""
+        poison(self.case, self.bench.device, CHECKED)
+        returned = []
+        seen: list[Outputs] = []
+        for number, call in enumerate(self.calls[:CHECKED]):
+            returned.append((self.sets[number], call()))
+            if number == 0 or self.thorough:
+                seen.append(self._at_once(returned[-1][1]))
+        own_memory(self.case, returned)
         errors: dict[str, float] = {}
-        for inputs, output in zip(self.sets, returned, strict=False):
-            finding = self.oracle.judge(inputs, named(self.case, output))
-            if finding.reason:
-                raise Wrong(finding.reason)
-            errors = {name: max(error, errors.get(name, 0.0)) for name, error in finding.errors.items()}
+        for number, outputs in enumerate(seen):
+            found = judged(self.oracle, self.sets[number], outputs).errors
+            errors = {name: max(error, errors.get(name, 0.0)) for name, error in found.items()}
         return errors
 
-    def _repeatable(self, call: Call) -> bool:
-        """Bit by bit the same, twice in a row.  Not being so is allowed, and worth knowing."""
-        first = {name: tensor.clone() for name, tensor in named(self.case, call()).items()}
-        second = named(self.case, call())
-        return all(torch.equal(first[name], second[name]) for name in first)
+    def _at_once(self, returned: Any) -> Outputs:
+        """On a CPU a copy: what is finished later must not count.  On a GPU the stream keeps the order."""
+        return snapshot(self.case, returned) if self.bench.stream is None else named(self.case, returned)
 
-    def _inputs_untouched(self) -> None:
-        for number, before in self._prints.items():
-            if names := changed(self.sets[number], before):
-                raise Wrong(f"changed its input {' and '.join(names)}")
+    def _repeat(self) -> None:
+        found = repeat(self.case, self.calls[0], self.bench.stream)
+        self.facts |= {"repeatable": found.same, "repeats": found.calls}
 
-    def _poison(self) -> None:
-        """Leave NaN in the memory that outputs are likely to get: what a kernel forgets to write must look wrong."""
-        nowhere: list[Tensor] = []
-        for name in self.case.outputs:
-            shape = (self.case.rows, self.case.cols) if name in ("y", "dx") else (self.case.cols,)
-            dtype = DTYPES[self.case.dtype if name in ("y", "dx") else self.case.weight_dtype]
-            nowhere += [torch.full(shape, math.nan, dtype=dtype, device=self.bench.device) for _ in range(CHECKED)]
-        nowhere.clear()
+    def _same_in_the_graph(self) -> None:
+        """What the clock times is what a call does: to the bit, or where that is not repeatable, as right."""
+        for number, output in self.clock.again():
+            timed = snapshot(self.case, output)
+            if self.facts["repeatable"] and same(timed, named(self.case, self.calls[number]())):
+                continue
+            why = self.oracle.judge(self.sets[number], timed).reason
+            if self.facts["repeatable"] or why:
+                raise Wrong(f"its CUDA graph computes something else than its calls: {why or 'other bits'}")
+
+    # -- after the timing ---------------------------------------------------------------------------------------------
+
+    def _as_fast_on_new_numbers(self) -> None:
+        found = fresh.take(self.case, self.sets, self.calls, self.bench.stream, self.seed)
+        found.check()
+        judged(self.oracle, self.sets[-1], found.last, AFTERWARDS)
+
+    def _right_after(self) -> None:
+        poison(self.case, self.bench.device, CHECKED)
+        returned = []
+        last: tuple[Inputs, Outputs] | None = None
+        for number, output in self.clock.again():
+            inputs, outputs = self.sets[number], self._at_once(output)
+            judged(self.oracle, inputs, outputs, AFTERWARDS)
+            returned.append((inputs, output))
+            last = inputs, outputs
+        own_memory(self.case, returned)
+        if last is not None:
+            still_judges(self.oracle, *last, row=self.seed)
+
+    # -- meanwhile ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _watching_cores(self) -> Iterator[None]:
+        """On a CPU everybody has as many cores as threads; work in the background would be others' time."""
+        if self.bench.stream is not None:
+            yield
+            return
+        began, cpu = perf_counter(), process_time()
+        yield
+        allowed, used = self.bench.threads * (perf_counter() - began), process_time() - cpu
+        if used > MORE_CORES * allowed + MORE_CORES_S:
+            self.overworked = f"used {used / allowed:.1f} times the {self.bench.threads} threads it was given"
+
+    @contextmanager
+    def _spending(self, step: str) -> Iterator[None]:
+        began = perf_counter()
+        try:
+            yield
+            if self.bench.stream is not None:
+                self.bench.stream.synchronize()
+        finally:
+            self.spent[step] = self.spent.get(step, 0.0) + perf_counter() - began
 
 
 def _processor() -> str:

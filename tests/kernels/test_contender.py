@@ -9,7 +9,7 @@ import pytest
 from kernels import messages
 from kernels.arena import Pace, run_launch
 from kernels.channel import Channel
-from kernels.clocks import NotCaptured, calls_in_graph
+from kernels.clocks import NotCaptured
 from kernels.serving import Server
 from kernels.words import Case, Role
 
@@ -68,7 +68,7 @@ def test_an_honest_one_is_measured(own, moods):
         ("nothing", "invalid", "y is nothing instead of a tensor"),
         ("writes", "invalid", "x"),
         ("keeps", "invalid", "after the timing, with other numbers in its inputs: y is wrong by"),
-        ("reuses", "invalid", "y is wrong by"),
+        ("reuses", "invalid", "y lies in the memory of the y that an earlier call returned"),
         ("sometimes", "invalid", "changed its input x"),
         ("forgets_eps", "invalid", "y is wrong by"),
         ("threads", "invalid", "changed the number of threads from 1 to 2"),
@@ -137,20 +137,6 @@ def test_compiled_code_is_told_by_its_hash_also_from_a_warm_cache(open_contender
     assert graphs[0] == graphs[1] != set()  # the second one found what the first one compiled
     assert facts[0]["code"] == facts[1]["code"]
     assert facts[0] | {"kind": "generated", "kernels": 1} == facts[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "sets", "calls"),
-    [
-        ("rmsnorm.fwd.32768x4096.bf16-fp32", 2, 14),  # two milliseconds at 4 TB/s
-        ("rmsnorm.fwd.32768x1024.bf16-fp32", 3, 54),
-        ("rmsnorm.fwd.4096x1024.bf16-fp32", 23, 115),
-        ("rmsnorm.fwd.100x1024.fp32", 256, 256),
-        ("rmsnorm.fwd.16777216x65536.fp32", 2, 2),
-    ],
-)
-def test_calls_in_a_graph_depend_on_the_case_alone(text, sets, calls):
-    assert calls_in_graph(Case.parse(text).least_bytes, sets) == calls
 
 
 class UncapturableBench:

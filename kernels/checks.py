@@ -1,0 +1,153 @@
+"""What must hold of outputs besides their numbers: memory of their own, inputs left alone, and checks that still check.
+
+The target's code shares this process, so it could replace what the checks are made of.  What they need of torch is
+taken here, before the target is imported, and after the timing the checks themselves are put to the test.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .inputs import BY_ROW, DTYPES, Inputs, changed, fingerprint
+from .oracle import Finding, Oracle, named
+from .words import Case
+
+Outputs = dict[str, Tensor]
+
+ROWS_OUT = ("y", "residual_out", "dx")  # [rows, columns], in the dtype of the case
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+FAR_OFF = 3e4  # larger than any honest output and any term of one (|dy * w * rstd| reaches 4e3), and still fp16
+
+_equal, _clone, _ne, _any = torch.equal, Tensor.clone, Tensor.ne, Tensor.any
+
+
+class Wrong(Exception):
+    """An output that is not what it should be.  The message is the reason shown to people."""
+
+
+def snapshot(case: Case, returned: Any) -> Outputs:
+    """The outputs as they are now: what is finished later, or written over by the next call, is not in it.
+
+    Raises WrongShape.
+    """
+    return {name: _clone(tensor) for name, tensor in named(case, returned).items()}
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """The same memory as integers: every NaN equals itself, and minus zero is not zero."""
+    return tensor.view(BITS[tensor.element_size()])
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Bit by bit."""
+    return all(_equal(bits(one[name]), bits(other[name])) for name in one)
+
+
+def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
+    """Is any bit different?  A boolean on the device, so that nobody has to wait for it."""
+    flags = [_any(_ne(bits(one[name]), bits(other[name]))) for name in one]
+    return torch.stack(flags).any()
+
+
+def poison(case: Case, device: torch.device, count: int) -> None:
+    """Leave NaN in the memory that `count` outputs are likely to get: what a kernel forgets to write looks wrong."""
+    nowhere: list[Tensor] = []
+    for name in case.outputs:
+        by_row = name in ROWS_OUT
+        shape = (case.rows, case.cols) if by_row else (case.cols,)
+        dtype = DTYPES[case.dtype if by_row else case.weight_dtype]
+        nowhere += [torch.full(shape, math.nan, dtype=dtype, device=device) for _ in range(count)]
+    nowhere.clear()
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def own_memory(case: Case, pairs: Sequence[tuple[Inputs, Any]]) -> None:
+    """Raises Wrong where an output lies in its inputs, or in what a call on another input set returned.
+
+    Returning the buffer of the call before is faster for the timing and useless to whoever needs both results.
+    """
+    taken: dict[str, list[tuple[int, int]]] = {}
+    for inputs, returned in pairs:
+        outputs = named(case, returned)
+        for name, output in outputs.items():
+            for other, tensor in inputs.tensors.items():
+                if _overlap(_span(output), _span(tensor)):
+                    raise Wrong(f"{name} lies in the memory of its input {other}")
+            if any(_overlap(_span(output), span) for span in taken.get(name, ())):
+                raise Wrong(f"{name} lies in the memory of the {name} that an earlier call returned")
+        for name, output in outputs.items():
+            taken.setdefault(name, []).append(_span(output))
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """First byte and the one after the last."""
+    if not tensor.numel():
+        return 0, 0
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
+
+
+class Untouched:
+    """Remembers what some input sets contain."""
+
+    def __init__(self, sets: Sequence[Inputs], numbers: Iterable[int]) -> None:
+        self._sets = sets
+        self._prints = {number: fingerprint(sets[number]) for number in numbers}
+
+    @property
+    def numbers(self) -> list[int]:
+        return list(self._prints)
+
+    def check(self) -> None:
+        """Raises Wrong when anybody wrote into them."""
+        for number, before in self._prints.items():
+            if names := changed(self._sets[number], before):
+                raise Wrong(f"changed its input {' and '.join(names)}")
+
+    def notices(self, number: int) -> None:
+        """Raises Wrong unless it is seen that set `number` was given other numbers."""
+        inputs = self._sets[number]
+        if inputs.fresh not in changed(inputs, self._prints[number]):
+            raise Wrong("the checks were tampered with: new numbers in an input go unnoticed")
+
+
+# -- the oracle ------------------------------------------------------------------------------------------------------
+
+
+def judged(oracle: Oracle, inputs: Inputs, outputs: Outputs, when: str = "") -> Finding:
+    """Raises Wrong unless the outputs are right; `when` goes before the reason."""
+    finding = oracle.judge(inputs, outputs)
+    if finding.reason:
+        raise Wrong(f"{when}{finding.reason}")
+    return finding
+
+
+def still_judges(oracle: Oracle, inputs: Inputs, outputs: Outputs, row: int) -> None:
+    """Raises Wrong when `outputs`, spoiled in one row, are called right.  They are of no use afterwards.
+
+    It costs one more look at one set.  Whoever replaces the oracle by something that knows this test is not seen.
+    """
+    for name in outputs:
+        if name in ROWS_OUT:
+            outputs[name].data[row % outputs[name].shape[0]] = FAR_OFF
+            break
+    if oracle.judge(inputs, outputs).reason is None:
+        raise Wrong("the checks were tampered with: an output that was spoiled on purpose is called right")
+
+
+def row_bytes(case: Case, sizes: Mapping[str, int]) -> int:
+    """Of the inputs that are as large as the case, in one set."""
+    by_row = sum(name in BY_ROW for name in case.inputs)
+    return case.rows * (case.stride or case.cols) * sizes[case.dtype] * by_row
