@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from . import references
-from .inputs import DTYPES, Inputs, blocks
-from .words import Case
+from .inputs import BY_ROW, DTYPES, Inputs, blocks
+from .words import OPS, Case, Direction
 
 ALLOWANCE = 1.5
 
@@ -113,19 +113,15 @@ class Oracle:
 
 def _computed(inputs: Inputs, rows: slice, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """All outputs for some rows, in `dtype`; weight gradients are sums over these rows only."""
-    by_row = ("dy", "x", "mean", "rstd")
-    t = {name: value[rows] if name in by_row else value for name, value in inputs.tensors.items()}
-    match inputs.case.key:
-        case "rmsnorm.fwd":
-            return (references.rmsnorm_forward_in(t["x"], t["weight"], inputs.eps, dtype),)
-        case "rmsnorm.bwd":
-            return references.rmsnorm_backward_in(t["dy"], t["x"], t["weight"], t["rstd"], dtype)
-        case "layernorm.fwd":
-            return (references.layernorm_forward_in(t["x"], t["weight"], t["bias"], inputs.eps, dtype),)
-        case "layernorm.bwd":
-            return references.layernorm_backward_in(t["dy"], t["x"], t["weight"], t["mean"], t["rstd"], dtype)
-        case key:
-            raise ValueError(f"no definition of {key}")
+    op = OPS[inputs.case.op]
+    by_row = (*BY_ROW, "mean", "rstd")
+    t = {name: (value[rows] if name in by_row else value).to(dtype) for name, value in inputs.tensors.items()}
+    if inputs.case.direction is Direction.FWD:
+        return (references.weighted(op, references.normalised(op, t["x"], inputs.eps)[0], t),)
+    rstd = t["rstd"][:, None]
+    normal = (t["x"] - t["mean"][:, None] if "mean" in t else t["x"]) * rstd
+    dx = references.gradient(op, references.sloped(op, t["dy"], t), normal, rstd)
+    return dx, *[((t["dy"] * normal) if name == "weight" else t["dy"]).sum(0) for name in op.weights]
 
 
 def _dtypes(case: Case, name: str) -> tuple[torch.dtype, ...]:

@@ -1,64 +1,91 @@
-"""The definitions of the ops in plain torch, in the dtype that is asked for: fp32 to measure, fp64 for the oracle."""
+"""The definitions of the ops in plain torch.
 
-from collections.abc import Callable
+y = norm(x [+ residual]) [* weight] [+ bias].  The parts work in whatever dtype they are given, fp32 to measure and
+float64 for the oracle; the functions of BY_KEY have the signatures of the adapter protocol and round once.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .words import OPS, Direction, Op
 
-def rmsnorm_fwd(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return rmsnorm_forward_in(x, weight, eps, torch.float32).to(x.dtype)
-
-
-def rmsnorm_bwd(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, _eps: float) -> tuple[Tensor, Tensor]:
-    dx, dweight = rmsnorm_backward_in(dy, x, weight, rstd, torch.float32)
-    return dx.to(x.dtype), dweight.to(weight.dtype)
+Given = Mapping[str, Tensor]
 
 
-def layernorm_fwd(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return layernorm_forward_in(x, weight, bias, eps, torch.float32).to(x.dtype)
+def normalised(op: Op, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The normalised rows of x, with their rstd and, where one is taken away, their mean: [rows, 1]."""
+    mean = x.mean(-1, keepdim=True) if op.norm == "layernorm" else None
+    centred = x if mean is None else x - mean
+    rstd = torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps)
+    return centred * rstd, rstd, mean
 
 
-def layernorm_bwd(
-    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, _eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    dx, dweight, dbias = layernorm_backward_in(dy, x, weight, mean, rstd, torch.float32)
-    return dx.to(x.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype)
+def weighted(op: Op, normal: Tensor, given: Given) -> Tensor:
+    if op.weight:
+        normal = normal * given["weight"].to(normal.dtype)
+    return normal + given["bias"].to(normal.dtype) if op.bias else normal
 
 
+def sloped(op: Op, dy: Tensor, given: Given) -> Tensor:
+    """The gradient of the normalised rows."""
+    return dy * given["weight"].to(dy.dtype) if op.weight else dy
+
+
+def gradient(op: Op, slope: Tensor, normal: Tensor, rstd: Tensor) -> Tensor:
+    """The gradient of what was normalised."""
+    through = slope - normal * (normal * slope).mean(-1, keepdim=True)
+    if op.norm == "layernorm":
+        through = through - slope.mean(-1, keepdim=True)
+    return through * rstd
+
+
+def _forward(op: Op) -> Callable[..., Any]:
+    names = op.inputs(Direction.FWD)
+
+    def forward(*arguments: Any) -> Any:
+        *tensors, eps = arguments
+        given: dict[str, Tensor] = dict(zip(names, tensors, strict=True))
+        dtype = given["x"].dtype
+        x = given["x"].to(_fine(dtype))
+        if op.residual:  # the norm is taken of the new residual as it is handed on
+            x = (x + given["residual"].to(x.dtype)).to(dtype).to(x.dtype)
+        y = weighted(op, normalised(op, x, eps)[0], given).to(dtype)
+        return (y, x.to(dtype)) if op.residual else y
+
+    return forward
+
+
+def _backward(op: Op) -> Callable[..., Any]:
+    names = op.inputs(Direction.BWD)
+
+    def backward(*arguments: Any) -> Any:
+        given: dict[str, Tensor] = dict(zip(names, arguments[:-1], strict=True))
+        dtype = given["x"].dtype
+        dy, x, rstd = given["dy"].to(_fine(dtype)), given["x"].to(_fine(dtype)), given["rstd"].to(_fine(dtype))[:, None]
+        normal = (x - given["mean"].to(x.dtype)[:, None] if op.norm == "layernorm" else x) * rstd
+        dx = gradient(op, sloped(op, dy, given), normal, rstd)
+        if op.residual:
+            dx = dx + given["dresidual_out"].to(x.dtype)
+        outputs = [dx.to(dtype)]
+        if op.weight:
+            outputs.append((dy * normal).sum(0).to(given["weight"].dtype))
+        if op.bias:  # without a weight nothing says the dtype of the bias: more exact is right as well
+            outputs.append(dy.sum(0).to(given["weight"].dtype if op.weight else x.dtype))
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    return backward
+
+
+def _fine(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+# By op.direction.  Forward and backward together are the forward function, which autograd goes back through.
 BY_KEY: dict[str, Callable[..., Any]] = {
-    "rmsnorm.fwd": rmsnorm_fwd,
-    "rmsnorm.bwd": rmsnorm_bwd,
-    "layernorm.fwd": layernorm_fwd,
-    "layernorm.bwd": layernorm_bwd,
+    f"{name}.{direction}": _backward(op) if direction is Direction.BWD else _forward(op)
+    for name, op in OPS.items()
+    for direction in Direction
 }
-
-
-def rmsnorm_forward_in(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    x = x.to(dtype)
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.to(dtype)
-
-
-def rmsnorm_backward_in(
-    dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    dy, rstd = dy.to(dtype), rstd.to(dtype)[:, None]
-    normal, slope = x.to(dtype) * rstd, dy * weight.to(dtype)
-    dx = (slope - normal * (normal * slope).mean(-1, keepdim=True)) * rstd
-    return dx, (dy * normal).sum(0)
-
-
-def layernorm_forward_in(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    x = x.to(dtype)
-    centred = x - x.mean(-1, keepdim=True)
-    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + eps) * weight.to(dtype) + bias.to(dtype)
-
-
-def layernorm_backward_in(
-    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    dy, mean, rstd = dy.to(dtype), mean.to(dtype)[:, None], rstd.to(dtype)[:, None]
-    normal, slope = (x.to(dtype) - mean) * rstd, dy * weight.to(dtype)
-    dx = (slope - slope.mean(-1, keepdim=True) - normal * (normal * slope).mean(-1, keepdim=True)) * rstd
-    return dx, (dy * normal).sum(0), dy.sum(0)

@@ -70,13 +70,13 @@ def rounded_twice(inputs):
     ("spoil", "complaint"),
     [
         (
-            lambda i, y: truncated(references.rmsnorm_forward_in(i["x"], i["weight"], i.eps, torch.float32)),
+            lambda i, y: truncated(references.BY_KEY["rmsnorm.fwd"](i["x"].float(), i["weight"], i.eps)),
             "is wrong by",
         ),
         (lambda i, y: rounded_twice(i), "is wrong by"),
         (lambda i, y: y * 1.02, "is wrong by 2.*, 1.5 times a rounded fp32 reference would be"),
         (lambda i, y: y.index_fill(0, torch.tensor([199]), 0), "is wrong by 1.0e[+]00"),
-        (lambda i, y: references.rmsnorm_fwd(i["x"], i["weight"], 1e-5), "is wrong by"),
+        (lambda i, y: references.BY_KEY["rmsnorm.fwd"](i["x"], i["weight"], 1e-5), "is wrong by"),
         (lambda i, y: y.index_fill(1, torch.tensor([0]), torch.inf), "has 200 values that are not finite"),
     ],
 )
@@ -100,7 +100,7 @@ def test_eps_is_missed_however_few_rows_there_are(shape, dtype):
 
     for eps in (0.0, 1e-5):
         reasons = [
-            oracle.judge(inputs, {"y": references.rmsnorm_fwd(inputs["x"], inputs["weight"], eps)}).reason
+            oracle.judge(inputs, {"y": references.BY_KEY["rmsnorm.fwd"](inputs["x"], inputs["weight"], eps)}).reason
             for inputs in sets
         ]
         assert any(reasons), eps
@@ -118,7 +118,7 @@ def test_a_wrong_weight_gradient_is_wrong():
 def test_a_gradient_may_be_kept_more_exactly_than_its_weight():
     case = Case.parse("rmsnorm.bwd.200x96.bf16")
     inputs = make(case, CPU, 1)
-    dx, dweight = references.rmsnorm_backward_in(*(inputs[n] for n in ("dy", "x", "weight", "rstd")), torch.float32)
+    dx, dweight = references.BY_KEY["rmsnorm.bwd"](*(inputs[n].float() for n in ("dy", "x", "weight", "rstd")), 0.0)
 
     assert Oracle(inputs).judge(inputs, named(case, (dx.bfloat16(), dweight))).reason is None
 

@@ -47,7 +47,7 @@ def test_gpu_providers_say_so(name):
 
 def forward_05(X, W, eps, offset, casting_mode):
     assert (offset, casting_mode) == (0.0, "gemma")
-    return references.rmsnorm_fwd(X, W, eps), X, None, 1024, 4, 1
+    return references.BY_KEY["rmsnorm.fwd"](X, W, eps), X, None, 1024, 4, 1
 
 
 def forward_06(X, W, eps, offset, casting_mode, row_mode):
@@ -57,7 +57,7 @@ def forward_06(X, W, eps, offset, casting_mode, row_mode):
 
 def backward_05(dY, X, W, RSTD, offset, casting_mode, BLOCK_SIZE, num_warps, in_place):
     assert (offset, casting_mode, BLOCK_SIZE, num_warps, in_place) == (0.0, 1, 128, 4, False)
-    return references.rmsnorm_bwd(dY, X, W, RSTD, 0.0)
+    return references.BY_KEY["rmsnorm.bwd"](dY, X, W, RSTD, 0.0)
 
 
 def backward_06(dY, X, W, RSTD, offset, casting_mode, BLOCK_SIZE, num_warps, in_place, row_mode):
