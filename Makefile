@@ -66,7 +66,7 @@ $(VENV)/.runtime: requirements.txt | $(VENV)/bin/python
 	@echo "Installing what kernelwatch needs (once) ..."
 	@$(PIP) --require-hashes -r requirements.txt
 	@echo "$(CURDIR)" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kernelwatch.pth"
-	@printf '#!/bin/sh\nexec "%s/$(PY)" -m service.cli "$$@"\n' "$(CURDIR)" > $(KERNELWATCH)
+	@printf '#!/bin/sh\nexec "%s/$(PY)" -P -m service.cli "$$@"\n' "$(CURDIR)" > $(KERNELWATCH)
 	@chmod +x $(KERNELWATCH)
 	@touch $@
 

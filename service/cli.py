@@ -1,12 +1,14 @@
 """The console command: the front door for operators, CI scripts and people at a terminal.
 
 Exit codes: 0 fine, 1 a regression, 2 trouble with the infrastructure or the command line, 125 the revision cannot be
-measured.  Of several devices the regression counts first, then what cannot be measured.
+measured.  Of several devices the regression counts first, then what cannot be measured.  `facts`: 1 a broken limit, 125
+the head does not build.
 """
 
 import json
 import sys
 import time
+import traceback
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -21,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from service import doctor as doctor_room
 from service import migrate, torch_install, wakeups
 from service.database import reading, transaction
-from service.errors import BadInput, ServiceError
+from service.errors import BadInput, BuildFailed, ServiceError
 from service.ledger import intake, queue, targets
 from service.ledger import reading as facts_of
 from service.log import set_up_logging
@@ -29,7 +31,7 @@ from service.models import OPEN_STATES, Run, RunState, TargetKind
 from service.reports import Report, printable
 from service.reports import report as report_of
 from service.settings import settings
-from service.telling import as_json, markdown, terminal
+from service.telling import as_json, facts_json, facts_markdown, facts_table, markdown, terminal
 from service.verdicts import Outcome
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -49,6 +51,13 @@ class Format(StrEnum):
     MD = "md"
 
 
+class Kind(StrEnum):
+    SASS = "sass"
+    TTGIR = "ttgir"
+    PTX = "ptx"
+    GENERATED = "generated"
+
+
 def main() -> None:
     """Run a command; an error that a person can mend is one sentence, not a traceback."""
     set_up_logging()
@@ -60,6 +69,9 @@ def main() -> None:
         where = make_url(settings().database).render_as_string(hide_password=True)
         hint = "Start kernelwatch once (`kernelwatch up`), or migrate it with `kernelwatch db upgrade`."
         _complain(f"The database {where} does not answer as it should: {error.orig}. {hint}")
+    except Exception:
+        traceback.print_exc()
+        sys.exit(2)  # Python's own 1 would mean a regression
 
 
 def _complain(message: str) -> NoReturn:
@@ -327,6 +339,56 @@ def _code(report: Report) -> int:
     if report.build_failed or outcomes & {Outcome.INVALID, Outcome.FAILED}:
         return 125
     return 0 if report.state in (RunState.DONE, RunState.SKIPPED) else 2
+
+
+@app.command()
+def facts(
+    target: Annotated[str, typer.Argument(help="A watched target, or a checkout: a folder, written with a slash.")],
+    revisions: Annotated[
+        str, typer.Argument(help="BASE..HEAD, BASE...HEAD (from where they parted), or HEAD (against its parent).")
+    ] = "HEAD",
+    recipe: Annotated[
+        Path | None, typer.Option(help="A recipe file; by default the target's, or kernelwatch.toml of the checkout.")
+    ] = None,
+    suite: Annotated[str | None, typer.Option(help="A suite other than the recipe's.")] = None,
+    arch: Annotated[
+        list[str] | None, typer.Option(help="sm_90, sm_100, …; may be repeated.  By default these two.")
+    ] = None,
+    provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
+    form: Annotated[Format, typer.Option("--format")] = Format.TABLE,
+    diff: Annotated[bool, typer.Option(help="Show how the changed kernels differ.")] = False,
+    kind: Annotated[Kind, typer.Option(help="What --diff compares.")] = Kind.SASS,
+    texts: Annotated[
+        Path | None, typer.Option(help="Write the texts of changed kernels, before and after, into this folder.")
+    ] = None,
+    allow_unsandboxed: Annotated[
+        bool, typer.Option(help="Compile a checkout where bubblewrap cannot work: it is your own code.")
+    ] = False,
+) -> None:
+    """Compile two revisions for GPUs that are not here, and tell what changed; exits 1 when a limit is broken."""
+    from workers import compiling
+
+    wish = compiling.Wish(
+        revisions,
+        suite,
+        tuple(dict.fromkeys(arch or compiling.ARCHS)),
+        tuple(dict.fromkeys(provider or ())),
+        kind.value if diff else None,
+        texts,
+    )
+    text_and_adapters = _read_recipe(recipe) if recipe else None
+    subject = compiling.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
+    try:
+        with err.status("looking at the revisions") as status:  # silent where stderr is no terminal
+            found = compiling.facts(subject, wish, lambda now: status.update(Text(printable(now))))
+    except BuildFailed as failure:
+        err.print(Text(printable("\n".join(filter(None, (str(failure), failure.log))))), soft_wrap=True)
+        sys.exit(125)
+    if form is Format.TABLE:
+        out.print(facts_table.table(found))
+    else:
+        print((facts_json if form is Format.JSON else facts_markdown).document(found))  # noqa: T201
+    sys.exit(found.exit_code)
 
 
 @app.command()

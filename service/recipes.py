@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kernels.suites import SUITES
 from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction
 from service.errors import BadInput
+from service.facts_policy import FactsPolicy
 from service.policy import Policy
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -84,6 +85,7 @@ class Recipe(_Part):
         {"default": "quack"}, description="Device (or default) to the provider to be chased."
     )
     policy: PolicyTable = PolicyTable()
+    facts: FactsPolicy = FactsPolicy()
 
     @field_validator("providers", "suites")
     @classmethod

@@ -313,6 +313,13 @@ def cache_of(key: str) -> Path:
     return folder
 
 
+def facts_of(key: str) -> Path:
+    """Where facts of an environment are kept: they go with it, and its contenders can read them but not write."""
+    folder = _environments() / key / "facts"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def evict(limit: int) -> list[str]:
     """Remove the environments longest unused until the rest fit into `limit` bytes.  Returns the keys that went.
 

@@ -1,0 +1,138 @@
+"""What an offline contender says of a case, as values.  Pure, and wary: facts come from strangers' processes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+MOST_KERNELS = 1000  # of one case; Inductor's largest graphs have some dozens
+
+
+class State(StrEnum):
+    COMPILED = "compiled"
+    UNSUPPORTED = "unsupported"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where something was compiled: one provider's case for one architecture."""
+
+    provider: str
+    case: str
+    arch: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel as the compiler left it; None where the compiler did not say.  Sizes are in bytes."""
+
+    name: str
+    sass: str | None = None  # hash of the machine code, without its addresses
+    registers: int | None = None
+    spills: int | None = None  # instructions that load from or store to local memory
+    stack: int | None = None
+    shared_static: int | None = None
+    shared_dynamic: int | None = None
+    shared_limit: int | None = None
+    occupancy: float | None = None
+    limited_by: str | None = None
+    loads: Mapping[str, int] = field(default_factory=dict)  # bytes of one instruction to how many there are
+    stores: Mapping[str, int] = field(default_factory=dict)
+    instructions: int | None = None
+    configuration: Mapping[str, str] = field(default_factory=dict)  # num_warps, num_stages, and the kernel's own
+    grid: tuple[int, ...] | None = None
+    candidates: int | None = None  # configurations that the GPU will choose from
+
+    @property
+    def shared(self) -> int | None:
+        """Bytes of shared memory, static and dynamic."""
+        known = [size for size in (self.shared_static, self.shared_dynamic) if size is not None]
+        return sum(known) if known else None
+
+    @property
+    def over(self) -> str | None:
+        if self.shared is None or not self.shared_limit or self.shared <= self.shared_limit:
+            return None
+        return f"shared memory: asks for {self.shared} bytes of {self.shared_limit}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One case, compiled or not."""
+
+    state: State
+    reason: str = ""
+    code: str | None = None  # hash of all its kernels
+    kernels: tuple[Kernel, ...] = ()
+    count: int = 0  # kernels launched
+    extern: int = 0  # calls that no compiler of ours made: aten, cuBLAS
+    over: str | None = None  # which hard limit it breaks, and by how much
+
+    @property
+    def spills(self) -> int | None:
+        """Spill instructions of all kernels; None where nothing is known."""
+        known = [kernel.spills for kernel in self.kernels if kernel.spills is not None]
+        return sum(known) if known else None
+
+
+def read(answer: Mapping[str, Any]) -> Compiled:
+    """An answer to `compile`; what makes no sense in it counts as not said."""
+    facts = _table(answer.get("facts"))
+    listed = facts.get("kernels")
+    kernels = tuple(_kernel(_table(one)) for one in listed[:MOST_KERNELS]) if isinstance(listed, list) else ()
+    state, reason = answer.get("state"), answer.get("reason") or answer.get("error")
+    over = _text(facts.get("over")) or next((kernel.over for kernel in kernels if kernel.over), None)
+    return Compiled(
+        State(state) if state in list(State) else State.FAILED,
+        str(reason) if reason else "",
+        _text(facts.get("code")),
+        kernels,
+        _whole(facts.get("count")) or len(kernels),
+        _whole(facts.get("extern")) or 0,
+        over,
+    )
+
+
+def _kernel(said: Mapping[str, Any]) -> Kernel:
+    own = {str(name): _shown(value) for name, value in _table(said.get("settings")).items()}
+    usual = {"num_warps": _whole(said.get("warps")), "num_stages": _whole(said.get("stages"))}
+    configuration = {name: str(value) for name, value in usual.items() if value is not None} | own
+    grid = said.get("grid")
+    occupancy = said.get("occupancy")
+    return Kernel(
+        _text(said.get("name")) or "?",
+        _text(said.get("sass")),
+        **{name: _whole(said.get(name)) for name in _WHOLE},
+        occupancy=float(occupancy) if isinstance(occupancy, int | float) and 0 <= occupancy <= 1 else None,
+        limited_by=_text(said.get("limited_by")),
+        loads=_counts(said.get("loads")),
+        stores=_counts(said.get("stores")),
+        configuration=configuration,
+        grid=tuple(_whole(size) or 0 for size in grid[:3]) if isinstance(grid, list) else None,
+    )
+
+
+_WHOLE: tuple[str, ...] = ("registers", "spills", "stack", "shared_static", "shared_dynamic", "shared_limit")
+_WHOLE += ("instructions", "candidates")
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _counts(value: Any) -> dict[str, int]:
+    read = {str(width): _whole(count) for width, count in _table(value).items()}
+    return {width: count for width, count in read.items() if count}
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)

@@ -1,0 +1,143 @@
+"""What a comparison of compiled code has to say, as one value; table, JSON and Markdown are renderings of it.  Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from service import changes
+from service.changes import Change, Group, Violation
+from service.compiled import Compiled, Place, State
+from service.facts_policy import FactsPolicy
+from service.listings import Difference
+from service.reports import listed, short
+
+MENDS = {
+    "over_limit": "use smaller blocks, fewer stages or a narrower tile: the kernel cannot be launched as it is",
+    "spills_allowed": "use more warps for a row, hold less at a time, or allow it with spills_allowed",
+    "broken": 'mend the compilation, or say so with broken = "report"',
+    "more_kernels": 'find what ended the fusion, or allow it with more_kernels = "report"',
+    "registers_growth": "hold less at a time, or allow it with registers_growth",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two revisions."""
+
+    sha: str
+    subject: str = ""
+
+    @property
+    def short(self) -> str:
+        return short(self.sha)
+
+
+@dataclass(frozen=True)
+class Uncompiled:
+    """Places that were not compiled at the head, all for one reason."""
+
+    state: State
+    reason: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class FactsReport:
+    """`base` is None where there is nothing to compare with; `skipped` says why nothing was compiled."""
+
+    target: str
+    suite: str
+    archs: tuple[str, ...]
+    providers: tuple[str, ...]
+    head: Side
+    base: Side | None = None
+    changes: tuple[Change, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    known_before: tuple[Place, ...] = ()
+    uncompiled: tuple[Uncompiled, ...] = ()
+    compiled: int = 0  # places of the head
+    compared: int = 0  # those that compiled at both
+    same: int = 0
+    notes: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    skipped: str | None = None
+    seconds: float = 0.0
+    facts: tuple[tuple[Place, Compiled], ...] = ()  # of the head
+
+    @property
+    def groups(self) -> list[Group]:
+        return changes.grouped(self.changes)
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self.violations else 0
+
+    @property
+    def headline(self) -> str:
+        """`3 cases break a limit; the same machine code at 38 of 40 cases`."""
+        if self.skipped:
+            return self.skipped
+        broken = len({place for one in self.violations for place in one.places})
+        said = f"{_cases(broken)} break{'s' * (broken == 1)} a limit; " if broken else ""
+        if self.base is None:
+            return f"{said}{_cases(self.compiled)} compiled, with nothing to compare with"
+        if not self.compared:
+            return f"{said}no case compiled at both revisions"
+        if self.same == self.compared:
+            return f"{said}the same machine code at {_all(self.compared)}"
+        if not self.same:
+            return f"{said}other machine code at {_all(self.compared)}"
+        return f"{said}the same machine code at {self.same} of {_cases(self.compared)}"
+
+
+def compared(was: changes.Facts | None, now: changes.Facts, policy: FactsPolicy, **about: Any) -> FactsReport:
+    """The report on the facts of base and head.  `about` are those of its fields that the facts do not say."""
+    before = was or {}
+    return FactsReport(
+        **about,
+        changes=tuple(changes.changes(before, now)),
+        violations=tuple(changes.violations(was, now, policy)),
+        known_before=changes.known_before(was, now),
+        uncompiled=_uncompiled(now),
+        compiled=sum(map(_compiled, now.values())),
+        compared=sum(_compiled(before.get(place)) and _compiled(one) for place, one in now.items()),
+        same=len(changes.same_code(before, now)),
+        facts=tuple(now.items()),
+    )
+
+
+def at(places: Iterable[Place], shown: int = 1) -> str:
+    """`rmsnorm.fwd.4096x1024.bf16 and 9 more cases, on sm_90 and sm_100`."""
+    places = list(places)
+    cases, archs = list(dict.fromkeys(one.case for one in places)), sorted({one.arch for one in places}, key=_number)
+    more = len(cases) - shown
+    first = ", ".join(cases[:shown]) if more > 0 else listed(cases)
+    return f"{first}{f' and {_cases(more, other=True)}' if more > 0 else ''} on {listed(archs)}"
+
+
+def _uncompiled(head: changes.Facts) -> tuple[Uncompiled, ...]:
+    alike: dict[tuple[State, str], list[Place]] = defaultdict(list)
+    for place, one in head.items():
+        if one.state is not State.COMPILED:
+            alike[one.state, one.over or one.reason or "no reason was given"].append(place)
+    rows = [Uncompiled(state, reason, tuple(places)) for (state, reason), places in alike.items()]
+    return tuple(sorted(rows, key=lambda row: (row.state is not State.FAILED, -len(row.places), row.reason)))
+
+
+def _compiled(one: Compiled | None) -> bool:
+    """Is there machine code?  A case that calls only other libraries has none of its own."""
+    return one is not None and one.state is State.COMPILED and one.code is not None
+
+
+def _number(arch: str) -> tuple[int, str]:
+    digits = "".join(letter for letter in arch if letter.isdigit())
+    return int(digits or 0), arch
+
+
+def _cases(count: int, *, other: bool = False) -> str:
+    return f"{count} {'more ' * other}case{'' if count == 1 else 's'}"
+
+
+def _all(count: int) -> str:
+    return "the one case" if count == 1 else f"all {count} cases"
