@@ -14,7 +14,7 @@ import torch
 from . import facts, fresh
 from .checks import Outputs, Untouched, Wrong, judged, own_memory, poison, row_bytes, same, snapshot, still_judges
 from .clocks import Call, sets_needed
-from .inputs import Inputs, fresh_values, make, refill
+from .inputs import Inputs, fresh_values, make_sets, refill
 from .lanes import clock_of
 from .oracle import Oracle, named
 from .providers import Provider, forward_backward, open_provider
@@ -207,7 +207,7 @@ class AtCase:
         count = sets_needed(one_set, bench.l2_bytes) if case.lane is Lane.KERNEL else CHECKED
         # on a GPU the inputs must not fit, nor do the outputs then: the clock keeps as many, of about the same size
         self.l2_resident = None if bench.l2_bytes is None else count * one_set <= bench.l2_bytes
-        self.sets = [make(case, bench.device, self.seed, number) for number in range(count)]
+        self.sets = make_sets(case, bench.device, self.seed, count)
         first = CHECKED if self.thorough else 1
         self.untouched = Untouched(self.sets, sorted({*range(first), *range(count)[-CHECKED:]}))
 
