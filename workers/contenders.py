@@ -1,5 +1,6 @@
 """Contenders of one run: sandboxed processes of kernels/contender.py, each in its own environment."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,8 @@ def contender(
     }
 
     def start() -> Channel:
-        if starts:
-            remove(starts[-1])  # else a run could fill the disk, start by start
+        if len(starts) > 1:
+            remove(starts[-2])  # else a run could fill the disk, start by start; the last one may still be at work
         starts.append(folder := scratch / f"{label.replace(':', '-')}-{len(starts)}")
         cache_of(place.key)  # says that the environment is in use, which keeps it from being evicted
         (folder / "home").mkdir(parents=True)
@@ -86,11 +87,13 @@ def contender(
             sandboxed=sandboxed,
         )
         log = folder / "stderr.log"
-        return Channel(sandbox.start([str(place.python), "-P", str(KERNELS / "contender.py")], box, log), log)
+        # On a GPU it may be started ahead of its launch, and then imports what is not the target's at once.
+        spec = [] if here.name == "cpu" else [json.dumps(provider)]
+        return Channel(sandbox.start([str(place.python), "-P", str(KERNELS / "contender.py"), *spec], box, log), log)
 
     return Contender(label, role, provider, start)
 
 
 def _on_gpu(here: DeviceHere) -> dict[str, str]:
-    visible = {"CUDA_VISIBLE_DEVICES": here.uuid} if here.uuid else {}
+    visible = {"OMP_NUM_THREADS": "4"} | ({"CUDA_VISIBLE_DEVICES": here.uuid} if here.uuid else {})
     return visible | ({"LD_LIBRARY_PATH": str(_DRIVER)} if _DRIVER.exists() else {})

@@ -15,24 +15,24 @@ from sqlalchemy import select
 from sqlalchemy.orm import selectinload
 
 from kernels import messages
-from kernels.arena import Contender, Pace, run_launch
-from kernels.words import Case, Role
-from service import recipes, verdicts
+from kernels.arena import Contender
+from kernels.words import Role
+from service import recipes
 from service.database import reading, transaction
 from service.errors import BadInput, BuildFailed, LeaseLost, NotFound, Refused, ServiceError, SourceFailed
-from service.evidence import Evidence, cells
+from service.evidence import Evidence
 from service.ledger import queue, recording
-from service.models import CellState, Run, Target
-from service.policy import Policy
+from service.models import Run, Target
 from service.recipes import Recipe
 from service.settings import settings
 from service.sources import Source, open_source
 from workers import environments, sandbox
-from workers.contenders import LAST_CASE_S, contender
+from workers.contenders import contender
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment
 from workers.folders import remove
 from workers.heartbeat import Heartbeat, Stopped
+from workers.launches import Launches
 from workers.tally import Tally
 
 log = structlog.get_logger()
@@ -135,19 +135,25 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
     policy = recipe.policy_on(run.device)
     began, load = time.time(), os.getloadavg()
     try:
-        seconds, late = _launches(
-            tally, contenders, cases, policy, here, heart, seed=lease.run_id * 10_000 + lease.attempt * 100
-        )
+        launches = Launches(tally, contenders, policy, here, heart, seed=lease.run_id * 10_000 + lease.attempt * 100)
+        launches.until_decided(cases)
     finally:
         remove(_scratch(here))
-    if late:
+    if launches.late:
         limit = f"the session limit of {settings().session_limit_s:g} s was reached"
         if not tally.taken():
             mend = "watch fewer cases, or raise KERNELWATCH_SESSION_LIMIT_S"
             raise ServiceError(f"Nothing was measured before {limit}: {mend}.")
         notes = (*notes, f"{limit} before every case was decided")
     stack, device = _stack(tally)
-    telemetry = {"worker": lease.worker, "began": began, "load_before": load, "device": device, "launches": seconds}
+    telemetry = {
+        "worker": lease.worker,
+        "began": began,
+        "load_before": load,
+        "device": device,
+        "ceilings": launches.ceilings,
+        "launches": launches.spent,
+    }
     return Evidence(tally.taken(), baseline, notes, stack, telemetry, assignment.sandboxed)
 
 
@@ -256,89 +262,3 @@ def _contenders(
     if own:
         yield one(Role.CONTROL, own[0], parent or head)
     yield one(Role.SOTA, messages.built_in(recipe.sota_on(device)), environments.stack(recipe.base.stack))
-
-
-class _TooLong(Exception):
-    """The session is far beyond its limit."""
-
-
-def _launches(
-    tally: Tally,
-    contenders: list[Contender],
-    cases: tuple[Case, ...],
-    policy: Policy,
-    here: DeviceHere,
-    heart: Heartbeat,
-    seed: int,
-) -> tuple[list[dict[str, Any]], bool]:
-    """Launch until every case is decided, confirmed, or out of budget.
-
-    Returns where the time went, by launch, and whether the session's limit ended it before.
-    """
-    deadline, late = time.monotonic() + settings().session_limit_s, False
-    spent: list[dict[str, Any]] = []
-    # A CPU sample is some milliseconds of calls already; a GPU's is one replay, of which the median is taken.
-    warm, timed = (1, 3) if here.name == "cpu" else (2, 5)
-    pace = Pace(rounds=policy.rounds, warm=warm, timed=timed, turn_limit_s=settings().turn_limit_s)
-
-    def keep_going() -> None:
-        heart.keep_going()
-        if time.monotonic() > deadline + LAST_CASE_S:
-            raise _TooLong
-
-    def launch(which: list[Contender], on: tuple[Case, ...], what: str, *, confirming: bool) -> None:
-        nonlocal late
-        late = late or (bool(on) and time.monotonic() > deadline)
-        if not on or late:
-            return
-        heart.say(what)
-        try:
-            turned = run_launch(
-                which,
-                on,
-                pace,
-                device="cpu" if here.name == "cpu" else "cuda",
-                seed=seed + len(spent),
-                core=max(os.sched_getaffinity(0)) if here.name == "cpu" else None,
-                progress=lambda now: heart.say(f"{what}: {now}"),
-                keep_going=keep_going,
-                deadline=deadline,
-            )
-        except _TooLong:  # a case that was begun in time does not end: this launch counts for nothing
-            late = True
-            return
-        late = {case for _, case in turned.cells} != set(on)
-        tally.add(turned, confirming=confirming)
-        spent.append({"what": what, "seconds": turned.seconds, "telemetry": turned.telemetry})
-
-    def asked(kind: str) -> tuple[list[Contender], tuple[Case, ...]]:
-        """Who must run again on which cases; SOTA's flag is settled by the first launches."""
-        names = {name for name, why in verdicts.wanted(cells(tally.taken()), policy).items() if why == kind}
-        providers, texts = {provider for provider, _ in names}, {case for _, case in names}
-        who = [
-            c
-            for c in contenders
-            if c.role is Role.CONTROL or (c.role is not Role.SOTA and c.provider["name"] in providers)
-        ]
-        return who, tuple(case for case in cases if str(case) in texts)
-
-    def until_decided(kind: str, who: list[Contender], on: tuple[Case, ...]) -> None:
-        done, confirming = 0, kind == "confirm"
-        while on and (more := verdicts.launches_until_next_look(done, policy)):
-            for _ in range(more):
-                done += 1
-                launch(who, on, f"{'confirming ' * confirming}launch {done}", confirming=confirming)
-                on = _with_hope(tally, on)
-            who, on = asked(kind)
-
-    until_decided("look", contenders, cases)
-    until_decided("confirm", *asked("confirm"))
-    return spent, late
-
-
-def _with_hope(tally: Tally, cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """Without those at which every provider of the head is wrong or failed: more launches cannot change that."""
-    heads = [one for one in tally.taken() if one.role is Role.HEAD]
-    seen = {one.case for one in heads}
-    measured = {one.case for one in heads if one.state is CellState.MEASURED}
-    return tuple(case for case in cases if case in measured or case not in seen)

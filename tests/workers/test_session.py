@@ -19,7 +19,7 @@ from service.models import Measurement, Run, RunState, TargetKind
 from service.policy import Policy
 from service.settings import settings
 from tests.workers.conftest import CASE, RECIPE
-from workers import environments, session
+from workers import environments, launches, session
 from workers.device import DeviceHere
 from workers.tally import Tally
 
@@ -134,7 +134,7 @@ def test_nothing_measured_within_the_sessions_limit_says_what_mends_it(watched, 
 
 def test_what_was_measured_within_the_sessions_limit_counts_and_the_rest_is_said_to_be_open(watched, monkeypatch):
     """The contenders answer the first launch at once; then the limit is over."""
-    launch = session.run_launch
+    launch = launches.run_launch
 
     def slow(*arguments: Any, **more: Any) -> Any:
         turned = launch(*arguments, **more)
@@ -142,7 +142,7 @@ def test_what_was_measured_within_the_sessions_limit_counts_and_the_rest_is_said
         time.sleep(3)
         return turned
 
-    monkeypatch.setattr(session, "run_launch", slow)
+    monkeypatch.setattr(launches, "run_launch", slow)
     monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "3")
     settings.cache_clear()
     measured(commit(watched))
@@ -178,16 +178,17 @@ class Heart:
 @pytest.mark.parametrize(("slow_s", "grace_s", "some"), [(0.01, 60.0, True), (0.3, 0.1, False)])
 def test_a_launch_ends_after_the_case_in_hand_and_not_long_after(state, monkeypatch, slow_s, grace_s, some):
     monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "0.3")
-    monkeypatch.setattr(session, "LAST_CASE_S", grace_s)
+    monkeypatch.setattr(launches, "LAST_CASE_S", grace_s)
     settings.cache_clear()
     head = Contender("head:norms", Role.HEAD, {"name": "norms"}, lambda: Silent(slow_s))
     cases = tuple(Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 99))
     tally = Tally([head], cases)
 
     began = time.monotonic()
-    _, late = session._launches(tally, [head], cases, Policy(rounds=4), CPU, Heart(), seed=1)
+    launching = launches.Launches(tally, [head], Policy(rounds=4), CPU, Heart(), seed=1)
+    launching.until_decided(cases)
 
-    assert late
+    assert launching.late
     assert bool(tally.taken()) is some
     assert len(tally.taken()) < len(cases)
     assert time.monotonic() - began < 10

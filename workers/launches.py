@@ -1,0 +1,118 @@
+"""The launches of one run: more and more of them, at fewer and fewer cases, until every case is decided."""
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kernels.arena import Ahead, Contender, Pace, run_launch
+from kernels.words import Case, Role
+from service import verdicts
+from service.evidence import cells
+from service.models import CellState
+from service.policy import Policy
+from service.settings import settings
+from workers.contenders import LAST_CASE_S
+from workers.device import DeviceHere
+from workers.heartbeat import Heartbeat
+from workers.tally import Tally
+
+
+class _TooLong(Exception):
+    """The session is far beyond its limit."""
+
+
+class Launches:
+    """`spent` says where the time of each launch went, `late` that the session's limit ended it before its end."""
+
+    def __init__(
+        self,
+        tally: Tally,
+        contenders: Sequence[Contender],
+        policy: Policy,
+        here: DeviceHere,
+        heart: Heartbeat,
+        seed: int,
+    ) -> None:
+        self.spent: list[dict[str, Any]] = []
+        self.ceilings: dict[str, float] = {}
+        self.late = False
+        self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
+        self._on_gpu = here.name != "cpu"
+        # On two cores imports for the next launch would stand in the way of this one.
+        self._ahead = Ahead(contenders)
+        # A sample on either is some milliseconds of calls.  What varies is the launch: 6 rounds of 3 repeat from launch
+        # to launch as well as 20 rounds of 5 (H200, November).
+        self._pace = Pace(rounds=policy.rounds, warm=1, timed=3, turn_limit_s=settings().turn_limit_s)
+        self._deadline = time.monotonic() + settings().session_limit_s
+
+    def until_decided(self, cases: tuple[Case, ...]) -> None:
+        """Launch until every case is decided, confirmed, or out of budget."""
+        try:
+            self._look("look", self._ahead.contenders, cases)
+            self._look("confirm", *self._asked("confirm", cases), cases)
+        finally:
+            self._ahead.close()
+
+    def _look(
+        self, kind: str, who: Sequence[Contender], on: tuple[Case, ...], cases: tuple[Case, ...] | None = None
+    ) -> None:
+        done, cases = 0, cases or on
+        while on and (more := verdicts.launches_until_next_look(done, self._policy)):
+            for _ in range(more):
+                done += 1
+                self._launch(who, on, f"{'confirming ' * (kind == 'confirm')}launch {done}", kind == "confirm")
+                on = _with_hope(self._tally, on)
+            who, on = self._asked(kind, cases)
+
+    def _launch(self, who: Sequence[Contender], on: tuple[Case, ...], what: str, confirming: bool) -> None:
+        self.late = self.late or (bool(on) and time.monotonic() > self._deadline)
+        if not on or self.late:
+            return
+        self._heart.say(what)
+        try:
+            turned = run_launch(
+                who,
+                on,
+                self._pace,
+                device="cuda" if self._on_gpu else "cpu",
+                seed=self._seed + len(self.spent),
+                core=None if self._on_gpu else max(os.sched_getaffinity(0)),
+                thorough=not self.spent,
+                progress=lambda now: self._heart.say(f"{what}: {now}"),
+                keep_going=self._keep_going,
+                once_open=lambda: self._ahead.more(who) if self._on_gpu else None,
+                deadline=self._deadline,
+            )
+        except _TooLong:  # a case that was begun in time does not end: this launch counts for nothing
+            self.late = True
+            return
+        self.late = {case for _, case in turned.cells} != set(on)
+        self.ceilings = self.ceilings or turned.ceilings
+        self._tally.add(turned, confirming=confirming)
+        self.spent.append({"what": what, "seconds": turned.seconds, "telemetry": turned.telemetry})
+
+    def _keep_going(self) -> None:
+        self._heart.keep_going()
+        if time.monotonic() > self._deadline + LAST_CASE_S:
+            raise _TooLong
+
+    def _asked(self, kind: str, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
+        """Who must run again on which cases; SOTA's flag is settled by the first launches."""
+        wanted = verdicts.wanted(cells(self._tally.taken()), self._policy)
+        names = {name for name, why in wanted.items() if why == kind}
+        providers, texts = {provider for provider, _ in names}, {case for _, case in names}
+        who = [
+            one
+            for one in self._ahead.contenders
+            if one.role is Role.CONTROL or (one.role is not Role.SOTA and one.provider["name"] in providers)
+        ]
+        return who, tuple(case for case in cases if str(case) in texts)
+
+
+def _with_hope(tally: Tally, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """Without those at which every provider of the head is wrong or failed: more launches cannot change that."""
+    heads = [one for one in tally.taken() if one.role is Role.HEAD]
+    seen = {one.case for one in heads}
+    measured = {one.case for one in heads if one.state is CellState.MEASURED}
+    return tuple(case for case in cases if case in measured or case not in seen)
