@@ -1,5 +1,6 @@
 """Facts without a GPU: what a provider's kernels compile to for an architecture, on a machine that has none."""
 
+import contextlib
 import os
 import re
 import sys
@@ -41,8 +42,13 @@ class Offline:
         self._launches = Launches(self.architecture)
         self._reader = Reader(self.architecture, Path(knobs.cache.dir) / "kernelwatch-machine-code")
         self._at: str | None = None  # the case whose kernels are at hand
+        self._inductor: Any = None
         with self._mode:  # what a module makes while it is imported is on the device as well
             self._provider = open_provider(spec)
+            if self._provider.compiled:
+                from .inductor import Inductor
+
+                self._inductor = Inductor(self.architecture, self._launches)
             self._provider.warm()
 
     def compile(self, case: Case) -> dict[str, Any]:
@@ -50,10 +56,12 @@ class Offline:
         from ..facts import Operators, Seen
         from ..providers import Broken, Unsupported
         from ..serving import said
-        from .described import facts_of
+        from .described import facts_of, refused
 
         self._at = None
         self._launches.clear()
+        if self._inductor:
+            self._inductor.clear()
         seen, state, reason = Seen(), COMPILED, None
         try:
             self._call(case, Operators(seen))
@@ -67,18 +75,17 @@ class Offline:
             else:
                 traceback.print_exc(file=sys.__stderr__)
                 state, reason = FAILED, _refusal(trouble) or said(trouble)
-        facts: dict[str, Any]
-        launches = self._launches.seen + (self._launches.refused if state == FAILED else [])
-        if state == UNSUPPORTED or not (launches or seen.described):
-            facts = {"arch": self.architecture.name, "code": None, "count": 0, "extern": 0, "kernels": []}
-        else:
-            try:
-                facts = facts_of(self.architecture, self._reader, launches, seen.described, seen.launched)
-            except Exception as trouble:
-                return {"state": FAILED, "reason": said(trouble), "facts": None}
-        if state == FAILED and (over := _over(launches, reason)):
-            facts["over"] = over
-            reason = over
+        extern = self._inductor.extern if self._inductor else []
+        around, count = [*seen.described, *extern], seen.launched + len(extern)
+        try:
+            facts = facts_of(self.architecture, self._reader, self._launches.seen, around, count)
+            if self._launches.refused:
+                facts["refused"] = refused(self.architecture, self._reader, self._launches.refused)
+        except Exception as trouble:
+            traceback.print_exc(file=sys.__stderr__)
+            return {"state": FAILED, "reason": f"cannot read what was compiled: {said(trouble)}", "facts": None}
+        if state == FAILED and (over := _over(self._launches.refused, reason)):
+            facts["over"] = reason = over
         self._at = str(case)
         return {"state": state, "reason": reason, "facts": facts}
 
@@ -109,14 +116,17 @@ class Offline:
             else:
                 bind = self._provider.ready(case, device)
             call = bind(inputs_of(case))
-            self._launches.seen.clear()  # what was tried out while binding
-            with operators:
+            self._launches.clear()  # what was tried out while binding
+            with contextlib.nullcontext() if self._inductor else operators:
                 call()
 
 
 def _prepare_environment(architecture: str) -> None:
     """What has to be set before torch's compiler or Quack is imported."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        # what is made here must not be found where there is a GPU to tune it
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, f"without-a-gpu-{architecture}")
     os.environ["CUTE_DSL_ARCH"] = os.environ["QUACK_ARCH"] = f"{architecture}a"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

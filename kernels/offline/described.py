@@ -47,6 +47,12 @@ def facts_of(
     }
 
 
+def refused(architecture: Architecture, reader: Reader, launches: Sequence[Launch]) -> list[dict[str, Any]]:
+    """Kernels that can not be loaded, whether or not another one took their place."""
+    read = reader.facts([launch.kernel.asm["cubin"] for launch in launches])
+    return [_kernel(architecture, launch, code) for launch, code in zip(launches, read, strict=True)]
+
+
 _TOLD = ("registers", "spills", "shared_dynamic", "occupancy", "over")
 
 
@@ -67,7 +73,7 @@ def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) ->
         "stages": metadata.num_stages,
         "settings": constants(launch.kernel.src) if launch.settings is None else launch.settings,
         "grid": None if launch.grid is None else list(launch.grid),
-        "candidates": 1,
+        "candidates": launch.candidates,
     }
     if getattr(metadata, "num_ctas", 1) != 1:
         facts["ctas"] = metadata.num_ctas

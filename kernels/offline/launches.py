@@ -20,6 +20,7 @@ class Launch:
     name: str | None = None
     source: str | None = None  # what it was written as, where the kernel does not say
     over: str | None = None
+    candidates: int = 1
     choices: list["Launch"] = field(default_factory=list)  # of an autotuner: what it would have timed on a GPU
 
 

@@ -46,6 +46,8 @@ def become(architecture: Architecture) -> FakeTensorMode:
         "set_device": None,
         "synchronize": None,
         "empty_cache": None,
+        "get_rng_state": torch.zeros(16, dtype=torch.uint8),
+        "set_rng_state": None,
         "_lazy_init": None,
         "_exchange_device": 0,
         "_maybe_exchange_device": 0,
