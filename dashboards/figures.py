@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import groupby
 from typing import Any
 
+from kernels.words import Lane
+from service.lanes import WORDS, amount, axis_unit, lane_of
 from service.ledger.reading import Point
-from service.reports import Report, Row, interval, microseconds, percent
+from service.reports import Measured, Report, Row, interval
 from service.verdicts import Outcome
 
 Figure = dict[str, Any]
@@ -22,68 +24,93 @@ SYMBOLS = {
     Outcome.NEW: "diamond-open",
 }
 _ROW_PX = 46
+MOST_ROWS = 60
 _WIDEST = 3.0  # an interval that reaches further than this many times its ratio is cut: it says "unknown" all the same
 
 
 def against_parent(report: Report) -> Figure | None:
-    """The ratio of times to the parent, case by case, with its interval and the band in which nobody needs to act."""
-    rows = [row for outcome in report.counts for row in report.of(outcome) if row.ratio]
+    """The ratio to the parent, case by case, with its interval and the band in which nobody needs to act."""
+    rows = _shown([row for outcome in report.counts for row in report.of(outcome) if row.ratio])
     if not rows:
         return None
-    change = report.policy.smallest_change
-    figure = _frame([(_label(row), row.ratio or 1.0) for row in rows], f"time over {report.baseline or 'the baseline'}")
+    labelled = [(_label(row), row.ratio or 1.0) for row in rows]
+    figure = _frame(labelled, f"{_over(rows)} {report.baseline or 'the baseline'}")
     for outcome in report.counts:
         picked = [(place, row) for place, row in enumerate(rows) if row.outcome is outcome]
         if picked:
             texts = [
-                f"{_label(row)}<br>{percent(row.ratio)}, {interval(row.low, row.high)}"
-                f"<br>{_us(row.parent)} → {_us(row.head)}"
+                f"{_label(row)}<br>{row.change}, {interval(row.low, row.high)}"
+                f"<br>{_taken(row.parent, row)} → {_taken(row.head, row)}"
                 for _, row in picked
             ]
             points = [(place, row.ratio or 1.0, row.low, row.high) for place, row in picked]
             figure["data"].append(_dots(outcome.value, outcome.value, SYMBOLS[outcome], points, texts))
-    shapes = [_band(1 / (1 + change), 1 + change), _upright(1.0)]
-    return _finish(figure, shapes, [1 / (1 + 2 * change), 1 + 2 * change])
+    changes = [(*ends, report.policy.at(case).smallest_change) for *ends, case in _by_lane(rows)]
+    bands = [_band(1 / (1 + change), 1 + change, top, end) for top, end, change in changes]
+    widest = max(change for *_, change in changes)
+    return _finish(figure, [*bands, _upright(1.0)], [1 / (1 + 2 * widest), 1 + 2 * widest])
 
 
 def against_sota(report: Report) -> Figure | None:
-    """The ratio of times to the best known, with the limit beyond which a case is behind."""
-    rows = [row for row in report.rows if row.sota and row.sota.ratio]
+    """The ratio to the best known, with the limit beyond which a case is behind."""
+    rows = _shown(sorted((row for row in report.rows if row.sota and row.sota.ratio), key=lambda row: -_gap(row)))
     if not rows:
         return None
-    rows.sort(key=lambda row: -((row.sota and row.sota.ratio) or 0))
-    limit = 1 + report.policy.behind
-    figure = _frame([(_label(row), (row.sota and row.sota.ratio) or 1.0) for row in rows], f"time over {report.sota}")
+    figure = _frame([(_label(row), _gap(row)) for row in rows], f"{_over(rows)} {report.sota}")
     for behind, name, tone, symbol in ((True, "behind", "behind", "square"), (False, "not behind", "steady", "circle")):
         picked = [(place, row) for place, row in enumerate(rows) if row.behind is behind]
         if picked:
-            points = [(n, r.sota.ratio or 1.0, r.sota.low, r.sota.high) for n, r in picked if r.sota]
+            points = [(n, _gap(r), r.sota.low, r.sota.high) for n, r in picked if r.sota]
             texts = [
-                f"{_label(r)}<br>{r.sota.ratio or 0:.2f} times {r.sota.provider}<br>{_us(r.sota.best)} → {_us(r.head)}"
+                f"{_label(r)}<br>{_gap(r):.2f} times {_html(r.sota.provider)}"
+                f"<br>{_taken(r.sota.best, r)} → {_taken(r.head, r)}"
                 for _, r in picked
                 if r.sota
             ]
             figure["data"].append(_dots(name, tone, symbol, points, texts))
-    return _finish(figure, [_upright(1.0), _upright(limit, dash="dot")], [0.95, limit * 1.05])
+    limits = [(top, end, 1 + report.policy.at(case).behind) for top, end, case in _by_lane(rows)]
+    lines = [{**_upright(limit, dash="dot"), "yref": "y", "y0": top, "y1": end} for top, end, limit in limits]
+    return _finish(figure, [_upright(1.0), *lines], [0.95, 1.05 * max(limit for *_, limit in limits)])
 
 
-def series(points: Sequence[Point], provider: str, sota: str) -> Figure | None:
+def _shown(rows: Sequence[Row]) -> list[Row]:
+    """The first of them, lane by lane: in a figure of hundreds nobody finds anything, and the table has them all."""
+    return sorted(rows[:MOST_ROWS], key=lambda row: list(Lane).index(row.lane))
+
+
+def _by_lane(rows: Sequence[Row]) -> list[tuple[float, float, str]]:
+    """Where the rows of each lane begin and end on the upright axis, and one case of it."""
+    groups = [list(rows) for _, rows in groupby(enumerate(rows), key=lambda placed: placed[1].lane)]
+    return [(group[0][0] - 0.8, group[-1][0] + 0.2, group[0][1].case) for group in groups]
+
+
+def _over(rows: Sequence[Row]) -> str:
+    return "time over" if all(row.lane is not Lane.MEMORY for row in rows) else "head over"
+
+
+def _gap(row: Row) -> float:
+    return (row.sota.ratio if row.sota else None) or 1.0
+
+
+def series(points: Sequence[Point], case: str, provider: str, sota: str) -> Figure | None:
     """What one case took over the mainline, beside the best known, with every change of stack as an upright line."""
-    if not any(point.median_us for point in points):
+    lane = lane_of(case)
+    known = [value for point in points for value in (point.median, point.sota) if value is not None]
+    if not any(point.median is not None for point in points):
         return None
-    texts = [f"{p.revision} {_html(p.subject)}<br>{microseconds(p.median_us)} µs<br>{p.outcome or ''}" for p in points]
-    own = _line(provider, "own", "solid", [(p.ordinal, p.median_us) for p in points], texts)
+    divisor, unit = axis_unit(max(known), lane)
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else value / divisor
+
+    texts = [f"{p.revision} {_html(p.subject)}<br>{amount(p.median, lane)}<br>{p.outcome or ''}" for p in points]
+    own = _line(provider, "own", "solid", [(p.ordinal, scaled(p.median)) for p in points], texts)
     own["marker"] |= {"symbol": [SYMBOLS[Outcome(p.outcome)] if p.outcome else "circle" for p in points]}
     own["meta"]["tones"] = [p.outcome or "steady" for p in points]
     own["customdata"] = [p.run_id for p in points]
-    best = _line(
-        sota,
-        "steady",
-        "dot",
-        [(p.ordinal, p.sota_us) for p in points],
-        [f"{sota}<br>{microseconds(p.sota_us)} µs" for p in points],
-    )
-    moves = [p for before, p in pairwise(points) if p.stack_id != before.stack_id]
+    beside = [f"{_html(sota)}<br>{amount(p.sota, lane)}" for p in points]
+    best = _line(sota, "steady", "dot", [(p.ordinal, scaled(p.sota)) for p in points], beside)
+    moves = [p for p in points if p.stack_change]
     places = [p.ordinal for p in points]
     step = max(1, len(points) // 8)
     return {
@@ -98,21 +125,25 @@ def series(points: Sequence[Point], provider: str, sota: str) -> Figure | None:
                 "tickangle": -30,
                 "zeroline": False,
             },
-            "yaxis": {"title": {"text": "µs"}, "rangemode": "tozero", "zeroline": False},
+            "yaxis": {"title": {"text": f"{WORDS[lane].name}, {unit}"}, "rangemode": "tozero", "zeroline": False},
             "shapes": [{**_upright(p.ordinal - 0.5, dash="dash"), "name": "stack"} for p in moves],
-            "annotations": [
-                {
-                    "x": p.ordinal - 0.5,
-                    "y": 1,
-                    "yref": "paper",
-                    "yanchor": "bottom",
-                    "text": "stack",
-                    "showarrow": False,
-                    "font": {"size": 11},
-                }
-                for p in moves
-            ],
+            "annotations": [_stack_change(p) for p in moves],
         },
+    }
+
+
+def _stack_change(point: Point) -> dict[str, Any]:
+    """Its words are under the pointer; the page has them as text as well."""
+    return {
+        "x": point.ordinal - 0.5,
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "text": "stack",
+        "hovertext": "<br>".join(_html(change) for change in point.stack_change),
+        "captureevents": True,
+        "showarrow": False,
+        "font": {"size": 11},
     }
 
 
@@ -230,8 +261,8 @@ def _finish(figure: Figure, shapes: list[dict[str, Any]], at_least: Sequence[flo
     return figure
 
 
-def _band(low: float, high: float) -> dict[str, Any]:
-    across = {"type": "rect", "layer": "below", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 0}}
+def _band(low: float, high: float, top: float, end: float) -> dict[str, Any]:
+    across = {"type": "rect", "layer": "below", "yref": "y", "y0": top, "y1": end, "line": {"width": 0}}
     return {**across, "x0": low, "x1": high, "name": "band", "fillcolor": "rgba(128,128,128,0.14)"}
 
 
@@ -254,8 +285,8 @@ def _label(row: Row) -> str:
     return f"{_html(row.case)} <i>{_html(row.provider)}</i>"
 
 
-def _us(side: Any) -> str:
-    return f"{microseconds(side.median_us if side else None)} µs"
+def _taken(side: Measured | None, row: Row) -> str:
+    return amount(side.median if side else None, row.lane)
 
 
 def _html(text: str) -> str:

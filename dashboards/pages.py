@@ -16,12 +16,13 @@ from sqlalchemy.orm import Session
 
 from dashboards import assets, comments, figures
 from service.api.common import Key, Reading, tagged
+from service.lanes import amount, lane_of, percent
 from service.ledger import reading
 from service.ledger.queue import clock
 from service.ledger.reading import Glance
 from service.ledger.targets import all_targets, target_named
 from service.models import OPEN_STATES, CellState, Effect, EffectState, RegressionState, Run, RunState, Target
-from service.reports import Report, counted, interval, microseconds, percent, readable, report, short
+from service.reports import Report, counted, interval, readable, report, short
 from service.telling import markdown
 from service.telling.as_json import moment, rfc3339
 from service.verdicts import Outcome
@@ -103,7 +104,7 @@ def target_figure(
     device, provider, case = (*series.split(" "), "", "")[:3]
     recipe = readable(found.recipe.text) if found.recipe else None
     sota = recipe.sota_on(device) if recipe else "SOTA"
-    figure = figures.series(reading.series(session, found, case, provider, device), provider, sota)
+    figure = figures.series(reading.series(session, found, case, provider, device), case, provider, sota)
     return tagged(request, json.dumps({"series": figure}), "application/json")
 
 
@@ -150,7 +151,7 @@ def _told(session: Session, whole: Run, effects: Sequence[Effect]) -> str:
 
 def _without_sota(found: Report) -> list[tuple[str, int]]:
     """Why cases with a time of their own have none of SOTA to stand beside, and how many."""
-    timed = (row for row in found.rows if row.head and row.head.median_us)
+    timed = (row for row in found.rows if row.head and row.head.median)
     return Counter(row.sota.reason for row in timed if row.sota and row.sota.ratio is None).most_common()
 
 
@@ -274,10 +275,10 @@ def _templates_() -> Environment:
         "calendar": calendar,
         "counted": counted,
         "flat": flat,
-        "percent": percent,
+        "percent": lambda ratio, case: percent(ratio, lane_of(case)),
         "rfc3339": rfc3339,
         "short": short,
-        "us": microseconds,
+        "amount": lambda value, case: amount(value, lane_of(case)),
         "without_secrets": without_secrets,
     }
     environment.globals |= {

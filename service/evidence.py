@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from kernels.words import Case, Role
+from kernels.words import Case, Lane, Role
 from service.models import CellState, Rounds
 from service.verdicts import KNOWN_BEFORE, Cell, Outcome, Pairs
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What one contender took at one case, over all launches of the session."""
+    """What one contender took at one case, in the unit of its lane, over all launches of the session."""
 
     role: Role
     provider: str
@@ -28,9 +28,9 @@ class Taken:
         return f"{self.role}:{self.provider}"
 
     @property
-    def median_us(self) -> float | None:
+    def median(self) -> float | None:
         """Median over launches of the median over rounds."""
-        launches = [[us for us in rounds if us is not None] for rounds in (*self.looked, *self.confirmed)]
+        launches = [[taken for taken in rounds if taken is not None] for rounds in (*self.looked, *self.confirmed)]
         medians = [median(rounds) for rounds in launches if rounds]
         return median(medians) if medians and self.state is CellState.MEASURED else None
 
@@ -99,7 +99,8 @@ def _cell(
         control=control,
         trouble=_trouble(head, parent, wrong_before),
         baseline_trouble=baseline_trouble,
-        same_code=parent is not None and same_code(head.facts, parent.facts),
+        # A call, a compilation and the memory of a call are Python's doing as much as the kernels'.
+        same_code=parent is not None and head.case.lane is Lane.KERNEL and same_code(head.facts, parent.facts),
     )
 
 

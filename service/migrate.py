@@ -15,7 +15,7 @@ _FOLDER = Path(__file__).parent / "migrations"
 _LOCK = 0x6B65726E656C  # several processes of a fleet may start at once: PostgreSQL lets one of them migrate
 
 
-def upgrade(url: str | None = None) -> None:
+def upgrade(url: str | None = None, to: str = "head") -> None:
     """Apply what is missing, all or nothing.  Running it twice, or in two processes at once, is harmless."""
     url = url or settings().database
     if file := _file(url):
@@ -27,7 +27,7 @@ def upgrade(url: str | None = None) -> None:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             config = configuration()
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            command.upgrade(config, to)
     finally:
         engine.dispose()
 

@@ -26,6 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
+from service.lanes import lane_of
+
 Key = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL refuses the first, UTF-8 the others
 
@@ -309,12 +311,17 @@ class Measurement(Base):
     case: Mapped[str] = mapped_column(String(120))
     state: Mapped[CellState] = mapped_column(_enum(CellState))
     reason: Mapped[str | None]
-    median_us: Mapped[float | None]
-    gb_s: Mapped[float | None]
+    median: Mapped[float | None]  # in `unit`
+    gb_s: Mapped[float | None]  # of the kernel lane alone
     launches: Mapped[int] = mapped_column(default=0)
     rounds: Mapped[int] = mapped_column(default=0)
     facts: Mapped[dict[str, Any]]
     samples: Mapped[bytes | None] = mapped_column(LargeBinary)  # see pack()
+
+    @property
+    def unit(self) -> str:
+        """Of the median and the samples: us, or bytes."""
+        return lane_of(self.case).unit
 
 
 class VerdictRow(Base):
@@ -370,8 +377,8 @@ class Gap(Base):
     last_run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     ratio_then: Mapped[float | None]
     ratio_now: Mapped[float]
-    own_us: Mapped[float]
-    sota_us: Mapped[float]
+    own: Mapped[float]  # in the unit of the case's lane, and so is the next
+    sota: Mapped[float]
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
 
 
@@ -407,7 +414,7 @@ class Worker(Base):
     run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
 
 
-Rounds = Sequence[float | None]  # microseconds, one a round; None where the round was lost
+Rounds = Sequence[float | None]  # in the unit of the lane, one a round; None where the round was lost
 
 
 def pack(looked: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:
@@ -416,6 +423,7 @@ def pack(looked: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:
     Launches that only confirm a suspicion are kept apart.
     """
     rounded = [
-        [[None if us is None else round(us, 4) for us in launch] for launch in part] for part in (looked, confirmed)
+        [[None if taken is None else round(taken, 4) for taken in launch] for launch in part]
+        for part in (looked, confirmed)
     ]
     return zlib.compress(json.dumps(rounded, separators=(",", ":")).encode(), 9)

@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from kernels.words import Role
+from kernels.words import Lane, Role
+from service import light
 from service.errors import BadInput
+from service.lanes import lane_of, percent, words
+from service.light import Speed
 from service.models import CellState, Measurement, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
@@ -52,11 +55,18 @@ class Measured:
     provider: str
     state: CellState
     reason: str | None
-    median_us: float | None
+    median: float | None
+    unit: str  # of the median: us, or bytes
     gb_s: float | None
     launches: int
     rounds: int
     facts: Mapping[str, Any]
+    speed: Speed = field(default_factory=Speed)
+
+    @property
+    def repeatable(self) -> bool:
+        """Unless it was seen to compute other bits from the same inputs."""
+        return self.facts.get("repeatable") is not False
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,15 @@ class Row:
         return self.sota is not None and self.sota.behind
 
     @property
+    def lane(self) -> Lane:
+        return lane_of(self.case)
+
+    @property
+    def change(self) -> str:
+        """`10.2 % slower`, `3.0 % less memory`."""
+        return percent(self.ratio, self.lane)
+
+    @property
     def explained(self) -> tuple[str, ...]:
         """What the compiler says about the change: "registers 40 → 64"; empty where it says nothing."""
         return differences(self.head.facts, self.parent.facts) if self.head and self.parent else ()
@@ -105,9 +124,18 @@ class Row:
     def control_ratio(self) -> float | None:
         """The A/A control: the second copy's time over the first's.  1 where the machine is fair."""
         first = self.parent or self.head
-        if not self.control or not first or not self.control.median_us or not first.median_us:
+        if not self.control or not first or not self.control.median or not first.median:
             return None
-        return self.control.median_us / first.median_us
+        return self.control.median / first.median
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """A case that a provider of the head says it does not support: neither measured nor judged."""
+
+    provider: str
+    case: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -143,6 +171,8 @@ class Report:
     policy: Policy
     sota: str
     rows: tuple[Row, ...]
+    unsupported: tuple[Unsupported, ...] = ()
+    ceilings: Mapping[str, float] = field(default_factory=dict)  # of the session: see service.light
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
         """The rows with these outcomes, the largest change first."""
@@ -156,6 +186,12 @@ class Report:
     def behind(self) -> tuple[Row, ...]:
         """The cases that run behind SOTA, the furthest first; whether they changed or not."""
         return tuple(sorted((row for row in self.rows if row.behind), key=_by_gap))
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Those that were measured, in the order in which they are told."""
+        found = {row.lane for row in self.rows}
+        return tuple(lane for lane in Lane if lane in found)
 
     @property
     def counts(self) -> dict[Outcome, int]:
@@ -237,12 +273,17 @@ class Report:
             return f"it computes {computes}; mend that first, a wrong kernel has no speed"
         if rows := self.regressions:
             fact = f" ({listed(rows[0].explained[:3])})" if rows[0].explained else ""
-            worst = f"{rows[0].case} is {percent(rows[0].ratio)}{fact}"
+            worst = f"{rows[0].case} {words(rows[0].case).is_} {rows[0].change}{fact}"
             return f"mend or accept it, {worst}" if len(rows) == 1 else f"mend or accept them, first of all {worst}"
         if failed := self._news(Outcome.FAILED):
             return one_line(failed[0].reason)
         if not self.rows:
-            return one_line(self.reason or "the suite has no case for this device")
+            none = (
+                "its providers support no case of the suite"
+                if self.unsupported
+                else "the suite has no case for this device"
+            )
+            return one_line(self.reason or none)
         if self._undecided:
             short_of_time = any(SESSION_ENDED in row.reason for row in self.rows)
             why = "the session ended too early" if short_of_time else "the machine was too noisy"
@@ -256,6 +297,8 @@ class Report:
 def report(run: Run, *, address: str | None = None) -> Report:
     """The Report of a run whose target, revision, recipe, stack, measurements and verdicts are loaded."""
     recipe = readable(run.recipe.text)
+    ceilings = light.ceilings(run.telemetry)
+    rows = _rows(run.verdicts, run.measurements, ceilings)
     return Report(
         run_id=run.id,
         url=f"{address or settings().address}/runs/{run.id}",
@@ -287,7 +330,9 @@ def report(run: Run, *, address: str | None = None) -> Report:
         telemetry=run.telemetry or {},
         policy=recipe.policy_on(run.device) if recipe else Policy.model_validate({}),
         sota=recipe.sota_on(run.device) if recipe else "quack",
-        rows=_rows(run.verdicts, run.measurements),
+        rows=rows,
+        unsupported=_unsupported(run.measurements, rows),
+        ceilings=ceilings,
     )
 
 
@@ -299,9 +344,11 @@ def readable(text: str) -> Recipe | None:
         return None
 
 
-def _rows(verdicts: Sequence[VerdictRow], measurements: Sequence[Measurement]) -> tuple[Row, ...]:
-    measured = {(m.role, m.provider, m.case): _measured(m) for m in measurements}
-    best = {m.case: _measured(m) for m in measurements if m.role == Role.SOTA}
+def _rows(
+    verdicts: Sequence[VerdictRow], measurements: Sequence[Measurement], ceilings: Mapping[str, float]
+) -> tuple[Row, ...]:
+    measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in measurements}
+    best = {m.case: one for m in measurements if m.role == Role.SOTA for one in [measured[m.role, m.provider, m.case]]}
     against_sota = {(v.provider, v.case): v for v in verdicts if v.against == "sota"}
 
     def row(verdict: VerdictRow) -> Row:
@@ -327,9 +374,21 @@ def _rows(verdicts: Sequence[VerdictRow], measurements: Sequence[Measurement]) -
     return tuple(row(verdict) for verdict in verdicts if verdict.against == "parent")
 
 
-def _measured(m: Measurement) -> Measured:
+def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
     facts = m.facts or {}
-    return Measured(m.contender, m.provider, m.state, m.reason, m.median_us, m.gb_s, m.launches, m.rounds, facts)
+    speed = light.speed(m.case, m.median, m.gb_s, facts, ceilings)
+    return Measured(
+        m.contender, m.provider, m.state, m.reason, m.median, m.unit, m.gb_s, m.launches, m.rounds, facts, speed
+    )
+
+
+def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Unsupported, ...]:
+    judged = {(row.provider, row.case) for row in rows}  # what the baseline does and the head no longer: a failure
+    return tuple(
+        Unsupported(m.provider, m.case, m.reason or "it gave no reason")
+        for m in measurements
+        if m.role == Role.HEAD and m.state is CellState.UNSUPPORTED and (m.provider, m.case) not in judged
+    )
 
 
 def _against_sota(verdict: VerdictRow, best: Measured | None) -> AgainstSota:
@@ -385,26 +444,9 @@ def listed(parts: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def percent(ratio: float | None) -> str:
-    """A ratio of times in words: `10.2 % slower`, `3.0 % faster`; "slower" by time, not by speed."""
-    if ratio is None:
-        return "not compared"
-    change = (ratio - 1) * 100
-    if abs(change) < 0.05:
-        return "no change"
-    return f"{abs(change):.1f} % {'slower' if change > 0 else 'faster'}"
-
-
 def interval(low: float | None, high: float | None) -> str:
     """The confidence interval of a ratio: `1.081 to 1.124`."""
     return "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
-
-
-def microseconds(us: float | None) -> str:
-    """Three digits that mean something: `7.31`, `128`, `10,432`."""
-    if us is None:
-        return "–"
-    return f"{us:,.0f}" if us >= 100 else f"{us:.1f}" if us >= 10 else f"{us:.2f}"
 
 
 def printable(text: str) -> str:

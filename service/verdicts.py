@@ -18,9 +18,10 @@ from statistics import fmean, median, stdev
 from scipy.special import stdtrit
 
 from kernels.words import Comparison
+from service.lanes import words
 from service.policy import Policy
 
-Rounds = Sequence[float | None]  # microseconds, one a round; None where the round was lost
+Rounds = Sequence[float | None]  # in the unit of the lane, one a round; None where the round was lost
 
 
 class Outcome(StrEnum):
@@ -41,7 +42,7 @@ SESSION_ENDED = "the session ended before "
 
 @dataclass(frozen=True)
 class Pairs:
-    """Candidate and baseline, launch by launch and round by round, in microseconds."""
+    """Candidate and baseline, launch by launch and round by round, in the unit of their lane."""
 
     candidate: tuple[Rounds, ...] = ()
     baseline: tuple[Rounds, ...] = ()
@@ -94,8 +95,8 @@ class Suspicion:
 
 
 def judge(cells: Sequence[Cell], policy: Policy) -> dict[tuple[str, str], Verdict]:
-    """A verdict for every cell of a run."""
-    return {cell.name: _judge(cell, policy) for cell in cells}
+    """A verdict for every cell of a run, each by the limits of its lane."""
+    return {cell.name: _judge(cell, policy.at(cell.case)) for cell in cells}
 
 
 def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[tuple[str, str], str]:
@@ -107,9 +108,10 @@ def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[tuple[str, str], st
     for cell in cells:
         if cell.trouble or cell.baseline_trouble or not cell.looked.baseline:
             continue
-        if _undecided(cell.looked, policy):
+        limits = policy.at(cell.case)
+        if _undecided(cell.looked, limits):
             asked[cell.name] = "look"
-        elif suspect(cell.looked, policy).outcome in CHANGES and _undecided(cell.confirmed, policy):
+        elif suspect(cell.looked, limits).outcome in CHANGES and _undecided(cell.confirmed, limits):
             asked[cell.name] = "confirm"
     return asked
 
@@ -146,7 +148,10 @@ def suspect(pairs: Pairs, policy: Policy) -> Suspicion:
 
 
 def compare(pairs: Pairs, confidence: float) -> Comparison | None:
-    """The ratio of times with a t interval over launches; None with fewer than two launches."""
+    """The ratio with a t interval over launches; None with fewer than two launches.
+
+    What does not vary at all, as bytes do not, has an interval without width, and its ratio decides.
+    """
     effects = pairs.effects()
     if len(effects) < 2:
         return None
@@ -192,10 +197,11 @@ def _confirm(cell: Cell, suspicion: Suspicion, fresh: Suspicion, policy: Policy)
             "suspect the machine"
         )
         return _inconclusive(fresh, reason)
-    word = "slower" if suspicion.outcome is Outcome.REGRESSION else "faster"
+    said = words(cell.case)
+    word = said.more if suspicion.outcome is Outcome.REGRESSION else said.less
     # The fresh launches alone give the size: those that raised the suspicion were chosen for being large.
     ratio, launches = fresh.comparison.ratio, fresh.comparison.launches
-    size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times as slow as"
+    size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times {said.as_much}"
     reason = f"{size} its baseline, confirmed by {launches} fresh launches"
     if not cell.control.effects():
         reason += ", without an A/A control at this case"

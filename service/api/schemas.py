@@ -1,11 +1,14 @@
 """What the API answers with.  Times are RFC 3339; a number that is not finite is null."""
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from service import light
+from service.lanes import lane_of
 from service.ledger import reading
 from service.models import (
     CellState,
@@ -16,7 +19,6 @@ from service.models import (
     RunState,
     Target,
     TargetKind,
-    VerdictRow,
 )
 from service.reports import readable
 from service.telling.as_json import moment
@@ -96,8 +98,18 @@ class RevisionOut(_Answer):
     paths: list[str]
 
 
+class SpeedOut(_Answer):
+    """How near a time comes to what the device can do at best; null where that says nothing or is not known."""
+
+    copy_share: Number = Field(description="Of the bandwidth of a plain copy measured in the same session.")
+    l2_resident: bool = Field(description="The inputs stay in L2: then the GB/s are not those of the memory.")
+    cycles: Number = Field(description="Of the SM clock, as it was read while this was measured.")
+    tokens_s: Number
+    utilisation: Number = Field(description="Of a block: its FLOP/s over those of a matrix product in the session.")
+
+
 class MeasurementOut(_Answer):
-    """One contender at one case."""
+    """One contender at one case.  `median` is in `unit`: us, or bytes in the memory lane."""
 
     contender: str
     role: str
@@ -105,11 +117,19 @@ class MeasurementOut(_Answer):
     case: str
     state: CellState
     reason: str | None
-    median_us: Number
+    median: Number
+    unit: str
     gb_s: Number
     launches: int
     rounds: int
     facts: dict[str, Any]
+    speed: SpeedOut
+
+    @classmethod
+    def of(cls, row: Measurement, best: Mapping[str, float]) -> "MeasurementOut":
+        known = {name: getattr(row, name) for name in cls.model_fields if name != "speed"}
+        speed = light.speed(row.case, row.median, row.gb_s, row.facts or {}, best)
+        return cls.model_validate(known | {"speed": SpeedOut.model_validate(speed)})
 
 
 class VerdictOut(_Answer):
@@ -166,17 +186,20 @@ class RunWhole(RunOut):
     log: str | None
     stack: dict[str, Any] | None
     telemetry: dict[str, Any] | None
+    ceilings: dict[str, float] = Field(description="What the device did at best in this session; empty on a CPU.")
     measurements: list[MeasurementOut] | None = None
     verdicts: list[VerdictOut] | None = None
 
     @classmethod
     def whole(cls, run: Run, expand: frozenset[str]) -> "RunWhole":
+        best, measured = light.ceilings(run.telemetry), "measurements" in expand
         more = {
             "log": run.log,
             "stack": run.stack.versions if run.stack else None,
             "telemetry": run.telemetry,
-            "measurements": _plain(MeasurementOut, run.measurements) if "measurements" in expand else None,
-            "verdicts": _plain(VerdictOut, run.verdicts) if "verdicts" in expand else None,
+            "ceilings": best,
+            "measurements": [MeasurementOut.of(row, best) for row in run.measurements] if measured else None,
+            "verdicts": [VerdictOut.model_validate(row) for row in run.verdicts] if "verdicts" in expand else None,
         }
         return cls.model_validate(_run(run) | more)
 
@@ -213,15 +236,17 @@ class GapOut(_Answer):
     case: str
     ratio_now: Number
     ratio_then: Number
-    own_us: Number
-    sota_us: Number
+    own: Number
+    sota: Number
+    unit: str = Field(description="Of `own` and `sota`: us, or bytes.")
     since: str | None = Field(description="The revision from which it is behind.")
     run: int = Field(description="The latest run of the mainline that measured it.")
 
     @classmethod
     def of(cls, found: reading.Trailing) -> "GapOut":
         since = found.since.sha if found.since else None
-        named = {"target": found.target, "since": since, "run": found.gap.last_run_id}
+        unit = lane_of(found.gap.case).unit
+        named = {"target": found.target, "since": since, "run": found.gap.last_run_id, "unit": unit}
         return cls.model_validate(_columns(found.gap) | named)
 
 
@@ -234,23 +259,26 @@ class PointOut(_Answer):
     ordinal: int
     at: Moment
     state: CellState
-    median_us: Number
+    median: Number
     gb_s: Number
-    sota_us: Number
+    sota: Number = Field(description="The median of SOTA in the same run.")
     outcome: str | None
     ratio: Number
     low: Number
     high: Number
     stack_id: int | None
+    stack_change: list[str] = Field(description="What changed in the stack since the point before; empty: nothing.")
 
 
 class SeriesOut(BaseModel):
-    """One case over the mainline, oldest first.  A change of `stack_id` is an event of its own."""
+    """One case over the mainline, oldest first.  A change of stack is an event of its own."""
 
     target: str
     case: str
     provider: str
     device: str
+    lane: str
+    unit: str = Field(description="Of `median` and `sota`: us, or bytes.")
     points: list[PointOut]
 
 
@@ -279,10 +307,6 @@ def _run(run: Run) -> dict[str, Any]:
 def _devices(target: Target) -> list[str]:
     recipe = readable(target.recipe.text) if target.recipe else None
     return list(recipe.devices) if recipe else []
-
-
-def _plain(kind: type[_Answer], rows: list[Measurement] | list[VerdictRow]) -> list[dict[str, Any]]:
-    return [{name: getattr(row, name) for name in kind.model_fields} for row in rows]
 
 
 def revision(row: Revision) -> RevisionOut:

@@ -17,6 +17,7 @@ from service.api.schemas import (
     TargetOut,
     TargetWhole,
 )
+from service.lanes import lane_of
 from service.ledger import reading
 from service.ledger.targets import all_targets, target_named
 from service.models import RegressionState
@@ -92,4 +93,7 @@ def get_series(
     """What one case took over the mainline; empty when it was never measured."""
     points = reading.series(session, target_named(session, name), case, provider, device)
     shown = [PointOut.model_validate(point) for point in points]
-    return SeriesOut(target=name, case=case, provider=provider, device=device, points=shown)
+    lane = lane_of(case)
+    return SeriesOut(
+        target=name, case=case, provider=provider, device=device, lane=lane.value, unit=lane.unit, points=shown
+    )

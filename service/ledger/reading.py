@@ -5,7 +5,7 @@ import binascii
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Select, func, select, tuple_
@@ -24,6 +24,7 @@ from service.models import (
     Revision,
     Run,
     RunState,
+    Stack,
     Target,
     TargetKind,
     VerdictRow,
@@ -31,6 +32,7 @@ from service.models import (
     storable,
 )
 from service.reports import WORST_FIRST, Report, readable, report, short
+from service.stacks import moved
 from service.verdicts import Outcome
 
 Row = TypeVar("Row")
@@ -112,14 +114,15 @@ class Point:
     ordinal: int
     at: float
     state: str
-    median_us: float | None
+    median: float | None  # in the unit of the case's lane
     gb_s: float | None
-    sota_us: float | None
+    sota: float | None
     outcome: str | None
     ratio: float | None
     low: float | None
     high: float | None
     stack_id: int | None
+    stack_change: tuple[str, ...] = ()  # since the point before: "torch 2.11.0 → 2.13.0"
 
 
 @dataclass(frozen=True)
@@ -337,9 +340,9 @@ def series(session: Session, target: Target, case: str, provider: str, device: s
             Revision.ordinal,
             Revision.committed_at,
             Measurement.state,
-            Measurement.median_us,
+            Measurement.median,
             Measurement.gb_s,
-            best.median_us,
+            best.median,
             VerdictRow.outcome,
             VerdictRow.ratio,
             VerdictRow.low,
@@ -356,10 +359,43 @@ def series(session: Session, target: Target, case: str, provider: str, device: s
         .limit(LONGEST_SERIES)
     )
     rows = reversed(session.execute(statement).all())
-    return [
+    points = [
         Point(run, short(sha), subject, ordinal or 0, at, state.value, *rest)
         for run, sha, subject, ordinal, at, state, *rest in rows
     ]
+    return _with_changes_of_stack(session, points)
+
+
+def _with_changes_of_stack(session: Session, points: Sequence[Point]) -> list[Point]:
+    """Each point at which the stack is another than at the one before says what changed."""
+    ids = {point.stack_id for point in points if point.stack_id is not None}
+    versions = {stack.id: stack.versions for stack in session.scalars(select(Stack).where(Stack.id.in_(ids)))}
+    told, last = [], None
+    for point in points:
+        if None not in (last, point.stack_id) and point.stack_id != last:
+            change = moved(versions.get(last or 0, {}), versions.get(point.stack_id or 0, {}))
+            point = replace(point, stack_change=change or ("another stack",))
+        last = point.stack_id or last
+        told.append(point)
+    return told
+
+
+def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | None:
+    """The mainline run before this one on its device, where that had another stack, and what changed since."""
+    place = session.scalar(select(Revision.ordinal).where(Revision.id == run.revision_id))
+    earlier = [Revision.ordinal < place] if place is not None else [Revision.ordinal.is_not(None)]
+    before = session.scalar(
+        select(Run)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
+        .where(Run.pull.is_(None), Run.id < run.id, Run.stack_id.is_not(None), *earlier)
+        .order_by(Revision.ordinal.desc(), Run.id.desc())
+        .options(selectinload(Run.stack), *_NAMES)
+        .limit(1)
+    )
+    if before is None or before.stack is None or run.stack is None or before.stack_id == run.stack_id:
+        return None
+    return before, moved(before.stack.versions, run.stack.versions)
 
 
 def _verdict_of(run_id: InstrumentedAttribute[int], provider: str, case: str) -> ColumnElement[bool]:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session, selectinload
 
-from kernels.words import Role
+from kernels.words import Lane, Role
 from service import recipes, sota, verdicts
 from service.evidence import Evidence, Taken, against_sota, cells
 from service.ledger import queue, standing
@@ -64,7 +64,7 @@ def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
 
 def _measurement(run_id: int, one: Taken) -> Measurement:
     launches = (*one.looked, *one.confirmed)
-    us = one.median_us
+    median = one.median
     return Measurement(
         run_id=run_id,
         contender=one.contender,
@@ -73,8 +73,8 @@ def _measurement(run_id: int, one: Taken) -> Measurement:
         case=str(one.case),
         state=one.state,
         reason=one.reason,
-        median_us=us,
-        gb_s=one.case.least_bytes / us / 1e3 if us else None,
+        median=median,
+        gb_s=one.case.least_bytes / median / 1e3 if median and one.case.lane is Lane.KERNEL else None,
         launches=len(launches),
         rounds=sum(len(rounds) for rounds in launches),
         facts=dict(one.facts),
@@ -101,27 +101,27 @@ def _compare_with_sota(
     policy: Policy,
     mainline: bool,
 ) -> None:
-    times = {(one.role, one.case): one.median_us for one in evidence.taken}
+    times = {(one.role, one.case): one.median for one in evidence.taken}
     # In one order, so that two workers never wait for each other's gaps.
     for head in sorted(evidence.taken, key=lambda one: (one.provider, str(one.case))):
         if head.role is not Role.HEAD or head.state is not CellState.MEASURED:
             continue
         pairs, name, trouble = against_sota(evidence.taken, head)
-        stands = sota.stand(pairs, name, policy, trouble)
+        stands = sota.stand(pairs, name, str(head.case), policy, trouble)
         row = VerdictRow(
             run_id=run.id, provider=head.provider, case=str(head.case), against="sota", outcome=Outcome.NEW.value
         )
         row.behind, row.reason = stands.behind, stands.reason
         session.add(row)
-        own_us, sota_us = head.median_us, times.get((Role.SOTA, head.case))
-        if stands.comparison is None or own_us is None or sota_us is None:
+        own, best = head.median, times.get((Role.SOTA, head.case))
+        if stands.comparison is None or own is None or best is None:
             continue
         comparison = stands.comparison
         row.outcome = _direction(comparison.low, comparison.high).value
         row.ratio, row.low, row.high = comparison.ratio, comparison.low, comparison.high
         row.launches, row.rounds = comparison.launches, comparison.rounds
         if mainline:
-            now = sota.Standing(revision.short, comparison.ratio, own_us, sota_us, run.stack_id, stands.behind)
+            now = sota.Standing(revision.short, comparison.ratio, own, best, run.stack_id, stands.behind)
             parent = judged.get((head.provider, str(head.case)))
             moved = parent.comparison.ratio if parent and parent.comparison and parent.outcome in CHANGES else None
             row.reason = standing.note_gap(session, run, revision, row, now, name, moved, policy) or row.reason

@@ -37,7 +37,7 @@ def note_regressions(session: Session, run: Run, judged: Mapping[tuple[str, str]
         if verdict.outcome is Outcome.REGRESSION and verdict.comparison:
             row = RegressionRow(target_id=run.target_id, device=run.device, provider=provider, case=case, run_id=run.id)
             row.ratio, row.opened_at = verdict.comparison.ratio, now
-            if not _recorded(session, run, row, policy):
+            if not _recorded(session, run, row, policy.at(case)):
                 session.add(row)
     open_ones = (
         select(RegressionRow, Revision.ordinal)
@@ -50,7 +50,8 @@ def note_regressions(session: Session, run: Run, judged: Mapping[tuple[str, str]
         if (row.provider, row.case) not in judged:
             continue
         # Whose revision left the mainline when that was rewritten is open no longer: its successor has its own record.
-        by = run.id if ordinal is None else mended_by(_steps_since(session, row, ordinal), ordinal, row.ratio, policy)
+        limits = policy.at(row.case)
+        by = run.id if ordinal is None else mended_by(_steps_since(session, row, ordinal), ordinal, row.ratio, limits)
         if by is not None:
             row.state, row.fixed_at, row.fixed_by = RegressionState.FIXED, now, by
 
@@ -133,8 +134,8 @@ def note_gap(
         "behind": now.behind,
         "last_run_id": run.id,
         "ratio_now": now.ratio,
-        "own_us": now.own_us,
-        "sota_us": now.sota_us,
+        "own": now.own,
+        "sota": now.sota,
         "stack_id": now.stack,
         "since_run_id": run.id if now.behind else None,
         "ratio_then": now.ratio if now.behind else None,
@@ -149,12 +150,12 @@ def note_gap(
         if gap.behind and now.behind:
             values |= {"since_run_id": gap.since_run_id, "ratio_then": gap.ratio_then}
         session.execute(update(Gap).where(Gap.id == gap.id).values(values))
-    return sota.told(now, before, name, parent_ratio, policy) if now.behind else None
+    return sota.told(now, before, name, parent_ratio, verdict.case, policy) if now.behind else None
 
 
 def _standing(session: Session, gap: Gap, last: Revision) -> sota.Standing:
     since = _revision_of(session, gap.since_run_id).short if gap.since_run_id else None
-    return sota.Standing(last.short, gap.ratio_now, gap.own_us, gap.sota_us, gap.stack_id, gap.behind, since)
+    return sota.Standing(last.short, gap.ratio_now, gap.own, gap.sota, gap.stack_id, gap.behind, since)
 
 
 def _revision_of(session: Session, run_id: int) -> Revision:

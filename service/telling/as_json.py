@@ -28,6 +28,7 @@ def facts(report: Report) -> dict[str, Any]:
         "counts": {outcome.value: n for outcome, n in report.counts.items()},
         "behind_sota": len(report.behind),
         **plain,
+        "rows": [{"lane": row.lane.value, **_plain(row)} for row in report.rows],
         **{name: rfc3339(getattr(report, name)) for name in _TIMES},
     }
 

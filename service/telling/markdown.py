@@ -6,11 +6,13 @@ a person, nor link to anything.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from kernels.words import Lane
+from service.lanes import WORDS, amount
 from service.models import RunState
-from service.reports import NOUNS, Report, Row, interval, last_lines, listed, microseconds, one_line, percent, printable
-from service.verdicts import Outcome
+from service.reports import NOUNS, Report, Row, Unsupported, interval, last_lines, listed, one_line, printable
+from service.verdicts import Outcome, in_percent
 
 LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters
 SHOWN = 10  # rows before the rest goes into <details>
@@ -19,6 +21,7 @@ _PUNCTUATION = re.compile(r"[\\`*_\[\]#!|~$]")
 _BEGINNING = re.compile(r"^([0-9]*)([-+=.)])(?![0-9A-Za-z])")  # a list or an underlined title
 _LINKING = re.compile(r"(@|:(?=//)|www(?=\.)|#(?=[0-9])|GH-(?=[0-9]))")  # broken by a space without width
 _TICKS = re.compile(r"`+")
+Listed = TypeVar("Listed", Row, Unsupported)
 
 
 def marker(target: str, pull: int | None) -> str:
@@ -133,27 +136,30 @@ def _tables(report: Report, most: int) -> list[str]:
         said = [f"{len(quiet) - undecided} steady"] if undecided < len(quiet) else []
         said += [f"{undecided} inconclusive"] if undecided else []
         parts.append(_folded(listed(said), _timed, quiet, most))
+    if report.unsupported:
+        title = f"{len(report.unsupported)} not supported by their provider, and so not measured"
+        parts.append(_folded(title, _unsupported, report.unsupported, most))
     if behind := report.behind:
         title = f"{len(behind)} behind {report.sota} (a standing gap to the best known, not a regression)"
         parts.append(_folded(title, _standing, behind, most))
     return parts
 
 
-def _folded(title: str, table: Callable[[Sequence[Row]], str], rows: Sequence[Row], most: int) -> str:
+def _folded(title: str, table: Callable[[Sequence[Listed]], str], rows: Sequence[Listed], most: int) -> str:
     shown = table(rows[:most]) if most else ""
     rest = f"\n\n{len(rows) - most} more on the page of the run." if len(rows) > most else ""
     return f"<details><summary>{escaped(title)}</summary>\n\n{shown}{rest}\n\n</details>"
 
 
 def _timed(rows: Sequence[Row]) -> str:
-    lines = ["| case | baseline µs | head µs | change | head / baseline | why |", "|---|--:|--:|---|---|---|"]
+    lines = ["| case | baseline | head | change | head / baseline | why |", "|---|--:|--:|---|---|---|"]
     for row in rows:
-        times = [microseconds(side.median_us if side else None) for side in (row.parent, row.head)]
-        change = f"**{percent(row.ratio)}**" if row.outcome is Outcome.REGRESSION else percent(row.ratio)
+        taken = [amount(side.median if side else None, row.lane) for side in (row.parent, row.head)]
+        change = f"**{row.change}**" if row.outcome is Outcome.REGRESSION else row.change
         if row.outcome is Outcome.INCONCLUSIVE:
             change = "inconclusive"
         why = "; ".join(part for part in (one_line(row.reason), *row.explained) if part)
-        lines.append(_line([_name(row), *times, change, interval(row.low, row.high), escaped(one_line(why, 300))]))
+        lines.append(_line([_name(row), *taken, change, interval(row.low, row.high), escaped(one_line(why, 300))]))
     return "\n".join(lines)
 
 
@@ -163,18 +169,26 @@ def _reasoned(rows: Sequence[Row]) -> str:
 
 
 def _standing(rows: Sequence[Row]) -> str:
-    lines = ["| case | head µs | best µs | ratio | since |", "|---|--:|--:|--:|---|"]
+    lines = ["| case | head | best | ratio | since |", "|---|--:|--:|--:|---|"]
     for row in rows:
         if row.sota is None:
             continue
-        times = [microseconds(side.median_us if side else None) for side in (row.head, row.sota.best)]
+        taken = [amount(side.median if side else None, row.lane) for side in (row.head, row.sota.best)]
         ratio = "" if row.sota.ratio is None else f"{row.sota.ratio:.2f}"
-        lines.append(_line([_name(row), *times, ratio, escaped(one_line(row.sota.reason))]))
+        lines.append(_line([_name(row), *taken, ratio, escaped(one_line(row.sota.reason))]))
     return "\n".join(lines)
 
 
 def _name(row: Row) -> str:
-    return f"{code(row.case)} {escaped(row.provider)}"
+    """The case, its provider, and what was measured where that is not the kernel's time."""
+    lane = "" if row.lane is Lane.KERNEL else f", {WORDS[row.lane].name}"
+    return f"{code(row.case)} {escaped(row.provider)}{lane}"
+
+
+def _unsupported(cases: Sequence[Unsupported]) -> str:
+    lines = ["| case | why not |", "|---|---|"]
+    rows = (_line([f"{code(one.case)} {escaped(one.provider)}", escaped(one_line(one.reason))]) for one in cases)
+    return "\n".join([*lines, *rows])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -189,8 +203,20 @@ def _footing(report: Report) -> str:
     if versions:
         said.append(escaped(one_line(", ".join(versions), 300)))
     if report.rows:
-        said.append(f"smallest change {report.policy.smallest_change:.1%}".replace(".0%", "%").replace("%", " %"))
+        said.append(f"smallest change {limits(report)}")
     return f"<sub>{' · '.join(said)}</sub>"
+
+
+def limits(report: Report) -> str:
+    """`2 %`, or with the lanes that have another limit: `2 % (call time 5 %, peak memory 1 %)`."""
+    own = report.policy.smallest_change
+    by_lane = {row.lane: report.policy.at(row.case).smallest_change for row in report.rows}
+    others = [f"{WORDS[lane].name} {_percents(by_lane[lane])}" for lane in Lane if by_lane.get(lane, own) != own]
+    return _percents(own) + (f" ({', '.join(others)})" if others else "")
+
+
+def _percents(share: float) -> str:
+    return in_percent(share).replace("%", " %")
 
 
 def _signature(report: Report) -> str:

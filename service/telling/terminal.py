@@ -4,7 +4,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from service.reports import Report, Row, interval, last_lines, microseconds, one_line, percent, printable
+from service.lanes import amount
+from service.reports import Report, Row, interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome
 
 STYLES = {
@@ -27,31 +28,47 @@ def table(report: Report) -> RenderableType:
         parts.append(Text(last_lines(report.log), style="dim"))
     if report.rows:
         parts.append(_cases(report))
+    if report.unsupported:
+        parts.append(_unsupported(report))
     parts.append(Text(report.url, style="underline"))
     return Group(*parts)
+
+
+def _unsupported(report: Report) -> Text:
+    """One line for each reason."""
+    why: dict[tuple[str, str], list[str]] = {}
+    for one in report.unsupported:
+        why.setdefault((one.provider, one.reason), []).append(one.case)
+    lines = [
+        f"Not supported by {provider}, and so not measured: {listed(cases)} ({one_line(reason)})"
+        for (provider, reason), cases in why.items()
+    ]
+    return Text("\n".join(map(printable, lines)), style="dim")
 
 
 def _cases(report: Report) -> Table:
     cases = Table(box=None, pad_edge=False)
     for title in ("case", "provider"):
         cases.add_column(title, overflow="fold")
-    for title in ("baseline us", "head us", "ratio"):
+    light = any(_light(row) for row in report.rows)
+    for title in ("baseline", "head", *(["ceiling"] * light), "ratio"):
         cases.add_column(title, justify="right", no_wrap=True)
     for title in ("interval", "outcome", f"to {report.sota}", "reason"):
         cases.add_column(title, overflow="fold")
     for outcome in report.counts:
         for row in report.of(outcome):
-            cases.add_row(*_cells(row))
+            cases.add_row(*_cells(row, light=light))
     return cases
 
 
-def _cells(row: Row) -> list[Text]:
-    times = [Text(microseconds(side.median_us if side else None)) for side in (row.parent, row.head)]
+def _cells(row: Row, *, light: bool) -> list[Text]:
+    taken = [Text(amount(side.median if side else None, row.lane)) for side in (row.parent, row.head)]
     style = STYLES[row.outcome]
     return [
         Text(row.case),
         Text(row.provider),
-        *times,
+        *taken,
+        *([Text(_light(row))] * light),
         Text("" if row.ratio is None else f"{row.ratio:.3f}"),
         Text(interval(row.low, row.high)),
         Text(row.outcome.value, style=style),
@@ -60,12 +77,14 @@ def _cells(row: Row) -> list[Text]:
     ]
 
 
+def _light(row: Row) -> str:
+    """How much of what the device can do at best: of a copy's bandwidth, or of a matrix product's operations."""
+    speed = row.head.speed if row.head else None
+    share = (speed.copy_share or speed.utilisation) if speed else None
+    return f"{share:.0%}" if share else "L2" if speed and speed.l2_resident else ""
+
+
 def _standing(row: Row) -> str:
     if row.sota is None or row.sota.ratio is None:
         return ""
     return f"{row.sota.ratio:.2f}{' behind' if row.sota.behind else ''}"
-
-
-def change(row: Row) -> str:
-    """`10.2 % slower`, for lists that have no room for a table."""
-    return f"{row.case} {row.provider}: {percent(row.ratio)}"

@@ -303,7 +303,7 @@ def _measurements(
                 case=case,
                 state=m.CellState.INVALID if bad else m.CellState.MEASURED,
                 reason=WRONG if bad else None,
-                median_us=None if bad else us,
+                median=None if bad else us,
                 gb_s=None if bad else Case.parse(case).least_bytes / us / 1e3,
                 launches=3,
                 rounds=60,
@@ -376,8 +376,8 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
             last_run_id=fast,
             ratio_then=1.293,
             ratio_now=1.189,
-            own_us=369.8,
-            sota_us=311.0,
+            own=369.8,
+            sota=311.0,
             stack_id=stack.id,
         )
     )

@@ -63,7 +63,7 @@ def test_what_is_open_is_counted_beyond_what_is_listed(get: Get, state: Path) ->
         for n in range(30):
             case = f"rmsnorm.fwd.{n + 1}x64.bf16"
             session.add(m.RegressionRow(**one, case=case, run_id=run.id, ratio=1.1, opened_at=1.0))
-            gap = {"since_run_id": run.id, "last_run_id": run.id, "ratio_now": 1.2, "own_us": 1.2, "sota_us": 1.0}
+            gap = {"since_run_id": run.id, "last_run_id": run.id, "ratio_now": 1.2, "own": 1.2, "sota": 1.0}
             session.add(m.Gap(**one, case=case, behind=True, **gap))
     said = words(get("/"))
     assert "31 open regressions , and 31 cases behind SOTA." in said
@@ -82,7 +82,7 @@ def test_empty_pages_say_what_to_do_next(get: Get, state: Path) -> None:
 def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get, seeded: Seeded) -> None:
     said = words(get(f"/runs/{seeded.runs['slow']}"))
     assert re.search(r"2 regressions at \w{10} on h200", said)
-    assert re.search(r"128 156 121 \S+ 1\.214 1\.\d+ to 1\.\d+ 1\.29", said)
+    assert re.search(r"128 µs 156 µs 121 µs \S+ 1\.214 1\.\d+ to 1\.\d+ 1\.29", said)
     assert "21.4% slower than its parent, confirmed by 3 fresh launches." in said
     assert "Facts: code changed; registers 40 → 64; spilled registers 0 → 12" in said
     assert "torch 2.13.0" in said
@@ -93,7 +93,7 @@ def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get,
 def test_a_wrong_result_is_invalid_and_has_no_time(get: Get, seeded: Seeded) -> None:
     said = words(get(f"/runs/{seeded.runs['wrong']}"))
     assert "2 wrong results at" in said
-    assert re.search(r"invalid 7\.31 – 6\.90 – – –", said), "no head time, no GB/s, no ratio, no interval"
+    assert re.search(r"invalid 7\.31 µs – 6\.90 µs – – –", said), "no head time, no GB/s, no ratio, no interval"
 
 
 def test_a_build_that_failed_shows_its_log_as_text(get: Get, seeded: Seeded) -> None:

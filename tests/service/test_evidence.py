@@ -1,8 +1,10 @@
 """From what was taken to what is judged."""
 
+from dataclasses import replace
+
 import pytest
 
-from kernels.words import Case, Role
+from kernels.words import Case, Lane, Role
 from service.evidence import Taken, against_sota, cells, same_code
 from service.models import CellState
 from service.verdicts import Outcome
@@ -88,6 +90,19 @@ def test_only_hashes_of_compiled_kernels_prove_the_same_code():
     assert same_code(compiled, compiled)
     assert not same_code(operators, operators), "the same operators may be called from slower Python"
     assert not same_code(compiled, {**compiled, "code": "abd"})
+
+
+def test_the_same_kernels_excuse_only_the_time_of_the_kernels():
+    facts = {"code": "abc", "kind": "triton", "ops": []}
+
+    def same(lane: str) -> bool:
+        case = replace(FIRST, lane=Lane(lane))
+        [cell] = cells([replace(took(role), case=case, facts=facts) for role in (Role.HEAD, Role.PARENT)])
+        return cell.same_code
+
+    assert same("kernel")
+    assert not same("call"), "the Python that launches them may have become slower"
+    assert not same("memory")
 
 
 def test_sota_is_compared_case_by_case_and_says_why_it_has_no_times():

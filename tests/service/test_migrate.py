@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import URL, inspect, make_url, text
+from sqlalchemy import URL, inspect, make_url, select, text
+from sqlalchemy.orm import Session
 
 from service import migrate
 from service.database import make_engine
-from service.models import Base
+from service.models import Base, Gap, Measurement
 
 
 @pytest.fixture
@@ -59,6 +60,41 @@ def test_several_processes_may_start_at_once(url: str) -> None:
 
     migrate.upgrade(url)
     assert migrate.current(url) == migrate.newest()
+
+
+# One measurement and one gap, with the columns that a database had when every measurement was a time.
+IN_MICROSECONDS = (
+    "INSERT INTO targets (id, name, kind, location, trusted, allow_unsandboxed, recipe_from_branch, created_at,"
+    " poll_at, poll_failures) VALUES (1, 'norms', 'git', '/srv/norms', true, false, false, 1.0, 1.0, 0)",
+    "INSERT INTO recipes (id, target_id, digest, text, adapters, created_at) VALUES (1, 1, 'a', '', '{}', 1.0)",
+    "INSERT INTO revisions (id, target_id, sha, subject, author, committed_at, paths)"
+    " VALUES (1, 1, 'b', '', '', 1.0, '[]')",
+    "INSERT INTO runs (id, dedupe, target_id, revision_id, recipe_id, device, suite, trusted, priority, state, attempt,"
+    " max_attempts, not_before, created_at, told) VALUES (1, 'c', 1, 1, 1, 'h200', 'smoke', true, 10, 'done', 1, 3, 0,"
+    " 1.0, '')",
+    'INSERT INTO measurements (id, run_id, contender, role, provider, "case", state, median_us, gb_s, launches, rounds,'
+    " facts) VALUES (1, 1, 'head:norms', 'head', 'norms', 'rmsnorm.fwd.4096x1024.bf16', 'measured', 7.31, 2295.5, 3,"
+    " 60, '{}')",
+    'INSERT INTO gaps (id, target_id, device, provider, "case", behind, last_run_id, ratio_now, own_us, sota_us)'
+    " VALUES (1, 1, 'h200', 'norms', 'rmsnorm.fwd.4096x1024.bf16', true, 1, 1.2, 7.31, 6.1)",
+)
+
+
+def test_an_older_database_keeps_its_rows_under_names_without_a_unit(url: str) -> None:
+    migrate.upgrade(url, "0001")
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        for row in IN_MICROSECONDS:
+            connection.execute(text(row))
+
+    migrate.upgrade(url)
+
+    with Session(engine) as session:
+        [measured] = session.scalars(select(Measurement))
+        [gap] = session.scalars(select(Gap))
+    engine.dispose()
+    assert (measured.median, measured.unit, measured.gb_s) == (7.31, "us", 2295.5)
+    assert (gap.own, gap.sota, gap.ratio_now) == (7.31, 6.1, 1.2)
 
 
 def _described(url: str) -> dict[str, object]:

@@ -65,8 +65,8 @@ def test_a_series_runs_along_the_mainline(session: Session, seeded: Seeded) -> N
     assert [point.outcome for point in points] == ["new", "steady", "regression", "improvement", "invalid"]
     assert [point.ordinal for point in points] == sorted(point.ordinal for point in points)
     assert points[2].ratio == pytest.approx(1.214)
-    assert points[2].sota_us == pytest.approx(121.0)
-    assert points[4].median_us is None, "a wrong result has no time"
+    assert points[2].sota == pytest.approx(121.0)
+    assert points[4].median is None, "a wrong result has no time"
     assert reading.series(session, target_named(session, seeded.target), CASES[1], "norms", "b200") == []
 
 
@@ -80,11 +80,11 @@ def test_a_later_run_of_another_suite_hides_no_case(seeded: Seeded) -> None:
         session.add(smoke)
         session.flush()
         made = {"run_id": smoke.id, "contender": "head:norms", "role": "head", "provider": "norms", "facts": {}}
-        session.add(m.Measurement(**made, case=CASES[0], state=m.CellState.MEASURED, median_us=7.0))
+        session.add(m.Measurement(**made, case=CASES[0], state=m.CellState.MEASURED, median=7.0))
         session.flush()
         assert reading.series(session, target, CASES[1], "norms", "h200") == before
         points = reading.series(session, target, CASES[0], "norms", "h200")
-        assert [point.run_id for point in points if point.median_us == 7.0] == [smoke.id]
+        assert [point.run_id for point in points if point.median == 7.0] == [smoke.id]
 
 
 def test_the_runs_of_a_commit_are_found_by_its_beginning(session: Session, seeded: Seeded) -> None:

@@ -7,7 +7,7 @@ import pytest
 from service.database import reading
 from service.ledger.reading import whole_run
 from service.models import RunState
-from service.reports import Report, Row, differences, last_lines, microseconds, one_line, percent, printable, report
+from service.reports import Report, Row, differences, last_lines, one_line, printable, report
 from service.verdicts import Outcome
 from tests.dashboards.seed import CASES, watched
 
@@ -43,7 +43,7 @@ def test_each_case_knows_who_was_measured_and_where_it_stands(told: dict[str, Re
     assert row.control
     assert row.sota
     assert row.sota.best
-    assert row.head.median_us == pytest.approx((row.ratio or 0) * (row.parent.median_us or 0))
+    assert row.head.median == pytest.approx((row.ratio or 0) * (row.parent.median or 0))
     assert row.sota.best.provider == "quack"
     assert row.control_ratio == pytest.approx(1, abs=0.01)
     assert "spilled registers 0 → 12" in row.explained
@@ -59,7 +59,7 @@ def test_behind_sota_is_not_a_regression(told: dict[str, Report]) -> None:
 def test_a_wrong_result_has_no_time_and_never_counts_as_fast(told: dict[str, Report]) -> None:
     wrong = told["wrong"].of(Outcome.INVALID)
     assert [row.ratio for row in wrong] == [None, None]
-    assert all(row.head and row.head.median_us is None for row in wrong)
+    assert all(row.head and row.head.median is None for row in wrong)
     assert not told["wrong"].of(Outcome.IMPROVEMENT)
 
 
@@ -111,19 +111,6 @@ def test_facts_are_compared_in_words() -> None:
     head = {**parent, "code": "b", "kernels": 2, "config": {"num_warps": 8}}
     assert differences(head, parent) == ("code changed", "kernels 1 → 2", "configuration num_warps=4 → num_warps=8")
     assert differences({}, parent) == ()
-
-
-@pytest.mark.parametrize(
-    ("ratio", "said"),
-    [(1.102, "10.2 % slower"), (0.97, "3.0 % faster"), (1.0, "no change"), (None, "not compared")],
-)
-def test_percent(ratio: float | None, said: str) -> None:
-    assert percent(ratio) == said
-
-
-@pytest.mark.parametrize(("us", "said"), [(7.314, "7.31"), (18.94, "18.9"), (10432.2, "10,432"), (None, "–")])
-def test_microseconds(us: float | None, said: str) -> None:
-    assert microseconds(us) == said
 
 
 def test_text_from_elsewhere_is_made_fit_to_show() -> None:

@@ -7,6 +7,7 @@ from service.sota import Standing, stand, told
 from service.verdicts import Pairs
 
 POLICY = Policy(smallest_change=0.02, behind=0.05)
+CASE = "rmsnorm.fwd.4096x1024.bf16"
 
 
 def times(ratio: float) -> Pairs:
@@ -26,12 +27,12 @@ def times(ratio: float) -> Pairs:
     ],
 )
 def test_the_flag(ratio, behind, said):
-    standing = stand(times(ratio), "quack", POLICY)
+    standing = stand(times(ratio), "quack", CASE, POLICY)
     assert (standing.behind, standing.reason) == (behind, said)
 
 
 def test_without_times_of_sota_nothing_is_behind():
-    standing = stand(Pairs(), "quack", POLICY, "quack is unsupported here: no CUDA")
+    standing = stand(Pairs(), "quack", CASE, POLICY, "quack is unsupported here: no CUDA")
     assert (standing.behind, standing.reason) == (False, "quack is unsupported here: no CUDA")
 
 
@@ -104,4 +105,14 @@ def now(ratio: float = 1.2, own: float = 120, sota: float = 100, stack: int = 1)
     ],
 )
 def test_it_says_since_when_and_who_moved(current, before, parent, said):
-    assert told(current, before, "quack", parent, POLICY) == said
+    assert told(current, before, "quack", parent, CASE, POLICY) == said
+
+
+def test_memory_is_no_time():
+    """Nor is it said to be one; a case is behind by what is a change in its lane at all."""
+    less, more = (stand(times(ratio), "quack", f"{CASE}.memory", POLICY) for ratio in (0.5, 1.2))
+    assert (less.behind, less.reason) == (False, "takes 0.50 times as much memory as quack")
+    assert (more.behind, more.reason) == (True, "takes 1.20 times as much memory as quack")
+    assert not stand(times(1.1), "quack", f"{CASE}.compile", POLICY).behind
+    said = told(now(), Standing("aaaa", 1.0, 100, 100, 1), "quack", 1.2, f"{CASE}.memory", POLICY)
+    assert said == "behind quack since bbbb: this revision takes 20% more memory than its baseline."

@@ -133,6 +133,50 @@ def test_a_leaning_control_takes_the_trust_from_the_session():
     assert "A/A" in only.reason
 
 
+MEMORY = "rmsnorm.fwd.4096x1024.bf16.memory"
+
+
+def exactly(ratio: float, launches: int = 3) -> Pairs:
+    """Bytes: the same in every round of every launch."""
+    held = 16_777_216
+    return Pairs(((held * ratio,),) * launches, ((float(held),),) * launches)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        (1.0, Outcome.STEADY),
+        (1.001, Outcome.STEADY),  # certain, and nothing that anybody acts on
+        (0.995, Outcome.STEADY),
+        (1.02, Outcome.REGRESSION),
+        (0.5, Outcome.IMPROVEMENT),
+    ],
+)
+def test_what_does_not_vary_at_all_is_decided_by_its_size(ratio, expected):
+    cell = Cell("norms", MEMORY, exactly(ratio), exactly(ratio), control=exactly(1.0))
+    [only] = judge([cell], POLICY).values()
+    assert only.outcome is expected
+    assert only.comparison.low == only.comparison.high == pytest.approx(ratio)
+    assert not wanted([cell], POLICY)
+
+
+def test_a_change_of_memory_is_not_said_to_be_one_of_time():
+    doubled, more = (judge([Cell("norms", MEMORY, exactly(r), exactly(r))], POLICY) for r in (2.0, 1.25))
+    said = "25.0% more memory than its baseline, confirmed by 3 fresh launches, without an A/A control at this case"
+    assert [verdict.reason for verdict in more.values()] == [said]
+    [twice] = doubled.values()
+    assert twice.reason.startswith("2.0 times as much memory as its baseline")
+
+
+@pytest.mark.parametrize(
+    ("lane", "expected"), [("", Outcome.REGRESSION), (".call", Outcome.STEADY), (".compile", Outcome.STEADY)]
+)
+def test_each_lane_has_a_smallest_change_of_its_own(lane, expected):
+    slower = pairs(1.04, seed=1)
+    cell = Cell("norms", f"rmsnorm.fwd.4096x1024.bf16{lane}", slower, pairs(1.04, seed=2))
+    assert verdict(cell) is expected
+
+
 def test_only_the_undecided_get_more_launches_and_only_the_suspected_are_confirmed():
     cells = [
         Cell("norms", "quiet", pairs(1.0)),

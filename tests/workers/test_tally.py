@@ -40,7 +40,7 @@ def test_wrong_or_failed_in_one_launch_is_wrong_or_failed(worse):
     tally.add(launch(head=Cell("measured", samples=[1.0])), confirming=False)
     tally.add(launch(head=Cell(worse, "y is wrong")), confirming=False)
     [head] = tally.taken()
-    assert (head.state, head.reason, head.median_us) == (CellState(worse), "y is wrong", None)
+    assert (head.state, head.reason, head.median) == (CellState(worse), "y is wrong", None)
 
 
 def test_a_contender_that_never_took_part_has_no_entry():

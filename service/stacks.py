@@ -1,0 +1,22 @@
+"""What changed between two stacks, in words.  Pure: a change of stack explains a time as much as a change of code."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Versions = Mapping[str, Any]
+
+
+def moved(before: Versions, now: Versions) -> tuple[str, ...]:
+    """`torch 2.11.0 → 2.13.0`, `liger 0.8.5 is new`, `quack 0.6.5 is gone`: in the order in which a stack is told."""
+    said = []
+    for name in dict.fromkeys((*now, *before)):
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if old is None:
+            said.append(f"{name} {new} is new")
+        elif new is None:
+            said.append(f"{name} {old} is gone")
+        else:
+            said.append(f"{name} {old} → {new}")
+    return tuple(said)
