@@ -166,11 +166,20 @@ def _arranged(table: dict[str, Any]) -> dict[str, Any]:
         shared = {key: value for key, value in policy.items() if key != "devices"}
         devices = policy.get("devices", {})
         if isinstance(devices, dict):
-            devices = {name: {**shared, **own} if isinstance(own, dict) else own for name, own in devices.items()}
+            devices = {name: _over(shared, own) for name, own in devices.items()}
         arranged["policy"] = {"default": shared, "devices": devices}
     else:
         arranged["policy"] = policy
     return arranged
+
+
+def _over(shared: dict[str, Any], own: Any) -> Any:
+    """A device's policy: what it does not name is as in [policy], lane by lane."""
+    if not isinstance(own, dict):
+        return own
+    both = [table.get("lanes") for table in (shared, own) if "lanes" in table]
+    lanes = {"lanes": {**both[0], **both[-1]}} if both and all(isinstance(each, dict) for each in both) else {}
+    return {**shared, **own, **lanes}
 
 
 def _arranged_providers(providers: Any) -> Any:

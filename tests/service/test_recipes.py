@@ -56,6 +56,17 @@ def test_a_whole_recipe():
     assert recipe.policy_on("h200").smallest_change == 0.02
 
 
+def test_a_lane_has_limits_of_its_own_on_each_device():
+    recipe = parse(f"{WHOLE}lanes = {{memory = 0.002}}\n[policy.lanes]\ncall = 0.04\n")
+
+    def change(device: str, lane: str) -> float:
+        return recipe.policy_on(device).at(f"rmsnorm.fwd.512x512.fp32{lane}").smallest_change
+
+    lanes = ("", ".call", ".block", ".compile", ".memory")
+    assert [change("cpu", lane) for lane in lanes] == [0.1, 0.04, 0.1, 0.2, 0.002]
+    assert [change("h200", lane) for lane in lanes] == [0.02, 0.04, 0.02, 0.2, 0.01]
+
+
 @pytest.mark.parametrize(
     ("changed", "matters"),
     [
@@ -90,6 +101,13 @@ def test_which_commits_matter(changed, matters):
         ('default = "quack"', 'default = "quark"', "sota: unknown provider 'quark'; known: eager"),
         ("blocking = true", "bloking = true", "bloking: Extra inputs are not permitted"),
         ("smallest_change = 0.02", "smallest_change = 2", "Input should be less than 1"),
+        ("blocking = true", "lanes.kall = 0.04", "lanes: unknown lane 'kall'; known: call, block, compile, memory"),
+        ("blocking = true", "lanes.kernel = 0.04", "lanes: the kernel's lane has no entry of its own"),
+        (
+            "blocking = true",
+            "lanes.call = 4",
+            "line 35: policy.default.lanes.call.smallest_change: Input should be less",
+        ),
         ('["src"]', '["../src"]', "line 9: build.import_paths: '../src' must be a folder inside the repository"),
         ("[base]", "[base", "The recipe is not TOML"),
         (
