@@ -138,7 +138,8 @@ class Server:
         case = Case.parse(message["case"])
         self._at_case = None
         with _judged(self._bench) as verdict, self._any_core():
-            self._at_case = at_case = self._bench.prepare(case, int(message["seed"]))
+            thorough = bool(message.get("thorough", True))
+            self._at_case = at_case = self._bench.prepare(case, int(message["seed"]), thorough=thorough)
             verdict |= at_case.describe()
         if verdict["state"] != MEASURED and not verdict.get("broken"):  # or its error would hide the reason
             self.free({})
