@@ -1,4 +1,4 @@
-"""What changed between the compiled code of two revisions, in words, and what of it breaks a limit.  Pure."""
+"""What changed between the compiled code of two revisions, in words.  Pure: facts in, changes out."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,7 +7,6 @@ from enum import StrEnum
 from itertools import chain
 
 from service.compiled import Compiled, Kernel, Place, State
-from service.facts_policy import FactsPolicy
 
 Facts = Mapping[Place, Compiled]
 Said = tuple["What", str, str, str, bool | None]  # what, its sentence, before, after, worse
@@ -81,18 +80,6 @@ class Moved:
     before: int  # which of the case's kernels
     after: int
     places: int
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A limit of the policy that the head breaks and the base did not."""
-
-    rule: str  # the setting in [facts]
-    said: str
-    places: tuple[Place, ...]
-
-
-# -- changes --------------------------------------------------------------------------------------------------------
 
 
 def changes(base: Facts, head: Facts) -> list[Change]:
@@ -194,20 +181,20 @@ def _whole_case(before: Compiled, after: Compiled) -> Iterator[Said]:
             yield What.LIMIT, f"no longer over the limit of {before.over}", before.over or "", "none", False
     if before.state is not after.state and not before.over and not after.over:
         why = f": {after.reason}" if after.reason else ""
-        said = f"{_STATES[before.state]} before, {_STATES[after.state]} now{why}"
+        said = f"{STATES[before.state]} before, {STATES[after.state]} now{why}"
         worse = before.state is State.COMPILED
         yield What.STATE, said, before.state.value, after.state.value, worse
     if before.state is not State.COMPILED or after.state is not State.COMPILED:
         return
     if before.count != after.count:
-        said = f"{_some(after.count, 'kernel')} instead of {before.count}"
+        said = f"{some(after.count, 'kernel')} instead of {before.count}"
         yield What.KERNELS, said, str(before.count), str(after.count), after.count > before.count
     if before.extern != after.extern:
-        said = f"{_some(after.extern, 'call')} of other libraries instead of {before.extern or 'none'}"
+        said = f"{some(after.extern, 'call')} of other libraries instead of {before.extern or 'none'}"
         yield What.EXTERN, said, str(before.extern), str(after.extern), None
 
 
-_STATES = {State.COMPILED: "compiled", State.UNSUPPORTED: "unsupported", State.FAILED: "failed to compile"}
+STATES = {State.COMPILED: "compiled", State.UNSUPPORTED: "unsupported", State.FAILED: "failed to compile"}
 
 
 def paired(before: Compiled, after: Compiled) -> Iterator[tuple[str, int, int]]:
@@ -239,7 +226,7 @@ def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:
         if old is not None and new is not None and old != new:
             # More registers, shared memory or instructions are no harm in themselves: occupancy and spills tell.
             worse = new > old if what in (What.SPILLS, What.STACK) else None
-            yield what, f"{_NAMES[what]} {_number(old)} → {_number(new)}", str(old), str(new), worse
+            yield what, f"{_NAMES[what]} {spelled(old)} → {spelled(new)}", str(old), str(new), worse
     if was.occupancy is not None and now.occupancy is not None and was.occupancy != now.occupancy:
         by = f" ({now.limited_by})" if now.limited_by else ""
         yield _moved(
@@ -288,7 +275,7 @@ def _mean_width(counts: Mapping[str, int]) -> float | None:
     return sum(width * count for width, count in known.items()) / sum(known.values()) if known else None
 
 
-def _number(value: int) -> str:
+def spelled(value: int) -> str:
     return f"{value:,}" if value else "none"
 
 
@@ -296,50 +283,5 @@ def _percent(part: float) -> str:
     return f"{part:.0%}".replace("%", " %")
 
 
-def _some(count: int, noun: str) -> str:
+def some(count: int, noun: str) -> str:
     return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
-
-
-# -- limits ---------------------------------------------------------------------------------------------------------
-
-
-def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Violation]:
-    """The limits that the head breaks and the base did not, the same ones together.  Without a base: hard limits."""
-    found: dict[tuple[str, str], list[Place]] = defaultdict(list)
-    for place, now in head.items():
-        for rule, said in _broken((base or {}).get(place), now, policy):
-            found[rule, said].append(place)
-    return [Violation(rule, said, tuple(places)) for (rule, said), places in found.items()]
-
-
-def known_before(base: Facts | None, head: Facts) -> tuple[Place, ...]:
-    """Places that are over a hard limit now and were so before."""
-    return tuple(place for place, now in head.items() if now.over and base and place in base and base[place].over)
-
-
-def _broken(was: Compiled | None, now: Compiled, policy: FactsPolicy) -> Iterator[tuple[str, str]]:
-    if now.over and not (was and was.over) and policy.over_limit:
-        yield "over_limit", now.over
-    if was is None or was.state is not State.COMPILED:
-        return
-    if now.state is not State.COMPILED:
-        if policy.broken == "fail" and not now.over:
-            yield "broken", f"compiled before, and now {_STATES[now.state]}: {now.reason or 'no reason was given'}"
-        return
-    if was.spills is not None and now.spills is not None and was.spills <= policy.spills_allowed < now.spills:
-        yield "spills_allowed", f"spills {_number(was.spills)} → {_number(now.spills)}"
-    if policy.more_kernels == "fail" and now.count > was.count:
-        yield "more_kernels", f"{_some(now.count, 'kernel')} instead of {was.count}"
-    if (
-        policy.registers_growth is not None
-        and (grown := _growth(was, now))
-        and grown[1] > grown[0] * (1 + policy.registers_growth)
-    ):
-        yield "registers_growth", f"registers {grown[0]} → {grown[1]}"
-
-
-def _growth(was: Compiled, now: Compiled) -> tuple[int, int] | None:
-    """The registers, before and after, of the kernel in which they grew the most."""
-    pairs = [(was.kernels[old].registers, now.kernels[new].registers) for _, old, new in paired(was, now)]
-    grown = [(old, new) for old, new in pairs if old and new]
-    return max(grown, key=lambda pair: pair[1] / pair[0], default=None)

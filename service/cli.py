@@ -366,7 +366,7 @@ def facts(
     ] = False,
 ) -> None:
     """Compile two revisions for GPUs that are not here, and tell what changed; exits 1 when a limit is broken."""
-    from workers import compiling
+    from workers import compiling, subjects
 
     wish = compiling.Wish(
         revisions,
@@ -377,7 +377,7 @@ def facts(
         texts,
     )
     text_and_adapters = _read_recipe(recipe) if recipe else None
-    subject = compiling.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
+    subject = subjects.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
     try:
         with err.status("looking at the revisions") as status:  # silent where stderr is no terminal
             found = compiling.facts(subject, wish, lambda now: status.update(Text(printable(now))))

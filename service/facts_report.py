@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from service import changes
-from service.changes import Change, Group, Violation
+from service import changes, limits
+from service.changes import Change, Group
 from service.compiled import Compiled, Place, State
 from service.facts_policy import FactsPolicy
+from service.limits import Violation
 from service.listings import Difference
 from service.reports import listed, short
 
@@ -91,14 +91,14 @@ class FactsReport:
         return f"{said}the same machine code at {self.same} of {_cases(self.compared)}"
 
 
-def compared(was: changes.Facts | None, now: changes.Facts, policy: FactsPolicy, **about: Any) -> FactsReport:
-    """The report on the facts of base and head.  `about` are those of its fields that the facts do not say."""
+def compared(report: FactsReport, was: changes.Facts | None, now: changes.Facts, policy: FactsPolicy) -> FactsReport:
+    """The report with what the facts of base and head say."""
     before = was or {}
-    return FactsReport(
-        **about,
+    return replace(
+        report,
         changes=tuple(changes.changes(before, now)),
-        violations=tuple(changes.violations(was, now, policy)),
-        known_before=changes.known_before(was, now),
+        violations=tuple(limits.violations(was, now, policy)),
+        known_before=limits.known_before(was, now),
         uncompiled=_uncompiled(now),
         compiled=sum(map(_compiled, now.values())),
         compared=sum(_compiled(before.get(place)) and _compiled(one) for place, one in now.items()),

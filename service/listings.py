@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 SHOWN_LINES = 120  # of one kernel's difference; whole texts are for files
@@ -10,6 +11,8 @@ KINDS = ("sass", "ttgir", "ptx", "generated")
 
 _ADDRESS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s*")
 _ENCODING = re.compile(r"\s*/\*\s*0x[0-9a-f]{16}\s*\*/\s*$")
+_REGISTER = re.compile(r"\b(U?[RP])[0-9]+\b(?:\.reuse)?")
+_OPCODE = re.compile(r"^\s*(?:@!?U?P[T0-9]+\s+)?([A-Z][A-Z0-9_.]*)\b")
 _LOCATION = re.compile(r"\s*loc\([^()]*(?:\([^()]*\)[^()]*)*\)$")
 _UNCOMPARABLE = {
     "sass": re.compile(r"^\s*(//#*\s*(File|Inlined)|\.section|\.headerflags|\.elftype|//-+)"),
@@ -30,6 +33,7 @@ class Difference:
     kind: str
     lines: tuple[str, ...]
     cut: int = 0
+    summary: str = ""  # instructions of which there are more or fewer
     places: int = 1  # at which exactly this kernel became exactly that one
 
 
@@ -50,7 +54,30 @@ def normalised(kind: str, text: str) -> list[str]:
 
 
 def difference(kind: str, before: str, after: str, most: int = SHOWN_LINES) -> tuple[tuple[str, ...], int]:
-    """The first `most` lines of the unified diff of two texts, and how many lines more there are."""
-    lines = difflib.unified_diff(normalised(kind, before), normalised(kind, after), "before", "after", lineterm="", n=2)
+    """The first `most` lines of the unified diff of two texts, and how many lines more there are.
+
+    Machine code is compared without the numbers of its registers, which all move when one of them does.
+    """
+    old, new = (normalised(kind, text) for text in (before, after))
+    if kind == "sass":
+        old, new = ([_REGISTER.sub(r"\1", line) for line in lines] for lines in (old, new))
+    lines = difflib.unified_diff(old, new, "before", "after", lineterm="", n=2)
     every = [line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…" for line in lines]
     return tuple(every[:most]), max(0, len(every) - most)
+
+
+def mix(before: str, after: str, most: int = 12) -> str:
+    """`LDG.E.128 12 → 0, LDG.E 0 → 48`: the instructions whose number changed, first those that reach memory."""
+    old, new = _opcodes(before), _opcodes(after)
+
+    def weight(name: str) -> tuple[bool, int]:
+        return not name.startswith(("LD", "ST")), -abs(new[name] - old[name])
+
+    moved = sorted((name for name in old | new if old[name] != new[name]), key=weight)
+    said = [f"{name} {old[name]} → {new[name]}" for name in moved[:most]]
+    return ", ".join([*said, *([f"{len(moved) - most} others"] if len(moved) > most else [])])
+
+
+def _opcodes(text: str) -> Counter[str]:
+    found = (_OPCODE.match(line) for line in normalised("sass", text))
+    return Counter(match[1] for match in found if match)

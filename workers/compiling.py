@@ -11,44 +11,25 @@ from typing import Any
 
 from kernels import messages
 from kernels.words import BUILT_IN_PROVIDERS, Case, Lane
-from service import changes, compiled, facts_report, recipes
+from service import changes, compiled, facts_report
 from service.compiled import Compiled, Place, State
-from service.database import reading
-from service.errors import BadInput, BuildFailed, Refused, ServiceError
+from service.errors import BadInput, BuildFailed, ServiceError
 from service.facts_report import FactsReport, Side
-from service.ledger import targets
-from service.ledger.intake import RECIPE
-from service.listings import KINDS, Difference, difference
-from service.models import TargetKind
 from service.recipes import Recipe
 from service.settings import settings
-from service.sources import Source, open_source
-from service.sources.checkout import Checkout
-from workers import environments, sandbox
+from service.sources import Source
+from workers import environments, kernel_texts
 from workers.environments import Environment
 from workers.folders import remove
-from workers.offline import Answers, Bench, CannotStart, Job, Text
+from workers.offline import Answers, Bench, CannotStart, Job
+from workers.subjects import Subject
 
 ARCHS = ("sm_90", "sm_100")
-MOST_DIFFERENCES = 6  # shown; all of them go into a folder
-MOST_TEXTS = 200  # kernels whose texts are written
 ABANDONED_S = 86_400
 
 _ARCH = re.compile(r"sm_[0-9]{2,3}a?")
 _SPAN = re.compile(r"(?P<base>.+?)(?P<dots>\.\.\.?)(?P<head>[^.].*)")
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is compiled: a watched target, or a checkout that nobody watches."""
-
-    name: str
-    kind: str
-    source: Source
-    recipe: Recipe
-    adapters: Mapping[str, str]
-    sandboxed: bool
 
 
 @dataclass(frozen=True)
@@ -63,72 +44,25 @@ class Wish:
     texts: Path | None = None  # a folder for whole texts
 
 
-def subject(
-    target: str, recipe: tuple[str, Mapping[str, str]] | None = None, *, without_sandbox: bool = False
-) -> Subject:
-    """What a name or a folder (which is written with a slash) means.  `recipe`: text and adapters, instead of its own.
-
-    Raises NotFound, BadInput and Refused in words for people.
-    """
-    if "/" in target or target in (".", ".."):
-        return _checkout(Path(target), recipe, without_sandbox)
-    with reading() as session:
-        watched = targets.target_named(session, target)
-        own = (watched.recipe.text, watched.recipe.adapters) if watched.recipe else None
-    if (told := recipe or own) is None:
-        raise BadInput(f"Target {target} has no recipe yet: name one with --recipe.")
-    source = open_source(watched)
-    source.refresh()
-    allowed = watched.trusted and watched.allow_unsandboxed
-    walls = _sandboxed(without_it=allowed, mend=f"`kernelwatch target allow-unsandboxed {target}` where it is trusted")
-    return Subject(target, watched.kind.value, source, _recipe(*told), told[1], walls)
-
-
-def _checkout(folder: Path, recipe: tuple[str, Mapping[str, str]] | None, without_sandbox: bool) -> Subject:
-    source = Checkout(folder)
-    if recipe is None:
-        file = source.root / RECIPE
-        try:
-            text = file.read_text()
-            recipe = text, {name: (file.parent / name).read_text() for name in recipes.parse(text).adapters}
-        except FileNotFoundError as missing:
-            raise BadInput(f"There is no {missing.filename}: write it, or name a recipe with --recipe.") from None
-        except OSError as error:
-            raise BadInput(f"{error.filename}: {error.strerror}.") from None
-    walls = _sandboxed(without_it=without_sandbox, mend="say --allow-unsandboxed, as it is your own code")
-    return Subject(source.name, TargetKind.GIT.value, source, _recipe(*recipe), recipe[1], walls)
-
-
-def _recipe(text: str, adapters: Mapping[str, str]) -> Recipe:
-    parsed = recipes.parse(text)
-    targets.check_adapters(parsed, adapters)
-    return parsed
-
-
-def _sandboxed(*, without_it: bool, mend: str) -> bool:
-    """Whether there is a sandbox to compile in.  Raises Refused where there is none and it may not go without."""
-    trouble = sandbox.self_test()
-    if trouble and not without_it:
-        raise Refused(f"The sandbox does not work here ({trouble}). Mend it (`kernelwatch doctor`), or {mend}.")
-    return trouble is None
-
-
 def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsReport:
     """Compile and compare.  Raises BuildFailed when the head does not build or cannot be loaded; writes no rows."""
-    began = time.monotonic()
-    for arch in wish.archs:
-        if not _ARCH.fullmatch(arch):
-            raise BadInput(f"{arch!r} is not an architecture; write sm_90 (H100, H200) or sm_100 (B200).")
+    began, notes = time.monotonic(), list[str]()
+    _check(wish)
     say("looking at the revisions")
     base, head = _span(subject.source, wish.revisions)
-    suite, notes = wish.suite or _suite(subject.recipe), list[str]()
+    suite = wish.suite or _suite(subject.recipe)
     cases = _cases(subject.recipe, suite, notes)
     providers = _providers(subject.recipe, wish.providers, notes)
-    about = {"target": subject.name, "suite": suite, "archs": wish.archs, "providers": tuple(providers)}
-    sides = {"head": _side(subject.source, head), "base": _side(subject.source, base) if base else None}
+    report = FactsReport(
+        subject.name,
+        suite,
+        wish.archs,
+        tuple(providers),
+        _side(subject.source, head),
+        _side(subject.source, base) if base else None,
+    )
     if base and (why := _nothing_matters(subject, base, head)):
-        return FactsReport(**about, **sides, skipped=why)  # type: ignore[arg-type]
-
+        return replace(report, skipped=why)
     environments.evict(settings().environments_limit)
     say("building the head")
     after = _build(subject, head)
@@ -137,22 +71,29 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
     with _scratch() as scratch:
         bench = Bench(sandboxed=subject.sandboxed, scratch=scratch, say=say)
         places = [one for one in (after, before) if one is not None]
-        jobs = {Job(one, spec, arch): None for one in places for arch in wish.archs for spec in providers.values()}
-        said = bench.compile(list(jobs), cases)
-        now, was = _read(said, after) | _silent(said, after, cases), _read(said, before) if before else None
+        jobs = [Job(one, spec, arch) for one in places for arch in wish.archs for spec in providers.values()]
+        said = bench.compile(list(dict.fromkeys(jobs)), cases)  # equal trees are one environment
         _complain_if_nothing_starts(said, after, before)
         notes += _not_started(said, before)
-        report = facts_report.compared(was, now, subject.recipe.facts, **about, **sides)
+        now, was = _read(said, after) | _silent(said, after, cases), _read(said, before) if before else None
+        report = facts_report.compared(report, was, now, subject.recipe.facts)
         if before is not None and was is not None and (wish.show or wish.texts):
             moved = changes.moved(was, now)
-            texts = _Texts(bench, before, after, providers)
-            report = replace(report, differences=_differences(texts, moved, wish.show, notes) if wish.show else ())
+            texts = kernel_texts.Texts(bench, before, after, providers)
+            if wish.show:
+                report = replace(report, differences=kernel_texts.differences(texts, moved, wish.show, notes))
             if wish.texts:
-                notes.append(_written(texts, moved, wish.texts))
+                notes.append(kernel_texts.written(texts, moved, wish.texts))
     return replace(report, notes=tuple(notes), seconds=round(time.monotonic() - began, 1))
 
 
 # -- what is asked --------------------------------------------------------------------------------------------------
+
+
+def _check(wish: Wish) -> None:
+    for arch in wish.archs:
+        if not _ARCH.fullmatch(arch):
+            raise BadInput(f"{arch!r} is not an architecture; write sm_90 (H100, H200) or sm_100 (B200).")
 
 
 def _span(source: Source, revisions: str) -> tuple[str | None, str]:
@@ -297,63 +238,3 @@ def _scratch() -> Iterator[Path]:
         yield folder
     finally:
         remove(folder)
-
-
-# -- what changed in the texts --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Asks the contenders of both revisions for texts."""
-
-    bench: Bench
-    before: Environment
-    after: Environment
-    providers: Mapping[str, Mapping[str, Any]]
-
-    def of(self, moved: Sequence[changes.Moved], kinds: Sequence[str]) -> dict[tuple[int, str], tuple[str, str]]:
-        """(before, after) of each kernel by its number and kind, where at least one of them is there."""
-        keys: dict[tuple[int, str], list[tuple[Job, Text]]] = {}
-        wanted: dict[Job, list[Text]] = {}
-        for number, one in enumerate(moved):
-            for kind in kinds:
-                for place, kernel in ((self.before, one.before), (self.after, one.after)):
-                    job = Job(place, self.providers[one.place.provider], one.place.arch)
-                    text = Case.parse(one.place.case), kernel, kind
-                    wanted.setdefault(job, []).append(text)
-                    keys.setdefault((number, kind), []).append((job, text))
-        said = self.bench.texts(wanted)
-        pairs = {key: (said.get(old, ""), said.get(new, "")) for key, (old, new) in keys.items()}
-        return {key: pair for key, pair in pairs.items() if any(pair)}
-
-
-def _differences(texts: _Texts, moved: Sequence[changes.Moved], kind: str, notes: list[str]) -> tuple[Difference, ...]:
-    shown, found = moved[:MOST_DIFFERENCES], []
-    pairs = texts.of(shown, [kind])
-    for number, one in enumerate(shown):
-        if (number, kind) not in pairs:
-            notes.append(f"There is no {kind} of {one.name} at {one.place.case} on {one.place.arch}.")
-            continue
-        lines, cut = difference(kind, *pairs[number, kind])
-        about = one.place.provider, one.place.case, one.place.arch, one.name, kind
-        found.append(Difference(*about, lines, cut, one.places))
-    if rest := len(moved) - len(shown):
-        notes.append(f"{rest} more kernels changed; --texts FOLDER writes the texts of all.")
-    return tuple(found)
-
-
-def _written(texts: _Texts, moved: Sequence[changes.Moved], folder: Path) -> str:
-    """Write before and after of every changed kernel in every kind, and say where."""
-    count = 0
-    for (number, kind), pair in texts.of(moved[:MOST_TEXTS], KINDS).items():
-        one = moved[number]
-        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", one.name)[:80]
-        place = folder / one.place.arch / one.place.provider / one.place.case
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            for side, text in zip(("before", "after"), pair, strict=True):
-                (place / f"{one.after}-{plain}.{side}.{kind}").write_text(text)
-                count += 1
-        except OSError as error:
-            raise BadInput(f"The texts cannot be written to {place}: {error.strerror}.") from None
-    return f"{count} texts of {min(len(moved), MOST_TEXTS)} changed kernels were written to {folder}."

@@ -55,4 +55,5 @@ def _difference(one: Difference) -> str:
     summary = escaped(f"{one.kind} of {one.kernel} at {one.case} on {one.arch}")
     text = "\n".join(one.lines) or "no difference that can be shown"
     cut = f"\n... {one.cut} more lines" if one.cut else ""
+    text = f"{one.summary}\n\n{text}" if one.summary else text
     return f"<details><summary>{summary}</summary>\n\n{fenced(text + cut)}\n\n</details>"

@@ -57,6 +57,8 @@ def _changes(report: FactsReport) -> Table:
 def _difference(one: Difference) -> Text:
     more = f", the same at {one.places - 1} more" if one.places > 1 else ""
     text = Text(printable(f"\n{one.kind} of {one.kernel} ({one.provider}) at {one.case} on {one.arch}{more}\n"), "bold")
+    if one.summary:
+        text.append(f"{printable(one.summary)}\n")
     if not one.lines:
         text.append("  no difference that can be shown\n", style="dim")
     for line in one.lines:

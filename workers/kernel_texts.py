@@ -1,0 +1,75 @@
+"""Texts of kernels that changed: their differences shown, and all of them written into a folder."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernels.words import Case
+from service.changes import Moved
+from service.errors import BadInput
+from service.listings import KINDS, Difference, difference, mix
+from workers.environments import Environment
+from workers.offline import Bench, Job, Text
+
+MOST_DIFFERENCES = 6  # shown; all of them go into a folder
+MOST_TEXTS = 200  # kernels whose texts are written
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Asks the contenders of both revisions for texts."""
+
+    bench: Bench
+    before: Environment
+    after: Environment
+    providers: Mapping[str, Mapping[str, Any]]
+
+    def of(self, moved: Sequence[Moved], kinds: Sequence[str]) -> dict[tuple[int, str], tuple[str, str]]:
+        """(before, after) of each kernel by its number and kind, where at least one of them is there."""
+        keys: dict[tuple[int, str], list[tuple[Job, Text]]] = {}
+        wanted: dict[Job, list[Text]] = {}
+        for number, one in enumerate(moved):
+            for kind in kinds:
+                for place, kernel in ((self.before, one.before), (self.after, one.after)):
+                    job = Job(place, self.providers[one.place.provider], one.place.arch)
+                    text = Case.parse(one.place.case), kernel, kind
+                    wanted.setdefault(job, []).append(text)
+                    keys.setdefault((number, kind), []).append((job, text))
+        said = self.bench.texts(wanted)
+        pairs = {key: (said.get(old, ""), said.get(new, "")) for key, (old, new) in keys.items()}
+        return {key: pair for key, pair in pairs.items() if any(pair)}
+
+
+def differences(texts: Texts, moved: Sequence[Moved], kind: str, notes: list[str]) -> tuple[Difference, ...]:
+    shown, found = moved[:MOST_DIFFERENCES], []
+    pairs = texts.of(shown, [kind])
+    for number, one in enumerate(shown):
+        if (number, kind) not in pairs:
+            notes.append(f"There is no {kind} of {one.name} at {one.place.case} on {one.place.arch}.")
+            continue
+        lines, cut = difference(kind, *pairs[number, kind])
+        about = one.place.provider, one.place.case, one.place.arch, one.name, kind
+        summary = mix(*pairs[number, kind]) if kind == "sass" else ""
+        found.append(Difference(*about, lines, cut, summary, one.places))
+    if rest := len(moved) - len(shown):
+        notes.append(f"{rest} more kernels changed; --texts FOLDER writes the texts of all.")
+    return tuple(found)
+
+
+def written(texts: Texts, moved: Sequence[Moved], folder: Path) -> str:
+    """Write before and after of every changed kernel in every kind, and say where."""
+    count = 0
+    for (number, kind), pair in texts.of(moved[:MOST_TEXTS], KINDS).items():
+        one = moved[number]
+        plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", one.name)[:80]
+        place = folder / one.place.arch / one.place.provider / one.place.case
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            for side, text in zip(("before", "after"), pair, strict=True):
+                (place / f"{one.after}-{plain}.{side}.{kind}").write_text(text)
+                count += 1
+        except OSError as error:
+            raise BadInput(f"The texts cannot be written to {place}: {error.strerror}.") from None
+    return f"{count} texts of {min(len(moved), MOST_TEXTS)} changed kernels were written to {folder}."

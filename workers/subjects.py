@@ -1,0 +1,78 @@
+"""What can be compiled without a GPU: a watched target, or a checkout that nobody watches.  No row is written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from service import recipes
+from service.database import reading
+from service.errors import BadInput, Refused
+from service.ledger import targets
+from service.ledger.intake import RECIPE
+from service.models import TargetKind
+from service.recipes import Recipe
+from service.sources import Source, open_source
+from service.sources.checkout import Checkout
+from workers import sandbox
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is compiled: a watched target, or a checkout that nobody watches."""
+
+    name: str
+    kind: str
+    source: Source
+    recipe: Recipe
+    adapters: Mapping[str, str]
+    sandboxed: bool
+
+
+def subject(
+    target: str, recipe: tuple[str, Mapping[str, str]] | None = None, *, without_sandbox: bool = False
+) -> Subject:
+    """What a name or a folder (which is written with a slash) means.  `recipe`: text and adapters, instead of its own.
+
+    Raises NotFound, BadInput and Refused in words for people.
+    """
+    if "/" in target or target in (".", ".."):
+        return _checkout(Path(target), recipe, without_sandbox)
+    with reading() as session:
+        watched = targets.target_named(session, target)
+        own = (watched.recipe.text, watched.recipe.adapters) if watched.recipe else None
+    if (told := recipe or own) is None:
+        raise BadInput(f"Target {target} has no recipe yet: name one with --recipe.")
+    source = open_source(watched)
+    source.refresh()
+    allowed = watched.trusted and watched.allow_unsandboxed
+    walls = _sandboxed(without_it=allowed, mend=f"`kernelwatch target allow-unsandboxed {target}` where it is trusted")
+    return Subject(target, watched.kind.value, source, _recipe(*told), told[1], walls)
+
+
+def _checkout(folder: Path, recipe: tuple[str, Mapping[str, str]] | None, without_sandbox: bool) -> Subject:
+    source = Checkout(folder)
+    if recipe is None:
+        file = source.root / RECIPE
+        try:
+            text = file.read_text()
+            recipe = text, {name: (file.parent / name).read_text() for name in recipes.parse(text).adapters}
+        except FileNotFoundError as missing:
+            raise BadInput(f"There is no {missing.filename}: write it, or name a recipe with --recipe.") from None
+        except OSError as error:
+            raise BadInput(f"{error.filename}: {error.strerror}.") from None
+    walls = _sandboxed(without_it=without_sandbox, mend="say --allow-unsandboxed, as it is your own code")
+    return Subject(source.name, TargetKind.GIT.value, source, _recipe(*recipe), recipe[1], walls)
+
+
+def _recipe(text: str, adapters: Mapping[str, str]) -> Recipe:
+    parsed = recipes.parse(text)
+    targets.check_adapters(parsed, adapters)
+    return parsed
+
+
+def _sandboxed(*, without_it: bool, mend: str) -> bool:
+    """Whether there is a sandbox to compile in.  Raises Refused where there is none and it may not go without."""
+    trouble = sandbox.self_test()
+    if trouble and not without_it:
+        raise Refused(f"The sandbox does not work here ({trouble}). Mend it (`kernelwatch doctor`), or {mend}.")
+    return trouble is None
