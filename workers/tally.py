@@ -1,12 +1,14 @@
 """Collects launches into evidence.  Pure: launches in, what each contender took out."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from kernels.arena import Cell as Turned
 from kernels.arena import Contender, Launch
 from kernels.words import Case
 from service.evidence import Taken
+from service.light import number
 from service.models import CellState, Rounds
 
 # Whoever was wrong once is wrong; whoever failed once cannot be trusted to have been measured.
@@ -34,6 +36,11 @@ class Tally:
         """What the first launch read of its device and host."""
         return self._launches[0][1].telemetry if self._launches else ()
 
+    @property
+    def ceilings(self) -> Mapping[str, float]:
+        """What the device can do at best: measured in one launch of the session; empty on a CPU."""
+        return next((dict(launch.ceilings) for _, launch in self._launches if launch.ceilings), {})
+
     def taken(self) -> tuple[Taken, ...]:
         """What each contender took at each case so far."""
         return tuple(
@@ -59,8 +66,23 @@ class Tally:
             worst.reason,
             rounds(False),
             rounds(True),
-            {**seen[0].facts, **seen[0].extra},
+            _known(seen),
         )
+
+
+def _known(seen: Sequence[Turned]) -> dict[str, Any]:
+    """What all launches say of the code: of each fact the first, for only the first launch looks at everything.
+
+    Who was once seen not to repeat itself does not; the clock is the middle one of the launches.
+    """
+    known: dict[str, Any] = {}
+    for cell in reversed(seen):
+        known |= {**cell.facts, **cell.extra}
+    if any(cell.facts.get("repeatable") is False for cell in seen):
+        known["repeatable"] = False
+    if clocks := [mhz for cell in seen if (mhz := number(cell.extra.get("sm_mhz")))]:
+        known["sm_mhz"] = median(clocks)
+    return known
 
 
 def _samples(cell: Turned | None) -> Rounds:

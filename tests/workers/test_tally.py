@@ -47,3 +47,29 @@ def test_a_contender_that_never_took_part_has_no_entry():
     tally = Tally([HEAD, PARENT], [CASE])
     tally.add(launch(head=Cell("measured", samples=[1.0])), confirming=False)
     assert [one.role for one in tally.taken()] == [Role.HEAD]
+
+
+def test_facts_are_those_of_the_launch_that_looked_and_the_clock_is_that_of_all():
+    tally = Tally([HEAD], [CASE])
+    looked = {"code": "abc", "repeatable": True, "kernels": 2}
+    tally.add(launch(head=Cell("measured", samples=[1.0], facts=looked, extra={"sm_mhz": 1980})), confirming=False)
+    tally.add(launch(head=Cell("measured", samples=[1.0], extra={"sm_mhz": 1800})), confirming=False)
+    tally.add(launch(head=Cell("measured", samples=[1.0], extra={"sm_mhz": 1965})), confirming=True)
+    [head] = tally.taken()
+    assert head.facts == {**looked, "sm_mhz": 1965}
+
+
+def test_who_once_did_not_repeat_itself_does_not():
+    tally = Tally([HEAD], [CASE])
+    for repeats in (True, False):
+        tally.add(launch(head=Cell("measured", samples=[1.0], facts={"repeatable": repeats})), confirming=False)
+    [head] = tally.taken()
+    assert head.facts["repeatable"] is False
+
+
+def test_the_ceilings_are_those_of_the_launch_that_measured_them():
+    tally = Tally([HEAD], [CASE])
+    tally.add(launch(head=Cell("measured", samples=[1.0])), confirming=False)
+    assert tally.ceilings == {}
+    tally.add(Launch(ceilings={"copy_gb_s": 4258.0}), confirming=False)
+    assert tally.ceilings == {"copy_gb_s": 4258.0}
