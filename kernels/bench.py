@@ -13,7 +13,7 @@ import torch
 
 from . import facts, fresh
 from .checks import Outputs, Untouched, Wrong, judged, own_memory, poison, row_bytes, same, snapshot, still_judges
-from .clocks import Call, sets_needed
+from .clocks import Call, sets_needed, stays_in_l2
 from .inputs import Inputs, fresh_values, make_sets, refill
 from .lanes import clock_of
 from .oracle import Oracle, named
@@ -79,6 +79,12 @@ class Bench:
             return None
         return int(torch.cuda.get_device_properties(self.device).L2_cache_size)
 
+    @property
+    def memory_bytes(self) -> int | None:
+        if self.device.type == "cpu":
+            return None
+        return int(torch.cuda.get_device_properties(self.device).total_memory)
+
     def prepare(self, case: Case, seed: int, *, thorough: bool = True) -> Prepared:
         """Compile, check and get the clock ready.  Raises what the provider raises, and Wrong.
 
@@ -89,7 +95,7 @@ class Bench:
             if case.lane is Lane.BLOCK:
                 from .lanes.block import AtBlock
 
-                return AtBlock(self, case, seed)
+                return AtBlock(self, case, seed, thorough=thorough)
             return AtCase(self, case, seed, thorough=thorough)
 
     def provider_at(self, case: Case) -> Bind:
@@ -204,9 +210,9 @@ class AtCase:
     def _make_inputs(self) -> None:
         case, bench = self.case, self.bench
         one_set = row_bytes(case, DTYPE_BYTES)
-        count = sets_needed(one_set, bench.l2_bytes) if case.lane is Lane.KERNEL else CHECKED
-        # on a GPU the inputs must not fit, nor do the outputs then: the clock keeps as many, of about the same size
-        self.l2_resident = None if bench.l2_bytes is None else count * one_set <= bench.l2_bytes
+        l2, memory = bench.l2_bytes, bench.memory_bytes
+        count = sets_needed(one_set, l2, memory) if case.lane is Lane.KERNEL else CHECKED
+        self.l2_resident = None if l2 is None else stays_in_l2(one_set, count, l2)
         self.sets = make_sets(case, bench.device, self.seed, count)
         first = CHECKED if self.thorough else 1
         self.untouched = Untouched(self.sets, sorted({*range(first), *range(count)[-CHECKED:]}))
@@ -252,9 +258,9 @@ class AtCase:
     # -- after the timing ---------------------------------------------------------------------------------------------
 
     def _as_fast_on_new_numbers(self) -> None:
-        found = fresh.take(self.case, self.sets, self.calls, self.bench.stream, self.seed)
+        found = fresh.take(self.case, self.sets, self.calls, self.clock, self.seed)
         found.check()
-        judged(self.oracle, self.sets[-1], found.last, AFTERWARDS)
+        judged(self.oracle, self.sets[found.number], found.outputs, AFTERWARDS)
 
     def _right_after(self) -> None:
         poison(self.case, self.bench.device, CHECKED)

@@ -2,10 +2,12 @@
 
 import gc
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+
+# Taken before any code of a target is loaded, which might replace it; below likewise.
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +15,10 @@ import torch
 from .serving import said
 
 Call = Callable[[], Any]
-_event: Any = partial(torch.cuda.Event, enable_timing=True)
+_Event: Any = torch.cuda.Event
+_event = partial(_Event, enable_timing=True)
+_record, _elapsed_ms = _Event.record, _Event.elapsed_time
+_replay_graph: Any = torch.cuda.CUDAGraph.replay
 
 SHORTEST_SAMPLE_S = 2e-3  # a timed sample on a CPU, so that the clock and a stray interrupt stay small in it
 GRAPH_S = 2e-3  # what one replay of a CUDA graph should take, for the same reason
@@ -78,11 +83,11 @@ class CpuClock:
 
     def _sample(self, calls: int) -> float:
         each, rounds = self._each, calls // len(self._each)
-        began = time.perf_counter_ns()
+        began = perf_counter_ns()
         for _ in range(rounds):
             for call in each:
                 call()
-        return (time.perf_counter_ns() - began) / 1e9
+        return (perf_counter_ns() - began) / 1e9
 
 
 class CudaClock:
@@ -111,17 +116,17 @@ class CudaClock:
         # The untimed replays are also the backlog behind which the timed ones queue: no gap of the host is in them.
         with torch.cuda.stream(self._stream):
             for _ in range(warm):
-                self._graph.replay()
+                _replay_graph(self._graph)
             pairs = [self._replay() for _ in range(timed)]
         self._stream.synchronize()
-        return [began.elapsed_time(ended) * 1e3 / self.calls for began, ended in pairs]
+        return [_elapsed_ms(began, ended) * 1e3 / self.calls for began, ended in pairs]
 
     def again(self) -> list[tuple[int, Any]]:
         with torch.cuda.stream(self._stream):
             for _, output in self._kept:
                 for tensor in output if isinstance(output, tuple | list) else (output,):
                     tensor.data.fill_(math.nan)  # what a replay does not write stays wrong
-            self._graph.replay()
+            _replay_graph(self._graph)
         self._stream.synchronize()
         return self._kept
 
@@ -147,17 +152,17 @@ class CudaClock:
 
     def _replay_s(self) -> float:
         """What a replay takes, the first ones aside."""
-        self._graph.replay()
-        self._graph.replay()
+        _replay_graph(self._graph)
+        _replay_graph(self._graph)
         began, ended = self._replay()
         self._stream.synchronize()
-        return max(float(began.elapsed_time(ended)) / 1e3, 1e-6)
+        return max(float(_elapsed_ms(began, ended)) / 1e3, 1e-6)
 
     def _replay(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         began, ended = _event(), _event()
-        began.record(self._stream)
-        self._graph.replay()
-        ended.record(self._stream)
+        _record(began, self._stream)
+        _replay_graph(self._graph)
+        _record(ended, self._stream)
         return began, ended
 
 

@@ -1,43 +1,43 @@
 """Is a call as fast on numbers it has never seen?  Whoever keeps results by content is right, and only seems fast.
 
-Every set is given new numbers where it lies, then each is called once and timed; and the same again with ones as
-factors, which leave the numbers.  Memory and caches are in the same state both times, so honest calls take the same.
-On a GPU the calls are those of a graph in which each set comes once: in one with many rounds over the sets the work of
-the first round would hardly show.
+Every set is moved some way towards other numbers where it lies, then each call is timed once; and the same again, moved
+by nothing, which leaves the numbers.  Memory and caches are in the same state both times: honest calls take the same.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import median
-from time import perf_counter_ns
+from time import perf_counter, perf_counter_ns
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from .checks import Outputs, Wrong, snapshot
-from .inputs import DTYPES, Inputs, refill
+from .clocks import Call, Clock
+from .inputs import DTYPES, Inputs
 from .words import Case
 
-TIMES = {"cpu": 5, "cuda": 3}
+TIMES = {"cpu": 5, "cuda": 2}
+FEWEST, LONGEST_S = 2, 0.3
 # The fastest on new numbers against the median on known ones: an interrupt makes either slower, and only a whole row of
 # them would accuse somebody.
 LIMIT = 1.25
 LIMIT_US = 5.0
-SLEEP_CYCLES = 200_000  # about 100 us before each timed replay, so that the host is ahead both times
+FAR = 0.25  # of the way
+SLEEP_CYCLES = 200_000  # about 100 us before a replay, so that the host is ahead of it both times
 
-_event: Any = partial(torch.cuda.Event, enable_timing=True)
 _sleep: Any = torch.cuda._sleep
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """Microseconds for each set once, on known numbers and on new ones, and the outputs of the last set at the end."""
+    """Microseconds of all calls, on known numbers and on new ones; the number of a set and its outputs at the end."""
 
     known: tuple[float, ...]
     new: tuple[float, ...]
-    last: Outputs
+    number: int
+    outputs: Outputs
 
     def check(self) -> None:
         """Raises Wrong where new numbers take so much longer that known ones can not have been computed."""
@@ -48,81 +48,67 @@ class Fresh:
             )
 
 
-def take(case: Case, sets: Sequence[Inputs], calls: Sequence[Callable[[], Any]], stream: Any, seed: int) -> Fresh:
-    """Time known and new numbers in turn.  The sets have other numbers afterwards.  `stream` is None on a CPU.
+def take(case: Case, sets: Sequence[Inputs], calls: Sequence[Call], clock: Clock, seed: int) -> Fresh:
+    """Time known and new numbers in turn.  The sets have other numbers afterwards.
 
-    The last outputs belong to the last numbers: being fast on new ones by doing nothing is no way out.
+    The outputs are those of the last new numbers as they were left: being fast by doing nothing is no way out.
     """
     x = sets[0]["x"]
     generator = torch.Generator(x.device).manual_seed(seed)
-    ones = torch.ones(case.cols, dtype=DTYPES[case.dtype], device=x.device)
-    timer: _Timer = _EachCall(case, calls) if stream is None else _OneGraph(case, calls, stream)
-    timer.time(partial(_multiply, sets, ones))
-    known, new = [], []
-    for _ in range(TIMES[x.device.type]):
-        factors = torch.rand(case.cols, device=x.device, generator=generator) * 0.45 + 0.8
-        known.append(timer.time(partial(_multiply, sets, ones)))
-        new.append(timer.time(partial(_multiply, sets, factors.to(ones.dtype))))
-    return Fresh(tuple(read() for read in known), tuple(read() for read in new), timer.last())
+    timer: _Timer = _EachCall(case, calls) if x.device.type == "cpu" else _Replay(case, clock)
+    known: list[float] = []
+    new: list[float] = []
+    ends = perf_counter() + LONGEST_S
+    while len(new) < FEWEST or (len(new) < TIMES[x.device.type] and perf_counter() < ends):
+        other = torch.randn(case.rows, case.cols, dtype=DTYPES[case.dtype], device=x.device, generator=generator)
+        for far, taken in ((0.0, known), (FAR, new)):
+            _move(sets, other, far)
+            taken.append(timer.time())
+    return Fresh(tuple(known), tuple(new), *timer.last())
 
 
-def _multiply(sets: Sequence[Inputs], factors: Tensor, number: int) -> None:
-    inputs = sets[number]
-    refill(inputs, inputs[inputs.fresh] * factors)
+def _move(sets: Sequence[Inputs], other: Tensor, far: float) -> None:
+    """In place and unseen, as `refill` does it.  With hundreds of sets a launch for each would take longer than all."""
+    torch._foreach_lerp_([inputs[inputs.fresh].data for inputs in sets], [other] * len(sets), far)
 
 
 class _Timer(Protocol):
-    def time(self, change: Callable[[int], None], /) -> Callable[[], float]:
-        """Change each set by its number and call it; how long the calls took is known when all is done."""
-        ...
+    def time(self) -> float: ...
 
-    def last(self) -> Outputs: ...
+    def last(self) -> tuple[int, Outputs]: ...
 
 
 class _EachCall:
+    """On a CPU each call by itself; what it returned is copied before anything else may work on it."""
+
     def __init__(self, case: Case, calls: Sequence[Callable[[], Any]]) -> None:
         self._case, self._calls = case, calls
         self._last: Outputs = {}
 
-    def time(self, change: Callable[[int], None]) -> Callable[[], float]:
+    def time(self) -> float:
         took = 0
-        for number, call in enumerate(self._calls):
-            change(number)
+        for call in self._calls:
             began = perf_counter_ns()
             returned = call()
             took += perf_counter_ns() - began
-            if number == len(self._calls) - 1:
-                self._last = snapshot(self._case, returned)
-        return lambda: took / 1e3
+            self._last = snapshot(self._case, returned)
+        return took / 1e3
 
-    def last(self) -> Outputs:
-        return self._last
+    def last(self) -> tuple[int, Outputs]:
+        return len(self._calls) - 1, self._last
 
 
-class _OneGraph:
-    def __init__(self, case: Case, calls: Sequence[Callable[[], Any]], stream: Any) -> None:
-        self._case, self._stream = case, stream
-        self._graph: Any = torch.cuda.CUDAGraph()
-        self._graph.capture_begin()  # torch.cuda.graph would first give all cached memory back
-        try:
-            self._kept = [call() for call in calls]  # as many outputs as sets
-        finally:
-            self._graph.capture_end()
+class _Replay:
+    """On a GPU the clock's own graph, in which each set comes once or, of large cases, a few times."""
 
-    def time(self, change: Callable[[int], None]) -> Callable[[], float]:
-        for number in range(len(self._kept)):
-            change(number)
-        began, ended = _event(), _event()
+    def __init__(self, case: Case, clock: Clock) -> None:
+        self._case, self._clock = case, clock
+        *_, self._last = clock.again()  # the outputs of the graph stay where they are
+
+    def time(self) -> float:
         _sleep(SLEEP_CYCLES)
-        began.record(self._stream)
-        self._graph.replay()
-        ended.record(self._stream)
+        return self._clock.turn(0, 1)[0] * self._clock.calls
 
-        def read() -> float:
-            ended.synchronize()
-            return float(began.elapsed_time(ended)) * 1e3
-
-        return read
-
-    def last(self) -> Outputs:
-        return snapshot(self._case, self._kept[-1])
+    def last(self) -> tuple[int, Outputs]:
+        number, output = self._last
+        return number, snapshot(self._case, output)
