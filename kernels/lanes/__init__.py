@@ -28,6 +28,6 @@ def clock_of(case: Case, bench: "Bench", bind: Bind, sets: Sequence[Inputs], cal
         case Lane.MEMORY:
             return MemoryClock(bind, sets, calls, on_gpu=bench.stream is not None)
         case Lane.COMPILE:
-            return CompileClock(bench.provider, case, bench.device, sets, calls)
+            return CompileClock(bench, case, sets, calls)
         case Lane.BLOCK:
             raise ValueError(f"{case}: a block is measured by itself, not by the calls of its norm")

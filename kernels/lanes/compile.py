@@ -7,16 +7,20 @@ from dataclasses import replace
 
 # Taken before any code of a target is loaded, which might replace it.
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..clocks import KEPT, Call
 from ..inputs import Inputs, make
-from ..providers import Provider, Unsupported, forward_backward
+from ..providers import Unsupported
 from ..providers.base import Bind
-from ..words import Case, Direction, Lane
+from ..serving import said
+from ..words import Case, Lane
 from .caches import TritonCaches, empty_caches, quack_caches
+
+if TYPE_CHECKING:
+    from ..bench import Bench
 
 
 class CompileClock:
@@ -29,12 +33,11 @@ class CompileClock:
 
     calls = 1
 
-    def __init__(
-        self, provider: Provider, case: Case, device: torch.device, sets: Sequence[Inputs], calls: Sequence[Call]
-    ) -> None:
+    def __init__(self, bench: "Bench", case: Case, sets: Sequence[Inputs], calls: Sequence[Call]) -> None:
+        provider = bench.provider
         if getattr(provider, "tunes", False) and not provider.compiled:
             raise Unsupported(f"{provider.name} tries out what is fastest at its first call, which can take minutes")
-        self._provider, self._case, self._device = provider, case, device
+        self._bench, self._case = bench, case
         self._inputs, self._each = sets[0], list(calls)
         self._triton = TritonCaches.of(self._each[0])
         self.facts = self._compiled_how()
@@ -57,24 +60,26 @@ class CompileClock:
             try:
                 self._finish()
                 began = perf_counter_ns()
-                ready(self._provider, self._case, self._device)(self._inputs)()
+                self._bench.provider_at(self._case)(self._inputs)()
                 self._finish()
                 return (perf_counter_ns() - began) / 1e3
             finally:
                 gc.enable()
 
     def _finish(self) -> None:
-        if self._device.type == "cuda":
+        if self._bench.stream is not None:
             torch.cuda.synchronize()
 
     def _compiled_how(self) -> dict[str, Any]:
-        bind = ready(self._provider, self._case, self._device)
+        bind = self._bench.provider_at(self._case)
         facts = {"graphs": 0, "graph_breaks": 0, "guards": 0} | _compilations(bind(self._inputs))
         other_rows = sorted({self._case.rows // 2, self._case.rows - 1} - {0})
-        kernels = self._kernels()
-        again = [self._compiled_again(bind, rows) for rows in other_rows]
-        new_kernels = self._kernels() - kernels
-        return {**facts, "recompiles": sum(again) + new_kernels, "recompiled_at_rows": other_rows}
+        before = self._kernels()
+        try:
+            graphs = sum(self._compiled_again(bind, rows) for rows in other_rows)
+        except Exception as trouble:  # it need not do other numbers of rows
+            return {**facts, "recompiles": None, "trouble": said(trouble)}
+        return {**facts, "recompiles": graphs + self._kernels() - before, "recompiled_at_rows": other_rows}
 
     def _kernels(self) -> int:
         """Those that Triton and Quack have compiled."""
@@ -83,17 +88,10 @@ class CompileClock:
     def _compiled_again(self, bind: Bind, rows: int) -> int:
         """Graphs made for another number of rows by what was compiled for the case's own."""
         other = replace(self._case, rows=rows, lane=Lane.KERNEL)
-        if not self._provider.compiled:  # a target may prepare for the rows of the case, and must be told of others
-            bind = ready(self._provider, other, self._device)
-        call = bind(make(other, self._device, seed=0))
+        if not self._bench.provider.compiled:  # a target's may be prepared for the rows of the case
+            bind = self._bench.provider_at(other)
+        call = bind(make(other, self._bench.device, seed=0))
         return int(_compilations(call)["graphs"])
-
-
-def ready(provider: Provider, case: Case, device: torch.device) -> Bind:
-    """How a provider binds inputs at a case.  Raises Unsupported, or whatever the provider raises."""
-    if case.direction is Direction.FWDBWD:
-        return forward_backward(case, provider.differentiable(case, device))
-    return provider.ready(case, device)
 
 
 def _compilations(call: Callable[[], Any]) -> dict[str, int]:

@@ -106,27 +106,6 @@ def transformer(case: Case, shape: Shape) -> WithNorm:
     return with_norm
 
 
-def definition(case: Case) -> Norm:
-    """The norm by its definition, in fp32 or, for fp64, in that."""
-    op = OPS[case.op]
-
-    def norm(x: Tensor, *rest: Any) -> Any:
-        given, eps = list(rest[:-1]), rest[-1]
-        if op.residual:
-            x = x + given.pop(0)
-        exact = x if x.dtype == torch.float64 else x.float()
-        if op.norm == "layernorm":
-            exact = exact - exact.mean(-1, keepdim=True)
-        y = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + eps)
-        if op.weight:
-            y = y * given.pop(0)
-        if op.bias:
-            y = y + given.pop(0)
-        return (y.to(x.dtype), x) if op.residual else y.to(x.dtype)
-
-    return norm
-
-
 def _attention(y: Tensor, shape: Shape, qkv: Tensor, out: Tensor) -> Tensor:
     heads = F.linear(y, qkv).view(-1, shape.sequence, 3, shape.heads, HEAD)
     q, k, v = heads.permute(2, 0, 3, 1, 4).unbind(0)
