@@ -1,6 +1,5 @@
 """Facts without a GPU: what a provider's kernels compile to for an architecture, on a machine that has none."""
 
-import contextlib
 import os
 import re
 import sys
@@ -34,37 +33,37 @@ class Offline:
         from triton import knobs
 
         from ..providers import open_provider
+        from . import backwards
+        from .inductor import seen_through
         from .launches import Launches
         from .machine import Reader
         from .pretend import become
 
         self._mode = become(self.architecture)
+        backwards.install()
         self._launches = Launches(self.architecture)
         self._reader = Reader(self.architecture, Path(knobs.cache.dir) / "kernelwatch-machine-code")
         self._at: str | None = None  # the case whose kernels are at hand
-        self._inductor: Any = None
+        self._inductor = seen_through(self.architecture, self._launches)
         with self._mode:  # what a module makes while it is imported is on the device as well
             self._provider = open_provider(spec)
-            if self._provider.compiled:
-                from .inductor import Inductor
-
-                self._inductor = Inductor(self.architecture, self._launches)
             self._provider.warm()
 
     def compile(self, case: Case) -> dict[str, Any]:
         """`state`, `reason` and `facts` of a case.  Never raises."""
-        from ..facts import Operators, Seen
+        from ..facts import Seen
         from ..providers import Broken, Unsupported
         from ..serving import said
         from .described import facts_of, refused
+        from .operators import Through
 
         self._at = None
         self._launches.clear()
-        if self._inductor:
-            self._inductor.clear()
+        if inductor := self._inductor():
+            inductor.clear()
         seen, state, reason = Seen(), COMPILED, None
         try:
-            self._call(case, Operators(seen))
+            self._call(case, Through(seen))
         except (Unsupported, NotImplementedError) as why:
             state, reason = UNSUPPORTED, str(why)[:LONGEST_REASON]
         except Broken as why:
@@ -75,7 +74,8 @@ class Offline:
             else:
                 traceback.print_exc(file=sys.__stderr__)
                 state, reason = FAILED, _refusal(trouble) or said(trouble)
-        extern = self._inductor.extern if self._inductor else []
+        inductor = self._inductor()
+        extern = inductor.extern if inductor else []
         around, count = [*seen.described, *extern], seen.launched + len(extern)
         try:
             facts = facts_of(self.architecture, self._reader, self._launches.seen, around, count)
@@ -117,7 +117,7 @@ class Offline:
                 bind = self._provider.ready(case, device)
             call = bind(inputs_of(case))
             self._launches.clear()  # what was tried out while binding
-            with contextlib.nullcontext() if self._inductor else operators:
+            with operators:
                 call()
 
 

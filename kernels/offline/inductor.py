@@ -5,8 +5,10 @@ be timed: of the configurations of a kernel the first is compiled (where it does
 would), and it is told how many there were.
 """
 
+import functools
 import importlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,10 +16,37 @@ import torch
 from ..facts import normalised
 from .architectures import Architecture
 from .launches import Launches
+from .operators import unobserved
 from .pretend import properties_of
 
-_EXTERN = re.compile(r"^\s+(?:\w+ = )?((?:extern_kernels\.|torch\.ops\.(?!inductor\.))\w.*)$", re.MULTILINE)
+_EXTERN = re.compile(r"^[ \t]+(?:\w+ = )?((?:extern_kernels\.|torch\.ops\.(?!inductor\.))\w.*)$", re.MULTILINE)
 _EMPTY = re.compile(r"empty_strided")
+
+
+def seen_through(architecture: Architecture, launches: Launches) -> Callable[[], "Inductor | None"]:
+    """From here on torch.compile works without a GPU.  The answer is None until somebody calls it: it takes seconds."""
+    found: list[Inductor] = []
+    torch_compile = torch.compile
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return functools.partial(compile, **options)
+        if not found:
+            found.append(Inductor(architecture, launches))
+        compiled: Any = torch_compile(model, **options)
+        if isinstance(model, torch.nn.Module):
+            return compiled
+
+        @functools.wraps(model)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with unobserved():
+                return compiled(*args, **kwargs)
+
+        return call
+
+    whole: Any = torch
+    whole.compile = compile
+    return lambda: found[0] if found else None
 
 
 class Inductor:
