@@ -11,13 +11,13 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check doctor secrets clean
+.PHONY: help run test check doctor secrets clean bench bench-arena bench-facts
 .DELETE_ON_ERROR:
 
 help:  ## Show this
 	@echo "kernelwatch: a GPU kernel performance regression service"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 run: $(VENV)/.runtime  ## Set up what is missing, then API, dashboard and worker with the demo, until Ctrl-C
 	@$(KERNELWATCH) stack list | grep -q '^host ' || { \
@@ -49,6 +49,14 @@ secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those 
 	    printf 'amqp://kernelwatch:%s@broker:5672//' "$$password" > kernelwatch_broker_url; }
 	@grep -qs '^HOST=' .env || echo "HOST=$$(uname -n)" >> .env
 	@echo "A GitHub token goes into secrets/kernelwatch_github_token, the webhook's secret is beside it."
+
+bench: bench-facts bench-arena  ## Every benchmark; what needs a GPU says so and is left out without one
+
+bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
+	@$(PY) -m kernels.studies.arena $(ARGS)
+
+bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures takes, without a GPU
+	@$(PY) -m kernels.studies.facts_speed $(ARGS)
 
 clean:  ## Remove the environment (the state folder, with the database, stays)
 	rm -rf $(VENV)

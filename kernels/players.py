@@ -40,28 +40,32 @@ class Contender:
 
 
 class Ahead:
-    """Starts the processes of the next launch while this one is measured: they import what is not the target's.
+    """Starts the processes of the next launches while this one is measured: they import what is not the target's.
 
-    Importing torch and Quack takes 10 to 15 s of a launch.  No CUDA context is made before the launch begins.
+    Importing torch and Quack takes 10 to 15 s of a launch.  No CUDA context is made before the launch begins.  `deep`
+    is for how many launches processes wait.
     """
 
-    def __init__(self, contenders: Sequence[Contender]) -> None:
-        self._started: dict[str, Line] = {}
+    def __init__(self, contenders: Sequence[Contender], deep: int = 1) -> None:
+        self._deep = deep
+        self._waiting: dict[str, list[Line]] = {one.label: [] for one in contenders}
         self._original = {one.label: one for one in contenders}
         self.contenders = [replace(one, start=self._starter(one)) for one in contenders]
 
     def more(self, contenders: Sequence[Contender]) -> None:
-        """Start one process for each of those that has none waiting."""
+        """Start what is missing of those."""
         for one in contenders:
-            if one.label not in self._started:
-                self._started[one.label] = self._original[one.label].start()
+            while len(self._waiting[one.label]) < self._deep:
+                self._waiting[one.label].append(self._original[one.label].start())
 
     def close(self) -> None:
-        while self._started:
-            self._started.popitem()[1].close()
+        for waiting in self._waiting.values():
+            while waiting:
+                waiting.pop().close()
 
     def _starter(self, contender: Contender) -> Callable[[], Line]:
-        return lambda: self._started.pop(contender.label, None) or contender.start()
+        waiting = self._waiting[contender.label]
+        return lambda: waiting.pop(0) if waiting else contender.start()
 
 
 @dataclass(eq=False)

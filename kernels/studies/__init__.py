@@ -1,0 +1,1 @@
+"""Named experiments: how good our measuring is, and how quick."""

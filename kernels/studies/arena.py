@@ -1,0 +1,153 @@
+"""How well does the arena repeat, how long does it take, and what do the usual ways say?  Needs a GPU and Quack.
+
+Spread: the ratio Inductor/Quack and an A/A of Quack over full restarts, each of some launches of fresh processes,
+beside Triton's do_bench and do_bench_cudagraph in the same run.  Many: 200 cases with head, parent and SOTA.
+
+    make bench-arena ARGS="--out arena.json"
+"""
+
+import argparse
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+from ..arena import Ahead, Cell, Contender, Pace
+from ..channel import ContenderLost
+from ..words import Case, Role
+from .launching import ROOM, contender, launched, open_process, say
+from .many import many
+
+RESTARTS = 8
+PACE = Pace(rounds=6, warm=1, timed=3)
+# Launches of one restart: what varies is the launch, and more at small sizes.
+SPREAD = {
+    "rmsnorm.fwd.32768x1024.bf16-fp32": 5,
+    "rmsnorm.fwd.8192x8192.bf16-fp32": 3,
+    "rmsnorm.fwd.4096x1024.bf16-fp32": 5,
+    "rmsnorm.fwd.1024x512.bf16-fp32": 3,
+}
+MANY = 200  # cases of the second part
+
+Times = dict[str, list[list[float | None]]]  # by contender: launches of rounds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="keep all figures here, as JSON")
+    parser.add_argument("--restarts", type=int, default=RESTARTS)
+    parser.add_argument("--many", type=int, default=MANY, help="cases of the second part; 0 leaves it out")
+    parser.add_argument("--no-spread", action="store_true")
+    chosen = parser.parse_args()
+    kept: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        logs = Path(folder)
+        if not chosen.no_spread:
+            kept |= spread(chosen.restarts, logs)
+        if chosen.many:
+            kept["many"] = many(chosen.many, logs)
+    if chosen.out:
+        chosen.out.write_text(json.dumps(kept))
+
+
+# -- spread ----------------------------------------------------------------------------------------------------------
+
+
+def spread(restarts: int, logs: Path) -> dict[str, Any]:
+    contenders = [
+        contender(Role.SOTA, "quack", logs),
+        contender(Role.CONTROL, "quack", logs),
+        contender(Role.HEAD, "inductor", logs),
+    ]
+    wanted = {Case.parse(text): launches * restarts for text, launches in SPREAD.items()}
+    kept, stack = _launches(contenders, wanted)
+    peers = _usual_ways([str(case) for case in wanted], restarts, logs)
+    say(f"\nSpread of the ratio over {restarts} restarts; {PACE.rounds} rounds of {PACE.warm} + {PACE.timed} replays")
+    say(json.dumps(stack))
+    say(f"{'case':34} {'launches':>8} {'GPU s':>6} {'Inductor/Quack':>24} {'spread':>7} {'A/A':>24} {'spread':>7}")
+    for text, launches in SPREAD.items():
+        times, gpu_s = kept[text]
+        both = [_restarted(times, label, launches) for label in ("head:inductor", "control:quack")]
+        shown = "  ".join(f"{min(r):.4f} to {max(r):.4f} {_spread(r):>8}" for r in both)
+        bias = _bias(times)
+        say(f"{text:34} {launches:8} {gpu_s:6.2f}   {shown}   A/A mean {bias}")
+    say(f"\nThe usual ways, {restarts} restarts of one process with both sides")
+    for text, answers in peers.items():
+        for name in ("do_bench", "cudagraph"):
+            ratios, seconds = [a[name] for a in answers], fmean(a[f"{name}_s"] for a in answers)
+            say(f"{text:34} {name:10} {min(ratios):.4f} to {max(ratios):.4f} {_spread(ratios):>8}  {seconds:.2f} s")
+    return {"stack": stack, "spread": {text: times for text, (times, _) in kept.items()}, "usual": peers}
+
+
+def _launches(
+    contenders: Sequence[Contender], wanted: dict[Case, int]
+) -> tuple[dict[str, tuple[Times, float]], dict[str, Any]]:
+    """As many launches as the most wanted case needs; each case takes part in as many as it needs."""
+    times: dict[str, Times] = {str(case): {one.label: [] for one in contenders} for case in wanted}
+    gpu_s: dict[str, list[float]] = {str(case): [] for case in wanted}
+    ahead, stack = Ahead(contenders, deep=2), dict[str, Any]()
+    try:
+        for number in range(max(wanted.values())):
+            cases = [case for case, launches in wanted.items() if number < launches]
+            launch = launched(ahead, contenders, cases, PACE, number)
+            stack = stack or {**launch.stacks.get("sota:quack", {}), **launch.ceilings}
+            for case in cases:
+                cells = [launch.cells[one.label, case] for one in contenders]
+                for one, cell in zip(contenders, cells, strict=True):
+                    times[str(case)][one.label].append(cell.samples or [None])
+                # of the two that a ratio needs
+                gpu_s[str(case)].append(sum(_gpu_s(cell, PACE) for cell in (cells[0], cells[-1])))
+    finally:
+        ahead.close()
+    return {text: (times[text], fmean(gpu_s[text])) for text in times}, stack
+
+
+def _gpu_s(cell: Cell, pace: Pace) -> float:
+    if not cell.samples:
+        return math.nan
+    calls = int(cell.extra["calls"]) * pace.rounds * (pace.warm + pace.timed)
+    return median(us for us in cell.samples if us) * calls / 1e6
+
+
+def _effect(times: Times, label: str, launch: int) -> float:
+    """log of time over Quack's: the median over the rounds of one launch."""
+    mine, quack = times[label][launch], times["sota:quack"][launch]
+    return median(math.log(a / b) for a, b in zip(mine, quack, strict=False) if a and b)
+
+
+def _restarted(times: Times, label: str, launches: int) -> list[float]:
+    effects = [_effect(times, label, number) for number in range(len(times[label]))]
+    groups = (effects[first : first + launches] for first in range(0, len(effects), launches))
+    return [math.exp(fmean(group)) for group in groups]
+
+
+def _bias(times: Times) -> str:
+    effects = [_effect(times, "control:quack", number) for number in range(len(times["control:quack"]))]
+    return f"{fmean(effects):+.3%} ± {stdev(effects) / math.sqrt(len(effects)):.3%} ({len(effects)} launches)"
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    return f"{(max(ratios) - min(ratios)) / fmean(ratios):.2%}"
+
+
+def _usual_ways(cases: Sequence[str], restarts: int, logs: Path) -> dict[str, list[dict[str, float]]]:
+    found: dict[str, list[dict[str, float]]] = {text: [] for text in cases}
+    processes = [open_process([str(ROOM / "studies" / "do_bench.py")], logs / "do_bench") for _ in range(restarts)]
+    try:
+        for process in processes:
+            for text in cases:
+                found[text].append(process.ask({"case": text}, 240))
+            process.close()
+    except ContenderLost as lost:
+        say(f"do_bench: {lost}")
+    finally:
+        for process in processes:
+            process.close()
+    return found
+
+
+if __name__ == "__main__":
+    main()

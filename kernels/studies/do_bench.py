@@ -1,0 +1,71 @@
+"""The usual way to time, for comparison: Triton's do_bench and do_bench_cudagraph, both sides in one process.
+
+A process answers each line `{"case": …}` on stdin with `{"do_bench": …, "cudagraph": …}`, the time of Inductor over
+that of Quack, and the seconds that each of them took.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    package = _package()
+    import torch
+    import triton.testing as testing
+
+    words, inputs, providers, messages = (
+        importlib.import_module(f"{package}.{name}") for name in ("words", "inputs", "providers", "messages")
+    )
+    sides = {name: providers.open_provider(messages.built_in(name)) for name in ("inductor", "quack")}
+    for provider in sides.values():
+        provider.warm()
+    for line in sys.stdin:
+        case = words.Case.parse(json.loads(line)["case"])
+        device = torch.device("cuda", 0)
+        with torch.no_grad():
+            held = inputs.make(case, device, 1)
+            calls = {name: provider.ready(case, device)(held) for name, provider in sides.items()}
+            for call in calls.values():
+                call()
+            answer: dict[str, Any] = {}
+            for name, bench in (("do_bench", _do_bench(testing)), ("cudagraph", _cudagraph(testing))):
+                began = time.perf_counter()
+                taken = {side: bench(call) for side, call in calls.items()}
+                answer[name] = taken["inductor"] / taken["quack"]
+                answer[f"{name}_s"] = round(time.perf_counter() - began, 2)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _do_bench(testing: Any) -> Any:
+    return lambda call: testing.do_bench(call, warmup=10, rep=100, return_mode="median")
+
+
+def _cudagraph(testing: Any) -> Any:
+    return lambda call: testing.do_bench_cudagraph(call, rep=20, return_mode="median")
+
+
+def _package() -> str:
+    """This file is started by its path, beside packages of other people that may have our name."""
+    here = Path(__file__).resolve().parent.parent
+    spec = importlib.util.spec_from_file_location(
+        "kernelwatch_kernels", here / "__init__.py", submodule_search_locations=[str(here)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no package in {here}")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = package
+    spec.loader.exec_module(package)
+    return spec.name
+
+
+if __name__ == "__main__":
+    main()

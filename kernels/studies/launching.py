@@ -1,0 +1,67 @@
+"""Launches of contenders that are plain processes of this interpreter: there is nothing of a stranger's in them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .. import messages
+from ..arena import Ahead, Contender, Launch, Pace, run_launch
+from ..channel import Channel
+from ..words import Case, Role
+
+ROOM = Path(__file__).resolve().parent.parent
+
+
+def contender(role: Role, provider: str, logs: Path, name: str = "") -> Contender:
+    """A built-in provider.  Folders to import from (Quack, say) are taken from QUACK_PATH."""
+    spec, label = messages.built_in(provider), f"{role}:{name or provider}"
+    return Contender(label, role, spec, _opener([str(ROOM / "contender.py"), json.dumps(spec)], logs / label))
+
+
+def _opener(arguments: list[str], log: Path) -> Callable[[], Channel]:
+    def start() -> Channel:
+        return open_process(arguments, log)
+
+    return start
+
+
+def open_process(arguments: list[str], log: Path) -> Channel:
+    environment = {**os.environ, "PYTHONPATH": os.environ.get("QUACK_PATH", ""), "OMP_NUM_THREADS": "4"}
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-P", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    return Channel(process, log)
+
+
+def launched(ahead: Ahead, contenders: Sequence[Contender], cases: Sequence[Case], pace: Pace, number: int) -> Launch:
+    began = time.monotonic()
+    launch = run_launch(
+        ahead.contenders,
+        cases,
+        pace,
+        device="cuda",
+        seed=number,
+        thorough=number == 0,
+        once_open=lambda: ahead.more(contenders),
+    )
+    seconds = " ".join(f"{what} {s:.2f}" for what, s in launch.seconds.items())
+    say(f"launch {number + 1}: {time.monotonic() - began:.1f} s: {seconds}")
+    for (label, case), cell in launch.cells.items():
+        if cell.state != "measured" and (number == 0 or cell.state != "unsupported"):
+            say(f"  {label} {case}: {cell.state}: {cell.reason}")
+    return launch
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  what a study is for
