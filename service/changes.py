@@ -52,7 +52,7 @@ class Change:
     """One thing that changed at one place.  `worse` is None where a person must know whether it is good or bad."""
 
     place: Place
-    kernel: str  # which of several; empty where the case has one
+    kernel: str  # which of several, or what it was and is; empty where the case has one under one name
     what: What
     said: str
     before: str
@@ -162,9 +162,9 @@ def _at(place: Place, before: Compiled, after: Compiled) -> Iterator[Change]:
     sayings = [("", said) for said in _whole_case(before, after)]
     if before.state is State.COMPILED is after.state:
         for kernel, was, now in paired(before, after):
-            sayings += [
-                (kernel if several else "", said) for said in _one_kernel(before.kernels[was], after.kernels[now])
-            ]
+            old, new = before.kernels[was], after.kernels[now]
+            name = kernel if several or old.name != new.name else ""
+            sayings += [(name, said) for said in _one_kernel(old, new)]
         if not sayings and before.code != after.code:
             alike = [one.sass for one in before.kernels] == [one.sass for one in after.kernels]
             said = "the same machine code, launched differently" if alike else "other machine code, the same figures"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from service import changes, limits
-from service.changes import Change, Group
+from service.changes import Change, Group, What
 from service.compiled import Compiled, Place, State
 from service.facts_policy import FactsPolicy
 from service.limits import Violation
@@ -67,7 +67,15 @@ class FactsReport:
 
     @property
     def groups(self) -> list[Group]:
-        return changes.grouped(self.changes)
+        """The changes as lines to read, without what a broken limit says already."""
+        told = {place for one in self.violations if one.rule == "over_limit" for place in one.places}
+        return changes.grouped(one for one in self.changes if one.what is not What.LIMIT or one.place not in told)
+
+    @property
+    def unexplained(self) -> tuple[Uncompiled, ...]:
+        """What did not compile, without what a broken limit has said already."""
+        told = {place for one in self.violations for place in one.places}
+        return tuple(row for row in self.uncompiled if not told.issuperset(row.places))
 
     @property
     def exit_code(self) -> int:

@@ -160,7 +160,7 @@ def _nothing_matters(subject: Subject, base: str, head: str) -> str | None:
     paths = {path for one in subject.source.between(base, head) for path in one.paths}
     if subject.recipe.matters(paths):
         return None
-    return f"None of the {len(paths)} changed files matters by the recipe: nothing was compiled."
+    return f"No changed file matters by the recipe ({len(paths)} changed): nothing was compiled."
 
 
 # -- what is compiled -----------------------------------------------------------------------------------------------

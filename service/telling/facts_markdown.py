@@ -25,8 +25,8 @@ def document(report: FactsReport) -> str:
         parts.append(f"Over a limit, and so already at the base: {code(at(report.known_before, 3))}")
     if report.groups:
         parts.append(_changes(report))
-    if report.uncompiled:
-        parts.append("\n".join(_uncompiled(report.uncompiled)))
+    if report.unexplained:
+        parts.append("\n".join(_uncompiled(report.unexplained)))
     if report.notes:
         parts.append("\n".join(f"- {escaped(note)}" for note in report.notes))
     for one in report.differences:

@@ -21,7 +21,7 @@ def table(report: FactsReport) -> RenderableType:
         parts.append(Text(f"Over a limit, and so already at the base: {at(report.known_before, 3)}", style="yellow"))
     if report.groups:
         parts.append(_changes(report))
-    for row in report.uncompiled:
+    for row in report.unexplained:
         style = "red" if row.state == "failed" else "dim"
         parts.append(Text(printable(f"{row.state}: {at(row.places, 3)}: {one_line(row.reason)}"), style=style))
     parts += [Text(printable(note), style="dim") for note in report.notes]
