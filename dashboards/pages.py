@@ -14,12 +14,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dashboards import assets, comments, figures
+from dashboards import assets, comments, facts, figures, telemetry
+from kernels.words import Lane
 from service.api.common import Key, Reading, tagged
-from service.lanes import amount, lane_of, percent
+from service.lanes import WORDS, amount, lane_of, percent
 from service.ledger import reading
 from service.ledger.queue import clock
-from service.ledger.reading import Glance
+from service.ledger.reading import Glance, Point
 from service.ledger.targets import all_targets, target_named
 from service.models import OPEN_STATES, CellState, Effect, EffectState, RegressionState, Run, RunState, Target
 from service.reports import Report, counted, interval, readable, report, short
@@ -78,6 +79,7 @@ def target(
     found = target_named(session, name)
     choices = [_choice(*triple) for triple in reading.measured_series(session, found)]
     chosen = series if series in choices else _first_choice(session, found, choices)
+    points = _series(session, found, chosen) if chosen else []
     card = reading.card(session, found, lines=25, before=before)
     oldest = card.lines[-1].revision.ordinal if len(card.lines) == 25 else None
     return _page(
@@ -89,8 +91,9 @@ def target(
         aside=reading.aside(session, found),
         regressions=reading.regressions(session, found, RegressionState.OPEN).items,
         gaps=reading.gaps(session, found),
-        choices=choices,
+        choices=_by_lane(choices),
         chosen=chosen,
+        stack_changes=[point for point in points if point.stack_change],
         figure=f"/targets/{quote(name)}/figure.json?{urlencode({'series': chosen})}" if chosen else None,
     )
 
@@ -101,10 +104,10 @@ def target_figure(
 ) -> Response:
     """The figure of one case over the mainline."""
     found = target_named(session, name)
-    device, provider, case = (*series.split(" "), "", "")[:3]
+    device, provider, case = _parts(series)
     recipe = readable(found.recipe.text) if found.recipe else None
     sota = recipe.sota_on(device) if recipe else "SOTA"
-    figure = figures.series(reading.series(session, found, case, provider, device), case, provider, sota)
+    figure = figures.series(_series(session, found, series), case, provider, sota)
     return tagged(request, json.dumps({"series": figure}), "application/json")
 
 
@@ -130,6 +133,13 @@ def run(run_id: Key, session: Reading) -> str:
         live=whole.state in OPEN_STATES,
         figures=figures.against_parent(found) is not None or figures.against_sota(found) is not None,
         others=_others(session, whole),
+        stack_change=reading.stack_change(session, whole),
+        limits=markdown.limits(found),
+        most_drawn=figures.MOST_ROWS,
+        sides=facts.sides,
+        board=telemetry.board(found.telemetry),
+        launches=telemetry.launches(found.telemetry),
+        other_telemetry=telemetry.rest(found.telemetry),
     )
 
 
@@ -207,6 +217,22 @@ def _choice(device: str, provider: str, case: str) -> str:
     return f"{device} {provider} {case}"
 
 
+def _parts(choice: str) -> tuple[str, str, str]:
+    device, provider, case = (*choice.split(" "), "", "")[:3]
+    return device, provider, case
+
+
+def _series(session: Session, target: Target, choice: str) -> list[Point]:
+    device, provider, case = _parts(choice)
+    return reading.series(session, target, case, provider, device)
+
+
+def _by_lane(choices: Sequence[str]) -> list[tuple[Lane, list[str]]]:
+    """The choices in groups, those of the kernel's lane first."""
+    groups = [(lane, [one for one in choices if lane_of(one) is lane]) for lane in Lane]
+    return [(lane, ones) for lane, ones in groups if ones]
+
+
 def _first_choice(session: Session, target: Target, choices: list[str]) -> str | None:
     """The case to show unasked: one that regressed, else one that is behind, else any."""
     rows = [found.row for found in reading.regressions(session, target, RegressionState.OPEN, limit=1).items]
@@ -275,6 +301,7 @@ def _templates_() -> Environment:
         "calendar": calendar,
         "counted": counted,
         "flat": flat,
+        "lane": lane_of,
         "percent": lambda ratio, case: percent(ratio, lane_of(case)),
         "rfc3339": rfc3339,
         "short": short,
@@ -290,6 +317,8 @@ def _templates_() -> Environment:
         "state_words": STATE_WORDS,
         "Outcome": Outcome,
         "CellState": CellState,
+        "Lane": Lane,
+        "lane_words": WORDS,
     }
     return environment
 

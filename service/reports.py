@@ -42,6 +42,9 @@ _FACTS = {
     "spills": "spilled registers",
     "shared": "bytes of shared memory",
     "config": "configuration",
+    "graphs": "graphs",
+    "graph_breaks": "graph breaks",
+    "recompiles": "recompiles",
 }
 _COLOUR_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -119,6 +122,11 @@ class Row:
     def explained(self) -> tuple[str, ...]:
         """What the compiler says about the change: "registers 40 → 64"; empty where it says nothing."""
         return differences(self.head.facts, self.parent.facts) if self.head and self.parent else ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the head's figures has to know, beside its verdict."""
+        return _notes(self.head) if self.head else ()
 
     @property
     def control_ratio(self) -> float | None:
@@ -412,19 +420,35 @@ def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str
         # Of what was not compiled only the operators that ran are known, and not the Python between them.
         what = "operators" if head.get("kind") == "operators" else "code"
         said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
+    if parent.get("repeatable") is True and head.get("repeatable") is False:
+        said.append("no longer bitwise repeatable")
     for fact, name in _FACTS.items():
         before, now = parent.get(fact), head.get(fact)
         if before != now and before is not None and now is not None:
-            said.append(f"{name} {_plain(before)} → {_plain(now)}")
+            said.append(f"{name} {plain(before)} → {plain(now)}")
     return tuple(said)
 
 
-def _plain(value: Any) -> str:
+def _notes(head: Measured) -> tuple[str, ...]:
+    facts, said = head.facts, []
+    if not head.repeatable:
+        compared = f" (compared over {plain(facts['repeats'])} calls)" if facts.get("repeats") else ""
+        said.append(f"not bitwise repeatable{compared}")
+    if head.speed.l2_resident:
+        said.append("its inputs stay in L2, so its GB/s are not those of the memory")
+    counted_facts = (("graphs", "graph"), ("graph_breaks", "graph break"), ("recompiles", "recompile"))
+    counts = [(facts[key], noun) for key, noun in counted_facts if isinstance(facts.get(key), int)]
+    if counts:
+        said.append(listed(f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts))
+    return tuple(said)
+
+
+def plain(value: Any) -> str:
     """A fact as people write it: `4`, `num_warps=4 num_stages=2`."""
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={_plain(inner)}" for key, inner in value.items())
+        return " ".join(f"{key}={plain(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(_plain(inner) for inner in value)
+        return ", ".join(plain(inner) for inner in value)
     return one_line(str(value), 80)
 
 

@@ -56,8 +56,17 @@ smallest_change = 0.02
 AGAIN = "Widths get their own block again, and the backward one pass"
 WRONG = "y differs from the float64 result by 3.1 times the allowed error"
 TELEMETRY = {
-    "before": {"clock_mhz": 1980, "temperature_c": 41, "throttled": []},
-    "after": {"clock_mhz": 1965, "temperature_c": 58},
+    "worker": "h200-box",
+    "launches": [
+        {
+            "what": "launch 1",
+            "seconds": {"start": 11.0, "rounds": 2.5},
+            "telemetry": [
+                {"when": "launch", "host": {"load": [1.2, 1.0, 0.9]}, "gpu": {"sm_mhz": 1980, "temperature_c": 41}},
+                {"when": f"after {CASES[0]}", "host": {"load": [2.4, 1.0, 0.9]}, "gpu": {"sm_mhz": 1965}},
+            ],
+        }
+    ],
 }
 
 

@@ -1,0 +1,118 @@
+"""How the device and its host were during a run, launch by launch, in few figures.  Pure: telemetry in, lines out.
+
+A launch looks at the device around every case, which makes thousands of readings: what is told are their ends and sums.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.lanes import digits
+from service.light import number
+
+_HARMLESS = {"idle", "clocks_setting", "display"}  # reasons for lower clocks that are none for slower kernels
+_BOARD = {"driver": "Driver", "uuid": "UUID", "pstate": "Performance state", "ecc": "ECC", "mig": "MIG"}
+_TOLD = {"launches", "device", "ceilings", "load_before", "began", "worker"}
+
+
+@dataclass(frozen=True)
+class LaunchSeen:
+    """One launch: where its time went in seconds, and what was read of the device and the host meanwhile."""
+
+    what: str
+    seconds: tuple[tuple[str, float], ...]
+    load: str  # of the host, at the start and at the end
+    sm_mhz: str
+    memory_mhz: str
+    power_w: str
+    temperature_c: str
+    throttled: str
+    dropped: int  # rounds that did not count, because the device was throttled
+
+    @property
+    def total_s(self) -> float:
+        return sum(spent for _, spent in self.seconds)
+
+
+def launches(telemetry: Mapping[str, Any]) -> tuple[LaunchSeen, ...]:
+    """Every launch in order; what an older version stored otherwise is left out."""
+    return tuple(_launch(one) for one in _maps(telemetry.get("launches")))
+
+
+def board(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the device is: its name, driver, UUID, and the modes that it was in."""
+    device = telemetry.get("device")
+    lines = [(key.replace("_", " "), str(value)) for key, value in _mapping(device).items() if value is not None]
+    gpus = [reading for one in _maps(telemetry.get("launches")) for reading in _gpus(one)]
+    for key, name in _BOARD.items():
+        seen = list(dict.fromkeys(_said(gpu[key]) for gpu in gpus if gpu.get(key) is not None))
+        if seen and key not in _mapping(device):
+            lines.append((name, ", ".join(seen)))
+    return lines
+
+
+def rest(telemetry: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored and not told by the others here."""
+    return {key: value for key, value in telemetry.items() if key not in _TOLD}
+
+
+def _launch(one: Mapping[str, Any]) -> LaunchSeen:
+    readings, gpus = _maps(one.get("telemetry")), _gpus(one)
+    loads = [load for reading in readings if (load := _load(reading)) is not None]
+    seconds = {what: number(spent) for what, spent in _mapping(one.get("seconds")).items()}
+    return LaunchSeen(
+        what=str(one.get("what", "launch")),
+        seconds=tuple((what, spent) for what, spent in seconds.items() if spent),
+        load=f"{digits(loads[0])} → {digits(loads[-1])}" if loads else "–",
+        sm_mhz=_range(gpu.get("sm_mhz") for gpu in gpus),
+        memory_mhz=_range(gpu.get("memory_mhz") for gpu in gpus),
+        power_w=_range(gpu.get("power_w") for gpu in gpus),
+        temperature_c=_range(gpu.get("temperature_c") for gpu in gpus),
+        throttled=_throttled(gpus),
+        dropped=sum(reading.get("when") == "dropped a round" for reading in readings),
+    )
+
+
+def _throttled(gpus: Sequence[Mapping[str, Any]]) -> str:
+    """`sw_power_cap in 3 of 40 readings`."""
+    reasons = Counter(
+        str(reason)
+        for gpu in gpus
+        for reason in (gpu["throttle"] if isinstance(gpu.get("throttle"), list) else ())
+        if reason not in _HARMLESS
+    )
+    if not gpus:
+        return "–"
+    return ", ".join(f"{reason} in {n} of {len(gpus)} readings" for reason, n in reasons.most_common()) or "never"
+
+
+def _range(values: Iterable[Any]) -> str:
+    """`1,965 to 1,980`, or one figure where it never moved."""
+    known = [value for one in values if (value := number(one)) is not None]
+    if not known:
+        return "–"
+    ends = dict.fromkeys(f"{value:,.0f}" for value in (min(known), max(known)))
+    return " to ".join(ends)
+
+
+def _load(reading: Mapping[str, Any]) -> float | None:
+    """Processes that wanted a core in the last minute."""
+    load = _mapping(reading.get("host")).get("load")
+    return number(load[0]) if isinstance(load, list) and load else None
+
+
+def _gpus(launch: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [gpu for reading in _maps(launch.get("telemetry")) if (gpu := _mapping(reading.get("gpu")))]
+
+
+def _said(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _maps(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []

@@ -1,0 +1,249 @@
+"""Fills a database with two runs in every lane, a change of stack between them, and all that a GPU says of itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from kernels.words import Case, Lane
+from service import migrate
+from service import models as m
+from service.database import engine, transaction
+from service.ledger.queue import clock
+from service.settings import settings
+
+SHAPE = "rmsnorm.fwd.32768x1024.bf16-fp32"
+SMALL = "rmsnorm.fwd.1024x512.bf16-fp32"
+BLOCK = "rmsnorm.fwdbwd.4096x1024.bf16.block"
+UNSUPPORTED = "layernorm.fwd.4096x1024.bf16"
+RECIPE = f"""
+devices = ["h200"]
+suite = "mine"
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+rmsnorm.fwdbwd = "norms:RMSNorm"
+
+[suites]
+mine = ["{SHAPE}", "{SHAPE}.call", "{BLOCK}", "{SHAPE}.compile", "{SHAPE}.memory", "{SMALL}", "{UNSUPPORTED}"]
+
+[policy.lanes]
+memory = 0.005
+"""
+# of the second run, in the lane's unit: the first took all the same but for the memory
+TAKEN: dict[str, tuple[float, float]] = {  # head, parent
+    SHAPE: (35.0, 35.1),
+    SMALL: (2.1, 2.1),
+    f"{SHAPE}.call": (21.4, 18.2),
+    BLOCK: (5_210.0, 5_200.0),
+    f"{SHAPE}.compile": (1_804_000.0, 1_790_000.0),
+    f"{SHAPE}.memory": (75_497_472.0, 67_108_864.0),
+}
+FACTS: dict[str, dict[str, Any]] = {
+    SHAPE: {
+        "code": "c0de",
+        "kind": "triton",
+        "kernels": 1,
+        "registers": 40,
+        "repeatable": False,
+        "repeats": 50,
+        "sm_mhz": 1980,
+        "ran": ["triton_red_fused_rms_norm_0"],
+        "triton": [{"name": "_forward", "registers": 40, "spills": 0, "occupancy": 0.75, "settings": {"BLOCK": 1024}}],
+        "autotune": [{"config": {"XBLOCK": n, "num_warps": 8}, "ms": n / 100} for n in range(1, 31)],
+    },
+    SMALL: {"code": "c0de", "kind": "triton", "l2_resident": True, "sm_mhz": 1980},
+    BLOCK: {"flops": 395e9 * 5.21, "tokens": 4096, "peak_bytes": 1_288_490_188},
+    f"{SHAPE}.compile": {"graphs": 1, "graph_breaks": 0, "recompiles": 2, "recompiled_at_rows": [16384]},
+}
+STACKS = (
+    {"python": "3.12.3", "torch": "2.11.0+cu130", "triton": "3.6.0", "driver": "590.44"},
+    {"python": "3.12.3", "torch": "2.13.0+cu130", "triton": "3.7.1", "driver": "590.44", "liger": "0.8.5"},
+)
+
+
+def reading(when: str, sm_mhz: int, **rest: Any) -> dict[str, Any]:
+    """What the arena notes before and after a case."""
+    gpu = {
+        "uuid": "GPU-11111111-2222",
+        "driver": "590.44",
+        "throttle": ["sw_power_cap"] if sm_mhz < 1980 else ["idle"],
+        "slowed_ns": {"power": 0, "thermal": 0},
+        "sm_mhz": sm_mhz,
+        "memory_mhz": 3201,
+        "temperature_c": 41,
+        "power_w": 310.5,
+        "pstate": 0,
+        "ecc": True,
+        "mig": False,
+        "others": 4,
+    }
+    return {"when": when, "host": {"load": [1.5, 1.0, 0.5], "cores": [0, 1]}, "gpu": gpu, **rest}
+
+
+TELEMETRY = {
+    "worker": "h200-box",
+    "began": 1_790_000_000.0,
+    "load_before": [1.5, 1.0, 0.5],
+    "device": {"name": "NVIDIA H200", "sms": 132, "l2_bytes": 62_914_560},
+    "ceilings": {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0},
+    "launches": [
+        {
+            "what": f"launch {n}",
+            "seconds": {"start": 12.5, "ceilings": 0.4, "prepare": 8.25, "rounds": 3.5, "check": 0.5},
+            "telemetry": [
+                reading("launch", 1980),
+                reading(f"before {SHAPE}", 1965),
+                reading("dropped a round", 1400, reasons=["hw_thermal"]),
+                reading(f"after {SHAPE}", 1980),
+            ],
+        }
+        for n in (1, 2, 3)
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Where things are: the ids of the two runs of the mainline."""
+
+    first: int
+    second: int
+
+
+def seed(session: Session, now: float) -> Lanes:
+    target = m.Target(
+        name="blocks", kind=m.TargetKind.GIT, location="/srv/blocks", trusted=True, created_at=now, poll_at=now + 60
+    )
+    session.add(target)
+    session.flush()
+    recipe = m.Recipe(target_id=target.id, digest="b" * 64, text=RECIPE, adapters={}, created_at=now)
+    session.add(recipe)
+    session.flush()
+    target.recipe_id = recipe.id
+    runs = [_run(session, target, recipe, place, now) for place in (0, 1)]
+    session.add(
+        m.RegressionRow(
+            target_id=target.id,
+            device="h200",
+            provider="norms",
+            case=f"{SHAPE}.memory",
+            run_id=runs[1],
+            ratio=1.125,
+            opened_at=now,
+        )
+    )
+    return Lanes(*runs)
+
+
+def _run(session: Session, target: m.Target, recipe: m.Recipe, place: int, now: float) -> int:
+    stack = m.Stack(digest=str(place) * 64, versions=STACKS[place])
+    revision = m.Revision(
+        target_id=target.id,
+        sha=f"{place}abc" * 10,
+        parent="0abc" * 10 if place else None,
+        ordinal=place,
+        subject="Keep the sum of the rows" if place else "Norms, a first version",
+        author="Ada Example",
+        committed_at=now - 3600,
+        paths=["norms.py"],
+    )
+    session.add_all([stack, revision])
+    session.flush()
+    run = m.Run(
+        dedupe=f"blocks:{place}",
+        target_id=target.id,
+        revision_id=revision.id,
+        baseline=revision.parent,
+        recipe_id=recipe.id,
+        device="h200",
+        suite="mine",
+        trusted=True,
+        priority=m.Priority.MAINLINE,
+        state=m.RunState.DONE,
+        attempt=1,
+        worker="h200-box",
+        created_at=now - 600,
+        started_at=now - 580,
+        finished_at=now - 500,
+        sandboxed=True,
+        stack_id=stack.id,
+        telemetry=TELEMETRY,
+    )
+    session.add(run)
+    session.flush()
+    for case, (head, parent) in TAKEN.items():
+        _case(session, run.id, case, head if place else parent, parent if place else None)
+    session.add(
+        _measured(run.id, "head", UNSUPPORTED, None, {}, state=m.CellState.UNSUPPORTED, reason="norms has no layernorm")
+    )
+    return run.id
+
+
+def _case(session: Session, run_id: int, case: str, head: float, parent: float | None) -> None:
+    facts = FACTS.get(case, {})
+    session.add(_measured(run_id, "head", case, head, facts))
+    session.add(_measured(run_id, "sota", case, head * 0.98, {}))
+    if parent is None:
+        told: dict[str, Any] = {"outcome": "new", "reason": "there is no earlier revision to compare with"}
+    else:
+        session.add(_measured(run_id, "parent", case, parent, {**facts, "repeatable": True}))
+        ratio = head / parent
+        worse = ratio > 1.1
+        told = {
+            "outcome": "regression" if worse else "steady",
+            "reason": "confirmed by 3 fresh launches" if worse else "within its limit of its baseline",
+            "confirmed": worse,
+            "ratio": ratio,
+            "low": ratio - 0.002,
+            "high": ratio + 0.002,
+        }
+    both = {"run_id": run_id, "provider": "norms", "case": case, "launches": 3, "rounds": 60}
+    session.add(m.VerdictRow(**both, against="parent", **told))
+    near = {"outcome": "steady", "ratio": 1 / 0.98, "low": 1.018, "high": 1.023, "reason": "within 5% of quack"}
+    session.add(m.VerdictRow(**both, against="sota", **near))
+
+
+def _measured(
+    run_id: int, role: str, case: str, median: float | None, facts: dict[str, Any], **rest: Any
+) -> m.Measurement:
+    provider = "quack" if role == "sota" else "norms"
+    parsed = Case.parse(case)
+    return m.Measurement(
+        run_id=run_id,
+        contender=f"{role}:{provider}",
+        role=role,
+        provider=provider,
+        case=case,
+        median=median,
+        gb_s=parsed.least_bytes / median / 1e3 if median and parsed.lane is Lane.KERNEL else None,
+        launches=3,
+        rounds=60,
+        facts=facts,
+        **{"state": m.CellState.MEASURED, **rest},
+    )
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[Lanes]:
+    """A state folder with these runs in it, for tests that only read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELWATCH_STATE", str(folder))
+        patch.delenv("KERNELWATCH_DATABASE_URL", raising=False)
+        _forget()
+        migrate.upgrade()
+        with transaction() as session:
+            lanes = seed(session, clock(session))
+        yield lanes
+        _forget()
+
+
+def _forget() -> None:
+    if engine.cache_info().currsize:
+        engine().dispose()
+    engine.cache_clear()
+    settings.cache_clear()
