@@ -122,7 +122,8 @@ class Server:
         return {"ready": True, "stack": _stack(torch), "device": {**device, "core": pinned}, "tunes": tunes}
 
     def compile(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(self._offline.compile(Case.parse(message["case"])))
+        ahead = [Case.parse(text) for text in message.get("ahead", ())]
+        return dict(self._offline.compile(Case.parse(message["case"]), ahead))
 
     def texts(self, message: Mapping[str, Any]) -> dict[str, Any]:
         case, kernel = Case.parse(message["case"]), int(message["kernel"])

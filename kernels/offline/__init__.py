@@ -3,13 +3,19 @@
 import os
 import re
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..words import Case, Direction, Lane
 from .architectures import KNOWN
+
+if TYPE_CHECKING:
+    from .launches import Launch
 
 COMPILED, UNSUPPORTED, FAILED = "compiled", "unsupported", "failed"
 LONGEST_REASON = 600
@@ -43,21 +49,42 @@ class Offline:
         backwards.install()
         self._launches = Launches(self.architecture)
         self._reader = Reader(self.architecture, Path(knobs.cache.dir) / "kernelwatch-machine-code")
-        self._at: str | None = None  # the case whose kernels are at hand
+        self._at_hand: dict[Case, Compiled] = {}
         self._inductor = seen_through(self.architecture, self._launches)
         with self._mode:  # what a module makes while it is imported is on the device as well
             self._provider = open_provider(spec)
             self._provider.warm()
 
-    def compile(self, case: Case) -> dict[str, Any]:
-        """`state`, `reason` and `facts` of a case.  Never raises."""
+    def compile(self, case: Case, ahead: Sequence[Case] = ()) -> dict[str, Any]:
+        """`state`, `reason`, `facts` and the seconds `spent` on a case.  Never raises.
+
+        The cases `ahead` are those that will be asked next: reading machine code takes as long for ten kernels as for
+        one, so it is read for all of them, and their answers are at hand then.
+        """
+        if case not in self._at_hand:
+            self._at_hand = {one: self._compiled(one) for one in dict.fromkeys((case, *ahead))}
+            began = time.monotonic()
+            self._read(self._at_hand.values())
+            self._at_hand[case].spent["read"] = round(time.monotonic() - began, 4)
+        return self._answer(self._at_hand[case])
+
+    def texts(self, case: Case, kernel: int, kind: str) -> str:
+        """What a kernel of a case compiled to: "sass", "ttgir", "ptx" or "generated".  Raises ValueError."""
+        from .described import text_of
+
+        self.compile(case)
+        try:
+            return text_of(self._at_hand[case].launches[kernel], kind)
+        except (IndexError, KeyError):
+            raise ValueError(f"{case} has no {kind} of kernel {kernel}") from None
+
+    def _compiled(self, case: Case) -> "Compiled":
         from ..facts import Seen
         from ..providers import Broken, Unsupported
         from ..serving import said
-        from .described import facts_of, refused
         from .operators import Through
 
-        self._at = None
+        began = time.monotonic()
         self._launches.clear()
         if inductor := self._inductor():
             inductor.clear()
@@ -76,29 +103,38 @@ class Offline:
                 state, reason = FAILED, _refusal(trouble) or said(trouble)
         inductor = self._inductor()
         extern = inductor.extern if inductor else []
-        around, count = [*seen.described, *extern], seen.launched + len(extern)
+        return Compiled(
+            state,
+            reason,
+            self._launches.seen,
+            self._launches.refused,
+            [*seen.described, *extern],
+            seen.launched + len(extern),
+            {"compile": round(time.monotonic() - began, 4)},
+        )
+
+    def _read(self, several: Iterable["Compiled"]) -> None:
+        """Have the machine code of several cases read at once; troubles are said again of the case that has them."""
+        from .described import cubins_of
+
+        with suppress(Exception):
+            self._reader.facts([cubin for one in several for cubin in cubins_of([*one.launches, *one.refused])])
+
+    def _answer(self, compiled: "Compiled") -> dict[str, Any]:
+        from ..serving import said
+        from .described import facts_of, refused
+
+        state, reason = compiled.state, compiled.reason
         try:
-            facts = facts_of(self.architecture, self._reader, self._launches.seen, around, count)
-            if self._launches.refused:
-                facts["refused"] = refused(self.architecture, self._reader, self._launches.refused)
+            facts = facts_of(self.architecture, self._reader, compiled.launches, compiled.around, compiled.extern)
+            if compiled.refused:
+                facts["refused"] = refused(self.architecture, self._reader, compiled.refused)
         except Exception as trouble:
             traceback.print_exc(file=sys.__stderr__)
             return {"state": FAILED, "reason": f"cannot read what was compiled: {said(trouble)}", "facts": None}
-        if state == FAILED and (over := _over(self._launches.refused, reason)):
+        if state == FAILED and (over := _over(compiled.refused, reason)):
             facts["over"] = reason = over
-        self._at = str(case)
-        return {"state": state, "reason": reason, "facts": facts}
-
-    def texts(self, case: Case, kernel: int, kind: str) -> str:
-        """What a kernel of a case compiled to: "sass", "ttgir", "ptx" or "generated".  Raises ValueError."""
-        from .described import text_of
-
-        if self._at != str(case):
-            self.compile(case)
-        try:
-            return text_of(self._launches.seen[kernel], kind)
-        except (IndexError, KeyError):
-            raise ValueError(f"{case} has no {kind} of kernel {kernel}") from None
+        return {"state": state, "reason": reason, "facts": facts, "spent": compiled.spent}
 
     def _call(self, case: Case, operators: Any) -> None:
         """What a measured case does before its first call is done here as well, with tensors that hold nothing."""
@@ -119,6 +155,19 @@ class Offline:
             self._launches.clear()  # what was tried out while binding
             with operators:
                 call()
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What became of a case before its machine code is read."""
+
+    state: str
+    reason: str | None
+    launches: "list[Launch]"
+    refused: "list[Launch]"
+    around: list[str]  # operators beside the kernels
+    extern: int  # how many of them compute
+    spent: dict[str, float]
 
 
 def _prepare_environment(architecture: str) -> None:

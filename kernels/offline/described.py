@@ -21,8 +21,7 @@ def facts_of(
     architecture: Architecture, reader: Reader, launches: Sequence[Launch], around: Sequence[str], extern: int
 ) -> dict[str, Any]:
     """Of a case: its kernels in launch order.  `around` are the operators beside them, of which `extern` compute."""
-    flat = [one for launch in launches for one in (launch, *launch.choices)]
-    read = iter(reader.facts([one.kernel.asm["cubin"] for one in flat]))
+    read = iter(reader.facts(cubins_of(launches)))
     kernels, hashed = [], list(around)
     for launch in launches:
         kernel = _kernel(architecture, launch, next(read))
@@ -47,9 +46,14 @@ def facts_of(
     }
 
 
+def cubins_of(launches: Sequence[Launch]) -> list[bytes]:
+    """The machine code of each launch, and of what else an autotuner could have chosen in its place."""
+    return [one.kernel.asm["cubin"] for launch in launches for one in (launch, *launch.choices)]
+
+
 def refused(architecture: Architecture, reader: Reader, launches: Sequence[Launch]) -> list[dict[str, Any]]:
     """Kernels that can not be loaded, whether or not another one took their place."""
-    read = reader.facts([launch.kernel.asm["cubin"] for launch in launches])
+    read = reader.facts(cubins_of(launches))
     return [_kernel(architecture, launch, code) for launch, code in zip(launches, read, strict=True)]
 
 
