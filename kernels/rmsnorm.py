@@ -55,11 +55,21 @@ SUM_ROWS, SUM_COLS = 16, 64  # of the partial weight gradients, per step and per
 
 def forward(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """y like x.  x is [rows, columns] with dense rows, at most WIDEST columns; the weight may have another dtype."""
+    return _forward_into(None, x, weight, eps)
+
+
+def forward_with_rstd(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(y, rstd): as `forward`, with what the backward pass takes, [rows] in fp32."""
+    rstd = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    return _forward_into(rstd, x, weight, eps), rstd
+
+
+def _forward_into(rstd: Tensor | None, x: Tensor, weight: Tensor, eps: float) -> Tensor:
     rows, cols = x.shape
     block = _block(cols)
     plan = _FORWARD[max(256, block)]
     y = torch.empty_like(x)
-    tensors = (x, weight, y, rows, cols, x.stride(0), y.stride(0), eps)
+    tensors = (x, weight, y, rstd, rows, cols, x.stride(0), y.stride(0), eps)
     even = block == cols
     if plan.programs:
         programs = min(rows, plan.programs * _processors(x))
@@ -94,7 +104,7 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, eps: float) ->
 
 
 @triton.jit
-def _forward(X, W, Y, M, N, x_stride, y_stride, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+def _forward(X, W, Y, RSTD, M, N, x_stride, y_stride, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
     inside = (rows < M)[:, None] if EVEN else (rows < M)[:, None] & (cols < N)[None, :]
@@ -102,20 +112,25 @@ def _forward(X, W, Y, M, N, x_stride, y_stride, eps, ROWS: tl.constexpr, BLOCK: 
     x = tl.load(X + start * x_stride + cols[None, :], inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
     w = _weight(W, cols, N, EVEN)
     scale = tl.rsqrt(tl.sum(x * x, 1) / N + eps)
+    if RSTD is not None:
+        tl.store(RSTD + rows, scale, rows < M)
     y = x * scale[:, None] * w[None, :]
     tl.store(Y + start * y_stride + cols[None, :], y.to(Y.dtype.element_ty), inside)
 
 
 @triton.jit
 def _forward_looping(
-    X, W, Y, M, N, x_stride, y_stride, eps, BLOCK: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr
+    X, W, Y, RSTD, M, N, x_stride, y_stride, eps, BLOCK: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr
 ):
     cols = tl.arange(0, BLOCK)
     w = _weight(W, cols, N, EVEN)
     for row in tl.range(tl.program_id(0), M, tl.num_programs(0), num_stages=STAGES):
         start = tl.cast(row, tl.int64)
         x = _row(X + start * x_stride, cols, N, EVEN).to(tl.float32)
-        y = (x * tl.rsqrt(tl.sum(x * x, 0) / N + eps) * w).to(Y.dtype.element_ty)
+        scale = tl.rsqrt(tl.sum(x * x, 0) / N + eps)
+        if RSTD is not None:
+            tl.store(RSTD + row, scale)
+        y = (x * scale * w).to(Y.dtype.element_ty)
         if EVEN:
             tl.store(Y + start * y_stride + cols, y)
         else:

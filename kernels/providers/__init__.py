@@ -1,11 +1,27 @@
 """The implementations that can be measured: those kernelwatch brings, and those that a target's recipe names."""
 
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .base import Broken, Provider, Unsupported, forward_backward
 
 __all__ = ["Broken", "Provider", "Unsupported", "forward_backward", "open_provider"]
+
+# By the names of words.BUILT_IN_PROVIDERS; a module is imported when its provider is asked for.
+_BUILT_IN = {
+    "eager": "eager:Eager",
+    "inductor": "inductor:Inductor",
+    "inductor-max-autotune": "inductor:MaxAutotune",
+    "inductor-coordinate-descent": "inductor:CoordinateDescent",
+    "inductor-dynamic": "dynamic:Dynamic",
+    "inductor-automatic-dynamic": "dynamic:AutomaticDynamic",
+    "inductor-regional": "regional:Regional",
+    "quack": "quack:Quack",
+    "quack-tuned": "quack_tuned:QuackTuned",
+    "liger": "liger:Liger",
+    "triton": "ours:Ours",
+}
 
 
 def open_provider(spec: Mapping[str, Any]) -> Provider:
@@ -17,43 +33,6 @@ def open_provider(spec: Mapping[str, Any]) -> Provider:
         return RecipeProvider(name, spec.get("calls") or {}, bool(spec.get("compile")))
     if name not in _BUILT_IN:
         raise Unsupported(f"there is no built-in provider {name!r}; known: {', '.join(_BUILT_IN)}")
-    return _BUILT_IN[name]()
-
-
-def _eager() -> Provider:
-    from .eager import Eager
-
-    return Eager()
-
-
-def _inductor() -> Provider:
-    from .inductor import Inductor
-
-    return Inductor()
-
-
-def _quack() -> Provider:
-    from .quack import Quack
-
-    return Quack()
-
-
-def _liger() -> Provider:
-    from .liger import Liger
-
-    return Liger()
-
-
-def _triton() -> Provider:
-    from .ours import Ours
-
-    return Ours()
-
-
-_BUILT_IN: dict[str, Callable[[], Provider]] = {
-    "eager": _eager,
-    "inductor": _inductor,
-    "quack": _quack,
-    "liger": _liger,
-    "triton": _triton,
-}
+    module, _, kind = _BUILT_IN[name].partition(":")
+    make: Callable[[], Provider] = getattr(importlib.import_module(f".{module}", __name__), kind)
+    return make()

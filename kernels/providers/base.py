@@ -6,9 +6,10 @@ import os
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..inputs import Inputs
 from ..words import OPS, Case, Direction
@@ -25,25 +26,40 @@ class Broken(Exception):
     """It should work and does not: an import failed, a name is missing.  The message says what to mend."""
 
 
-class Provider(Protocol):
+class Provider:
+    """What it says of itself, and how it gets ready.  A new one is a small class and a line in the package's table."""
+
     name: str
-    compiled: bool  # through torch.compile: facts come from the generated code
-    pinned: tuple[str, ...]  # distributions whose versions stand for code that can not be seen
+    compiled: bool = False  # through torch.compile: facts come from the generated code
+    tunes: bool = False  # getting ready times candidates on the device, which nobody else may use meanwhile
+    pinned: tuple[str, ...] = ()  # distributions whose versions stand for code that can not be seen
 
     def warm(self) -> None:
         """Import what takes long.  Troubles wait until a case needs it."""
-        ...
 
-    def ready(self, case: Case, device: torch.device) -> Bind:
+    def supports(self, case: Case, device: torch.device) -> str | None:  # noqa: ARG002
+        """Why it does not do this case here, in a sentence; None where it does.  Makes no tensor, compiles nothing."""
+        return None
+
+    def ready(self, case: Case, device: torch.device) -> Bind:  # noqa: ARG002
         """Get ready for one direction of a case.  Raises Unsupported or Broken."""
-        ...
+        raise Unsupported(f"{self.name} has no {case.key}")
 
-    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
         """The forward function, given the forward inputs and eps, that autograd can go back through.
 
         Raises Unsupported or Broken.
         """
-        ...
+        raise Unsupported(f"{self.name} has no {case.key}")
+
+    def facts(self) -> dict[str, Any]:
+        """What it knows of the code it got ready last: how it was compiled, which candidates were timed."""
+        return {}
+
+    def refuse(self, case: Case, device: torch.device) -> None:
+        """Raises Unsupported for what is not supported."""
+        if reason := self.supports(case, device):
+            raise Unsupported(reason)
 
 
 def plainly(function: Callable[..., Any]) -> Bind:
@@ -54,6 +70,27 @@ def plainly(function: Callable[..., Any]) -> Bind:
         return lambda: function(*arguments)
 
     return bind
+
+
+def by_name(function: Callable[..., Any]) -> Bind:
+    """Bind by handing over the tensors by their names and eps; a tensor that an op has not is left out."""
+    return lambda inputs: functools.partial(function, **inputs.tensors, eps=inputs.eps)
+
+
+def by_position(case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward function that takes its tensors by name, for callers that hand them over in the order of the op."""
+    names = (*OPS[case.op].inputs(Direction.FWD), "eps")
+
+    def forward(*arguments: Any) -> Any:
+        return function(**dict(zip(names, arguments, strict=True)))
+
+    return forward
+
+
+def returned(*outputs: Tensor | None) -> Any:
+    """Those outputs that an op has; one alone is not a tuple."""
+    present = tuple(output for output in outputs if output is not None)
+    return present if len(present) > 1 else present[0]
 
 
 def forward_backward(case: Case, function: Callable[..., Any]) -> Bind:
@@ -93,14 +130,14 @@ def _tiny(x: Any) -> Any:
     return x + 1
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compile for exactly these shapes.
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """torch.compile, for exactly these shapes unless `dynamic` says otherwise.
 
     The reset matters: after an earlier case, the second shape would be compiled for any shape, and be slower.
     """
     _trust_the_vector_units()
     torch._dynamo.reset()
-    return torch.compile(function, dynamic=False)
+    return torch.compile(function, **{"dynamic": False, **options})
 
 
 @functools.cache

@@ -4,64 +4,96 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ..inputs import Inputs
-from ..words import Case
-from .base import Bind, Call, Unsupported, plainly
+from ..inputs import DTYPES, Inputs
+from ..words import OPS, Case, Direction, Op
+from .base import Bind, Call, Provider, Unsupported, by_name, by_position, returned
+from .operators import Function, backward_of, forward_of, in_fp32, rounds_twice
+
+REFUSALS = (RuntimeError, NotImplementedError, AttributeError)  # mixed dtypes, or an operator that a device has not
 
 
-class Eager:
+class Eager(Provider):
     """`torch.nn.functional` forwards; backwards its own backward operator, or autograd where there is none."""
 
     name = "eager"
-    compiled = False
-    pinned: tuple[str, ...] = ()
-    remembers = False  # at this case: works on what a forward pass kept
 
-    def warm(self) -> None: ...
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        self.refuse(case, device)
+        op = OPS[case.op]
+        if case.direction is Direction.FWD:
+            return _first_that_binds(*map(by_name, _ways(case, forward_of(op))))
+        by_operator = map(by_name, _ways(case, backward_of(op)))
+        by_autograd = (_by_autograd(way) for way in _ways(case, _of_the_sum(op)) if op.norm == "rmsnorm")
+        return _first_that_binds(*by_operator, *by_autograd)
 
-    def ready(self, case: Case, device: torch.device) -> Bind:  # noqa: ARG002
-        self.remembers = False
-        ways = {
-            "rmsnorm.fwd": (plainly(_rms_norm), plainly(_rms_norm_upcast)),
-            "rmsnorm.bwd": (
-                plainly(_rms_norm_backward),
-                self._by_autograd(_rms_norm),
-                self._by_autograd(_rms_norm_upcast),
-            ),
-            "layernorm.fwd": (plainly(_layer_norm), plainly(_layer_norm_upcast)),
-            "layernorm.bwd": (plainly(_layer_norm_backward), plainly(_layer_norm_backward_upcast)),
-        }.get(case.key)
-        if ways is None:
-            raise Unsupported(f"torch has no {case.key}")
-        return _first_that_runs(ways)
-
-    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
-        raise Unsupported(f"{self.name} has no {case.key}")
-
-    def _by_autograd(self, forward: Callable[..., Tensor]) -> Bind:
-        """The backward pass as autograd runs it; the forward pass is over before the clock starts."""
-
-        def bind(inputs: Inputs) -> Call:
-            self.remembers = True
-            dy = inputs["dy"]
-            # detached aliases: the inputs themselves must not begin to require gradients
-            leaves = tuple(inputs[name].detach().requires_grad_() for name in ("x", "weight"))
-            with torch.enable_grad():
-                y = forward(*leaves, inputs.eps)
-
-            def call() -> tuple[Any, ...]:
-                return torch.autograd.grad(y, leaves, dy, retain_graph=True)
-
-            return call
-
-        return bind
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        self.refuse(case, device)
+        ways = _ways(case, forward_of(OPS[case.op]))
+        if device.type == "cpu" and OPS[case.op].norm == "layernorm" and case.dtype in ("bf16", "fp16"):
+            ways = ways[-1:]  # its statistics are kept in bf16 and weight gradients summed in it: wrong by 6e-3 (2.13)
+        return by_position(case, _first_that_runs(*ways))
 
 
-def _first_that_runs(ways: tuple[Bind, ...]) -> Bind:
-    """Mixed dtypes are refused by some devices, and some operators exist only on some."""
+def _ways(case: Case, function: Function) -> tuple[Function, ...]:
+    wide = in_fp32(function)
+    return (wide,) if rounds_twice(case, OPS[case.op]) else (function, wide)
+
+
+def _of_the_sum(op: Op) -> Function:
+    """The forward function of what was normalised: backwards, x is the sum with the residual already."""
+    norm = forward_of(op)
+
+    def forward(**given: Any) -> Any:
+        return norm(**given), given["x"]
+
+    return forward if op.residual else norm
+
+
+def _by_autograd(forward: Function) -> Bind:
+    """The backward pass as autograd runs it; the forward pass is over before the clock starts."""
+
+    def bind(inputs: Inputs) -> Call:
+        op, x = OPS[inputs.case.op], inputs["x"]
+        values: dict[str, Tensor] = {name: inputs[name] for name in ("x", "weight") if name in inputs.tensors}
+        if op.bias:
+            values["bias"] = torch.zeros(x.shape[1], dtype=DTYPES[inputs.case.weight_dtype], device=x.device)
+        # detached aliases: the inputs themselves must not begin to require gradients
+        leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+        with torch.enable_grad():
+            outputs = forward(**leaves, eps=inputs.eps)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        gradients = tuple(inputs[name] for name in ("dy", *("dresidual_out",) * op.residual))
+        wanted = tuple(leaves.values())
+        return lambda: returned(*torch.autograd.grad(outputs, wanted, gradients, retain_graph=True))
+
+    return bind
+
+
+def _first_that_runs(*ways: Function) -> Function:
+    """Tried at the first call; Unsupported when none runs."""
+    chosen: list[Function] = []
+
+    def function(**arguments: Any) -> Any:
+        if chosen:
+            return chosen[0](**arguments)
+        troubles = []
+        for way in ways:
+            try:
+                outputs = way(**arguments)
+            except REFUSALS as trouble:
+                troubles.append(str(trouble).splitlines()[0])
+                continue
+            chosen.append(way)
+            return outputs
+        raise Unsupported("; ".join(troubles))
+
+    return function
+
+
+def _first_that_binds(*ways: Bind) -> Bind:
+    """The same for calls, each tried once with the first inputs."""
     chosen: list[Bind] = []
 
     def bind(inputs: Inputs) -> Call:
@@ -72,7 +104,7 @@ def _first_that_runs(ways: tuple[Bind, ...]) -> Bind:
             try:
                 call = way(inputs)
                 call()
-            except (RuntimeError, NotImplementedError, AttributeError) as trouble:
+            except REFUSALS as trouble:
                 troubles.append(str(trouble).splitlines()[0])
                 continue
             chosen.append(way)
@@ -80,45 +112,3 @@ def _first_that_runs(ways: tuple[Bind, ...]) -> Bind:
         raise Unsupported("; ".join(troubles))
 
     return bind
-
-
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
-
-
-def _rms_norm_upcast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
-
-
-def _rms_norm_backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, _eps: float) -> tuple[Tensor, Tensor]:
-    if weight.dtype != x.dtype:
-        raise NotImplementedError("the fused operator takes one dtype")
-    backward = torch.ops.aten._fused_rms_norm_backward
-    dx, dweight = backward(dy, x, [x.shape[-1]], rstd[:, None], weight, [True, True])
-    return dx, dweight
-
-
-def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-
-
-def _layer_norm_upcast(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return F.layer_norm(x.float(), (x.shape[-1],), weight.float(), bias.float(), eps).to(x.dtype)
-
-
-def _layer_norm_backward(
-    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, _eps: float
-) -> tuple[Tensor, ...]:
-    if x.device.type == "cpu" and weight.dtype != x.dtype:
-        # 2.13 sums the gradients of fp32 weights in bf16 here: wrong by 8e-3 after 65 rows
-        raise NotImplementedError("inexact for mixed dtypes on a CPU")
-    backward = torch.ops.aten.native_layer_norm_backward
-    # the value of the bias does not matter backwards, but only with one is there a gradient of it
-    return tuple(backward(dy, x, [x.shape[-1]], mean[:, None], rstd[:, None], weight, weight, [True, True, True]))
-
-
-def _layer_norm_backward_upcast(
-    dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, _eps: float
-) -> tuple[Tensor, ...]:
-    dx, dweight, dbias = _layer_norm_backward(dy.float(), x.float(), weight.float(), mean, rstd, _eps)
-    return dx.to(x.dtype), dweight.to(weight.dtype), dbias.to(weight.dtype)

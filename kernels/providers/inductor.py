@@ -7,21 +7,48 @@ import torch
 
 from .. import references
 from ..words import Case
-from .base import Bind, Unsupported, compiled, plainly, warm_compiler
+from .base import Bind, Provider, compiled, plainly, warm_compiler
 
 
-class Inductor:
+class Inductor(Provider):
+    """With torch.compile's own settings, for exactly the shapes of the case."""
+
     name = "inductor"
     compiled = True
-    pinned: tuple[str, ...] = ()
 
     def warm(self) -> None:
         warm_compiler()
 
-    def ready(self, case: Case, device: torch.device) -> Bind:  # noqa: ARG002
-        if case.key not in references.BY_KEY:
-            raise Unsupported(f"no definition of {case.key}")
-        return plainly(compiled(references.BY_KEY[case.key]))
+    def supports(self, case: Case, device: torch.device) -> str | None:  # noqa: ARG002
+        return None if case.key in references.BY_KEY else f"no definition of {case.key}"
 
-    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
-        raise Unsupported(f"{self.name} has no {case.key}")
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        self.refuse(case, device)
+        return plainly(self.compile(case, references.BY_KEY[case.key]))
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        self.refuse(case, device)
+        return self.compile(case, references.BY_KEY[case.key])
+
+    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        return compiled(function)
+
+
+class MaxAutotune(Inductor):
+    """Candidates of every kernel are timed on the device.  Without CUDA graphs of its own."""
+
+    name = "inductor-max-autotune"
+    tunes = True
+
+    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        return compiled(function, mode="max-autotune-no-cudagraphs")
+
+
+class CoordinateDescent(Inductor):
+    """From the default configuration of each kernel, one setting after the other, as long as it gets faster."""
+
+    name = "inductor-coordinate-descent"
+    tunes = True
+
+    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        return compiled(function, options={"coordinate_descent_tuning": True})

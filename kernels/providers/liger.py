@@ -8,101 +8,110 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..words import Case
-from .base import Bind, Broken, Unsupported, plainly
+from ..words import OPS, Case, Direction, Op
+from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, returned
 
 # Everything in fp32 and one rounding at the end, as the other providers compute it.  Liger's default mode ("llama")
 # rounds before the multiplication with the weight as well, and is twice as wrong.
 CASTING = "gemma"
 CASTING_NUMBER = 1
+STAGES = 2  # of its fused kernels, as their forward pass launches them
 WIDEST = 65536  # columns; beyond it the kernels raise
 
 
-class Liger:
+class Liger(Provider):
     name = "liger"
-    compiled = False
-    pinned: tuple[str, ...] = ("liger-kernel",)
+    pinned = ("liger-kernel",)
 
     def warm(self) -> None:
         if torch.cuda.is_available():
             try:
-                _operators("rmsnorm")
+                _operators(OPS["rmsnorm"])
             except (Unsupported, Broken):
                 return  # said again where it matters
 
-    def ready(self, case: Case, device: torch.device) -> Bind:
+    def supports(self, case: Case, device: torch.device) -> str | None:
+        op = OPS[case.op]
         if device.type != "cuda":
-            raise Unsupported("Liger needs a GPU")
+            return "Liger needs a GPU"
         if case.cols > WIDEST:
-            raise Unsupported(f"Liger takes at most {WIDEST} columns")
-        makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
-            "rmsnorm.fwd": rms_forward,
-            "rmsnorm.bwd": rms_backward,
-            "layernorm.fwd": layer_forward,
-            "layernorm.bwd": layer_backward,
-        }
-        if case.key not in makers:
-            raise Unsupported(f"Liger has no {case.key}")
-        return plainly(makers[case.key](_operators(case.op)))
+            return f"Liger takes at most {WIDEST} columns"
+        if "fp64" in (case.dtype, case.weight_dtype):
+            return "Liger computes in fp32"
+        if op.norm == "layernorm" and (op.residual or not (op.weight and op.bias)):
+            return "Liger's LayerNorm has a weight, a bias and no residual"
+        if op.norm == "rmsnorm" and op.bias:
+            return "Liger's RMSNorm has no bias"
+        return "Liger's fused residual addition has a weight" if op.residual and not op.weight else None
 
-    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
-        raise Unsupported(f"{self.name} has no {case.key}")
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        operators, op = self._liger(case, device), OPS[case.op]
+        return by_name(forward(operators, op) if case.direction is Direction.FWD else backward(operators, op))
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        return by_position(case, with_autograd(self._liger(case, device), OPS[case.op]))
+
+    def _liger(self, case: Case, device: torch.device) -> Any:
+        self.refuse(case, device)
+        operators = _operators(OPS[case.op])
+        if not OPS[case.op].weight and "elementwise_affine" not in operators._rms_norm_forward_kernel.arg_names:
+            raise Unsupported("this release of Liger needs a weight")
+        return operators
 
 
-def _operators(op: str) -> Any:
-    name = {"rmsnorm": "liger_kernel.ops.rms_norm", "layernorm": "liger_kernel.ops.layer_norm"}[op]
+def _operators(op: Op) -> Any:
+    """The module of an op.  Raises Unsupported where there is none, Broken where it can not be imported."""
+    module = "layer_norm" if op.norm == "layernorm" else "fused_add_rms_norm" if op.residual else "rms_norm"
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(f"liger_kernel.ops.{module}")
     except ModuleNotFoundError as missing:
-        raise Unsupported(f"Liger-Kernel is not installed in this environment ({missing})") from None
+        raise Unsupported(f"this environment has no Liger-Kernel that does {op.name} ({missing})") from None
     except Exception as trouble:
-        raise Broken(f"cannot import {name}: {type(trouble).__name__}: {trouble}") from trouble
+        raise Broken(f"cannot import liger_kernel.ops.{module}: {type(trouble).__name__}: {trouble}") from trouble
 
 
-def rms_forward(operators: Any) -> Callable[..., Any]:
+def forward(operators: Any, op: Op) -> Callable[..., Any]:
+    if op.norm == "layernorm":
+        return lambda x, weight, bias, eps: operators.layer_norm_forward(x, weight, bias, eps)[0]
+    if op.residual:
+        fused = operators.fused_add_rms_norm_forward
+        return lambda x, residual, weight, eps: fused(x, residual, weight, eps, 0.0, CASTING)[:2]
     function = operators.rms_norm_forward
     more = _known(function, offset=0.0, casting_mode=CASTING, row_mode=None)  # row_mode came with 0.6
-
-    def forward(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        y: Tensor = function(x, weight, eps, **more)[0]
-        return y
-
-    return forward
+    return lambda x, eps, weight=None: function(x, weight, eps, **more)[0]
 
 
-def rms_backward(operators: Any) -> Callable[..., Any]:
-    function, settings = operators.rms_norm_backward, operators.calculate_settings
-    # in place would overwrite dy
-    more = _known(function, offset=0.0, casting_mode=CASTING_NUMBER, in_place=False, row_mode=None)
+def backward(operators: Any, op: Op) -> Callable[..., Any]:
+    def layer_norm(*, dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, **_: Any) -> Any:
+        return operators.layer_norm_backward(dy, x, weight, weight, mean, rstd)  # of the bias only the dtype is read
 
-    def backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, _eps: float) -> tuple[Tensor, Tensor]:
-        block, warps = settings(x.shape[-1])
-        dx, dweight, *_ = function(dy, x, weight, rstd, BLOCK_SIZE=block, num_warps=warps, **more)
+    def fused(*, dy: Tensor, dresidual_out: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, **_: Any) -> Any:
+        block, warps = operators.calculate_settings(x.shape[-1])
+        dx, _dresidual, dweight = operators.fused_add_rms_norm_backward(
+            dy, dresidual_out, x, weight, rstd, 0.0, CASTING_NUMBER, block, warps, STAGES, in_place=False
+        )
         return dx, dweight
 
-    return backward
+    def rms_norm(*, dy: Tensor, x: Tensor, rstd: Tensor, weight: Tensor | None = None, **_: Any) -> Any:
+        function = operators.rms_norm_backward
+        block, warps = operators.calculate_settings(x.shape[-1])
+        # in place would overwrite dy
+        more = _known(function, offset=0.0, casting_mode=CASTING_NUMBER, in_place=False, row_mode=None)
+        dx, dweight, *_more = function(dy, x, weight, rstd, BLOCK_SIZE=block, num_warps=warps, **more)
+        return returned(dx, dweight)
+
+    return layer_norm if op.norm == "layernorm" else fused if op.residual else rms_norm
 
 
-def layer_forward(operators: Any) -> Callable[..., Any]:
-    function = operators.layer_norm_forward
-
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        y: Tensor = function(x, weight, bias, eps)[0]
-        return y
-
-    return forward
-
-
-def layer_backward(operators: Any) -> Callable[..., Any]:
-    function = operators.layer_norm_backward
-
-    def backward(
-        dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, _eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        dx, dweight, dbias = function(dy, x, weight, weight, mean, rstd)  # of the bias only the dtype is read
-        return dx, dweight, dbias
-
-    return backward
+def with_autograd(operators: Any, op: Op) -> Callable[..., Any]:
+    if op.norm == "layernorm":
+        return lambda x, weight, bias, eps: operators.LigerLayerNormFunction.apply(x, weight, bias, eps)
+    if op.residual:
+        fused = operators.LigerFusedAddRMSNormFunction
+        # offset, casting mode, and not in place of the gradient
+        return lambda x, residual, weight, eps: fused.apply(x, residual, weight, eps, 0.0, CASTING, False)
+    function = operators.LigerRMSNormFunction
+    return lambda x, eps, weight=None: function.apply(x, weight, eps, 0.0, CASTING, False)
 
 
 def _known(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:

@@ -5,29 +5,51 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..words import Case
-from .base import Bind, Unsupported, plainly
+from ..words import OPS, Case
+from .base import Bind, Provider, by_name
+from .pair import Pair, differentiable
+
+DTYPES = ("bf16", "fp16", "fp32")
 
 
-class Ours:
+class Ours(Provider):
     name = "triton"
-    compiled = False
-    pinned: tuple[str, ...] = ()
 
     def warm(self) -> None:
         if torch.cuda.is_available():
-            importlib.import_module("..rmsnorm", __package__)
+            _kernels()
+
+    def supports(self, case: Case, device: torch.device) -> str | None:
+        if device.type != "cuda":
+            return "Triton kernels need a GPU"
+        if case.op != "rmsnorm":
+            return f"there is no Triton kernel of ours for {case.op}"
+        if not {case.dtype, case.weight_dtype} <= {*DTYPES}:
+            return f"our {case.op} takes {', '.join(DTYPES)}"
+        widest = _kernels().WIDEST
+        return f"our {case.op} takes at most {widest} columns" if case.cols > widest else None
 
     def ready(self, case: Case, device: torch.device) -> Bind:
-        if device.type != "cuda":
-            raise Unsupported("Triton kernels need a GPU")
-        if case.op != "rmsnorm":
-            raise Unsupported(f"there is no Triton kernel of ours for {case.op}")
-        module = importlib.import_module("..rmsnorm", __package__)
-        if case.cols > module.WIDEST:
-            raise Unsupported(f"our {case.op} takes at most {module.WIDEST} columns")
-        return plainly(module.forward if case.key == "rmsnorm.fwd" else module.backward)
+        self.refuse(case, device)
+        kernels = _kernels()
+        return by_name(kernels.forward if case.key == "rmsnorm.fwd" else kernels.backward)
 
-    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
-        raise Unsupported(f"{self.name} has no {case.key}")
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        self.refuse(case, device)
+        return differentiable(pair(case))
+
+
+def pair(case: Case) -> Pair:
+    kernels = _kernels()
+
+    def forward(*, x: Tensor, weight: Tensor, eps: float) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        y, rstd = kernels.forward_with_rstd(x, weight, eps)
+        return (y,), (rstd,)
+
+    return Pair(OPS[case.op], forward, kernels.backward)
+
+
+def _kernels() -> Any:
+    return importlib.import_module("..rmsnorm", __package__)

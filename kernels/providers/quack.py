@@ -1,89 +1,117 @@
-"""Quack, the state of the art on Hopper and Blackwell (seen with 0.6.5)."""
+"""Quack, the state of the art on Hopper and Blackwell (its signatures as of 0.6.5)."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..words import Case
-from .base import Bind, Broken, Unsupported, plainly
+from ..words import OPS, Case, Direction, Op
+from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, returned
+from .pair import Pair, differentiable
+
+DTYPES = ("bf16", "fp16", "fp32")
+WIDEST_FP32_BACKWARD = 131072  # columns
 
 
-class Quack:
+class Quack(Provider):
     name = "quack"
-    compiled = False
-    pinned: tuple[str, ...] = ("quack-kernels", "nvidia-cutlass-dsl")
+    pinned = ("quack-kernels", "nvidia-cutlass-dsl")
 
     def __init__(self) -> None:
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self._module: Any = None
         self._trouble: Exception | None = None
 
     def warm(self) -> None:
-        if not torch.cuda.is_available() or self._functions:
+        if not torch.cuda.is_available() or self._module is not None:
             return
         try:
-            # `quack.rmsnorm` as an attribute is the function, not the module
-            from quack.rmsnorm import layernorm_bwd, layernorm_fwd, rmsnorm_bwd, rmsnorm_fwd
+            # `quack.rmsnorm` as an attribute is the function; this is the module
+            self._module = importlib.import_module("quack.rmsnorm")
         except ModuleNotFoundError as missing:
             self._trouble = Unsupported(f"Quack is not installed in this environment ({missing})")
         except Exception as trouble:
             self._trouble = Broken(f"cannot import quack: {type(trouble).__name__}: {trouble}")
-        else:
-            self._functions = {
-                "rmsnorm.fwd": _rms_forward(rmsnorm_fwd),
-                "rmsnorm.bwd": _rms_backward(rmsnorm_bwd),
-                "layernorm.fwd": _layer_forward(layernorm_fwd),
-                "layernorm.bwd": _layer_backward(layernorm_bwd),
-            }
+
+    def supports(self, case: Case, device: torch.device) -> str | None:
+        if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:
+            return "Quack needs a Hopper or Blackwell GPU"
+        return unsupported(case, OPS[case.op])
 
     def ready(self, case: Case, device: torch.device) -> Bind:
-        if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:
-            raise Unsupported("Quack needs a Hopper or Blackwell GPU")
+        module, op = self._quack(case, device), OPS[case.op]
+        return by_name(forward(module, op) if case.direction is Direction.FWD else backward(module, op))
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        module, op = self._quack(case, device), OPS[case.op]
+        if op.norm == "layernorm":  # for which Quack has no autograd function
+            return differentiable(Pair(op, _layer_norm_with_statistics(module), backward(module, op)))
+        return by_position(case, with_autograd(module))
+
+    def _quack(self, case: Case, device: torch.device) -> Any:
+        self.refuse(case, device)
         self.warm()
         if self._trouble is not None:
             raise self._trouble
-        if case.op == "layernorm" and case.weight_dtype != "fp32":
-            raise Unsupported("Quack's LayerNorm takes fp32 weights only")
-        if case.direction == "bwd" and case.dtype == "fp32" and case.cols > 131072:
-            raise Unsupported("Quack's backward takes at most 131072 columns in fp32")
-        if case.key not in self._functions:
-            raise Unsupported(f"Quack has no {case.key}")
-        return plainly(self._functions[case.key])
-
-    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
-        raise Unsupported(f"{self.name} has no {case.key}")
+        return self._module
 
 
-def _rms_forward(function: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        y: Tensor = function(x, weight, eps=eps)[0]
-        return y
-
-    return forward
-
-
-def _rms_backward(function: Callable[..., Any]) -> Callable[..., Any]:
-    def backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, _eps: float) -> tuple[Tensor, Tensor]:
-        dx, dweight, *_ = function(x, weight, dy, rstd)
-        return dx, dweight
-
-    return backward
-
-
-def _layer_forward(function: Callable[..., Any]) -> Callable[..., Any]:
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        y: Tensor = function(x, weight, bias=bias, eps=eps)  # statistics only when asked for
-        return y
-
-    return forward
+def unsupported(case: Case, op: Op) -> str | None:
+    """What Quack does not do on any GPU."""
+    backward = case.direction is not Direction.FWD
+    if not {case.dtype, case.weight_dtype} <= {*DTYPES}:
+        return f"Quack takes {', '.join(DTYPES)}"
+    if op.norm == "layernorm" and (op.residual or not op.weight):
+        return "Quack's LayerNorm has a weight and no residual"
+    if op.norm == "layernorm" and case.weight_dtype != "fp32":
+        return "Quack's LayerNorm takes fp32 weights only"
+    if backward and op.bias and not op.weight:
+        return "Quack's backward gives the gradient of a bias only beside that of a weight"
+    if backward and case.dtype == "fp32" and case.cols > WIDEST_FP32_BACKWARD:
+        return f"Quack's backward takes at most {WIDEST_FP32_BACKWARD} columns in fp32"
+    return None
 
 
-def _layer_backward(function: Callable[..., Any]) -> Callable[..., Any]:
-    def backward(
-        dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, _eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        dx, dweight, dbias, *_ = function(x, weight, dy, rstd, mean, has_bias=True)
-        return dx, dweight, dbias
+def forward(quack: Any, op: Op) -> Callable[..., Any]:
+    def rms_norm(*, residual: Tensor | None = None, **given: Any) -> Any:
+        y, added, _ = quack.rmsnorm_fwd(**given, residual=residual)
+        return y if residual is None else (y, added)
 
-    return backward
+    return rms_norm if op.norm == "rmsnorm" else quack.layernorm_fwd
+
+
+def backward(quack: Any, op: Op) -> Callable[..., Any]:
+    def rms_norm(
+        *,
+        dy: Tensor,
+        x: Tensor,
+        rstd: Tensor,
+        weight: Tensor | None = None,
+        dresidual_out: Tensor | None = None,
+        **_: Any,
+    ) -> Any:
+        dx, dweight, dbias, _same = quack.rmsnorm_bwd(
+            x, weight, dy, rstd, dresidual_out, has_bias=op.bias, has_residual=op.residual
+        )
+        return returned(dx, dweight, dbias)
+
+    def layer_norm(*, dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, **_: Any) -> Any:
+        return returned(*quack.layernorm_bwd(x, weight, dy, rstd, mean, has_bias=op.bias))
+
+    return rms_norm if op.norm == "rmsnorm" else layer_norm
+
+
+def with_autograd(quack: Any) -> Callable[..., Any]:
+    def rms_norm(*, residual: Tensor | None = None, **given: Any) -> Any:
+        return quack.rmsnorm(**given, residual=residual, prenorm=residual is not None)
+
+    return rms_norm
+
+
+def _layer_norm_with_statistics(quack: Any) -> Callable[..., Any]:
+    def layer_norm(**given: Any) -> Any:
+        y, rstd, mean = quack.layernorm_fwd(**given, return_rstd=True, return_mean=True)
+        return (y,), (mean, rstd)
+
+    return layer_norm

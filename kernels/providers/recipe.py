@@ -10,13 +10,12 @@ import torch
 from ..inputs import Inputs
 from ..serving import said
 from ..words import Case
-from .base import Bind, Broken, Call, Unsupported, compiled, plainly, warm_compiler
+from .base import Bind, Broken, Call, Provider, Unsupported, compiled, plainly, warm_compiler
 
 
-class RecipeProvider:
+class RecipeProvider(Provider):
     def __init__(self, name: str, calls: Mapping[str, str], compile: bool) -> None:
         self.name, self.compiled = name, compile
-        self.pinned: tuple[str, ...] = ()
         self._calls = calls
         self._modules: dict[str, ModuleType | Broken] = {}
 
@@ -26,25 +25,35 @@ class RecipeProvider:
         if self.compiled:
             warm_compiler()
 
-    def ready(self, case: Case, device: torch.device) -> Bind:  # noqa: ARG002
-        if case.key not in self._calls:
-            raise Unsupported(f"the recipe names no {case.key} for {self.name}")
-        module_name, _, name = self._calls[case.key].partition(":")
-        module = self._module(module_name)
-        if isinstance(module, Broken):
-            raise module
+    def supports(self, case: Case, device: torch.device) -> str | None:  # noqa: ARG002
+        return None if case.key in self._calls else f"the recipe names no {case.key} for {self.name}"
+
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        self.refuse(case, device)
+        module, name = self._found(case)
         prepare = getattr(module, f"{name}_prepare", None)
         if callable(prepare):
             if self.compiled:  # each set would be a function of its own, and compiled again until dynamo gives up
                 raise Broken(f"{name}_prepare cannot be used with compile = true; call torch.compile in it instead")
             return self._prepared(case, prepare)
+        return plainly(self._function(module, name))
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        self.refuse(case, device)
+        return self._function(*self._found(case))
+
+    def _found(self, case: Case) -> tuple[ModuleType, str]:
+        module_name, _, name = self._calls[case.key].partition(":")
+        module = self._module(module_name)
+        if isinstance(module, Broken):
+            raise module
+        return module, name
+
+    def _function(self, module: ModuleType, name: str) -> Callable[..., Any]:
         function = getattr(module, name, None)
         if not callable(function):
-            raise Broken(f"{module_name} has no function {name}")
-        return plainly(compiled(function) if self.compiled else function)
-
-    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
-        raise Unsupported(f"{self.name} has no {case.key}")
+            raise Broken(f"{module.__name__} has no function {name}")
+        return compiled(function) if self.compiled else function
 
     def _prepared(self, case: Case, prepare: Callable[[str, dict[str, Any]], Call]) -> Bind:
         def bind(inputs: Inputs) -> Call:

@@ -9,7 +9,8 @@ from kernels import messages, references
 from kernels.inputs import make
 from kernels.oracle import Oracle, named
 from kernels.providers import Unsupported, liger, open_provider
-from kernels.words import BUILT_IN_PROVIDERS, Case
+from kernels.providers.base import by_name
+from kernels.words import BUILT_IN_PROVIDERS, OPS, Case
 
 CPU = torch.device("cpu")
 
@@ -77,13 +78,13 @@ def test_liger_over_its_releases(forward, backward):
     operators = SimpleNamespace(
         rms_norm_forward=forward, rms_norm_backward=backward, calculate_settings=lambda cols: (128, 4)
     )
-    for text, make_call in (
-        ("rmsnorm.fwd.65x96.bf16-fp32", liger.rms_forward),
-        ("rmsnorm.bwd.65x96.bf16-fp32", liger.rms_backward),
+    for text, function in (
+        ("rmsnorm.fwd.65x96.bf16-fp32", liger.forward(operators, OPS["rmsnorm"])),
+        ("rmsnorm.bwd.65x96.bf16-fp32", liger.backward(operators, OPS["rmsnorm"])),
     ):
         case = Case.parse(text)
         inputs = make(case, CPU, 1)
-        outputs = named(case, make_call(operators)(*inputs.arguments))
+        outputs = named(case, by_name(function)(inputs)())
         assert Oracle(inputs).judge(inputs, outputs).reason is None
 
 

@@ -1,0 +1,92 @@
+"""torch.compile for any number of rows: asked for, or as it comes about when a second shape is met."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+
+from ..inputs import make
+from ..words import OPS, Case, Direction, Lane
+from .base import Bind, compiled, forward_backward
+from .inductor import Inductor
+
+
+class Graphs:
+    """Inductor as a backend of torch.compile that counts what it is given, and of that what is for any shape."""
+
+    def __init__(self) -> None:
+        self.graphs = self.dynamic = 0
+
+    def __call__(self, module: Any, example_inputs: list[Any]) -> Callable[..., Any]:
+        from torch._inductor.compile_fx import compile_fx
+
+        self.graphs += 1
+        self.dynamic += any(isinstance(example, torch.SymInt) for example in example_inputs)
+        run: Any = compile_fx(module, example_inputs)
+        return cast(Callable[..., Any], run)
+
+
+class Dynamic(Inductor):
+    """The rows are marked as dynamic before the first call: one graph, for every number of rows."""
+
+    name = "inductor-dynamic"
+
+    def __init__(self) -> None:
+        self._graphs = Graphs()
+
+    def supports(self, case: Case, device: torch.device) -> str | None:
+        if case.rows == 1:
+            return "torch.compile always compiles one row for itself"
+        return super().supports(case, device)
+
+    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
+        for_any_rows = self._compiled(function)
+        unmarked = [True]
+
+        def call(*arguments: Any) -> Any:
+            if unmarked:  # the graph is taken for later arguments as well, which need no mark
+                unmarked.clear()
+                _mark_rows(case, arguments)
+            return for_any_rows(*arguments)
+
+        return call
+
+    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        self._graphs = Graphs()
+        return compiled(function, dynamic=None, backend=self._graphs)
+
+    def facts(self) -> dict[str, Any]:
+        return {"graphs": self._graphs.graphs, "dynamic_graphs": self._graphs.dynamic}
+
+
+class AutomaticDynamic(Dynamic):
+    """What a program gets that meets two shapes: the second is compiled for any number of rows, unasked."""
+
+    name = "inductor-automatic-dynamic"
+
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        bind = super().ready(case, device)
+        bind(make(_earlier(case), device, seed=0))()
+        return bind
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        function, earlier = super().differentiable(case, device), _earlier(case)
+        forward_backward(earlier, function)(make(earlier, device, seed=0))()
+        return function
+
+    def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
+        return self._compiled(function)
+
+
+def _mark_rows(case: Case, arguments: tuple[Any, ...]) -> None:
+    op = OPS[case.op]
+    names = op.inputs(Direction.BWD if case.direction is Direction.BWD else Direction.FWD)
+    for name, argument in zip(names, arguments, strict=False):
+        if name not in op.weights:
+            torch._dynamo.mark_dynamic(argument, 0)
+
+
+def _earlier(case: Case) -> Case:
+    """The shape that comes first: other rows, and not one, which is a case of its own to the compiler."""
+    return replace(case, rows=case.rows // 2 if case.rows > 3 else case.rows + 2, lane=Lane.KERNEL)

@@ -1,0 +1,117 @@
+"""The ops as torch's own operators compute them, each tensor handed over by name."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from ..words import Case, Direction, Op
+from .base import returned
+
+Function = Callable[..., Any]
+
+
+def forward_of(op: Op) -> Function:
+    """f(x, [residual], [weight], [bias], eps) by name: y, or (y, residual_out); autograd can go back through it."""
+    return _rms_norm if op.norm == "rmsnorm" else _layer_norm
+
+
+def backward_of(op: Op) -> Function:
+    """f(dy, [dresidual_out], x, [weight], [mean], rstd, eps) by name: dx, or (dx, [dweight], [dbias])."""
+    return partial(_rms_norm_backward if op.norm == "rmsnorm" else _layer_norm_backward, has_bias=op.bias)
+
+
+def rounds_twice(case: Case, op: Op) -> bool:
+    """Whether the operators would round a result that is rounded again, which counts as wrong below fp32."""
+    if case.dtype not in ("bf16", "fp16"):
+        return False
+    added_after = op.norm == "rmsnorm" and op.bias and case.direction is not Direction.BWD
+    return added_after or (op.residual and case.direction is not Direction.FWD)
+
+
+def in_fp32(function: Function) -> Function:
+    """The same on fp32 copies of what is narrower, rounded once at the end; gradients of weights as their weights."""
+
+    def upcast(*, eps: float, has_bias: bool | None = None, **tensors: Tensor) -> Any:
+        x, weight = tensors["x"], tensors.get("weight")
+        wide = {name: tensor if tensor.dtype == torch.float64 else tensor.float() for name, tensor in tensors.items()}
+        more = {} if has_bias is None else {"has_bias": has_bias}
+        outputs = function(**wide, eps=eps, **more)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        # without a weight nothing says which dtype the gradient of a bias has: it stays as it is
+        dtypes = (
+            x.dtype if output.ndim > 1 else output.dtype if weight is None else weight.dtype for output in outputs
+        )
+        return returned(*(output.to(dtype) for output, dtype in zip(outputs, dtypes, strict=True)))
+
+    return upcast
+
+
+def _rms_norm(
+    *, x: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None
+) -> Any:
+    added = x if residual is None else x + residual
+    y = F.rms_norm(added, (x.shape[-1],), weight, eps)
+    y = y if bias is None else (y + bias).to(x.dtype)  # with an fp32 bias the sum is fp32
+    return returned(y, None if residual is None else added)
+
+
+def _layer_norm(
+    *, x: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor | None = None, residual: Tensor | None = None
+) -> Any:
+    added = x if residual is None else x + residual
+    y = F.layer_norm(added, (x.shape[-1],), weight, bias, eps)
+    return returned(y, None if residual is None else added)
+
+
+def _rms_norm_backward(
+    *,
+    dy: Tensor,
+    x: Tensor,
+    rstd: Tensor,
+    eps: float,  # noqa: ARG001
+    weight: Tensor | None = None,
+    dresidual_out: Tensor | None = None,
+    has_bias: bool = False,
+) -> Any:
+    if weight is not None and weight.dtype != x.dtype:
+        raise NotImplementedError("the fused operator takes one dtype")
+    wanted = [True, weight is not None]
+    dx, dweight = torch.ops.aten._fused_rms_norm_backward(dy, x, [x.shape[-1]], rstd[:, None], weight, wanted)
+    return returned(_with(dx, dresidual_out), dweight if wanted[1] else None, _summed(dy) if has_bias else None)
+
+
+def _layer_norm_backward(
+    *,
+    dy: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    eps: float,  # noqa: ARG001
+    weight: Tensor | None = None,
+    dresidual_out: Tensor | None = None,
+    has_bias: bool = False,
+) -> Any:
+    if x.device.type == "cpu" and weight is not None and weight.dtype != x.dtype:
+        # 2.13 sums the gradients of fp32 weights in bf16 here: wrong by 8e-3 after 65 rows
+        raise NotImplementedError("inexact for mixed dtypes on a CPU")
+    # the value of the bias does not matter backwards, but only with one is there a gradient of it
+    bias = weight if has_bias else None
+    wanted = [True, weight is not None, bias is not None]
+    statistics = (mean[:, None], rstd[:, None])
+    backward = torch.ops.aten.native_layer_norm_backward
+    dx, dweight, dbias = backward(dy, x, [x.shape[-1]], *statistics, weight, bias, wanted)
+    if has_bias and bias is None:
+        dbias = _summed(dy)
+    return returned(_with(dx, dresidual_out), dweight if wanted[1] else None, dbias if has_bias else None)
+
+
+def _summed(dy: Tensor) -> Tensor:
+    return dy.sum(0, dtype=torch.promote_types(dy.dtype, torch.float32))
+
+
+def _with(dx: Tensor, dresidual_out: Tensor | None) -> Tensor:
+    return dx if dresidual_out is None else dx + dresidual_out

@@ -1,0 +1,56 @@
+"""A forward that hands out its statistics and a backward that takes them, as one function for autograd."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..words import Direction, Op
+
+_Function: Any = torch.autograd.Function  # without types in it
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both by name.
+
+    `forward(x, [residual], [weight], [bias], eps)` gives the outputs of the op as a tuple, and its statistics as
+    another; `backward(dy, [dresidual_out], x, [weight], *statistics, eps)` gives the gradients as the op's own does.
+    """
+
+    op: Op
+    forward: Callable[..., tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]
+    backward: Callable[..., Any]
+
+
+def differentiable(pair: Pair) -> Callable[..., Any]:
+    """The forward function, given the forward inputs and eps in the order of the op."""
+
+    def function(*arguments: Any) -> Any:
+        *tensors, eps = arguments
+        return _Through.apply(pair, eps, *tensors)
+
+    return function
+
+
+class _Through(_Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, pair: Pair, eps: float, *tensors: Tensor) -> Any:
+        given = dict(zip(pair.op.inputs(Direction.FWD), tensors, strict=True))
+        outputs, statistics = pair.forward(**given, eps=eps)
+        ctx.pair, ctx.eps = pair, eps
+        normalised = outputs[1] if pair.op.residual else given["x"]
+        ctx.save_for_backward(normalised, *((given["weight"],) if pair.op.weight else ()), *statistics)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        op = ctx.pair.op
+        names = op.inputs(Direction.BWD)
+        dense = (gradient if gradient.stride(-1) == 1 else gradient.contiguous() for gradient in gradients)
+        given = dict(zip(names, (*dense, *ctx.saved_tensors), strict=True))
+        found = ctx.pair.backward(**given, eps=ctx.eps)
+        dx, *of_weights = found if isinstance(found, tuple) else (found,)
+        return None, None, dx, *((dx,) if op.residual else ()), *of_weights

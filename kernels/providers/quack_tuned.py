@@ -1,0 +1,117 @@
+"""Quack with the fastest of all its configurations, each timed on the device: a series of its own."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..words import OPS, Case, Direction, Op
+from .base import Bind, by_name, returned
+from .pair import Pair, differentiable
+from .quack import Quack
+
+MOST_CANDIDATES = 20  # that are told
+
+
+class QuackTuned(Quack):
+    """Quack times 75 configurations forward and 400 backward (0.6.5), and keeps the times in its cache folder."""
+
+    name = "quack-tuned"
+    tunes = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tuners: list[tuple[Any, Any]] = []  # each with the times that it had before this case
+
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        module, op = self._quack(case, device), OPS[case.op]
+        if case.direction is Direction.FWD:
+            self._watch(module.rmsnorm_fwd_tuned)
+            return by_name(lambda **given: returned(*forward(module, op, **given)[0]))
+        self._watch(module.rmsnorm_bwd_tuned)
+        return by_name(partial(backward, module, op))
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        module, op = self._quack(case, device), OPS[case.op]
+        self._watch(module.rmsnorm_fwd_tuned, module.rmsnorm_bwd_tuned)
+        with_statistics = partial(forward, module, op, statistics=True)
+        return differentiable(Pair(op, with_statistics, partial(backward, module, op)))
+
+    def facts(self) -> dict[str, Any]:
+        """The configurations chosen, and what the candidates took where they were timed for this case."""
+        chosen = [str(tuner.best_config) for tuner, _ in self._tuners if hasattr(tuner, "best_config")]
+        timed = [tuner.configs_timings for tuner, before in self._tuners if _times(tuner) is not before]
+        facts: dict[str, Any] = {"config": "; ".join(chosen)} if chosen else {}
+        return facts | ({"autotune": [choices(timings) for timings in timed]} if timed else {})
+
+    def _watch(self, *tuners: Any) -> None:
+        self._tuners = [(tuner, _times(tuner)) for tuner in tuners]
+
+
+def choices(timings: dict[Any, Any]) -> list[dict[str, Any]]:
+    """Candidates with their median milliseconds, the best first; infinite where one could not be launched."""
+    best = sorted(timings.items(), key=lambda item: float(item[1][0]))
+    return [{"config": str(config), "ms": float(times[0])} for config, times in best if float(times[0]) < float("inf")][
+        :MOST_CANDIDATES
+    ]
+
+
+def forward(
+    quack: Any,
+    op: Op,
+    *,
+    x: Tensor,
+    eps: float,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    statistics: bool = False,
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """The outputs, and the statistics of the op if asked for.  What is behind the tuner allocates nothing itself."""
+    layer = op.norm == "layernorm"
+    y = torch.empty_like(x)
+    rows = x.shape[:1]
+    rstd = x.new_empty(rows, dtype=torch.float32) if statistics else None
+    mean = x.new_empty(rows, dtype=torch.float32) if statistics and layer else None
+    added = torch.empty_like(x) if residual is not None else None
+    quack.rmsnorm_fwd_tuned(
+        x, weight, y, bias=bias, rstd=rstd, mean=mean, residual=residual, residual_out=added,
+        eps=eps, is_layernorm=layer, per_head=False,
+    )  # fmt: skip
+    kept = tuple(value for value in (mean, rstd) if value is not None)
+    return ((y,) if added is None else (y, added)), kept
+
+
+def backward(
+    quack: Any,
+    op: Op,
+    *,
+    dy: Tensor,
+    x: Tensor,
+    rstd: Tensor,
+    eps: float,  # noqa: ARG001
+    weight: Tensor | None = None,
+    mean: Tensor | None = None,
+    dresidual_out: Tensor | None = None,
+) -> Any:
+    """As `rmsnorm_bwd` and `layernorm_bwd` do around the kernel: parts of the gradients of weights, then their sum."""
+    programs, columns = quack.get_sm_count(x.shape[1], x.device), x.shape[1]
+    dx = torch.empty_like(x)
+    dweight, dbias = (
+        x.new_empty((programs, columns), dtype=torch.float32) if wanted else None for wanted in (op.weight, op.bias)
+    )
+    quack.rmsnorm_bwd_tuned(
+        x, weight, dy, rstd, dx, dw_partial=dweight, db_partial=dbias, dresidual_out=dresidual_out,
+        sm_count=programs, mean=mean, is_layernorm=op.norm == "layernorm",
+        per_head=False, has_dw_partial=op.weight, has_db_partial=op.bias,
+    )  # fmt: skip
+    sums = (
+        part.sum(0).to(weight.dtype) if part is not None and weight is not None else None for part in (dweight, dbias)
+    )
+    return returned(dx, *sums)
+
+
+def _times(tuner: Any) -> Any:
+    return getattr(tuner, "configs_timings", None)

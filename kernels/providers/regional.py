@@ -1,0 +1,83 @@
+"""Only the norm is compiled: tagged in a graph whose rest stays eager, as with regional Inductor."""
+
+import importlib
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from ..words import OPS, Case, Direction
+from .base import Bind, Provider, by_name, by_position, compiled, warm_compiler
+from .operators import backward_of, forward_of, in_fp32, rounds_twice
+
+TAG = "compile_with_inductor"
+
+
+class Regional(Provider):
+    """`torch.nn.functional` norms tagged for Inductor, and what goes backwards through them.
+
+    On a GPU the tagged operator is `_fused_rms_norm` where the dtypes are equal; where they differ, torch takes it
+    apart before anything is tagged.  The facts say what there was to compile, and what was left: gradients that are
+    added up are never tagged.
+    """
+
+    name = "inductor-regional"
+    compiled = True
+
+    def __init__(self) -> None:
+        self._tagged: list[str] = []
+        self._untagged: list[str] = []
+
+    def warm(self) -> None:
+        warm_compiler()
+
+    def supports(self, case: Case, device: torch.device) -> str | None:  # noqa: ARG002
+        if find_spec("torch.fx.passes.regional_inductor") is None:
+            return f"torch {torch.__version__} has no regional Inductor"
+        return None
+
+    def ready(self, case: Case, device: torch.device) -> Bind:
+        self.refuse(case, device)
+        if case.direction is Direction.FWD:
+            return by_name(self._compiled(case, forward_of(OPS[case.op])))
+        backward = backward_of(OPS[case.op])
+        # the backward operators give gradients of weights in the dtype of x
+        mixed = case.weight_dtype != case.dtype
+        return by_name(self._compiled(case, in_fp32(backward) if mixed else backward))
+
+    def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
+        self.refuse(case, device)
+        return by_position(case, self._compiled(case, forward_of(OPS[case.op])))
+
+    def facts(self) -> dict[str, Any]:
+        return {"tagged": [*dict.fromkeys(self._tagged)], "untagged": [*dict.fromkeys(self._untagged)]}
+
+    def _compiled(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
+        self._tagged, self._untagged = [], []
+        region = tagged(in_fp32(function) if rounds_twice(case, OPS[case.op]) else function)
+        return compiled(region, backend=self._backend(), fullgraph=True)
+
+    def _backend(self) -> Any:
+        from torch._dynamo.backends.common import aot_autograd
+        from torch.fx.passes.regional_inductor import regional_inductor
+
+        def compile_regions(module: Any, *example_inputs: Any) -> Any:
+            for node in module.graph.nodes:
+                if node.op == "call_function" and not str(node.target).startswith("<built-in"):
+                    names = self._tagged if TAG in (node.meta.get("custom") or {}) else self._untagged
+                    names.append(str(node.target))
+            return regional_inductor(module, *example_inputs)
+
+        return aot_autograd(fw_compiler=compile_regions, bw_compiler=compile_regions)
+
+
+def tagged(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with everything that it does marked for Inductor."""
+    annotate: Any = importlib.import_module("torch.fx.traceback").annotate
+
+    def region(**arguments: Any) -> Any:
+        with annotate({TAG: {"inductor_configs": {}}}):
+            return function(**arguments)
+
+    return region
