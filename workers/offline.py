@@ -25,6 +25,7 @@ AT_ONCE = 2  # a contender keeps one core busy
 START_LIMIT_S, CASE_LIMIT_S = 180.0, 240.0
 RESTARTS = 3  # of one contender that was lost; one that dies more often says nothing new
 MOST_KEPT = 32 * MIB  # of one provider on one architecture; a case takes about 2 kB
+MOST_VERSIONS = 4  # of what is kept, for as many engines or ways of calling a provider
 NO_GPU = DeviceHere("cpu", "no GPU")
 
 
@@ -194,12 +195,19 @@ def _keep(job: Job, fresh: Answers) -> None:
         fresh_file = file.with_name(f"{file.name}.{time.monotonic_ns()}.tmp")
         fresh_file.write_text(json.dumps(every))
         fresh_file.rename(file)
+        alike = sorted(file.parent.glob(f"{_stem(job)}-*.json"), key=lambda one: one.stat().st_mtime)
+        for old in alike[:-MOST_VERSIONS]:
+            old.unlink(missing_ok=True)
 
 
 def _file(job: Job) -> Path:
     asked = json.dumps([_engine(), dict(job.provider), job.arch], sort_keys=True)
     digest = hashlib.sha256(asked.encode()).hexdigest()[:16]
-    return facts_of(job.environment.key) / f"{job.provider['name']}-{job.arch}-{digest}.json"
+    return facts_of(job.environment.key) / f"{_stem(job)}-{digest}.json"
+
+
+def _stem(job: Job) -> str:
+    return f"{job.provider['name']}-{job.arch}"
 
 
 @cache

@@ -1,0 +1,337 @@
+"""Facts of two revisions: real repositories, environments, processes and pipes; what a compiler says is scripted."""
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.database import transaction
+from service.errors import BadInput, BuildFailed, NotFound, Refused, ServiceError
+from service.facts_report import FactsReport
+from service.ledger import targets
+from service.settings import settings
+from tests.fakes.repository import Repository
+from workers import compiling, environments, sandbox, subjects
+from workers.compiling import Wish
+
+FAST, WIDE, BACK = "rmsnorm.fwd.512x512.bf16", "rmsnorm.fwd.64x4096.bf16", "rmsnorm.bwd.64x4096.bf16"
+RECIPE = f"""
+devices = ["cpu", "h200"]
+[base]
+stack = "compiler"
+[build]
+commands = ["test ! -e broken || {{ echo 'no such header' >&2; exit 1; }}"]
+[paths]
+ignore = ["*.md"]
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+[suite]
+h200 = "story"
+[suites]
+story = ["{FAST}", "{WIDE}", "{FAST}.call"]
+all = ["{FAST}", "{WIDE}", "{BACK}"]
+"""
+
+
+class Norms(Repository):
+    """A checkout whose commits say what they compile to."""
+
+    def commit(self, subject: str = "work", files: dict[str, str] | None = None, **cases: object) -> str:
+        named = {{"fast": FAST, "wide": WIDE, "back": BACK}.get(name, name): says for name, says in cases.items()}
+        script = self.folder / "facts.json"
+        table = {**(json.loads(script.read_text()) if script.exists() else {}), **named}
+        return super().commit(subject, {"facts.json": json.dumps(table), **(files or {})})
+
+
+@pytest.fixture
+def norms(state, tmp_path):
+    """A checkout that nobody watches, and the stack `compiler`."""
+    python = tmp_path / "stack" / "python"
+    python.parent.mkdir()
+    script = Path(__file__).parent.parent / "fakes" / "scripted_compiler.py"
+    python.write_text(f"#!{sys.executable}\n{script.read_text()}")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    environments.adopt_stack("compiler", python, [])
+    checkout = Norms(tmp_path / "norms")
+    checkout.commit("the first", {"kernelwatch.toml": RECIPE})
+    return checkout
+
+
+def facts(norms: Norms, revisions: str = "HEAD", **wish: object) -> FactsReport:
+    subject = subjects.subject(f"{norms.folder}/", without_sandbox=True)
+    return compiling.facts(subject, Wish(revisions, **{"archs": ("sm_90",), **wish}))
+
+
+def said(report: FactsReport) -> list[str]:
+    return [f"{group.said} ({len(group.places)})" for group in report.groups]
+
+
+def processes(norms: Norms) -> set[int]:
+    """Those that compiled what is kept."""
+    kept = settings().state.glob("environments/*/facts/*.json")
+    return {answer["process"] for file in kept for answer in json.loads(file.read_text()).values()}
+
+
+# -- which revisions ---------------------------------------------------------------------------------------------------
+
+
+def test_a_head_alone_is_compared_with_its_parent_for_both_architectures(norms):
+    norms.commit(fast={"registers": 50})
+    report = facts(norms, archs=compiling.ARCHS)
+    assert said(report) == ["registers 40 → 50 (2)"]
+    assert report.headline == "the same machine code at 2 of 4 cases"
+    assert (report.suite, report.exit_code) == ("story", 0)
+
+
+def test_any_two_revisions_that_git_understands(norms):
+    first = norms.commit(fast={"registers": 50})
+    norms.git("tag", "v1", first)
+    norms.commit(fast={"registers": 60})
+    norms.commit(fast={"registers": 70})
+    assert said(facts(norms, "v1..HEAD")) == ["registers 50 → 70 (1)"]
+    assert said(facts(norms, "HEAD~1")) == ["registers 50 → 60 (1)"]
+    assert said(facts(norms, f"{first[:9]}..main@{{0}}")) == ["registers 50 → 70 (1)"]
+
+
+def test_three_dots_compare_with_where_a_branch_parted_from_the_mainline(norms):
+    norms.git("checkout", "-q", "-b", "feature")
+    norms.commit(fast={"registers": 50})
+    norms.git("checkout", "-q", "main")
+    norms.commit(wide={"registers": 99})
+    assert said(facts(norms, "main...feature")) == ["registers 40 → 50 (1)"]
+    assert sorted(said(facts(norms, "main..feature"))) == ["registers 40 → 50 (1)", "registers 99 → 40 (1)"]
+
+
+@pytest.mark.parametrize("revisions", ["main..", "..main", "a..b..c", "main...."])
+def test_what_is_no_range_is_refused(norms, revisions):
+    with pytest.raises((BadInput, NotFound)):
+        facts(norms, revisions)
+
+
+def test_a_shallow_checkout_works_and_says_so_when_its_history_is_missing(norms, tmp_path):
+    norms.commit(fast={"registers": 50})
+    norms.commit(fast={"registers": 60})
+    copy = tmp_path / "copy"
+    subprocess.run(["git", "clone", "-q", "--depth=2", f"file://{norms.folder}", str(copy)], check=True)
+    subject = subjects.subject(str(copy), without_sandbox=True)
+    assert said(compiling.facts(subject, Wish("HEAD~1..HEAD", archs=("sm_90",)))) == ["registers 50 → 60 (1)"]
+    with pytest.raises(NotFound, match=r"The checkout is shallow: fetch more .*fetch-depth"):
+        compiling.facts(subject, Wish("HEAD~2..HEAD"))
+
+
+def test_the_first_commit_has_nothing_to_be_compared_with(norms):
+    report = facts(norms)
+    assert report.headline == "2 cases compiled, with nothing to compare with"
+    assert report.notes == ("The head has no parent: there is nothing to compare with.",)
+
+
+def test_a_change_of_files_that_do_not_matter_compiles_nothing(norms):
+    norms.commit("docs", {"README.md": "new"})
+    report = facts(norms)
+    assert (report.skipped, report.exit_code) == (
+        "No changed file matters by the recipe (1 changed): nothing was compiled.",
+        0,
+    )
+    assert not (settings().state / "environments").exists()
+
+
+# -- what comes of it --------------------------------------------------------------------------------------------------
+
+
+def test_spills_out_of_nothing_break_a_limit(norms):
+    norms.commit(wide={"spills": 96, "warps": 1})
+    report = facts(norms)
+    [broken] = report.violations
+    assert (report.exit_code, broken.rule, broken.said) == (1, "spills_allowed", "spills none → 96")
+    assert "configuration: num_warps 4 → 1 (1)" in said(report)
+
+
+def test_the_recipe_has_its_own_limits(norms):
+    recipe = RECIPE + "[facts]\nspills_allowed = 100\nmore_kernels = 'fail'\n"
+    norms.commit(files={"kernelwatch.toml": recipe}, wide={"spills": 96})
+    assert facts(norms).exit_code == 0
+    norms.commit(fast=[{"name": "_one"}, {"name": "_two"}])
+    assert [one.rule for one in facts(norms).violations] == ["more_kernels"]
+
+
+def test_cases_that_do_not_compile_are_told_with_their_reasons(norms):
+    norms.commit(fast="unsupported: no kernel below 1024 columns", wide="failed: CompilationError: at 7:12")
+    report = facts(norms)
+    assert [(one.state.value, one.reason) for one in report.uncompiled] == [
+        ("failed", "CompilationError: at 7:12"),
+        ("unsupported", "no kernel below 1024 columns"),
+    ]
+    assert {one.rule for one in report.violations} == {"broken"}
+
+
+def test_a_compiler_that_dies_costs_its_case_and_no_other(norms):
+    norms.commit(fast="crash", wide={"registers": 50})
+    report = facts(norms)
+    assert said(report)[-1] == "registers 40 → 50 (1)"
+    [lost] = report.uncompiled
+    assert lost.reason.startswith("the compiling process was lost: killed by SIGABRT")
+
+
+def test_a_head_that_does_not_build_is_told_with_its_log(norms):
+    norms.commit(files={"broken": ""})
+    with pytest.raises(BuildFailed) as caught:
+        facts(norms)
+    assert "no such header" in caught.value.log
+
+
+def test_a_head_that_cannot_be_loaded_counts_as_one_that_does_not_build(norms):
+    norms.commit(start="ModuleNotFoundError: No module named 'norms'")
+    with pytest.raises(BuildFailed, match=r"Nothing of the head can be compiled: .*No module named 'norms'"):
+        facts(norms)
+
+
+def test_where_neither_side_can_be_loaded_the_machine_is_to_blame(norms):
+    norms.commit(start="cannot import torch in this environment")
+    norms.commit(fast={"registers": 50})
+    with pytest.raises(ServiceError, match=r"neither at the base nor at the head: .*cannot import torch") as caught:
+        facts(norms)
+    assert not isinstance(caught.value, BuildFailed)
+
+
+def test_a_base_that_does_not_build_leaves_the_head_alone(norms):
+    norms.commit(files={"broken": ""})
+    (norms.folder / "broken").unlink()
+    norms.commit(fast="over: shared memory: asks for 295184 bytes of 232448")
+    report = facts(norms)
+    assert report.base is not None
+    assert "does not build" in report.notes[0]
+    assert [one.rule for one in report.violations] == ["over_limit"], "a kernel that cannot be launched needs no base"
+
+
+def test_a_built_in_provider_runs_in_the_environment_of_the_revision(norms):
+    norms.commit(fast={"registers": 50})
+    report = facts(norms, providers=("quack",))
+    assert (report.providers, said(report)) == (("quack",), ["registers 40 → 50 (1)"])
+    with pytest.raises(BadInput, match="There is no provider 'quark'; known: norms, eager"):
+        facts(norms, providers=("quark",))
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_compiled_once_needs_no_process(norms):
+    norms.commit(fast={"registers": 50})
+    first = facts(norms)
+    before = processes(norms)
+    second = facts(norms)
+    assert processes(norms) == before
+    assert second.facts == first.facts
+    norms.commit(fast={"registers": 60})
+    assert said(facts(norms)) == ["registers 50 → 60 (1)"]
+    assert len(processes(norms) - before) == 1, "the parent is known already"
+
+
+def test_more_cases_compile_only_those_that_are_new(norms):
+    facts(norms)
+    before = processes(norms)
+    assert facts(norms, suite="all").compiled == 3
+    assert len(processes(norms) - before) == 1
+    assert processes(norms) > before
+
+
+def test_a_failure_that_may_be_the_machines_is_tried_again_and_one_over_a_limit_is_not(norms):
+    norms.commit(fast="failed: out of memory", wide="over: shared memory: asks for 295184 bytes of 232448")
+    facts(norms)
+    kept = [json.loads(file.read_text()) for file in settings().state.glob("environments/*/facts/*.json")]
+    assert [set(one) for one in kept if WIDE in one and "over" in (one[WIDE]["facts"])] == [{WIDE}]
+
+
+def test_what_is_kept_has_a_bound_and_the_oldest_go(norms, monkeypatch):
+    from workers import offline
+
+    facts(norms)
+    [file] = settings().state.glob("environments/*/facts/*.json")
+    monkeypatch.setattr(offline, "MOST_KEPT", file.stat().st_size)
+    facts(norms, suite="all")
+    assert list(json.loads(file.read_text())) == [WIDE, BACK]
+
+
+def test_a_broken_file_is_as_none(norms):
+    report = facts(norms)
+    for file in settings().state.glob("environments/*/facts/*.json"):
+        file.write_text('{"rmsnorm')
+    assert facts(norms).facts == report.facts
+
+
+def test_what_is_kept_goes_with_its_environment(norms):
+    facts(norms)
+    whole = next(settings().state.glob("environments/*/whole"))
+    subprocess.run(["touch", "-d", "2 days ago", whole, *settings().state.glob("caches/*")], check=True)
+    environments.evict(0)
+    assert list(settings().state.glob("environments/*/facts/*.json")) == []
+
+
+def test_nothing_is_left_in_the_scratch_folder(norms):
+    facts(norms)
+    assert list((settings().state / "scratch").iterdir()) == []
+
+
+# -- texts -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_difference_of_a_kernel_is_shown_once_and_written_whole(norms, tmp_path):
+    before = {"sass": "a", "ttgir": "%0 = tt.load\n%1 = tt.store"}
+    after = {"sass": "b", "ttgir": "%0 = tt.load\n%1 = tt.reduce\n%2 = tt.store"}
+    norms.commit(fast=before, wide=before)
+    norms.commit(fast=after, wide=after)
+    report = facts(norms, show="ttgir", texts=tmp_path / "texts")
+    [shown] = report.differences
+    assert (shown.case, shown.places) == (FAST, 2)
+    assert "+%1 = tt.reduce" in shown.lines
+    folder = tmp_path / "texts" / "sm_90" / "norms" / FAST
+    assert (folder / "0-_forward.after.ttgir").read_text() == after["ttgir"]
+    assert report.notes == (f"4 texts of 1 changed kernels were written to {tmp_path / 'texts'}.",)
+
+
+def test_a_kind_of_text_that_there_is_not_is_said(norms):
+    norms.commit(fast={"registers": 50})
+    report = facts(norms, show="ptx")
+    assert (report.differences, report.notes) == ((), (f"There is no ptx of _forward at {FAST} on sm_90.",))
+
+
+# -- what may be compiled ----------------------------------------------------------------------------------------------
+
+
+def test_a_watched_target_is_compiled_by_its_name_and_its_own_recipe(norms, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(tmp_path)]))
+    settings.cache_clear()
+    norms.commit(fast={"registers": 50})
+    settings_of = {"location": str(norms.folder), "branch": "main", "trusted": True, "allow_unsandboxed": True}
+    with transaction() as session:
+        targets.register(session, "norms", recipe_text=RECIPE, **settings_of)
+    report = compiling.facts(subjects.subject("norms"), Wish("main", archs=("sm_90",)))
+    assert (report.target, said(report)) == ("norms", ["registers 40 → 50 (1)"])
+
+
+def test_a_checkout_without_a_recipe_says_what_to_write(norms, tmp_path):
+    (norms.folder / "kernelwatch.toml").unlink()
+    with pytest.raises(BadInput, match=r"There is no .*kernelwatch\.toml: write it, or name a recipe with --recipe"):
+        facts(norms)
+    with pytest.raises(BadInput, match="is not the checkout of a git repository"):
+        subjects.subject(f"{tmp_path}/")
+
+
+def test_without_a_sandbox_a_checkout_is_compiled_only_when_its_owner_says_so(norms, monkeypatch):
+    monkeypatch.setattr(sandbox, "self_test", lambda: "bubblewrap is not installed")
+    with pytest.raises(Refused, match=r"bubblewrap is not installed.* say --allow-unsandboxed"):
+        subjects.subject(f"{norms.folder}/")
+
+
+@pytest.mark.parametrize(
+    ("wish", "complaint"),
+    [
+        ({"archs": ("h200",)}, "'h200' is not an architecture; write sm_90"),
+        ({"suite": "none"}, "There is no suite 'none'; known: story, all"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_there_is(norms, wish, complaint):
+    with pytest.raises(BadInput, match=complaint):
+        facts(norms, **wish)
