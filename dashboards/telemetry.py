@@ -13,6 +13,7 @@ from service.light import number
 
 _HARMLESS = {"idle", "clocks_setting", "display"}  # reasons for lower clocks that are none for slower kernels
 _BOARD = {"driver": "Driver", "uuid": "UUID", "pstate": "Performance state", "ecc": "ECC", "mig": "MIG"}
+_NAMES = {**_BOARD, "sms": "SMs", "l2_bytes": "L2, bytes", "memory_bytes": "Memory, bytes", "l2": "L2, bytes"}
 _TOLD = {"launches", "device", "ceilings", "load_before", "began", "worker"}
 
 
@@ -28,7 +29,7 @@ class LaunchSeen:
     power_w: str
     temperature_c: str
     throttled: str
-    dropped: int  # rounds that did not count, because the device was throttled
+    dropped: str  # how many rounds did not count because the device was throttled, and why
 
     @property
     def total_s(self) -> float:
@@ -43,7 +44,7 @@ def launches(telemetry: Mapping[str, Any]) -> tuple[LaunchSeen, ...]:
 def board(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the device is: its name, driver, UUID, and the modes that it was in."""
     device = telemetry.get("device")
-    lines = [(key.replace("_", " "), str(value)) for key, value in _mapping(device).items() if value is not None]
+    lines = [(_named(key), _said(value)) for key, value in _mapping(device).items() if value is not None]
     gpus = [reading for one in _maps(telemetry.get("launches")) for reading in _gpus(one)]
     for key, name in _BOARD.items():
         seen = list(dict.fromkeys(_said(gpu[key]) for gpu in gpus if gpu.get(key) is not None))
@@ -70,7 +71,7 @@ def _launch(one: Mapping[str, Any]) -> LaunchSeen:
         power_w=_range(gpu.get("power_w") for gpu in gpus),
         temperature_c=_range(gpu.get("temperature_c") for gpu in gpus),
         throttled=_throttled(gpus),
-        dropped=sum(reading.get("when") == "dropped a round" for reading in readings),
+        dropped=_dropped(readings),
     )
 
 
@@ -85,6 +86,12 @@ def _throttled(gpus: Sequence[Mapping[str, Any]]) -> str:
     if not gpus:
         return "–"
     return ", ".join(f"{reason} in {n} of {len(gpus)} readings" for reason, n in reasons.most_common()) or "never"
+
+
+def _dropped(readings: Sequence[Mapping[str, Any]]) -> str:
+    dropped = [reading for reading in readings if reading.get("when") == "dropped a round"]
+    reasons = dict.fromkeys(str(reason) for one in dropped for reason in one.get("reasons") or ())
+    return f"{len(dropped)} ({', '.join(reasons)})" if reasons else str(len(dropped))
 
 
 def _range(values: Iterable[Any]) -> str:
@@ -106,8 +113,15 @@ def _gpus(launch: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [gpu for reading in _maps(launch.get("telemetry")) if (gpu := _mapping(reading.get("gpu")))]
 
 
+def _named(key: str) -> str:
+    words = key.replace("_", " ")
+    return _NAMES.get(key, words[:1].upper() + words[1:])
+
+
 def _said(value: Any) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -41,14 +42,21 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@pytest.fixture(scope="module")
-def served(seeded: Seeded) -> Iterator[tuple[str, Seeded]]:
-    """The address of an app that a browser can reach, and what is in its database."""
+@contextmanager
+def reachable() -> Iterator[str]:
+    """The address of an app that a browser can reach."""
     server = uvicorn.Server(uvicorn.Config(create_app(), host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", seeded
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join()
+
+
+@pytest.fixture(scope="module")
+def served(seeded: Seeded) -> Iterator[tuple[str, Seeded]]:
+    """The address of an app that a browser can reach, and what is in its database."""
+    with reachable() as address:
+        yield address, seeded

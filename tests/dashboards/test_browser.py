@@ -7,6 +7,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from service.database import transaction
 from service.models import Run, RunState
+from tests.dashboards import seed_lanes
+from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import Seeded
 
 NOT_DRAWN = "[data-figures]:not([data-drawn]):not(.empty)"
@@ -112,3 +114,18 @@ def test_a_running_page_follows_the_run_to_its_end(page: Page, served: tuple[str
         session.get_one(Run, seeded.runs["running"]).state = RunState.CANCELLED
     page.get_by_role("heading", name="Cancelled, no action needed").wait_for(timeout=10_000)
     assert page.locator("[data-live]").count() == 0
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_run_in_every_lane_fits_and_can_be_read(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, width: int
+) -> None:
+    with seed_lanes.watched(tmp_path_factory.mktemp("lanes")) as lanes, reachable() as address:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        for path in (f"/runs/{lanes.second}", "/targets/blocks", "/regressions"):
+            page.goto(address + path)
+            expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
+            page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+            assert page.evaluate(CONTRAST) == [], path
+        page.close()
