@@ -56,10 +56,11 @@ class Provider(_Part):
     @field_validator("calls")
     @classmethod
     def _known(cls, calls: Mapping[str, str]) -> Mapping[str, str]:
+        known = ", ".join(Direction)
         for key, call in calls.items():
             op, _, direction = key.partition(".")
             if op not in OPS or direction not in list(Direction):
-                raise ValueError(f"{key!r} is not op.direction; known ops: {', '.join(OPS)}; directions: fwd, bwd")
+                raise ValueError(f"{key!r} is not op.direction; known ops: {', '.join(OPS)}; directions: {known}")
             if not _FUNCTION.fullmatch(call):
                 raise ValueError(f"{key} = {call!r} is not written module:function")
         if not calls:
@@ -177,9 +178,10 @@ def _over(shared: dict[str, Any], own: Any) -> Any:
     """A device's policy: what it does not name is as in [policy], lane by lane."""
     if not isinstance(own, dict):
         return own
-    both = [table.get("lanes") for table in (shared, own) if "lanes" in table]
-    lanes = {"lanes": {**both[0], **both[-1]}} if both and all(isinstance(each, dict) for each in both) else {}
-    return {**shared, **own, **lanes}
+    theirs, ours = shared.get("lanes"), own.get("lanes")
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        own = {**own, "lanes": {**theirs, **ours}}
+    return {**shared, **own}
 
 
 def _arranged_providers(providers: Any) -> Any:
