@@ -249,6 +249,8 @@ class _Session:
                 spare -= 1
                 continue
             done += 1
+        timed = sum(each.claimed for each in turns.values())
+        self.launch.seconds["timed"] = self.launch.seconds.get("timed", 0.0) + timed  # part of the rounds
         for player, cell in cells.items():
             if clocks:
                 cell.extra["sm_mhz"] = statistics.median(clocks)
@@ -262,7 +264,7 @@ class _Session:
             cell.becomes(FAILED, reason_of(answer) or f"answered a turn with {str(answer)[:100]}")
             return
         cell.samples.append(statistics.median(taken))
-        calls = cell.extra.get("calls")
+        calls = answer.get("calls", cell.extra.get("calls"))  # on a CPU they change when the others are ready
         claimed_us = statistics.fmean(taken) * (pace.warm + pace.timed)
         turns.add(waited, claimed_us / 1e6 * (calls if isinstance(calls, int) else 1))
 

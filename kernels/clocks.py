@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from .serving import said
+from .words import Case, Direction
 
 Call = Callable[[], Any]
 _Event: Any = torch.cuda.Event
@@ -22,7 +23,9 @@ _replay_graph: Any = torch.cuda.CUDAGraph.replay
 
 SHORTEST_SAMPLE_S = 2e-3  # a timed sample on a CPU, so that the clock and a stray interrupt stay small in it
 GRAPH_S = 2e-3  # what one replay of a CUDA graph should take, for the same reason
-NOMINAL_BYTES_S, NOMINAL_LAUNCH_S = 4e12, 2e-6  # of a good kernel on a GPU of today
+NOMINAL_BYTES_S = 4e12  # of a good kernel on a GPU of today
+# What it takes beside moving its bytes; backwards there is a second kernel for the gradients of the weights.
+NOMINAL_LAUNCH_S = {Direction.FWD: 2e-6, Direction.BWD: 6e-6, Direction.FWDBWD: 8e-6}
 LONGEST_REPLAY_S = 20e-3  # of a slow kernel
 # Input sets, one for each call of the graph.  Where memory lies decides what varies from process to process: with 54
 # sets instead of 3 the ratio at 32768x1024 spread by 0.07 % instead of 0.16, with 28 instead of 2 at 8192x8192 by 0.04
@@ -97,13 +100,13 @@ class CudaClock:
     another stream than the captured one would not be in the graph.
     """
 
-    def __init__(self, calls: Sequence[Call], stream: torch.cuda.Stream, least_bytes: int) -> None:
+    def __init__(self, calls: Sequence[Call], stream: torch.cuda.Stream, case: Case) -> None:
         self._stream = stream
         self._each = list(calls)  # the graph reads what they hold on to, such as a forward pass that autograd kept
         for call in calls:  # every set once: compiled, tuned and loaded before the capture
             call()
         stream.synchronize()
-        self.calls = calls_in_graph(least_bytes, len(calls))
+        self.calls = calls_in_graph(case, len(calls))
         self._graph, self._kept = self._captured()
         fewer = max(1, int(self.calls * LONGEST_REPLAY_S / self._replay_s()) // len(calls)) * len(calls)
         if fewer < self.calls:  # so slow that the fixed cost of a replay is nothing, whatever the count
@@ -166,26 +169,29 @@ class CudaClock:
         return began, ended
 
 
-def calls_in_graph(least_bytes: int, sets: int) -> int:
+def nominal_s(case: Case) -> float:
+    """What a call of a good kernel takes."""
+    return NOMINAL_LAUNCH_S[case.direction] + case.least_bytes / NOMINAL_BYTES_S
+
+
+def calls_in_graph(case: Case, sets: int) -> int:
     """A multiple of the sets: about GRAPH_S long for a good kernel, or once through all sets where that is longer.
 
     The case decides and nobody's own time: each replay has a fixed cost of 1.3 to 2.9 us, and equal code that was given
     23 calls here and 46 there differed by up to 1.8 % (H200, November).
     """
-    wanted = min(MOST_SETS, int(GRAPH_S / (NOMINAL_LAUNCH_S + least_bytes / NOMINAL_BYTES_S)))
-    return max(1, wanted // sets) * sets
+    return max(1, min(MOST_SETS, int(GRAPH_S / nominal_s(case))) // sets) * sets
 
 
-def sets_needed(set_bytes: int, l2_bytes: int | None, memory_bytes: int | None = None) -> int:
-    """How many input sets to rotate: as many as there are calls in GRAPH_S, reading as much as they write.
+def sets_needed(case: Case, set_bytes: int, l2_bytes: int | None, memory_bytes: int | None = None) -> int:
+    """How many input sets to rotate: as many as there are calls in a graph, where there is memory for them.
 
     Two on a CPU, where caches are part of the work.
     """
     if l2_bytes is None:
         return 2
-    calls = int(GRAPH_S / (NOMINAL_LAUNCH_S + 2 * set_bytes / NOMINAL_BYTES_S))
     allowed = min(MOST_SET_BYTES, int(OF_MEMORY * (memory_bytes or 16 * MOST_SET_BYTES))) // set_bytes
-    return max(2, min(MOST_SETS, calls, allowed))
+    return max(2, min(MOST_SETS, int(GRAPH_S / nominal_s(case)), allowed))
 
 
 def stays_in_l2(set_bytes: int, sets: int, l2_bytes: int) -> bool:

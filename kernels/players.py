@@ -1,5 +1,6 @@
 """The arena's side of each contender: started, asked, lost, started again.  No torch in here."""
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -47,14 +48,14 @@ class Ahead:
     """
 
     def __init__(self, contenders: Sequence[Contender], deep: int = 1) -> None:
-        self._deep = deep
+        self._deep, self._random = deep, random.Random(0)  # noqa: S311  an order, not a secret
         self._waiting: dict[str, list[Line]] = {one.label: [] for one in contenders}
         self._original = {one.label: one for one in contenders}
         self.contenders = [replace(one, start=self._starter(one)) for one in contenders]
 
     def more(self, contenders: Sequence[Contender]) -> None:
         """Start what is missing of those."""
-        for one in contenders:
+        for one in self._random.sample(contenders, len(contenders)):
             while len(self._waiting[one.label]) < self._deep:
                 self._waiting[one.label].append(self._original[one.label].start())
 

@@ -149,7 +149,8 @@ class Server:
     def turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if self._at_case is None:
             return {"error": "no case is prepared"}
-        return {"samples": self._at_case.turn(int(message["warm"]), int(message["timed"]))}
+        samples = self._at_case.turn(int(message["warm"]), int(message["timed"]))
+        return {"samples": samples, "calls": self._at_case.clock.calls}
 
     def check(self, _: Mapping[str, Any]) -> dict[str, Any]:
         if self._at_case is None:

@@ -17,7 +17,6 @@ _HARMLESS = {"idle": 0x01, "clocks_setting": 0x02, "sw_power_cap": 0x04, "sync_b
 # Counters of the time for which the clocks were held down, by NVML's number (nvmlPerfPolicyType_t): reasons are seen
 # only while they last, and they are read between two rounds, when the device is idle.  Power is recorded, as above.
 _COUNTERS = {"power": 0, "thermal": 1}
-_AT_A_GLANCE = ("throttle", "slowed_ns", "sm_mhz")
 
 
 def host() -> dict[str, Any]:
@@ -51,7 +50,7 @@ def watch(uuid: str | None) -> Watch:
         return Watch(lambda: {"host": host()}, dict)
     return Watch(
         lambda: {"host": host(), "gpu": {"uuid": uuid, "driver": driver, **_gpu(pynvml, gpu)}},
-        lambda: {"gpu": _gpu(pynvml, gpu, _AT_A_GLANCE)},
+        lambda: {"gpu": _gpu(pynvml, gpu, ("throttle", "slowed_ns", "sm_mhz"), ("thermal",))},
     )
 
 
@@ -76,7 +75,7 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _gpu(nvml: Any, gpu: Any, wanted: Sequence[str] = ()) -> dict[str, Any]:
+def _gpu(nvml: Any, gpu: Any, wanted: Sequence[str] = (), counters: Sequence[str] = tuple(_COUNTERS)) -> dict[str, Any]:
     """What of this the board answers: some questions are refused on some boards, and none may cost a measurement."""
 
     def bits() -> list[str]:
@@ -84,8 +83,8 @@ def _gpu(nvml: Any, gpu: Any, wanted: Sequence[str] = ()) -> dict[str, Any]:
         return [name for name, bit in {**_SPOILING, **_HARMLESS}.items() if reasons & bit]
 
     def slowed() -> dict[str, int]:
-        counters = {name: nvml.nvmlDeviceGetViolationStatus(gpu, number) for name, number in _COUNTERS.items()}
-        return {name: int(counter.violationTime) for name, counter in counters.items()}
+        read = {name: nvml.nvmlDeviceGetViolationStatus(gpu, _COUNTERS[name]) for name in counters}
+        return {name: int(status.violationTime) for name, status in read.items()}
 
     questions: dict[str, Callable[[], Any]] = {
         "throttle": bits,

@@ -22,7 +22,7 @@ def clock_of(case: Case, bench: "Bench", bind: Bind, sets: Sequence[Inputs], cal
     """
     match case.lane:
         case Lane.KERNEL:
-            return CpuClock(calls) if bench.stream is None else CudaClock(calls, bench.stream, case.least_bytes)
+            return CpuClock(calls) if bench.stream is None else CudaClock(calls, bench.stream, case)
         case Lane.CALL:
             return CallClock(calls, bench.stream)
         case Lane.MEMORY:

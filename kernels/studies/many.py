@@ -25,6 +25,7 @@ def many(count: int, logs: Path) -> dict[str, Any]:
         contender(Role.HEAD, "triton", logs),
     ]
     ahead, seconds, lean = Ahead(contenders), list[dict[str, float]](), list[float]()
+    launched(ahead, contenders, cases, PACE, LAUNCHES)  # what has to be compiled is now
     began = time.monotonic()
     spent: dict[str, dict[str, float]] = {}
     try:
