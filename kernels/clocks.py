@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .ran import ran
 from .serving import said
 from .words import Case, Direction
 
@@ -114,6 +115,7 @@ class CudaClock:
             self.calls = fewer
             self._graph, self._kept = self._captured()
             self._replay_s()
+        self.facts = {"ran": ran(self._graph)}
 
     def turn(self, warm: int, timed: int) -> list[float]:
         # The untimed replays are also the backlog behind which the timed ones queue: no gap of the host is in them.
@@ -135,7 +137,7 @@ class CudaClock:
 
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, list[tuple[int, Any]]]:
         """A graph of `self.calls` calls, and the last outputs."""
-        graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
         first: BaseException | None = None
         # While capturing as many outputs are alive as there are sets, or a few buffers would be used in turn and stay
         # in the L2, for everybody but those that bring a buffer for each set.
@@ -149,6 +151,7 @@ class CudaClock:
                 except BaseException as trouble:
                     first = trouble  # ending the capture fails as well, and says only that
                     raise
+            graph.instantiate()
         except BaseException as trouble:
             raise NotCaptured(f"cannot be captured in a CUDA graph: {said(first or trouble)}") from trouble
         return graph, list(outputs)[-KEPT:]
