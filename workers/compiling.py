@@ -73,7 +73,7 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
         places = [one for one in (after, before) if one is not None]
         jobs = [Job(one, spec, arch) for one in places for arch in wish.archs for spec in providers.values()]
         said = bench.compile(list(dict.fromkeys(jobs)), cases)  # equal trees are one environment
-        _complain_if_nothing_starts(said, after, before)
+        _complain_if_nothing_compiles(said, after, before)
         notes += _not_started(said, before)
         now, was = _read(said, after) | _silent(said, after, cases), _read(said, before) if before else None
         report = facts_report.compared(report, was, now, subject.recipe.facts)
@@ -207,16 +207,29 @@ def _silent(said: Said, place: Environment, cases: Sequence[Case]) -> dict[Place
     }
 
 
-def _complain_if_nothing_starts(said: Said, head: Environment, base: Environment | None) -> None:
-    def silent(place: Environment) -> list[CannotStart]:
-        answers = [answer for job, answer in said.items() if job.environment == place]
-        refused = [answer for answer in answers if isinstance(answer, CannotStart)]
-        return refused if len(refused) == len(answers) else []
+def _complain_if_nothing_compiles(said: Said, head: Environment, base: Environment | None) -> None:
+    """Raise BuildFailed when the head is no good at all, and ServiceError when the base is neither."""
+    if (why := _nothing(said, head)) is None:
+        return
+    if base is not None and base != head and _nothing(said, base):
+        raise ServiceError(f"Nothing can be compiled, neither at the base nor at the head: {why}.")
+    raise BuildFailed(f"Nothing of the head can be compiled: {why}.")
 
-    if whys := silent(head):
-        if base is not None and base != head and silent(base):
-            raise ServiceError(f"Nothing can be compiled, neither at the base nor at the head: {whys[0]}.")
-        raise BuildFailed(f"Nothing of the head can be compiled: {whys[0]}.")
+
+def _nothing(said: Said, place: Environment) -> str | None:
+    """Why no case of this environment compiles, in the first job's words; None when one does, or is too large."""
+    whys = list[str]()
+    for job, answers in said.items():
+        if job.environment != place:
+            continue
+        if isinstance(answers, CannotStart):
+            whys.append(str(answers))
+        else:
+            read = [compiled.read(answer) for answer in answers.values()]
+            if any(one.state is not State.FAILED or one.over for one in read):
+                return None
+            whys += [one.reason for one in read]
+    return whys[0].rstrip(".") if whys else None
 
 
 def _not_started(said: Said, base: Environment | None) -> Iterator[str]:

@@ -188,6 +188,12 @@ def test_a_head_that_cannot_be_loaded_counts_as_one_that_does_not_build(norms):
         facts(norms)
 
 
+def test_a_head_of_which_every_case_fails_counts_as_one_that_does_not_build(norms):
+    norms.commit(fast="failed: SyntaxError: invalid syntax (norms.py:7)", wide="failed: the same")
+    with pytest.raises(BuildFailed, match=r"Nothing of the head can be compiled: SyntaxError: invalid syntax"):
+        facts(norms)
+
+
 def test_where_neither_side_can_be_loaded_the_machine_is_to_blame(norms):
     norms.commit(start="cannot import torch in this environment")
     norms.commit(fast={"registers": 50})
