@@ -11,7 +11,7 @@ from kernels.words import Case, Role
 from service.database import reading, transaction
 from service.evidence import Evidence, Taken
 from service.ledger import queue, recording
-from service.ledger.reading import whole_run
+from service.ledger.reading import series, stack_change, whole_run
 from service.ledger.standing import Step, mended_by
 from service.models import (
     CellState,
@@ -305,3 +305,39 @@ def test_two_workers_on_a_new_stack_both_keep_their_sessions(ledger):
         assert session.execute(select(func.count()).select_from(Stack)).scalar_one() == 1
         assert session.execute(select(func.count()).select_from(Gap)).scalar_one() == 2
         assert set(session.execute(select(Run.state)).scalars()) == {RunState.DONE}
+
+
+HELD = f"{FAST}.memory"
+
+
+def lanes_found(held: float, baseline: int | None) -> Evidence:
+    """The kernel's time does not change, the memory of a call may, and one op is not supported."""
+    taken = [took(Role.HEAD, FAST, 1.0), took(Role.HEAD, HELD, held)]
+    if baseline is not None:
+        taken += [took(Role.PARENT, FAST, 1.0), took(Role.PARENT, HELD, 1.0)]
+    taken.append(Taken(Role.HEAD, "norms", Case.parse(WIDE), CellState.UNSUPPORTED, "at most 1024 columns"))
+    stack = {"torch": "2.13.0" if baseline is None else "2.14.0"}
+    sha = None if baseline is None else f"c{baseline}"
+    return Evidence(tuple(taken), sha, (), stack, {"ceilings": {"copy_gb_s": 40.0}}, True)
+
+
+def test_lanes_are_judged_apart_and_what_is_not_supported_is_kept(ledger):
+    runs = []
+    for place, held in ((0, 1.0), (1, 1.015)):
+        lease = ledger.leased(place)
+        with transaction() as session:
+            recording.record(session, lease, lanes_found(held, place - 1 if place else None))
+        runs.append(lease.run_id)
+    told = ledger.report(runs[1])
+    assert {row.case: row.outcome for row in told.rows} == {FAST: Outcome.STEADY, HELD: Outcome.REGRESSION}
+    assert [(one.case, one.reason) for one in told.unsupported] == [(WIDE, "at most 1024 columns")]
+    [time, held] = told.of(Outcome.STEADY, Outcome.REGRESSION)[::-1]
+    assert held.change == "1.5 % more memory", "a small change of a time, and a large one of what has no noise"
+    assert (held.head.unit, held.head.gb_s, held.head.speed.copy_share) == ("bytes", None, None)
+    assert time.head.speed.copy_share == pytest.approx(time.head.gb_s / 40)
+    with reading() as session:
+        before, change = stack_change(session, whole_run(session, runs[1]))
+        assert (before.id, change) == (runs[0], ("torch 2.13.0 → 2.14.0",))
+        assert stack_change(session, whole_run(session, runs[0])) is None
+        points = series(session, session.get_one(Target, ledger.target_id), HELD, "norms", "cpu")
+        assert [point.stack_change for point in points] == [(), ("torch 2.13.0 → 2.14.0",)]
