@@ -12,15 +12,16 @@ from typing import Any, Protocol
 import torch
 
 from . import facts, fresh
-from .checks import Outputs, Untouched, Wrong, judged, own_memory, poison, row_bytes, same, snapshot, still_judges
+from .checks import Outputs, Untouched, Wrong, judged, own_memory, poison, same, snapshot, still_judges
 from .clocks import Call, sets_needed, stays_in_l2
+from .edges import edge_inputs
 from .inputs import Inputs, fresh_values, make_sets, refill
 from .lanes import clock_of
 from .oracle import Oracle, named
 from .providers import Provider, forward_backward, open_provider
 from .providers.base import Bind
 from .repeats import repeat
-from .words import DTYPE_BYTES, Case, Direction, Lane
+from .words import BY_ROW, DTYPE_BYTES, Case, Direction, Lane
 
 __all__ = ["OTHER_NUMBERS", "AtCase", "Bench", "Prepared", "Wrong"]
 
@@ -162,6 +163,8 @@ class AtCase:
         with self._spending("oracle"):
             self.oracle = Oracle(self.sets[0])
             self.errors = self._right_before()
+            if thorough and case.lane is Lane.KERNEL:
+                self._right_at_the_edges(bind)
         if thorough and case.lane is Lane.KERNEL:
             with self._spending("repeat"):
                 self._repeat()
@@ -209,7 +212,8 @@ class AtCase:
 
     def _make_inputs(self) -> None:
         case, bench = self.case, self.bench
-        one_set = row_bytes(case, DTYPE_BYTES)
+        by_row = sum(name in BY_ROW for name in case.inputs)
+        one_set = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype] * by_row
         l2, memory = bench.l2_bytes, bench.memory_bytes
         count = sets_needed(case, one_set, l2, memory) if case.lane is Lane.KERNEL else CHECKED
         self.l2_resident = None if l2 is None else stays_in_l2(one_set, count, l2)
@@ -243,6 +247,12 @@ class AtCase:
         """On a CPU a copy: what is finished later must not count.  On a GPU the stream keeps the order."""
         return snapshot(self.case, returned) if self.bench.stream is None else named(self.case, returned)
 
+    def _right_at_the_edges(self, bind: Bind) -> None:
+        inputs = edge_inputs(self.case, self.bench.device, self.seed)
+        outputs = named(self.case, bind(inputs)())
+        if reason := self.oracle.judge_edges(inputs, outputs).reason:
+            raise Wrong(reason)
+
     def _repeat(self) -> None:
         found = repeat(self.case, self.calls[0], self.bench.stream)
         self.facts |= {"repeatable": found.same, "repeats": found.calls}
@@ -266,16 +276,15 @@ class AtCase:
 
     def _right_after(self) -> None:
         poison(self.case, self.bench.device, CHECKED)
-        returned = []
-        last: tuple[Inputs, Outputs] | None = None
+        seen: list[tuple[Inputs, Outputs]] = []
+        returned: list[tuple[Inputs, Any]] = []
         for number, output in self.clock.again():
-            inputs, outputs = self.sets[number], self._at_once(output)
-            judged(self.oracle, inputs, outputs, AFTERWARDS)
-            returned.append((inputs, output))
-            last = inputs, outputs
+            returned.append((self.sets[number], output))
+            seen.append((self.sets[number], self._at_once(output)))
         own_memory(self.case, returned)
-        if last is not None:
-            still_judges(self.oracle, *last, row=self.seed)
+        for inputs, outputs in seen if self.thorough else seen[-1:]:
+            judged(self.oracle, inputs, outputs, AFTERWARDS)
+        still_judges(self.case, self.bench.device, self.seed)
 
     # -- meanwhile ----------------------------------------------------------------------------------------------------
 

@@ -6,19 +6,21 @@ taken here, before the target is imported, and after the timing the checks thems
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .inputs import BY_ROW, DTYPES, Inputs, changed, fingerprint
+from .exact import BY_ROW_OUT
+from .inputs import DTYPES, Inputs, changed, fingerprint, make
 from .oracle import Finding, Oracle, named
-from .words import Case
+from .words import Case, Lane
 
 Outputs = dict[str, Tensor]
 
-ROWS_OUT = ("y", "residual_out", "dx")  # [rows, columns], in the dtype of the case
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+FEW_ROWS = 16
 FAR_OFF = 3e4  # larger than any honest output and any term of one (|dy * w * rstd| reaches 4e3), and still fp16
 
 _equal, _clone, _ne, _any = torch.equal, Tensor.clone, Tensor.ne, Tensor.any
@@ -54,12 +56,11 @@ def differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Tensor:
 
 def poison(case: Case, device: torch.device, count: int) -> None:
     """Leave NaN in the memory that `count` outputs are likely to get: what a kernel forgets to write looks wrong."""
-    nowhere: list[Tensor] = []
-    for name in case.outputs:
-        by_row = name in ROWS_OUT
-        shape = (case.rows, case.cols) if by_row else (case.cols,)
-        dtype = DTYPES[case.dtype if by_row else case.weight_dtype]
-        nowhere += [torch.full(shape, math.nan, dtype=dtype, device=device) for _ in range(count)]
+    nowhere = [
+        torch.full(_shape(case, name), math.nan, dtype=_dtype(case, name), device=device)
+        for name in case.outputs
+        for _ in range(count)
+    ]
     nowhere.clear()
 
 
@@ -134,20 +135,24 @@ def judged(oracle: Oracle, inputs: Inputs, outputs: Outputs, when: str = "") -> 
     return finding
 
 
-def still_judges(oracle: Oracle, inputs: Inputs, outputs: Outputs, row: int) -> None:
-    """Raises Wrong when `outputs`, spoiled in one row, are called right.  They are of no use afterwards.
+def still_judges(case: Case, device: torch.device, seed: int) -> None:
+    """Raises Wrong when what is wrong by far is called right, at a few rows of this case.
 
-    It costs one more look at one set.  Whoever replaces the oracle by something that knows this test is not seen.
+    Whoever replaces the oracle by something that knows this test is not seen.
     """
-    for name in outputs:
-        if name in ROWS_OUT:
-            outputs[name].data[row % outputs[name].shape[0]] = FAR_OFF
-            break
-    if oracle.judge(inputs, outputs).reason is None:
-        raise Wrong("the checks were tampered with: an output that was spoiled on purpose is called right")
+    small = replace(case, rows=min(case.rows, FEW_ROWS), lane=Lane.KERNEL)
+    inputs = make(small, device, seed)
+    outputs = {
+        name: torch.full(_shape(small, name), FAR_OFF, dtype=_dtype(small, name), device=device)
+        for name in small.outputs
+    }
+    if Oracle(inputs).judge(inputs, outputs).reason is None:
+        raise Wrong("the checks were tampered with: an output that is wrong on purpose is called right")
 
 
-def row_bytes(case: Case, sizes: Mapping[str, int]) -> int:
-    """Of the inputs that are as large as the case, in one set."""
-    by_row = sum(name in BY_ROW for name in case.inputs)
-    return case.rows * (case.stride or case.cols) * sizes[case.dtype] * by_row
+def _shape(case: Case, name: str) -> tuple[int, ...]:
+    return (case.rows, case.cols) if name in BY_ROW_OUT else (case.cols,)
+
+
+def _dtype(case: Case, name: str) -> torch.dtype:
+    return DTYPES[case.dtype if name in BY_ROW_OUT else case.weight_dtype]

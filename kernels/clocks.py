@@ -3,7 +3,7 @@
 import gc
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 # Taken before any code of a target is loaded, which might replace it; below likewise.
@@ -51,8 +51,11 @@ class Clock(Protocol):
         """Microseconds per call, one figure for each timed sample, after `warm` untimed ones."""
         ...
 
-    def again(self) -> list[tuple[int, Any]]:
-        """The same calls once more: the last outputs, each with the number of its input set."""
+    def again(self) -> Iterable[tuple[int, Any]]:
+        """The same calls once more: the last outputs, each with the number of its input set.
+
+        On a CPU one call at a time, so that its outputs can be looked at before the next one is made.
+        """
         ...
 
 
@@ -81,9 +84,9 @@ class CpuClock:
         finally:
             gc.enable()
 
-    def again(self) -> list[tuple[int, Any]]:
+    def again(self) -> Iterable[tuple[int, Any]]:
         numbers = range(len(self._each))[-KEPT:]
-        return [(number, self._each[number]()) for number in numbers]
+        return ((number, self._each[number]()) for number in numbers)
 
     def _sample(self, calls: int) -> float:
         each, rounds = self._each, calls // len(self._each)

@@ -4,7 +4,7 @@
 |---|---|
 | `start` with provider, device, threads, core | `ready` (true, or false with a `reason`), `stack`, `device`, `tunes` |
 | `prepare` with case, seed, thorough | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `l2_resident`, `spent` |
-| `turn` with warm and timed | `samples`, in the unit of the case's lane (us per call, bytes), and of how many `calls` each |
+| `turn` with warm and timed | `samples` in the unit of the case's lane (us per call, bytes), and the `calls` in each |
 | `ceilings` | `ceilings`: what the GPU can do at best, GB/s of a copy and TFLOP/s of a matrix product |
 | `check` | `state` and `reason`: are the outputs still right, after the timing and for changed inputs? |
 | `free` | `ok` |
