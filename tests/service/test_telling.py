@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from service.light import Speed
 from service.models import CellState, RunState
 from service.policy import Policy
-from service.reports import AgainstSota, Measured, Report, Row, printable
+from service.reports import AgainstSota, Measured, Report, Row, Unsupported, printable
 from service.telling import as_json, markdown, terminal
 from service.verdicts import Outcome
 
@@ -351,3 +352,83 @@ def test_json_says_the_same() -> None:
     assert said["counts"] == {"regression": 1, "steady": 1}
     assert (said["rows"][0]["ratio"], said["rows"][0]["high"]) == (1.102, None)
     assert said["created_at"] == "1970-01-01T00:00:01.000Z"
+
+
+# -- lanes, ceilings, and what is not supported
+
+
+def in_lane(lane: str, value: float, unit: str = "us", speed: Speed | None = None) -> Row:
+    """A regression of 10.2 %, in this lane."""
+    slow = a_row(Outcome.REGRESSION, 1.102, f"{CASE}.{lane}" if lane else CASE)
+    assert slow.head
+    assert slow.parent
+    head = replace(slow.head, median=value * 1.102, unit=unit, speed=speed or Speed())
+    return replace(slow, head=head, parent=replace(slow.parent, median=value, unit=unit))
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        (in_lane("", 7.31), f"| `{CASE}` norms | 7.31 µs | 8.06 µs | **10.2 % slower** |"),
+        (in_lane("call", 21.0), f"| `{CASE}.call` norms, call time | 21.0 µs | 23.1 µs | **10.2 % slower** |"),
+        (in_lane("compile", 1.8e6), f"| `{CASE}.compile` norms, compile time | 1.80 s | 1.98 s | **10.2 % slower** |"),
+        (
+            in_lane("memory", 16.8e6, "bytes"),
+            f"| `{CASE}.memory` norms, peak memory | 16.8 MB | 18.5 MB | **10.2 % more memory** |",
+        ),
+    ],
+)
+def test_a_comment_says_what_was_measured_and_in_which_unit(row: Row, line: str) -> None:
+    assert line in markdown.comment(a_report(row))
+
+
+def test_the_first_line_does_not_call_memory_slow() -> None:
+    line = first_line(a_report(in_lane("memory", 16.8e6, "bytes")))
+    assert f"{CASE}.memory takes 10.2 % more memory" in line
+
+
+UNSUPPORTED = (
+    Unsupported("norms", "layernorm.fwd.8x512.bf16", "it has no layernorm"),
+    Unsupported("norms", "layernorm.bwd.8x512.bf16", "it has no layernorm"),
+    Unsupported("norms", CASE, "at most [bold]512 columns"),
+)
+
+
+def test_what_is_not_supported_is_said_by_every_renderer_and_changes_no_verdict() -> None:
+    report = a_report(STEADY, unsupported=UNSUPPORTED)
+    assert first_line(report) == first_line(a_report(STEADY))
+    assert markdown.check(report)["conclusion"] == "success"
+    assert "| `layernorm.fwd.8x512.bf16` norms | it has no layernorm |" in markdown.comment(report)
+    said = " ".join(printed(report).split())
+    assert "layernorm.fwd.8x512.bf16 and layernorm.bwd.8x512.bf16 (it has no layernorm)" in said
+    assert "(at most [bold]512 columns)" in said
+    assert [one["case"] for one in json.loads(as_json.document(report))["unsupported"]] == [u.case for u in UNSUPPORTED]
+
+
+def test_a_suite_of_which_nothing_is_supported_says_so() -> None:
+    line = first_line(a_report(unsupported=UNSUPPORTED))
+    assert line == "**Nothing measured** at `abc1234567` on h200: its providers support no case of the suite."
+
+
+def test_the_terminal_has_a_column_for_the_ceiling_where_there_is_one() -> None:
+    assert "ceiling" not in printed(a_report(SLOW))
+    said = printed(a_report(in_lane("", 35.0, speed=Speed(copy_share=0.9)), in_lane("block", 5e3)))
+    assert "ceiling" in said
+    assert "90%" in said
+    assert "L2" in printed(a_report(in_lane("", 2.0, speed=Speed(l2_resident=True))))
+
+
+def test_json_has_units_lanes_and_shares() -> None:
+    speed = Speed(copy_share=0.9, cycles=69_300.0)
+    [row] = json.loads(as_json.document(a_report(in_lane("", 35.0, speed=speed))))["rows"]
+    assert (row["lane"], row["head"]["unit"], row["head"]["speed"]["cycles"]) == ("kernel", "us", 69_300.0)
+
+
+def test_who_no_longer_repeats_itself_is_told_so() -> None:
+    assert STEADY.head
+    assert STEADY.parent
+    head = replace(STEADY.head, facts={"repeatable": False, "repeats": 50})
+    row = replace(STEADY, head=head, parent=replace(STEADY.parent, facts={"repeatable": True}))
+    assert row.notes == ("not bitwise repeatable (compared over 50 calls)",)
+    assert "no longer bitwise repeatable" in markdown.comment(a_report(row))
+    assert replace(STEADY, head=replace(head, facts={"repeatable": True})).notes == ()
