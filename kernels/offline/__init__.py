@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..words import Case, Direction, Lane
 from .architectures import KNOWN
+from .cute import Cute, prepare_environment
 
 if TYPE_CHECKING:
     from .launches import Launch
@@ -54,6 +55,7 @@ class Offline:
         with self._mode:  # what a module makes while it is imported is on the device as well
             self._provider = open_provider(spec)
             self._provider.warm()
+        self._cute = Cute(self.architecture, self._launches)
 
     def compile(self, case: Case, ahead: Sequence[Case] = ()) -> dict[str, Any]:
         """`state`, `reason`, `facts` and the seconds `spent` on a case.  Never raises.
@@ -145,6 +147,8 @@ class Offline:
 
         if case.lane is Lane.BLOCK:
             raise Unsupported("a block is measured, not compiled alone")
+        if self._provider.name.endswith("-tuned"):
+            raise Unsupported("which of its configurations runs is decided by timing them, which needs a GPU")
         device = torch.device("cuda", 0)
         with self._mode, torch.no_grad():
             if case.direction is Direction.FWDBWD:
@@ -152,6 +156,7 @@ class Offline:
             else:
                 bind = self._provider.ready(case, device)
             call = bind(inputs_of(case))
+            self._cute.look()
             self._launches.clear()  # what was tried out while binding
             with operators:
                 call()
@@ -176,7 +181,7 @@ def _prepare_environment(architecture: str) -> None:
     if folder := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         # what is made here must not be found where there is a GPU to tune it
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, f"without-a-gpu-{architecture}")
-    os.environ["CUTE_DSL_ARCH"] = os.environ["QUACK_ARCH"] = f"{architecture}a"
+    prepare_environment(architecture)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 

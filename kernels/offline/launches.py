@@ -11,7 +11,7 @@ from .architectures import Architecture, over_the_limit
 
 @dataclass
 class Launch:
-    """One kernel at its place in a call.  `kernel` is Triton's CompiledKernel."""
+    """One kernel at its place in a call.  `kernel` is Triton's CompiledKernel, or has its `asm` and `metadata`."""
 
     kernel: Any
     grid: tuple[int, ...] | None = None
@@ -70,8 +70,10 @@ class Launches:
 
     def _launched(self, kernel: Any, x: int, y: int, z: int, *more: Any) -> None:
         """Called as the launcher is: the grid, stream, function, two of metadata, two hooks (3.6, 3.7), arguments."""
-        seen = self.seen if self._trying is None else self._trying
-        seen.append(Launch(kernel, (int(x), int(y), int(z)), more[6:]))
+        self.add(Launch(kernel, (int(x), int(y), int(z)), more[6:]))
+
+    def add(self, launch: Launch) -> None:
+        (self.seen if self._trying is None else self._trying).append(launch)
 
     def _tuned(self, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Let the autotuner choose among what compiles: the first, since nothing can be timed."""
