@@ -2,7 +2,6 @@
 
 import gc
 import math
-from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
@@ -15,11 +14,11 @@ import torch
 from .. import facts
 from ..bench import OTHER_NUMBERS, Bench, Wrong
 from ..inputs import DTYPES
-from ..providers import Provider, Unsupported
+from ..providers import Unsupported
 from ..words import Case
 from .memory import watched
 from .steps import BlockInputs, BlockOracle, Step, step
-from .transformer import LONGEST_SEQUENCE, Forward, Shape, WithNorm, transformer
+from .transformer import LONGEST_SEQUENCE, Shape, transformer
 
 SAMPLE_S, MOST_STEPS = 20e-3, 16  # a sample is several steps where they are short
 _event: Any = partial(torch.cuda.Event, enable_timing=True)
@@ -34,13 +33,14 @@ class AtBlock:
         if shape is None:
             raise Unsupported(f"{case.rows} tokens are not a whole number of sequences of {LONGEST_SEQUENCE}")
         provider, on_gpu = bench.provider, bench.stream is not None
-        forward = forward_of(provider, case, bench.device, transformer(case, shape))
+        forward = provider.block(case, bench.device, transformer(case, shape))
         self.inputs = BlockInputs.make(case, shape, bench.device, seed)
         self._step = step(forward, self.inputs.tensors, self.inputs.gradients)
         self._before = self.inputs.print()
         self.facts: dict[str, Any] = {"tokens": shape.tokens, "flops": shape.flops}
         if thorough:
             self.facts |= facts.gather(self._step, compiled=provider.compiled, pinned=provider.pinned, cuda=on_gpu)
+            self.facts |= provider.facts()
             _, self.facts["peak_bytes"] = watched(self._step, on_gpu)
         self.oracle = BlockOracle(self.inputs)
         self.errors = self._right(self._step)
@@ -91,15 +91,6 @@ class AtBlock:
         size, dtype = (self.case.rows, self.case.cols), DTYPES[self.case.dtype]
         nowhere = [torch.full(size, math.nan, dtype=dtype, device=self.bench.device) for _ in range(4)]
         nowhere.clear()
-
-
-def forward_of(provider: Provider, case: Case, device: torch.device, with_norm: WithNorm) -> Forward:
-    """The block's forward pass with the provider's norm.
-
-    A provider with a method `block(case, device, with_norm)` returns it itself, as one that compiles the whole block.
-    """
-    build: Callable[..., Forward] | None = getattr(provider, "block", None)
-    return build(case, device, with_norm) if build else with_norm(provider.differentiable(case, device))
 
 
 class BlockClock:

@@ -17,7 +17,6 @@ INNER_MULTIPLE = 256
 
 Norm = Callable[..., Any]  # x, the residual where the op has one, its weights, eps
 Forward = Callable[..., tuple[Tensor, ...]]
-WithNorm = Callable[[Norm], Forward]
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def names(case: Case, shape: Shape) -> tuple[str, ...]:
     return ("x", *("residual",) * op.residual, *norms, *shape.matrices)
 
 
-def transformer(case: Case, shape: Shape) -> WithNorm:
+def transformer(case: Case, shape: Shape) -> Callable[[Norm], Forward]:
     """The block as a function of its norm: given that, its forward pass, from the tensors of `names` to the outputs.
 
     With a residual the norms add: the block takes and hands on a residual, and the sum of both is its output.

@@ -16,6 +16,7 @@ from ..words import OPS, Case, Direction
 
 Call = Callable[[], Any]
 Bind = Callable[[Inputs], Call]
+WithNorm = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Unsupported(Exception):
@@ -51,6 +52,13 @@ class Provider:
         Raises Unsupported or Broken.
         """
         raise Unsupported(f"{self.name} has no {case.key}")
+
+    def block(self, case: Case, device: torch.device, with_norm: WithNorm) -> Callable[..., Any]:
+        """The forward pass of a transformer block, which `with_norm` builds around a norm.
+
+        Raises Unsupported or Broken.
+        """
+        return with_norm(self.differentiable(case, device))
 
     def facts(self) -> dict[str, Any]:
         """What it knows of the code it got ready last: how it was compiled, which candidates were timed."""

@@ -7,7 +7,7 @@ import torch
 
 from .. import references
 from ..words import Case
-from .base import Bind, Provider, compiled, plainly, warm_compiler
+from .base import Bind, Provider, WithNorm, compiled, plainly, warm_compiler
 
 
 class Inductor(Provider):
@@ -29,6 +29,16 @@ class Inductor(Provider):
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         self.refuse(case, device)
         return self.compile(case, references.BY_KEY[case.key])
+
+    def block(self, case: Case, device: torch.device, with_norm: WithNorm) -> Callable[..., Any]:
+        """Compiled as a whole, as a model is."""
+        self.refuse(case, device)
+        return self.compile(case, with_norm(references.BY_KEY[case.key]))
+
+    def block(self, case: Case, device: torch.device, with_norm: Callable[..., Any]) -> Callable[..., Any]:
+        """A transformer block around the definition, compiled as a whole."""
+        self.refuse(case, device)
+        return self.compile(case, with_norm(references.BY_KEY[case.key]))
 
     def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
         return compiled(function)
