@@ -35,11 +35,6 @@ class Inductor(Provider):
         self.refuse(case, device)
         return self.compile(case, with_norm(references.BY_KEY[case.key]))
 
-    def block(self, case: Case, device: torch.device, with_norm: Callable[..., Any]) -> Callable[..., Any]:
-        """A transformer block around the definition, compiled as a whole."""
-        self.refuse(case, device)
-        return self.compile(case, with_norm(references.BY_KEY[case.key]))
-
     def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: ARG002
         return compiled(function)
 
