@@ -79,7 +79,10 @@ class FactsReport:
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.violations else 0
+        """0 fine, 1 a limit is broken, 2 nothing could be compiled: a check that looked at nothing is none."""
+        if self.violations:
+            return 1
+        return 0 if self.compiled or self.skipped or self.known_before else 2
 
     @property
     def headline(self) -> str:
@@ -88,10 +91,12 @@ class FactsReport:
             return self.skipped
         broken = len({place for one in self.violations for place in one.places})
         said = f"{_cases(broken)} break{'s' * (broken == 1)} a limit; " if broken else ""
+        if not self.compiled:
+            return f"{said}nothing could be compiled"
         if self.base is None:
             return f"{said}{_cases(self.compiled)} compiled, with nothing to compare with"
         if not self.compared:
-            return f"{said}no case compiled at both revisions"
+            return f"{said}no case compiled at both revisions, and {_cases(self.compiled)} at the head"
         if self.same == self.compared:
             return f"{said}the same machine code at {_all(self.compared)}"
         if not self.same:

@@ -133,7 +133,9 @@ class Bench:
             except ContenderLost as gone:
                 raise CannotStart(f"{job.provider['name']} does not come up for {job.arch}: {gone}") from None
             if not ready.get("ready"):
-                why = ready.get("reason") or ready.get("error") or "it did not say why"
+                why = str(ready.get("reason") or ready.get("error") or "it did not say why")
+                if "No module named 'triton'" in why:  # torch for the processor comes without it
+                    why += "; make a stack that has it with `kernelwatch stack create NAME triton`"
                 raise CannotStart(f"{job.provider['name']} cannot be compiled for {job.arch}: {why}")
             yield line
         finally:

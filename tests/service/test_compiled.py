@@ -267,7 +267,7 @@ def test_whatever_a_contender_answers_can_be_read_compared_and_told(before, afte
     """Facts come from a stranger's process: nonsense in them is nothing known, and never a traceback."""
     one, other = ({"state": "compiled", "facts": facts} for facts in (before, after))
     report = reported(at(read(one)), at(read(other)))
-    assert json.loads(facts_json.document(report))["exit_code"] in (0, 1)
+    assert json.loads(facts_json.document(report))["exit_code"] in (0, 1, 2)
     assert facts_markdown.document(report)
     assert shown(report)
 
@@ -332,11 +332,18 @@ def shown(report: FactsReport, width: int = 200) -> str:
             "2 cases break a limit; other machine code at the one case",
         ),
         (None, at(compiled(kernel())), "1 case compiled, with nothing to compare with"),
-        (at(failed("x")), at(failed("x")), "no case compiled at both revisions"),
+        (at(failed("x")), at(failed("x")), "nothing could be compiled"),
+        (at(failed("x")), at(compiled(kernel())), "no case compiled at both revisions, and 1 case at the head"),
     ],
 )
 def test_the_headline(base, head, headline):
     assert reported(base, head).headline == headline
+
+
+def test_a_check_that_looked_at_nothing_does_not_pass():
+    unsupported = at(read({"state": "unsupported", "reason": "Quack is not installed"}))
+    assert reported(unsupported, unsupported).exit_code == 2
+    assert reported(at(compiled(kernel())), at(compiled(kernel()))).exit_code == 0
 
 
 def test_the_table_says_what_broke_what_mends_it_what_changed_and_what_does_not_compile():

@@ -202,6 +202,13 @@ def test_where_neither_side_can_be_loaded_the_machine_is_to_blame(norms):
     assert not isinstance(caught.value, BuildFailed)
 
 
+def test_a_stack_without_triton_says_how_to_make_one_that_has_it(norms):
+    norms.commit(start="ModuleNotFoundError: No module named 'triton'")
+    norms.commit(fast={"registers": 50})
+    with pytest.raises(ServiceError, match=r"`kernelwatch stack create NAME triton`"):
+        facts(norms)
+
+
 def test_a_base_that_does_not_build_leaves_the_head_alone(norms):
     norms.commit(files={"broken": ""})
     (norms.folder / "broken").unlink()
