@@ -2,6 +2,7 @@
 
 import gc
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -20,10 +21,11 @@ Call = Callable[[], Any]
 _Event: Any = torch.cuda.Event
 _event = partial(_Event, enable_timing=True)
 _record, _elapsed_ms = _Event.record, _Event.elapsed_time
+_any_of = random.SystemRandom().randrange
 _replay_graph: Any = torch.cuda.CUDAGraph.replay
 
 SHORTEST_SAMPLE_S = 2e-3  # a timed sample on a CPU, so that the clock and a stray interrupt stay small in it
-GRAPH_S = 2e-3  # what one replay of a CUDA graph should take, for the same reason
+GRAPH_S = 2e-3  # what one replay of a CUDA graph should take, for the same reason; the arena may ask for less
 NOMINAL_BYTES_S = 4e12  # of a good kernel on a GPU of today
 # What it takes beside moving its bytes; backwards there is a second kernel for the gradients of the weights.
 NOMINAL_LAUNCH_S = {Direction.FWD: 2e-6, Direction.BWD: 6e-6, Direction.FWDBWD: 8e-6}
@@ -37,7 +39,7 @@ MOST_SETS = 768
 MOST_SET_BYTES = 5 << 30
 OF_MEMORY = 1 / 16  # of the device's, for inputs; as much again for outputs, and several contenders hold theirs at once
 COLD = 12  # times the L2
-KEPT = 2  # the last outputs stay alive, to be checked after the timing
+KEPT = 2  # calls that are looked at after the timing; on a GPU the outputs of every set stay alive for that
 
 
 class NotCaptured(Exception):
@@ -104,13 +106,13 @@ class CudaClock:
     another stream than the captured one would not be in the graph.
     """
 
-    def __init__(self, calls: Sequence[Call], stream: torch.cuda.Stream, case: Case) -> None:
+    def __init__(self, calls: Sequence[Call], stream: torch.cuda.Stream, case: Case, graph_s: float = GRAPH_S) -> None:
         self._stream = stream
         self._each = list(calls)  # the graph reads what they hold on to, such as a forward pass that autograd kept
         for call in calls:  # every set once: compiled, tuned and loaded before the capture
             call()
         stream.synchronize()
-        self.calls = calls_in_graph(case, len(calls))
+        self.calls = calls_in_graph(case, len(calls), graph_s)
         self._graph, self._kept = self._captured()
         fewer = max(1, int(self.calls * LONGEST_REPLAY_S / self._replay_s()) // len(calls)) * len(calls)
         if fewer < self.calls:  # so slow that the fixed cost of a replay is nothing, whatever the count
@@ -130,16 +132,19 @@ class CudaClock:
         return [_elapsed_ms(began, ended) * 1e3 / self.calls for began, ended in pairs]
 
     def again(self) -> list[tuple[int, Any]]:
+        """Of the last call, and of another that nobody can foresee: none must be missing in the graph."""
+        *others, last = self._kept
+        seen = [others[_any_of(len(others))], last] if others else [last]
         with torch.cuda.stream(self._stream):
-            for _, output in self._kept:
+            for _, output in seen:
                 for tensor in output if isinstance(output, tuple | list) else (output,):
                     tensor.data.fill_(math.nan)  # what a replay does not write stays wrong
             _replay_graph(self._graph)
         self._stream.synchronize()
-        return self._kept
+        return seen
 
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, list[tuple[int, Any]]]:
-        """A graph of `self.calls` calls, and the last outputs."""
+        """A graph of `self.calls` calls, and the last outputs of each set, which stay where they are."""
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         first: BaseException | None = None
         # While capturing as many outputs are alive as there are sets, or a few buffers would be used in turn and stay
@@ -157,7 +162,7 @@ class CudaClock:
             graph.instantiate()
         except BaseException as trouble:
             raise NotCaptured(f"cannot be captured in a CUDA graph: {said(first or trouble)}") from trouble
-        return graph, list(outputs)[-KEPT:]
+        return graph, list(outputs)
 
     def _replay_s(self) -> float:
         """What a replay takes, the first ones aside."""
@@ -180,16 +185,18 @@ def nominal_s(case: Case) -> float:
     return NOMINAL_LAUNCH_S[case.direction] + case.least_bytes / NOMINAL_BYTES_S
 
 
-def calls_in_graph(case: Case, sets: int) -> int:
-    """A multiple of the sets: about GRAPH_S long for a good kernel, or once through all sets where that is longer.
+def calls_in_graph(case: Case, sets: int, graph_s: float = GRAPH_S) -> int:
+    """A multiple of the sets: about `graph_s` long for a good kernel, or once through all sets where that is longer.
 
     The case decides and nobody's own time: each replay has a fixed cost of 1.3 to 2.9 us, and equal code that was given
     23 calls here and 46 there differed by up to 1.8 % (H200, November).
     """
-    return max(1, min(MOST_SETS, int(GRAPH_S / nominal_s(case))) // sets) * sets
+    return max(1, min(MOST_SETS, int(graph_s / nominal_s(case))) // sets) * sets
 
 
-def sets_needed(case: Case, set_bytes: int, l2_bytes: int | None, memory_bytes: int | None = None) -> int:
+def sets_needed(
+    case: Case, set_bytes: int, l2_bytes: int | None, memory_bytes: int | None = None, graph_s: float = GRAPH_S
+) -> int:
     """How many input sets to rotate: as many as there are calls in a graph, where there is memory for them.
 
     Two on a CPU, where caches are part of the work.
@@ -197,7 +204,7 @@ def sets_needed(case: Case, set_bytes: int, l2_bytes: int | None, memory_bytes: 
     if l2_bytes is None:
         return 2
     allowed = min(MOST_SET_BYTES, int(OF_MEMORY * (memory_bytes or 16 * MOST_SET_BYTES))) // set_bytes
-    return max(2, min(MOST_SETS, int(GRAPH_S / nominal_s(case)), allowed))
+    return max(2, min(MOST_SETS, int(graph_s / nominal_s(case)), allowed))
 
 
 def stays_in_l2(set_bytes: int, sets: int, l2_bytes: int) -> bool:
