@@ -18,6 +18,7 @@ from service.facts_report import FactsReport, Side
 from service.recipes import Recipe
 from service.settings import settings
 from service.sources import Source
+from service.sources.checkout import Checkout
 from workers import environments, kernel_texts
 from workers.environments import Environment
 from workers.folders import remove
@@ -50,6 +51,8 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
     _check(wish)
     say("looking at the revisions")
     base, head = _span(subject.source, wish.revisions)
+    if isinstance(subject.source, Checkout) and head == subject.source.resolve("HEAD"):
+        notes += _uncommitted(subject.source)
     suite = wish.suite or _suite(subject.recipe)
     cases = _cases(subject.recipe, suite, notes)
     providers = _providers(subject.recipe, wish.providers, notes)
@@ -62,7 +65,7 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
         _side(subject.source, base) if base else None,
     )
     if base and (why := _nothing_matters(subject, base, head)):
-        return replace(report, skipped=why)
+        return replace(report, skipped=why, notes=tuple(notes))
     environments.evict(settings().environments_limit)
     say("building the head")
     after = _build(subject, head)
@@ -103,9 +106,19 @@ def _span(source: Source, revisions: str) -> tuple[str | None, str]:
         raise BadInput(f"{revisions!r} is not BASE..HEAD, BASE...HEAD or HEAD.")
     if not found:
         head = source.resolve(revisions)
-        return source.describe(head).parent, head
+        parent = source.describe(head).parent
+        if parent is None and isinstance(source, Checkout) and source.shallow:
+            mend = "fetch more (`git fetch --deepen=1`, or `fetch-depth: 2`)"
+            raise BadInput(f"The parent of {revisions} is not in this checkout, whose history was cut: {mend}.")
+        return parent, head
     base, head = source.resolve(found["base"]), source.resolve(found["head"])
     return (source.merge_base(base, head) if found["dots"] == "..." else base), head
+
+
+def _uncommitted(checkout: Checkout) -> Iterator[str]:
+    if count := checkout.uncommitted():
+        files = "1 file is" if count == 1 else f"{count} files are"
+        yield f"Only commits are compared, and {files} changed since the head."
 
 
 def _side(source: Source, sha: str) -> Side:

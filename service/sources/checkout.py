@@ -22,6 +22,16 @@ class Checkout(GitSource):
         self.name, self.location, self._keep_going = self.root.name or "checkout", str(folder), keep_going
         self._folder = self.root
 
+    @property
+    def shallow(self) -> bool:
+        """Does its history end before it began, as where a CI machine fetched only the last commits?"""
+        return self._git("rev-parse", "--is-shallow-repository").decode().strip() == "true"
+
+    def uncommitted(self) -> int:
+        """How many files differ from the commit that is checked out; new ones do not count."""
+        listed = self._git("--work-tree", str(self.root), "diff", "--name-only", "--no-ext-diff", "-z", "HEAD", "--")
+        return listed.count(b"\0")
+
     def refresh(self) -> None:
         """Nothing is newer than what lies here."""
 
@@ -29,9 +39,10 @@ class Checkout(GitSource):
         """The full sha of whatever git understands: `HEAD`, `origin/main`, `v1.0~2`, `main@{yesterday}`."""
         if sha := self._commit(rev.strip()):
             return sha
-        shallow = self._git("rev-parse", "--is-shallow-repository").decode().strip() == "true"
         hint = "The checkout is shallow: fetch more of its history (`git fetch --unshallow`, or `fetch-depth: 0`)."
-        raise NotFound("revision", f"{rev} in {self.location}", hint if shallow else "`git log --all` lists what is.")
+        raise NotFound(
+            "revision", f"{rev} in {self.location}", hint if self.shallow else "`git log --all` lists what is."
+        )
 
     def _have(self) -> None:
         """It is all here."""

@@ -122,6 +122,21 @@ def test_a_shallow_checkout_works_and_says_so_when_its_history_is_missing(norms,
         compiling.facts(subject, Wish("HEAD~2..HEAD"))
 
 
+def test_a_checkout_of_one_commit_out_of_many_does_not_pass_for_lack_of_a_parent(norms, tmp_path):
+    norms.commit(fast={"registers": 50})
+    copy = tmp_path / "copy"
+    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{norms.folder}", str(copy)], check=True)
+    with pytest.raises(BadInput, match=r"The parent of HEAD is not in this checkout.*fetch-depth: 2"):
+        compiling.facts(subjects.subject(str(copy), without_sandbox=True), Wish())
+
+
+def test_what_is_not_committed_is_not_compared_and_that_is_said(norms):
+    norms.commit("docs", {"README.md": "new"})
+    assert facts(norms).notes == ()
+    (norms.folder / "facts.json").write_text("{ }")
+    assert facts(norms).notes == ("Only commits are compared, and 1 file is changed since the head.",)
+
+
 def test_the_first_commit_has_nothing_to_be_compared_with(norms):
     report = facts(norms)
     assert report.headline == "2 cases compiled, with nothing to compare with"
