@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from ..bench import Bench
 
 
-def clock_of(case: Case, bench: "Bench", bind: Bind, sets: Sequence[Inputs], calls: Sequence[Call]) -> Clock:
+def clock_of(
+    case: Case, bench: "Bench", bind: Bind, sets: Sequence[Inputs], calls: Sequence[Call], graph_s: float
+) -> Clock:
     """The clock of the case's lane; `calls` are the input sets bound, and have run before.
 
     A clock may have `facts` of its own, which join those of the case.  Raises Unsupported, and what the calls raise.
     """
     match case.lane:
         case Lane.KERNEL:
-            return CpuClock(calls) if bench.stream is None else CudaClock(calls, bench.stream, case)
+            return CpuClock(calls) if bench.stream is None else CudaClock(calls, bench.stream, case, graph_s)
         case Lane.CALL:
             return CallClock(calls, bench.stream)
         case Lane.MEMORY:

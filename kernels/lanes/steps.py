@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,7 +99,7 @@ class BlockOracle:
         for name, tensor in zip(self._names, returned, strict=True):
             if not bool(torch.isfinite(tensor).all()):
                 return Finding(f"{name} of the block has values that are not finite", {})
-        with _full_precision():
+        with full_precision():
             exact = step(self._forward, *self.inputs.in_dtype(self._exact))()
         errors = self._errors(exact, returned)
         honest = self._errors(exact, step(self._forward, self.inputs.tensors, self.inputs.gradients)())
@@ -131,11 +132,22 @@ def _of_all(right: Tensor, seen: Tensor) -> Tensor:
 
 
 @contextmanager
-def _full_precision() -> Iterator[None]:
-    """No TF32, whatever the target has set."""
-    before = torch.get_float32_matmul_precision()
+def full_precision() -> Iterator[None]:
+    """No TF32, if the target has asked for it: in torch's older words, or in its newer ones, which exclude them."""
+    newer: Any = torch.backends.cuda.matmul
+    before = newer.fp32_precision
+    if before in ("none", "ieee"):
+        yield
+        return
+    try:
+        older = torch.get_float32_matmul_precision()
+    except RuntimeError:  # of who used the newer ones alone
+        older = None
     torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        if older is not None:
+            torch.set_float32_matmul_precision(older)
+        else:
+            newer.fp32_precision = before

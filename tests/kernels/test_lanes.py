@@ -20,7 +20,7 @@ from kernels.lanes.caches import TritonCaches, empty_caches
 from kernels.lanes.call import CallClock
 from kernels.lanes.compile import compilations
 from kernels.lanes.memory import MemoryClock
-from kernels.lanes.steps import BlockInputs, step
+from kernels.lanes.steps import BlockInputs, full_precision, step
 from kernels.lanes.transformer import Shape, transformer
 from kernels.providers import Unsupported
 from kernels.references import BY_KEY
@@ -323,6 +323,25 @@ def test_a_kept_result_is_found_after_the_timing(norms):
 
     with pytest.raises(Wrong, match="after the timing, with other numbers in its inputs: y of the block is wrong"):
         at.check()
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_target_that_likes_tf32_does_not_loosen_what_is_right(newer):
+    """`fp32_precision` came with torch 2.9, and torch refuses to tell its older setting once it was used."""
+    at = bench_of("eager").prepare(BLOCK, seed=1)
+    matmul = torch.backends.cuda.matmul
+    try:
+        if newer:
+            matmul.fp32_precision = "tf32"
+        else:
+            torch.set_float32_matmul_precision("high")
+        with full_precision():
+            assert matmul.fp32_precision == "ieee"
+            assert not matmul.allow_tf32
+        at.check()
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_a_block_of_tokens_that_are_not_whole_sequences_is_refused():
