@@ -18,6 +18,7 @@ class What(StrEnum):
     LIMIT = "limit"
     STATE = "state"
     KERNELS = "kernels"
+    NAME = "name"
     SPILLS = "spills"
     EXTERN = "extern"
     CONFIGURATION = "configuration"
@@ -52,7 +53,7 @@ class Change:
     """One thing that changed at one place.  `worse` is None where a person must know whether it is good or bad."""
 
     place: Place
-    kernel: str  # which of several, or what it was and is; empty where the case has one under one name
+    kernel: str  # which of several; empty where the case has one
     what: What
     said: str
     before: str
@@ -163,8 +164,7 @@ def _at(place: Place, before: Compiled, after: Compiled) -> Iterator[Change]:
     if before.state is State.COMPILED is after.state:
         for kernel, was, now in paired(before, after):
             old, new = before.kernels[was], after.kernels[now]
-            name = kernel if several or old.name != new.name else ""
-            sayings += [(name, said) for said in _one_kernel(old, new)]
+            sayings += [(kernel if several else "", said) for said in _one_kernel(old, new)]
         if not sayings and before.code != after.code:
             alike = [one.sass for one in before.kernels] == [one.sass for one in after.kernels]
             said = "the same machine code, launched differently" if alike else "other machine code, the same figures"
@@ -200,8 +200,7 @@ STATES = {State.COMPILED: "compiled", State.UNSUPPORTED: "unsupported", State.FA
 def paired(before: Compiled, after: Compiled) -> Iterator[tuple[str, int, int]]:
     """Kernels that are each other's before and after: by their order where as many as before, else by their names."""
     if len(before.kernels) == len(after.kernels):
-        for number, (was, now) in enumerate(zip(before.kernels, after.kernels, strict=True)):
-            yield now.name if was.name == now.name else f"{was.name}, now {now.name}", number, number
+        yield from ((now.name, number, number) for number, now in enumerate(after.kernels))
         return
     left: dict[str, list[int]] = defaultdict(list)
     for number, was in enumerate(before.kernels):
@@ -214,6 +213,8 @@ def paired(before: Compiled, after: Compiled) -> Iterator[tuple[str, int, int]]:
 def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:
     if was.sass is not None and was.sass == now.sass and (was.grid, was.configuration) == (now.grid, now.configuration):
         return
+    if was.name != now.name:
+        yield What.NAME, f"the kernel {now.name} instead of {was.name}", was.name, now.name, None
     numbers: tuple[tuple[What, int | None, int | None], ...] = (
         (What.SPILLS, was.spills, now.spills),
         (What.CANDIDATES, was.candidates, now.candidates),

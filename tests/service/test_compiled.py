@@ -108,8 +108,10 @@ def test_the_number_of_kernels_comes_first_and_those_that_stayed_are_told_by_nam
 
 
 def test_a_kernel_under_a_new_name_is_its_predecessor_when_there_are_as_many():
-    [change] = changes.changes(at(compiled(kernel())), at(compiled(kernel(name="_looping", registers=64))))
-    assert (change.said, change.kernel) == ("registers 40 → 64", "_forward, now _looping")
+    assert said(compiled(kernel()), compiled(kernel(name="_looping", registers=64))) == [
+        "the kernel _looping instead of _forward",
+        "registers 40 → 64",
+    ]
 
 
 @pytest.mark.parametrize(
