@@ -22,10 +22,8 @@ COMPILED, UNSUPPORTED, FAILED = "compiled", "unsupported", "failed"
 LONGEST_REASON = 600
 
 # How ptxas refuses, in the message of whoever called it.
-_REFUSED = re.compile(
-    r"(?:ptxas|error|fatal)[^\n]*uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)"
-)
-_PTXAS = re.compile(r"^.*ptxas.*(?:error|fatal).*$", re.MULTILINE)
+_REFUSED = re.compile(r"uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)")
+_PTXAS = re.compile(r"ptxas (?:\S+, line (?P<line>\d+); )?(?:error|fatal)\s*: (?P<said>.*)")
 
 
 class Offline:
@@ -187,8 +185,10 @@ def _prepare_environment(architecture: str) -> None:
 
 def _refusal(trouble: BaseException) -> str | None:
     """The line that says why, where ptxas refused: the message begins with other things."""
-    found = _PTXAS.findall(str(trouble))
-    return f"{type(trouble).__name__}: {found[0].strip()}"[:LONGEST_REASON] if found else None
+    found = _PTXAS.search(str(trouble))
+    if not found:
+        return None
+    return f"ptxas: {found['said'].strip()}{' (line ' + found['line'] + ')' if found['line'] else ''}"[:LONGEST_REASON]
 
 
 def _over(launches: Any, reason: str | None) -> str | None:

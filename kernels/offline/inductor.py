@@ -54,24 +54,24 @@ class Inductor:
 
     def __init__(self, architecture: Architecture, launches: Launches) -> None:
         self._launches = launches
-        self.generated: list[str] = []
+        self._generated: list[str] = []
         _pretend(architecture)
         self._choose_without_timing()
         graph: Any = importlib.import_module("torch._inductor.graph")
         graph.GraphLowering.save_output_code = staticmethod(self._keep)
 
     def clear(self) -> None:
-        self.generated.clear()
+        self._generated.clear()
 
     @property
     def extern(self) -> list[str]:
         """Calls of operators that Inductor left as they are, in the generated code."""
-        calls = [call for code in self.generated for call in _EXTERN.findall(code)]
+        calls = [call for code in self._generated for call in _EXTERN.findall(normalised(code))]
         return [call for call in calls if not _EMPTY.search(call)]
 
     def _keep(self, code: str) -> None:
-        if (normal := normalised(code)) not in self.generated:
-            self.generated.append(normal)
+        if code not in self._generated:
+            self._generated.append(code)
 
     def _choose_without_timing(self) -> None:
         heuristics: Any = importlib.import_module("torch._inductor.runtime.triton_heuristics")
@@ -122,7 +122,8 @@ class Inductor:
             config = tuner.launchers[0].config
             launch.settings = {str(name): value for name, value in config.kwargs.items()}
             launch.candidates = len(getattr(tuner, "_kernelwatch_configs", ())) or 1
-            launch.source = next((code for code in self.generated if tuner.fn.src.strip() in code), str(tuner.fn.src))
+            named = [code for code in self._generated if f"'{tuner.fn.__name__}'" in code]
+            launch.source = normalised(named[-1]) if named else str(tuner.fn.src)
         return returned
 
 
