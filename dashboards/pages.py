@@ -135,6 +135,7 @@ def run(run_id: Key, session: Reading) -> str:
         others=_others(session, whole),
         stack_change=reading.stack_change(session, whole),
         limits=markdown.limits(found),
+        ceilings=markdown.ceilings(found),
         most_drawn=figures.MOST_ROWS,
         sides=facts.sides,
         board=telemetry.board(found.telemetry),

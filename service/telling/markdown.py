@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kernels.words import Lane
-from service.lanes import WORDS, amount
+from service.lanes import WORDS, amount, digits
 from service.models import RunState
 from service.reports import NOUNS, Report, Row, Unsupported, interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome, in_percent
@@ -152,15 +152,40 @@ def _folded(title: str, table: Callable[[Sequence[Listed]], str], rows: Sequence
 
 
 def _timed(rows: Sequence[Row]) -> str:
-    lines = ["| case | baseline | head | change | head / baseline | why |", "|---|--:|--:|---|---|---|"]
+    # How much of what the device can do at best: where nothing is known of that, no column.
+    lit = any(_reached(row) for row in rows)
+    lines = [
+        _line(["case", "baseline", "head", *["head reaches"] * lit, "change", "head / baseline", "why"]),
+        "|---|--:|--:|" + "--:|" * lit + "---|---|---|",
+    ]
     for row in rows:
         taken = [amount(side.median if side else None, row.lane) for side in (row.parent, row.head)]
         change = f"**{row.change}**" if row.outcome is Outcome.REGRESSION else row.change
         if row.outcome is Outcome.INCONCLUSIVE:
             change = "inconclusive"
         why = "; ".join(part for part in (one_line(row.reason), *row.explained) if part)
-        lines.append(_line([_name(row), *taken, change, interval(row.low, row.high), escaped(one_line(why, 300))]))
+        lines.append(
+            _line(
+                [
+                    _name(row),
+                    *taken,
+                    *[_reached(row)] * lit,
+                    change,
+                    interval(row.low, row.high),
+                    escaped(one_line(why, 300)),
+                ]
+            )
+        )
     return "\n".join(lines)
+
+
+def _reached(row: Row) -> str:
+    speed = row.head.speed if row.head else None
+    if speed and speed.copy_share:
+        return f"{speed.copy_share:.0%} of a copy".replace("%", " %")
+    if speed and speed.utilisation:
+        return f"{speed.utilisation:.0%} of a product".replace("%", " %")
+    return "in L2" if speed and speed.l2_resident else ""
 
 
 def _reasoned(rows: Sequence[Row]) -> str:
@@ -204,7 +229,16 @@ def _footing(report: Report) -> str:
         said.append(escaped(one_line(", ".join(versions), 300)))
     if report.rows:
         said.append(f"smallest change {limits(report)}")
+    if best := ceilings(report):
+        said.append(f"at best in this session {best}")
     return f"<sub>{' · '.join(said)}</sub>"
+
+
+def ceilings(report: Report) -> str:
+    """`4,258 GB/s for a copy, 790 TFLOP/s for a bf16 matrix product`; empty where nothing was measured."""
+    copy, product = report.ceilings.get("copy_gb_s"), report.ceilings.get("matmul_tflop_s")
+    said = [f"{digits(copy)} GB/s for a copy"] if copy else []
+    return ", ".join([*said, f"{digits(product)} TFLOP/s for a bf16 matrix product"] if product else said)
 
 
 def limits(report: Report) -> str:

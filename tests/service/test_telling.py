@@ -382,6 +382,11 @@ def test_a_comment_says_what_was_measured_and_in_which_unit(row: Row, line: str)
     assert line in markdown.comment(a_report(row))
 
 
+def test_what_comes_first_is_large_for_its_lane() -> None:
+    compiled, timed = (a_row(Outcome.REGRESSION, r, f"{CASE}{lane}") for r, lane in ((1.3, ".compile"), (1.06, "")))
+    assert f"first of all {CASE} is 6.0 % slower" in first_line(a_report(compiled, timed))
+
+
 def test_the_first_line_does_not_call_memory_slow() -> None:
     line = first_line(a_report(in_lane("memory", 16.8e6, "bytes")))
     assert f"{CASE}.memory takes 10.2 % more memory" in line
