@@ -33,6 +33,7 @@ class Pace:
     rounds: int = 20
     warm: int = 2
     timed: int = 5
+    graph_s: float = 2e-3  # a sample of the kernel lane on a GPU: one replay of so many calls
     start_limit_s: float = 180
     prepare_limit_s: float = 240
     turn_limit_s: float = 60
@@ -195,7 +196,7 @@ class _Session:
 
     def _prepared(self, case: Case) -> dict[Player, Cell]:
         """Whoever times candidates on the device gets ready alone; the others together, as far as memory allows."""
-        question = messages.prepare(case, self.seed, thorough=self.thorough)
+        question = messages.prepare(case, self.seed, thorough=self.thorough, graph_s=self.pace.graph_s)
         present = [player for player in self.players.all if player.channel is not None]
         alone = [player for player in present if player.tunes or case.lane is Lane.COMPILE]
         together = dict.fromkeys((player for player in present if player not in alone), question)

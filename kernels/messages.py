@@ -3,7 +3,7 @@
 | request | answer |
 |---|---|
 | `start` with provider, device, threads, core | `ready` (true, or false with a `reason`), `stack`, `device`, `tunes` |
-| `prepare` with case, seed, thorough | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `l2_resident`, `spent` |
+| `prepare` with case, seed, thorough, graph_s | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `spent` … |
 | `turn` with warm and timed | `samples` in the unit of the case's lane (us per call, bytes), and the `calls` in each |
 | `ceilings` | `ceilings`: what the GPU can do at best, GB/s of a copy and TFLOP/s of a matrix product |
 | `check` | `state` and `reason`: are the outputs still right, after the timing and for changed inputs? |
@@ -46,8 +46,8 @@ def start(provider: Mapping[str, Any], device: str, threads: int, core: int | No
     return {"do": "start", "provider": dict(provider), "device": device, "threads": threads, "core": core}
 
 
-def prepare(case: Case, seed: int, *, thorough: bool = True) -> dict[str, Any]:
-    return {"do": "prepare", "case": str(case), "seed": seed, "thorough": thorough}
+def prepare(case: Case, seed: int, *, thorough: bool = True, graph_s: float = 2e-3) -> dict[str, Any]:
+    return {"do": "prepare", "case": str(case), "seed": seed, "thorough": thorough, "graph_s": graph_s}
 
 
 def turn(warm: int, timed: int) -> dict[str, Any]:

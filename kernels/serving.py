@@ -139,8 +139,8 @@ class Server:
         case = Case.parse(message["case"])
         self._at_case = None
         with _judged(self._bench) as verdict, self._any_core():
-            thorough = bool(message.get("thorough", True))
-            self._at_case = at_case = self._bench.prepare(case, int(message["seed"]), thorough=thorough)
+            how = {"thorough": bool(message["thorough"]), "graph_s": float(message["graph_s"])}
+            self._at_case = at_case = self._bench.prepare(case, int(message["seed"]), **how)
             verdict |= at_case.describe()
         if verdict["state"] != MEASURED and not verdict.get("broken"):  # or its error would hide the reason
             self.free({})

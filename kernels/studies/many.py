@@ -12,7 +12,7 @@ from ..words import Case, Role
 from .launching import contender, launched, say
 
 LAUNCHES = 5
-PACE = Pace(rounds=4, warm=1, timed=2)
+PACE = Pace(rounds=4, warm=1, timed=2, graph_s=0.8e-3)
 FROM = ("quack", "pr101", "models", "small", "awkward")
 
 

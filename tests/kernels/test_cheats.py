@@ -1,5 +1,6 @@
 """Who is fast without doing the work is told from who is fast.  Each cheat runs in a real contender process."""
 
+import re
 import time
 from pathlib import Path
 
@@ -52,17 +53,16 @@ def test_the_honest_pass(played, thorough):
 
     assert (state, reason) == ("measured", "")
     assert bool(prepared["facts"]) is thorough
-    assert prepared["spent"].keys() == {"bind", "inputs", "oracle", "clock"} | (
-        {"facts", "repeat"} if thorough else set()
-    )
+    steps = {"bind", "inputs", "clock"} | ({"facts", "oracle", "repeat"} if thorough else set())
+    assert prepared["spent"].keys() == steps
 
 
 ALWAYS = [
     ("keeps_by_pointer", "after the timing, with other numbers in its inputs: y is wrong by"),
     ("writes_into_inputs", "changed its input x"),
-    ("returns_an_input", "y lies in the memory of its input x"),
+    ("returns_an_input", "its input x"),
     ("reuses_a_buffer", "y lies in the memory of the y that an earlier call returned"),
-    ("finishes_in_the_background", "y "),
+    ("finishes_in_the_background", "^y |worked in the background: "),
     ("finishes_in_the_next_call", "y "),
     ("works_in_a_thread", "worked in the background: "),
 ]
@@ -74,7 +74,7 @@ def test_caught_in_every_launch(played, cheat, complaint, thorough):
     state, reason, _ = played("by_rows", by_rows.ROWS[cheat], thorough=thorough)
 
     assert state == "invalid", reason
-    assert complaint in reason
+    assert re.search(complaint, reason)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_compiled_code_is_told_by_its_hash_also_from_a_warm_cache(open_contender
 class UncapturableBench:
     """What a GPU does after a capture that failed: everything else fails as well, and says something else."""
 
-    def prepare(self, case, seed, *, thorough):
+    def prepare(self, case, seed, *, thorough, graph_s):
         raise NotCaptured("cannot be captured in a CUDA graph: AcceleratorError: CUDA error (norms.py:7)")
 
     def free(self):
