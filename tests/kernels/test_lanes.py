@@ -2,6 +2,7 @@
 
 import gc
 import os
+import subprocess
 import sys
 import time
 from functools import partial
@@ -30,6 +31,7 @@ from kernels.words import Case
 compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 CPU = torch.device("cpu")
 MIB = 1 << 20
+ROOT = Path(__file__).parents[2]
 
 # Norms that a block must tell from a right one.
 TARGET = """
@@ -250,6 +252,51 @@ def test_caches_of_triton_and_quack_are_empty_for_a_while(monkeypatch):
     assert (compile_norm.cache, quack_cache.CACHE_DIR) == ({1024: "kernel"}, "where it was")
     assert {name: os.environ.get(name) for name in before} == before
     assert not folder.exists()
+
+
+OF_TRITON = """
+import os
+from pathlib import Path
+
+import torch
+
+from kernels.lanes.caches import TritonCaches, empty_caches
+from kernels.offline.architectures import KNOWN
+from kernels.offline.launches import Launches
+from kernels.offline.pretend import become, inputs_of
+from kernels.providers.ours import Ours
+from kernels.words import Case
+
+
+def compiled():
+    return sorted(Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin"))
+
+
+case = Case.parse("rmsnorm.fwd.4096x1024.bf16")
+with become(KNOWN["sm_90"]):
+    launches = Launches(KNOWN["sm_90"])
+    call = Ours().ready(case, torch.device("cuda"))(inputs_of(case))
+    caches = TritonCaches.of(call)
+    usual, kernel = compiled(), launches.seen[-1].kernel
+    assert len(caches) == len(usual) == 1
+    with empty_caches(caches):
+        assert (len(caches), compiled()) == (0, [])
+        call()
+        assert len(caches) == len(compiled()) == 1
+        assert launches.seen[-1].kernel is not kernel
+    call()
+    assert launches.seen[-1].kernel is kernel
+    assert (len(caches), compiled()) == (1, usual)
+"""
+
+
+def test_a_triton_function_is_compiled_again_and_then_has_its_kernel_back(tmp_path):
+    """For a GPU that is not there, which is for good: in a process of its own."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", OF_TRITON], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 # -- block -----------------------------------------------------------------------------------------------------------
