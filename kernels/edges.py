@@ -20,9 +20,10 @@ def edge_inputs(case: Case, device: torch.device, seed: int) -> Inputs:
     fewer rows than edges, the seed says which.
     """
     inputs = make(case, device, seed, NUMBER)
-    where = sorted({case.rows * part // 3 - (part == 3) for part in range(4)}) if case.rows else []
+    last = case.rows - 1
+    where = sorted({0, last // 3, last - last // 3, last}) if case.rows else []
     for number, row in enumerate(where):
-        _put(inputs, EDGES[(seed + number) % 4], max(0, row))
+        _put(inputs, EDGES[(seed + number) % len(EDGES)], row)
     if case.direction is Direction.BWD:
         tensors = {**inputs.tensors, **statistics(case, inputs["x"])}
         return Inputs(case, tensors, EPS)
