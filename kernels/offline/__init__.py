@@ -79,7 +79,7 @@ class Offline:
             raise ValueError(f"{case} has no {kind} of kernel {kernel}") from None
 
     def _compiled(self, case: Case) -> "Compiled":
-        from ..facts import Seen
+        from ..observing import Seen
         from ..providers import Broken, Unsupported
         from ..serving import said
         from .operators import Through

@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..facts import described, normalised_ptx
+from ..facts import normalised_ptx
+from ..observing import described
 from .architectures import Architecture, occupancy
 from .launches import Launch
 from .machine import Reader, disassembled

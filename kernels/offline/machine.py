@@ -34,11 +34,12 @@ class Code:
 
     instructions: bytes
     hash: str
+    shared: int  # bytes of static shared memory, without what the system reserves
 
 
 def code_of(cubin: bytes) -> Code:
     """Read a cubin, which is an ELF file.  Branches are relative and constants have banks: there are no addresses."""
-    instructions, digest = b"", hashlib.sha256()
+    instructions, shared, digest = b"", 0, hashlib.sha256()
     for name, flags, _, size, content in sorted(_sections(cubin)):
         kind = ".".join(name.split(".")[:2])
         if kind == ".text":
@@ -46,7 +47,8 @@ def code_of(cubin: bytes) -> Code:
             digest.update(f"{kind} {flags >> 24} ".encode() + content)  # the flags begin with the registers
         elif name.startswith((".nv.constant", ".nv.global", ".nv.shared")):
             digest.update(f"{'.'.join(name.split('.')[:3])} {size} ".encode() + content)
-    return Code(instructions, digest.hexdigest()[:16])
+            shared += size if name.startswith(".nv.shared") and ".reserved" not in name else 0
+    return Code(instructions, digest.hexdigest()[:16], max(0, shared - RESERVED))
 
 
 def _sections(cubin: bytes) -> Iterator[tuple[str, int, int, int, bytes]]:

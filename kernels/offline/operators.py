@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..facts import Operators
+from ..observing import Operators
 
 
 class Through(Operators):

@@ -17,14 +17,23 @@ INTERPRETED = """
 import json, sys, torch
 from kernels import oracle, rmsnorm
 from kernels.inputs import make
+from kernels.providers import forward_backward, ours
+from kernels.providers.pair import differentiable
 from kernels.words import Case
+
+
+def call_of(case, inputs):
+    if case.direction == "fwdbwd":
+        return forward_backward(case, differentiable(ours.pair(case)))(inputs)
+    function = rmsnorm.forward if case.direction == "fwd" else rmsnorm.backward
+    return lambda: function(*inputs.arguments)
 
 found = {}
 for text in sys.argv[1:]:
     case = Case.parse(text)
     inputs = make(case, torch.device("cpu"), 1)
-    function = rmsnorm.forward if case.direction == "fwd" else rmsnorm.backward
-    outputs = [oracle.named(case, function(*inputs.arguments)) for _ in range(2)]
+    call = call_of(case, inputs)
+    outputs = [oracle.named(case, call()) for _ in range(2)]
     finding = oracle.Oracle(inputs).judge(inputs, outputs[0])
     same = all(torch.equal(outputs[0][name], outputs[1][name]) for name in outputs[0])
     found[text] = {"reason": finding.reason, "errors": finding.errors, "same": same}
@@ -105,7 +114,8 @@ import torch, triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kernels.facts import Seen, _facts, _triton_launches
+from kernels.facts import _facts
+from kernels.observing import Seen, triton_launches
 from here import copy
 
 source = ASTSource(copy, {"X": "*fp32", "Y": "*fp32", "N": "i32", "BLOCK": "constexpr"}, {(3,): 256})
@@ -114,7 +124,7 @@ before, hooks = type(kernel).launch_metadata, len(knobs.runtime.launch_enter_hoo
 
 def facts(grid=(4,), n=1000, x=0, operators=(), others=0):
     seen = Seen(operators=list(operators), described=list(operators))
-    with _triton_launches(seen):
+    with triton_launches(seen):
         with suppress(Exception):  # there is no device here; what follows is what a launch does
             kernel.launch_metadata(grid, 0, torch.full([1000], float(x)), torch.empty(1000), n, 256)
         for _ in range(1 + others):

@@ -1,0 +1,193 @@
+"""What runs during a call, observed: operators, Triton kernels with grid and arguments, and what Inductor generates."""
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_Mode: Any = TorchDispatchMode  # without types in it
+
+_ALLOCATES = re.compile(r"^aten::(empty|new_empty|empty_like|detach|alias|lift_fresh|_unsafe_view|_reshape_alias)")
+
+
+@dataclass
+class Seen:
+    """What was observed while a call ran."""
+
+    operators: list[str] = field(default_factory=list)  # names
+    described: list[str] = field(default_factory=list)  # names with arguments
+    launched: int = 0  # operators that compute, not those that view or allocate
+    generated: list[str] = field(default_factory=list)
+    triton: list[tuple[Any, str]] = field(default_factory=list)  # kernels launched, each with its grid and arguments
+    hooked: int = 0  # Triton launches whoever started them; those of Inductor are not among `triton`
+    tuned: list[Any] = field(default_factory=list)  # Inductor's launchers, in order
+    timings: dict[int, dict[Any, float]] = field(default_factory=dict)  # of the candidates of each, in ms, where timed
+
+
+# -- operators -------------------------------------------------------------------------------------------------------
+
+
+class Operators(_Mode):  # type: ignore[misc]
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch would import all of dynamo here, for two seconds
+
+    def __init__(self, seen: Seen) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with suppress(Exception):
+            self._note(func, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, func: Any, args: Any, kwargs: Any) -> None:
+        name = func.name()
+        if name != "prim::device":  # a tensor without storage is asked where it is
+            self._seen.operators.append(name)
+            self._seen.described.append(f"{name}({described(args)}, {described(kwargs)})")
+            self._seen.launched += not (func.is_view or _ALLOCATES.match(name))
+
+
+def described(value: Any) -> str:
+    """Arguments as far as they decide what runs: the kind of a tensor, never its numbers."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{list(value.shape)}{list(value.stride())}"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(described, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {described(each)}' for key, each in value.items())}}}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):  # Triton's tensor descriptors
+        return f"{type(value).__name__}{described(vars(value))}"
+    if hasattr(value, "data_ptr"):  # Triton's view of a tensor under another dtype
+        return f"{type(value).__name__}({getattr(value, 'dtype', None)})"
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+# -- Inductor --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def generated_code(seen: Seen) -> Iterator[None]:
+    """Inductor hands each piece of code to this hook, also when it comes from the cache."""
+    try:
+        graph: Any = importlib.import_module("torch._inductor.graph")
+        before = graph.GraphLowering.save_output_code
+    except Exception:
+        yield
+        return
+
+    def save(code: str) -> None:
+        if code not in seen.generated:
+            seen.generated.append(code)
+
+    graph.GraphLowering.save_output_code = staticmethod(save)
+    try:
+        yield
+    finally:
+        graph.GraphLowering.save_output_code = before
+
+
+@contextmanager
+def autotuned(seen: Seen) -> Iterator[None]:
+    """Inductor's timings of the candidates of a kernel, when it takes them; not where it remembers the best."""
+    try:
+        heuristics: Any = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+        benchmark = heuristics.CachingAutotuner.benchmark_all_configs
+    except Exception:
+        yield
+        return
+
+    def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        timings = benchmark(tuner, *args, **kwargs)
+        with suppress(Exception):
+            seen.timings[id(tuner)] = {launcher.config: float(ms) for launcher, ms in timings.items()}
+        return timings
+
+    heuristics.CachingAutotuner.benchmark_all_configs = observed
+    try:
+        yield
+    finally:
+        heuristics.CachingAutotuner.benchmark_all_configs = benchmark
+
+
+@contextmanager
+def inductor_launches(seen: Seen) -> Iterator[None]:
+    try:
+        heuristics: Any = importlib.import_module("torch._inductor.runtime.triton_heuristics")
+        run = heuristics.CachingAutotuner.run
+    except Exception:
+        yield
+        return
+
+    def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        result = run(tuner, *args, **kwargs)
+        seen.tuned.append(tuner)
+        return result
+
+    heuristics.CachingAutotuner.run = observed
+    try:
+        yield
+    finally:
+        heuristics.CachingAutotuner.run = run
+
+
+# -- Triton ----------------------------------------------------------------------------------------------------------
+
+
+_LAUNCHED_WITH = ("shared", "num_ctas", "cluster_dims", "launch_cooperative_grid", "launch_pdl")
+
+
+@contextmanager
+def triton_launches(seen: Seen) -> Iterator[None]:
+    """Before each launch Triton asks the kernel for metadata, with the grid and all arguments (seen up to 3.7), then
+    calls a hook (3.5 and later keep a chain), which also sees launches of others, but not what is launched.
+    """
+    try:
+        from triton import knobs
+
+        hook = knobs.runtime.launch_enter_hook
+        compiled: Any = importlib.import_module("triton.compiler.compiler").CompiledKernel
+        metadata_of = compiled.launch_metadata
+    except Exception:
+        yield
+        return
+
+    def observed(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
+        with suppress(Exception):
+            seen.triton.append((kernel, _launch(kernel, grid, args)))
+        return metadata_of(kernel, grid, stream, *args)
+
+    def hooked(_: Any) -> None:
+        seen.hooked += 1
+
+    compiled.launch_metadata = observed
+    if hasattr(hook, "add"):
+        hook.add(hooked)
+    else:
+        knobs.runtime.launch_enter_hook = hooked
+    try:
+        yield
+    finally:
+        compiled.launch_metadata = metadata_of
+        if hasattr(hook, "remove"):
+            hook.remove(hooked)
+        else:
+            knobs.runtime.launch_enter_hook = hook
+
+
+def _launch(kernel: Any, grid: Any, args: tuple[Any, ...]) -> str:
+    """What a launch adds to the kernel: PTX says nothing of the grid nor of a number handed over."""
+    options = [getattr(kernel.metadata, name, None) for name in _LAUNCHED_WITH]
+    return f"{(*grid, 1, 1)[:3]} {options} {described(args)}"
