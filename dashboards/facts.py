@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.reports import Row, plain
+from service.reports import Row
+from service.texts import plain
 
 NAMES = {
     "code": "hash of the code",

@@ -8,7 +8,9 @@ from typing import Any
 from kernels.words import Lane
 from service.lanes import WORDS, amount, axis_unit, lane_of
 from service.ledger.reading import Point
-from service.reports import Measured, Report, Row, interval
+from service.measured import Measured
+from service.reports import Report, Row
+from service.texts import interval
 from service.verdicts import Outcome
 
 Figure = dict[str, Any]

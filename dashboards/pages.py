@@ -23,9 +23,10 @@ from service.ledger.queue import clock
 from service.ledger.reading import Glance, Point
 from service.ledger.targets import all_targets, target_named
 from service.models import OPEN_STATES, CellState, Effect, EffectState, RegressionState, Run, RunState, Target
-from service.reports import Report, counted, interval, readable, report, short
+from service.reports import Report, counted, readable, report
 from service.telling import markdown
 from service.telling.as_json import moment, rfc3339
+from service.texts import interval, short
 from service.verdicts import Outcome
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)

@@ -28,10 +28,11 @@ from service.ledger import intake, queue, targets
 from service.ledger import reading as facts_of
 from service.log import set_up_logging
 from service.models import OPEN_STATES, Run, RunState, TargetKind
-from service.reports import Report, printable
+from service.reports import Report
 from service.reports import report as report_of
 from service.settings import settings
 from service.telling import as_json, facts_json, facts_markdown, facts_table, markdown, terminal
+from service.texts import printable
 from service.verdicts import Outcome
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)

@@ -10,7 +10,7 @@ from service.compiled import Compiled, Place, State
 from service.facts_policy import FactsPolicy
 from service.limits import Violation
 from service.listings import Difference
-from service.reports import listed, short
+from service.texts import listed, short
 
 MENDS = {
     "over_limit": "use smaller blocks, fewer stages or a narrower tile: the kernel cannot be launched as it is",

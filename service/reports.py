@@ -1,7 +1,6 @@
 """What there is to tell of a run, as one frozen value that every renderer reads.  Pure: a Run in, a Report out."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,11 +8,12 @@ from kernels.words import Lane, Role
 from service import light
 from service.errors import BadInput
 from service.lanes import lane_of, percent, words
-from service.light import Speed
+from service.measured import Measured, differences
 from service.models import CellState, Measurement, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
 from service.settings import settings
+from service.texts import listed, one_line, short
 from service.verdicts import KNOWN_BEFORE, SESSION_ENDED, Outcome
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
@@ -36,40 +36,6 @@ NOUNS = {
     Outcome.STEADY: ("steady", "steady"),
     Outcome.NEW: ("new case", "new cases"),
 }
-_FACTS = {
-    "kernels": "kernels",
-    "registers": "registers",
-    "spills": "spilled registers",
-    "shared": "bytes of shared memory",
-    "config": "configuration",
-    "graphs": "graphs",
-    "graph_breaks": "graph breaks",
-    "recompiles": "recompiles",
-}
-_COLOUR_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-@dataclass(frozen=True)
-class Measured:
-    """How one contender fared at one case."""
-
-    contender: str
-    provider: str
-    state: CellState
-    reason: str | None
-    median: float | None
-    unit: str  # of the median: us, or bytes
-    gb_s: float | None
-    launches: int
-    rounds: int
-    facts: Mapping[str, Any]
-    speed: Speed = field(default_factory=Speed)
-
-    @property
-    def repeatable(self) -> bool:
-        """Unless it was seen to compute other bits from the same inputs."""
-        return self.facts.get("repeatable") is not False
 
 
 @dataclass(frozen=True)
@@ -126,7 +92,7 @@ class Row:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the head's figures has to know, beside its verdict."""
-        return _notes(self.head) if self.head else ()
+        return self.head.notes if self.head else ()
 
     @property
     def control_ratio(self) -> float | None:
@@ -414,78 +380,6 @@ def _by_gap(row: Row) -> tuple[float, str, str]:
     return -((row.sota.ratio if row.sota else None) or 1.0), row.case, row.provider
 
 
-def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:
-    """What differs between two sets of compile-time facts, in words; whether the code is the same comes first."""
-    said = []
-    if head.get("code") and parent.get("code"):
-        # Of what was not compiled only the operators that ran are known, and not the Python between them.
-        what = "operators" if head.get("kind") == "operators" else "code"
-        said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
-    if parent.get("repeatable") is True and head.get("repeatable") is False:
-        said.append("no longer bitwise repeatable")
-    for fact, name in _FACTS.items():
-        before, now = parent.get(fact), head.get(fact)
-        if before != now and before is not None and now is not None:
-            said.append(f"{name} {plain(before)} → {plain(now)}")
-    return tuple(said)
-
-
-def _notes(head: Measured) -> tuple[str, ...]:
-    facts, said = head.facts, []
-    if not head.repeatable:
-        compared = f" (compared over {plain(facts['repeats'])} calls)" if facts.get("repeats") else ""
-        said.append(f"not bitwise repeatable{compared}")
-    if head.speed.l2_resident:
-        said.append("its inputs stay in L2, so its GB/s are not those of the memory")
-    counted_facts = (("graphs", "graph"), ("graph_breaks", "graph break"), ("recompiles", "recompile"))
-    counts = [(facts[key], noun) for key, noun in counted_facts if isinstance(facts.get(key), int)]
-    if counts:
-        said.append(listed(f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts))
-    return tuple(said)
-
-
-def plain(value: Any) -> str:
-    """A fact as people write it: `4`, `num_warps=4 num_stages=2`."""
-    if isinstance(value, Mapping):
-        return " ".join(f"{key}={plain(inner)}" for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(plain(inner) for inner in value)
-    return one_line(str(value), 80)
-
-
-def short(sha: str) -> str:
-    """A commit as people write it; a version stays as it is."""
-    return sha[:10] if len(sha) >= 40 else sha
-
-
 def counted(outcome: Outcome, n: int) -> str:
     """`1 regression`, `2 wrong results`, `10 steady`."""
     return f"{n} {NOUNS[outcome][n != 1]}"
-
-
-def listed(parts: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def interval(low: float | None, high: float | None) -> str:
-    """The confidence interval of a ratio: `1.081 to 1.124`."""
-    return "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
-
-
-def printable(text: str) -> str:
-    """Text without control characters, colour codes and marks that turn the direction of writing."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROL_CHARACTERS.sub("", _COLOUR_CODES.sub("", lines))
-
-
-def one_line(text: str, most: int = 240) -> str:
-    """Text from elsewhere, fit to stand in a sentence: one line, bounded, without its full stop."""
-    words = " ".join(printable(text).split())
-    return words.rstrip(".") if len(words) <= most else words[: most - 1].rstrip() + "…"
-
-
-def last_lines(log: str, lines: int = 40, characters: int = 6000) -> str:
-    """The end of a log, bounded in both ways."""
-    return "\n".join(printable(log).rstrip().splitlines()[-lines:])[-characters:]

@@ -31,8 +31,9 @@ from service.models import (
     Worker,
     storable,
 )
-from service.reports import WORST_FIRST, Report, readable, report, short
+from service.reports import WORST_FIRST, Report, readable, report
 from service.stacks import moved
+from service.texts import short
 from service.verdicts import Outcome
 
 Row = TypeVar("Row")

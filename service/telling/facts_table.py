@@ -6,7 +6,7 @@ from rich.text import Text
 
 from service.facts_report import MENDS, FactsReport, at
 from service.listings import Difference
-from service.reports import one_line, printable
+from service.texts import one_line, printable
 
 _STYLES = {True: "red", False: "green", None: ""}
 

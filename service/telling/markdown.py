@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from kernels.words import Lane
 from service.lanes import WORDS, amount, digits
 from service.models import RunState
-from service.reports import NOUNS, Report, Row, Unsupported, interval, last_lines, listed, one_line, printable
+from service.reports import NOUNS, Report, Row, Unsupported
+from service.texts import interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome, in_percent
 
 LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters

@@ -5,7 +5,8 @@ from rich.table import Table
 from rich.text import Text
 
 from service.lanes import amount
-from service.reports import Report, Row, interval, last_lines, listed, one_line, printable
+from service.reports import Report, Row
+from service.texts import interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome
 
 STYLES = {

@@ -12,10 +12,12 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from service.light import Speed
+from service.measured import Measured
 from service.models import CellState, RunState
 from service.policy import Policy
-from service.reports import AgainstSota, Measured, Report, Row, Unsupported, printable
+from service.reports import AgainstSota, Report, Row, Unsupported
 from service.telling import as_json, markdown, terminal
+from service.texts import printable
 from service.verdicts import Outcome
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"

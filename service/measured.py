@@ -1,0 +1,73 @@
+"""How one contender fared at one case, and what its facts say beside those of another.  Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.light import Speed
+from service.models import CellState
+from service.texts import listed, plain
+
+_COUNTED = (("graphs", "graph"), ("graph_breaks", "graph break"), ("recompiles", "recompile"))
+_FACTS = {
+    "kernels": "kernels",
+    "registers": "registers",
+    "spills": "spilled registers",
+    "shared": "bytes of shared memory",
+    "config": "configuration",
+    "graphs": "graphs",
+    "graph_breaks": "graph breaks",
+    "recompiles": "recompiles",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How one contender fared at one case."""
+
+    contender: str
+    provider: str
+    state: CellState
+    reason: str | None
+    median: float | None
+    unit: str  # of the median: us, or bytes
+    gb_s: float | None
+    launches: int
+    rounds: int
+    facts: Mapping[str, Any]
+    speed: Speed = field(default_factory=Speed)
+
+    @property
+    def repeatable(self) -> bool:
+        """Unless it was seen to compute other bits from the same inputs."""
+        return self.facts.get("repeatable") is not False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of these figures has to know beside them."""
+        said = []
+        if not self.repeatable:
+            calls = self.facts.get("repeats")
+            said.append(f"not bitwise repeatable{f' (compared over {plain(calls)} calls)' if calls else ''}")
+        if self.speed.l2_resident:
+            said.append("its inputs stay in L2, so its GB/s are not those of the memory")
+        counts = [(self.facts[key], noun) for key, noun in _COUNTED if isinstance(self.facts.get(key), int)]
+        if counts:
+            said.append(listed(f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts))
+        return tuple(said)
+
+
+def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:
+    """What differs between two sets of compile-time facts, in words; whether the code is the same comes first."""
+    said = []
+    if head.get("code") and parent.get("code"):
+        # Of what was not compiled only the operators that ran are known, and not the Python between them.
+        what = "operators" if head.get("kind") == "operators" else "code"
+        said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
+    if parent.get("repeatable") is True and head.get("repeatable") is False:
+        said.append("no longer bitwise repeatable")
+    for fact, name in _FACTS.items():
+        before, now = parent.get(fact), head.get(fact)
+        if before != now and before is not None and now is not None:
+            said.append(f"{name} {plain(before)} → {plain(now)}")
+    return tuple(said)

@@ -1,0 +1,53 @@
+"""Text fit to show, and the small words of every renderer.  Pure.
+
+What a repository, a build or a contender says may hold anything: it is shown, and does nothing.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_COLOUR_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def listed(parts: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """The confidence interval of a ratio: `1.081 to 1.124`."""
+    return "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
+def printable(text: str) -> str:
+    """Text without control characters, colour codes and marks that turn the direction of writing."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _CONTROL_CHARACTERS.sub("", _COLOUR_CODES.sub("", lines))
+
+
+def one_line(text: str, most: int = 240) -> str:
+    """Text from elsewhere, fit to stand in a sentence: one line, bounded, without its full stop."""
+    words = " ".join(printable(text).split())
+    return words.rstrip(".") if len(words) <= most else words[: most - 1].rstrip() + "…"
+
+
+def last_lines(log: str, lines: int = 40, characters: int = 6000) -> str:
+    """The end of a log, bounded in both ways."""
+    return "\n".join(printable(log).rstrip().splitlines()[-lines:])[-characters:]
+
+
+def plain(value: Any) -> str:
+    """A fact as people write it: `4`, `num_warps=4 num_stages=2`."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={plain(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(inner) for inner in value)
+    return one_line(str(value), 80)
+
+
+def short(sha: str) -> str:
+    """A commit as people write it; a version stays as it is."""
+    return sha[:10] if len(sha) >= 40 else sha
