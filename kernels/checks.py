@@ -18,6 +18,7 @@ from .oracle import Finding, Oracle, named
 from .words import Case, Lane
 
 Outputs = dict[str, Tensor]
+Span = tuple[int, int]  # first byte and the one after the last
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 FEW_ROWS = 16
@@ -72,29 +73,22 @@ def own_memory(case: Case, pairs: Sequence[tuple[Inputs, Any]]) -> None:
 
     Returning the buffer of the call before is faster for the timing and useless to whoever needs both results.
     """
-    taken: dict[str, list[tuple[int, int]]] = {}
+    taken: list[tuple[str, Span]] = []
     for inputs, returned in pairs:
-        outputs = named(case, returned)
-        for name, output in outputs.items():
-            for other, tensor in inputs.tensors.items():
-                if _overlap(_span(output), _span(tensor)):
-                    raise Wrong(f"{name} lies in the memory of its input {other}")
-            if any(_overlap(_span(output), span) for span in taken.get(name, ())):
-                raise Wrong(f"{name} lies in the memory of the {name} that an earlier call returned")
-        for name, output in outputs.items():
-            taken.setdefault(name, []).append(_span(output))
+        places = [(f"its input {name}", _span(tensor)) for name, tensor in inputs.tensors.items()]
+        mine = {name: _span(output) for name, output in named(case, returned).items()}
+        for name, span in mine.items():
+            for what, other in (*places, *taken):
+                if span[0] < other[1] and other[0] < span[1]:
+                    raise Wrong(f"{name} lies in the memory of {what}")
+        taken += [(f"the {name} that an earlier call returned", span) for name, span in mine.items()]
 
 
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """First byte and the one after the last."""
+def _span(tensor: Tensor) -> Span:
     if not tensor.numel():
         return 0, 0
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
-
-
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------

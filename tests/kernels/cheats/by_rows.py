@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -11,8 +12,7 @@ ROWS = {name: 200 + number for number, name in enumerate(CHEATS)}
 
 kept = {}
 unfinished = []
-helpers = []
-busy_until = [0.0]
+pool = ThreadPoolExecutor(2)
 
 
 def definition(x, weight, eps):
@@ -86,23 +86,9 @@ def finishes_in_the_next_call(x, weight, eps):
 
 
 def works_in_a_thread(x, weight, eps):
-    """A second thread is busy while this one is, as one would be that computes half of the rows."""
-    until = time.monotonic() + 10e-3
-    busy_until[0] = until
-    if not helpers:
-        helpers.append(threading.Thread(target=_help, args=(torch.ones(1 << 22),), daemon=True))
-        helpers[0].start()
-    while time.monotonic() < until:
-        pass
-    return definition(x, weight, eps)
-
-
-def _help(x):
-    while True:
-        if time.monotonic() < busy_until[0]:
-            x.sin()
-        else:
-            time.sleep(1e-3)
+    """Half of the rows each in two threads, on two cores."""
+    halves = pool.map(lambda rows: definition(rows, weight, eps), x.chunk(2))
+    return torch.cat(list(halves))
 
 
 def differs(x, weight, eps):

@@ -1,0 +1,190 @@
+"""What is checked beside the numbers: memory, repetition, new numbers, and the checks themselves."""
+
+import itertools
+
+import pytest
+import torch
+
+from kernels import checks, messages
+from kernels.bench import Bench
+from kernels.checks import Untouched, Wrong, own_memory, same, snapshot, still_judges
+from kernels.fresh import Fresh
+from kernels.inputs import fresh_values, make, make_sets, refill
+from kernels.oracle import Finding, WrongShape
+from kernels.providers import forward_backward, open_provider
+from kernels.repeats import FEWEST, REPEATS, repeat
+from kernels.words import Case
+
+CPU = torch.device("cpu")
+CASE = Case.parse("rmsnorm.fwd.12x32.fp32")
+BACKWARD = Case.parse("rmsnorm.bwd.12x32.fp32")
+
+
+@pytest.fixture(scope="module")
+def eager():
+    threads = torch.get_num_threads()
+    yield Bench(messages.built_in("eager"), CPU, 1)
+    torch.set_num_threads(threads)
+
+
+# -- a case from the beginning to the end ----------------------------------------------------------------------------
+
+WORTH_A_LOOK = [
+    "rmsnorm.fwd.12x64.bf16",
+    "rmsnorm.bwd.12x64.fp32",
+    "layernorm.bwd.12x64.fp32",
+    "rmsnorm.fwdbwd.12x64.fp32",
+    "rmsnorm_residual.fwd.12x64.bf16",
+    "rmsnorm.fwd.12x64s80.bf16",
+    "rmsnorm.fwd.1x64.fp16",
+]
+
+
+@pytest.mark.parametrize("text", WORTH_A_LOOK)
+@pytest.mark.parametrize("thorough", [True, False])
+def test_honest_from_the_beginning_to_the_end(eager, text, thorough):
+    at_case = eager.prepare(Case.parse(text), seed=3, thorough=thorough)
+    samples = at_case.turn(warm=1, timed=2)
+    at_case.check()
+
+    assert len(samples) == 2
+    told = at_case.describe()
+    assert all(seconds >= 0 for seconds in told["spent"].values())
+    if thorough:
+        assert told["facts"]["repeatable"] is True
+        assert FEWEST <= told["facts"]["repeats"] <= REPEATS
+        assert told["errors"].keys() == set(Case.parse(text).outputs)
+
+
+def test_a_later_launch_looks_at_less(eager):
+    first = eager.prepare(CASE, seed=3).describe()
+    later = eager.prepare(CASE, seed=3, thorough=False).describe()
+
+    assert first["spent"].keys() - later["spent"].keys() >= {"facts", "repeat"}
+    assert later["facts"] == {}
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_outputs_have_memory_of_their_own():
+    one, two = make_sets(CASE, CPU, 1, 2)
+    buffer = torch.zeros(24, 32)
+
+    own_memory(CASE, [(one, torch.zeros(12, 32)), (two, torch.zeros(12, 32))])
+    own_memory(CASE, [(one, buffer[:12]), (two, buffer[12:])])
+    with pytest.raises(Wrong, match="y lies in the memory of its input x"):
+        own_memory(CASE, [(one, one["x"])])
+    with pytest.raises(Wrong, match="y lies in the memory of the y that an earlier call returned"):
+        own_memory(CASE, [(one, buffer[:12]), (two, buffer[11:23])])
+
+
+def test_a_snapshot_stays_what_it_is():
+    y = torch.ones(12, 32)
+    seen = snapshot(CASE, y)
+    y.zero_()
+
+    assert seen["y"].sum() == 12 * 32
+    with pytest.raises(WrongShape):
+        snapshot(CASE, y[:5])
+
+
+def test_bits_are_compared_and_not_numbers():
+    nan, zero = torch.full((2,), torch.nan), torch.zeros(2)
+
+    assert same({"y": nan}, {"y": nan.clone()})
+    assert not same({"y": zero}, {"y": -zero})
+    assert bool(checks.differing({"y": zero, "z": nan}, {"y": -zero, "z": nan}))
+    assert not bool(checks.differing({"y": nan}, {"y": nan.clone()}))
+
+
+@pytest.mark.parametrize("name", ["x", "weight"])
+def test_a_write_into_an_input_is_named(name):
+    sets = make_sets(CASE, CPU, 1, 3)
+    untouched = Untouched(sets, [0, 2])
+
+    untouched.check()
+    sets[2][name].data.view(-1)[5] += 1
+    with pytest.raises(Wrong, match=f"changed its input {name}"):
+        untouched.check()
+
+
+# -- the checks are checked ------------------------------------------------------------------------------------------
+
+
+def test_who_no_longer_sees_new_numbers_is_found_out():
+    sets = make_sets(CASE, CPU, 1, 1)
+    untouched = Untouched(sets, [0])
+
+    with pytest.raises(Wrong, match="the checks were tampered with"):
+        untouched.notices(0)  # nothing changed
+    refill(sets[0], fresh_values(CASE, sets[0], 1, 9))
+    untouched.notices(0)
+
+
+@pytest.mark.parametrize("text", [*WORTH_A_LOOK, "rmsnorm.bwd.3x1.bf16", "layernorm.bwd.1x1.fp32"])
+def test_an_oracle_that_calls_everything_right_is_found_out(monkeypatch, text):
+    case = Case.parse(text)
+    still_judges(case, CPU, 1)
+
+    monkeypatch.setattr(checks.Oracle, "judge", lambda *_: Finding(None, {}))
+    with pytest.raises(Wrong, match="the checks were tampered with"):
+        still_judges(case, CPU, 1)
+
+
+# -- repetition ------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_each_time():
+    inputs = make(CASE, CPU, 1)
+
+    found = repeat(CASE, lambda: inputs["x"] * 2, None)
+
+    assert (found.same, found.calls) == (True, REPEATS)
+
+
+def test_one_bit_in_the_last_call_is_seen():
+    inputs, calls = make(CASE, CPU, 1), itertools.count(1)
+
+    def call():
+        y = inputs["x"] * 2
+        y.view(torch.int32)[11, 31] ^= next(calls) == REPEATS
+        return y
+
+    found = repeat(CASE, call, None)
+
+    assert (found.same, found.calls) == (False, REPEATS)
+
+
+# -- numbers never seen ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "caught"),
+    [
+        ((100, 100, 100), (101, 300, 99), False),
+        ((100, 100, 400), (124, 300, 150), False),  # slow once or twice is an interrupt
+        ((100, 100, 400), (170, 300, 150), True),
+        ((8, 8, 8), (12, 12, 12), False),  # a few microseconds are nothing
+        ((8, 8, 8), (30, 29, 28), True),
+    ],
+)
+def test_what_is_too_fast_on_known_numbers(known, new, caught):
+    found = Fresh(known, new, 0, {})
+
+    if caught:
+        with pytest.raises(Wrong, match="does less on numbers it has seen before"):
+            found.check()
+    else:
+        found.check()
+
+
+def test_autograd_follows_numbers_that_change_unseen():
+    case = Case.parse("rmsnorm.fwdbwd.12x64.fp32")
+    inputs = make(case, CPU, 1)
+    call = forward_backward(case, open_provider(messages.built_in("eager")).differentiable(case, CPU))(inputs)
+    before = snapshot(case, call())
+
+    refill(inputs, fresh_values(case, inputs, 1, 9))
+
+    assert not torch.equal(before["y"], call()[0])
