@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
-from service.changes import STATES, Facts, paired, some, spelled
+from service.changes import MOST_ALIKE, STATES, Facts, paired, some, spelled
 from service.compiled import Compiled, Place, State
 from service.facts_policy import FactsPolicy
 
@@ -19,12 +20,25 @@ class Violation:
 
 
 def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Violation]:
-    """The limits that the head breaks and the base did not, the same ones together.  Without a base: hard limits."""
-    found: dict[tuple[str, str], list[Place]] = defaultdict(list)
+    """The limits that the head breaks and the base did not.  Without a base: the hard ones.
+
+    The same in the same words is one; a rule that is broken in more than `MOST_ALIKE` words is one, the worst told.
+    """
+    found: dict[str, dict[str, list[Place]]] = defaultdict(dict)
+    sizes: dict[tuple[str, str], float] = {}
     for place, now in head.items():
-        for rule, said in _broken((base or {}).get(place), now, policy):
-            found[rule, said].append(place)
-    return [Violation(rule, said, tuple(places)) for (rule, said), places in found.items()]
+        for rule, said, size in _broken((base or {}).get(place), now, policy):
+            found[rule].setdefault(said, []).append(place)
+            sizes[rule, said] = size
+    broken = []
+    for rule, sayings in found.items():
+        worst = sorted(sayings, key=lambda said: -sizes[rule, said])
+        if len(worst) > MOST_ALIKE:
+            every = chain(*(sayings[said] for said in worst))
+            broken.append(Violation(rule, f"{worst[0]}, and {len(worst) - 1} others", tuple(every)))
+        else:
+            broken += [Violation(rule, said, tuple(sayings[said])) for said in worst]
+    return broken
 
 
 def known_before(base: Facts | None, head: Facts) -> tuple[Place, ...]:
@@ -32,25 +46,25 @@ def known_before(base: Facts | None, head: Facts) -> tuple[Place, ...]:
     return tuple(place for place, now in head.items() if now.over and base and place in base and base[place].over)
 
 
-def _broken(was: Compiled | None, now: Compiled, policy: FactsPolicy) -> Iterator[tuple[str, str]]:
+def _broken(was: Compiled | None, now: Compiled, policy: FactsPolicy) -> Iterator[tuple[str, str, float]]:
     if now.over and not (was and was.over) and policy.over_limit:
-        yield "over_limit", now.over
+        yield "over_limit", now.over, 0
     if was is None or was.state is not State.COMPILED:
         return
     if now.state is not State.COMPILED:
         if policy.broken == "fail" and not now.over:
-            yield "broken", f"compiled before, and now {STATES[now.state]}: {now.reason or 'no reason was given'}"
+            yield "broken", f"compiled before, and now {STATES[now.state]}: {now.reason or 'no reason was given'}", 0
         return
     if was.spills is not None and now.spills is not None and was.spills <= policy.spills_allowed < now.spills:
-        yield "spills_allowed", f"spills {spelled(was.spills)} → {spelled(now.spills)}"
+        yield "spills_allowed", f"spills {spelled(was.spills)} → {spelled(now.spills)}", now.spills
     if policy.more_kernels == "fail" and now.count > was.count:
-        yield "more_kernels", f"{some(now.count, 'kernel')} instead of {was.count}"
+        yield "more_kernels", f"{some(now.count, 'kernel')} instead of {was.count}", now.count
     if (
         policy.registers_growth is not None
         and (grown := _growth(was, now))
         and grown[1] > grown[0] * (1 + policy.registers_growth)
     ):
-        yield "registers_growth", f"registers {grown[0]} → {grown[1]}"
+        yield "registers_growth", f"registers {grown[0]} → {grown[1]}", grown[1] / grown[0]
 
 
 def _growth(was: Compiled, now: Compiled) -> tuple[int, int] | None:

@@ -192,8 +192,8 @@ def _keep(job: Job, fresh: Answers) -> None:
     while total > MOST_KEPT:
         total -= sizes[oldest := next(iter(every))]
         del every[oldest]
-    file = _file(job)
     with suppress(OSError):  # the next time it is compiled again
+        file = _file(job)
         fresh_file = file.with_name(f"{file.name}.{time.monotonic_ns()}.tmp")
         fresh_file.write_text(json.dumps(every))
         fresh_file.rename(file)

@@ -233,6 +233,16 @@ def test_limits(policy, before, after, broken):
     assert [f"{one.rule}: {one.said}" for one in found] == ([broken] if broken else [])
 
 
+def test_a_limit_that_is_broken_in_many_words_is_told_once_with_the_worst():
+    before, after = {}, {}
+    for rows in range(1, 9):
+        before |= at(compiled(kernel()), f"rmsnorm.fwd.{rows}x8.bf16")
+        after |= at(compiled(kernel(spills=10 * rows)), f"rmsnorm.fwd.{rows}x8.bf16")
+    [one] = limits.violations(before, after, FactsPolicy())
+    assert (one.said, len(one.places)) == ("spills none → 80, and 7 others", 8)
+    assert one.places[0].case == "rmsnorm.fwd.8x8.bf16"
+
+
 def test_what_was_over_the_limit_before_is_told_and_alarms_nobody():
     report = reported(at(OVER), at(OVER))
     assert (report.exit_code, report.known_before) == (0, (Place("norms", CASE, "sm_90"),))
