@@ -41,21 +41,19 @@ class QuackTuned(Quack):
 
     def facts(self) -> dict[str, Any]:
         """The configurations chosen, and what the candidates took where they were timed for this case."""
-        chosen = [str(tuner.best_config) for tuner, _ in self._tuners if hasattr(tuner, "best_config")]
-        timed = [tuner.configs_timings for tuner, before in self._tuners if _times(tuner) is not before]
-        facts: dict[str, Any] = {"config": "; ".join(chosen)} if chosen else {}
-        return facts | ({"autotune": [choices(timings) for timings in timed]} if timed else {})
+        chosen = [_config(tuner.best_config) for tuner, _ in self._tuners if hasattr(tuner, "best_config")]
+        timed = [choice for tuner, before in self._tuners if _times(tuner) is not before for choice in choices(tuner)]
+        return ({"config": "; ".join(chosen)} if chosen else {}) | ({"autotune": timed} if timed else {})
 
     def _watch(self, *tuners: Any) -> None:
         self._tuners = [(tuner, _times(tuner)) for tuner in tuners]
 
 
-def choices(timings: dict[Any, Any]) -> list[dict[str, Any]]:
-    """Candidates with their median milliseconds, the best first; infinite where one could not be launched."""
-    best = sorted(timings.items(), key=lambda item: float(item[1][0]))
-    return [{"config": str(config), "ms": float(times[0])} for config, times in best if float(times[0]) < float("inf")][
-        :MOST_CANDIDATES
-    ]
+def choices(tuner: Any) -> list[dict[str, Any]]:
+    """Candidates with their median milliseconds, the best first.  One that could not be launched has none."""
+    best = sorted((float(times[0]), _config(config)) for config, times in tuner.configs_timings.items())
+    known = [{"kernel": tuner.fn.__name__, "config": config, "ms": ms} for ms, config in best if ms < float("inf")]
+    return known[:MOST_CANDIDATES]
 
 
 def forward(
@@ -111,6 +109,10 @@ def backward(
         part.sum(0).to(weight.dtype) if part is not None and weight is not None else None for part in (dweight, dbias)
     )
     return returned(dx, *sums)
+
+
+def _config(config: Any) -> str:
+    return str(config).removeprefix("config: ")
 
 
 def _times(tuner: Any) -> Any:

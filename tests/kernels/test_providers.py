@@ -1,4 +1,4 @@
-"""Providers: what each can do where, and Liger's operators over the releases."""
+"""Providers: what each can do where, and the operators of Liger and Quack as they were released."""
 
 from types import SimpleNamespace
 
@@ -8,42 +8,128 @@ import torch
 from kernels import messages, references
 from kernels.inputs import make
 from kernels.oracle import Oracle, named
-from kernels.providers import Unsupported, liger, open_provider
+from kernels.providers import Broken, Unsupported, forward_backward, liger, open_provider, quack, quack_tuned
 from kernels.providers.base import by_name
-from kernels.words import BUILT_IN_PROVIDERS, OPS, Case
+from kernels.providers.pair import Pair, differentiable
+from kernels.ran import readable
+from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction
 
 CPU = torch.device("cpu")
+# Importing the compiler warns of what torch itself does, for instance torch.jit.script_method.
+compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+mixed = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+
+
+def bound(provider, case, inputs):
+    with torch.no_grad():
+        if case.direction is Direction.FWDBWD:
+            return forward_backward(case, provider.differentiable(case, CPU))(inputs)
+        return provider.ready(case, CPU)(inputs)
+
+
+def wrong(case, call, inputs):
+    """Why the second call of two is wrong; None when it is right."""
+    with torch.no_grad():
+        call()
+        return Oracle(inputs).judge(inputs, named(case, call())).reason
+
+
+@pytest.mark.parametrize("dtypes", ["fp32", "bf16-fp32", "bf16", "fp16", "fp32-bf16"])
+@pytest.mark.parametrize("op", OPS)
+@mixed
+def test_eager_is_right(op, dtypes):
+    for direction in Direction:
+        case = Case.parse(f"{op}.{direction}.65x96.{dtypes}")
+        inputs = make(case, CPU, 1)
+        assert wrong(case, bound(open_provider(messages.built_in("eager")), case, inputs), inputs) is None, case
+
+
+@pytest.mark.parametrize("name", ["quack", "quack-tuned", "liger", "triton"])
+@pytest.mark.parametrize("direction", Direction)
+def test_gpu_providers_say_so(name, direction):
+    provider, case = open_provider(messages.built_in(name)), Case.parse(f"rmsnorm.{direction}.8x8.bf16")
+    with pytest.raises(Unsupported, match="GPU"):
+        bound(provider, case, make(case, CPU, 1))
+
+
+@pytest.mark.parametrize("name", BUILT_IN_PROVIDERS)
+def test_every_provider_that_a_recipe_may_name_is_there(name):
+    assert open_provider(messages.built_in(name)).name == name
+
+
+def test_a_provider_that_nobody_knows_is_answered_with_those_that_are_known():
+    with pytest.raises(Unsupported, match=f"known: {', '.join(BUILT_IN_PROVIDERS)}"):
+        open_provider(messages.built_in("quark"))
+
+
+def test_those_that_time_candidates_say_so():
+    tuning = [name for name in BUILT_IN_PROVIDERS if open_provider(messages.built_in(name)).tunes]
+    assert tuning == ["inductor-max-autotune", "inductor-coordinate-descent", "quack-tuned"]
+
+
+# -- torch.compile ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("name", "text", "facts"),
     [
-        f"{op}.{direction}.65x96.{dtypes}"
-        for op in ("rmsnorm", "layernorm")
-        for direction in ("fwd", "bwd")
-        for dtypes in ("fp32", "bf16-fp32", "bf16")
+        ("inductor", "rmsnorm.fwd.65x96.bf16-fp32", {}),
+        ("inductor-coordinate-descent", "layernorm_nobias.fwd.65x96.fp32", {}),
+        ("inductor-dynamic", "rmsnorm_residual.bwd.64x96.fp32", {"graphs": 1, "dynamic_graphs": 1}),
+        ("inductor-dynamic", "rmsnorm.fwdbwd.65x96.bf16", {"graphs": 1, "dynamic_graphs": 1}),
+        ("inductor-automatic-dynamic", "rmsnorm.fwd.65x96.bf16", {"graphs": 2, "dynamic_graphs": 1}),
+        ("inductor-automatic-dynamic", "layernorm.fwdbwd.2x96.fp32", {"graphs": 2, "dynamic_graphs": 1}),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
-def test_eager_is_right(text):
-    case = Case.parse(text)
+@compiles
+def test_inductor_compiles_as_its_name_says(name, text, facts):
+    provider, case = open_provider(messages.built_in(name)), Case.parse(text)
     inputs = make(case, CPU, 1)
 
-    with torch.no_grad():
-        call = open_provider(messages.built_in("eager")).ready(case, CPU)(inputs)
-        call()
-        outputs = named(case, call())
-
-    assert Oracle(inputs).judge(inputs, outputs).reason is None
+    assert wrong(case, bound(provider, case, inputs), inputs) is None
+    assert provider.facts() == facts
 
 
-@pytest.mark.parametrize("name", ["quack", "liger", "triton"])
-def test_gpu_providers_say_so(name):
-    with pytest.raises(Unsupported, match="GPU"):
-        open_provider(messages.built_in(name)).ready(Case.parse("rmsnorm.fwd.8x8.bf16"), CPU)
+@compiles
+def test_a_graph_for_any_rows_serves_sets_that_were_never_marked():
+    provider, case = open_provider(messages.built_in("inductor-dynamic")), Case.parse("rmsnorm.fwd.64x96.fp32")
+    bind = provider.ready(case, CPU)
+    for rows, number in ((64, 0), (64, 1), (63, 2)):
+        inputs = make(Case.parse(f"rmsnorm.fwd.{rows}x96.fp32"), CPU, 1, number)
+        with torch.no_grad():
+            bind(inputs)()
+    assert provider.facts() == {"graphs": 1, "dynamic_graphs": 1}
 
 
-# Liger's signatures as they were released; the bodies are the definition.
+def test_one_row_is_never_dynamic():
+    for name in ("inductor-dynamic", "inductor-automatic-dynamic"):
+        with pytest.raises(Unsupported, match="one row"):
+            open_provider(messages.built_in(name)).ready(Case.parse("rmsnorm.fwd.1x96.fp32"), CPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "tagged", "untagged"),
+    [
+        ("rmsnorm.fwd.65x96.bf16-fp32", "aten.rsqrt.default", []),
+        ("rmsnorm.bwd.65x96.bf16-fp32", "aten._fused_rms_norm_backward.default", []),
+        ("layernorm_residual.fwd.65x96.fp32", "aten.native_layer_norm.default", []),
+        # without the fused operator of a GPU, two gradients of x are added up, and that is never tagged
+        ("rmsnorm.fwdbwd.65x96.fp32", "aten.sum.dim_IntList", ["aten.add.Tensor"]),
+    ],
+)
+@compiles
+@mixed
+def test_tagged_norms_reach_inductor(text, tagged, untagged):
+    provider, case = open_provider(messages.built_in("inductor-regional")), Case.parse(text)
+    inputs = make(case, CPU, 1)
+
+    assert wrong(case, bound(provider, case, inputs), inputs) is None
+    facts = provider.facts()
+    assert tagged in facts["tagged"]
+    assert facts["untagged"] == untagged
+
+
+# -- Liger: its signatures as they were released; the bodies are the definition --------------------------------------
 
 
 def forward_05(X, W, eps, offset, casting_mode):
@@ -84,15 +170,164 @@ def test_liger_over_its_releases(forward, backward):
     ):
         case = Case.parse(text)
         inputs = make(case, CPU, 1)
-        outputs = named(case, by_name(function)(inputs)())
-        assert Oracle(inputs).judge(inputs, outputs).reason is None
+        assert wrong(case, by_name(function)(inputs), inputs) is None
 
 
-@pytest.mark.parametrize("name", BUILT_IN_PROVIDERS)
-def test_every_provider_that_a_recipe_may_name_is_there(name):
-    assert open_provider(messages.built_in(name)).name == name
+# -- Quack 0.6.5: its signatures; the bodies are the definition ------------------------------------------------------
 
 
-def test_a_provider_that_nobody_knows_is_answered_with_those_that_are_known():
-    with pytest.raises(Unsupported, match=f"known: {', '.join(BUILT_IN_PROVIDERS)}"):
-        open_provider(messages.built_in("quark"))
+def defined(op, direction, **given):
+    op = next(one for one in OPS.values() if (one.norm, one.weight, one.bias, one.residual) == op)
+    names = op.inputs(Direction(direction))
+    outputs = references.BY_KEY[f"{op.name}.{direction}"](*(given[name] for name in names), given["eps"])
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def rmsnorm_fwd(
+    x, weight=None, bias=None, residual=None, out_dtype=None, residual_dtype=None, eps=1e-6, store_rstd=False,
+    weight_offset=0.0,
+):  # fmt: skip
+    op = ("rmsnorm", weight is not None, bias is not None, residual is not None)
+    y, *added = defined(op, "fwd", x=x, weight=weight, bias=bias, residual=residual, eps=eps)
+    return y, (added or [x])[0], None
+
+
+def rmsnorm_bwd(
+    x, weight, dout, rstd, dresidual_out=None, has_bias=False, has_residual=False, weight_offset=0.0
+):  # fmt: skip
+    assert has_residual is (dresidual_out is not None)
+    op = ("rmsnorm", weight is not None, has_bias, has_residual)
+    given = {"x": x, "weight": weight, "dy": dout, "rstd": rstd, "dresidual_out": dresidual_out, "eps": 0.0}
+    dx, *of_weights = defined(op, "bwd", **given)
+    dweight = of_weights.pop(0) if weight is not None else None
+    return dx, dweight, of_weights[0] if has_bias else None, dx if has_residual else None
+
+
+def layernorm_fwd(x, weight, bias=None, eps=1e-6, return_rstd=False, return_mean=False):
+    [y] = defined(("layernorm", True, bias is not None, False), "fwd", x=x, weight=weight, bias=bias, eps=eps)
+    mean = x.float().mean(1)
+    rstd = (x.float().var(1, correction=0) + eps).rsqrt()
+    return (y, rstd, mean) if return_rstd and return_mean else y
+
+
+def layernorm_bwd(x, weight, dout, rstd, mean, has_bias=True):
+    given = {"x": x, "weight": weight, "dy": dout, "rstd": rstd, "mean": mean, "eps": 0.0}
+    dx, dweight, *dbias = defined(("layernorm", True, has_bias, False), "bwd", **given)
+    return dx, dweight, dbias[0] if has_bias else None
+
+
+QUACK = SimpleNamespace(
+    rmsnorm_fwd=rmsnorm_fwd, rmsnorm_bwd=rmsnorm_bwd, layernorm_fwd=layernorm_fwd, layernorm_bwd=layernorm_bwd
+)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_quack_is_called_with_what_it_takes(op):
+    for direction in (Direction.FWD, Direction.BWD):
+        case = Case.parse(f"{op}.{direction}.65x96.bf16-fp32")
+        if quack.unsupported(case, OPS[op]) is None:
+            inputs = make(case, CPU, 1)
+            function = (quack.forward if direction is Direction.FWD else quack.backward)(QUACK, OPS[op])
+            assert wrong(case, by_name(function)(inputs), inputs) is None, case
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("rmsnorm_bias_residual.fwdbwd.8x8.bf16", None),
+        ("layernorm_nobias.bwd.8x8.bf16-fp32", None),
+        ("rmsnorm_noweight_bias.fwd.8x8.bf16", None),
+        ("rmsnorm_noweight_bias.bwd.8x8.bf16", "only beside that of a weight"),
+        ("layernorm.fwd.8x8.bf16", "fp32 weights"),
+        ("layernorm_residual.fwd.8x8.bf16-fp32", "no residual"),
+        ("rmsnorm.fwd.8x8.fp64", "bf16, fp16, fp32"),
+        ("rmsnorm.fwd.8x262144.fp32", None),
+        ("rmsnorm.fwdbwd.8x262144.fp32", "131072 columns"),
+    ],
+)
+def test_what_quack_does_not_do(text, reason):
+    case = Case.parse(text)
+    said = quack.unsupported(case, OPS[case.op])
+    assert said is None if reason is None else reason in said
+
+
+class Tuner:
+    """Quack's autotuner as far as it is looked at."""
+
+    fn = rmsnorm_fwd
+
+    def tune(self, timings):
+        self.configs_timings = timings
+        self.best_config = min(timings, key=timings.get)
+
+
+def test_candidates_are_told_with_the_case_that_they_were_timed_for():
+    provider, tuner = quack_tuned.QuackTuned(), Tuner()
+    provider._watch(tuner)
+    assert provider.facts() == {}
+
+    tuner.tune({"config: wide": [0.3, 0.2, 0.4], "config: narrow": [0.1, 0.1, 0.1], "config: huge": [float("inf")] * 3})
+    assert provider.facts() == {
+        "config": "narrow",
+        "autotune": [
+            {"kernel": "rmsnorm_fwd", "config": "narrow", "ms": 0.1},
+            {"kernel": "rmsnorm_fwd", "config": "wide", "ms": 0.3},
+        ],
+    }
+    provider._watch(tuner)  # the next case was tuned before
+    assert provider.facts() == {"config": "narrow"}
+
+
+# -- together ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op", ["layernorm", "layernorm_nobias", "rmsnorm_bias_residual", "rmsnorm_noweight_residual"])
+def test_a_forward_and_a_backward_make_a_differentiable_function(op):
+    case, flags = Case.parse(f"{op}.fwdbwd.65x96.bf16-fp32"), OPS[op]
+
+    def forward(*, eps, **given):
+        outputs = defined((flags.norm, flags.weight, flags.bias, flags.residual), "fwd", **given, eps=eps)
+        x = (outputs[1] if flags.residual else given["x"]).float()
+        mean = x.mean(1)
+        spread = x - mean[:, None] if flags.norm == "layernorm" else x
+        statistics = {"mean": mean, "rstd": (spread.square().mean(1) + eps).rsqrt()}
+        return outputs, tuple(statistics[name] for name in flags.statistics)
+
+    def backward(**given):
+        outputs = defined((flags.norm, flags.weight, flags.bias, flags.residual), "bwd", **given)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    inputs = make(case, CPU, 1)
+    call = forward_backward(case, differentiable(Pair(flags, forward, backward)))(inputs)
+    assert wrong(case, call, inputs) is None
+
+
+def test_a_recipe_may_name_a_differentiable_function(tmp_path, monkeypatch):
+    (tmp_path / "their_norms.py").write_text(
+        "import torch\n\n\ndef norm(x, weight, eps):\n    return torch.rms_norm(x, x.shape[1:], weight, eps)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    case = Case.parse("rmsnorm.fwdbwd.65x96.fp32")
+    inputs = make(case, CPU, 1)
+    calls = {"rmsnorm.fwdbwd": "their_norms:norm", "layernorm.fwdbwd": "their_norms:absent"}
+    provider = open_provider(messages.targets_own("norms", calls))
+
+    assert wrong(case, bound(provider, case, inputs), inputs) is None
+    with pytest.raises(Broken, match="their_norms has no function absent"):
+        provider.differentiable(Case.parse("layernorm.fwdbwd.65x96.fp32"), CPU)
+    with pytest.raises(Unsupported, match=r"names no rmsnorm\.bwd"):
+        provider.ready(Case.parse("rmsnorm.bwd.65x96.fp32"), CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("_forward", "_forward"),
+        (
+            "_ZN2at6native23fused_layer_norm_kernelIfLb1EEEvPKT_i",
+            "at::native::fused_layer_norm_kernel<float, true>",
+        ),
+    ],
+)
+def test_kernels_are_told_as_they_were_written(name, plain):
+    assert readable(name) == plain
