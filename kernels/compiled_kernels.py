@@ -1,6 +1,6 @@
 """Facts of a compiled kernel that ran on this GPU: what it takes of an SM, and which machine code it is."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from .offline.machine import code_of
 MOST_CANDIDATES = 20  # of a timing table, best first
 
 
-def of_launcher(tuner: Any, timings: Mapping[Any, float]) -> dict[str, Any]:
+def of_launcher(tuner: Any, timings: Sequence[tuple[Any, float]]) -> dict[str, Any]:
     """Of Inductor's CachingAutotuner, whose first launcher is the one that runs."""
     launcher = tuner.launchers[0]
     facts = {
@@ -29,7 +29,7 @@ def of_launcher(tuner: Any, timings: Mapping[Any, float]) -> dict[str, Any]:
         [file] = (Path(knobs.cache.dir) / launcher.cache_hash).glob("*.cubin")
         cubin = file.read_bytes()
     if timings:
-        best = sorted(timings.items(), key=lambda item: item[1])[:MOST_CANDIDATES]
+        best = sorted(timings, key=lambda candidate: candidate[1])[:MOST_CANDIDATES]
         facts["timings"] = [{"ms": round(ms, 6), **_configuration(config)} for config, ms in best]
     return _placed(facts, cubin)
 

@@ -79,7 +79,7 @@ def _kernels(seen: Seen) -> list[dict[str, Any]]:
         return []
     from .compiled_kernels import of_kernel, of_launcher  # they need Triton
 
-    launchers = [of_launcher(tuner, seen.timings.get(id(tuner), {})) for tuner in seen.tuned]
+    launchers = [of_launcher(tuner, seen.timings.get(id(tuner), ())) for tuner in seen.tuned]
     return launchers or [of_kernel(kernel) for kernel, _ in seen.triton]
 
 

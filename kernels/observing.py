@@ -27,7 +27,8 @@ class Seen:
     triton: list[tuple[Any, str]] = field(default_factory=list)  # kernels launched, each with its grid and arguments
     hooked: int = 0  # Triton launches whoever started them; those of Inductor are not among `triton`
     tuned: list[Any] = field(default_factory=list)  # Inductor's launchers, in order
-    timings: dict[int, dict[Any, float]] = field(default_factory=dict)  # of the candidates of each, in ms, where timed
+    # of the candidates of a launcher (its id) the configuration and its time in ms, where they were timed
+    timings: dict[int, list[tuple[Any, float]]] = field(default_factory=dict)
 
 
 # -- operators -------------------------------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ def autotuned(seen: Seen) -> Iterator[None]:
     def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         timings = benchmark(tuner, *args, **kwargs)
         with suppress(Exception):
-            seen.timings[id(tuner)] = {launcher.config: float(ms) for launcher, ms in timings.items()}
+            seen.timings[id(tuner)] = [(launcher.config, float(ms)) for launcher, ms in timings.items()]
         return timings
 
     heuristics.CachingAutotuner.benchmark_all_configs = observed
