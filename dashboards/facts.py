@@ -27,7 +27,8 @@ NAMES = {
     "graph_breaks": "graph breaks",
     "recompiled_at_rows": "recompiled at rows",
 }
-TABLES = {"triton": "Kernels", "kernels": "Kernels", "autotune": "Choices that were timed"}
+TABLES = {"triton": "Kernels", "kernels": "Kernels", "autotune": "Timed choices"}
+INNER = {"timings": "Timed choices", "choices": "Choices"}
 MOST_ROWS = 24  # of a table
 MOST_TEXT = 160
 
@@ -74,7 +75,19 @@ def _tables(name: str, now: Any, before: Any) -> list[Table]:
     title = TABLES.get(name, name.replace("_", " ").capitalize())
     both = [(f"{title} of the baseline", before)] if before != now and _records(before) else []
     found = [(title if not both else f"{title} of the head", now), *both]
-    return [_table(title, records) for title, value in found if (records := _records(value))]
+    return [table for title, value in found if (records := _records(value)) for table in _with_inner(title, records)]
+
+
+def _with_inner(title: str, records: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """The table, and one for each list within it: the candidates that were timed for a kernel, say."""
+    inner = [
+        _table(f"{INNER.get(key, key)} of {record.get('name') or number}", lines)
+        for number, record in enumerate(records, 1)
+        for key, value in record.items()
+        if (lines := _records(value))
+    ]
+    flat = [{key: value for key, value in record.items() if not _records(value)} for record in records]
+    return [_table(title, flat), *inner]
 
 
 def _table(title: str, records: Sequence[Mapping[str, Any]]) -> Table:

@@ -53,8 +53,17 @@ FACTS: dict[str, dict[str, Any]] = {
         "repeats": 50,
         "sm_mhz": 1980,
         "ran": ["triton_red_fused_rms_norm_0"],
-        "triton": [{"name": "_forward", "registers": 40, "spills": 0, "occupancy": 0.75, "settings": {"BLOCK": 1024}}],
-        "autotune": [{"config": {"XBLOCK": n, "num_warps": 8}, "ms": n / 100} for n in range(1, 31)],
+        "triton": [
+            {
+                "name": "_forward",
+                "registers": 40,
+                "spills": 0,
+                "occupancy": 0.75,
+                "limited_by": "registers",
+                "settings": {"BLOCK": 1024},
+                "timings": [{"ms": n / 100, "warps": 8, "settings": {"XBLOCK": n}} for n in range(1, 31)],
+            }
+        ],
     },
     SMALL: {"code": "c0de", "kind": "triton", "l2_resident": True, "sm_mhz": 1980},
     BLOCK: {"flops": 395e9 * 5.21, "tokens": 4096, "peak_bytes": 1_288_490_188},

@@ -197,8 +197,9 @@ def test_facts_stand_side_by_side_and_tables_are_folded(lanes: Lanes) -> None:
     assert Line("kernels that ran", *["triton_red_fused_rms_norm_0"] * 2) in shown.lines
     kernels, choices = shown.tables
     assert (kernels.columns, kernels.rows) == (
-        ("name", "registers", "spills", "occupancy", "settings"), (("_forward", "40", "0", "0.75", "BLOCK=1024"),),
+        ("name", "registers", "spills", "occupancy", "limited by", "settings"),
+        (("_forward", "40", "0", "0.75", "registers", "BLOCK=1024"),),
     )  # fmt: skip
-    assert (choices.title, len(choices.rows), choices.cut) == ("Choices that were timed", 24, 6)
-    assert choices.rows[0] == ("XBLOCK=1 num_warps=8", "0.01")
+    assert (choices.title, len(choices.rows), choices.cut) == ("Timed choices of _forward", 24, 6)
+    assert (choices.columns, choices.rows[0]) == (("ms", "warps", "settings"), ("0.01", "8", "XBLOCK=1"))
     assert json.loads(as_json.document(found))["ceilings"] == {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0}
