@@ -2,7 +2,7 @@
 
 | request | answer |
 |---|---|
-| `start` with provider, device, threads, core | `ready` (true, or false with a `reason`), `stack`, `device`, `tunes` |
+| `start` with provider, device, threads, core, memory | `ready` (true, or false with a `reason`), `stack`, `device`, `tunes` |
 | `prepare` with case, seed, thorough, graph_s | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `spent` … |
 | `turn` with warm and timed | `samples` in the unit of the case's lane (us per call, bytes), and the `calls` in each |
 | `ceilings` | `ceilings`: what the GPU can do at best, GB/s of a copy and TFLOP/s of a matrix product |
@@ -42,8 +42,12 @@ def targets_own(name: str, calls: Mapping[str, str], *, compile: bool = False) -
     return {"name": name, "calls": dict(calls), "compile": compile, "builtin": False}
 
 
-def start(provider: Mapping[str, Any], device: str, threads: int, core: int | None) -> dict[str, Any]:
-    return {"do": "start", "provider": dict(provider), "device": device, "threads": threads, "core": core}
+def start(
+    provider: Mapping[str, Any], device: str, threads: int, core: int | None, memory: float = 1.0
+) -> dict[str, Any]:
+    """`memory` is the share of a GPU's memory that it may take: the others hold their tensors at the same time."""
+    asked = {"provider": dict(provider), "device": device, "threads": threads, "core": core, "memory": memory}
+    return {"do": "start", **asked}
 
 
 def prepare(case: Case, seed: int, *, thorough: bool = True, graph_s: float = 2e-3) -> dict[str, Any]:

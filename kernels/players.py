@@ -13,6 +13,7 @@ from .words import Role
 
 RESTARTS = 3  # of one contender in one launch that were lost; a process that dies more often says nothing new
 REPLACEMENTS = 12  # of processes that said themselves that they cannot go on: a failed capture costs a process
+OF_MEMORY = 0.95  # of a GPU's, for all together; each has a context of half a gigabyte beside its share
 KEEP_GOING_EVERY_S = 1.0
 LONGEST_REASON = 2000  # characters; with the last lines of a log
 
@@ -118,8 +119,8 @@ class Players:
         for player in players:
             player.starts += 1
             player.channel = player.contender.start()
-        threads = 1 if self._device == "cpu" else 4
-        asked = {p: messages.start(p.contender.provider, self._device, threads, self._core) for p in players}
+        threads, memory = 1 if self._device == "cpu" else 4, OF_MEMORY / max(1, len(self.all))
+        asked = {p: messages.start(p.contender.provider, self._device, threads, self._core, memory) for p in players}
         for player, answer in self.ask_all(asked, limit_s).items():
             if player.channel is None:
                 player.hopeless = player.starts > 1  # lost twice before its first word

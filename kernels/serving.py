@@ -111,6 +111,8 @@ class Server:
         if message["device"] == "cuda" and not torch.cuda.is_available():
             return {"ready": False, "reason": f"torch {torch.__version__} sees no CUDA GPU in this environment"}
         self._bench = Bench(message["provider"], torch.device(message["device"]), int(threads))
+        if message["device"] == "cuda":
+            torch.cuda.set_per_process_memory_fraction(float(message["memory"]))
         gc.collect()
         gc.freeze()  # what was imported stays: looking through it at every case took up to half a second
         self._core = message.get("core")

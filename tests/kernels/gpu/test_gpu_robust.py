@@ -1,4 +1,4 @@
-"""Contenders that hang, crash or ruin their CUDA context: their case ends, nobody else's, and the GPU is clean after."""
+"""Contenders that hang, crash or ruin their CUDA context: only their case ends, and the GPU is clean afterwards."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
-WAYS = ["honest", "takes_all_memory", "writes_nowhere", "never_ends", "leaves", "traps", "another_stream", "fills_memory"]
+WAYS = "honest takes_all_memory writes_nowhere never_ends leaves traps another_stream fills_memory".split()
 HELD = []
 
 
@@ -64,7 +64,7 @@ def forward(x, weight, eps):
             y = torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, eps)
     return y
 """
-WAYS = {name: 1000 + number for number, name in enumerate(eval(TARGET[TARGET.index("WAYS = ") + 7 :].split("\n")[0]))}
+WAYS = {name: 1000 + number for number, name in enumerate(TARGET.split('WAYS = "')[1].split('"')[0].split())}
 OWN = messages.targets_own("norms", {"rmsnorm.fwd": "norms_that_fail:forward"})
 PACE = Pace(rounds=2, warm=1, timed=2, start_limit_s=120, prepare_limit_s=25, turn_limit_s=10)
 
