@@ -23,6 +23,7 @@ from workers.environments import Environment, facts_of
 
 AT_ONCE = 2  # a contender keeps one core busy
 START_LIMIT_S, CASE_LIMIT_S = 180.0, 240.0
+AHEAD = 7  # cases that are compiled with the one asked for: reading machine code takes as long for ten as for one
 RESTARTS = 3  # of one contender that was lost; one that dies more often says nothing new
 MOST_KEPT = 32 * MIB  # of one provider on one architecture; a case takes about 2 kB
 MOST_VERSIONS = 4  # of what is kept, for as many engines or ways of calling a provider
@@ -109,19 +110,28 @@ class Bench:
                 raise
 
     def _answers(self, job: Job, cases: Sequence[Case], total: int) -> Answers:
+        """Several cases at a time; after a crash one by one, to find the case that it belongs to."""
         answers: Answers = {}
-        left, lost = list(cases), 0
+        left, lost, alone = list(cases), 0, 0
         while left and lost <= RESTARTS and not self._over.is_set():
+            ahead: list[Case] = []
             try:
                 with self._started(job) as line:
                     while left:
-                        answers[str(left[0])] = self._ask(line, messages.compile(left[0]))
+                        ahead = [] if alone else left[1 : AHEAD + 1]
+                        limit_s = CASE_LIMIT_S * (1 + len(ahead))
+                        answer = line.ask(messages.compile(left[0], ahead), limit_s, self._unless_over)
+                        answers[str(left.pop(0))] = answer
+                        alone = max(0, alone - 1)
                         self._tell(job, 1, total)
-                        if answers[str(left.pop(0))].get("broken"):
+                        if answer.get("broken"):
                             break
             except ContenderLost as gone:
+                if ahead:
+                    alone = 1 + len(ahead)
+                    continue
                 answers[str(left.pop(0))] = _failed(f"the compiling process was lost: {gone}")
-                lost += 1
+                lost, alone = lost + 1, max(0, alone - 1)
         return answers | {str(case): _failed(f"not tried: {lost} compiling processes were lost") for case in left}
 
     @contextmanager

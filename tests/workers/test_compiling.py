@@ -190,6 +190,17 @@ def test_a_compiler_that_dies_costs_its_case_and_no_other(norms):
     assert lost.reason.startswith("the compiling process was lost: killed by SIGABRT")
 
 
+def test_a_compiler_that_dies_over_and_over_is_given_up(norms):
+    rows = [f"rmsnorm.fwd.{number}x512.bf16" for number in range(1, 13)]
+    suite = json.dumps(rows)
+    norms.commit(files={"kernelwatch.toml": f"{RECIPE}many = {suite}\n"})
+    norms.commit(**dict.fromkeys(rows[2:], "crash"))
+    report = facts(norms, suite="many")
+    assert report.compared == 2
+    reasons = {one.reason.partition(":")[0]: len(one.places) for one in report.uncompiled}
+    assert reasons == {"the compiling process was lost": 4, "not tried": 6}
+
+
 def test_a_head_that_does_not_build_is_told_with_its_log(norms):
     norms.commit(files={"broken": ""})
     with pytest.raises(BuildFailed) as caught:
