@@ -2,7 +2,7 @@
 
 | request | answer |
 |---|---|
-| `start` with provider, device, threads, core, memory | `ready` (true, or false with a `reason`), `stack`, `device`, `tunes` |
+| `start` with provider, device, threads, core, memory | `ready` (else a `reason`), `stack`, `device`, `tunes` |
 | `prepare` with case, seed, thorough, graph_s | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `spent` … |
 | `turn` with warm and timed | `samples` in the unit of the case's lane (us per call, bytes), and the `calls` in each |
 | `ceilings` | `ceilings`: what the GPU can do at best, GB/s of a copy and TFLOP/s of a matrix product |
