@@ -1,0 +1,113 @@
+"""Inputs and the oracle on a real GPU: the same sets, honest kernels right at the edges, and what judging costs."""
+
+import shutil
+import time
+import warnings
+
+import pytest
+import torch
+
+from kernels import messages, references
+from kernels.edges import edge_inputs
+from kernels.inputs import changed, fingerprint, make, make_sets
+from kernels.oracle import Oracle, named
+from kernels.providers import Unsupported, forward_backward, open_provider
+from kernels.words import OPS, Case, Direction
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
+]
+GPU = torch.device("cuda", 0)
+
+
+def definition(case, inputs):
+    function = references.BY_KEY[case.key]
+    if case.direction is Direction.FWDBWD:
+        return named(case, forward_backward(case, function)(inputs)())
+    return named(case, function(*inputs.arguments))
+
+
+@pytest.mark.parametrize("key", [f"{op}.{direction}" for op in OPS for direction in Direction])
+def test_the_definition_is_right_at_the_edges_as_well(key):
+    for shape in ("40x96", "2048x1152", "64x16s20"):
+        for dtypes in ("bf16", "fp16-fp32", "fp32"):
+            case = Case.parse(f"{key}.{shape}.{dtypes}")
+            first, second, edges = make(case, GPU, 1, 0), make(case, GPU, 1, 1), edge_inputs(case, GPU, 1)
+            oracle = Oracle(first)
+            assert oracle.judge(first, definition(case, first)).reason is None, case
+            assert oracle.judge(second, definition(case, second)).reason is None, case
+            assert oracle.judge_edges(edges, definition(case, edges)).reason is None, case
+
+
+@pytest.mark.parametrize("name", ["eager", "inductor", "triton", "quack", "liger"])
+@pytest.mark.parametrize("key", ["rmsnorm.fwd", "rmsnorm.bwd", "layernorm.fwd", "layernorm.bwd"])
+@pytest.mark.parametrize("shape", ["64x1152", "1024x4096"])
+def test_real_kernels_are_right_at_the_edges(name, key, shape):
+    case = Case.parse(f"{key}.{shape}.bf16-fp32")
+    first, edges = make(case, GPU, 1), edge_inputs(case, GPU, 1)
+    try:
+        bind = open_provider(messages.built_in(name)).ready(case, GPU)
+        returned, at_edges = bind(first)(), bind(edges)()
+    except Unsupported as why:
+        pytest.skip(str(why))
+    oracle = Oracle(first)
+    assert oracle.judge(first, named(case, returned)).reason is None
+    assert oracle.judge_edges(edges, named(case, at_edges)).reason is None
+
+
+def test_sets_made_together_are_those_made_alone():
+    case = Case.parse("layernorm_residual.bwd.100x1000s1001.bf16-fp32")
+    sets = make_sets(case, GPU, 1, 200)
+
+    for number in (0, 1, 99, 199):
+        alone = make(case, GPU, 1, number)
+        for name, tensor in sets[number].tensors.items():
+            assert torch.equal(tensor, alone[name])
+            assert tensor.stride() == alone[name].stride()
+            assert tensor.storage_offset() == 0
+            assert tensor.data_ptr() % 256 == 0
+    before = fingerprint(sets[7])
+    sets[7]["x"].as_strided((100, 1001), (1001, 1))[-1, -1] = 0.0
+    assert changed(sets[7], before) == ["x"]
+
+
+def took_ms(function):
+    function()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    function()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) * 1e3
+
+
+def test_two_hundred_small_sets_cost_little(capsys):
+    case = Case.parse("rmsnorm.bwd.1024x512.bf16-fp32")
+    spent = took_ms(lambda: make_sets(case, GPU, 1, 200))
+    with capsys.disabled():
+        print(f"\n200 sets of {case}: {spent:.1f} ms")
+    assert spent < 100
+
+
+@pytest.mark.parametrize("key", ["rmsnorm.fwd", "rmsnorm.bwd"])
+def test_judging_a_large_case_costs_milliseconds_and_waits_once(key, capsys):
+    case = Case.parse(f"{key}.32768x4096.bf16-fp32")
+    inputs = make(case, GPU, 1)
+    outputs, oracle = definition(case, inputs), Oracle(inputs)
+    assert oracle.judge(inputs, outputs).reason is None
+
+    spent = took_ms(lambda: oracle.judge(inputs, outputs))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            oracle.judge(inputs, outputs)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    with capsys.disabled():
+        print(f"\njudging {case}: {spent:.1f} ms")
+    assert len([each for each in seen if "synchroniz" in str(each.message)]) <= 1
+    assert spent < 40
