@@ -18,6 +18,7 @@ FROM = ("quack", "pr101", "models", "small", "awkward")
 
 def many(count: int, logs: Path) -> dict[str, Any]:
     texts = dict.fromkeys(text for suite in FROM for text in SUITES[suite] if text.startswith("rmsnorm."))
+    texts |= dict.fromkeys(text.replace("bf16-fp32", "bf16") for text in texts)  # with weights of the same kind as well
     cases = [Case.parse(text) for text in texts][:count]
     contenders = [
         contender(Role.SOTA, "quack", logs),
