@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from service.reports import Report
+from service.reports import Report, Row
 
 _TIMES = ("committed_at", "created_at", "started_at", "finished_at")
 
@@ -28,9 +28,15 @@ def facts(report: Report) -> dict[str, Any]:
         "counts": {outcome.value: n for outcome, n in report.counts.items()},
         "behind_sota": len(report.behind),
         **plain,
-        "rows": [{"lane": row.lane.value, **_plain(row)} for row in report.rows],
+        "rows": [_row(report, row) for row in report.rows],
         **{name: rfc3339(getattr(report, name)) for name in _TIMES},
     }
+
+
+def _row(report: Report, row: Row) -> dict[str, Any]:
+    """A row with its lane, its change in words, and what counts as a change in that lane."""
+    limit = report.policy.at(row.case).smallest_change
+    return {"lane": row.lane.value, "change": row.change, "smallest_change": limit, **_plain(row)}
 
 
 def rfc3339(seconds: float | None) -> str | None:

@@ -429,6 +429,8 @@ def test_json_has_units_lanes_and_shares() -> None:
     speed = Speed(copy_share=0.9, cycles=69_300.0)
     [row] = json.loads(as_json.document(a_report(in_lane("", 35.0, speed=speed))))["rows"]
     assert (row["lane"], row["head"]["unit"], row["head"]["speed"]["cycles"]) == ("kernel", "us", 69_300.0)
+    [row] = json.loads(as_json.document(a_report(in_lane("memory", 16.8e6, "bytes"))))["rows"]
+    assert (row["lane"], row["change"], row["smallest_change"]) == ("memory", "10.2 % more memory", 0.01)
 
 
 def test_who_no_longer_repeats_itself_is_told_so() -> None:
