@@ -28,6 +28,7 @@ __all__ = ["OTHER_NUMBERS", "AtCase", "Bench", "Prepared", "Wrong"]
 CHECKED = 2  # input sets whose outputs are looked at: with one, a buffer that is used again would go unnoticed
 OTHER_NUMBERS = 1 << 20  # sets from here on are those for the check after the timing
 
+IN_A_GRAPH = "its CUDA graph computes something else than its calls: "
 AFTERWARDS = "after the timing, with other numbers in its inputs: "
 
 # What was used is given back to the driver from so many bytes on: the other contenders need it, and below that giving
@@ -261,14 +262,12 @@ class AtCase:
         self.facts |= {"repeatable": found.same, "repeats": found.calls}
 
     def _same_in_the_graph(self) -> None:
-        """What the clock times is what a call does: to the bit, or where that is not repeatable, as right."""
+        """What the clock times is what a call does: right, and to the bit where that is repeatable."""
         for number, output in self.clock.again():
             timed = snapshot(self.case, output)
-            if self.facts["repeatable"] and same(timed, named(self.case, self.calls[number]())):
-                continue
-            why = self.oracle.judge(self.sets[number], timed).reason
-            if self.facts["repeatable"] or why:
-                raise Wrong(f"its CUDA graph computes something else than its calls: {why or 'other bits'}")
+            judged(self.oracle, self.sets[number], timed, IN_A_GRAPH)
+            if self.facts["repeatable"] and not same(timed, named(self.case, self.calls[number]())):
+                raise Wrong(f"{IN_A_GRAPH}other bits")
 
     # -- after the timing ---------------------------------------------------------------------------------------------
 

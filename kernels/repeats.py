@@ -52,9 +52,10 @@ def _on_cpu(case: Case, call: Callable[[], Any]) -> Repeats:
 
 
 def _on_gpu(case: Case, call: Callable[[], Any], stream: Any) -> Repeats:
+    first = snapshot(case, call())
     began, ended = _event(), _event()
     began.record(stream)
-    first = snapshot(case, call())
+    call()
     ended.record(stream)
     ended.synchronize()
     took_s = max(float(began.elapsed_time(ended)) / 1e3, 1e-6)

@@ -1,0 +1,95 @@
+"""Right first, on a real GPU: repetition beside other work, graphs like calls, new numbers as fast as known ones."""
+
+import shutil
+from statistics import median
+
+import pytest
+import torch
+
+from kernels import fresh, messages
+from kernels.bench import Bench
+from kernels.repeats import FEWEST, REPEATS, repeat
+from kernels.words import Case
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
+    ),
+]
+CASES = [
+    "rmsnorm.fwd.1x4096.bf16",
+    "rmsnorm.fwd.1024x512.bf16-fp32",
+    "rmsnorm.fwd.4096x1024.bf16",
+    "rmsnorm.fwd.32768x1024.bf16-fp32",
+    "rmsnorm.fwd.8192x8192.bf16",
+    "rmsnorm.bwd.4096x1024.bf16-fp32",
+    "rmsnorm.bwd.32768x4096.bf16",
+]
+PROVIDERS = ["triton", "eager", "inductor"]
+
+
+@pytest.fixture(scope="module")
+def benches():
+    return {name: Bench(messages.built_in(name), torch.device("cuda"), 4) for name in PROVIDERS}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("text", CASES)
+def test_honest_from_the_beginning_to_the_end(benches, name, text, monkeypatch):
+    """And the room there is: the fastest on new numbers against the median on known ones is near one."""
+    taken, take = [], fresh.take
+
+    def noted(*arguments):
+        taken.append(take(*arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(fresh, "take", noted)
+    at_case = benches[name].prepare(Case.parse(text), seed=5)
+    assert min(at_case.turn(warm=2, timed=3)) > 0.5
+    at_case.check()
+
+    told = at_case.describe()
+    assert FEWEST <= told["facts"]["repeats"] <= REPEATS
+    if name != "eager" or ".fwd." in text:  # its backward pass may add up in any order
+        assert told["facts"]["repeatable"] is True
+    ratio = min(taken[0].new) / median(taken[0].known)
+    print(f"{name} {text}: new/known {ratio:.3f}, {told['facts']['repeats']} repeats, spent {told['spent']}")
+    assert ratio < 1.15
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_a_later_launch_is_ready_soon(benches, name):
+    case = Case.parse("rmsnorm.fwd.4096x1024.bf16")
+    benches[name].prepare(case, seed=5)
+    for seed in (6, 7):
+        at_case = benches[name].prepare(case, seed=seed, thorough=False)
+        at_case.turn(warm=1, timed=2)
+        at_case.check()
+        spent = at_case.describe()["spent"]
+        print(f"{name} {case}: {1e3 * sum(spent.values()):.1f} ms, {spent}")
+
+    assert sum(spent.values()) < (0.1 if name != "inductor" else 5)
+
+
+def test_a_race_shows_beside_other_work():
+    """Blocks that add to the same fp32 numbers in whatever order they come."""
+    case = Case.parse("rmsnorm.bwd.32768x256.fp32")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.no_grad():
+        rows = torch.randn(case.rows, case.cols, device="cuda")
+        where = torch.arange(case.cols, device="cuda").repeat(case.rows)
+
+        def by_chance():
+            return rows, torch.zeros(case.cols, device="cuda").index_add_(0, where, rows.flatten())
+
+        def in_order():
+            return rows, rows.sum(0)
+
+        by_chance(), in_order()  # loaded
+        raced, fixed = repeat(case, by_chance, stream), repeat(case, in_order, stream)
+        stream.synchronize()
+
+    assert raced.same is False
+    assert fixed.same is True
+    assert fixed.calls == REPEATS
