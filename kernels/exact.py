@@ -180,13 +180,13 @@ def _largest(values: Tensor) -> Tensor:
 
 
 def _scale(case: Case, name: str, largest: Tensor, terms: Tensor) -> Tensor:
-    """What an error is relative to: so that the noise of fp32, times the terms, is one rounding of the output.
+    """What an error is relative to: the output, and the terms so that their noise in fp32 counts like its rounding.
 
     A gradient that is rounded before it is added has the error of its own size, however small the sum is.
     """
     dtype = DTYPES[case.dtype if name in BY_ROW_OUT else case.weight_dtype]
     counted = 1.0 if roundings(case, name) > 1 else min(1.0, noise(case, name) / rounding(dtype))
-    return torch.maximum(largest, terms * counted).clamp_min(_SMALLEST)
+    return (largest + terms * counted).clamp_min(_SMALLEST)
 
 
 def _add(sums: Part, part: Part, name: str) -> None:
