@@ -44,9 +44,11 @@ def main() -> None:
 
 
 def cases_of(count: int) -> list[Case]:
-    """RMSNorm at the shapes of every suite; forward and backward of one that a suite has in one direction only."""
+    """RMSNorm at the shapes of every suite: forward, backward, then with an fp32 weight, then in fp16."""
     texts = dict.fromkeys(text for suite in FROM for text in SUITES.get(suite, ()) if text.startswith("rmsnorm."))
     texts |= dict.fromkeys(text.replace(".fwd.", ".bwd.") for text in texts)
+    texts |= dict.fromkeys(f"{text}-fp32" for text in texts if text.endswith(".bf16"))
+    texts |= dict.fromkeys(text.replace(".bf16", ".fp16") for text in texts)
     return [Case.parse(text) for text in list(texts)[:count]]
 
 
