@@ -78,6 +78,11 @@ def keeps_by_pointer(x, weight, eps):
     with torch.no_grad():
         kept = KEPT.setdefault((x.data_ptr(), weight.data_ptr()), norm(x, weight, eps))
     return kept + (norm(x, weight, eps) - norm(x, weight, eps).detach())
+
+
+@torch.compile(backend="eager")
+def compiled_by_itself(x, weight, eps):
+    return norm(x, weight, eps)
 """
 
 
@@ -226,6 +231,16 @@ def test_graphs_their_breaks_and_guards_are_counted():
 def test_what_compiles_nothing_says_so():
     with pytest.raises(Unsupported, match="eager compiles nothing"):
         bench_of("eager").prepare(Case.parse("rmsnorm.fwd.8x128.fp32.compile"), seed=1)
+
+
+@compiles
+def test_a_target_may_compile_by_itself(norms):
+    at = bench_of("compiled_by_itself").prepare(Case.parse("rmsnorm.fwd.8x128.fp32.compile"), seed=1)
+
+    facts = at.describe()["facts"]
+    assert (facts["graphs"], facts["recompiles"]) == (1, 1)  # the first other number of rows makes it for any
+    at.turn(warm=0, timed=1)
+    at.check()
 
 
 def test_caches_of_triton_and_quack_are_empty_for_a_while(monkeypatch):
