@@ -65,7 +65,7 @@ def _operators(op: Op) -> Any:
     try:
         return importlib.import_module(f"liger_kernel.ops.{module}")
     except ModuleNotFoundError as missing:
-        raise Unsupported(f"this environment has no Liger-Kernel that does {op.name} ({missing})") from None
+        raise Unsupported(f"a Liger-Kernel with {op.name} is not installed in this environment ({missing})") from None
     except Exception as trouble:
         raise Broken(f"cannot import liger_kernel.ops.{module}: {type(trouble).__name__}: {trouble}") from trouble
 

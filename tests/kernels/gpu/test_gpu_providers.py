@@ -1,0 +1,110 @@
+"""Providers on a real GPU: every op and direction that they say they do, captured and right; and what really ran."""
+
+import shutil
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+
+from kernels import messages
+from kernels.bench import Bench
+from kernels.providers import Unsupported
+from kernels.words import OPS, Case, Direction
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
+    pytest.mark.timeout(900),
+]
+FEW = ("rmsnorm", "layernorm_nobias_residual")
+OPS_OF = {
+    "eager": tuple(OPS),
+    "quack": ("rmsnorm", "rmsnorm_bias_residual", "rmsnorm_noweight", "layernorm", "layernorm_nobias"),
+    "liger": ("rmsnorm", "rmsnorm_noweight", "rmsnorm_residual", "layernorm"),
+    "triton": ("rmsnorm",),
+    "inductor": ("rmsnorm", "rmsnorm_noweight_bias_residual", "layernorm"),
+    "inductor-dynamic": FEW,
+    "inductor-automatic-dynamic": FEW,
+    "inductor-regional": FEW,
+    "inductor-max-autotune": ("rmsnorm",),
+    "inductor-coordinate-descent": ("rmsnorm",),
+}
+DTYPES = {"eager": ("bf16", "bf16-fp32"), "triton": ("bf16", "fp16-fp32", "fp32", "fp32-bf16")}
+
+
+@cache
+def bench(name: str) -> Bench:
+    return Bench(messages.built_in(name), torch.device("cuda"), threads=4)
+
+
+def ready(name: str, text: str):
+    """Prepared in this process; skipped where the provider is not installed."""
+    try:
+        return bench(name).prepare(Case.parse(text), seed=1)
+    except Unsupported as why:
+        if "not installed" not in str(why):
+            raise
+        pytest.skip(str(why))
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(("name", "op"), [(name, op) for name, ops in OPS_OF.items() for op in ops])
+def test_it_is_captured_and_right(name, op, direction):
+    mostly = ("bf16-fp32",) if OPS[op].norm == "layernorm" else ("bf16", "bf16-fp32")
+    for dtypes in DTYPES.get(name, mostly):
+        at = ready(name, f"{op}.{direction}.4096x1024.{dtypes}")
+        [sample, *_] = at.turn(warm=1, timed=2)
+        at.check()
+        print(f"providers: {at.case} {name} {sample:.2f} us, ran {at.facts['ran']}")
+        assert 1 < sample < 10_000
+        assert at.facts["ran"]
+
+
+@pytest.mark.parametrize("name", ["eager", "triton", "inductor", "quack", "liger"])
+def test_rows_may_lie_apart(name):
+    for direction in Direction:
+        at = ready(name, f"rmsnorm.{direction}.2048x1024s1536.bf16-fp32")
+        at.turn(warm=1, timed=1)
+        at.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("eager", "at::native"), ("triton", "_forward"), ("inductor", "triton_"), ("quack", "quack")]
+)
+def test_kernels_are_told_by_name(name, part):
+    at = ready(name, "rmsnorm.fwd.4096x1024.bf16")
+    # torch 2.13 may hand its own operator to a Quack that it brings: then that is what has to be told
+    assert any(part in kernel or "quack" in kernel for kernel in at.facts["ran"]), at.facts["ran"]
+
+
+def test_the_fused_operator_reaches_inductor_tagged():
+    at = ready("inductor-regional", "rmsnorm.fwdbwd.4096x1024.bf16")
+
+    assert {"aten._fused_rms_norm.default", "aten._fused_rms_norm_backward.default"} <= {*at.facts["tagged"]}
+    assert at.facts["untagged"] == []
+    assert any("triton_" in kernel for kernel in at.facts["ran"])
+
+
+def test_dynamic_is_what_its_name_says():
+    facts = {name: ready(name, "rmsnorm.fwd.4096x1024.bf16").facts for name in OPS_OF if name.endswith("-dynamic")}
+
+    assert facts["inductor-dynamic"]["graphs"] == 1
+    assert facts["inductor-automatic-dynamic"]["graphs"] == 2
+    assert Counter(one["dynamic_graphs"] for one in facts.values()) == {1: 2}
+    plain = ready("inductor", "rmsnorm.fwd.4096x1024.bf16").facts
+    assert plain["code"] not in {one["code"] for one in facts.values()}
+
+
+def test_quack_tuned_tells_its_candidates():
+    at = ready("quack-tuned", "rmsnorm.fwd.4096x1024.bf16-fp32")
+    [sample, *_] = at.turn(warm=1, timed=2)
+    at.check()
+    print(f"providers: {at.case} quack-tuned {sample:.2f} us, {at.facts['config']}")
+
+    assert "RmsNormFwdConfig" in at.facts["config"]
+    for choice, next_best in zip(at.facts.get("autotune", []), at.facts.get("autotune", [])[1:], strict=False):
+        assert choice["ms"] <= next_best["ms"]
