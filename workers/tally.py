@@ -36,11 +36,6 @@ class Tally:
         """What the first launch read of its device and host."""
         return self._launches[0][1].telemetry if self._launches else ()
 
-    @property
-    def ceilings(self) -> Mapping[str, float]:
-        """What the device can do at best: measured in one launch of the session; empty on a CPU."""
-        return next((dict(launch.ceilings) for _, launch in self._launches if launch.ceilings), {})
-
     def taken(self) -> tuple[Taken, ...]:
         """What each contender took at each case so far."""
         return tuple(

@@ -65,11 +65,3 @@ def test_who_once_did_not_repeat_itself_does_not():
         tally.add(launch(head=Cell("measured", samples=[1.0], facts={"repeatable": repeats})), confirming=False)
     [head] = tally.taken()
     assert head.facts["repeatable"] is False
-
-
-def test_the_ceilings_are_those_of_the_launch_that_measured_them():
-    tally = Tally([HEAD], [CASE])
-    tally.add(launch(head=Cell("measured", samples=[1.0])), confirming=False)
-    assert tally.ceilings == {}
-    tally.add(Launch(ceilings={"copy_gb_s": 4258.0}), confirming=False)
-    assert tally.ceilings == {"copy_gb_s": 4258.0}
