@@ -1,10 +1,13 @@
 """Providers: what each can do where, and the operators of Liger and Quack as they were released."""
 
-from types import SimpleNamespace
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
+import kernels
 from kernels import messages, references
 from kernels.inputs import make
 from kernels.oracle import Oracle, named
@@ -276,6 +279,38 @@ def test_candidates_are_told_with_the_case_that_they_were_timed_for():
     }
     provider._watch(tuner)  # the next case was tuned before
     assert provider.facts() == {"config": "narrow"}
+
+
+# -- the manual --------------------------------------------------------------------------------------------------------
+
+
+def test_the_provider_of_the_manual_works(monkeypatch):
+    page = (Path(kernels.__file__).parents[1] / "docs" / "extending.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    module = ModuleType("kernels.providers.swift")
+    exec(compile(code, "extending.md", "exec"), module.__dict__)
+
+    def rms_norm(x, weight, epsilon):
+        return references.BY_KEY["rmsnorm.fwd"](x, weight, epsilon)
+
+    def rms_norm_grad(dy, x, weight, rstd):
+        return references.BY_KEY["rmsnorm.bwd"](dy, x, weight, rstd, 0.0)
+
+    swift, gpu = module.Swift(), torch.device("cuda")
+    with pytest.raises(Unsupported, match="Swift has no layernorm"):
+        swift.ready(Case.parse("layernorm.fwd.8x8.bf16"), gpu)
+    with pytest.raises(Unsupported, match="not installed"):
+        swift.ready(Case.parse("rmsnorm.fwd.8x8.bf16"), gpu)
+    installed = SimpleNamespace(rms_norm=rms_norm, rms_norm_grad=rms_norm_grad)
+    monkeypatch.setitem(sys.modules, "swift_norms", installed)
+    for direction in Direction:
+        case = Case.parse(f"rmsnorm.{direction}.65x96.bf16")
+        inputs = make(case, CPU, 1)
+        if direction is Direction.FWDBWD:
+            call = forward_backward(case, swift.differentiable(case, gpu))(inputs)
+        else:
+            call = swift.ready(case, gpu)(inputs)
+        assert wrong(case, call, inputs) is None
 
 
 # -- together ---------------------------------------------------------------------------------------------------------
