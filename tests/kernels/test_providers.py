@@ -288,6 +288,7 @@ def test_the_provider_of_the_manual_works(monkeypatch):
     page = (Path(kernels.__file__).parents[1] / "docs" / "extending.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
     module = ModuleType("kernels.providers.swift")
+    module.__package__ = "kernels.providers"
     exec(compile(code, "extending.md", "exec"), module.__dict__)
 
     def rms_norm(x, weight, epsilon):
