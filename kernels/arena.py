@@ -195,10 +195,10 @@ class _Session:
         self._spent("check", began)
 
     def _prepared(self, case: Case) -> dict[Player, Cell]:
-        """Whoever times candidates on the device gets ready alone; the others together, as far as memory allows."""
+        """Whoever times on the device gets ready alone, and so does a block, for its memory; the others together."""
         question = messages.prepare(case, self.seed, thorough=self.thorough, graph_s=self.pace.graph_s)
         present = [player for player in self.players.all if player.channel is not None]
-        alone = [player for player in present if player.tunes or case.lane is Lane.COMPILE]
+        alone = [player for player in present if player.tunes or case.lane in (Lane.COMPILE, Lane.BLOCK)]
         together = dict.fromkeys((player for player in present if player not in alone), question)
         limit = self.pace.prepare_limit_s
         answers = self.players.ask_all(together, limit, self._at_once(case))

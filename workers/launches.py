@@ -18,9 +18,8 @@ from workers.device import DeviceHere
 from workers.heartbeat import Heartbeat
 from workers.tally import Tally
 
-
-# Beyond so many each is measured for less time: of the same code on two sides 95 of 100 launches still came within 0.5 %,
-# and 60 cases of three contenders took 18 s a launch (H200, November).
+# Beyond so many each is measured for less time: of the same code on two sides 95 of 100 launches still came within
+# 0.5 %, and 60 cases of three contenders took 18 s a launch (H200, November).
 MANY_CASES = 60
 
 
