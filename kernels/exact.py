@@ -182,10 +182,13 @@ def _largest(values: Tensor) -> Tensor:
 def _scale(case: Case, name: str, largest: Tensor, terms: Tensor) -> Tensor:
     """What an error is relative to: the output, and the terms so that their noise in fp32 counts like its rounding.
 
-    A gradient that is rounded before it is added has the error of its own size, however small the sum is.
+    In fp32 the rounding is part of the noise, beside a narrower one it comes on top.  A gradient that is rounded before
+    it is added has the error of its own size, however small the sum is.
     """
     dtype = DTYPES[case.dtype if name in BY_ROW_OUT else case.weight_dtype]
-    counted = 1.0 if roundings(case, name) > 1 else min(1.0, noise(case, name) / rounding(dtype))
+    counted = noise(case, name) / rounding(dtype)
+    if counted >= 1.0 or roundings(case, name) > 1:
+        return torch.maximum(largest, terms).clamp_min(_SMALLEST)
     return (largest + terms * counted).clamp_min(_SMALLEST)
 
 
