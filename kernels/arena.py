@@ -30,9 +30,9 @@ MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsup
 class Pace:
     """How much is measured, and how long it may take.  Each round has `warm` untimed and `timed` timed samples."""
 
-    rounds: int = 20
-    warm: int = 2
-    timed: int = 5
+    rounds: int = 8
+    warm: int = 1
+    timed: int = 3
     graph_s: float = 2e-3  # a sample of the kernel lane on a GPU: one replay of so many calls
     start_limit_s: float = 180
     prepare_limit_s: float = 240

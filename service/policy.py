@@ -39,7 +39,7 @@ class Policy(BaseModel):
         (3, 5, 8, 12, 16),
         description="Launches after which undecided cases get more, up to the last; again for fresh ones that confirm.",
     )
-    rounds: int = Field(20, ge=4, le=200)
+    rounds: int = Field(8, ge=4, le=200, description="In each launch; what varies is the launch.")
     control_limit: float = Field(0.02, gt=0, lt=1, description="A/A beyond this makes the session's case inconclusive.")
     behind: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
     blocking: bool = Field(False, description="A regression fails the check instead of only being reported.")
