@@ -31,9 +31,10 @@ OTHER_NUMBERS = 1 << 20  # sets from here on are those for the check after the t
 IN_A_GRAPH = "its CUDA graph computes something else than its calls: "
 AFTERWARDS = "after the timing, with other numbers in its inputs: "
 
-# What was used is given back to the driver from so many bytes on: the other contenders need it, and below that giving
-# back and asking again costs more than it is worth (a cudaFree waits for the device, as a cudaMalloc may).
-KEPT_BYTES = 2 << 30
+# What was used is given back to the driver when it is more than this share of the device's memory: the other contenders
+# may need it.  Below that giving back and asking again would cost more than it is worth: a cudaFree waits for the
+# device, and input sets of some gigabytes are hundreds of pieces.
+KEPT_MEMORY = 1 / 16
 LEFT_BYTES = 1 << 28  # still held when a case is over: only then is it worth 30 ms to look for cycles
 
 # CPU time of all threads over that of the threads it was given.  On a busy machine the time that passed says nothing.
@@ -136,7 +137,7 @@ class Bench:
         cuda: Any = torch.cuda
         if cuda.memory_allocated() > LEFT_BYTES:
             gc.collect()
-        if cuda.memory_reserved() > KEPT_BYTES:
+        if cuda.memory_reserved() > KEPT_MEMORY * (self.memory_bytes or 0):
             cuda.empty_cache()
 
 
@@ -293,8 +294,8 @@ class AtCase:
     @contextmanager
     def _watching_threads(self) -> Iterator[None]:
         """On a CPU everybody is given as many threads; work in the background would be time of others' cores."""
-        if self.bench.stream is not None:
-            yield
+        if self.bench.stream is not None or self.case.lane not in (Lane.KERNEL, Lane.CALL):
+            yield  # compilers and profilers have threads of their own
             return
         cpu, own = process_time(), thread_time()
         yield
