@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, zip_longest
 
 from service.compiled import Compiled, Kernel, Place, State
 
@@ -78,8 +78,8 @@ class Moved:
 
     place: Place
     name: str
-    before: int  # which of the case's kernels
-    after: int
+    before: int | None  # which of the case's kernels; None where there was none
+    after: int | None
     places: int
 
 
@@ -100,18 +100,29 @@ def same_code(base: Facts, head: Facts) -> tuple[Place, ...]:
 
 def moved(base: Facts, head: Facts) -> list[Moved]:
     """The kernels with other machine code, each pair of old and new code once, in the order of the cases."""
-    first: dict[tuple[str, str | None, str | None], tuple[Place, str, int, int]] = {}
+    first: dict[tuple[str, str | None, str | None], tuple[Place, str, int | None, int | None]] = {}
     times: Counter[tuple[str, str | None, str | None]] = Counter()
     for place, now in head.items():
         was = base.get(place)
         if was is None or was.state is not State.COMPILED or now.state is not State.COMPILED or was.code == now.code:
             continue
-        for name, old, new in paired(was, now):
-            hashes = place.provider, was.kernels[old].sass, now.kernels[new].sass
+        for old, new in _every_pair(was, now):
+            before, after = (None if old is None else was.kernels[old]), (None if new is None else now.kernels[new])
+            hashes = place.provider, before.sass if before else None, after.sass if after else None
             if hashes[1] != hashes[2]:
                 times[hashes] += 1
+                name = " and ".join(dict.fromkeys(one.name for one in (before, after) if one))
                 first.setdefault(hashes, (place, name, old, new))
     return [Moved(*where, places=times[hashes]) for hashes, where in first.items()]
+
+
+def _every_pair(was: Compiled, now: Compiled) -> Iterator[tuple[int | None, int | None]]:
+    """Those that are each other's before and after, and then what is left over, in its order."""
+    known = [(old, new) for _, old, new in paired(was, now)]
+    yield from known
+    gone = [old for old in range(len(was.kernels)) if old not in {pair[0] for pair in known}]
+    fresh = [new for new in range(len(now.kernels)) if new not in {pair[1] for pair in known}]
+    yield from zip_longest(gone, fresh)
 
 
 def grouped(found: Iterable[Change]) -> list[Group]:

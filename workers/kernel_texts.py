@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,20 @@ class Texts:
 
     def of(self, moved: Sequence[Moved], kinds: Sequence[str]) -> dict[tuple[int, str], tuple[str, str]]:
         """(before, after) of each kernel by its number and kind, where at least one of them is there."""
-        keys: dict[tuple[int, str], list[tuple[Job, Text]]] = {}
+        sides = [(self.before, "before"), (self.after, "after")]
+        asked: dict[tuple[int, str], list[tuple[Job, Text] | None]] = {}
         wanted: dict[Job, list[Text]] = {}
         for number, one in enumerate(moved):
-            for kind in kinds:
-                for place, kernel in ((self.before, one.before), (self.after, one.after)):
+            for kind, (place, side) in product(kinds, sides):
+                question = None
+                if (kernel := getattr(one, side)) is not None:
                     job = Job(place, self.providers[one.place.provider], one.place.arch)
-                    text = Case.parse(one.place.case), kernel, kind
-                    wanted.setdefault(job, []).append(text)
-                    keys.setdefault((number, kind), []).append((job, text))
+                    question = job, (Case.parse(one.place.case), kernel, kind)
+                    wanted.setdefault(job, []).append(question[1])
+                asked.setdefault((number, kind), []).append(question)
         said = self.bench.texts(wanted)
-        pairs = {key: (said.get(old, ""), said.get(new, "")) for key, (old, new) in keys.items()}
-        return {key: pair for key, pair in pairs.items() if any(pair)}
+        pairs = {key: ["" if one is None else said.get(one, "") for one in both] for key, both in asked.items()}
+        return {key: (old, new) for key, (old, new) in pairs.items() if old or new}
 
 
 def differences(texts: Texts, moved: Sequence[Moved], kind: str, notes: list[str]) -> tuple[Difference, ...]:
@@ -64,12 +67,14 @@ def written(texts: Texts, moved: Sequence[Moved], folder: Path) -> str:
     for (number, kind), pair in texts.of(moved[:MOST_TEXTS], KINDS).items():
         one = moved[number]
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", one.name)[:80]
+        which = f"gone{one.before}" if one.after is None else str(one.after)
         place = folder / one.place.arch / one.place.provider / one.place.case
         try:
             place.mkdir(parents=True, exist_ok=True)
             for side, text in zip(("before", "after"), pair, strict=True):
-                (place / f"{one.after}-{plain}.{side}.{kind}").write_text(text)
-                count += 1
+                if text:
+                    (place / f"{which}-{plain}.{side}.{kind}").write_text(text)
+                    count += 1
         except OSError as error:
             raise BadInput(f"The texts cannot be written to {place}: {error.strerror}.") from None
     return f"{count} texts of {min(len(moved), MOST_TEXTS)} changed kernels were written to {folder}."

@@ -330,6 +330,16 @@ def test_the_difference_of_a_kernel_is_shown_once_and_written_whole(norms, tmp_p
     assert report.notes == (f"4 texts of 1 changed kernels were written to {tmp_path / 'texts'}.",)
 
 
+def test_where_two_kernels_took_the_place_of_one_both_are_shown(norms):
+    norms.commit(fast={"name": "_fused", "ttgir": "%0 = tt.reduce"})
+    norms.commit(fast=[{"name": "_reduce", "ttgir": "%0 = tt.reduce"}, {"name": "_scale", "ttgir": "%0 = tt.mul"}])
+    report = facts(norms, show="ttgir")
+    assert [(one.kernel, one.lines[3:]) for one in report.differences] == [
+        ("_fused and _reduce", ()),
+        ("_scale", ("+%0 = tt.mul",)),
+    ]
+
+
 def test_a_kind_of_text_that_there_is_not_is_said(norms):
     norms.commit(fast={"registers": 50})
     report = facts(norms, show="ptx")
