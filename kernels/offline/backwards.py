@@ -21,6 +21,8 @@ def install() -> None:
     """In place of `torch.autograd.grad`, for the rest of this process; hooks of nodes and tensors are not called."""
     autograd: Any = torch.autograd
     autograd.grad = grad
+    core: Any = torch._C
+    core._autograd._get_current_graph_task_keep_graph = lambda: False  # else AOTAutograd refuses to reuse buffers
 
 
 def grad(

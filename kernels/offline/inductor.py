@@ -160,6 +160,8 @@ def _pretend(architecture: Architecture) -> None:
     for name in ("use_static_cuda_launcher", "use_static_triton_launcher"):  # it loads cubins past Triton
         if hasattr(config, name):
             setattr(config, name, False)
+    wrapper: Any = importlib.import_module("torch._inductor.codegen.wrapper")  # a region by itself is timed at once
+    wrapper.PythonWrapperCodegen.generate_and_run_autotune_block = lambda _: None
     # patterns of whole subgraphs are traced with real tensors first: on the CPU, they fit any device
     for name in ("joint_graph", "post_grad"):
         passes: Any = importlib.import_module(f"torch._inductor.fx_passes.{name}")

@@ -60,6 +60,8 @@ def become(architecture: Architecture) -> FakeTensorMode:
     core: Any = torch._C  # what generated code imports by name; absent from a torch without CUDA
     core._cuda_getCurrentRawStream = _always(0)
     core._cuda_getDeviceCount = _always(1)
+    whole: Any = torch
+    whole.Generator = _Generator
     _guard_devices()
     torch.version.cuda = torch.version.cuda or "13.0"
     fake: Any = FakeTensor
@@ -109,6 +111,14 @@ def properties_of(architecture: Architecture) -> Any:
         gcnArchName="",
         uuid="",
     )
+
+
+class _Generator(torch.Generator):
+    """Of the processor, whatever is asked for: its numbers are nobody's."""
+
+    def __new__(cls, device: Any = None) -> Any:  # noqa: ARG004
+        make: Any = super().__new__
+        return make(cls, device="cpu")
 
 
 class Driver:
