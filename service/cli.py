@@ -96,7 +96,7 @@ def up(demo: Annotated[bool, typer.Option(help="Register the demo target and mea
         if demo:
             _register_demo()
 
-    this = [sys.executable, "-m", "service.cli"]
+    this = [sys.executable, "-P", "-m", "service.cli"]
     commands = {name: [*this, name] for name in ("api", "control", "worker")}
     if demo:
         from workers import device
