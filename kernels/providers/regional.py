@@ -9,7 +9,7 @@ import torch
 
 from ..words import OPS, Case, Direction
 from .base import Bind, Provider, WithNorm, by_name, by_position, compiled, warm_compiler
-from .operators import backward_of, forward_of, in_fp32, rounds_twice
+from .operators import backward_of, forward_of, in_fp32, rounds_twice, too_coarse
 
 TAG = "compile_with_inductor"
 
@@ -40,20 +40,20 @@ class Regional(Provider):
     def ready(self, case: Case, device: torch.device) -> Bind:
         self.refuse(case, device)
         if case.direction is Direction.FWD:
-            return by_name(self._compiled(_region(case, forward_of(OPS[case.op]))))
+            return by_name(self._compiled(_region(case, device, forward_of(OPS[case.op]))))
         backward = backward_of(OPS[case.op])
         # the backward operators give gradients of weights in the dtype of x
         mixed = case.weight_dtype != case.dtype
-        return by_name(self._compiled(_region(case, in_fp32(backward) if mixed else backward)))
+        return by_name(self._compiled(_region(case, device, in_fp32(backward) if mixed else backward)))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         self.refuse(case, device)
-        return by_position(case, self._compiled(_region(case, forward_of(OPS[case.op]))))
+        return by_position(case, self._compiled(_region(case, device, forward_of(OPS[case.op]))))
 
     def block(self, case: Case, device: torch.device, with_norm: WithNorm) -> Callable[..., Any]:
         """A transformer block in one graph, of which only the norms are compiled."""
         self.refuse(case, device)
-        return self._compiled(with_norm(by_position(case, _region(case, forward_of(OPS[case.op])))))
+        return self._compiled(with_norm(by_position(case, _region(case, device, forward_of(OPS[case.op])))))
 
     def facts(self) -> dict[str, Any]:
         return {"tagged": [*dict.fromkeys(self._tagged)], "untagged": [*dict.fromkeys(self._untagged)]}
@@ -76,9 +76,9 @@ class Regional(Provider):
         return aot_autograd(fw_compiler=compile_regions, bw_compiler=compile_regions)
 
 
-def _region(case: Case, norm: Callable[..., Any]) -> Callable[..., Any]:
+def _region(case: Case, device: torch.device, norm: Callable[..., Any]) -> Callable[..., Any]:
     """The function, with everything that it does marked for Inductor."""
-    function = in_fp32(norm) if rounds_twice(case, OPS[case.op]) else norm
+    function = in_fp32(norm) if rounds_twice(case, OPS[case.op]) or too_coarse(case, device) else norm
     annotate: Any = importlib.import_module("torch.fx.traceback").annotate
 
     def region(**arguments: Any) -> Any:
