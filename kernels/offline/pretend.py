@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..inputs import BY_ROW, DTYPES, Inputs
@@ -48,6 +49,8 @@ def become(architecture: Architecture) -> FakeTensorMode:
         "empty_cache": None,
         "get_rng_state": torch.zeros(16, dtype=torch.uint8),
         "set_rng_state": None,
+        "manual_seed": None,
+        "manual_seed_all": None,
         "_lazy_init": None,
         "_exchange_device": 0,
         "_maybe_exchange_device": 0,
@@ -65,7 +68,11 @@ def become(architecture: Architecture) -> FakeTensorMode:
     _guard_devices()
     torch.version.cuda = torch.version.cuda or "13.0"
     fake: Any = FakeTensor
-    fake.data_ptr = _address
+    fake.data_ptr, fake.to, fake.cuda = _address, _to, _cuda
+    # what torch would do on the device that it now believes in: make a first tensor there (2.11), lift constants to it
+    vars(fake_tensor)["init_gpu_context"] = _nothing
+    mode: Any = FakeTensorMode
+    mode.avoid_device_init = True
     runtime: Any = triton.runtime
     runtime.driver.set_active(Driver(architecture))
     return FakeTensorMode(allow_non_fake_inputs=True)
@@ -183,6 +190,21 @@ def inputs_of(case: Case) -> Inputs:
 
 def _address(tensor: Tensor) -> int:
     return ADDRESS + int(tensor.storage_offset()) * tensor.element_size()
+
+
+def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """With the number of the device, which the borrowed guard does not know."""
+    kwargs = {name: _numbered(value) for name, value in kwargs.items()}
+    return torch.Tensor.to(tensor, *map(_numbered, args), **kwargs)
+
+
+def _cuda(tensor: Tensor, *_: Any, **__: Any) -> Tensor:
+    return torch.Tensor.to(tensor, torch.device("cuda", 0))
+
+
+def _numbered(value: Any) -> Any:
+    bare = isinstance(value, str | torch.device) and str(value) == "cuda"
+    return torch.device("cuda", 0) if bare else value
 
 
 def _always(answer: Any) -> Any:

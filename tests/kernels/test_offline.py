@@ -109,6 +109,15 @@ def through(x, weight, bias, eps):
     return registered(x, weight, eps)
 
 
+def moves(dy, x, rstd, eps):
+    # whatever way a tensor gets there, it is on the device
+    ways = [torch.zeros(3).cuda(), torch.zeros(3).to("cuda"), torch.ones(3).to(device=torch.device("cuda")),
+            torch.tensor([1.0], device="cuda"), torch.zeros(3, 4, device="cuda")[1:, ::2]]
+    torch.manual_seed(1)
+    assert all(way.device == x.device == torch.device("cuda", 0) for way in ways), ways
+    return _launched(_copy, x)
+
+
 def looks(x, bias, eps):
     return x if x.sum().item() > 0 else -x
 
@@ -144,6 +153,7 @@ CALLS = {
     "layernorm_noweight.fwd": "breaks",
     "layernorm_noweight_nobias.fwd": "refused",
     "rmsnorm.fwdbwd": "differentiable",
+    "rmsnorm_noweight.bwd": "moves",
 }
 OWN = messages.targets_own("planted", {key: f"planted:{name}" for key, name in CALLS.items()})
 OTHERS = messages.targets_own("planted", {"rmsnorm.fwd": "planted:tuned", "layernorm_nobias.fwd": "planted:spills"})
@@ -256,6 +266,12 @@ def test_forward_and_backward_are_found_in_order(own):
 
     assert [one["name"] for one in facts["kernels"]] == ["_copy", "_again"]
     assert facts["extern"] == 2  # dy * x, and the sum
+
+
+def test_tensors_get_to_the_device_in_every_way(own):
+    answer = compiled(own, "rmsnorm_noweight.bwd.8x64.bf16")
+
+    assert (answer["state"], answer["reason"]) == ("compiled", None)
 
 
 def test_who_looks_at_numbers_is_not_compiled_without_a_gpu(own):
