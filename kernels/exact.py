@@ -10,6 +10,7 @@ on the same numbers, block by block, and nothing waits for the device before the
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ BY_ROW_OUT = ("y", "residual_out", "dx")  # outputs of [rows, columns], in the d
 _SMALLEST = torch.finfo(torch.float32).tiny
 
 Outputs = Mapping[str, Tensor]
+Sum = Literal["whole", "rounded", "rounded for the way back"]  # of x and residual
 
 
 def noise(case: Case, name: str) -> float:
@@ -61,11 +63,15 @@ def errors(inputs: Inputs, seen: Sequence[Outputs | None]) -> list[dict[str, flo
     Where terms cancel, as all do in a row of one column, the unavoidable noise of fp32 counts like one rounding of the
     output.  Rows and columns that are not finite in float64 are left out.
 
-    An implementation may keep the sum of x and residual as it is or round it as it is handed on.  Few columns turn that
-    rounding into any error, so float64 does it both ways, and the nearer one counts.
+    An implementation may keep the sum of x and residual as it is, round it as it is handed on, or go back from the
+    rounded one with the statistics of the other (as Quack does).  Few columns turn that rounding into any error, so
+    float64 does it in all these ways, and the nearest counts.
     """
-    either = (True, False) if _adds(inputs.case) else (False,)
-    found = torch.stack([_errors(inputs, seen, rounded) for rounded in either]).amin(0)
+    ways: list[Sum] = ["whole"]
+    if _adds(inputs.case):
+        ways.append("rounded")
+        ways += ["rounded for the way back"] * (inputs.case.direction is Direction.FWDBWD)
+    found = torch.stack([_errors(inputs, seen, way) for way in ways]).amin(0)
     values = found.tolist()  # the device is waited for here, and only here
     return [dict(zip(inputs.case.outputs, each, strict=True)) for each in values]
 
@@ -74,15 +80,15 @@ def _adds(case: Case) -> bool:
     return OPS[case.op].residual and case.direction is not Direction.BWD
 
 
-def _errors(inputs: Inputs, seen: Sequence[Outputs | None], rounded: bool) -> Tensor:
+def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
     """[seen, outputs]; still being computed."""
     case, device = inputs.case, inputs["x"].device
     none = torch.zeros(1, dtype=torch.float64, device=device)
     worst: list[dict[str, list[Tensor]]] = [{name: [none] for name in case.outputs} for _ in seen]
     exact_sums, sums = Part(), Part()
     for rows in blocks(case, device):
-        exact = _part(inputs, rows, torch.float64, rounded)
-        honest = _part(inputs, rows, torch.float32, rounded=True) if None in seen else Part()
+        exact = _part(inputs, rows, torch.float64, way)
+        honest = _part(inputs, rows, torch.float32, "rounded") if None in seen else Part()
         for name in case.outputs:
             if name not in BY_ROW_OUT:
                 _add(exact_sums, exact, name)
@@ -110,7 +116,7 @@ def finite_where_it_should_not_be(inputs: Inputs, outputs: Outputs) -> list[str]
     hidden: dict[str, list[Tensor]] = {name: [] for name in outputs}
     exact_sums = Part()
     for rows in blocks(inputs.case, inputs["x"].device):
-        exact = _part(inputs, rows, torch.float64, rounded=False)
+        exact = _part(inputs, rows, torch.float64, "whole")
         for name, output in outputs.items():
             if name in BY_ROW_OUT:
                 hidden[name].append((output[rows].isfinite() & ~exact.outputs[name].isfinite()).any())
@@ -122,8 +128,8 @@ def finite_where_it_should_not_be(inputs: Inputs, outputs: Outputs) -> list[str]
     return [name for name, flag in zip(hidden, flags, strict=True) if flag]
 
 
-def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, rounded: bool) -> Part:
-    """The definition for some rows; `rounded` says whether the sum of x and residual is, before the norm."""
+def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
+    """The definition for some rows; `way` says what of the sum of x and residual is normalised."""
     op, direction = OPS[inputs.case.op], inputs.case.direction
     by_row = (*BY_ROW, "mean", "rstd")
     t = {name: (value[rows] if name in by_row else value).to(dtype) for name, value in inputs.tensors.items()}
@@ -136,7 +142,7 @@ def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, rounded: bool) -> Par
         if op.residual:
             x = x + t["residual"]
             part.outputs["residual_out"], part.terms["residual_out"] = x, torch.zeros_like(x[:, 0])
-            x = x.to(narrow).to(dtype) if rounded else x
+            x = x.to(narrow).to(dtype) if way == "rounded" else x
         normal, rstd, mean = references.normalised(op, x, inputs.eps)
         part.outputs["y"] = references.weighted(op, normal, t)
         largest_weight, largest_bias = (t[name].abs().amax() if name in t else None for name in ("weight", "bias"))
@@ -147,6 +153,9 @@ def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, rounded: bool) -> Par
             part.terms["y"] = part.terms["y"] + largest_bias
     if direction is Direction.FWD:
         return part
+    if direction is Direction.FWDBWD and op.residual and way == "rounded for the way back":
+        x = x.to(narrow).to(dtype)
+        normal = (x if mean is None else x - mean) * rstd
     dy = t["dy"]
     slope = references.sloped(op, dy, t)
     dx, terms = references.gradient(op, slope, normal, rstd), _largest(slope) * rstd[:, 0]

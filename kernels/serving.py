@@ -86,7 +86,7 @@ class Server:
         try:
             return doing[message["do"]](message)
         except BaseException as trouble:
-            return {"error": said(trouble), "ready": False, **_broken(self._bench)}
+            return {"error": said(trouble), "ready": False, **_broken(self._bench, trouble)}
 
     def start(self, message: Mapping[str, Any]) -> dict[str, Any]:
         threads = str(int(message["threads"]))
@@ -201,10 +201,10 @@ def _judged(bench: Any) -> Iterator[dict[str, Any]]:
         # the allocator takes the capture to be under way still, and every later case would fail (torch 2.11)
         verdict |= {"state": FAILED, "reason": str(why)[:LONGEST_REASON], "broken": True}
     except Broken as why:
-        verdict |= {"state": FAILED, "reason": str(why)[:LONGEST_REASON], **_broken(bench)}
+        verdict |= {"state": FAILED, "reason": str(why)[:LONGEST_REASON], **_broken(bench, why)}
     except BaseException as trouble:
         traceback.print_exc(file=sys.__stderr__)
-        verdict |= {"state": FAILED, "reason": said(trouble), **_broken(bench)}
+        verdict |= {"state": FAILED, "reason": said(trouble), **_broken(bench, trouble)}
 
 
 def said(trouble: BaseException) -> str:
@@ -221,9 +221,11 @@ def said(trouble: BaseException) -> str:
     return f"{what[:LONGEST_REASON]}{where}"
 
 
-def _broken(bench: Any) -> dict[str, Any]:
-    """After some CUDA errors every later call fails as well: then the process has to be replaced."""
-    return {"broken": True} if bench is not None and bench.is_broken() else {}
+def _broken(bench: Any, trouble: BaseException) -> dict[str, Any]:
+    """After some CUDA errors every later call fails as well, and who ran out of memory may hold it still."""
+    if bench is None:
+        return {}
+    return {"broken": True} if type(trouble).__name__ == "OutOfMemoryError" or bench.is_broken() else {}
 
 
 def _keep_memory() -> None:

@@ -16,6 +16,7 @@ pytestmark = [
     pytest.mark.skipif(
         shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
     ),
+    pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
 ]
 CASES = [
     "rmsnorm.fwd.1x4096.bf16",

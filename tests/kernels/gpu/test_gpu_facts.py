@@ -82,7 +82,8 @@ def test_inductor_is_lowered_without_a_gpu_as_with_one(started):
 
 
 def test_the_timing_table_of_an_autotuner_is_kept(started):
-    facts = ran(started("inductor-max-autotune", "cuda"), CASES[0])
+    # wide rows leave one candidate: a row fits a program or does not
+    facts = ran(started("inductor-max-autotune", "cuda"), Case.parse("rmsnorm.fwd.8192x512.bf16-fp32"))
 
     tables = [kernel["timings"] for kernel in facts["triton"] if "timings" in kernel]
     assert tables, "nothing was tuned"

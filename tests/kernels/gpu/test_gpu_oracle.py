@@ -109,5 +109,6 @@ def test_judging_a_large_case_costs_milliseconds_and_waits_once(key, capsys):
             torch.cuda.set_sync_debug_mode("default")
     with capsys.disabled():
         print(f"\njudging {case}: {spent:.1f} ms")
-    assert len([each for each in seen if "synchroniz" in str(each.message)]) <= 1
+    waits = [each for each in seen if "called a synchronizing" in str(each.message)]  # and not that this is a prototype
+    assert len(waits) == 1
     assert spent < 40
