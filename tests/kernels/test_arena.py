@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernels import messages
-from kernels.arena import Contender, Pace, order, run_launch
+from kernels.arena import Ahead, Contender, Pace, memory_needed, order, run_launch
 from kernels.channel import ContenderLost
 from kernels.telemetry import Watch
 from kernels.words import Case, Role
@@ -23,6 +23,8 @@ class Stage:
     def __init__(self, **answers: Any) -> None:
         self.answers = {tuple(key.split("_", 1)): value for key, value in answers.items()}
         self.said: list[tuple[str, str]] = []  # (label, what it was asked), in order
+        self.messages: list[tuple[str, Mapping[str, Any]]] = []
+        self.slow: dict[str, float] = {}  # seconds of a turn
         self.started: Counter[str] = Counter()
         self.open: Counter[str] = Counter()
 
@@ -38,6 +40,8 @@ class Stage:
         contenders = [self.contender(label) for label in labels]
         return run_launch(contenders, cases, pace or Pace(rounds=6), device="cpu", seed=1, **options)
 
+    def note(self, message: Mapping[str, Any]) -> None: ...
+
     def turns(self) -> list[str]:
         return [label for label, asked in self.said if asked == "turn"]
 
@@ -51,6 +55,9 @@ class Actor:
     ) -> dict[str, Any]:
         assert self.alive
         self.stage.said.append((self.label, message["do"]))
+        self.stage.messages.append((self.label, message))
+        self.stage.note(message)
+        time.sleep(self.stage.slow.get(self.label, 0.0) if message["do"] == "turn" else 0.0)
         scripted = self.stage.answers.get((self.label, message["do"]))
         if isinstance(scripted, list):
             scripted = scripted.pop(0) if scripted else None
@@ -323,3 +330,149 @@ def test_repeating_has_a_bound():
     launch = Stage().launch("a", pace=Pace(rounds=4), watch=throttled_at(*range(2, 100)))
 
     assert launch.cells["a", CASE].samples == [None] * 6
+
+
+# -- lanes, together and alone ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lane", "turns", "samples"),
+    [("", 6, (1, 3)), (".call", 6, (1, 3)), (".compile", 1, (0, 1)), (".memory", 1, (0, 1))],
+)
+def test_each_lane_has_a_pace_of_its_own(lane, turns, samples):
+    stage, case = Stage(), Case.parse(f"rmsnorm.fwd.8x8.fp32{lane}")
+
+    stage.launch("a", cases=[case], pace=Pace(rounds=6, warm=1, timed=3))
+
+    asked = [message for _, message in stage.messages if message["do"] == "turn"]
+    assert len(asked) == turns
+    assert {(message["warm"], message["timed"]) for message in asked} == {samples}
+
+
+class Together(Stage):
+    """Notes how many are getting ready at once."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__(**answers)
+        self.ready_at_once: list[int] = []
+        self.getting_ready = 0
+
+    def note(self, message: Mapping[str, Any]) -> None:
+        if message["do"] == "prepare":
+            self.getting_ready += 1
+            time.sleep(0.05)
+            self.ready_at_once.append(self.getting_ready)
+            self.getting_ready -= 1
+
+
+GPU = {"kind": "cuda", "memory_bytes": 140 << 30, "uuid": None}
+
+
+def on_gpu(stage: Stage, *labels: str, case: Case = CASE, **tuned: bool) -> None:
+    for label in labels:
+        device = {"ready": True, "stack": {}, "device": GPU, "tunes": tuned.get(label, False)}
+        stage.answers[label, "start"] = device
+    contenders = [stage.contender(label) for label in labels]
+    run_launch(contenders, [case], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict))
+
+
+def test_on_a_gpu_they_get_ready_together_where_memory_allows():
+    small, large = Together(), Together()
+    on_gpu(small, "a", "b", "c")
+    huge = Case.parse("rmsnorm.bwd.65536x131072.bf16")
+    on_gpu(large, "a", "b", "c", case=huge)
+
+    assert max(small.ready_at_once) == 3
+    assert memory_needed(huge) > 50 << 30
+    assert max(large.ready_at_once) == 1
+
+
+def test_who_times_candidates_gets_ready_alone():
+    stage = Together()
+    on_gpu(stage, "a", "b", "c", b=True)
+    assert max(stage.ready_at_once) == 2
+
+
+def test_everybody_is_given_a_share_of_the_memory():
+    stage = Stage()
+    on_gpu(stage, "a", "b", "c", "d")
+    shares = [message["memory"] for _, message in stage.messages if message["do"] == "start"]
+    assert shares == [pytest.approx(0.95 / 4)] * 4
+
+
+# -- what the device can do ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("thorough", "asked"), [(True, 1), (False, 0)])
+def test_ceilings_are_measured_once_by_one_that_is_trusted(thorough, asked):
+    stage = Stage(a_ceilings={"ceilings": {"copy_gb_s": 9e9}}, b_ceilings={"ceilings": {"copy_gb_s": 4250.0, "x": "y"}})
+    target = Contender("a", Role.HEAD, messages.targets_own("norms", {}), stage.contender("a").start)
+
+    launch = run_launch(
+        [target, stage.contender("b")], [CASE], Pace(rounds=1), device="cuda", seed=1, thorough=thorough,
+        watch=watched(dict),
+    )  # fmt: skip
+
+    assert [label for label, said in stage.said if said == "ceilings"] == ["b"] * asked
+    assert launch.ceilings == ({"copy_gb_s": 4250.0} if thorough else {})
+
+
+def test_the_clock_of_the_device_is_kept_with_each_case():
+    launch = Stage().launch("a", pace=Pace(rounds=2), watch=throttled_at())
+    assert launch.cells["a", CASE].extra["sm_mhz"] == 1980
+
+
+def test_a_clock_that_disagrees_with_the_drivers_is_invalid():
+    """Each turn takes 60 ms and is said to have been 30 us long."""
+    stage = Stage()
+    stage.slow["b"] = 0.06
+
+    launch = stage.launch("a", "b")
+
+    assert launch.cells["a", CASE].state == "measured"
+    assert launch.cells["b", CASE].state == "invalid"
+    assert launch.cells["b", CASE].reason.startswith("its clock disagrees with the driver's: ")
+
+
+# -- started ahead ---------------------------------------------------------------------------------------------------
+
+
+def test_the_next_launch_finds_its_processes_started():
+    stage = Stage()
+    ahead = Ahead([stage.contender("a"), stage.contender("b")])
+    started: list[int] = []
+
+    for number in range(2):
+        run_launch(
+            ahead.contenders, [CASE], Pace(rounds=1), device="cpu", seed=number,
+            once_open=lambda: ahead.more(ahead.contenders), progress=lambda _: started.append(stage.started.total()),
+        )  # fmt: skip
+
+    assert started == [4, 6]  # two at work and two waiting, then those two at work and two more waiting
+    ahead.close()
+    assert stage.open == {"a": 0, "b": 0}
+
+
+def test_who_is_lost_takes_the_one_that_waits():
+    stage = Stage(b_prepare=[ContenderLost("killed by SIGSEGV")])
+    ahead = Ahead([stage.contender("a"), stage.contender("b")])
+
+    launch = run_launch(
+        ahead.contenders, [CASE, OTHER], Pace(rounds=1), device="cpu", seed=1,
+        once_open=lambda: ahead.more(ahead.contenders),
+    )  # fmt: skip
+    ahead.close()
+
+    assert launch.cells["b", OTHER].state == "measured"
+    assert stage.started == {"a": 2, "b": 2}
+    assert stage.open == {"a": 0, "b": 0}
+
+
+def test_failed_captures_cost_more_than_three_processes_before_it_is_enough():
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 9)]
+    broken = {"state": "failed", "reason": "cannot be captured", "broken": True}
+    stage = Stage(b_prepare=[broken] * 6)
+
+    launch = stage.launch("a", "b", cases=cases)
+
+    assert [launch.cells["b", case].state for case in cases] == ["failed"] * 6 + ["measured"] * 2
