@@ -19,6 +19,8 @@ from .messages import LONGEST_LINE
 LAST_LINES = 5  # of the contender's stderr, shown to whoever reads why it was lost
 # What a database refuses or a page can not show: control characters, and halves of surrogate pairs.
 _UNFIT = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff]")
+# Lists in lists, counted from the value of a key: facts have 4.  With 485 storing them ended in a RecursionError.
+DEEPEST = 16
 END_S = 2.0  # from a closed pipe to the end of a process that means to end
 SLICE_S = 0.5  # a waiting question notices a close() from another thread within this time
 
@@ -148,15 +150,17 @@ def _understood(line: bytes) -> dict[str, Any]:
     raise ContenderLost(f"answered with something that is not a JSON object: {line[:80]!r}")
 
 
-def _fit(value: Any) -> Any:
-    """A contender's value as it can be stored and shown: text without what is unfit, and finite numbers."""
+def _fit(value: Any, deeper: int = DEEPEST) -> Any:
+    """A contender's value as it can be stored and shown: text without what is unfit, finite numbers, not too deep."""
     match value:
         case str():
             return _UNFIT.sub("", value)
+        case list() | dict() if not deeper:
+            return "…"
         case list():
-            return [_fit(each) for each in value]
+            return [_fit(each, deeper - 1) for each in value]
         case dict():
-            return {_fit(key): _fit(each) for key, each in value.items()}
+            return {_fit(key): _fit(each, deeper - 1) for key, each in value.items()}
         case float() if not math.isfinite(value):
             return None
         case int() if abs(value) >= 1 << 63:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.channel import Channel, ContenderLost, last_lines
+from kernels.channel import DEEPEST, Channel, ContenderLost, last_lines
 
 
 @pytest.fixture
@@ -84,6 +84,20 @@ def test_an_answer_can_be_stored_whatever_is_in_it(talk_to):
         "facts": {"name": ["[1mbold", "two\nlines", True]},
         "samples": [1.5, 3, None, None, None, None],
     }
+
+
+def test_an_answer_can_be_stored_however_deep_it_is(talk_to):
+    channel = talk_to("""
+        input()
+        print('{"facts": ' + '[' * 480 + ']' * 480 + ', "sets": ' + '{"a": ' * 480 + '1' + '}' * 481, flush=True)
+    """)
+
+    answer = channel.ask({"do": "prepare"}, 20)
+
+    lists, tables, depth = answer["facts"], answer["sets"], 0
+    while isinstance(lists, list):
+        [lists], tables, depth = lists, tables["a"], depth + 1
+    assert (lists, tables, depth) == ("…", "…", DEEPEST)
 
 
 def test_the_last_words_can_be_stored_too(tmp_path):
