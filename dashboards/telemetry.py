@@ -23,6 +23,7 @@ class LaunchSeen:
 
     what: str
     seconds: tuple[tuple[str, float], ...]
+    timed_s: float | None  # part of the rounds: what their samples took
     load: str  # of the host, at the start and at the end
     sm_mhz: str
     memory_mhz: str
@@ -64,7 +65,8 @@ def _launch(one: Mapping[str, Any]) -> LaunchSeen:
     seconds = {what: number(spent) for what, spent in _mapping(one.get("seconds")).items()}
     return LaunchSeen(
         what=str(one.get("what", "launch")),
-        seconds=tuple((what, spent) for what, spent in seconds.items() if spent),
+        seconds=tuple((what, spent) for what, spent in seconds.items() if spent and what != "timed"),
+        timed_s=seconds.get("timed"),
         load=f"{digits(loads[0])} → {digits(loads[-1])}" if loads else "–",
         sm_mhz=_range(gpu.get("sm_mhz") for gpu in gpus),
         memory_mhz=_range(gpu.get("memory_mhz") for gpu in gpus),

@@ -103,7 +103,7 @@ TELEMETRY = {
     "launches": [
         {
             "what": f"launch {n}",
-            "seconds": {"start": 12.5, "ceilings": 0.4, "prepare": 8.25, "rounds": 3.5, "check": 0.5},
+            "seconds": {"start": 12.5, "ceilings": 0.4, "prepare": 8.25, "rounds": 3.5, "timed": 2.25, "check": 0.5},
             "telemetry": [
                 reading("launch", 1980),
                 reading(f"before {SHAPE}", 1965),
