@@ -72,8 +72,8 @@ def axis_unit(largest: float, lane: Lane) -> tuple[float, str]:
 def _unit(value: float, lane: Lane) -> tuple[float, str]:
     if lane not in _UNITS:
         return 1.0, "µs"
-    units = _UNITS[lane]
-    return next(((size, symbol) for size, symbol in units if abs(value) >= size), units[-1])
+    units, shown = _UNITS[lane], abs(float(f"{value:.3g}"))  # 999.7 B are shown as 1.00 kB
+    return next(((size, symbol) for size, symbol in units if shown >= size), units[-1])
 
 
 def digits(value: float) -> str:
