@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.reports import Row
-from service.texts import plain
+from service.texts import apart, one_line, plain
 
 NAMES = {
     "code": "hash of the code",
@@ -29,8 +29,13 @@ NAMES = {
 }
 TABLES = {"triton": "Kernels", "kernels": "Kernels", "autotune": "Timed choices"}
 INNER = {"timings": "Timed choices", "choices": "Choices"}
+# Strangers say what there is: the known facts of one case are some 30 lines, and a table has 15 columns at most.
 MOST_ROWS = 24  # of a table
+MOST_LINES = 60
+MOST_COLUMNS = 20
+MOST_TABLES = 24
 MOST_TEXT = 160
+MOST_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -38,10 +43,7 @@ class Line:
     name: str
     before: str
     now: str
-
-    @property
-    def differs(self) -> bool:
-        return bool(self.before and self.now) and self.before != self.now
+    differs: bool = False  # of what was stored: of what is shown the ends may be cut
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,14 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     cut: int = 0  # rows that are not shown
+    cut_columns: int = 0
 
 
 @dataclass(frozen=True)
 class Sides:
     lines: tuple[Line, ...]
     tables: tuple[Table, ...]
+    cut: int = 0  # lines and tables that are not shown
 
 
 def sides(row: Row) -> Sides:
@@ -63,16 +67,27 @@ def sides(row: Row) -> Sides:
     now, before = (side.facts if side else {} for side in (row.head, row.parent))
     names = [name for name in dict.fromkeys((*now, *before)) if (now.get(name), before.get(name)) != (None, None)]
     of_tables = [name for name in names if _records(now.get(name)) or _records(before.get(name))]
-    lines = tuple(
-        Line(NAMES.get(name, name.replace("_", " ")), _text(before.get(name)), _text(now.get(name)))
-        for name in names
-        if name not in of_tables
-    )
-    return Sides(lines, tuple(table for name in of_tables for table in _tables(name, now.get(name), before.get(name))))
+    of_lines = [name for name in names if name not in of_tables]
+    lines = tuple(_line(name, before.get(name), now.get(name)) for name in of_lines[:MOST_LINES])
+    tables = [table for name in of_tables[:MOST_TABLES] for table in _tables(name, now.get(name), before.get(name))]
+    cut = len(of_lines) - len(lines) + max(0, len(of_tables) - MOST_TABLES) + max(0, len(tables) - MOST_TABLES)
+    return Sides(lines, tuple(tables[:MOST_TABLES]), cut)
+
+
+def _line(name: str, before: Any, now: Any) -> Line:
+    differs = before is not None and now is not None and before != now
+    texts = _text(before), _text(now)
+    if differs and texts[0] == texts[1]:  # they differ behind the cut
+        texts = apart(before, now, MOST_TEXT)
+    return Line(_named(name), *texts, differs)
+
+
+def _named(name: str) -> str:
+    return NAMES.get(name, one_line(name.replace("_", " "), MOST_NAME))
 
 
 def _tables(name: str, now: Any, before: Any) -> list[Table]:
-    title = TABLES.get(name, name.replace("_", " ").capitalize())
+    title = TABLES.get(name, one_line(name.replace("_", " "), MOST_NAME).capitalize())
     both = [(f"{title} of the baseline", before)] if before != now and _records(before) else []
     found = [(title if not both else f"{title} of the head", now), *both]
     return [table for title, value in found if (records := _records(value)) for table in _with_inner(title, records)]
@@ -81,7 +96,7 @@ def _tables(name: str, now: Any, before: Any) -> list[Table]:
 def _with_inner(title: str, records: Sequence[Mapping[str, Any]]) -> list[Table]:
     """The table, and one for each list within it: the candidates that were timed for a kernel, say."""
     inner = [
-        _table(f"{INNER.get(key, key)} of {record.get('name') or number}", lines)
+        _table(f"{INNER.get(key, one_line(key, MOST_NAME))} of {plain(record.get('name') or number, MOST_NAME)}", lines)
         for number, record in enumerate(records, 1)
         for key, value in record.items()
         if (lines := _records(value))
@@ -92,9 +107,11 @@ def _with_inner(title: str, records: Sequence[Mapping[str, Any]]) -> list[Table]
 
 def _table(title: str, records: Sequence[Mapping[str, Any]]) -> Table:
     shown = records[:MOST_ROWS]
-    columns = tuple(dict.fromkeys(key for record in shown for key in record if _text(record[key])))
+    known = tuple(dict.fromkeys(key for record in shown for key in record if _text(record[key])))
+    columns = known[:MOST_COLUMNS]
     rows = tuple(tuple(_text(record.get(column)) for column in columns) for record in shown)
-    return Table(title, tuple(column.replace("_", " ") for column in columns), rows, len(records) - len(shown))
+    names = tuple(one_line(column.replace("_", " "), MOST_NAME) for column in columns)
+    return Table(title, names, rows, len(records) - len(shown), len(known) - len(columns))
 
 
 def _records(value: Any) -> list[Mapping[str, Any]]:
@@ -117,5 +134,4 @@ def _text(value: Any) -> str:
         case list() if not value:
             return "none"
         case _:
-            said = plain(value)
-            return said if len(said) <= MOST_TEXT else said[: MOST_TEXT - 1] + "…"
+            return plain(value, MOST_TEXT)

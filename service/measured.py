@@ -6,7 +6,7 @@ from typing import Any
 
 from service.light import Speed
 from service.models import CellState
-from service.texts import listed, plain
+from service.texts import apart, listed, plain
 
 _COUNTED = (("graphs", "graph"), ("graph_breaks", "graph break"), ("recompiles", "recompile"))
 _FACTS = {
@@ -48,7 +48,7 @@ class Measured:
         said = []
         if not self.repeatable:
             calls = self.facts.get("repeats")
-            said.append(f"not bitwise repeatable{f' (compared over {plain(calls)} calls)' if calls else ''}")
+            said.append(f"not bitwise repeatable{f' (compared over {plain(calls, 20)} calls)' if calls else ''}")
         if self.speed.l2_resident:
             said.append("its inputs stay in L2, so its GB/s are not those of the memory")
         counts = [(self.facts[key], noun) for key, noun in _COUNTED if isinstance(self.facts.get(key), int)]
@@ -67,7 +67,22 @@ def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str
     if parent.get("repeatable") is True and head.get("repeatable") is False:
         said.append("no longer bitwise repeatable")
     for fact, name in _FACTS.items():
-        before, now = parent.get(fact), head.get(fact)
+        before, now = (_told(facts, fact) for facts in (parent, head))
         if before != now and before is not None and now is not None:
-            said.append(f"{name} {plain(before)} → {plain(now)}")
+            said.append(f"{name} {' → '.join(apart(before, now))}")
     return tuple(said)
+
+
+def _told(facts: Mapping[str, Any], fact: str) -> Any:
+    """A fact as it is compared: the configuration in full, where that of each kernel is known."""
+    kernels = facts.get("triton") if fact == "config" else None
+    if isinstance(kernels, list) and kernels and all(isinstance(one, Mapping) for one in kernels):
+        return " ".join(_configuration(one) for one in kernels)
+    return facts.get(fact)
+
+
+def _configuration(kernel: Mapping[str, Any]) -> str:
+    settings = kernel.get("settings")
+    known = {"num_warps": kernel.get("warps"), "num_stages": kernel.get("stages")}
+    known |= settings if isinstance(settings, Mapping) else {}
+    return " ".join([str(kernel.get("name")), *(f"{key}={value}" for key, value in known.items() if value is not None)])

@@ -206,7 +206,7 @@ class Report:
         """The second part of the headline: why, and what to do."""
         match self.state:
             case RunState.DONE:
-                return self._to_do()
+                return one_line(self._to_do(), 400)  # in it are facts, which come from strangers
             case RunState.FAILED if self.build_failed:
                 return "fix the build; its log says why"
             case RunState.FAILED:

@@ -5,6 +5,7 @@ What a repository, a build or a contender says may hold anything: it is shown, a
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 _COLOUR_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -39,13 +40,32 @@ def last_lines(log: str, lines: int = 40, characters: int = 6000) -> str:
     return "\n".join(printable(log).rstrip().splitlines()[-lines:])[-characters:]
 
 
-def plain(value: Any) -> str:
-    """A fact as people write it: `4`, `num_warps=4 num_stages=2`."""
+def plain(value: Any, most: int = 120) -> str:
+    """A fact as people write it: `4`, `num_warps=4 num_stages=2`; the whole of it bounded."""
+    return one_line(_joined(value), most)
+
+
+def _joined(value: Any) -> str:
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={plain(inner)}" for key, inner in value.items())
+        return " ".join(f"{key}={_joined(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(plain(inner) for inner in value)
-    return one_line(str(value), 80)
+        return ", ".join(_joined(inner) for inner in value)
+    return str(value)
+
+
+def apart(before: Any, now: Any, most: int = 120) -> tuple[str, str]:
+    """Two facts that differ, each on one bounded line: of long ones only the words that differ, or what follows them.
+
+    `_forward num_warps=4 BLOCK=1024` and `_forward num_warps=4 BLOCK=2048` give `BLOCK=1024` and `BLOCK=2048`.
+    """
+    both = [_joined(side).split() for side in (before, now)]
+    if len(both[0]) == len(both[1]):
+        pairs = [pair for pair in zip(*both, strict=True) if pair[0] != pair[1]]
+        both = [list(side) for side in zip(*pairs, strict=True)] if pairs else both
+    else:
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*both, strict=False)))
+        both = [["…" if same else "", *side[same:]] for side in both]
+    return one_line(" ".join(both[0]), most), one_line(" ".join(both[1]), most)
 
 
 def short(sha: str) -> str:

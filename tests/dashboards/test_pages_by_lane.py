@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import astuple, replace
 
 import httpx
 import pytest
@@ -168,7 +169,7 @@ def test_telemetry_is_a_line_for_each_launch(get: Get, lanes: Lanes) -> None:
         "UUID": "GPU-11111111-2222", "Performance state": "0", "ECC": "on", "MIG": "off",
     }  # fmt: skip
     said = words(get(f"/runs/{lanes.second}"))
-    assert "start 12.5 s, ceilings 0.4 s, prepare 8.2 s, rounds 3.5 s, check 0.5 s" in said
+    assert "start 12.5 s, ceilings 0.4 s, prepare 8.2 s, rounds 3.5 s, of them timed 2.2 s, check 0.5 s" in said
     assert "python 3.12.3, torch 2.13.0+cu130, triton 3.7.1, driver 590.44, liger 0.8.5" in said
 
 
@@ -193,7 +194,7 @@ def test_facts_stand_side_by_side_and_tables_are_folded(lanes: Lanes) -> None:
         found = report(reading.whole_run(session, lanes.second))
     [row] = [row for row in found.rows if row.case == SHAPE]
     shown = facts.sides(row)
-    assert [line for line in shown.lines if line.differs] == [Line("bitwise repeatable", "yes", "no")]
+    assert [line for line in shown.lines if line.differs] == [Line("bitwise repeatable", "yes", "no", differs=True)]
     assert Line("kernels that ran", *["triton_red_fused_rms_norm_0"] * 2) in shown.lines
     kernels, choices = shown.tables
     assert (kernels.columns, kernels.rows) == (
@@ -203,3 +204,23 @@ def test_facts_stand_side_by_side_and_tables_are_folded(lanes: Lanes) -> None:
     assert (choices.title, len(choices.rows), choices.cut) == ("Timed choices of _forward", 24, 6)
     assert (choices.columns, choices.rows[0]) == (("ms", "warps", "settings"), ("0.01", "8", "XBLOCK=1"))
     assert json.loads(as_json.document(found))["ceilings"] == {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0}
+    assert shown.cut == 0
+
+
+def test_what_strangers_say_is_shown_in_part(lanes: Lanes) -> None:
+    with reading_only() as session:
+        found = report(reading.whole_run(session, lanes.second))
+    [row] = [row for row in found.rows if row.case == SHAPE]
+    assert row.head
+    assert row.parent
+    wide = {f"column {n} {'x' * 500}": n for n in range(300)}
+    strange = {f"fact {n} {'x' * 500}": "y" * 5000 for n in range(300)} | {f"table {n}": [wide] * 50 for n in range(50)}
+    config = "a long configuration " * 19
+    head = replace(row.head, facts={"config": config + "BLOCK=8", **strange})
+    shown = facts.sides(replace(row, head=head, parent=replace(row.parent, facts={"config": config + "BLOCK=4"})))
+    assert shown.lines[0] == Line("configuration", "BLOCK=4", "BLOCK=8", differs=True), "the end is cut, not the change"
+    assert (len(shown.lines), len(shown.tables), shown.cut) == (60, 24, 241 + 26)
+    assert all(len(line.name) <= 60 and len(line.now) <= 160 for line in shown.lines)
+    [title, columns, rows, cut, cut_columns] = astuple(shown.tables[0])
+    assert (title, len(columns), len(rows), cut, cut_columns) == ("Table 0", 20, 24, 26, 280)
+    assert max(map(len, columns)) == 60

@@ -115,6 +115,24 @@ def test_facts_are_compared_in_words() -> None:
     assert differences({}, parent) == ()
 
 
+def test_of_a_long_configuration_what_differs_is_shown() -> None:
+    kernels = [f"triton_red_fused_native_layer_norm_backward_{n} num_warps=4 XBLOCK=1" for n in range(12)]
+    before, now = ("; ".join([*kernels, f"last num_warps=4 XBLOCK={block}"])[:400] for block in (1, 8))
+    assert before == now, "the part that is kept of them all"
+
+    def facts(block: int) -> dict[str, object]:
+        last = {"name": "last", "warps": 4, "settings": {"XBLOCK": block}}
+        return {"config": before, "triton": [{"name": "_forward", "warps": 8}, last]}
+
+    assert differences(facts(8), facts(1)) == ("configuration XBLOCK=1 → XBLOCK=8",)
+    assert differences(facts(8), facts(8)) == ()
+    long = "; ".join(kernels[:2])
+    assert differences({"config": f"{long} RBLOCK=512"}, {"config": f"{long} RBLOCK=1024 stages=2"}) == (
+        "configuration … RBLOCK=1024 stages=2 → … RBLOCK=512",
+    )
+    assert differences({"triton": [{"settings": 3}], "config": "a"}, {"triton": [3], "config": "b"}) != ()
+
+
 def test_text_from_elsewhere_is_made_fit_to_show() -> None:
     assert printable("a\x1b[31mred\x1b[0m\u202e\x00b\r\nc") == "aredb\nc"
     assert one_line("two\nlines.  ") == "two lines"

@@ -284,6 +284,20 @@ def test_a_comment_is_never_too_long(
     assert len(markdown.check(report)["summary"]) < 65_536
 
 
+@pytest.mark.parametrize("huge", [list(range(60_000)), {f"setting {n}": n for n in range(30_000)}, "x" * 400_000])
+def test_facts_without_end_hide_no_regression(huge: object) -> None:
+    assert SLOW.head
+    assert SLOW.parent
+    facts = dict.fromkeys(("kernels", "registers", "spills", "shared", "config", "graphs"), huge)
+    less = replace(SLOW.parent, facts=dict.fromkeys(facts, "less"))
+    report = a_report(replace(SLOW, head=replace(SLOW.head, facts=facts), parent=less))
+    assert len(report.headline) < 600
+    said = markdown.comment(report)
+    assert len(said) < 10_000
+    assert "**10.2 % slower**" in said
+    assert len(printed(report)) < 10_000
+
+
 # -- the check
 
 BLOCKING = Policy(blocking=True)  # type: ignore[call-arg]
