@@ -122,7 +122,10 @@ def _trouble(
 
 
 def _aa(original: Taken | None, copy: Taken | None) -> Pairs:
-    return Pairs(copy.looked, original.looked) if original and copy else Pairs()
+    """All launches of both: those that confirm a change are controlled as well."""
+    if original is None or copy is None:
+        return Pairs()
+    return Pairs((*copy.looked, *copy.confirmed), (*original.looked, *original.confirmed))
 
 
 def same_code(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """From what was taken to what is judged."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -83,6 +84,22 @@ def test_the_first_revision_is_controlled_by_a_copy_of_itself():
     [cell] = cells([took(Role.HEAD), took(Role.CONTROL)])
     assert cell.baseline_trouble == "there is no earlier revision to compare with"
     assert cell.control.effects() == [0.0] * 3
+
+
+def test_launches_that_confirm_are_controlled_too():
+    twice = tuple(tuple(2 * us for us in launch) for launch in LAUNCHES)
+    copy = replace(took(Role.CONTROL), confirmed=twice)
+    [cell] = cells([took(Role.HEAD), replace(took(Role.PARENT), confirmed=LAUNCHES), copy])
+    assert cell.control.effects() == pytest.approx([0.0] * 3 + [math.log(2)] * 3)
+
+
+def test_the_control_of_a_second_provider_is_that_of_the_first_in_its_confirming_launches_as_far_as_it_ran():
+    sat_out = ((),) * 3
+    copy = replace(took(Role.CONTROL), confirmed=LAUNCHES)
+    of_copy = [replace(took(role), confirmed=sat_out) for role in (Role.HEAD, Role.PARENT)]
+    other = [replace(took(role, provider="compiled"), confirmed=LAUNCHES) for role in (Role.HEAD, Role.PARENT)]
+    [_, cell] = cells([*of_copy, *other, copy])
+    assert (cell.provider, cell.control.effects()) == ("compiled", [0.0] * 3)
 
 
 def test_only_hashes_of_compiled_kernels_prove_the_same_code():
