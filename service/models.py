@@ -340,6 +340,7 @@ class VerdictRow(Base):
     rounds: Mapped[int] = mapped_column(default=0)
     confirmed: Mapped[bool] = mapped_column(default=False)
     behind: Mapped[bool] = mapped_column(default=False)
+    control: Mapped[float | None]  # the A/A control's ratio, beside a comparison with the parent
     reason: Mapped[str]  # in words that a person would write
 
 

@@ -14,7 +14,7 @@ from service.policy import Policy
 from service.recipes import Recipe, parse
 from service.settings import settings
 from service.texts import listed, one_line, short
-from service.verdicts import KNOWN_BEFORE, SESSION_ENDED, Outcome
+from service.verdicts import KNOWN_BEFORE, SESSION_ENDED, THROTTLED, Outcome
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
 WORST_FIRST = (
@@ -70,6 +70,7 @@ class Row:
     control: Measured | None
     sota: AgainstSota | None
     known_before: bool = False  # the baseline does not compute this case either: no news, and not this revision's doing
+    control_ratio: float | None = None  # the A/A control, paired as the verdict is: 1 where the machine is fair
 
     @property
     def behind(self) -> bool:
@@ -93,14 +94,6 @@ class Row:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the head's figures has to know, beside its verdict."""
         return self.head.notes if self.head else ()
-
-    @property
-    def control_ratio(self) -> float | None:
-        """The A/A control: the second copy's time over the first's.  1 where the machine is fair."""
-        first = self.parent or self.head
-        if not self.control or not first or not self.control.median or not first.median:
-            return None
-        return self.control.median / first.median
 
 
 @dataclass(frozen=True)
@@ -266,8 +259,9 @@ class Report:
             return one_line(self.reason or none)
         if self._undecided:
             short_of_time = any(SESSION_ENDED in row.reason for row in self.rows)
-            why = "the session ended too early" if short_of_time else "the machine was too noisy"
-            return f"{why} to tell; run it again"
+            throttled = any(THROTTLED in row.reason for row in self.rows)
+            why = "the device was throttled too often" if throttled else "the machine was too noisy"
+            return f"{'the session ended too early' if short_of_time else why} to tell; run it again"
         # What is bad and stands here was so before.
         return listed(
             f"{counted(outcome, n)}{' as before' * (outcome in ALARMING)}" for outcome, n in self.counts.items()
@@ -349,6 +343,7 @@ def _rows(
             control=measured.get((Role.CONTROL, *name)),
             sota=_against_sota(against_sota[name], best.get(verdict.case)) if name in against_sota else None,
             known_before=verdict.reason.startswith(KNOWN_BEFORE),
+            control_ratio=verdict.control,
         )
 
     return tuple(row(verdict) for verdict in verdicts if verdict.against == "parent")

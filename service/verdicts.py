@@ -11,7 +11,7 @@ The interface for better statistics: `judge` (all cells of a run at once, so tha
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean, median, stdev
 
@@ -38,6 +38,7 @@ CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
 # How two kinds of reasons begin, by which a reader of stored verdicts knows them again.
 KNOWN_BEFORE = "already so before this revision: "
 SESSION_ENDED = "the session ended before "
+THROTTLED = "were lost to a throttled device"  # and how the reason ends that names how many
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Verdict:
     reason: str
     comparison: Comparison | None = None
     confirmed: bool = False
+    control: float | None = None  # the A/A control's ratio at this case: the copy over the original
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,12 @@ class Suspicion:
 
 def judge(cells: Sequence[Cell], policy: Policy) -> dict[tuple[str, str], Verdict]:
     """A verdict for every cell of a run, each by the limits of its lane."""
-    return {cell.name: _judge(cell, policy.at(cell.case)) for cell in cells}
+    return {cell.name: _controlled(cell, policy.at(cell.case)) for cell in cells}
+
+
+def _controlled(cell: Cell, policy: Policy) -> Verdict:
+    control = compare(cell.control, policy.confidence)
+    return replace(_judge(cell, policy), control=control.ratio if control else None)
 
 
 def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[tuple[str, str], str]:
@@ -172,7 +179,7 @@ def _judge(cell: Cell, policy: Policy) -> Verdict:
         return Verdict(Outcome.STEADY, within, suspicion.comparison)
     if suspicion.outcome is Outcome.INCONCLUSIVE:
         if _undecided(cell.looked, policy):
-            return _inconclusive(suspicion, f"{SESSION_ENDED}more launches could settle it")
+            return _inconclusive(suspicion, _cut_short(cell.looked, policy, "more launches could settle it"))
         return _inconclusive(
             suspicion, f"the interval is still too wide after {suspicion.comparison.launches} launches"
         )
@@ -188,7 +195,8 @@ def _judge(cell: Cell, policy: Policy) -> Verdict:
 
 def _confirm(cell: Cell, suspicion: Suspicion, fresh: Suspicion, policy: Policy) -> Verdict:
     if fresh.outcome is Outcome.INCONCLUSIVE and _undecided(cell.confirmed, policy):
-        return _inconclusive(suspicion, f"it looked like a change, and {SESSION_ENDED}fresh launches could settle it")
+        why = _cut_short(cell.confirmed, policy, "fresh launches could settle it")
+        return _inconclusive(suspicion, f"it looked like a change, and {why}")
     if fresh.outcome is not suspicion.outcome:
         return _inconclusive(suspicion, "it looked like a change, and fresh launches did not confirm it")
     if cell.same_code:
@@ -206,6 +214,14 @@ def _confirm(cell: Cell, suspicion: Suspicion, fresh: Suspicion, policy: Policy)
     if not cell.control.effects():
         reason += ", without an A/A control at this case"
     return Verdict(suspicion.outcome, reason, fresh.comparison, confirmed=True)
+
+
+def _cut_short(pairs: Pairs, policy: Policy, settled: str) -> str:
+    """Why fewer launches count than the policy allows: they were not made, or all their rounds were dropped."""
+    made, counted = len(pairs.candidate), len(pairs.effects())
+    if made < policy.looks[-1]:
+        return f"{SESSION_ENDED}{settled}"
+    return f"the rounds of {made - counted} of {made} launches {THROTTLED}"
 
 
 def _inconclusive(seen: Suspicion, reason: str) -> Verdict:

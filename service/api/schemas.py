@@ -148,6 +148,7 @@ class VerdictOut(_Answer):
     rounds: int
     confirmed: bool
     behind: bool
+    control: Number = Field(description="The A/A control's ratio at this case, beside a comparison with the parent.")
     reason: str
 
 

@@ -86,6 +86,7 @@ def _against_parent(run_id: int, name: tuple[str, str], verdict: Verdict) -> Ver
     provider, case = name
     row = VerdictRow(run_id=run_id, provider=provider, case=case, against="parent")
     row.outcome, row.reason, row.confirmed = verdict.outcome.value, verdict.reason, verdict.confirmed
+    row.control = verdict.control
     if verdict.comparison:
         row.ratio, row.low, row.high = verdict.comparison.ratio, verdict.comparison.low, verdict.comparison.high
         row.launches, row.rounds = verdict.comparison.launches, verdict.comparison.rounds

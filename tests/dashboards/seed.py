@@ -353,6 +353,7 @@ def _verdict(
         launches=0 if none else 3,
         rounds=0 if none else 60,
         confirmed=confirmed,
+        control=None if none else chance.uniform(0.997, 1.003),
         reason=reason,
     )
 

@@ -287,6 +287,22 @@ def test_an_uncertain_ratio_names_nobody(ledger):
     assert said.startswith("behind inductor since c1: our own time became 20% slower since c0")
 
 
+def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):
+    lease = ledger.leased(1)
+    taken = [took(role, FAST, 1.0, provider) for role in (Role.HEAD, Role.PARENT) for provider in ("norms", "compiled")]
+    # Of the two copies each launch the machine was another: what counts is the ratio within a launch.
+    drifting = [
+        Taken(role, "norms", Case.parse(FAST), CellState.MEASURED, None, ((us,), (2 * us,), (9 * us,)))
+        for role, us in ((Role.PARENT, 100.0), (Role.CONTROL, 101.0))
+    ]
+    taken = [one for one in taken if (one.role, one.provider) != (Role.PARENT, "norms")]
+    with transaction() as session:
+        recording.record(session, lease, Evidence((*taken, *drifting), "c0", (), {"torch": "2.13.0"}, {}, True))
+    told = ledger.report(lease.run_id)
+    ratios = {row.provider: row.control_ratio for row in told.rows}
+    assert ratios == {"norms": pytest.approx(1.01), "compiled": pytest.approx(1.01)}
+
+
 # -- two workers at once
 
 

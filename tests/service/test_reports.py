@@ -94,6 +94,10 @@ def test_a_wrong_result_without_a_right_baseline_is_no_change(told: dict[str, Re
     [
         ("the interval is still too wide after 8 launches", "the machine was too noisy to tell; run it again"),
         ("the session ended before more launches could settle it", "the session ended too early to tell; run it again"),
+        (
+            "the rounds of 16 of 16 launches were lost to a throttled device",
+            "the device was throttled too often to tell; run it again",
+        ),
     ],
 )
 def test_nothing_decided_says_why(told: dict[str, Report], reason: str, advice: str) -> None:

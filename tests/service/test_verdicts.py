@@ -96,6 +96,16 @@ def test_fresh_launches_that_repeat_nothing_say_so():
             pairs(1.5, 1),
             "it looked like a change, and the session ended before fresh launches could settle it",
         ),
+        (
+            Pairs(((None,),) * 8, ((None,),) * 8),
+            Pairs(),
+            "the rounds of 8 of 8 launches were lost to a throttled device",
+        ),
+        (
+            pairs(1.5),
+            Pairs(((None, None),) * 7 + ((150.0,),), ((None, None),) * 7 + ((100.0,),)),
+            "it looked like a change, and the rounds of 7 of 8 launches were lost to a throttled device",
+        ),
         (pairs(1.05), pairs(0.95), "it looked like a change, and fresh launches did not confirm it"),
         (
             pairs(1.05),
@@ -131,6 +141,7 @@ def test_a_leaning_control_takes_the_trust_from_the_session():
     [only] = judge([leaning], POLICY).values()
     assert only.outcome is Outcome.INCONCLUSIVE
     assert "A/A" in only.reason
+    assert only.control == pytest.approx(1.04, abs=0.005), "it is kept beside the verdict, paired as that is"
 
 
 MEMORY = "rmsnorm.fwd.4096x1024.bf16.memory"

@@ -1,5 +1,6 @@
-"""What was measured is no longer always a time: the unit is the case's, and not in the names of columns."""
+"""What was measured is no longer always a time, so no column is named for a unit; a verdict keeps its control."""
 
+import sqlalchemy as sa
 from alembic import op
 
 revision = "0002"
@@ -17,8 +18,10 @@ RENAMED = (
 def upgrade() -> None:
     for table, before, now in RENAMED:
         op.alter_column(table, before, new_column_name=now)
+    op.add_column("verdicts", sa.Column("control", sa.Float(), nullable=True))
 
 
 def downgrade() -> None:
+    op.drop_column("verdicts", "control")
     for table, before, now in RENAMED:
         op.alter_column(table, now, new_column_name=before)
