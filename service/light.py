@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernels.blocks import Shape
 from kernels.words import Case, Lane
 from service.lanes import lane_of
 
@@ -21,7 +22,7 @@ class Speed:
     l2_resident: bool = False  # the inputs stay in L2: then the GB/s are not memory's, and there is no share
     cycles: float | None = None  # of the SM clock that was read in its rounds
     tokens_s: float | None = None  # of a block
-    utilisation: float | None = None  # of a block: its model's operations over those of a matrix product
+    utilisation: float | None = None  # of a bf16 or fp16 block: its model's operations over those of a matrix product
 
 
 def ceilings(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
@@ -44,7 +45,7 @@ def speed(
             mhz = number(facts.get("sm_mhz"))
             return Speed(share, in_cache, cycles=mhz and median * mhz)  # us times a million a second
         case Lane.BLOCK:
-            flops, rows = number(facts.get("flops")), _rows(case)
+            rows, flops = _block(case)
             tflop_s = flops and flops / median / 1e6
             return Speed(tokens_s=rows and rows / median * 1e6, utilisation=_over(tflop_s, best.get("matmul_tflop_s")))
         case _:
@@ -61,8 +62,14 @@ def _over(value: float | None, best: float | None) -> float | None:
     return value / best if value and best else None
 
 
-def _rows(case: str) -> int | None:
+def _block(text: str) -> tuple[int | None, int | None]:
+    """Tokens of a block, and its model's operations: by its case, for what a contender says of itself is no measure.
+
+    No operations where the dtype has another ceiling than a bf16 product.
+    """
     try:
-        return Case.parse(case).rows
+        case = Case.parse(text)
+        shape = Shape.of(case)
     except ValueError:  # written by another version
-        return None
+        return None, None
+    return case.rows, shape.flops if shape and case.dtype in ("bf16", "fp16") else None

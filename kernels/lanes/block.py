@@ -13,12 +13,13 @@ import torch
 
 from .. import facts
 from ..bench import OTHER_NUMBERS, Bench, Wrong
+from ..blocks import LONGEST_SEQUENCE, Shape
 from ..inputs import DTYPES
 from ..providers import Unsupported
 from ..words import Case
 from .memory import watched
 from .steps import BlockInputs, BlockOracle, Step, step
-from .transformer import LONGEST_SEQUENCE, Shape, transformer
+from .transformer import transformer
 
 SAMPLE_S, MOST_STEPS = 20e-3, 16  # a sample is several steps where they are short
 _event: Any = partial(torch.cuda.Event, enable_timing=True)

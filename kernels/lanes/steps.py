@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..blocks import Shape
 from ..inputs import DTYPES, Inputs, fresh_values, make, refill
 from ..oracle import ALLOWANCE, Finding
 from ..references import BY_KEY
 from ..words import OPS, Case, Direction
-from .transformer import Forward, Shape, names, parameters, transformer
+from .transformer import Forward, names, parameters, transformer
 
 Step = Callable[[], tuple[Tensor, ...]]
 BY_ROW = ("y", "residual_out", "dx", "dresidual")

@@ -68,7 +68,7 @@ def test_a_run_says_how_much_of_the_device_it_uses(get: Get, lanes: Lanes) -> No
     said = words(page)
     assert "at best in this session: 4,258 GB/s for a copy, 790 TFLOP/s for a bf16 matrix product" in said
     assert "3,835 GB/s 90 % of a copy" in said
-    assert "786,180 tokens/s 50 % of a product" in said
+    assert "4,404,301 tokens/s 50 % of a product" in said
     assert "1,000 GB/s in L2" in said
     assert "Its inputs stay in L2, so its GB/s are not those of the memory." in said
     assert 'title="69,300 cycles of the SM clock">35.0 µs' in page.text

@@ -16,13 +16,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from kernels import messages
 from kernels.arena import Pace, run_launch
 from kernels.bench import Bench, Wrong
+from kernels.blocks import Shape
 from kernels.inputs import make
 from kernels.lanes.caches import TritonCaches, empty_caches
 from kernels.lanes.call import CallClock
 from kernels.lanes.compile import compilations
 from kernels.lanes.memory import MemoryClock
 from kernels.lanes.steps import BlockInputs, full_precision, step
-from kernels.lanes.transformer import Shape, transformer
+from kernels.lanes.transformer import transformer
 from kernels.providers import Unsupported
 from kernels.references import BY_KEY
 from kernels.words import Case

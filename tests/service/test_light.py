@@ -22,9 +22,19 @@ def test_what_stays_in_l2_has_no_share_of_the_memory():
 
 
 def test_a_block_is_told_in_tokens_and_operations():
-    found = speed(BLOCK, 1000.0, None, {"flops": 395e9, "sm_mhz": 1980}, BEST)
-    assert found == Speed(tokens_s=4_096_000.0, utilisation=0.5)
-    assert speed(BLOCK, 1000.0, None, {"flops": 395e9}, {}) == Speed(tokens_s=4_096_000.0)
+    found = speed(BLOCK, 1000.0, None, {"sm_mhz": 1980}, BEST)
+    assert found == Speed(tokens_s=4_096_000.0, utilisation=pytest.approx(367.2e9 / 790e9, rel=1e-3))
+    assert speed(BLOCK, 1000.0, None, {}, {}) == Speed(tokens_s=4_096_000.0)
+
+
+def test_operations_are_not_a_matter_of_what_a_contender_says():
+    assert speed(BLOCK, 1000.0, None, {"flops": 1e15}, BEST) == speed(BLOCK, 1000.0, None, {}, BEST)
+
+
+@pytest.mark.parametrize(("dtype", "lit"), [("bf16", True), ("fp16-fp32", True), ("fp32", False), ("fp64", False)])
+def test_only_what_a_bf16_product_is_the_ceiling_of_has_a_utilisation(dtype: str, lit: bool):
+    found = speed(f"rmsnorm.fwdbwd.4096x1024.{dtype}.block", 1000.0, None, {}, BEST)
+    assert (found.tokens_s, found.utilisation is not None) == (4_096_000.0, lit)
 
 
 @pytest.mark.parametrize("lane", ["call", "compile", "memory"])
@@ -40,7 +50,6 @@ def test_what_was_not_measured_is_not_made_up():
 @pytest.mark.parametrize("strange", [None, "fast", -1, 0, float("nan"), float("inf"), True, [1980]])
 def test_facts_of_strangers_break_nothing(strange: object):
     assert speed(CASE, 35.0, 3835.0, {"sm_mhz": strange, "l2_resident": strange and "yes"}, {}) == Speed()
-    assert speed(BLOCK, 1000.0, None, {"flops": strange}, BEST).utilisation is None
     assert ceilings({"ceilings": {"copy_gb_s": strange, "matmul_tflop_s": 790}}) == {"matmul_tflop_s": 790.0}
 
 
