@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from kernels.suites import SUITES
-from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction
+from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction, Lane
 from service.errors import BadInput
 from service.facts_policy import FactsPolicy
 from service.policy import Policy
@@ -175,13 +175,31 @@ def _arranged(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over(shared: dict[str, Any], own: Any) -> Any:
-    """A device's policy: what it does not name is as in [policy], lane by lane."""
+    """A device's policy: what it does not name is as in [policy], lane by lane.
+
+    A lane that is taken over from there is on a noisier device no less noisy than its kernels; bytes are as they were.
+    """
     if not isinstance(own, dict):
         return own
-    theirs, ours = shared.get("lanes"), own.get("lanes")
+    theirs, ours = shared.get("lanes"), own.get("lanes", {})
     if isinstance(theirs, dict) and isinstance(ours, dict):
-        own = {**own, "lanes": {**theirs, **ours}}
+        raised = {lane: limits if lane == Lane.MEMORY else _raised(limits, own) for lane, limits in theirs.items()}
+        own = {**own, "lanes": {**raised, **ours}}
     return {**shared, **own}
+
+
+def _raised(limits: Any, own: dict[str, Any]) -> Any:
+    """The limits of a lane, none below those that the device names; what is no number is left to be refused."""
+    table = limits if isinstance(limits, dict) else {"smallest_change": limits}
+    floors = {key: own[key] for key in ("smallest_change", "control_limit") if key in own}
+    numbers = all(isinstance(value, int | float) for value in (*table.values(), *floors.values()))
+    if not floors or not numbers or "smallest_change" not in table:
+        return limits
+    change = max(table["smallest_change"], floors.get("smallest_change", 0))
+    return table | {
+        "smallest_change": change,
+        "control_limit": max(table.get("control_limit", change), floors.get("control_limit", 0)),
+    }
 
 
 def _arranged_providers(providers: Any) -> Any:

@@ -63,8 +63,26 @@ def test_a_lane_has_limits_of_its_own_on_each_device():
         return recipe.policy_on(device).at(f"rmsnorm.fwd.512x512.fp32{lane}").smallest_change
 
     lanes = ("", ".call", ".block", ".compile", ".memory")
-    assert [change("cpu", lane) for lane in lanes] == [0.1, 0.04, 0.1, 0.2, 0.002]
+    assert [change("cpu", lane) for lane in lanes] == [0.1, 0.1, 0.1, 0.2, 0.002], "a call is no quieter than kernels"
     assert [change("h200", lane) for lane in lanes] == [0.02, 0.04, 0.02, 0.2, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("device", "call", "memory"),
+    [
+        ("smallest_change = 0.15", (0.15, 0.08), (0.005, 0.005)),
+        ("smallest_change = 0.03", (0.04, 0.08), (0.005, 0.005)),
+        ("control_limit = 0.1", (0.04, 0.1), (0.005, 0.005)),
+        ("smallest_change = 0.15\nlanes = {call = 0.03}", (0.03, 0.03), (0.005, 0.005)),
+        ("blocking = true", (0.04, 0.08), (0.005, 0.005)),
+    ],
+)
+def test_what_a_device_takes_over_is_no_less_than_what_it_names(device, call, memory):
+    limits = "call = {smallest_change = 0.04, control_limit = 0.08}\nmemory = 0.005"
+    text = WHOLE.replace("smallest_change = 0.1\n", f"{device}\n") + f"[policy.lanes]\n{limits}\n"
+    policy = parse(text).policy_on("cpu")
+    found = [policy.at(f"rmsnorm.fwd.512x512.fp32.{lane}") for lane in ("call", "memory")]
+    assert [(one.smallest_change, one.control_limit) for one in found] == [call, memory]
 
 
 @pytest.mark.parametrize(
