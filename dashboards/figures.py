@@ -75,6 +75,13 @@ def against_sota(report: Report) -> Figure | None:
     return _finish(figure, [_upright(1.0), *lines], [0.95, 1.05 * max(limit for *_, limit in limits)])
 
 
+def most_rows(report: Report) -> int:
+    """How many rows the longer of the two figures would have, were all of them drawn."""
+    return max(
+        sum(bool(row.ratio) for row in report.rows), sum(bool(row.sota and row.sota.ratio) for row in report.rows)
+    )
+
+
 def _shown(rows: Sequence[Row]) -> list[Row]:
     """The first of them, lane by lane: in a figure of hundreds nobody finds anything, and the table has them all."""
     return sorted(rows[:MOST_ROWS], key=lambda row: list(Lane).index(row.lane))

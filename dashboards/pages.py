@@ -137,6 +137,7 @@ def run(run_id: Key, session: Reading) -> str:
         stack_change=reading.stack_change(session, whole),
         limits=markdown.limits(found),
         ceilings=markdown.ceilings(found),
+        drawable=figures.most_rows(found),
         most_drawn=figures.MOST_ROWS,
         sides=facts.sides,
         board=telemetry.board(found.telemetry),

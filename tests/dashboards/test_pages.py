@@ -9,6 +9,7 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from dashboards import figures
 from dashboards.comments import shown
 from dashboards.pages import ago, flat, without_secrets
 from service import models as m
@@ -53,6 +54,13 @@ def test_the_overview_says_what_is_open_and_who_works(get: Get, seeded: Seeded) 
         assert badge in said
     assert "No worker for cpu is there: start kernelwatch worker" in said
     assert "The last look at it failed: index.example does not answer" in said
+
+
+def test_a_figure_says_of_how_many_it_draws_some(get: Get, seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"/runs/{seeded.runs['wrong']}"
+    assert "matter most" not in words(get(address))
+    monkeypatch.setattr(figures, "MOST_ROWS", 3)
+    assert "of 4 cases the 3 that matter most are drawn" in words(get(address)), "two of the six are wrong"
 
 
 def test_what_is_open_is_counted_beyond_what_is_listed(get: Get, state: Path) -> None:
