@@ -95,6 +95,11 @@ class Row:
         """What a reader of the head's figures has to know, beside its verdict."""
         return self.head.notes if self.head else ()
 
+    @property
+    def told(self) -> str:
+        """Its reason, and what a reader of the head's figures has to know: on one bounded line."""
+        return one_line("; ".join(part for part in (one_line(self.reason), *self.notes) if part), 400)
+
 
 @dataclass(frozen=True)
 class Unsupported:

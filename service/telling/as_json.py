@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from service.measured import Measured
 from service.reports import Report, Row
 
 _TIMES = ("committed_at", "created_at", "started_at", "finished_at")
@@ -39,6 +40,15 @@ def _row(report: Report, row: Row) -> dict[str, Any]:
     return {"lane": row.lane.value, "change": row.change, "smallest_change": limit, **_plain(row)}
 
 
+def _without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is known kernel by kernel: of 200 cases that is megabytes, and it stands in the measurements."""
+    return {name: fact for name, fact in facts.items() if not _is_table(fact)}
+
+
+def _is_table(fact: Any) -> bool:
+    return isinstance(fact, list) and any(isinstance(one, Mapping) for one in fact)
+
+
 def rfc3339(seconds: float | None) -> str | None:
     return None if seconds is None else moment(seconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -56,6 +66,8 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
+    if isinstance(value, Measured):
+        value = dataclasses.replace(value, facts=_without_tables(value.facts))
     if dataclasses.is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):

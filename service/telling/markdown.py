@@ -164,7 +164,6 @@ def _timed(rows: Sequence[Row]) -> str:
         change = f"**{row.change}**" if row.outcome is Outcome.REGRESSION else row.change
         if row.outcome is Outcome.INCONCLUSIVE:
             change = "inconclusive"
-        why = "; ".join(part for part in (one_line(row.reason), *row.explained) if part)
         lines.append(
             _line(
                 [
@@ -173,7 +172,7 @@ def _timed(rows: Sequence[Row]) -> str:
                     *[_reached(row)] * lit,
                     change,
                     interval(row.low, row.high),
-                    escaped(one_line(why, 300)),
+                    escaped(one_line("; ".join(filter(None, (row.told, *row.explained))), 400)),
                 ]
             )
         )
@@ -191,7 +190,7 @@ def _reached(row: Row) -> str:
 
 def _reasoned(rows: Sequence[Row]) -> str:
     lines = ["| case | what happened |", "|---|---|"]
-    return "\n".join([*lines, *(_line([_name(row), escaped(one_line(row.reason))]) for row in rows)])
+    return "\n".join([*lines, *(_line([_name(row), escaped(row.told)]) for row in rows)])
 
 
 def _standing(rows: Sequence[Row]) -> str:

@@ -74,7 +74,7 @@ def _cells(row: Row, *, light: bool) -> list[Text]:
         Text(interval(row.low, row.high)),
         Text(row.outcome.value, style=style),
         Text(_standing(row), style="yellow" if row.behind else ""),
-        Text(one_line(row.reason)),
+        Text(row.told),
     ]
 
 

@@ -453,5 +453,24 @@ def test_who_no_longer_repeats_itself_is_told_so() -> None:
     head = replace(STEADY.head, facts={"repeatable": False, "repeats": 50})
     row = replace(STEADY, head=head, parent=replace(STEADY.parent, facts={"repeatable": True}))
     assert row.notes == ("not bitwise repeatable (compared over 50 calls)",)
-    assert "no longer bitwise repeatable" in markdown.comment(a_report(row))
+    assert "not bitwise repeatable (compared over 50 calls); no longer bitwise" in markdown.comment(a_report(row))
+    assert "not bitwise repeatable" in " ".join(printed(a_report(row)).split())
     assert replace(STEADY, head=replace(head, facts={"repeatable": True})).notes == ()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.STEADY, Outcome.NEW])
+def test_what_a_reader_has_to_know_is_said_by_every_renderer(outcome: Outcome) -> None:
+    row = a_row(outcome, reason="x" * 2000)
+    assert row.head
+    head = replace(row.head, facts={"graphs": 2, "recompiles": 1}, speed=Speed(l2_resident=True))
+    report = a_report(replace(row, head=head))
+    for note in ("its inputs stay in L2, so its GB/s are not those of the memory", "2 graphs and 1 recompile"):
+        assert note in markdown.comment(report)
+        assert note.replace(" ", "") in "".join(printed(report).split())
+
+
+def test_json_leaves_what_is_known_kernel_by_kernel_to_the_measurements() -> None:
+    assert SLOW.head
+    facts = {"registers": 64, "ran": ["a", "b"], "triton": [{"name": "_forward", "timings": [{"ms": 1}] * 100}]}
+    [row] = json.loads(as_json.document(a_report(replace(SLOW, head=replace(SLOW.head, facts=facts)))))["rows"]
+    assert row["head"]["facts"] == {"registers": 64, "ran": ["a", "b"]}
