@@ -10,20 +10,26 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import messages, telemetry
 from .audit import Turns, disagreement
-from .players import RESTARTS, Ahead, Contender, Line, Player, Players, mapping, reason_of
-from .words import BY_ROW, DTYPE_BYTES, Case, Lane
+from .players import Ahead, Contender, Line, Player, Players, mapping, reason_of
+from .sizes import GRAPH_S, most_calls
+from .words import Case, Lane
 
-__all__ = ["Ahead", "Cell", "Contender", "Launch", "Line", "Pace", "order", "run_launch"]
+__all__ = ["Ahead", "Cell", "Contender", "Launch", "Line", "OutOfTime", "Pace", "order", "run_launch"]
 
 # Of the answer to prepare; `sm_mhz` is added: the clock of the device in the case's rounds.
 _EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
-SETS_BYTES = 5 << 30  # of input sets, about, where the device has room for that
+LARGEST = 1e12  # of a sample: eleven days, or a terabyte
 MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsupported"
+
+
+class OutOfTime(Exception):
+    """Raised by `keep_going`: the case in hand is given up, and what was measured before it is returned."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Pace:
     rounds: int = 8
     warm: int = 1
     timed: int = 3
-    graph_s: float = 2e-3  # a sample of the kernel lane on a GPU: one replay of so many calls
+    graph_s: float = GRAPH_S  # a sample of the kernel lane on a GPU: one replay of so many calls
     start_limit_s: float = 180
     prepare_limit_s: float = 240
     turn_limit_s: float = 60
@@ -41,10 +47,8 @@ class Pace:
     def on(self, lane: Lane) -> "Pace":
         """A sample of the other lanes takes longer, or is the same every time."""
         match lane:
-            case Lane.KERNEL:
+            case Lane.KERNEL | Lane.CALL:
                 return self
-            case Lane.CALL:
-                return replace(self, warm=1)
             case Lane.BLOCK:
                 return replace(self, rounds=min(self.rounds, 10), warm=1, timed=min(self.timed, 3))
             case Lane.COMPILE | Lane.MEMORY:
@@ -100,6 +104,7 @@ def run_launch(
     progress: Callable[[str], None] = lambda _: None,
     keep_going: Callable[[], None] = lambda: None,
     once_open: Callable[[], None] = lambda: None,
+    uuid: str | None = None,
     watch: telemetry.Watch | None = None,
     deadline: float = math.inf,
 ) -> Launch:
@@ -108,19 +113,21 @@ def run_launch(
     `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  A `thorough` launch, the first of a session,
     also gathers facts, measures what the GPU can do at best, and checks what cannot change from launch to launch.
     `keep_going` is called between turns and about every second of a longer wait; what it raises ends the launch, with
-    every process ended.  `once_open` is called when all have started.  `watch` reads the device (by default NVML on
-    "cuda"); a round with a reason in it is dropped for everybody and repeated.  No case begins after `deadline`, a time
-    of the monotonic clock: what was measured until then is returned.
+    every process ended (`OutOfTime` ends it early, with what was measured).  `once_open` is called when all have
+    started.  `watch` reads the device (by default NVML on "cuda", the GPU with this `uuid`); a round with a reason in
+    it is dropped for everybody and repeated.  No case begins after `deadline`, a time of the monotonic clock: what was
+    measured until then is returned.
     """
-    session = _Session(contenders, pace, device, seed, core, thorough, keep_going, watch)
+    session = _Session(contenders, pace, device, seed, core, thorough, keep_going, uuid, watch)
     try:
-        session.open()
-        once_open()
-        for number, case in enumerate(cases, 1):
-            if time.monotonic() > deadline:
-                break
-            progress(f"{number}/{len(cases)} {case}")
-            session.measure(case)
+        with suppress(OutOfTime):
+            session.open()
+            once_open()
+            for number, case in enumerate(cases, 1):
+                if time.monotonic() > deadline:
+                    break
+                progress(f"{number}/{len(cases)} {case}")
+                session.measure(case)
         return session.ended(contenders)
     finally:
         session.close()
@@ -136,10 +143,11 @@ class _Session:
         core: int | None,
         thorough: bool,
         keep_going: Callable[[], None],
+        uuid: str | None,
         watch: telemetry.Watch | None,
     ) -> None:
         self.pace, self.device, self.seed, self.thorough = pace, device, seed, thorough
-        self.keep_going, self.watch = keep_going, watch
+        self.keep_going, self.uuid, self.watch = keep_going, uuid, watch
         self.random = random.Random(seed)  # noqa: S311  an order, not a secret
         # Who starts and allocates when, and who follows whom in a round, must differ from launch to launch: in a fixed
         # order equal code in two places differed by 1.4 to 1.8 %, the same way in every launch (H200, November).
@@ -155,12 +163,17 @@ class _Session:
         self.players.start_missing(self.pace.start_limit_s)
         began = self._spent("start", began)
         if self.watch is None and self.device == "cuda":
-            uuids = (stack["device"].get("uuid") for stack in self.players.stacks.values())
-            self.watch = telemetry.watch(next((uuid for uuid in uuids if uuid), None))
+            self.watch = telemetry.watch(self.uuid or self._trusted_uuid())
         if self.device == "cuda" and self.thorough:
             self._measure_ceilings()
         self._spent("ceilings", began)
         self._note("launch")
+
+    def _trusted_uuid(self) -> str | None:
+        """Where no caller says which GPU it is, one that runs nothing of the target's may."""
+        trusted = [player.label for player in self.players.all if player.contender.trusted]
+        uuids = (self.players.stacks.get(label, {}).get("device", {}).get("uuid") for label in trusted)
+        return next((uuid for uuid in uuids if isinstance(uuid, str)), None)
 
     def _measure_ceilings(self) -> None:
         """By one that runs nothing of the target's, so there are none without such a one."""
@@ -168,7 +181,9 @@ class _Session:
             if player.contender.trusted and player.channel is not None and not self.launch.ceilings:
                 answer, _ = self.players.ask(player, messages.CEILINGS, self.pace.prepare_limit_s)
                 found = mapping(answer.get("ceilings"))
-                self.launch.ceilings = {name: best for name, best in found.items() if _is_time(best)}
+                self.launch.ceilings = {name: best for name, best in found.items() if _is_figure(best)}
+                if reason := reason_of(answer):
+                    self.launch.telemetry.append({"when": "ceilings", "reason": reason})
 
     def ended(self, contenders: Sequence[Contender]) -> Launch:
         started = self.players.stacks
@@ -185,51 +200,50 @@ class _Session:
         self.players.start_missing(self.pace.start_limit_s)
         began = self._spent("start", began)
         cells = self._prepared(case)
-        self.launch.cells |= {(player.label, case): cell for player, cell in cells.items()}
         began = self._spent("prepare", began)
         self._note(f"before {case}")
         self._rounds(cells, case)
         self._note(f"after {case}")
         began = self._spent("rounds", began)
-        self._check(cells, case)
+        self._check(cells)
         self._spent("check", began)
+        self.launch.cells |= {(player.label, case): cell for player, cell in cells.items()}
 
     def _prepared(self, case: Case) -> dict[Player, Cell]:
-        """Whoever times on the device gets ready alone, and so does a block, for its memory; the others together."""
+        """Whoever times on the device gets ready alone, and so does a block, for its memory; the others together.
+
+        Each has a share of the memory, so that nobody takes what another needs.
+        """
         question = messages.prepare(case, self.seed, thorough=self.thorough, graph_s=self.pace.graph_s)
         present = [player for player in self.players.all if player.channel is not None]
         alone = [player for player in present if player.tunes or case.lane in (Lane.COMPILE, Lane.BLOCK)]
         together = dict.fromkeys((player for player in present if player not in alone), question)
         limit = self.pace.prepare_limit_s
-        answers = self.players.ask_all(together, limit, self._at_once(case))
+        answers = self.players.ask_all(together, limit)
         answers |= self.players.ask_all(dict.fromkeys(alone, question), limit, 1)
-        return {player: self._cell(player, answers.get(player)) for player in self.players.all}
+        return {player: self._cell(player, answers.get(player), case) for player in self.players.all}
 
-    def _at_once(self, case: Case) -> int:
-        """How many may hold this case's tensors and their float64 copies while they get ready."""
-        count = len(self.players.all)
-        if self.device == "cpu":
-            return max(1, count)
-        devices = (stack["device"] for stack in self.players.stacks.values())
-        memory = min((device["memory_bytes"] for device in devices if "memory_bytes" in device), default=0)
-        return max(1, min(count, int(0.8 * memory / memory_needed(case))))
-
-    def _cell(self, player: Player, answer: Mapping[str, Any] | None) -> Cell:
+    def _cell(self, player: Player, answer: Mapping[str, Any] | None, case: Case) -> Cell:
         if answer is None:
-            again = "" if player.hopeless else f"not started again after {RESTARTS} restarts: "
-            return Cell(FAILED, f"{again}{player.lost}")
+            return Cell(FAILED, player.gone)
         state = answer.get("state")
-        return Cell(
+        cell = Cell(
             state if state in (MEASURED, INVALID, UNSUPPORTED) else FAILED,
             reason_of(answer),
             facts=mapping(answer.get("facts")),
             extra={key: answer[key] for key in _EXTRA if key in answer},
         )
+        most = most_calls(case, self.pace.graph_s)
+        in_graph = self.device == "cuda" and case.lane is Lane.KERNEL
+        if cell.state == MEASURED and in_graph and not 0 < _count(cell.extra.get("calls")) <= most:
+            said = str(cell.extra.get("calls"))[:20]
+            cell.becomes(INVALID, f"says that its graph holds {said} calls, of at most {most}")
+        return cell
 
     def _rounds(self, cells: Mapping[Player, Cell], case: Case) -> None:
         pace = self.pace.on(case.lane)
         by_label = {player.label: player for player in cells}
-        turns = {player: Turns() for player in cells}
+        turns = {player: Turns(player.contender.trusted) for player in cells}
         start = self.random.randrange(max(1, len(cells)))
         spare = pace.rounds // 2  # rounds that may be repeated because the device was throttled
         clocks: list[int] = []
@@ -243,31 +257,33 @@ class _Session:
                 self.keep_going()
                 self._turn(by_label[label], cells[by_label[label]], pace, turns[by_label[label]])
             number += 1
-            spoiled = self._spoiled(cells)
-            if mhz := self.reading.get("gpu", {}).get("sm_mhz"):
+            if self._spoiled(cells):
+                if spare > 0:
+                    spare -= 1
+                    continue
+            elif mhz := self.reading.get("gpu", {}).get("sm_mhz"):
                 clocks.append(mhz)
-            if spoiled and spare > 0:
-                spare -= 1
-                continue
             done += 1
-        timed = sum(each.claimed for each in turns.values())
+        timed = sum(sum(each.claimed) for each in turns.values())
         self.launch.seconds["timed"] = self.launch.seconds.get("timed", 0.0) + timed  # part of the rounds
         for player, cell in cells.items():
             if clocks:
                 cell.extra["sm_mhz"] = statistics.median(clocks)
-            if case.lane is Lane.KERNEL and (why := disagreement(turns[player], turns.values(), self.device)):
+            why = disagreement(turns[player], turns.values(), self.device) if case.lane is Lane.KERNEL else None
+            if why and cell.state == MEASURED:
                 cell.becomes(INVALID, why)
 
     def _turn(self, player: Player, cell: Cell, pace: Pace, turns: Turns) -> None:
         answer, waited = self.players.ask(player, messages.turn(pace.warm, pace.timed), pace.turn_limit_s)
         taken = answer.get("samples")
-        if not isinstance(taken, list) or not taken or not all(_is_time(each) for each in taken):
+        if not isinstance(taken, list) or not taken or not all(_is_figure(each) for each in taken):
             cell.becomes(FAILED, reason_of(answer) or f"answered a turn with {str(answer)[:100]}")
             return
         cell.samples.append(statistics.median(taken))
-        calls = answer.get("calls", cell.extra.get("calls"))  # on a CPU they change when the others are ready
+        # On a CPU the calls of a sample change when the others are ready; in a graph they cannot.
+        calls = cell.extra.get("calls") if self.device == "cuda" else answer.get("calls", cell.extra.get("calls"))
         claimed_us = statistics.fmean(taken) * (pace.warm + pace.timed)
-        turns.add(waited, claimed_us / 1e6 * (calls if isinstance(calls, int) else 1))
+        turns.add(waited, min(claimed_us / 1e6 * max(1, _count(calls)), LARGEST))
 
     def _spoiled(self, cells: Mapping[Player, Cell]) -> bool:
         """Was the device throttled since it was last looked at?  Then this round counts for nobody."""
@@ -282,15 +298,17 @@ class _Session:
                 cell.samples[-1] = None
         return True
 
-    def _check(self, cells: Mapping[Player, Cell], case: Case) -> None:
+    def _check(self, cells: Mapping[Player, Cell]) -> None:
         """One after the other where fresh numbers are timed, which a thorough launch does."""
         measured = [player for player, cell in cells.items() if player.channel and cell.state == MEASURED]
-        at_once = 1 if self.thorough and self.device == "cuda" else self._at_once(case)
+        at_once = 1 if self.thorough else None
         answers = self.players.ask_all(dict.fromkeys(measured, messages.CHECK), self.pace.prepare_limit_s, at_once)
         for player, cell in cells.items():
             if (answer := answers.get(player)) and answer.get("state") != MEASURED:
                 state = answer.get("state") if answer.get("state") in (INVALID, FAILED) else FAILED
                 cell.becomes(str(state), reason_of(answer) or "gave no reason")
+            elif answer:
+                player.replaced = 0
         self.players.ask_all(dict.fromkeys(cells, messages.FREE), self.pace.turn_limit_s)
 
     # -- keeping notes ------------------------------------------------------------------------------------------------
@@ -305,12 +323,10 @@ class _Session:
         return now
 
 
-def memory_needed(case: Case) -> int:
-    """About how many bytes a contender holds for this case on a GPU: input sets, as many outputs, float64 copies."""
-    row_bytes = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype]
-    one_set = row_bytes * sum(name in BY_ROW for name in case.inputs)
-    return 2 * max(SETS_BYTES, 2 * one_set) + (3 << 30)
+def _is_figure(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LARGEST
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+def _count(value: object) -> int:
+    """What a contender says is a number of things, 0 where it is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LARGEST else 0

@@ -13,7 +13,7 @@ import torch
 
 from . import facts, fresh
 from .checks import Outputs, Untouched, Wrong, judged, own_memory, poison, same, snapshot, still_judges
-from .clocks import GRAPH_S, Call, sets_needed, stays_in_l2
+from .clocks import Call
 from .edges import edge_inputs
 from .inputs import Inputs, fresh_values, make_sets, refill
 from .lanes import clock_of
@@ -21,6 +21,7 @@ from .oracle import Oracle, named
 from .providers import Provider, forward_backward, open_provider
 from .providers.base import Bind
 from .repeats import repeat
+from .sizes import GRAPH_S, sets_needed, stays_in_l2
 from .words import BY_ROW, DTYPE_BYTES, Case, Direction, Lane
 
 __all__ = ["OTHER_NUMBERS", "AtCase", "Bench", "Prepared", "Wrong"]

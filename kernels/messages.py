@@ -18,6 +18,7 @@ Any answer may instead be `{"error": reason}`; `broken` beside it or beside a st
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from .sizes import GRAPH_S
 from .words import Case
 
 LONGEST_LINE = 1 << 20  # bytes; a longer answer is a fault of the contender, not something to keep
@@ -50,7 +51,7 @@ def start(
     return {"do": "start", **asked}
 
 
-def prepare(case: Case, seed: int, *, thorough: bool = True, graph_s: float = 2e-3) -> dict[str, Any]:
+def prepare(case: Case, seed: int, *, thorough: bool = True, graph_s: float = GRAPH_S) -> dict[str, Any]:
     return {"do": "prepare", "case": str(case), "seed": seed, "thorough": thorough, "graph_s": graph_s}
 
 

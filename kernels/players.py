@@ -76,7 +76,8 @@ class Player:
     channel: Line | None = None
     starts: int = 0
     losses: int = 0
-    replaced: int = 0
+    replaced: int = 0  # since a case was last measured
+    silent: int = 0  # processes in a row that were lost before their first word
     lost: str = ""  # why it is not there
     hopeless: bool = False  # it answered, and can not run at all: starting it again gives the same
     tunes: bool = False  # times candidates on the device while it gets ready
@@ -88,6 +89,13 @@ class Player:
     @property
     def may_start_again(self) -> bool:
         return not self.hopeless and self.losses <= RESTARTS and self.replaced <= REPLACEMENTS
+
+    @property
+    def gone(self) -> str:
+        """Why it is not there, for a case that begins without it."""
+        if self.hopeless:
+            return self.lost
+        return f"not started again after {max(self.losses, self.replaced)} processes were lost: {self.lost}"
 
     def drop(self, reason: str) -> None:
         self.lost = reason
@@ -123,8 +131,10 @@ class Players:
         asked = {p: messages.start(p.contender.provider, self._device, threads, self._core, memory) for p in players}
         for player, answer in self.ask_all(asked, limit_s).items():
             if player.channel is None:
-                player.hopeless = player.starts > 1  # lost twice before its first word
+                player.silent += 1
+                player.hopeless = player.silent > 1  # a process that waited may have ended meanwhile
                 continue
+            player.silent = 0
             if not answer.get("ready"):
                 player.hopeless = True
                 player.drop(reason_of(answer) or "did not get ready")

@@ -14,10 +14,12 @@ from contextlib import contextmanager, suppress
 from importlib import metadata
 from typing import Any
 
+from .sizes import GRAPH_S
 from .words import Case
 
 MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsupported"
 LONGEST_REASON = 600
+TREE = "KERNELWATCH_TREE"  # folders of the target, imported from only once the launch begins
 
 _VERSIONS = {
     "torch": "torch",
@@ -41,6 +43,7 @@ def serve(questions: int, answers: int) -> None:
 
 def load(spec: Mapping[str, Any]) -> None:
     """Import what takes long and is not the target's, before the first question.  Troubles are said again later."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # read when Inductor is imported
     with suppress(Exception):
         import torch  # noqa: F401
 
@@ -96,6 +99,7 @@ class Server:
             _keep_memory()
         # A pool of compile processes would idle beside the measurement, and its kernels could not be asked for facts.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        _import_from(os.environ.pop(TREE, ""))
         try:
             import torch
         except ImportError as missing:
@@ -112,7 +116,7 @@ class Server:
             return {"ready": False, "reason": f"torch {torch.__version__} sees no CUDA GPU in this environment"}
         self._bench = Bench(message["provider"], torch.device(message["device"]), int(threads))
         if message["device"] == "cuda":
-            torch.cuda.set_per_process_memory_fraction(float(message["memory"]))
+            torch.cuda.set_per_process_memory_fraction(float(message.get("memory", 1.0)))
         gc.collect()
         gc.freeze()  # what was imported stays: looking through it at every case took up to half a second
         self._core = message.get("core")
@@ -141,7 +145,7 @@ class Server:
         case = Case.parse(message["case"])
         self._at_case = None
         with _judged(self._bench) as verdict, self._any_core():
-            how = {"thorough": bool(message["thorough"]), "graph_s": float(message["graph_s"])}
+            how = {"thorough": bool(message.get("thorough", True)), "graph_s": float(message.get("graph_s", GRAPH_S))}
             self._at_case = at_case = self._bench.prepare(case, int(message["seed"]), **how)
             verdict |= at_case.describe()
         if verdict["state"] != MEASURED and not verdict.get("broken"):  # or its error would hide the reason
@@ -240,6 +244,13 @@ def _keep_memory() -> None:
         mallopt(mmap_threshold, 32 << 20)  # the largest that glibc takes
         mallopt(trim_threshold, 1 << 30)
         mallopt(top_pad, 64 << 20)
+
+
+def _import_from(folders: str) -> None:
+    """Only now may modules be the target's: what was imported ahead, beside other measurements, is none of it."""
+    if folders:
+        sys.path[:0] = folders.split(":")
+        os.environ["PYTHONPATH"] = ":".join(filter(None, (folders, os.environ.get("PYTHONPATH"))))
 
 
 def _pin(core: int | None) -> int | None:

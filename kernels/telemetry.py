@@ -46,8 +46,9 @@ def watch(uuid: str | None) -> Watch:
         pynvml.nvmlInit()
         gpu = _found(pynvml, uuid)
         driver = _text(pynvml.nvmlSystemGetDriverVersion())
-    except Exception:
-        return Watch(lambda: {"host": host()}, dict)
+    except Exception as trouble:
+        why = f"{type(trouble).__name__}: {trouble}"[:200]
+        return Watch(lambda: {"host": host(), "not_read": {"nvml": why}}, dict)
     return Watch(
         lambda: {"host": host(), "gpu": {"uuid": uuid, "driver": driver, **_gpu(pynvml, gpu)}},
         lambda: {"gpu": _gpu(pynvml, gpu, ("throttle", "slowed_ns", "sm_mhz"), ("thermal",))},
@@ -99,11 +100,14 @@ def _gpu(nvml: Any, gpu: Any, wanted: Sequence[str] = (), counters: Sequence[str
         "others": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
     }
     reading: dict[str, Any] = {}
+    refused: dict[str, str] = {}
     for name, question in questions.items():
         if wanted and name not in wanted:
             continue
         try:
             reading[name] = question()
-        except Exception:  # noqa: S112  not supported here
-            continue
+        except Exception as refusal:
+            refused[name] = f"{type(refusal).__name__}: {refusal}"[:100]
+    if refused and not wanted:  # a board without throttle reasons is not one that was never throttled
+        reading["not_read"] = refused
     return reading

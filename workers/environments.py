@@ -57,8 +57,8 @@ class BaseStack:
         return _digest(self.python, prefix, base, *self.paths, *installed)
 
     @property
-    def import_paths(self) -> tuple[Path, ...]:
-        return self.paths
+    def tree(self) -> tuple[Path, ...]:
+        return ()
 
     @property
     def read_only(self) -> tuple[Path, ...]:
@@ -87,7 +87,8 @@ class Environment:
 
     key: str
     python: Path
-    import_paths: tuple[Path, ...]
+    tree: tuple[Path, ...]  # what is the revision's to import from, and its adapters
+    paths: tuple[Path, ...]  # the stack's
     read_only: tuple[Path, ...]
 
 
@@ -220,8 +221,7 @@ def build(
     os.utime(final / "whole")
     # Adapters first: a revision must not be able to put a file of its own in the place of one.
     tree = [Path(os.path.normpath(final / "tree" / path)) for path in recipe.build.import_paths]
-    imports = (final / "adapters", *tree, *base.paths)
-    return Environment(key, base.python, imports, (*base.read_only, final))
+    return Environment(key, base.python, (final / "adapters", *tree), base.paths, (*base.read_only, final))
 
 
 def _build(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernels.arena import Ahead, Contender, Pace, run_launch
-from kernels.words import Case, Role
+from kernels.arena import Ahead, Contender, OutOfTime, Pace, run_launch
+from kernels.words import Case, Lane, Role
 from service import verdicts
 from service.evidence import cells
 from service.models import CellState
@@ -21,10 +21,7 @@ from workers.tally import Tally
 # Beyond so many each is measured for less time: of the same code on two sides 95 of 100 launches still came within
 # 0.5 %, and 60 cases of three contenders took 18 s a launch (H200, November).
 MANY_CASES = 60
-
-
-class _TooLong(Exception):
-    """The session is far beyond its limit."""
+HOST_LANES = (Lane.CALL, Lane.COMPILE)
 
 
 class Launches:
@@ -43,8 +40,7 @@ class Launches:
         self.ceilings: dict[str, float] = {}
         self.late = False
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
-        self._on_gpu = here.name != "cpu"
-        # On two cores imports for the next launch would stand in the way of this one.
+        self._on_gpu, self._uuid = here.name != "cpu", here.uuid
         self._ahead = Ahead(contenders)
         # A sample on either is some milliseconds of calls.  What varies is the launch: 6 rounds of 3 repeat from launch
         # to launch as well as 20 rounds of 5 (H200, November).
@@ -53,8 +49,6 @@ class Launches:
 
     def until_decided(self, cases: tuple[Case, ...]) -> None:
         """Launch until every case is decided, confirmed, or out of budget."""
-        if len(cases) > MANY_CASES:
-            self._pace = replace(self._pace, rounds=min(self._pace.rounds, 4), timed=2, graph_s=0.8e-3)
         try:
             self._look("look", self._ahead.contenders, cases)
             self._look("confirm", *self._asked("confirm", cases), cases)
@@ -77,23 +71,22 @@ class Launches:
         if not on or self.late:
             return
         self._heart.say(what)
-        try:
-            turned = run_launch(
-                who,
-                on,
-                self._pace,
-                device="cuda" if self._on_gpu else "cpu",
-                seed=self._seed + len(self.spent),
-                core=None if self._on_gpu else max(os.sched_getaffinity(0)),
-                thorough=not self.spent,
-                progress=lambda now: self._heart.say(f"{what}: {now}"),
-                keep_going=self._keep_going,
-                once_open=lambda: self._ahead.more(who) if self._on_gpu else None,
-                deadline=self._deadline,
-            )
-        except _TooLong:  # a case that was begun in time does not end: this launch counts for nothing
-            self.late = True
-            return
+        # On two cores imports for the next launch would stand in the way of this one, and in lanes of the host's time.
+        ahead = self._on_gpu and not any(case.lane in HOST_LANES for case in on)
+        turned = run_launch(
+            who,
+            on,
+            self._pace_of(len(on)),
+            device="cuda" if self._on_gpu else "cpu",
+            seed=self._seed + len(self.spent),
+            core=None if self._on_gpu else max(os.sched_getaffinity(0)),
+            thorough=not self.spent,
+            progress=lambda now: self._heart.say(f"{what}: {now}"),
+            keep_going=self._keep_going,
+            once_open=lambda: self._ahead.more(who) if ahead else None,
+            uuid=self._uuid,
+            deadline=self._deadline,
+        )
         self.late = {case for _, case in turned.cells} != set(on)
         self.ceilings = self.ceilings or turned.ceilings
         self._tally.add(turned, confirming=confirming)
@@ -102,7 +95,12 @@ class Launches:
     def _keep_going(self) -> None:
         self._heart.keep_going()
         if time.monotonic() > self._deadline + LAST_CASE_S:
-            raise _TooLong
+            raise OutOfTime
+
+    def _pace_of(self, cases: int) -> Pace:
+        if not self._on_gpu or cases <= MANY_CASES:
+            return self._pace
+        return replace(self._pace, rounds=min(self._pace.rounds, 4), timed=2, graph_s=0.8e-3)
 
     def _asked(self, kind: str, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
         """Who must run again on which cases; SOTA's flag is settled by the first launches."""

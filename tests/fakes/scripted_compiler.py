@@ -14,7 +14,7 @@ import time
 
 def play() -> None:
     script: dict[str, object] = {}
-    for folder in os.environ.get("PYTHONPATH", "").split(":"):
+    for folder in f"{os.environ.get('KERNELWATCH_TREE')}:{os.environ.get('PYTHONPATH')}".split(":"):
         if folder and os.path.exists(os.path.join(folder, "facts.json")):
             with open(os.path.join(folder, "facts.json")) as file:
                 script = json.load(file)

@@ -15,7 +15,7 @@ def play() -> None:
     random.seed()
     placement = 1 + random.gauss(0, 0.002)  # a launch has its own luck with memory
     speed: dict[str, object] = {}
-    for folder in os.environ.get("PYTHONPATH", "").split(":"):
+    for folder in f"{os.environ.get('KERNELWATCH_TREE')}:{os.environ.get('PYTHONPATH')}".split(":"):
         if folder and os.path.exists(os.path.join(folder, "speed.json")):
             with open(os.path.join(folder, "speed.json")) as file:
                 speed = json.load(file)

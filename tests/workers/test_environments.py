@@ -33,7 +33,7 @@ def test_an_environment_holds_the_built_tree_and_the_adapters(norms):
     sha = norms.commit({"src/norms.py": "x = 1\n"})
     made = build(norms, sha, recipe("echo 'y = 2' > src/built.py", import_paths=("src",)), {"adapter.py": "z = 3\n"})
 
-    adapters, source = made.import_paths
+    adapters, source = made.tree
     assert (adapters / "adapter.py").read_text() == "z = 3\n"
     assert (source / "norms.py").read_text() == "x = 1\n"
     assert (source / "built.py").read_text() == "y = 2\n"
@@ -44,7 +44,7 @@ def test_an_environment_holds_the_built_tree_and_the_adapters(norms):
 def test_commands_run_with_the_stacks_python_where_the_tree_will_stay(norms):
     sha = norms.commit({"norms.py": ""})
     made = build(norms, sha, recipe("python -c 'import sys, os; print(sys.prefix, os.getcwd())' > where"))
-    tree = made.import_paths[1]
+    tree = made.tree[1]
     prefix, place = (tree / "where").read_text().split()
     assert prefix == sys.prefix
     assert place == str(tree) or not SANDBOXED
@@ -57,9 +57,9 @@ def test_the_same_is_not_built_again_and_anything_else_is(norms):
     wanted = recipe("date +%N > built")
 
     one = build(norms, first, wanted)
-    stamp = (one.import_paths[1] / "built").read_text()
+    stamp = (one.tree[1] / "built").read_text()
     assert build(norms, again, wanted) == one, "a revert has the tree that was built already"
-    assert (one.import_paths[1] / "built").read_text() == stamp
+    assert (one.tree[1] / "built").read_text() == stamp
     keys = {
         build(norms, other, wanted).key,
         build(norms, first, recipe("true")).key,
@@ -72,7 +72,7 @@ def test_the_same_is_not_built_again_and_anything_else_is(norms):
 def test_an_environment_is_read_only_and_appears_as_a_whole(norms):
     sha = norms.commit({"folder/norms.py": "1"})
     made = build(norms, sha, recipe())
-    file = made.import_paths[1] / "folder" / "norms.py"
+    file = made.tree[1] / "folder" / "norms.py"
     for path in (file, file.parent, file.parent.parent):
         assert not path.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
     with pytest.raises(BuildFailed):
@@ -147,7 +147,7 @@ def test_a_build_sees_neither_the_service_nor_the_network(norms, monkeypatch):
     monkeypatch.setenv("KERNELWATCH_WEBHOOK_SECRET", "s3cret")
     sha = norms.commit({"norms.py": "1"})
     made = build(norms, sha, recipe(f"env > seen; ls {settings().state} >> seen; ls /sys/class/net >> seen || true"))
-    seen = (made.import_paths[1] / "seen").read_text()
+    seen = (made.tree[1] / "seen").read_text()
     assert "s3cret" not in seen
     assert "mirrors" not in seen
     assert "eth" not in seen
@@ -189,7 +189,7 @@ def test_what_was_removed_only_by_half_is_built_again(norms):
     made = build(norms, sha, recipe())
     (settings().state / "environments" / made.key / "whole").unlink()
     assert build(norms, sha, recipe()) == made
-    assert (made.import_paths[1] / "norms.py").read_text() == "1"
+    assert (made.tree[1] / "norms.py").read_text() == "1"
     assert [path.name for path in (settings().state / "environments").iterdir()] == [made.key]
 
 
@@ -258,7 +258,7 @@ def test_more_folders_of_a_stack_are_imported_from_and_change_its_key(norms, tmp
     (tmp_path / "bundle" / "quack_kernels-0.6.5.dist-info").mkdir(parents=True)
     more = environments.adopt_stack("more", Path(sys.executable), [tmp_path / "bundle"])
     plain = environments.stack("host")
-    assert more.import_paths == (tmp_path / "bundle",)
+    assert more.paths == (tmp_path / "bundle",)
     assert tmp_path / "bundle" in more.read_only
     assert more.version == plain.version == sys.version_info[:2]
     assert more.key != plain.key == environments.stack("host").key
@@ -274,4 +274,4 @@ def test_an_interpreter_under_another_name_is_python_to_a_build(norms, tmp_path)
     link.chmod(0o755)
     environments.adopt_stack("host", link, [])
     made = build(norms, norms.commit({"norms.py": "1"}), recipe("python -c 'import sys; print(sys.prefix)' > where"))
-    assert (made.import_paths[1] / "where").read_text().strip() == str(tmp_path / "venv")
+    assert (made.tree[1] / "where").read_text().strip() == str(tmp_path / "venv")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.clocks import COLD, calls_in_graph, sets_needed, stays_in_l2
+from kernels.sizes import COLD, calls_in_graph, sets_needed, stays_in_l2
 from kernels.words import Case
 
 H200 = {"l2_bytes": 63_000_000, "memory_bytes": 150_000_000_000}
