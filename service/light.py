@@ -24,6 +24,15 @@ class Speed:
     tokens_s: float | None = None  # of a block
     utilisation: float | None = None  # of a bf16 or fp16 block: its model's operations over those of a matrix product
 
+    @property
+    def of_ceiling(self) -> str:
+        """`90 % of a copy`, `50 % of a product`, or `in L2`; empty where nothing is known."""
+        if self.copy_share:
+            return f"{self.copy_share * 100:.0f} % of a copy"
+        if self.utilisation:
+            return f"{self.utilisation * 100:.0f} % of a product"
+        return "in L2" if self.l2_resident else ""
+
 
 def ceilings(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
     """`copy_gb_s` and `matmul_tflop_s` of a run, as far as they were measured."""

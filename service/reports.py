@@ -96,6 +96,11 @@ class Row:
         return self.head.notes if self.head else ()
 
     @property
+    def of_ceiling(self) -> str:
+        """How much the head reaches of what the device can do at best; empty where nothing is known of that."""
+        return self.head.speed.of_ceiling if self.head else ""
+
+    @property
     def told(self) -> str:
         """Its reason, and what a reader of the head's figures has to know: on one bounded line."""
         return one_line("; ".join(part for part in (one_line(self.reason), *self.notes) if part), 400)

@@ -153,10 +153,9 @@ def _folded(title: str, table: Callable[[Sequence[Listed]], str], rows: Sequence
 
 
 def _timed(rows: Sequence[Row]) -> str:
-    # How much of what the device can do at best: where nothing is known of that, no column.
-    lit = any(_reached(row) for row in rows)
+    lit = any(row.of_ceiling for row in rows)
     lines = [
-        _line(["case", "baseline", "head", *["head reaches"] * lit, "change", "head / baseline", "why"]),
+        _line(["case", "baseline", "head", *["of ceiling"] * lit, "change", "head / baseline", "why"]),
         "|---|--:|--:|" + "--:|" * lit + "---|---|---|",
     ]
     for row in rows:
@@ -169,7 +168,7 @@ def _timed(rows: Sequence[Row]) -> str:
                 [
                     _name(row),
                     *taken,
-                    *[_reached(row)] * lit,
+                    *[row.of_ceiling] * lit,
                     change,
                     interval(row.low, row.high),
                     escaped(one_line("; ".join(filter(None, (row.told, *row.explained))), 400)),
@@ -177,15 +176,6 @@ def _timed(rows: Sequence[Row]) -> str:
             )
         )
     return "\n".join(lines)
-
-
-def _reached(row: Row) -> str:
-    speed = row.head.speed if row.head else None
-    if speed and speed.copy_share:
-        return f"{speed.copy_share:.0%} of a copy".replace("%", " %")
-    if speed and speed.utilisation:
-        return f"{speed.utilisation:.0%} of a product".replace("%", " %")
-    return "in L2" if speed and speed.l2_resident else ""
 
 
 def _reasoned(rows: Sequence[Row]) -> str:
@@ -230,7 +220,7 @@ def _footing(report: Report) -> str:
     if report.rows:
         said.append(f"smallest change {limits(report)}")
     if best := ceilings(report):
-        said.append(f"at best in this session {best}")
+        said.append(f"ceilings of this session {best}")
     return f"<sub>{' · '.join(said)}</sub>"
 
 

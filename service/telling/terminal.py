@@ -51,8 +51,8 @@ def _cases(report: Report) -> Table:
     cases = Table(box=None, pad_edge=False)
     for title in ("case", "provider"):
         cases.add_column(title, overflow="fold")
-    light = any(_light(row) for row in report.rows)
-    for title in ("baseline", "head", *(["ceiling"] * light), "ratio"):
+    light = any(row.of_ceiling for row in report.rows)
+    for title in ("baseline", "head", *(["of ceiling"] * light), "ratio"):
         cases.add_column(title, justify="right", no_wrap=True)
     for title in ("interval", "outcome", f"to {report.sota}", "reason"):
         cases.add_column(title, overflow="fold")
@@ -69,20 +69,13 @@ def _cells(row: Row, *, light: bool) -> list[Text]:
         Text(row.case),
         Text(row.provider),
         *taken,
-        *([Text(_light(row))] * light),
+        *([Text(row.of_ceiling)] * light),
         Text("" if row.ratio is None else f"{row.ratio:.3f}"),
         Text(interval(row.low, row.high)),
         Text(row.outcome.value, style=style),
         Text(_standing(row), style="yellow" if row.behind else ""),
         Text(row.told),
     ]
-
-
-def _light(row: Row) -> str:
-    """How much of what the device can do at best: of a copy's bandwidth, or of a matrix product's operations."""
-    speed = row.head.speed if row.head else None
-    share = (speed.copy_share or speed.utilisation) if speed else None
-    return f"{share:.0%}" if share else "L2" if speed and speed.l2_resident else ""
 
 
 def _standing(row: Row) -> str:

@@ -66,7 +66,7 @@ def test_a_run_is_told_lane_by_lane_in_the_unit_of_each(get: Get, lanes: Lanes) 
 def test_a_run_says_how_much_of_the_device_it_uses(get: Get, lanes: Lanes) -> None:
     page = get(f"/runs/{lanes.second}")
     said = words(page)
-    assert "at best in this session: 4,258 GB/s for a copy, 790 TFLOP/s for a bf16 matrix product" in said
+    assert "ceilings of this session: 4,258 GB/s for a copy, 790 TFLOP/s for a bf16 matrix product" in said
     assert "3,835 GB/s 90 % of a copy" in said
     assert "4,404,301 tokens/s 50 % of a product" in said
     assert "1,000 GB/s in L2" in said
@@ -95,10 +95,10 @@ def test_what_is_not_supported_is_shown_with_its_reason_and_is_no_failure(get: G
 def test_the_comment_names_the_lane_where_it_is_not_the_kernels(get: Get, lanes: Lanes) -> None:
     comment = get(f"/api/v1/runs/{lanes.second}/report?format=md").text
     assert f"| `{SHAPE}.call` norms, call time | 18.2 µs | 21.4 µs | **17.6 % slower** |" in comment
-    assert "| case | baseline | head | head reaches | change |" in comment
+    assert "| case | baseline | head | of ceiling | change |" in comment
     assert f"| `{SHAPE}.memory` norms, peak memory | 67.1 MB | 75.5 MB | **12.5 % more memory** |" in comment
     assert f"| `{SHAPE}` norms | 35.1 µs | 35.0 µs | 90 % of a copy |" in comment
-    assert "at best in this session 4,258 GB/s for a copy, 790 TFLOP/s for a bf16 matrix product" in comment
+    assert "ceilings of this session 4,258 GB/s for a copy, 790 TFLOP/s for a bf16 matrix product" in comment
     assert "smallest change 2 % (call time 5 %, compile time 20 %, peak memory 0.5 %)" in comment
 
 

@@ -434,9 +434,9 @@ def test_a_suite_of_which_nothing_is_supported_says_so() -> None:
 def test_the_terminal_has_a_column_for_the_ceiling_where_there_is_one() -> None:
     assert "ceiling" not in printed(a_report(SLOW))
     said = printed(a_report(in_lane("", 35.0, speed=Speed(copy_share=0.9)), in_lane("block", 5e3)))
-    assert "ceiling" in said
-    assert "90%" in said
-    assert "L2" in printed(a_report(in_lane("", 2.0, speed=Speed(l2_resident=True))))
+    assert "of ceiling" in said
+    assert "90 % of a copy" in said
+    assert "in L2" in printed(a_report(in_lane("", 2.0, speed=Speed(l2_resident=True))))
 
 
 def test_json_has_units_lanes_and_shares() -> None:
