@@ -218,7 +218,7 @@ def _confirm(cell: Cell, suspicion: Suspicion, fresh: Suspicion, policy: Policy)
 
 def _cut_short(pairs: Pairs, policy: Policy, settled: str) -> str:
     """Why fewer launches count than the policy allows: they were not made, or all their rounds were dropped."""
-    made, counted = len(pairs.candidate), len(pairs.effects())
+    made, counted = sum(bool(rounds) for rounds in pairs.candidate), len(pairs.effects())
     if made < policy.looks[-1]:
         return f"{SESSION_ENDED}{settled}"
     return f"the rounds of {made - counted} of {made} launches {THROTTLED}"

@@ -106,6 +106,11 @@ def test_fresh_launches_that_repeat_nothing_say_so():
             Pairs(((None, None),) * 7 + ((150.0,),), ((None, None),) * 7 + ((100.0,),)),
             "it looked like a change, and the rounds of 7 of 8 launches were lost to a throttled device",
         ),
+        (
+            Pairs(((None,),) * 7 + ((),), ((None,),) * 7 + ((),)),  # the last launch ended before the case
+            Pairs(),
+            "the session ended before more launches could settle it",
+        ),
         (pairs(1.05), pairs(0.95), "it looked like a change, and fresh launches did not confirm it"),
         (
             pairs(1.05),
