@@ -199,7 +199,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidate against baseline at one case.  `ratio` is time over time: 1.05 means 5 % slower."""
+    """Candidate against baseline at one case.  `ratio` is time over time, or bytes over bytes: 1.05 is 5 % more."""
 
     ratio: float
     low: float

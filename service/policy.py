@@ -12,6 +12,11 @@ from service.lanes import lane_of
 # more than the device's, a compiler's still more, and how many bytes a call holds does not vary at all.
 LANES: Mapping[Lane, float] = {Lane.CALL: 0.05, Lane.BLOCK: 0.02, Lane.COMPILE: 0.20, Lane.MEMORY: 0.01}
 
+ROUNDS = (
+    "In each launch; what varies is the launch.  Compiling and memory have 1, a block at most 10, "
+    "and on a GPU every case of a launch of more than 60 at most 4."
+)
+
 
 class LanePolicy(BaseModel):
     """What differs at the cases of one lane."""
@@ -39,7 +44,7 @@ class Policy(BaseModel):
         (3, 5, 8, 12, 16),
         description="Launches after which undecided cases get more, up to the last; again for fresh ones that confirm.",
     )
-    rounds: int = Field(8, ge=4, le=200, description="In each launch; what varies is the launch.")
+    rounds: int = Field(8, ge=4, le=200, description=ROUNDS)
     control_limit: float = Field(0.02, gt=0, lt=1, description="A/A beyond this makes the session's case inconclusive.")
     behind: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
     blocking: bool = Field(False, description="A regression fails the check instead of only being reported.")

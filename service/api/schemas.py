@@ -101,11 +101,13 @@ class RevisionOut(_Answer):
 class SpeedOut(_Answer):
     """How near a time comes to what the device can do at best; null where that says nothing or is not known."""
 
-    copy_share: Number = Field(description="Of the bandwidth of a plain copy measured in the same session.")
+    copy_share: Number = Field(description="Of the session's ceiling, the bandwidth of a plain copy.")
     l2_resident: bool = Field(description="The inputs stay in L2: then the GB/s are not those of the memory.")
     cycles: Number = Field(description="Of the SM clock, as it was read while this was measured.")
     tokens_s: Number
-    utilisation: Number = Field(description="Of a block: its FLOP/s over those of a matrix product in the session.")
+    utilisation: Number = Field(
+        description="Of a bf16 or fp16 block: its FLOP/s, of the session's ceiling, a matrix product."
+    )
 
 
 class MeasurementOut(_Answer):
@@ -133,7 +135,7 @@ class MeasurementOut(_Answer):
 
 
 class VerdictOut(_Answer):
-    """Candidate against baseline; `ratio` is time over time, 1.05 means 5 % slower."""
+    """Candidate against baseline; `ratio` is time over time, or bytes over bytes: 1.05 is 5 % more."""
 
     provider: str
     case: str
@@ -229,7 +231,7 @@ class RegressionOut(_Answer):
 
 
 class GapOut(_Answer):
-    """A mainline case that runs behind SOTA: how far then and now, in times of SOTA's time."""
+    """A mainline case that runs behind SOTA: how far then and now, in times of what SOTA takes."""
 
     target: str
     device: str
