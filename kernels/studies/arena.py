@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
+import torch
+
 from ..arena import Ahead, Cell, Contender, Pace
 from ..channel import ContenderLost
 from ..words import Case, Role
@@ -22,7 +24,7 @@ from .launching import ROOM, contender, launched, open_process, say
 from .many import many
 
 RESTARTS = 8
-PACE = Pace(rounds=6, warm=1, timed=3)
+PACE = Pace()  # as a run of up to 60 cases has it
 # Launches of one restart: what varies is the launch, and more at small sizes.
 SPREAD = {
     "rmsnorm.fwd.32768x1024.bf16-fp32": 5,
@@ -42,15 +44,17 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=MANY, help="cases of the second part; 0 leaves it out")
     parser.add_argument("--no-spread", action="store_true")
     chosen = parser.parse_args()
+    if not torch.cuda.is_available():
+        say("bench-arena needs a GPU, and there is none: left out.")
+        return
     kept: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        logs = Path(folder)
-        if not chosen.no_spread:
-            kept |= spread(chosen.restarts, logs)
-        if chosen.many:
-            kept["many"] = many(chosen.many, logs)
-    if chosen.out:
-        chosen.out.write_text(json.dumps(kept))
+        parts = {"spread": not chosen.no_spread, "many": chosen.many > 0}
+        for part in (name for name, wanted in parts.items() if wanted):
+            logs = Path(folder)
+            kept |= spread(chosen.restarts, logs) if part == "spread" else {"many": many(chosen.many, logs)}
+            if chosen.out:
+                chosen.out.write_text(json.dumps(kept))
 
 
 # -- spread ----------------------------------------------------------------------------------------------------------
@@ -71,14 +75,12 @@ def spread(restarts: int, logs: Path) -> dict[str, Any]:
     for text, launches in SPREAD.items():
         times, gpu_s = kept[text]
         both = [_restarted(times, label, launches) for label in ("head:inductor", "control:quack")]
-        shown = "  ".join(f"{min(r):.4f} to {max(r):.4f} {_spread(r):>8}" for r in both)
-        bias = _bias(times)
-        say(f"{text:34} {launches:8} {gpu_s:6.2f}   {shown}   A/A mean {bias}")
+        say(f"{text:34} {launches:8} {gpu_s:6.2f}   {'  '.join(_range(r) for r in both)}   A/A mean {_bias(times)}")
     say(f"\nThe usual ways, {restarts} restarts of one process with both sides")
     for text, answers in peers.items():
         for name in ("do_bench", "cudagraph"):
-            ratios, seconds = [a[name] for a in answers], fmean(a[f"{name}_s"] for a in answers)
-            say(f"{text:34} {name:10} {min(ratios):.4f} to {max(ratios):.4f} {_spread(ratios):>8}  {seconds:.2f} s")
+            took = median([a[f"{name}_s"] for a in answers] or [math.nan])
+            say(f"{text:34} {name:10} {_range([a[name] for a in answers])}  {took:.2f} s")
     return {"stack": stack, "spread": {text: times for text, (times, _) in kept.items()}, "usual": peers}
 
 
@@ -102,7 +104,7 @@ def _launches(
                 gpu_s[str(case)].append(sum(_gpu_s(cell, PACE) for cell in (cells[0], cells[-1])))
     finally:
         ahead.close()
-    return {text: (times[text], fmean(gpu_s[text])) for text in times}, stack
+    return {text: (times[text], median(gpu_s[text])) for text in times}, stack
 
 
 def _gpu_s(cell: Cell, pace: Pace) -> float:
@@ -112,25 +114,36 @@ def _gpu_s(cell: Cell, pace: Pace) -> float:
     return median(us for us in cell.samples if us) * calls / 1e6
 
 
-def _effect(times: Times, label: str, launch: int) -> float:
-    """log of time over Quack's: the median over the rounds of one launch."""
-    mine, quack = times[label][launch], times["sota:quack"][launch]
-    return median(math.log(a / b) for a, b in zip(mine, quack, strict=False) if a and b)
+def _effects(times: Times, label: str) -> list[float | None]:
+    """Of each launch, log of time over Quack's: the median over its rounds; None where one was not measured."""
+    effects: list[float | None] = []
+    for mine, quack in zip(times[label], times["sota:quack"], strict=True):
+        pairs = [math.log(a / b) for a, b in zip(mine, quack, strict=False) if a and b]
+        effects.append(median(pairs) if pairs else None)
+    return effects
 
 
 def _restarted(times: Times, label: str, launches: int) -> list[float]:
-    effects = [_effect(times, label, number) for number in range(len(times[label]))]
-    groups = (effects[first : first + launches] for first in range(0, len(effects), launches))
-    return [math.exp(fmean(group)) for group in groups]
+    """The ratio of each restart."""
+    effects = _effects(times, label)
+    groups = (
+        [e for e in effects[first : first + launches] if e is not None] for first in range(0, len(effects), launches)
+    )
+    return [math.exp(fmean(group)) for group in groups if group]
 
 
 def _bias(times: Times) -> str:
-    effects = [_effect(times, "control:quack", number) for number in range(len(times["control:quack"]))]
+    effects = [e for e in _effects(times, "control:quack") if e is not None]
+    if len(effects) < 2:
+        return "–"
     return f"{fmean(effects):+.3%} ± {stdev(effects) / math.sqrt(len(effects)):.3%} ({len(effects)} launches)"
 
 
-def _spread(ratios: Sequence[float]) -> str:
-    return f"{(max(ratios) - min(ratios)) / fmean(ratios):.2%}"
+def _range(ratios: Sequence[float]) -> str:
+    if not ratios:
+        return f"{'not measured':>25}"
+    spread = (max(ratios) - min(ratios)) / fmean(ratios)
+    return f"{min(ratios):.4f} to {max(ratios):.4f} {spread:8.2%}"
 
 
 def _usual_ways(cases: Sequence[str], restarts: int, logs: Path) -> dict[str, list[dict[str, float]]]:
