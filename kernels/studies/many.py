@@ -16,14 +16,16 @@ from .launching import contender, launched, say
 
 LAUNCHES = 5
 PACE = Pace(rounds=4, warm=1, timed=2, graph_s=0.8e-3)
-FROM = ("quack", "pr101", "models", "small", "awkward")
+FROM = ("quack", "pr101", "models", "small", "awkward", "rmsnorm")
+WIDEST = 32768  # columns that our kernels take
 
 
 def many(count: int, logs: Path) -> dict[str, Any]:
     texts = dict.fromkeys(text for suite in FROM for text in SUITES[suite] if text.startswith("rmsnorm."))
     texts |= dict.fromkeys(text.replace(".bwd.", ".fwd.") for text in texts)
-    texts |= dict.fromkeys(text.replace("bf16-fp32", "bf16") for text in texts)  # with weights of the same kind as well
-    cases = [Case.parse(text) for text in texts][:count]
+    for dtypes in ("bf16", "fp16"):  # with weights of the same kind as well
+        texts |= dict.fromkeys(text.replace("bf16-fp32", dtypes) for text in texts)
+    cases = [case for case in map(Case.parse, texts) if case.cols <= WIDEST][:count]
     contenders = [
         contender(Role.SOTA, "quack", logs),
         contender(Role.PARENT, "triton", logs),
