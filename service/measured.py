@@ -66,19 +66,19 @@ def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str
         said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
     if parent.get("repeatable") is True and head.get("repeatable") is False:
         said.append("no longer bitwise repeatable")
+    in_full = [_configurations(facts) for facts in (parent, head)]
     for fact, name in _FACTS.items():
-        before, now = (_told(facts, fact) for facts in (parent, head))
+        before, now = in_full if fact == "config" and all(in_full) else (parent.get(fact), head.get(fact))
         if before != now and before is not None and now is not None:
             said.append(f"{name} {' → '.join(apart(before, now))}")
     return tuple(said)
 
 
-def _told(facts: Mapping[str, Any], fact: str) -> Any:
-    """A fact as it is compared: the configuration in full, where that of each kernel is known."""
-    kernels = facts.get("triton") if fact == "config" else None
-    if isinstance(kernels, list) and kernels and all(isinstance(one, Mapping) for one in kernels):
-        return " ".join(_configuration(one) for one in kernels)
-    return facts.get(fact)
+def _configurations(facts: Mapping[str, Any]) -> str:
+    """The settings of every kernel, where they are known: the fact `config` is cut to 400 characters."""
+    kernels = facts.get("triton")
+    known = isinstance(kernels, list) and all(isinstance(one, Mapping) for one in kernels)
+    return " ".join(_configuration(one) for one in kernels or ()) if known else ""
 
 
 def _configuration(kernel: Mapping[str, Any]) -> str:

@@ -130,6 +130,7 @@ def test_of_a_long_configuration_what_differs_is_shown() -> None:
 
     assert differences(facts(8), facts(1)) == ("configuration XBLOCK=1 → XBLOCK=8",)
     assert differences(facts(8), facts(8)) == ()
+    assert differences(facts(8), {"config": before}) == (), "of one side the kernels are not known"
     long = "; ".join(kernels[:2])
     assert differences({"config": f"{long} RBLOCK=512"}, {"config": f"{long} RBLOCK=1024 stages=2"}) == (
         "configuration … RBLOCK=1024 stages=2 → … RBLOCK=512",
