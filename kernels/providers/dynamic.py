@@ -8,7 +8,7 @@ import torch
 
 from ..inputs import make
 from ..words import OPS, Case, Direction, Lane
-from .base import Bind, Provider, WithNorm, compiled, forward_backward
+from .base import Bind, compiled, forward_backward
 from .inductor import Inductor
 
 
@@ -41,10 +41,6 @@ class Dynamic(Inductor):
         if case.lane is Lane.BLOCK:
             return "a block is compiled for its own number of tokens"
         return super().supports(case, device)
-
-    def block(self, case: Case, device: torch.device, with_norm: WithNorm) -> Callable[..., Any]:
-        """Only the norms: attention is for sequences of one length."""
-        return Provider.block(self, case, device, with_norm)
 
     def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
         for_any_rows = self._compiled(function)

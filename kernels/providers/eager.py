@@ -12,6 +12,8 @@ from .base import Bind, Call, Provider, Unsupported, by_name, by_position, retur
 from .operators import Function, backward_of, forward_of, in_fp32, rounds_twice, too_coarse
 
 REFUSALS = (RuntimeError, NotImplementedError, AttributeError)  # mixed dtypes, or an operator that a device has not
+# RuntimeErrors as well that say nothing about the way: of the device, and after the second nothing works any more.
+TROUBLES: tuple[type[BaseException], ...] = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", MemoryError))
 
 
 class Eager(Provider):
@@ -80,6 +82,8 @@ def _first_that_runs(*ways: Function) -> Function:
         for way in ways:
             try:
                 outputs = way(**arguments)
+            except TROUBLES:
+                raise
             except REFUSALS as trouble:
                 troubles.append(str(trouble).splitlines()[0])
                 continue
@@ -102,6 +106,8 @@ def _first_that_binds(*ways: Bind) -> Bind:
             try:
                 call = way(inputs)
                 call()
+            except TROUBLES:
+                raise
             except REFUSALS as trouble:
                 troubles.append(str(trouble).splitlines()[0])
                 continue

@@ -32,6 +32,8 @@ class Liger(Provider):
 
     def supports(self, case: Case, device: torch.device) -> str | None:
         op = OPS[case.op]
+        if op.norm not in ("rmsnorm", "layernorm"):
+            return f"Liger is not asked for {op.norm} here"
         if device.type != "cuda":
             return "Liger needs a GPU"
         if case.cols > WIDEST:

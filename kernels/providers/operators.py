@@ -9,19 +9,27 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from ..words import OPS, Case, Direction, Op
-from .base import returned
+from .base import Unsupported, returned
 
 Function = Callable[..., Any]
 
 
 def forward_of(op: Op) -> Function:
     """f(x, [residual], [weight], [bias], eps) by name: y, or (y, residual_out); autograd can go back through it."""
+    _known(op)
     return _rms_norm if op.norm == "rmsnorm" else _layer_norm
 
 
 def backward_of(op: Op) -> Function:
     """f(dy, [dresidual_out], x, [weight], [mean], rstd, eps) by name: dx, or (dx, [dweight], [dbias])."""
+    _known(op)
     return partial(_rms_norm_backward if op.norm == "rmsnorm" else _layer_norm_backward, has_bias=op.bias)
+
+
+def _known(op: Op) -> None:
+    """Raises Unsupported for another norm than torch's."""
+    if op.norm not in ("rmsnorm", "layernorm"):
+        raise Unsupported(f"there are no operators here for {op.norm}")
 
 
 def rounds_twice(case: Case, op: Op) -> bool:

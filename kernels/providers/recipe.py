@@ -40,7 +40,13 @@ class RecipeProvider(Provider):
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         self.refuse(case, device)
-        return self._function(*self._found(case))
+        module, name = self._found(case)
+        if callable(getattr(module, f"{name}_prepare", None)):
+            raise Broken(
+                f"{name}_prepare cannot be used for {case.key}, where autograd goes back through the function itself; "
+                "name one without a _prepare"
+            )
+        return self._function(module, name)
 
     def _found(self, case: Case) -> tuple[ModuleType, str]:
         module_name, _, name = self._calls[case.key].partition(":")

@@ -1,5 +1,9 @@
 """Providers: what each can do where, and the operators of Liger and Quack as they were released."""
 
+import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -11,13 +15,14 @@ import kernels
 from kernels import messages, references
 from kernels.inputs import make
 from kernels.oracle import Oracle, named
-from kernels.providers import Broken, Unsupported, forward_backward, liger, open_provider, quack, quack_tuned
+from kernels.providers import Broken, Unsupported, eager, forward_backward, liger, open_provider, quack, quack_tuned
 from kernels.providers.base import by_name
 from kernels.providers.pair import Pair, differentiable
 from kernels.ran import readable
-from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction
+from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction, Op
 
 CPU = torch.device("cpu")
+ROOT = Path(kernels.__file__).parents[1]
 # Importing the compiler warns of what torch itself does, for instance torch.jit.script_method.
 compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 mixed = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
@@ -353,6 +358,85 @@ def test_a_recipe_may_name_a_differentiable_function(tmp_path, monkeypatch):
         provider.differentiable(Case.parse("layernorm.fwdbwd.65x96.fp32"), CPU)
     with pytest.raises(Unsupported, match=r"names no rmsnorm\.bwd"):
         provider.ready(Case.parse("rmsnorm.bwd.65x96.fp32"), CPU)
+
+
+@pytest.mark.parametrize("lane", ["", ".block"])
+def test_a_set_up_of_its_own_is_not_left_out_unsaid(tmp_path, monkeypatch, lane):
+    (tmp_path / "norms_with_set_up.py").write_text(
+        "def norm(x, weight, eps): ...\n\n\ndef norm_prepare(case_text, inputs): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    provider = open_provider(messages.targets_own("norms", {"rmsnorm.fwdbwd": "norms_with_set_up:norm"}))
+
+    with pytest.raises(
+        Broken, match=r"norm_prepare cannot be used for rmsnorm\.fwdbwd, .*; name one without a _prepare"
+    ):
+        provider.differentiable(Case.parse(f"rmsnorm.fwdbwd.128x128.fp32{lane}"), CPU)
+
+
+@pytest.mark.parametrize("trouble", eager.TROUBLES)
+def test_trouble_of_the_device_is_no_refusal_of_eager(trouble):
+    def fails(**given):
+        raise trouble("of the device")
+
+    with pytest.raises(trouble, match="of the device"):
+        eager._first_that_runs(fails, torch.add)(input=1, other=2)
+    with pytest.raises(trouble, match="of the device"):
+        eager._first_that_binds(lambda _: fails, lambda _: torch.ones)(make(Case.parse("rmsnorm.fwd.8x8.fp32"), CPU, 1))
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("name", ["eager", "inductor-regional", "liger", "inductor", "triton"])
+def test_another_norm_is_refused_until_somebody_says_otherwise(monkeypatch, name, direction):
+    monkeypatch.setitem(OPS, "maxnorm", Op("maxnorm", "maxnorm", weight=True, bias=False, residual=False))
+    provider, case = open_provider(messages.built_in(name)), Case("maxnorm", direction, 8, 8, "fp32", "fp32")
+
+    with pytest.raises(Unsupported):
+        provider.differentiable(case, CPU) if direction is Direction.FWDBWD else provider.ready(case, CPU)
+    assert quack.unsupported(case, OPS["maxnorm"]) == "Quack is not asked for maxnorm here"
+    assert liger.Liger().supports(case, torch.device("cuda")) == "Liger is not asked for maxnorm here"
+
+
+# -- the manual ------------------------------------------------------------------------------------------------------
+
+OF_THE_MANUAL = """
+import torch
+
+
+def fused_rms_norm(x, weight, epsilon):
+    return torch.rms_norm(x, x.shape[-1:], weight, epsilon), None
+
+
+def fused_rms_norm_backward(dy, x, weight, rstd):
+    raise NotImplementedError
+"""
+
+
+def test_what_the_manual_says_of_trying_it_by_hand_works(tmp_path):
+    text = (ROOT / "docs" / "adapters.md").read_text()
+    adapter = re.search(r"```python\n(# watch_norms\.py\n.*?)```", text, re.DOTALL)[1]
+    command, *lines = re.search(r"## Trying it by hand.*?```console\n(.*?)```", text, re.DOTALL)[1].splitlines()
+    (tmp_path / "norms").mkdir()
+    (tmp_path / "norms" / "ops.py").write_text(OF_THE_MANUAL)
+    (tmp_path / "watch_norms.py").write_text(adapter)
+    assert command == "$ PYTHONPATH=my/tree python -P kernels/contender.py"
+
+    done = subprocess.run(
+        [sys.executable, "-P", "kernels/contender.py"],
+        input="\n".join(lines),
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+
+    started, prepared, turn, checked = (json.loads(line) for line in done.stdout.splitlines())
+    assert started["ready"] is True
+    assert (prepared["state"], prepared["reason"]) == ("measured", None)
+    assert len(turn["samples"]) == 5
+    assert checked["state"] == "measured"
 
 
 @pytest.mark.parametrize(
