@@ -4,7 +4,7 @@ import gc
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 # Taken before any code of a target is loaded, which might replace it; below likewise.
@@ -19,8 +19,9 @@ from .sizes import GRAPH_S, calls_in_graph
 from .words import Case
 
 Call = Callable[[], Any]
+Before = Callable[[int], None]
 _Event: Any = torch.cuda.Event
-_event = partial(_Event, enable_timing=True)
+event = partial(_Event, enable_timing=True)
 _record, _elapsed_ms = _Event.record, _Event.elapsed_time
 _any_of = random.SystemRandom().randrange
 _replay_graph: Any = torch.cuda.CUDAGraph.replay
@@ -41,12 +42,21 @@ class Clock(Protocol):
         """Microseconds per call, one figure for each timed sample, after `warm` untimed ones."""
         ...
 
-    def again(self) -> Iterable[tuple[int, Any]]:
-        """The same calls once more: the last outputs, each with the number of its input set.
+    def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
+        """The same calls once more: outputs to be judged, each with the number of its input set.
 
-        On a CPU one call at a time, so that its outputs can be looked at before the next one is made.
+        `before` is given each of these numbers first, and may change what the set contains.  Where nothing is captured
+        it is one call at a time, so that its outputs can be looked at before the next one is made.
         """
         ...
+
+
+def one_by_one(calls: Sequence[Call], before: Before | None) -> Iterator[tuple[int, Any]]:
+    """The last calls, as `Clock.again` has them."""
+    for number in range(len(calls))[-KEPT:]:
+        if before is not None:
+            before(number)
+        yield number, calls[number]()
 
 
 class CpuClock:
@@ -74,9 +84,8 @@ class CpuClock:
         finally:
             gc.enable()
 
-    def again(self) -> Iterable[tuple[int, Any]]:
-        numbers = range(len(self._each))[-KEPT:]
-        return ((number, self._each[number]()) for number in numbers)
+    def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
+        return one_by_one(self._each, before)
 
     def _sample(self, calls: int) -> float:
         each, rounds = self._each, calls // len(self._each)
@@ -119,12 +128,14 @@ class CudaClock:
         self._stream.synchronize()
         return [_elapsed_ms(began, ended) * 1e3 / self.calls for began, ended in pairs]
 
-    def again(self) -> list[tuple[int, Any]]:
+    def again(self, before: Before | None = None) -> list[tuple[int, Any]]:
         """Of the last call, and of another that nobody can foresee: none must be missing in the graph."""
         *others, last = self._kept
         seen = [others[_any_of(len(others))], last] if others else [last]
         with torch.cuda.stream(self._stream):
-            for _, output in seen:
+            for number, output in seen:
+                if before is not None:
+                    before(number)
                 for tensor in output if isinstance(output, tuple | list) else (output,):
                     tensor.data.fill_(math.nan)  # what a replay does not write stays wrong
             _replay_graph(self._graph)
@@ -160,7 +171,7 @@ class CudaClock:
         return max(min(float(_elapsed_ms(began, ended)) for began, ended in pairs) / 1e3, 1e-6)
 
     def _replay(self) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        began, ended = _event(), _event()
+        began, ended = event(), event()
         _record(began, self._stream)
         _replay_graph(self._graph)
         _record(ended, self._stream)

@@ -6,13 +6,13 @@ beside other work.  Not repeating is allowed; it is a fact, and whoever compares
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from .checks import differing, same, snapshot
+from .clocks import event
 from .oracle import named
 from .words import Case
 
@@ -23,8 +23,6 @@ LONGEST_S = 50e-3  # for all repeats of a case: at 200 cases and three contender
 COST = 4
 BYTES_S = 4e12  # of other work: a copy at this speed takes as long as the call beside it
 LEAST_WORK, MOST_WORK = 8 << 20, 1 << 29  # bytes
-
-_event: Any = partial(torch.cuda.Event, enable_timing=True)
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def _on_cpu(case: Case, call: Callable[[], Any]) -> Repeats:
 
 def _on_gpu(case: Case, call: Callable[[], Any], stream: Any) -> Repeats:
     first = snapshot(case, call())
-    began, ended = _event(), _event()
+    began, ended = event(), event()
     began.record(stream)
     call()
     ended.record(stream)

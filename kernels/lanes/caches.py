@@ -95,10 +95,15 @@ def empty_caches(triton: TritonCaches) -> Iterator[None]:
         yield
 
 
-def forget_compiled() -> None:
-    """What torch.compile keeps in this process; the folders of its caches stay as they are."""
+def forget_graphs() -> None:
+    """What torch.compile made so far, and which shapes it has met: a second one would be compiled for any shape."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
+
+
+def forget_compiled() -> None:
+    """What torch.compile keeps in this process; the folders of its caches stay as they are."""
+    forget_graphs()
     if utils := sys.modules.get("torch._inductor.utils"):
         utils.clear_caches()
 

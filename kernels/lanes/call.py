@@ -3,13 +3,13 @@
 import gc
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # Taken before any code of a target is loaded, which might replace it.
 from time import perf_counter_ns
 from typing import Any
 
-from ..clocks import KEPT, Call
+from ..clocks import Before, Call, one_by_one
 
 # A launch queue holds about a thousand entries; once it is full a launch waits for the device.  An eager forward and
 # backward pass of a norm makes some twenty launches.
@@ -50,11 +50,8 @@ class CallClock:
         finally:
             gc.enable()
 
-    def again(self) -> list[tuple[int, Any]]:
-        numbers = range(len(self._each))[-KEPT:]
-        kept = [(number, self._each[number]()) for number in numbers]
-        self._drain()
-        return kept
+    def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
+        return one_by_one(self._each, before)
 
     def _sample(self) -> float:
         taken = []

@@ -2,7 +2,7 @@
 
 import gc
 import sys
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import replace
 
 # Taken before any code of a target is loaded, which might replace it.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..clocks import KEPT, Call
+from ..clocks import Before, Call, one_by_one
 from ..inputs import Inputs, make
 from ..providers import Unsupported
 from ..providers.base import Bind
@@ -53,9 +53,8 @@ class CompileClock:
             self._sample()
         return [self._sample() for _ in range(timed)]
 
-    def again(self) -> list[tuple[int, Any]]:
-        numbers = range(len(self._each))[-KEPT:]
-        return [(number, self._each[number]()) for number in numbers]
+    def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
+        return one_by_one(self._each, before)
 
     def _sample(self) -> float:
         with empty_caches(self._triton):

@@ -1,14 +1,14 @@
 """The memory lane: the most bytes a call holds at one moment beside its inputs."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from ..clocks import KEPT, Call
+from ..clocks import Before, Call, one_by_one
 from ..inputs import Inputs
 from ..providers import Unsupported
 from ..providers.base import Bind
@@ -34,9 +34,8 @@ class MemoryClock:
     def turn(self, warm: int, timed: int) -> list[float]:  # noqa: ARG002  the first sample is as good as any other
         return [float(self._sample()) for _ in range(timed)]
 
-    def again(self) -> list[tuple[int, Any]]:
-        numbers = range(len(self._each))[-KEPT:]
-        return [(number, self._each[number]()) for number in numbers]
+    def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
+        return one_by_one(self._each, before)
 
     def _sample(self) -> int:
         if not self._on_gpu:
