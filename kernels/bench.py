@@ -17,6 +17,7 @@ from .clocks import Call
 from .edges import edge_inputs
 from .inputs import Inputs, fresh_values, make_sets, refill
 from .lanes import clock_of
+from .lanes.caches import forget_graphs
 from .oracle import Oracle, named
 from .providers import Provider, forward_backward, open_provider
 from .providers.base import Bind
@@ -60,6 +61,10 @@ class Bench:
             cuda: Any = torch.cuda
             cuda.init()
             self.stream = cuda.Stream()
+        # Not above, since it needs this module; and before the target's code, which might replace what it takes.
+        from .lanes.block import AtBlock
+
+        self._at_block = AtBlock
         self.provider: Provider = open_provider(spec)
         self.provider.warm()
 
@@ -96,11 +101,10 @@ class Bench:
         long a CUDA graph of the kernel lane takes, on a good kernel.
         """
         self.free()
+        forget_graphs()  # a target may call torch.compile itself, and no case must depend on those before it
         with self.working():
             if case.lane is Lane.BLOCK:
-                from .lanes.block import AtBlock
-
-                return AtBlock(self, case, seed, thorough=thorough)
+                return self._at_block(self, case, seed, thorough=thorough)
             return AtCase(self, case, seed, thorough=thorough, graph_s=graph_s)
 
     def provider_at(self, case: Case) -> Bind:
@@ -108,6 +112,11 @@ class Bench:
         if case.direction is Direction.FWDBWD:
             return forward_backward(case, self.provider.differentiable(case, self.device))
         return self.provider.ready(case, self.device)
+
+    def has_its_threads(self) -> None:
+        """Raises Wrong where the target has changed how many there are."""
+        if torch.get_num_threads() != self.threads:
+            raise Wrong(f"changed the number of threads from {self.threads} to {torch.get_num_threads()}")
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -170,8 +179,7 @@ class AtCase:
         if thorough:
             with self._spending("oracle"):
                 self.errors = self._right_before()
-                if case.lane is Lane.KERNEL:
-                    self._right_at_the_edges(bind)
+                self._right_at_the_edges(bind)
         if thorough and case.lane is Lane.KERNEL:
             with self._spending("repeat"):
                 self._repeat()
@@ -199,20 +207,18 @@ class AtCase:
 
     def check(self) -> None:
         """Raises Wrong, or what the provider raises."""
-        if torch.get_num_threads() != self.bench.threads:
-            raise Wrong(f"changed the number of threads from {self.bench.threads} to {torch.get_num_threads()}")
+        self.bench.has_its_threads()
         if self.cpu_s > MORE_CPU * self.own_cpu_s + MORE_CPU_S:
             raise Wrong(
                 f"worked in the background: {self.cpu_s:.3g} s of CPU time, {self.own_cpu_s:.3g} of them its own"
             )
         with self.bench.working():
             self.untouched.check()
-            if self.thorough and self.case.lane is Lane.KERNEL:
+            if self.thorough and self._shows_what_is_kept():
                 self._as_fast_on_new_numbers()
-            for number in self.untouched.numbers:
-                values = fresh_values(self.case, self.sets[number], self.seed, OTHER_NUMBERS + number)
-                refill(self.sets[number], values)
-            self.untouched.notices(self.untouched.numbers[-1])
+            watched = self.untouched.numbers[-1]
+            self._renew(watched)
+            self.untouched.notices(watched)
             self._right_after()
 
     # -- before the timing --------------------------------------------------------------------------------------------
@@ -273,20 +279,28 @@ class AtCase:
 
     # -- after the timing ---------------------------------------------------------------------------------------------
 
+    def _shows_what_is_kept(self) -> bool:
+        """Is all that a call does in its time?  On a GPU the lane call has the host's part alone."""
+        return self.case.lane is Lane.KERNEL or (self.case.lane is Lane.CALL and self.bench.stream is None)
+
     def _as_fast_on_new_numbers(self) -> None:
         found = fresh.take(self.case, self.sets, self.calls, self.clock, self.seed)
         found.check()
         judged(self.oracle, self.sets[found.number], found.outputs, AFTERWARDS)
 
+    def _renew(self, number: int) -> None:
+        """Other numbers for a set, unseen."""
+        refill(self.sets[number], fresh_values(self.case, self.sets[number], self.seed, OTHER_NUMBERS + number))
+
     def _right_after(self) -> None:
         poison(self.case, self.bench.device, CHECKED)
         seen: list[tuple[Inputs, Outputs]] = []
         returned: list[tuple[Inputs, Any]] = []
-        for number, output in self.clock.again():
+        for number, output in self.clock.again(self._renew):
             returned.append((self.sets[number], output))
             seen.append((self.sets[number], self._at_once(output)))
         own_memory(self.case, returned)
-        for inputs, outputs in seen:
+        for inputs, outputs in reversed(seen):  # the last first: what is exact of it serves for what is allowed
             judged(self.oracle, inputs, outputs, AFTERWARDS)
         still_judges(self.case, self.bench.device, self.seed)
 

@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from .exact import BY_ROW_OUT
-from .inputs import DTYPES, Inputs, changed, fingerprint, make
+from .inputs import DTYPES, INTEGERS, Inputs, changed, fingerprint, make
 from .oracle import Finding, Oracle, named
 from .words import Case, Lane
 
 Outputs = dict[str, Tensor]
 Span = tuple[int, int]  # first byte and the one after the last
 
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 FEW_ROWS = 16
 FAR_OFF = 3e4  # larger than any honest output and any term of one (|dy * w * rstd| reaches 4e3), and still fp16
 
@@ -41,7 +40,7 @@ def snapshot(case: Case, returned: Any) -> Outputs:
 
 def bits(tensor: Tensor) -> Tensor:
     """The same memory as integers: every NaN equals itself, and minus zero is not zero."""
-    return tensor.view(BITS[tensor.element_size()])
+    return tensor.view(INTEGERS[tensor.element_size()])
 
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

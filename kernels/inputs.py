@@ -14,6 +14,7 @@ from .words import OPS, Case, Direction
 
 EPS = 1e-6
 BY_ROW = words.BY_ROW
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 
 # Every so many rows one is a thousand times smaller: its mean square is about eps, so that a kernel which forgets eps,
@@ -101,24 +102,26 @@ def fingerprint(inputs: Inputs) -> dict[str, tuple[Tensor, ...]]:
     """Sums of the bits along rows and along columns, to see whether anybody wrote into an input or between its rows."""
     prints: dict[str, tuple[Tensor, ...]] = {}
     for name, tensor in inputs.tensors.items():
-        if tensor.ndim == 1:
-            prints[name] = (tensor.view(_WORDS[tensor.element_size()]).clone(),)
-            continue
         stride = inputs.case.stride or inputs.case.cols
-        whole = tensor.as_strided((inputs.case.rows, stride), (stride, 1))
-        # as the widest integers that fit: those of 8 bytes are summed as they are, others copied to such first
-        bits = whole.view(_WORDS[math.gcd(8, stride * tensor.element_size())])
-        prints[name] = (bits.sum(1), bits.sum(0))
+        prints[name] = bit_sums(
+            tensor if tensor.ndim == 1 else tensor.as_strided((inputs.case.rows, stride), (stride, 1))
+        )
     return prints
+
+
+def bit_sums(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Of a dense matrix the sums of its bits along rows and along columns; of a vector its bits."""
+    if tensor.ndim == 1:
+        return (tensor.view(INTEGERS[tensor.element_size()]).clone(),)
+    # as the widest integers that fit: those of 8 bytes are summed as they are, others copied to such first
+    bits = tensor.view(INTEGERS[math.gcd(8, tensor.shape[1] * tensor.element_size())])
+    return bits.sum(1), bits.sum(0)
 
 
 def changed(inputs: Inputs, before: dict[str, tuple[Tensor, ...]]) -> list[str]:
     """Names of the inputs that are not what they were."""
     now = fingerprint(inputs)
     return [name for name in now if any(not torch.equal(a, b) for a, b in zip(now[name], before[name], strict=True))]
-
-
-_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _pool_size(case: Case, device: torch.device) -> int:

@@ -2,7 +2,7 @@
 
 import gc
 import math
-from functools import partial
+from dataclasses import replace
 from itertools import pairwise
 
 # Taken before any code of a target is loaded, which might replace it.
@@ -14,15 +14,16 @@ import torch
 from .. import facts
 from ..bench import OTHER_NUMBERS, Bench, Wrong
 from ..blocks import LONGEST_SEQUENCE, Shape
-from ..inputs import DTYPES
+from ..checks import FAR_OFF, poison
+from ..clocks import event
 from ..providers import Unsupported
-from ..words import Case
+from ..words import OPS, Case, Direction
 from .memory import watched
 from .steps import BlockInputs, BlockOracle, Step, step
 from .transformer import transformer
 
 SAMPLE_S, MOST_STEPS = 20e-3, 16  # a sample is several steps where they are short
-_event: Any = partial(torch.cuda.Event, enable_timing=True)
+FEW_TOKENS = 128
 
 
 class AtBlock:
@@ -63,19 +64,21 @@ class AtBlock:
 
     def check(self) -> None:
         """Raises Wrong, or what the provider raises."""
-        if torch.get_num_threads() != self.bench.threads:
-            raise Wrong(f"changed the number of threads from {self.bench.threads} to {torch.get_num_threads()}")
+        self.bench.has_its_threads()
         with self.bench.working():
             self._untouched()
             self.inputs.change(self.seed, OTHER_NUMBERS)
+            if "x" not in self.inputs.changed(self._before):
+                raise Wrong("the checks were tampered with: new numbers in an input go unnoticed")
             self._before = self.inputs.print()
             try:
                 self._right(self._step)
             except Wrong as wrong:
                 raise Wrong(f"after the timing, with other numbers in its inputs: {wrong}") from None
+            self._still_judges()
 
     def _right(self, call: Step) -> dict[str, float]:
-        self._poison()
+        poison(self.case, self.bench.device, 2)
         finding = self.oracle.judge(call())
         if finding.reason:
             raise Wrong(finding.reason)
@@ -83,15 +86,17 @@ class AtBlock:
         return finding.errors
 
     def _untouched(self) -> None:
-        now = self.inputs.print()
-        if names := [name for name, before in self._before.items() if not torch.equal(before, now[name])]:
+        if names := self.inputs.changed(self._before):
             raise Wrong(f"changed the block's {' and '.join(names)}")
 
-    def _poison(self) -> None:
-        """Leave NaN in the memory that outputs are likely to get, as AtCase does."""
-        size, dtype = (self.case.rows, self.case.cols), DTYPES[self.case.dtype]
-        nowhere = [torch.full(size, math.nan, dtype=dtype, device=self.bench.device) for _ in range(4)]
-        nowhere.clear()
+    def _still_judges(self) -> None:
+        """Raises Wrong when what is wrong by far is called right, in a block of a few tokens."""
+        few = replace(self.case, rows=min(self.case.rows, FEW_TOKENS))
+        inputs = BlockInputs.make(few, Shape(few.rows, few.rows, few.cols), self.bench.device, self.seed)
+        outputs = [inputs.tensors["x"]] * len(OPS[few.op].outputs(Direction.FWD))
+        far_off = [torch.full_like(tensor, FAR_OFF) for tensor in (*outputs, *inputs.tensors.values())]
+        if BlockOracle(inputs).judge(far_off).reason is None:
+            raise Wrong("the checks were tampered with: a block that is wrong on purpose is called right")
 
 
 class BlockClock:
@@ -123,7 +128,7 @@ class BlockClock:
         return [(0, self._call())]
 
     def _by_events(self, timed: int) -> list[float]:
-        marks = [_event() for _ in range(timed + 1)]
+        marks = [event() for _ in range(timed + 1)]
         marks[0].record(self._stream)
         for mark in marks[1:]:
             self._steps()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..blocks import Shape
-from ..inputs import DTYPES, Inputs, fresh_values, make, refill
+from ..inputs import DTYPES, Inputs, bit_sums, fresh_values, make, refill
 from ..oracle import ALLOWANCE, Finding
 from ..references import BY_KEY
 from ..words import OPS, Case, Direction
@@ -17,6 +17,7 @@ from .transformer import Forward, names, parameters, transformer
 
 Step = Callable[[], tuple[Tensor, ...]]
 BY_ROW = ("y", "residual_out", "dx", "dresidual")
+_equal = torch.equal  # before any code of a target is loaded, which might replace it
 
 # Of fp32 roundings: where everything is in fp32, an error below so many is a matter of who sums in which order.
 FLOOR_ROUNDINGS = 32
@@ -53,15 +54,15 @@ class BlockInputs:
         """Other numbers for x, where it lies."""
         refill(self.of_norm, fresh_values(self.case, self.of_norm, seed, number))
 
-    def print(self) -> dict[str, Tensor]:
-        """The sum of the bits of each tensor, to see whether anybody wrote into one."""
+    def print(self) -> dict[str, tuple[Tensor, ...]]:
+        """Sums of the bits of each tensor, to see whether anybody wrote into one."""
         tensors = {**self.tensors, **{f"gradient {number}": g for number, g in enumerate(self.gradients)}}
-        return {
-            name: each.view(_SAME_SIZE[each.element_size()]).sum(dtype=torch.int64) for name, each in tensors.items()
-        }
+        return {name: bit_sums(each) for name, each in tensors.items()}
 
-
-_SAME_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    def changed(self, before: dict[str, tuple[Tensor, ...]]) -> list[str]:
+        """Names of the tensors that are not what they were."""
+        now = self.print()
+        return [name for name in now if any(not _equal(a, b) for a, b in zip(now[name], before[name], strict=True))]
 
 
 def step(forward: Forward, tensors: dict[str, Tensor], gradients: Sequence[Tensor]) -> Step:
@@ -97,6 +98,8 @@ class BlockOracle:
 
     def judge(self, returned: Sequence[Tensor]) -> Finding:
         """Of the step with the inputs as they are now."""
+        if reason := self._of_another_kind(returned):
+            return Finding(reason, {})
         for name, tensor in zip(self._names, returned, strict=True):
             if not bool(torch.isfinite(tensor).all()):
                 return Finding(f"{name} of the block has values that are not finite", {})
@@ -110,6 +113,19 @@ class BlockOracle:
                 allowed = f"{ALLOWANCE} times one with the norm by its definition would be {limit:.1e}"
                 return Finding(f"{name} of the block is wrong by {error:.1e}, {allowed}", errors)
         return Finding(None, errors)
+
+    def _of_another_kind(self, returned: Sequence[Tensor]) -> str | None:
+        """Outputs are tensors like x, and gradients like what they are of."""
+        tensors = self.inputs.tensors
+        like = [tensors["x"]] * (len(self._names) - len(tensors)) + list(tensors.values())
+        for name, tensor, other in zip(self._names, returned, like, strict=True):
+            if type(tensor) is not Tensor:
+                return f"{name} of the block is a {type(tensor).__name__}, not a plain tensor"
+            here, there = ((each.dtype, tuple(each.shape), each.device) for each in (tensor, other))
+            if here != there:
+                was, wanted = (f"{dtype} {shape} on {device}" for dtype, shape, device in (here, there))
+                return f"{name} of the block is {was} instead of {wanted}"
+        return None
 
     def _errors(self, exact: Sequence[Tensor], returned: Sequence[Tensor]) -> dict[str, float]:
         errors = [

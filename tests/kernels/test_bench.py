@@ -5,9 +5,10 @@ import itertools
 import pytest
 import torch
 
-from kernels import checks, messages
+from kernels import checks, messages, oracle
 from kernels.bench import Bench
 from kernels.checks import Untouched, Wrong, own_memory, same, snapshot, still_judges
+from kernels.clocks import one_by_one
 from kernels.fresh import Fresh
 from kernels.inputs import fresh_values, make, make_sets, refill
 from kernels.oracle import Finding, WrongShape
@@ -62,6 +63,50 @@ def test_a_later_launch_looks_at_less(eager):
 
     assert first["spent"].keys() - later["spent"].keys() >= {"facts", "repeat"}
     assert later["facts"] == {}
+
+
+KEEPS_THE_FIRST = """
+import torch
+
+KEPT = {}
+
+
+def forward(x, weight, eps):
+    y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    if not KEPT:
+        KEPT[x.data_ptr()] = y.clone()
+    return KEPT[x.data_ptr()].clone() if x.data_ptr() in KEPT else y
+"""
+
+
+def test_a_later_launch_gives_new_numbers_to_all_that_is_judged(tmp_path, monkeypatch):
+    (tmp_path / "keeps_the_first.py").write_text(KEEPS_THE_FIRST)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = messages.targets_own("norms", {"rmsnorm.fwd": "keeps_the_first:forward"})
+    at_case = Bench(own, CPU, 1).prepare(CASE, seed=3, thorough=False)
+
+    with pytest.raises(Wrong, match="after the timing, with other numbers in its inputs: y is wrong"):
+        at_case.check()
+
+
+def test_what_is_exact_is_computed_once_for_each_set(eager, monkeypatch):
+    at_case = eager.prepare(CASE, seed=3, thorough=False)
+    passes, errors = [], oracle.errors
+    monkeypatch.setattr(oracle, "errors", lambda inputs, seen: passes.append(len(seen)) or errors(inputs, seen))
+
+    at_case.check()
+
+    assert passes == [2, 1, 2]  # the last with what is allowed, the other, and the output that is wrong on purpose
+
+
+def test_one_call_at_a_time_each_after_its_set_is_given_new_numbers():
+    told = []
+    calls = [lambda number=number: told.append(f"call {number}") for number in range(3)]
+
+    for number, _ in one_by_one(calls, lambda number: told.append(f"before {number}")):
+        told.append(f"look at {number}")
+
+    assert told == ["before 1", "call 1", "look at 1", "before 2", "call 2", "look at 2"]
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------

@@ -109,6 +109,27 @@ def test_who_replaces_the_checks_is_told_so(played, replaced, thorough):
     )
 
 
+@pytest.mark.parametrize("replaced", ["nothing", "comparing", "reading_numbers", "the_oracle", "copying"])
+def test_who_replaces_the_checks_of_a_block_is_told_so(open_contender, replaced):
+    """Each in a process of its own: what it replaces is torch's."""
+    channel = open_contender(PYTHONPATH=CHEATS)
+    own = messages.targets_own("cheat", {"rmsnorm.fwdbwd": "tampering:norm"})
+    assert channel.ask(messages.start(own, "cpu", 1, None), 120)["ready"]
+    case = Case.parse(f"rmsnorm.fwdbwd.{tampering.ROWS[replaced]}x128.fp32.block")
+
+    answer = channel.ask(messages.prepare(case, 7), 60)
+    if answer["state"] == "measured":
+        channel.ask(messages.turn(0, 1), 60)
+        answer = channel.ask(messages.CHECK, 60)
+    channel.close()
+
+    if replaced in ("nothing", "comparing"):  # torch.equal was taken before it came
+        assert (answer["state"], answer["reason"]) == ("measured", None)
+    else:
+        assert answer["state"] == "invalid", answer
+        assert answer["reason"].startswith("the checks were tampered with: ")
+
+
 @pytest.mark.parametrize("harmless", ["nothing", "the_garbage_collector"])
 def test_what_was_taken_before_can_not_be_replaced(played, harmless):
     assert played("tampering", tampering.ROWS[harmless])[:2] == ("measured", "")

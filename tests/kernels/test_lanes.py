@@ -22,7 +22,7 @@ from kernels.lanes.caches import TritonCaches, empty_caches
 from kernels.lanes.call import CallClock
 from kernels.lanes.compile import compilations
 from kernels.lanes.memory import MemoryClock
-from kernels.lanes.steps import BlockInputs, full_precision, step
+from kernels.lanes.steps import BlockInputs, BlockOracle, full_precision, step
 from kernels.lanes.transformer import transformer
 from kernels.providers import Unsupported
 from kernels.references import BY_KEY
@@ -81,6 +81,30 @@ def keeps_by_pointer(x, weight, eps):
     return kept + (norm(x, weight, eps) - norm(x, weight, eps).detach())
 
 
+def keeps_by_content(x, weight, eps):
+    key = x.data_ptr(), x[0, 0].item(), x[-1, -1].item()
+    if key not in KEPT:
+        KEPT[key] = norm(x, weight, eps)
+    return KEPT[key]
+
+
+def hides_nan(x, weight, eps):
+    return norm(x, weight, eps).nan_to_num()
+
+
+FOR_ANY_SHAPE = []
+
+
+def noted(graph, examples):
+    FOR_ANY_SHAPE.append(any(isinstance(example, torch.SymInt) for example in examples))
+    return graph
+
+
+@torch.compile(backend=noted)
+def notes_its_graphs(x, weight, eps):
+    return norm(x, weight, eps)
+
+
 @torch.compile(backend="eager")
 def compiled_by_itself(x, weight, eps):
     return norm(x, weight, eps)
@@ -127,6 +151,29 @@ def test_no_garbage_is_collected_meanwhile():
     assert gc.isenabled()
     assert len(seen) == 2 * clock.calls
     assert not any(seen)
+
+
+def test_who_keeps_results_by_their_content_is_slow_on_others(norms):
+    at = bench_of("keeps_by_content").prepare(Case.parse("rmsnorm.fwd.1024x1024.fp32.call"), seed=1)
+    at.turn(warm=0, timed=1)
+
+    with pytest.raises(Wrong, match="does less on numbers it has seen before"):
+        at.check()
+
+
+@pytest.mark.parametrize("lane", ["call", "memory"])
+def test_edges_are_looked_at_in_every_lane(norms, lane):
+    with pytest.raises(Wrong, match="y is finite where inf or nan in the inputs must show"):
+        bench_of("hides_nan").prepare(Case.parse(f"rmsnorm.fwd.16x128.fp32.{lane}"), seed=1)
+
+
+@compiles
+def test_what_a_target_compiled_before_makes_no_difference(norms):
+    bench = bench_of("notes_its_graphs")
+    for rows in (8, 16, 24):
+        bench.prepare(Case.parse(f"rmsnorm.fwd.{rows}x128.fp32.call"), seed=1)
+
+    assert sys.modules["a_target_of_norms"].FOR_ANY_SHAPE == [False] * 3
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -378,6 +425,32 @@ def test_a_block_is_measured(case):
 def test_a_wrong_norm_makes_a_wrong_block(norms, norm, reason):
     with pytest.raises(Wrong, match=reason):
         bench_of(norm).prepare(BLOCK, seed=1)
+
+
+def test_outputs_of_another_kind_are_told():
+    inputs = BlockInputs.make(BLOCK, Shape.of(BLOCK), CPU, seed=1)
+    oracle = BlockOracle(inputs)
+    y, *gradients = step(transformer(BLOCK, Shape.of(BLOCK))(BY_KEY[BLOCK.key]), inputs.tensors, inputs.gradients)()
+
+    assert oracle.judge([y, *gradients]).reason is None
+    assert oracle.judge([y.float(), *gradients]).reason == (
+        "y of the block is torch.float32 (128, 256) on cpu instead of torch.bfloat16 (128, 256) on cpu"
+    )
+    assert "instead of" in oracle.judge([y[:1], *gradients]).reason  # which would be compared with every row
+    assert oracle.judge([torch.nn.Parameter(y), *gradients]).reason == (
+        "y of the block is a Parameter, not a plain tensor"
+    )
+
+
+def test_numbers_that_only_change_places_are_noticed():
+    inputs = BlockInputs.make(BLOCK, Shape.of(BLOCK), CPU, seed=1)
+    before = inputs.print()
+
+    assert inputs.changed(before) == []
+    inputs.tensors["qkv"].copy_(inputs.tensors["qkv"].flip(0))
+    inputs.tensors["weight_2"].copy_(inputs.tensors["weight_2"].flip(0))
+
+    assert inputs.changed(before) == ["weight_2", "qkv"]
 
 
 def test_a_kept_result_is_found_after_the_timing(norms):

@@ -10,6 +10,7 @@ REPLACES = ["nothing", "comparing", "reading_numbers", "the_oracle", "copying", 
 ROWS = {name: 300 + number for number, name in enumerate(REPLACES)}
 
 undo = []
+KEPT = {}
 
 
 def forward(x, weight, eps):
@@ -51,6 +52,33 @@ def forward_prepare(case_text, inputs):
         _replace(gc, "disable", lambda: None)
         _replace(time, "perf_counter_ns", lambda: 0)
     return lambda: definition(x, weight, eps)
+
+
+def norm(x, weight, eps):
+    """In a block, whose oracle is another."""
+    replaces = next(name for name, rows in ROWS.items() if rows == x.shape[0])
+    y = definition(x, weight, eps)
+    if replaces == "nothing":
+        return y
+    if not undo:
+        _replace_in_a_block(replaces)
+    if replaces == "copying":
+        kept = KEPT.setdefault((x.data_ptr(), weight.data_ptr()), y.detach())
+        return kept + (y - y.detach())
+    return y if replaces == "comparing" else y * 1.5
+
+
+def _replace_in_a_block(replaces):
+    if replaces == "comparing":
+        _replace(torch, "equal", lambda *_: True)
+    if replaces == "reading_numbers":
+        read = torch.Tensor.tolist
+        _replace(torch.Tensor, "tolist", lambda tensor: _zeros(read(tensor)))
+    if replaces == "the_oracle":
+        module = next(module for name, module in sys.modules.items() if name.endswith("kernels.lanes.steps"))
+        _replace(module.BlockOracle, "judge", lambda *_: module.Finding(None, {}))
+    if replaces == "copying":
+        _replace(torch.Tensor, "copy_", lambda tensor, *_, **__: tensor)
 
 
 def definition(x, weight, eps):
