@@ -168,9 +168,12 @@ def _nothing_matters(subject: Subject, base: str, head: str) -> str | None:
     """Why nothing needs compiling, where only files changed that the recipe says do not matter."""
     if base == head:
         return "Base and head are the same commit: nothing was compiled."
-    if subject.source.merge_base(base, head) != base:
+    if isinstance(subject.source, Checkout):
+        paths = subject.source.changed(base, head)
+    elif subject.source.merge_base(base, head) != base:
         return None
-    paths = {path for one in subject.source.between(base, head) for path in one.paths}
+    else:
+        paths = {path for one in subject.source.between(base, head) for path in one.paths}
     if subject.recipe.matters(paths):
         return None
     return f"No changed file matters by the recipe ({len(paths)} changed): nothing was compiled."

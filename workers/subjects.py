@@ -1,5 +1,6 @@
 """What can be compiled without a GPU: a watched target, or a checkout that nobody watches.  No row is written."""
 
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,16 +53,27 @@ def subject(
 def _checkout(folder: Path, recipe: tuple[str, Mapping[str, str]] | None, without_sandbox: bool) -> Subject:
     source = Checkout(folder)
     if recipe is None:
-        file = source.root / RECIPE
-        try:
-            text = file.read_text()
-            recipe = text, {name: (file.parent / name).read_text() for name in recipes.parse(text).adapters}
-        except FileNotFoundError as missing:
-            raise BadInput(f"There is no {missing.filename}: write it, or name a recipe with --recipe.") from None
-        except OSError as error:
-            raise BadInput(f"{error.filename}: {error.strerror}.") from None
+        text = _own(source.root, RECIPE)
+        parsed = recipes.parse(text)
+        targets.check_adapters(parsed, dict.fromkeys(parsed.adapters, ""))  # names that lead elsewhere are not read
+        recipe = text, {name: _own(source.root, name) for name in parsed.adapters}
     walls = _sandboxed(without_it=without_sandbox, mend="say --allow-unsandboxed, as it is your own code")
     return Subject(source.name, TargetKind.GIT.value, source, _recipe(*recipe), recipe[1], walls)
+
+
+def _own(root: Path, name: str) -> str:
+    """The text of a file of the checkout.  Who wrote it may be a stranger: a link could lead to the host's files."""
+    file = root / name
+    try:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise BadInput(f"{file} is not a plain file: a link is not followed out of a checkout.")
+        return file.read_text()
+    except FileNotFoundError as missing:
+        raise BadInput(f"There is no {missing.filename}: write it, or name a recipe with --recipe.") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{file} is not UTF-8 text.") from None
+    except OSError as error:
+        raise BadInput(f"{error.filename}: {error.strerror}.") from None
 
 
 def _recipe(text: str, adapters: Mapping[str, str]) -> Recipe:

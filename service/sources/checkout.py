@@ -4,14 +4,23 @@ Nothing is fetched and nothing is copied.  Only whoever runs the command names s
 an allowed root; what is watched for others goes through a mirror (`service.sources.git`).
 """
 
+import hashlib
+import os
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from service.errors import BadInput, NotFound
+from service.settings import MIB
 from service.sources.git import GitSource
 
-_BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C", "GIT_CONFIG_NOSYSTEM": "1"}
+_BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+# The caller's own say in whose repositories are safe, and nobody else's.
+_TRUST = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "SUDO_UID")
+# What a repository's configuration would have git execute while it only reads.
+_EXECUTES_NOTHING = {"core.fsmonitor": "false", "log.showSignature": "false"}
+LARGEST_COMPARED = 64 * MIB
 
 
 class Checkout(GitSource):
@@ -28,9 +37,26 @@ class Checkout(GitSource):
         return self._git("rev-parse", "--is-shallow-repository").decode().strip() == "true"
 
     def uncommitted(self) -> int:
-        """How many files differ from the commit that is checked out; new ones do not count."""
-        listed = self._git("--work-tree", str(self.root), "diff", "--name-only", "--no-ext-diff", "-z", "HEAD", "--")
-        return listed.count(b"\0")
+        """How many files differ from the commit that is checked out; new ones do not count.
+
+        Contents are compared here: git would run the filters of the configuration over them.  A file that such a
+        filter unfolds (large ones of LFS) counts as one that differs.
+        """
+        listed = self._git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")
+        entries = [
+            (about.decode().split(), path) for about, _, path in (line.partition(b"\t") for line in listed if line)
+        ]
+        return sum(
+            not _holds(self.root / os.fsdecode(path), mode, blob)
+            for (mode, kind, blob), path in entries
+            if kind == "blob"  # not a submodule, which is never looked into
+        )
+
+    def changed(self, base: str, head: str) -> set[str]:
+        """The paths at which two trees differ, whatever lies between them."""
+        options = ("-r", "-z", "--name-only", "--no-renames", "--no-ext-diff")
+        listed = self._git("diff-tree", *options, self._known(base), self._known(head), "--")
+        return {path.decode(errors="replace") for path in listed.split(b"\0") if path}
 
     def refresh(self) -> None:
         """Nothing is newer than what lies here."""
@@ -48,13 +74,36 @@ class Checkout(GitSource):
         """It is all here."""
 
     def _environment(self) -> dict[str, str]:
-        return {**super()._environment(), "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_ALLOW_PROTOCOL": "none"}
+        own = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_ALLOW_PROTOCOL": "none"}
+        for number, (name, value) in enumerate(_EXECUTES_NOTHING.items()):
+            own |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+        return {**super()._environment(), **own, "GIT_CONFIG_COUNT": str(len(_EXECUTES_NOTHING))}
+
+
+def _holds(file: Path, mode: str, blob: str) -> bool:
+    """Is this file what the commit has there?"""
+    try:
+        found = file.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            kind, content = "120000", os.fsencode(os.readlink(file))
+        elif stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_COMPARED:
+            kind, content = "100755" if found.st_mode & stat.S_IXUSR else "100644", file.read_bytes()
+        else:
+            return False
+    except OSError:
+        return False
+    digest = hashlib.sha1 if len(blob) == 40 else hashlib.sha256  # git's own hash, of what is compared and not kept
+    return mode == kind and digest(b"blob %d\0" % len(content) + content).hexdigest() == blob
 
 
 def _repository(folder: Path) -> tuple[Path, Path]:
-    """The folder's top and its git directory."""
-    command = ["git", "-c", "safe.directory=*", "-C", str(folder), "rev-parse", "--absolute-git-dir", "--show-toplevel"]
-    done = subprocess.run(command, env=_BARE, capture_output=True, text=True, check=False)
+    """The folder's top and its git directory.  A repository of somebody else is refused, as git itself does."""
+    command = ["git", "-C", str(folder), "rev-parse", "--absolute-git-dir", "--show-toplevel"]
+    environment = _BARE | {name: os.environ[name] for name in _TRUST if name in os.environ}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if "dubious ownership" in done.stderr:
+        mend = f"git config --global --add safe.directory {folder}"
+        raise BadInput(f"{folder} belongs to somebody else, whose settings git would obey: `{mend}` if you trust them.")
     said = done.stdout.splitlines()
     if len(said) != 2:
         raise BadInput(f"{folder} is not the checkout of a git repository: name a folder that is, with its files.")

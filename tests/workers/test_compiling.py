@@ -13,6 +13,7 @@ from service.errors import BadInput, BuildFailed, NotFound, Refused, ServiceErro
 from service.facts_report import FactsReport
 from service.ledger import targets
 from service.settings import settings
+from service.sources import checkout
 from tests.fakes.repository import Repository
 from workers import compiling, environments, sandbox, subjects
 from workers.compiling import Wish
@@ -366,6 +367,58 @@ def test_a_checkout_without_a_recipe_says_what_to_write(norms, tmp_path):
         facts(norms)
     with pytest.raises(BadInput, match="is not the checkout of a git repository"):
         subjects.subject(f"{tmp_path}/")
+
+
+@pytest.mark.parametrize("name", ["norms_adapter.py", "kernelwatch.toml"])
+def test_a_link_in_a_checkout_reads_nothing_of_the_host(norms, tmp_path, name):
+    (tmp_path / "secret").write_text(RECIPE)
+    norms.commit(files={"kernelwatch.toml": f'adapters = ["norms_adapter.py"]\n{RECIPE}', "norms_adapter.py": ""})
+    assert subjects.subject(f"{norms.folder}/", without_sandbox=True).adapters == {"norms_adapter.py": ""}
+    (norms.folder / name).unlink()
+    norms.link(name, str(tmp_path / "secret"))
+    with pytest.raises(BadInput, match=rf"{name} is not a plain file"):
+        subjects.subject(f"{norms.folder}/", without_sandbox=True)
+
+
+def test_an_adapter_whose_name_leads_elsewhere_is_not_read(norms, tmp_path):
+    (tmp_path / "secret.py").write_text("")
+    norms.commit(files={"kernelwatch.toml": f'adapters = ["../secret.py"]\n{RECIPE}'})
+    with pytest.raises(BadInput, match="must be the plain name of a Python file"):
+        subjects.subject(f"{norms.folder}/", without_sandbox=True)
+
+
+def test_what_a_repository_would_have_git_execute_is_not_executed(norms, tmp_path):
+    norms.commit(files={".gitattributes": "*.py filter=evil\n", "norms.py": "1"})
+    norms.commit(fast={"registers": 50})
+    for name in ("core.fsmonitor", "filter.evil.clean", "filter.evil.process", "gpg.program"):
+        norms.git("config", name, f"touch {tmp_path}/executed-{name}; cat")
+    norms.git("config", "log.showSignature", "true")
+    (norms.folder / "norms.py").write_text("2")
+    assert facts(norms).notes == ("Only commits are compared, and 1 file is changed since the head.",)
+    (norms.folder / "norms.py").write_text("1")  # touched, and the same again
+    assert facts(norms).notes == ()
+    assert list(tmp_path.glob("executed*")) == []
+
+
+def test_a_repository_of_somebody_else_is_refused_until_it_is_trusted(norms, tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setattr(checkout, "_TRUST", (*checkout._TRUST, "GIT_TEST_ASSUME_DIFFERENT_OWNER"))
+    with pytest.raises(BadInput, match=r"belongs to somebody else.*git config --global --add safe\.directory"):
+        subjects.subject(f"{norms.folder}/", without_sandbox=True)
+    trusting = tmp_path / "gitconfig"
+    trusting.write_text(f"[safe]\n\tdirectory = {norms.folder}\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(trusting))
+    assert subjects.subject(f"{norms.folder}/", without_sandbox=True).name == "norms"
+
+
+def test_what_was_changed_and_changed_back_compiles_nothing(norms):
+    norms.git("tag", "before")
+    norms.commit(fast={"registers": 50})
+    norms.commit(files={"facts.json": "{}"})
+    assert (
+        facts(norms, "before..HEAD").skipped
+        == "No changed file matters by the recipe (0 changed): nothing was compiled."
+    )
 
 
 def test_without_a_sandbox_a_checkout_is_compiled_only_when_its_owner_says_so(norms, monkeypatch):
