@@ -107,6 +107,9 @@ class Launches:
         wanted = verdicts.wanted(cells(self._tally.taken()), self._policy)
         names = {name for name, why in wanted.items() if why == kind}
         providers, texts = {provider for provider, _ in names}, {case for _, case in names}
+        # the control says nothing without the one that it is a copy of
+        copied = {one.provider["name"] for one in self._ahead.contenders if one.role is Role.CONTROL}
+        providers |= copied if names else set()
         who = [
             one
             for one in self._ahead.contenders

@@ -1,18 +1,20 @@
 """Quack, the state of the art on Hopper and Blackwell (its signatures as of 0.6.5)."""
 
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..words import OPS, Case, Direction, Op
+from ..words import DTYPE_BYTES, OPS, Case, Direction, Op
 from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, returned
 from .pair import Pair, differentiable
 
 DTYPES = ("bf16", "fp16", "fp32")
 WIDEST_FP32_BACKWARD = 131072  # columns
+WIDEST_COPY = 16  # bytes
 
 
 class Quack(Provider):
@@ -68,6 +70,11 @@ def unsupported(case: Case, op: Op) -> str | None:
         return "Quack's LayerNorm has a weight and no residual"
     if op.norm == "layernorm" and case.weight_dtype != "fp32":
         return "Quack's LayerNorm takes fp32 weights only"
+    size = DTYPE_BYTES[case.dtype]
+    if case.stride * size % (at_once := math.gcd(WIDEST_COPY, case.cols * size)):
+        return (
+            f"Quack copies {at_once} bytes of such rows at once, and takes no row stride that is not a multiple of them"
+        )
     if backward and op.bias and not op.weight:
         return "Quack's backward gives the gradient of a bias only beside that of a weight"
     if backward and case.dtype == "fp32" and case.cols > WIDEST_FP32_BACKWARD:

@@ -251,6 +251,9 @@ def test_quack_is_called_with_what_it_takes(op):
         ("rmsnorm.fwd.8x8.fp64", "bf16, fp16, fp32"),
         ("rmsnorm.fwd.8x262144.fp32", None),
         ("rmsnorm.fwdbwd.8x262144.fp32", "131072 columns"),
+        ("rmsnorm.fwd.8x3000s3008.bf16", None),
+        ("rmsnorm.fwd.8x3000s3001.bf16", "copies 16 bytes of such rows at once"),
+        ("rmsnorm.fwd.8x1001s1003.bf16", None),
     ],
 )
 def test_what_quack_does_not_do(text, reason):
