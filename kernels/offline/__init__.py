@@ -5,7 +5,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +88,9 @@ class Offline:
         self._launches.clear()
         if inductor := self._inductor():
             inductor.clear()
-        seen, state, reason = Seen(), COMPILED, None
+        if dynamo := sys.modules.get("torch._dynamo"):
+            dynamo.reset()  # or shapes would be dynamic where an earlier case had others
+        seen, state, reason, over, passing = Seen(), COMPILED, None, None, False
         try:
             self._call(case, Through(seen))
         except (Unsupported, NotImplementedError) as why:
@@ -101,8 +103,14 @@ class Offline:
             else:
                 traceback.print_exc(file=sys.__stderr__)
                 state, reason = FAILED, _refusal(trouble) or said(trouble)
+                over, passing = (
+                    self._over(trouble),
+                    any(isinstance(one, MemoryError | OSError) for one in _chain(trouble)),
+                )
         inductor = self._inductor()
         extern = inductor.extern if inductor else []
+        if state == COMPILED and not self._launches.seen and not seen.launched and not extern:
+            state, reason = FAILED, "launched nothing"
         return Compiled(
             state,
             reason,
@@ -111,6 +119,8 @@ class Offline:
             [*seen.described, *extern],
             seen.launched + len(extern),
             {"compile": round(time.monotonic() - began, 4)},
+            over,
+            passing,
         )
 
     def _read(self, several: Iterable["Compiled"]) -> None:
@@ -131,10 +141,21 @@ class Offline:
                 facts["refused"] = refused(self.architecture, self._reader, compiled.refused)
         except Exception as trouble:
             traceback.print_exc(file=sys.__stderr__)
-            return {"state": FAILED, "reason": f"cannot read what was compiled: {said(trouble)}", "facts": None}
-        if state == FAILED and (over := _over(compiled.refused, reason)):
-            facts["over"] = reason = over
-        return {"state": state, "reason": reason, "facts": facts, "spent": compiled.spent}
+            reason = f"cannot read what was compiled: {said(trouble)}"
+            return {"state": FAILED, "reason": reason, "facts": None, "passing": True}
+        if compiled.over:
+            facts["over"] = reason = compiled.over
+        passing = {"passing": True} if compiled.passing else {}
+        return {"state": state, "reason": reason, "facts": facts, "spent": compiled.spent, **passing}
+
+    def _over(self, trouble: BaseException) -> str | None:
+        """The hard limit that a case goes over, in words, where this is what was raised."""
+        for one in _chain(trouble):
+            if found := _REFUSED.search(str(one)):
+                return f"shared memory: asks for {int(found[1], 16)} bytes of {int(found[2], 16)}"
+            if isinstance(one, self._launches.out_of_resources) or "No valid triton configs. OutOfRes" in str(one):
+                return next((launch.over for launch in reversed(self._launches.refused)), None)
+        return None
 
     def _call(self, case: Case, operators: Any) -> None:
         """What a measured case does before its first call is done here as well, with tensors that hold nothing."""
@@ -171,6 +192,8 @@ class Compiled:
     around: list[str]  # operators beside the kernels
     extern: int  # how many of them compute
     spent: dict[str, float]
+    over: str | None  # the hard limit at which it ended
+    passing: bool  # may another time go well: memory or disk were short
 
 
 def _prepare_environment(architecture: str) -> None:
@@ -191,10 +214,8 @@ def _refusal(trouble: BaseException) -> str | None:
     return f"ptxas: {found['said'].strip()}{' (line ' + found['line'] + ')' if found['line'] else ''}"[:LONGEST_REASON]
 
 
-def _over(launches: Any, reason: str | None) -> str | None:
-    """The hard limit that a case goes over, in words."""
-    if over := next((launch.over for launch in launches if launch.over), None):
-        return str(over)
-    if found := _REFUSED.search(reason or ""):
-        return f"shared memory: asks for {int(found[1], 16)} bytes of {int(found[2], 16)}"
-    return None
+def _chain(trouble: BaseException | None) -> Iterator[BaseException]:
+    """What was raised and what it was raised from; torch's compiler keeps the latter as `inner_exception`."""
+    while trouble is not None:
+        yield trouble
+        trouble = trouble.__cause__ or getattr(trouble, "inner_exception", None)

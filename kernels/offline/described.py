@@ -7,7 +7,7 @@ from typing import Any
 
 from ..facts import normalised_ptx
 from ..observing import described
-from .architectures import Architecture, occupancy
+from .architectures import REGISTERS, Architecture, occupancy
 from .launches import Launch
 from .machine import Reader, disassembled
 
@@ -28,17 +28,19 @@ def facts_of(
         kernel = _kernel(architecture, launch, next(read))
         if launch.choices:
             choices = [_kernel(architecture, choice, next(read)) for choice in launch.choices]
-            kernel["candidates"] = len(choices)
-            # which of them runs is decided on a GPU: the kernel is the same when all of them are
-            kernel["sass"] = _hash(sorted(choice["sass"] for choice in choices))
+            kernel = _chosen(launch, choices)
             kernel["choices"] = [
                 {name: choice[name] for name in ("settings", "warps", "stages", *_TOLD) if name in choice}
                 for choice in choices[:MOST_CHOICES]
             ]
+        if launch.uncompiled:
+            kernel["sass"] = _hash([kernel["sass"], launch.uncompiled])
         kernels.append(kernel)
         numbers = [argument for argument in launch.arguments if isinstance(argument, SHORT)]
         hashed.append(f"{kernel['sass']} {kernel['grid']} {kernel['shared_dynamic']} {described(numbers)}")
+    over = next((kernel["over"] for kernel in kernels if "over" in kernel), None)
     return {
+        **({"over": over} if over else {}),
         "arch": architecture.name,
         "code": _hash(hashed) if hashed else None,
         "count": len(kernels),
@@ -56,6 +58,26 @@ def refused(architecture: Architecture, reader: Reader, launches: Sequence[Launc
     """Kernels that can not be loaded, whether or not another one took their place."""
     read = reader.facts(cubins_of(launches))
     return [_kernel(architecture, launch, code) for launch, code in zip(launches, read, strict=True)]
+
+
+def _chosen(launch: Launch, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """An autotuner's kernel: which configuration runs is decided on a GPU, so it is the same when all of them are.
+
+    Shown is, whatever their order, one that fits and spills the least, with the fewest registers of any that fits.
+    """
+    fits = [one for one in choices if "over" not in one] or choices
+
+    def order(one: dict[str, Any]) -> tuple[Any, ...]:
+        return one["spills"], one["registers"], str(sorted(one["settings"].items())), one["warps"], str(one["stages"])
+
+    best = min(fits, key=order)
+    launch.shown = launch.choices[choices.index(best)]
+    return {
+        **best,
+        "candidates": len(choices),
+        "registers": min(one["registers"] for one in fits),
+        "sass": _hash(sorted(f"{one['sass']} {one['grid']} {one['shared_dynamic']}" for one in choices)),
+    }
 
 
 _TOLD = ("registers", "spills", "shared_dynamic", "occupancy", "over")
@@ -82,7 +104,10 @@ def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) ->
     }
     if getattr(metadata, "num_ctas", 1) != 1:
         facts["ctas"] = metadata.num_ctas
-    return facts | ({"over": launch.over} if launch.over else {})
+    over = launch.over
+    if not fits.blocks and fits.limited_by == "registers":
+        over = over or f"registers: asks for {code['registers'] * warps * 32} registers of {REGISTERS}"
+    return facts | ({"over": over} if over else {})
 
 
 def constants(source: Any) -> dict[str, Any]:
@@ -100,6 +125,7 @@ def constants(source: Any) -> dict[str, Any]:
 
 def text_of(launch: Launch, kind: str) -> str:
     """What a kernel compiled to, without what moves when nothing changes.  Raises KeyError for a kind it has not."""
+    launch = launch.shown or launch
     if kind == "generated":
         text = launch.source or str(launch.kernel.src.fn.src)
     else:

@@ -124,6 +124,8 @@ class Inductor:
             launch.candidates = len(getattr(tuner, "_kernelwatch_configs", ())) or 1
             named = [code for code in self._generated if f"'{tuner.fn.__name__}'" in code]
             launch.source = normalised(named[-1]) if named else str(tuner.fn.src)
+            if launch.candidates > 1:
+                launch.uncompiled = f"{sorted(map(str, tuner._kernelwatch_configs))} {launch.source}"
         return returned
 
 

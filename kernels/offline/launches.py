@@ -22,6 +22,8 @@ class Launch:
     over: str | None = None
     candidates: int = 1
     choices: list["Launch"] = field(default_factory=list)  # of an autotuner: what it would have timed on a GPU
+    shown: "Launch | None" = None  # which of the choices stands for all of them
+    uncompiled: str = ""  # what the other candidates are, where only one of them was compiled
 
 
 class Launches:
@@ -34,7 +36,7 @@ class Launches:
         compiler: Any = importlib.import_module("triton.compiler.compiler")
         autotuner: Any = importlib.import_module("triton.runtime.autotuner")
         errors: Any = importlib.import_module("triton.compiler.errors")
-        self._out_of_resources = autotuner.OutOfResources
+        self.out_of_resources = autotuner.OutOfResources
         self._left_out = (autotuner.OutOfResources, autotuner.PTXASError, errors.CompileTimeAssertionFailure)
         self._run_tuned = autotuner.Autotuner.run
         self._trying: list[Launch] | None = None
@@ -63,7 +65,7 @@ class Launches:
             self.refused.append(Launch(kernel, over=over))
             what, _, numbers = over.partition(": asks for ")
             wanted, _, _, limit = numbers.split()
-            raise self._out_of_resources(int(wanted), int(limit), what)
+            raise self.out_of_resources(int(wanted), int(limit), what)
         kernel.n_regs, kernel.n_spills, kernel.n_max_threads = 0, 0, 1024
         kernel.module = kernel.function = 0
         kernel._run = functools.partial(self._launched, kernel)
@@ -107,4 +109,5 @@ class Launches:
         finally:
             self._trying = outer
         choices += [*tried, *self.refused[refused:]]
+        del self.refused[refused:]  # an autotuner tries what may not fit
         return [wins if tried else float("inf")] * 3

@@ -49,6 +49,11 @@ def _tuned(X, Y, M, N, BLOCK: tl.constexpr, STAGES: tl.constexpr):
         tl.store(Y + row * N + cols, (x / tl.sum(x, 0)).to(Y.dtype.element_ty))
 
 
+_tuned_backwards = triton.autotune(
+    [triton.Config({"STAGES": stages}, num_warps=16) for stages in (12, 2, 1)], key=["N"]
+)(_tuned.fn)
+
+
 @triton.jit
 def _nonsense(X, Y, N, BLOCK: tl.constexpr):
     cols = tl.arange(0, BLOCK)
@@ -89,6 +94,24 @@ def tuned(x, weight, eps):
     y = torch.empty_like(x)
     _tuned[(132,)](x, y, *x.shape)
     return y
+
+
+def tuned_backwards(x, eps):
+    y = torch.empty_like(x)
+    _tuned_backwards[(132,)](x, y, *x.shape)
+    return y
+
+
+def nothing(dy, x, weight, rstd, eps):
+    return dy, weight
+
+
+def falls_back(x, bias, eps):
+    try:
+        overflows(x, None, bias, eps)
+    except triton.runtime.errors.OutOfResources:
+        pass
+    raise KeyError("columns")
 
 
 def refused(x, eps):
@@ -156,7 +179,16 @@ CALLS = {
     "rmsnorm_noweight.bwd": "moves",
 }
 OWN = messages.targets_own("planted", {key: f"planted:{name}" for key, name in CALLS.items()})
-OTHERS = messages.targets_own("planted", {"rmsnorm.fwd": "planted:tuned", "layernorm_nobias.fwd": "planted:spills"})
+OTHERS = messages.targets_own(
+    "planted",
+    {
+        "rmsnorm.fwd": "planted:tuned",
+        "rmsnorm_noweight.fwd": "planted:tuned_backwards",
+        "layernorm_nobias.fwd": "planted:spills",
+        "rmsnorm.bwd": "planted:nothing",
+        "rmsnorm_noweight_bias.fwd": "planted:falls_back",
+    },
+)
 
 
 @pytest.fixture(scope="module")
@@ -330,9 +362,20 @@ def test_an_autotuner_leaves_its_choice_to_a_gpu_and_spills_are_counted(start):
     assert (tuned["candidates"], tuned["settings"]) == (3, {"BLOCK": 16384, "STAGES": 1})
     assert [choice["settings"]["STAGES"] for choice in tuned["choices"]] == [1, 2, 12]
     assert tuned["choices"][2]["over"].startswith("shared memory: asks for ")
+    assert "refused" not in compiled(channel, "rmsnorm.fwd.4096x16384.bf16")["facts"], "trying is what it is for"
+    again = kernel(channel, "rmsnorm_noweight.fwd.4096x16384.bf16")
+    assert again["choices"] != tuned["choices"]
+    alike = {name: value for name, value in tuned.items() if name not in ("choices", "name")}
+    assert {name: again[name] for name in alike} == alike, "another order of the configurations is no change"
     assert "over" not in tuned["choices"][1]
     assert spilled["spills"] > 100
     assert spilled["stack"] > 0
+
+    launched = compiled(channel, "rmsnorm.bwd.64x16384.bf16")
+    assert (launched["state"], launched["reason"]) == ("failed", "launched nothing")
+    other = compiled(channel, "rmsnorm_noweight_bias.fwd.64x16384.bf16")
+    assert (other["state"], "over" in other["facts"], len(other["facts"]["refused"])) == ("failed", False, 1)
+    assert other["reason"].startswith("KeyError")
 
 
 def test_an_architecture_that_nobody_knows(open_contender):
