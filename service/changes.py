@@ -94,7 +94,10 @@ def same_code(base: Facts, head: Facts) -> tuple[Place, ...]:
     return tuple(
         place
         for place, now in head.items()
-        if place in base and now.state is State.COMPILED and now.code is not None and now.code == base[place].code
+        if place in base
+        and now.state is State.COMPILED is base[place].state
+        and now.code is not None
+        and now.code == base[place].code
     )
 
 
@@ -164,7 +167,12 @@ def _signed(part: float) -> str:
 def _value(text: str) -> float:
     """The number that a change's side begins with; 0 where it is none."""
     number = text.split(" ")[0]
-    return float(number) if number.replace(".", "", 1).isdigit() else 0.0
+    return float(number) if is_number(number.replace(".", "", 1)) else 0.0
+
+
+def is_number(text: str) -> bool:
+    """Digits as Python's numbers have them: `²` is a digit for `isdigit` alone."""
+    return text.isascii() and text.isdecimal()
 
 
 def _at(place: Place, before: Compiled, after: Compiled) -> Iterator[Change]:
@@ -197,6 +205,9 @@ def _whole_case(before: Compiled, after: Compiled) -> Iterator[Said]:
         yield What.STATE, said, before.state.value, after.state.value, worse
     if before.state is not State.COMPILED or after.state is not State.COMPILED:
         return
+    if no_longer := [over for over in after.refused if over not in before.refused]:
+        said = f"a kernel no longer fits ({no_longer[0]}), another took its place"
+        yield What.LIMIT, said, before.refused[0] if before.refused else "none", no_longer[0], True
     if before.count != after.count:
         said = f"{some(after.count, 'kernel')} instead of {before.count}"
         yield What.KERNELS, said, str(before.count), str(after.count), after.count > before.count
@@ -249,7 +260,7 @@ def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:
             now.occupancy < was.occupancy,
             by,
         )
-    for what, widths, others in ((What.LOADS, was.loads, now.loads), (What.STORES, was.stores, now.stores)):
+    for what, widths, others in ((What.LOADS, was.fetches, now.fetches), (What.STORES, was.stores, now.stores)):
         if widths != others:
             yield _moved(what, f"{what}:", _widths(widths), _widths(others), _narrower(widths, others))
     if was.configuration != now.configuration:
@@ -272,8 +283,8 @@ def _configuration(was: Mapping[str, str], now: Mapping[str, str]) -> Said:
 
 def _widths(counts: Mapping[str, int]) -> str:
     """`16-byte 12, 4-byte 2`: the widest first, and last what has no width."""
-    ordered = sorted(counts, key=lambda width: (-int(width), "") if width.isdigit() else (1, width))
-    return ", ".join(f"{width}{'-byte' * width.isdigit()} {counts[width]}" for width in ordered) or "none"
+    ordered = sorted(counts, key=lambda width: (-int(width), "") if is_number(width) else (1, width))
+    return ", ".join(f"{width}{'-byte' * is_number(width)} {counts[width]}" for width in ordered) or "none"
 
 
 def _narrower(was: Mapping[str, int], now: Mapping[str, int]) -> bool | None:
@@ -283,7 +294,7 @@ def _narrower(was: Mapping[str, int], now: Mapping[str, int]) -> bool | None:
 
 
 def _mean_width(counts: Mapping[str, int]) -> float | None:
-    known = {int(width): count for width, count in counts.items() if width.isdigit()}
+    known = {int(width): count for width, count in counts.items() if is_number(width)}
     return sum(width * count for width, count in known.items()) / sum(known.values()) if known else None
 
 

@@ -1,11 +1,16 @@
 """What an offline contender says of a case, as values.  Pure, and wary: facts come from strangers' processes."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 MOST_KERNELS = 1000  # of one case; Inductor's largest graphs have some dozens
+LONGEST_TEXT = 600
+MOST_ENTRIES = 64  # of a table: constants of a kernel, widths of its loads
+LARGEST = 2**53  # of a number: what a double holds
 
 
 class State(StrEnum):
@@ -39,6 +44,7 @@ class Kernel:
     limited_by: str | None = None
     loads: Mapping[str, int] = field(default_factory=dict)  # bytes of one instruction to how many there are
     stores: Mapping[str, int] = field(default_factory=dict)
+    async_loads: Mapping[str, int] = field(default_factory=dict)  # past the registers, into shared memory (cp.async)
     instructions: int | None = None
     configuration: Mapping[str, str] = field(default_factory=dict)  # num_warps, num_stages, and the kernel's own
     grid: tuple[int, ...] | None = None
@@ -49,6 +55,11 @@ class Kernel:
         """Bytes of shared memory, static and dynamic."""
         known = [size for size in (self.shared_static, self.shared_dynamic) if size is not None]
         return sum(known) if known else None
+
+    @property
+    def fetches(self) -> Mapping[str, int]:
+        """Loads of both kinds."""
+        return Counter({**self.loads}) + Counter({**self.async_loads})
 
     @property
     def over(self) -> str | None:
@@ -68,6 +79,7 @@ class Compiled:
     count: int = 0  # kernels launched
     extern: int = 0  # calls that no compiler of ours made: aten, cuBLAS
     over: str | None = None  # which hard limit it breaks, and by how much
+    refused: tuple[str, ...] = ()  # the same of kernels in whose place the case launched another
 
     @property
     def spills(self) -> int | None:
@@ -81,21 +93,26 @@ def read(answer: Mapping[str, Any]) -> Compiled:
     facts = _table(answer.get("facts"))
     listed = facts.get("kernels")
     kernels = tuple(_kernel(_table(one)) for one in listed[:MOST_KERNELS]) if isinstance(listed, list) else ()
-    state, reason = answer.get("state"), answer.get("reason") or answer.get("error")
+    said, reason = answer.get("state"), answer.get("reason") or answer.get("error")
+    state = State(said) if isinstance(said, str) and said in list(State) else State.FAILED
+    refused = facts.get("refused")
     over = _text(facts.get("over")) or next((kernel.over for kernel in kernels if kernel.over), None)
     return Compiled(
-        State(state) if state in list(State) else State.FAILED,
-        str(reason) if reason else "",
-        _text(facts.get("code")),
+        state,
+        _shown(reason) if reason else "",
+        _text(facts.get("code")) if state is State.COMPILED else None,
         kernels,
         _whole(facts.get("count")) or len(kernels),
         _whole(facts.get("extern")) or 0,
         over,
+        tuple(_text(_table(one).get("over")) or "?" for one in refused[:MOST_KERNELS])
+        if isinstance(refused, list)
+        else (),
     )
 
 
 def _kernel(said: Mapping[str, Any]) -> Kernel:
-    own = {str(name): _shown(value) for name, value in _table(said.get("settings")).items()}
+    own = {_clean(name): _shown(value) for name, value in _entries(said.get("settings"))}
     usual = {"num_warps": _whole(said.get("warps")), "num_stages": _whole(said.get("stages"))}
     configuration = {name: str(value) for name, value in usual.items() if value is not None} | own
     grid = said.get("grid")
@@ -108,6 +125,7 @@ def _kernel(said: Mapping[str, Any]) -> Kernel:
         limited_by=_text(said.get("limited_by")),
         loads=_counts(said.get("loads")),
         stores=_counts(said.get("stores")),
+        async_loads=_counts(said.get("async_loads")),
         configuration=configuration,
         grid=tuple(_whole(size) or 0 for size in grid[:3]) if isinstance(grid, list) else None,
     )
@@ -122,17 +140,31 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST else None
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return _clean(value) if isinstance(value, str) and value else None
+
+
+def _clean(text: str) -> str:
+    """Bounded, and without halves of characters, which no file and no terminal takes."""
+    return _HALVES.sub("?", text[:LONGEST_TEXT])
+
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def _entries(value: Any) -> list[tuple[str, Any]]:
+    return [(str(name), each) for name, each in list(_table(value).items())[:MOST_ENTRIES]]
 
 
 def _counts(value: Any) -> dict[str, int]:
-    read = {str(width): _whole(count) for width, count in _table(value).items()}
+    read = {_clean(width[:20]): _whole(count) for width, count in _entries(value)}
     return {width: count for width, count in read.items() if count}
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return "?"  # Python refuses to write out numbers of more than 4300 digits
+    return _clean(value if isinstance(value, str) else repr(value))

@@ -14,6 +14,7 @@ from service.texts import listed, short
 
 MENDS = {
     "over_limit": "use smaller blocks, fewer stages or a narrower tile: the kernel cannot be launched as it is",
+    "refused": 'use smaller blocks or fewer stages, or allow the fallback with refused = "report"',
     "spills_allowed": "use more warps for a row, hold less at a time, or allow it with spills_allowed",
     "broken": 'mend the compilation, or say so with broken = "report"',
     "more_kernels": 'find what ended the fusion, or allow it with more_kernels = "report"',
@@ -68,7 +69,7 @@ class FactsReport:
     @property
     def groups(self) -> list[Group]:
         """The changes as lines to read, without what a broken limit says already."""
-        told = {place for one in self.violations if one.rule == "over_limit" for place in one.places}
+        told = {place for one in self.violations if one.rule in ("over_limit", "refused") for place in one.places}
         return changes.grouped(one for one in self.changes if one.what is not What.LIMIT or one.place not in told)
 
     @property

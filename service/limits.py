@@ -20,7 +20,7 @@ class Violation:
 
 
 def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Violation]:
-    """The limits that the head breaks and the base did not.  Without a base: the hard ones.
+    """The limits that the head breaks and the base did not.  Without a base: `over_limit` alone.
 
     The same in the same words is one; a rule that is broken in more than `MOST_ALIKE` words is one, the worst told.
     """
@@ -55,6 +55,8 @@ def _broken(was: Compiled | None, now: Compiled, policy: FactsPolicy) -> Iterato
         if policy.broken == "fail" and not now.over:
             yield "broken", f"compiled before, and now {STATES[now.state]}: {now.reason or 'no reason was given'}", 0
         return
+    if policy.refused == "fail" and now.refused and not was.refused:
+        yield "refused", f"a kernel no longer fits ({now.refused[0]}), another took its place", 0
     if was.spills is not None and now.spills is not None and was.spills <= policy.spills_allowed < now.spills:
         yield "spills_allowed", f"spills {spelled(was.spills)} → {spelled(now.spills)}", now.spills
     if policy.more_kernels == "fail" and now.count > was.count:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 SHOWN_LINES = 120  # of one kernel's difference; whole texts are for files
 LONGEST_LINE = 200
+LONGEST_READ = 1000  # characters of a line that are compared; the expressions below take their square
+MOST_LINES = 4000  # of a text that are compared: difflib takes more than their number for each
 KINDS = ("sass", "ttgir", "ptx", "generated")
 
 _ADDRESS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s*")
-_ENCODING = re.compile(r"\s*/\*\s*0x[0-9a-f]{16}\s*\*/\s*$")
+_ENCODING = re.compile(r"\s{0,64}/\*\s{0,8}0x[0-9a-f]{16}\s{0,8}\*/\s*$")
 _REGISTER = re.compile(r"\b(U?[RP])[0-9]+\b(?:\.reuse)?")
 _OPCODE = re.compile(r"^\s*(?:@!?U?P[T0-9]+\s+)?([A-Z][A-Z0-9_.]*)\b")
-_LOCATION = re.compile(r"\s*loc\([^()]*(?:\([^()]*\)[^()]*)*\)$")
+_LOCATION = re.compile(r"\s{0,64}loc\([^()]*(?:\([^()]*\)[^()]*)*\)$")
 _UNCOMPARABLE = {
     "sass": re.compile(r"^\s*(//#*\s*(File|Inlined)|\.section|\.headerflags|\.elftype|//-+)"),
     "ttgir": re.compile(r"^\s*#loc"),
@@ -41,7 +43,8 @@ def normalised(kind: str, text: str) -> list[str]:
     """The lines of a text without what differs from build to build: addresses, encodings, places in sources."""
     leave_out = _UNCOMPARABLE.get(kind)
     lines = []
-    for line in text.splitlines():
+    for whole in text.splitlines():
+        line = whole[:LONGEST_READ].rstrip()
         if leave_out and leave_out.match(line):
             continue
         if kind == "sass":
@@ -61,9 +64,11 @@ def difference(kind: str, before: str, after: str, most: int = SHOWN_LINES) -> t
     old, new = (normalised(kind, text) for text in (before, after))
     if kind == "sass":
         old, new = ([_REGISTER.sub(r"\1", line) for line in lines] for lines in (old, new))
+    bounded = [f"only the first {MOST_LINES} lines were compared"] * (max(len(old), len(new)) > MOST_LINES)
+    old, new = old[:MOST_LINES], new[:MOST_LINES]
     lines = difflib.unified_diff(old, new, "before", "after", lineterm="", n=2)
     every = [line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…" for line in lines]
-    return tuple(every[:most]), max(0, len(every) - most)
+    return (*every[:most], *bounded), max(0, len(every) - most)
 
 
 def mix(before: str, after: str, most: int = 12) -> str:

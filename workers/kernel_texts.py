@@ -73,7 +73,7 @@ def written(texts: Texts, moved: Sequence[Moved], folder: Path) -> str:
             place.mkdir(parents=True, exist_ok=True)
             for side, text in zip(("before", "after"), pair, strict=True):
                 if text:
-                    (place / f"{which}-{plain}.{side}.{kind}").write_text(text)
+                    (place / f"{which}-{plain}.{side}.{kind}").write_text(text, errors="replace")
                     count += 1
         except OSError as error:
             raise BadInput(f"The texts cannot be written to {place}: {error.strerror}.") from None

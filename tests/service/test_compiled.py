@@ -69,6 +69,7 @@ def said(before: Compiled, after: Compiled) -> list[str]:
         ({"registers": 50}, "registers 40 → 50"),
         ({"spills": 96}, "spills none → 96"),
         ({"stack": 5272}, "bytes of stack none → 5,272"),
+        ({"loads": {}, "async_loads": {"16": 6, "8": 12}}, "loads: 16-byte 12 → 16-byte 6, 8-byte 12"),
         ({"loads": {"4": 48}}, "loads: 16-byte 12 → 4-byte 48"),
         ({"stores": {"16": 2, "2": 1, "bulk": 1}}, "stores: 16-byte 4 → 16-byte 2, 2-byte 1, bulk 1"),
         ({"occupancy": 0.25}, "occupancy 50 % → 25 % (registers)"),
@@ -88,6 +89,28 @@ def test_each_fact_in_its_words(now, sentence):
 
 def test_the_same_code_says_nothing_whatever_else_moved():
     assert said(compiled(kernel(), code="a"), compiled(kernel(instructions=9), code="a")) == []
+
+
+def test_loads_past_the_registers_are_loads():
+    moved_over = kernel(loads={"4": 1}, async_loads={"16": 12})
+    [change] = changes.changes(at(compiled(kernel(loads={"16": 12, "4": 1}))), at(compiled(moved_over)))
+    assert change.what is changes.What.CODE
+
+
+def test_what_did_not_compile_has_no_code_to_be_the_same():
+    broken = read({"state": "failed", "facts": {"code": "a"}})
+    assert broken.code is None
+    assert changes.same_code(at(broken), at(compiled(kernel(), code="a"))) == ()
+
+
+def test_a_kernel_that_another_took_the_place_of():
+    fallen = compiled(kernel(), code="b", refused=[{"over": "shared memory: asks for 295184 bytes of 232448"}])
+    [change] = changes.changes(at(compiled(kernel(), code="a")), at(fallen))
+    said = "a kernel no longer fits (shared memory: asks for 295184 bytes of 232448), another took its place"
+    assert (change.said, change.worse) == (said, True)
+    for policy, base, rules in (({}, "a", ["refused"]), ({"refused": "report"}, "a", []), ({}, fallen, [])):
+        before = compiled(kernel(), code=base) if isinstance(base, str) else base
+        assert [one.rule for one in limits.violations(at(before), at(fallen), FactsPolicy(**policy))] == rules
 
 
 def test_the_same_kernels_behind_another_code_were_launched_differently():
@@ -284,6 +307,19 @@ def test_whatever_a_contender_answers_can_be_read_compared_and_told(before, afte
     assert shown(report)
 
 
+def test_digits_halves_of_characters_and_endless_numbers_are_no_trouble():
+    strange = {
+        "loads": {"\u00b2": 3, "\ud800": 1},
+        "settings": {"\ud801": 10**4000, "B": "\udfff"},
+        "name": "\ud800" * 9999,
+    }
+    one = compiled({**PLAIN, **strange, "registers": 10**400, "sass": "other"}, code="b")
+    assert (one.kernels[0].registers, len(one.kernels[0].name)) == (None, 600)
+    report = reported(at(compiled(kernel(), code="a")), at(one))
+    for text in (facts_json.document(report), facts_markdown.document(report), shown(report)):
+        text.encode()
+
+
 def test_an_answer_without_a_state_is_a_failure_with_its_reason():
     assert read({"error": "KeyError: 'compile'"}) == Compiled(State.FAILED, "KeyError: 'compile'")
 
@@ -306,6 +342,13 @@ def test_addresses_encodings_and_the_numbers_of_registers_are_no_difference():
 def test_a_difference_is_bounded_and_says_by_how_much():
     lines, cut = listings.difference("ttgir", "", "\n".join(f"%{n} = tt.load" for n in range(50)), most=10)
     assert (len(lines), cut) == (10, 43)
+
+
+def test_long_texts_are_compared_in_part_and_that_is_said():
+    endless = "loc(" * 100_000 + " " * 100_000 + "x\n" + "".join(f"{n}\n" for n in range(200_000))
+    for kind in listings.KINDS:
+        lines, _ = listings.difference(kind, endless, endless[::-1])
+        assert lines[-1] == "only the first 4000 lines were compared"
 
 
 def test_instructions_that_reach_memory_are_named_first():
