@@ -22,7 +22,8 @@ from workers.device import DeviceHere
 from workers.environments import Environment, facts_of
 
 AT_ONCE = 2  # a contender keeps one core busy
-START_LIMIT_S, CASE_LIMIT_S = 180.0, 240.0
+START_LIMIT_S, CASE_LIMIT_S, MORE_S = 180.0, 240.0, 5.0  # and so much more for each case ahead
+BUDGET_S = 3600.0  # of all that one command compiles; 200 cases for two architectures took 73 s on two cores
 AHEAD = 7  # cases that are compiled with the one asked for: reading machine code takes as long for ten as for one
 RESTARTS = 3  # of one contender that was lost; one that dies more often says nothing new
 MOST_KEPT = 32 * MIB  # of one provider on one architecture; a case takes about 2 kB
@@ -57,6 +58,7 @@ class Bench:
     def __init__(self, *, sandboxed: bool, scratch: Path, say: Callable[[str], None] = lambda _: None) -> None:
         self._sandboxed, self._scratch, self._say = sandboxed, scratch, say
         self._over = threading.Event()
+        self._until = time.monotonic() + BUDGET_S
         self._done: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -113,13 +115,13 @@ class Bench:
         """Several cases at a time; after a crash one by one, to find the case that it belongs to."""
         answers: Answers = {}
         left, lost, alone = list(cases), 0, 0
-        while left and lost <= RESTARTS and not self._over.is_set():
+        while left and lost <= RESTARTS and not self._over.is_set() and self._has_time():
             ahead: list[Case] = []
             try:
                 with self._started(job) as line:
                     while left:
                         ahead = [] if alone else left[1 : AHEAD + 1]
-                        limit_s = CASE_LIMIT_S * (1 + len(ahead))
+                        limit_s = CASE_LIMIT_S + MORE_S * len(ahead)
                         answer = line.ask(messages.compile(left[0], ahead), limit_s, self._unless_over)
                         answers[str(left.pop(0))] = answer
                         alone = max(0, alone - 1)
@@ -132,7 +134,11 @@ class Bench:
                     continue
                 answers[str(left.pop(0))] = _failed(f"the compiling process was lost: {gone}")
                 lost, alone = lost + 1, max(0, alone - 1)
-        return answers | {str(case): _failed(f"not tried: {lost} compiling processes were lost") for case in left}
+        why = f"{lost} compiling processes were lost" if self._has_time() else f"{BUDGET_S:.0f} s were over"
+        return answers | {str(case): _failed(f"not tried: {why}") for case in left}
+
+    def _has_time(self) -> bool:
+        return time.monotonic() < self._until
 
     @contextmanager
     def _started(self, job: Job) -> Iterator[Line]:
@@ -164,6 +170,8 @@ class Bench:
     def _unless_over(self) -> None:
         if self._over.is_set():
             raise ContenderLost("no longer wanted")
+        if not self._has_time():
+            raise ContenderLost(f"the {BUDGET_S:.0f} s of the command are over")
 
     def _tell(self, job: Job, more: int, total: int) -> None:
         with self._lock:
@@ -180,10 +188,9 @@ def _failed(reason: str) -> dict[str, Any]:
 
 
 def _lasting(answer: Mapping[str, Any]) -> bool:
-    """Would it be said again?  A failure may be the machine's, of memory or disk, unless it names a hard limit."""
-    facts = answer.get("facts")
-    over = isinstance(facts, dict) and bool(facts.get("over"))
-    return answer.get("state") in ("compiled", "unsupported") or (answer.get("state") == "failed" and over)
+    """Would it be said again?  Not what a lost process stands for, nor a failure for want of memory or disk."""
+    known = answer.get("state") in ("compiled", "unsupported", "failed")
+    return known and not answer.get("lost") and not answer.get("passing")
 
 
 def _kept(job: Job) -> Answers:

@@ -1,8 +1,9 @@
 """An interpreter that plays a compiling contender: real processes and pipes, scripted facts.
 
 It reads `facts.json` from the revision's tree.  Under a case stands what its one kernel is ({"registers": 40}), a list
-of kernels, or "unsupported: why", "failed: why", "over: why", "crash"; `start` may say why it does not come up.  Texts
-are what a kernel has under their kind.  Anything else that it is asked to run, it runs as the real interpreter would.
+of kernels, or "unsupported: why", "failed: why", "passing: why" (a failure of the machine), "over: why", "crash",
+"hang"; `start` may say why it does not come up.  Texts are what a kernel has under their kind.  Anything else that it
+is asked to run, it runs as the real interpreter would.
 """
 
 import hashlib
@@ -29,8 +30,12 @@ def play() -> None:
             answer: dict[str, object] = {"ready": why is None, "reason": why, "stack": {}, "device": {"kind": arch}}
         elif asked["do"] == "compile" and isinstance(says, str):
             state, _, reason = says.partition(": ")
-            over = state == "over"
-            answer = {"state": "failed" if over else state, "reason": reason, "facts": {"over": reason} if over else {}}
+            if state == "hang":
+                time.sleep(600)
+            said = {"over": reason} if state == "over" else {}
+            failed = state in ("over", "passing")
+            answer = {"state": "failed" if failed else state, "reason": reason, "facts": said}
+            answer |= {"passing": True} if state == "passing" else {}
         elif asked["do"] == "compile":
             kernels = [kernel(each, arch) for each in (says if isinstance(says, list) else [says])]
             facts = {"arch": arch, "code": hashed(kernels), "count": len(kernels), "extern": 0, "kernels": kernels}

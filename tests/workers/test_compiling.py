@@ -73,7 +73,9 @@ def said(report: FactsReport) -> list[str]:
 def processes(norms: Norms) -> set[int]:
     """Those that compiled what is kept."""
     kept = settings().state.glob("environments/*/facts/*.json")
-    return {answer["process"] for file in kept for answer in json.loads(file.read_text()).values()}
+    return {
+        answer["process"] for file in kept for answer in json.loads(file.read_text()).values() if "process" in answer
+    }
 
 
 # -- which revisions ---------------------------------------------------------------------------------------------------
@@ -277,11 +279,26 @@ def test_more_cases_compile_only_those_that_are_new(norms):
     assert processes(norms) > before
 
 
-def test_a_failure_that_may_be_the_machines_is_tried_again_and_one_over_a_limit_is_not(norms):
-    norms.commit(fast="failed: out of memory", wide="over: shared memory: asks for 295184 bytes of 232448")
+def test_a_failure_that_may_be_the_machines_is_tried_again_and_no_other(norms):
+    norms.commit(fast="passing: MemoryError", wide="over: shared memory: asks for 295184 bytes of 232448")
     facts(norms)
     kept = [json.loads(file.read_text()) for file in settings().state.glob("environments/*/facts/*.json")]
     assert [set(one) for one in kept if WIDE in one and "over" in (one[WIDE]["facts"])] == [{WIDE}]
+    norms.commit(fast="failed: CompilationError: at 7:12")
+    facts(norms)
+    kept = [json.loads(file.read_text()) for file in settings().state.glob("environments/*/facts/*.json")]
+    assert [set(one) for one in kept if one.get(FAST, {}).get("state") == "failed"] == [{FAST, WIDE}]
+
+
+def test_a_compiler_that_hangs_ends_with_the_time_of_the_command(norms, monkeypatch):
+    from workers import offline
+
+    norms.commit(wide="hang")
+    monkeypatch.setattr(offline, "BUDGET_S", 3.0)
+    report = facts(norms)
+    [late] = report.uncompiled
+    assert late.places[0].case in (FAST, WIDE)
+    assert "3 s" in late.reason
 
 
 def test_what_is_kept_has_a_bound_and_the_oldest_go(norms, monkeypatch):
