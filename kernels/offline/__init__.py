@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..words import Case, Direction, Lane
 from .architectures import KNOWN
-from .cute import Cute, prepare_environment
+from .cute import Cute, dumps, prepare_environment
 
 if TYPE_CHECKING:
     from .launches import Launch
@@ -50,7 +50,7 @@ class Offline:
         self._reader = Reader(self.architecture, Path(knobs.cache.dir) / "kernelwatch-machine-code")
         self._at_hand: dict[Case, Compiled] = {}
         self._inductor = seen_through(self.architecture, self._launches)
-        with self._mode:  # what a module makes while it is imported is on the device as well
+        with self._mode, dumps():  # what a module makes while it is imported is on the device as well
             self._provider = open_provider(spec)
             self._provider.warm()
         self._cute = Cute(self.architecture, self._launches)
@@ -169,7 +169,7 @@ class Offline:
         if self._provider.name.endswith("-tuned"):
             raise Unsupported("which of its configurations runs is decided by timing them, which needs a GPU")
         device = torch.device("cuda", 0)
-        with self._mode, torch.no_grad():
+        with self._mode, dumps(), torch.no_grad():
             if case.direction is Direction.FWDBWD:
                 bind = forward_backward(case, self._provider.differentiable(case, device))
             else:

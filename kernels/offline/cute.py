@@ -4,14 +4,15 @@ The DSL compiles without a GPU when it is told the architecture (CUTE_DSL_ARCH, 
 (CUTE_DSL_KEEP); a compiled function then has its cubin, PTX and IR as attributes.
 """
 
-import atexit
 import importlib
 import os
 import re
+import secrets
 import shutil
 import sys
 import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,10 +30,21 @@ def prepare_environment(architecture: str) -> None:
     """Before the DSL and Quack are imported."""
     os.environ["CUTE_DSL_ARCH"] = os.environ["QUACK_ARCH"] = f"{architecture}a"
     os.environ["CUTE_DSL_KEEP"] = "ir,ptx,cubin"
-    # it dumps what it keeps into a folder too, which were the current one
-    os.environ["CUTE_DSL_DUMP_DIR"] = tempfile.mkdtemp(prefix="kernelwatch-cute-")
-    atexit.register(shutil.rmtree, os.environ["CUTE_DSL_DUMP_DIR"], ignore_errors=True)
+    # it dumps what it keeps into a folder too, which would be the current one; see `dumps`
+    folder = f"kernelwatch-cute-{os.getpid()}-{secrets.token_hex(8)}"
+    os.environ["CUTE_DSL_DUMP_DIR"] = os.path.join(tempfile.gettempdir(), folder)
     os.environ["QUACK_CACHE_ENABLED"] = "0"  # what it keeps on disk is an object file for the CPU, without the cubin
+
+
+@contextmanager
+def dumps() -> Iterator[None]:
+    """The folder that the DSL dumps into is there, and gone afterwards: what it keeps is held in memory as well."""
+    folder = os.environ["CUTE_DSL_DUMP_DIR"]
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Cute:
@@ -73,9 +85,6 @@ class _Function:
         cubin, ptx, ir = compiled.__cubin__, compiled.__ptx__ or "", str(compiled.__mlir__ or "")
         if not isinstance(cubin, bytes):
             raise RuntimeError("the CUTLASS DSL kept no cubin; 4.8 does, with CUTE_DSL_KEEP=cubin")
-        for dumped in Path(os.environ["CUTE_DSL_DUMP_DIR"]).iterdir():
-            if dumped.is_file():
-                dumped.unlink(missing_ok=True)
         threads, cluster = _product(_THREADS, ptx), _product(_CLUSTER, ir)
         named = _ENTRY.search(ptx)
         self._kernel = SimpleNamespace(

@@ -70,7 +70,8 @@ def become(architecture: Architecture) -> FakeTensorMode:
     fake: Any = FakeTensor
     fake.data_ptr, fake.to, fake.cuda = _address, _to, _cuda
     # what torch would do on the device that it now believes in: make a first tensor there (2.11), lift constants to it
-    vars(fake_tensor)["init_gpu_context"] = _nothing
+    for name in ("init_gpu_context", "init_cuda_context"):  # looked up where it is called, by every version seen
+        vars(fake_tensor)[name] = _nothing
     mode: Any = FakeTensorMode
     mode.avoid_device_init = True
     runtime: Any = triton.runtime
