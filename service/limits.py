@@ -1,5 +1,6 @@
 """The limits of a recipe's `[facts]` table that a change breaks.  Pure: facts and a policy in, violations out."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ class Violation:
 def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Violation]:
     """The limits that the head breaks and the base did not.  Without a base: `over_limit` alone.
 
-    The same in the same words is one; a rule that is broken in more than `MOST_ALIKE` words is one, the worst told.
+    The same in the same words is one; a rule that is broken in more than `MOST_ALIKE` words is one, the largest excess told.
     """
     found: dict[str, dict[str, list[Place]]] = defaultdict(dict)
     sizes: dict[tuple[str, str], float] = {}
@@ -48,7 +49,7 @@ def known_before(base: Facts | None, head: Facts) -> tuple[Place, ...]:
 
 def _broken(was: Compiled | None, now: Compiled, policy: FactsPolicy) -> Iterator[tuple[str, str, float]]:
     if now.over and not (was and was.over) and policy.over_limit:
-        yield "over_limit", now.over, 0
+        yield "over_limit", now.over, _excess(now.over)
     if was is None or was.state is not State.COMPILED:
         return
     if now.state is not State.COMPILED:
@@ -56,17 +57,23 @@ def _broken(was: Compiled | None, now: Compiled, policy: FactsPolicy) -> Iterato
             yield "broken", f"compiled before, and now {STATES[now.state]}: {now.reason or 'no reason was given'}", 0
         return
     if policy.refused == "fail" and now.refused and not was.refused:
-        yield "refused", f"a kernel no longer fits ({now.refused[0]}), another took its place", 0
+        yield "refused", f"a kernel no longer fits ({now.refused[0]}), another took its place", _excess(now.refused[0])
     if was.spills is not None and now.spills is not None and was.spills <= policy.spills_allowed < now.spills:
         yield "spills_allowed", f"spills {spelled(was.spills)} → {spelled(now.spills)}", now.spills
     if policy.more_kernels == "fail" and now.count > was.count:
-        yield "more_kernels", f"{some(now.count, 'kernel')} instead of {was.count}", now.count
+        yield "more_kernels", f"{some(now.count, 'kernel')} instead of {was.count}", now.count - was.count
     if (
         policy.registers_growth is not None
         and (grown := _growth(was, now))
         and grown[1] > grown[0] * (1 + policy.registers_growth)
     ):
         yield "registers_growth", f"registers {grown[0]} → {grown[1]}", grown[1] / grown[0]
+
+
+def _excess(over: str) -> float:
+    """How many times the limit is asked for; 0 where the words do not say."""
+    asked = re.search(r"asks for ([0-9]{1,15}) .*of ([1-9][0-9]{0,14})$", over, re.ASCII)
+    return int(asked[1]) / int(asked[2]) if asked else 0
 
 
 def _growth(was: Compiled, now: Compiled) -> tuple[int, int] | None:

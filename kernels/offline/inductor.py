@@ -2,7 +2,8 @@
 
 Dynamo, the lowering for CUDA, its heuristics and Triton run as they do on a GPU.  What is different is that nothing can
 be timed: of the configurations of a kernel the first is compiled (where it does not fit, those after it, as Inductor
-would), and it is told how many there were.
+would), and it is told how many there were.  Such a kernel is the same as another only where all candidates and the
+generated code are.
 """
 
 import functools

@@ -266,6 +266,17 @@ def test_a_limit_that_is_broken_in_many_words_is_told_once_with_the_worst():
     assert one.places[0].case == "rmsnorm.fwd.8x8.bf16"
 
 
+def test_of_many_kernels_over_the_limit_the_largest_is_told():
+    sizes = (300_000, 999_000, 310_000, 320_000)
+    after = {}
+    for rows, size in enumerate(sizes):
+        after |= at(
+            failed("no", over=f"shared memory: asks for {size} bytes of 232448"), f"rmsnorm.fwd.{rows + 1}x8.bf16"
+        )
+    [one] = limits.violations(None, after, FactsPolicy())
+    assert one.said == "shared memory: asks for 999000 bytes of 232448, and 3 others"
+
+
 def test_what_was_over_the_limit_before_is_told_and_alarms_nobody():
     report = reported(at(OVER), at(OVER))
     assert (report.exit_code, report.known_before) == (0, (Place("norms", CASE, "sm_90"),))
