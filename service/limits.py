@@ -23,7 +23,7 @@ class Violation:
 def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Violation]:
     """The limits that the head breaks and the base did not.  Without a base: `over_limit` alone.
 
-    The same in the same words is one; a rule that is broken in more than `MOST_ALIKE` words is one, the largest excess told.
+    The same in the same words is one.  A rule broken in more than `MOST_ALIKE` words is one, the largest excess told.
     """
     found: dict[str, dict[str, list[Place]]] = defaultdict(dict)
     sizes: dict[tuple[str, str], float] = {}

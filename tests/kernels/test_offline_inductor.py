@@ -59,6 +59,23 @@ def test_the_same_gradient_is_one_pass_or_three_kernels(inductor):
     assert (few["count"], many["count"]) == (3, 1)
 
 
+def test_a_compiled_function_of_a_module_does_not_depend_on_the_cases_before(open_contender, tmp_path):
+    """torch.compile makes sizes dynamic once it has seen two of them."""
+    (tmp_path / "whole.py").write_text("import torch\n@torch.compile\ndef norm(x, weight, eps):\n    return x.sin()\n")
+    channel = open_contender(PYTHONPATH=str(tmp_path), TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "inductor"))
+    own = messages.targets_own("whole", {"rmsnorm.fwd": "whole:norm"})
+    assert channel.ask(messages.start(own, "sm_90", 1, None), 120)["ready"]
+    cases = [f"rmsnorm.fwd.{rows}x1024.bf16" for rows in (64, 96, 64)]
+
+    first, _, again = (facts(channel, f"{case}") for case in cases)
+    last = facts(channel, "rmsnorm.fwd.128x1024.bf16")
+    fresh = open_contender(PYTHONPATH=str(tmp_path), TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "other"))
+    assert fresh.ask(messages.start(own, "sm_90", 1, None), 120)["ready"]
+
+    assert again["code"] == first["code"]
+    assert last["code"] == facts(fresh, "rmsnorm.fwd.128x1024.bf16")["code"]
+
+
 class Twice(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, factor, weight, offset):
