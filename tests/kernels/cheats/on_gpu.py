@@ -94,5 +94,5 @@ def other_bits_in_the_graph(x, weight, eps):
 def differs(x, weight, eps):
     """Not a cheat: like a sum whose order is left to chance, it differs by the last bit."""
     y = honest(x, weight, eps)
-    y.view(torch.int32)[0, 0] += torch.randint(0, 2, (), device=x.device, dtype=torch.int32)
+    y.view(torch.int32)[0, 0] ^= torch.randint(0, 2, (), device=x.device, dtype=torch.int32)
     return y
