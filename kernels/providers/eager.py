@@ -1,7 +1,7 @@
 """What torch does when nobody compiles anything.  "Eager" is not one thing: the facts say which operators ran."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from .operators import Function, backward_of, forward_of, in_fp32, rounds_twice,
 REFUSALS = (RuntimeError, NotImplementedError, AttributeError)  # mixed dtypes, or an operator that a device has not
 # RuntimeErrors as well that say nothing about the way: of the device, and after the second nothing works any more.
 TROUBLES: tuple[type[BaseException], ...] = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", MemoryError))
+
+Way = TypeVar("Way")
+Result = TypeVar("Result")
 
 
 class Eager(Provider):
@@ -78,18 +81,9 @@ def _first_that_runs(*ways: Function) -> Function:
     def function(**arguments: Any) -> Any:
         if chosen:
             return chosen[0](**arguments)
-        troubles = []
-        for way in ways:
-            try:
-                outputs = way(**arguments)
-            except TROUBLES:
-                raise
-            except REFUSALS as trouble:
-                troubles.append(str(trouble).splitlines()[0])
-                continue
-            chosen.append(way)
-            return outputs
-        raise Unsupported("; ".join(troubles))
+        way, outputs = _tried(ways, lambda way: way(**arguments))
+        chosen.append(way)
+        return outputs
 
     return function
 
@@ -101,18 +95,27 @@ def _first_that_binds(*ways: Bind) -> Bind:
     def bind(inputs: Inputs) -> Call:
         if chosen:
             return chosen[0](inputs)
-        troubles = []
-        for way in ways:
-            try:
-                call = way(inputs)
-                call()
-            except TROUBLES:
-                raise
-            except REFUSALS as trouble:
-                troubles.append(str(trouble).splitlines()[0])
-                continue
-            chosen.append(way)
+
+        def bound(way: Bind) -> Call:
+            call = way(inputs)
+            call()
             return call
-        raise Unsupported("; ".join(troubles))
+
+        way, call = _tried(ways, bound)
+        chosen.append(way)
+        return call
 
     return bind
+
+
+def _tried(ways: Sequence[Way], run: Callable[[Way], Result]) -> tuple[Way, Result]:
+    """The first way that runs, with what it gave.  Raises Unsupported with what each of them said."""
+    troubles = []
+    for way in ways:
+        try:
+            return way, run(way)
+        except TROUBLES:
+            raise
+        except REFUSALS as trouble:
+            troubles.append(str(trouble).splitlines()[0])
+    raise Unsupported("; ".join(troubles))

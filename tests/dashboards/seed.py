@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -435,7 +435,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
 
 
 @contextmanager
-def watched(folder: Path) -> Iterator[Seeded]:
+def watched(folder: Path, sow: Callable[[Session, float], Any] = seed) -> Iterator[Any]:
     """A state folder with the story in it, as if it had ended just now, for tests that only read."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWATCH_STATE", str(folder))
@@ -443,7 +443,7 @@ def watched(folder: Path) -> Iterator[Seeded]:
         _forget()
         migrate.upgrade()
         with transaction() as session:
-            seeded = seed(session, clock(session))
+            seeded = sow(session, clock(session))
         yield seeded
         _forget()
 

@@ -1,20 +1,12 @@
 """Fills a database with two runs in every lane, a change of stack between them, and all that a GPU says of itself."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy.orm import Session
 
 from kernels.words import Case, Lane
-from service import migrate
 from service import models as m
-from service.database import engine, transaction
-from service.ledger.queue import clock
-from service.settings import settings
 
 SHAPE = "rmsnorm.fwd.32768x1024.bf16-fp32"
 SMALL = "rmsnorm.fwd.1024x512.bf16-fp32"
@@ -235,24 +227,3 @@ def _measured(
         facts=facts,
         **{"state": m.CellState.MEASURED, **rest},
     )
-
-
-@contextmanager
-def watched(folder: Path) -> Iterator[Lanes]:
-    """A state folder with these runs in it, for tests that only read."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KERNELWATCH_STATE", str(folder))
-        patch.delenv("KERNELWATCH_DATABASE_URL", raising=False)
-        _forget()
-        migrate.upgrade()
-        with transaction() as session:
-            lanes = seed(session, clock(session))
-        yield lanes
-        _forget()
-
-
-def _forget() -> None:
-    if engine.cache_info().currsize:
-        engine().dispose()
-    engine.cache_clear()
-    settings.cache_clear()

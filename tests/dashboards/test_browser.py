@@ -9,7 +9,7 @@ from service.database import transaction
 from service.models import Run, RunState
 from tests.dashboards import seed_lanes
 from tests.dashboards.conftest import reachable
-from tests.dashboards.seed import Seeded
+from tests.dashboards.seed import Seeded, watched
 
 NOT_DRAWN = "[data-figures]:not([data-drawn]):not(.empty)"
 
@@ -120,7 +120,7 @@ def test_a_running_page_follows_the_run_to_its_end(page: Page, served: tuple[str
 def test_a_run_in_every_lane_fits_and_can_be_read(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, width: int
 ) -> None:
-    with seed_lanes.watched(tmp_path_factory.mktemp("lanes")) as lanes, reachable() as address:
+    with watched(tmp_path_factory.mktemp("lanes"), seed_lanes.seed) as lanes, reachable() as address:
         page = browser.new_page(viewport={"width": width, "height": 900})
         for path in (f"/runs/{lanes.second}", "/targets/blocks", "/regressions"):
             page.goto(address + path)

@@ -16,14 +16,15 @@ from service.database import reading as reading_only
 from service.ledger import reading
 from service.reports import report
 from service.telling import as_json
-from tests.dashboards.seed_lanes import BLOCK, SHAPE, SMALL, TELEMETRY, UNSUPPORTED, Lanes, watched
+from tests.dashboards.seed import watched
+from tests.dashboards.seed_lanes import BLOCK, SHAPE, SMALL, TELEMETRY, UNSUPPORTED, Lanes, seed
 
 Get = Callable[..., httpx.Response]
 
 
 @pytest.fixture(scope="module")
 def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lanes]:
-    with watched(tmp_path_factory.mktemp("state")) as found:
+    with watched(tmp_path_factory.mktemp("state"), seed) as found:
         yield found
 
 
