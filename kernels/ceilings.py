@@ -4,17 +4,16 @@ Datasheets are no measure: published figures were off by as much as twice.  Ever
 what the machine allows.
 """
 
-from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
 
+from .clocks import event
+
 COPIED = 1 << 30  # bytes; far beyond any L2
 PRODUCT = 8192  # rows and columns of the square matrices
 WARM, TIMED = 3, 9
-
-_event: Any = partial(torch.cuda.Event, enable_timing=True)  # taken before any target could replace it
 
 
 def measure(stream: torch.cuda.Stream) -> dict[str, float]:
@@ -46,7 +45,7 @@ def _median_us(call: Any, stream: torch.cuda.Stream) -> float:
         call()
     pairs = []
     for _ in range(TIMED):
-        began, ended = _event(), _event()
+        began, ended = event(), event()
         began.record(stream)
         call()
         ended.record(stream)

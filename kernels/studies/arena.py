@@ -148,7 +148,9 @@ def _range(ratios: Sequence[float]) -> str:
 
 def _usual_ways(cases: Sequence[str], restarts: int, logs: Path) -> dict[str, list[dict[str, float]]]:
     found: dict[str, list[dict[str, float]]] = {text: [] for text in cases}
-    processes = [open_process([str(ROOM / "studies" / "do_bench.py")], logs / "do_bench") for _ in range(restarts)]
+    processes = [
+        open_process(["-m", f"{__package__}.do_bench"], logs / "do_bench", ROOM.parent) for _ in range(restarts)
+    ]
     try:
         for process in processes:
             for text in cases:

@@ -4,34 +4,32 @@ A process answers each line `{"case": …}` on stdin with `{"do_bench": …, "cu
 that of Quack, and the seconds that each of them took.
 """
 
-import importlib
-import importlib.util
 import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    package = _package()
     import torch
     import triton.testing as testing
 
-    words, inputs, providers, messages = (
-        importlib.import_module(f"{package}.{name}") for name in ("words", "inputs", "providers", "messages")
-    )
-    sides = {name: providers.open_provider(messages.built_in(name)) for name in ("inductor", "quack")}
+    from ..inputs import make
+    from ..messages import built_in
+    from ..providers import open_provider
+    from ..words import Case
+
+    sides = {name: open_provider(built_in(name)) for name in ("inductor", "quack")}
     for provider in sides.values():
         provider.warm()
     for line in sys.stdin:
-        case = words.Case.parse(json.loads(line)["case"])
+        case = Case.parse(json.loads(line)["case"])
         device = torch.device("cuda", 0)
         with torch.no_grad():
-            held = inputs.make(case, device, 1)
+            held = make(case, device, 1)
             calls = {name: provider.ready(case, device)(held) for name, provider in sides.items()}
             for call in calls.values():
                 call()
@@ -51,20 +49,6 @@ def _do_bench(testing: Any) -> Any:
 
 def _cudagraph(testing: Any) -> Any:
     return lambda call: testing.do_bench_cudagraph(call, rep=20, return_mode="median")
-
-
-def _package() -> str:
-    """This file is started by its path, beside packages of other people that may have our name."""
-    here = Path(__file__).resolve().parent.parent
-    spec = importlib.util.spec_from_file_location(
-        "kernelwatch_kernels", here / "__init__.py", submodule_search_locations=[str(here)]
-    )
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no package in {here}")
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = package
-    spec.loader.exec_module(package)
-    return spec.name
 
 
 if __name__ == "__main__":

@@ -29,8 +29,10 @@ def _opener(arguments: list[str], log: Path) -> Callable[[], Channel]:
     return start
 
 
-def open_process(arguments: list[str], log: Path) -> Channel:
-    environment = {**os.environ, "PYTHONPATH": os.environ.get("QUACK_PATH", ""), "OMP_NUM_THREADS": "4"}
+def open_process(arguments: list[str], log: Path, *imports: Path) -> Channel:
+    """`imports` are folders to import from beside those of QUACK_PATH."""
+    folders = ":".join(filter(None, (os.environ.get("QUACK_PATH"), *map(str, imports))))
+    environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "4"}
     with log.open("a") as errors:
         process = subprocess.Popen(
             [sys.executable, "-P", *arguments],

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from functools import cache
 from statistics import median
 
 import pytest
@@ -10,11 +9,12 @@ import torch
 
 from kernels import messages
 from kernels.arena import Pace, run_launch
-from kernels.bench import Bench
 from kernels.inputs import make
 from kernels.lanes.memory import MemoryClock
 from kernels.providers import Unsupported
 from kernels.words import Case
+
+from .in_process import bench, ready
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,21 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
 ]
 MIB = 1 << 20
-
-
-@cache
-def bench(name: str) -> Bench:
-    return Bench(messages.built_in(name), torch.device("cuda"), threads=4)
-
-
-def ready(name: str, case: str):
-    """Prepared in this process; skipped where the provider is not installed."""
-    try:
-        return bench(name).prepare(Case.parse(case), seed=1)
-    except Unsupported as why:
-        if "not installed" not in str(why):
-            raise
-        pytest.skip(str(why))
 
 
 def told(*what: object) -> None:

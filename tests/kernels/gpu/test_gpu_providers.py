@@ -2,15 +2,12 @@
 
 import shutil
 from collections import Counter
-from functools import cache
 
 import pytest
-import torch
 
-from kernels import messages
-from kernels.bench import Bench
-from kernels.providers import Unsupported
-from kernels.words import OPS, Case, Direction
+from kernels.words import OPS, Direction
+
+from .in_process import ready
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,21 +31,6 @@ OPS_OF = {
     "inductor-coordinate-descent": ("rmsnorm",),
 }
 DTYPES = {"eager": ("bf16", "bf16-fp32"), "triton": ("bf16", "fp16-fp32", "fp32", "fp32-bf16")}
-
-
-@cache
-def bench(name: str) -> Bench:
-    return Bench(messages.built_in(name), torch.device("cuda"), threads=4)
-
-
-def ready(name: str, text: str):
-    """Prepared in this process; skipped where the provider is not installed."""
-    try:
-        return bench(name).prepare(Case.parse(text), seed=1)
-    except Unsupported as why:
-        if "not installed" not in str(why):
-            raise
-        pytest.skip(str(why))
 
 
 @pytest.mark.parametrize("direction", Direction)

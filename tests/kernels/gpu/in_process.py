@@ -1,0 +1,26 @@
+"""Providers in this process, for the tests of several files."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from kernels import messages
+from kernels.bench import Bench
+from kernels.providers import Unsupported
+from kernels.words import Case
+
+
+@cache
+def bench(name: str) -> Bench:
+    return Bench(messages.built_in(name), torch.device("cuda"), threads=4)
+
+
+def ready(name: str, text: str):
+    """Prepared in this process; skipped where the provider is not installed."""
+    try:
+        return bench(name).prepare(Case.parse(text), seed=1)
+    except Unsupported as why:
+        if "not installed" not in str(why):
+            raise
+        pytest.skip(str(why))
