@@ -1,0 +1,233 @@
+"""The backward pass of RMSNorm and LayerNorm, in one pass over dy and x.
+
+With n = (x - mean) * rstd and g = dy * (weight + offset), of each row:
+    dx = (g - n * mean(n * g) [- mean(g) for LayerNorm]) * rstd [+ the gradient of residual_out]
+and of all rows together: dweight = sum(dy * n), dbias = sum(dy).
+A program goes through many rows and sums its own part of dweight and dbias in registers.  The parts are then added up
+in an order that only their number decides, the same bits every time: by another kernel, by the last program to arrive,
+or by the last of each group and then the last group (`plans.Sum`).  Nothing is ever added atomically.
+"""
+# A kernel's arguments have no Python types.
+# ruff: noqa: ANN001, ANN202
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from . import plans
+from .launching import check, programs_of, vector
+from .plans import BackwardPlan, Sum
+from .tiles import COUNTERS, SLOTS, columns_of, forget, leave, load_each, load_rows, store_rows, team_sum
+from .workspaces import workspace
+
+SUM_COLS = 64  # of a program that adds up parts by itself
+
+
+class Backward(NamedTuple):
+    dx: Tensor  # like x; the gradient of the residual as well
+    dweight: Tensor | None  # like the weight
+    dbias: Tensor | None
+
+
+def backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    mean: Tensor | None = None,
+    dresidual_out: Tensor | None = None,
+    *,
+    bias_dtype: torch.dtype | None = None,
+    offset: float = 0.0,
+    plan: BackwardPlan | None = None,
+) -> Backward:
+    """The gradients from the forward pass's statistics; x is what was normalised.
+
+    dy, x and dresidual_out are [rows, columns] with dense rows; rstd and mean [rows] in fp32, the mean for LayerNorm
+    alone; with `bias_dtype` there was a bias.  Raises ValueError for tensors that do not fit together.
+    """
+    check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight})
+    rows, cols = x.shape
+    dx = x.new_empty(rows, cols)
+    dweight = None if weight is None else torch.empty_like(weight)
+    dbias = None if bias_dtype is None else x.new_empty(cols, dtype=bias_dtype)
+    out = Backward(dx, dweight, dbias)
+    if rows:
+        plan = plan or plans.backward(cols, x.element_size(), 0 if weight is None else weight.element_size())
+        _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan)
+    else:
+        for gradient in (dweight, dbias):
+            if gradient is not None:
+                gradient.zero_()
+    return out
+
+
+def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None:
+    rows, cols = x.shape
+    tiles = triton.cdiv(rows, plan.rows)
+    teams, _ = programs_of(x, tiles, plan)
+    groups = triton.cdiv(teams, plan.group) if plan.sum is Sum.TREE else 1
+    summed = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
+    # each program's part of each gradient, then each group's
+    parts = (
+        x.new_empty(len(summed), teams + groups * (plan.sum is Sum.TREE), cols, dtype=torch.float32) if summed else None
+    )
+    fused = bool(summed) and plan.sum is not Sum.SEPARATE
+    unit = vector(dy, x, dresidual_out)
+    with workspace(x.device, wanted=fused or plan.team > 1) as work:
+        _backward[(teams * plan.team,)](
+            dy, x, weight, mean, rstd, dresidual_out, out.dx, out.dweight, out.dbias, parts, work,
+            rows, dy.stride(0) // unit, x.stride(0) // unit,
+            0 if dresidual_out is None else dresidual_out.stride(0) // unit,
+            COLS=cols, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
+            PART=plan.block * plan.team != cols or rows % plan.rows != 0, HELD=plan.held, WEIGHTS=plan.weights,
+            FORGET=plan.forget and x.is_cuda and x.element_size() == 2, STAGES=plan.stages,
+            FUSED=fused, GROUP=plan.group if plan.sum is Sum.TREE else 0, **plan.options,
+        )  # fmt: skip
+    if summed and not fused:
+        _sum_parts[(triton.cdiv(cols, SUM_COLS), len(summed))](
+            parts, summed[0], summed[-1], teams, cols, ROWS=32, BLOCK=SUM_COLS, num_warps=8
+        )
+
+
+@triton.jit(do_not_specialize=["M"])
+def _backward(
+    DY, X, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, PARTS, WORK, M, dy_stride, x_stride, dresidual_stride,
+    COLS: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr,
+    UNIT: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr, WEIGHTS: tl.constexpr, FORGET: tl.constexpr,
+    STAGES: tl.constexpr, FUSED: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    member, team, teams = tl.program_id(0) % TEAM, tl.program_id(0) // TEAM, tl.num_programs(0) // TEAM
+    cols = member * BLOCK + tl.arange(0, BLOCK)
+    w = cols
+    if WEIGHTS == "held":
+        w = columns_of(W, cols, COLS, PART)
+    first_tag = 0
+    if TEAM > 1:
+        first_tag = tl.load(WORK).to(tl.int32) + 1
+    dw = tl.zeros([HELD, BLOCK], tl.float32)
+    db = tl.zeros([HELD, BLOCK], tl.float32)
+    for tile in tl.range(team, tl.cdiv(M, ROWS), teams, num_stages=STAGES):
+        rows = tile * ROWS + tl.arange(0, ROWS)
+        raw_x = load_rows(X, rows, x_stride * UNIT, cols, M, COLS, PART)
+        raw_dy = load_rows(DY, rows, dy_stride * UNIT, cols, M, COLS, PART)
+        rstd = load_each(RSTD, rows, M, PART)[:, None]
+        weights = w
+        if WEIGHTS != "held":
+            weights = columns_of(W, cols, COLS, PART)
+        n = raw_x.to(tl.float32)
+        if MEAN is not None:
+            mean = load_each(MEAN, rows, M, PART)[:, None]
+            n -= mean
+        n *= rstd
+        g = raw_dy.to(tl.float32)
+        if W is not None:
+            g *= (weights.to(tl.float32) + OFFSET)[None, :]
+        along = tl.sum(n * g, 1)
+        if TEAM > 1:
+            step = tile // teams
+            slots = WORK + SLOTS + (team * 2 + step % 2) * (2 * TEAM)
+            along = team_sum(along, slots, first_tag + step, member, TEAM)
+        along = (along / COLS)[:, None]
+        if MEAN is not None:
+            level = tl.sum(g, 1)
+            if TEAM > 1:
+                level = team_sum(level, slots + TEAM, first_tag + step, member, TEAM)
+            level = (level / COLS)[:, None]
+        dy = raw_dy.to(tl.float32)
+        if FORGET:
+            n, dy = forget(raw_x).to(tl.float32), forget(raw_dy).to(tl.float32)
+            if MEAN is not None:
+                n -= mean
+            n *= rstd
+            if WEIGHTS != "held":
+                weights = columns_of(W, cols, COLS, PART)
+            g = dy
+            if W is not None:
+                g *= (weights.to(tl.float32) + OFFSET)[None, :]
+        dx = g - n * along
+        if MEAN is not None:
+            dx -= level
+        dx *= rstd
+        if DRESIDUAL is not None:
+            dx += load_rows(DRESIDUAL, rows, dresidual_stride * UNIT, cols, M, COLS, PART).to(tl.float32)
+        store_rows(DX, dx, rows, COLS, cols, M, COLS, PART)
+        if DW is not None:
+            dw += tl.sum(tl.reshape(dy * n, [ROWS // HELD, HELD, BLOCK]), 0)
+        if DB is not None:
+            db += tl.sum(tl.reshape(dy, [ROWS // HELD, HELD, BLOCK]), 0)
+    if PARTS is not None:
+        # of each gradient: the part of each team, then in a tree that of each group
+        groups = tl.cdiv(teams, GROUP) if GROUP else 0
+        PARTS_B = PARTS + (teams + groups) * COLS * (DW is not None)
+        if DW is not None:
+            tl.store(PARTS + team * COLS + cols, tl.sum(dw, 0), cols < COLS)
+        if DB is not None:
+            tl.store(PARTS_B + team * COLS + cols, tl.sum(db, 0), cols < COLS)
+        if FUSED:
+            counter = WORK + COUNTERS + member * (groups + 1)
+            first, count, last = 0, teams, True
+            if GROUP:
+                group = team // GROUP
+                size = tl.minimum(GROUP, teams - group * GROUP)
+                last = _last_of(counter + 1 + group, size)
+                if last:
+                    if DW is not None:
+                        _add_up(PARTS, group * GROUP, size, PARTS + (teams + group) * COLS, member, COLS, BLOCK)
+                    if DB is not None:
+                        _add_up(PARTS_B, group * GROUP, size, PARTS_B + (teams + group) * COLS, member, COLS, BLOCK)
+                first, count = teams, groups
+            if last:  # noqa: SIM102  an `and` here would ask both
+                if _last_of(counter, count):
+                    if DW is not None:
+                        _add_up(PARTS, first, count, DW, member, COLS, BLOCK)
+                    if DB is not None:
+                        _add_up(PARTS_B, first, count, DB, member, COLS, BLOCK)
+    if TEAM > 1:
+        leave(WORK, tl.cdiv(tl.cdiv(M, ROWS), teams), tl.num_programs(0))
+
+
+@triton.jit
+def _last_of(COUNTER, count):
+    """Has everybody else arrived?  Then what they stored before is to be seen, and the counter is as it was."""
+    tl.debug_barrier()  # all threads have stored
+    last = tl.atomic_add(COUNTER, 1, sem="acq_rel") == count - 1
+    if last:
+        tl.store(COUNTER, 0)
+    return last
+
+
+@triton.jit
+def _add_up(PARTS, first, count, OUT, member, COLS: tl.constexpr, BLOCK: tl.constexpr):
+    """One program's columns of `count` parts from `first` on.  Read past the L1: others just wrote them."""
+    WIDTH: tl.constexpr = min(BLOCK, 256)
+    HEIGHT: tl.constexpr = 16
+    for start in range(member * BLOCK, min(member * BLOCK + BLOCK, COLS), WIDTH):
+        cols = start + tl.arange(0, WIDTH)
+        total = tl.zeros([WIDTH], tl.float32)
+        for at in range(0, count, HEIGHT):
+            rows = at + tl.arange(0, HEIGHT)
+            inside = (rows < count)[:, None] & (cols < COLS)[None, :]
+            parts = PARTS + (first + rows)[:, None] * COLS + cols[None, :]
+            total += tl.sum(tl.load(parts, inside, other=0.0, cache_modifier=".cg"), 0)
+        tl.store(OUT + cols, total.to(OUT.dtype.element_ty), cols < COLS)
+
+
+@triton.jit
+def _sum_parts(PARTS, FIRST, SECOND, count, COLS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """A kernel of its own: some columns of the first gradient, or of the second."""
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    which = tl.program_id(1)
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, count, ROWS):
+        rows = first + tl.arange(0, ROWS)
+        inside = (rows < count)[:, None] & (cols < COLS)[None, :]
+        total += tl.sum(tl.load(PARTS + (which * count + rows)[:, None] * COLS + cols[None, :], inside, other=0.0), 0)
+    if which == 0:
+        tl.store(FIRST + cols, total.to(FIRST.dtype.element_ty), cols < COLS)
+    else:
+        tl.store(SECOND + cols, total.to(SECOND.dtype.element_ty), cols < COLS)

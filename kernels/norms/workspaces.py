@@ -1,0 +1,75 @@
+"""The words through which programs of a launch meet: per device and stream, zero at first, left ready by each launch.
+
+A workspace is [epoch, programs that have left, counters …, slots …]: the epoch numbers the steps of all launches, so
+that a slot's tag is never one that it held before; counters are zero again when a launch ends.  Two launches of one
+stream follow each other, and so they can share.  A graph is replayed on streams that nobody knows yet, perhaps at the
+same time as others: each capture gets a workspace of its own, from a store that was zeroed before.
+"""
+
+import ctypes
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+COUNTERS = 16  # words from here on count who has arrived
+SLOTS = 8192  # and from here on hold tagged values
+WORDS = 32768
+STORE = 16  # workspaces made at once; what captures took is never given back, since graphs live on
+
+_of_streams: dict[tuple[int, int, int], Tensor] = {}
+_stores: dict[int, list[Tensor]] = {}
+
+
+@contextmanager
+def workspace(device: torch.device, *, wanted: bool = True) -> Iterator[Tensor | None]:
+    """That of the current stream.  If its launch fails, nobody can say what it left behind: it is forgotten."""
+    if not wanted:
+        yield None
+        return
+    if device.type != "cuda":
+        yield torch.zeros(WORDS, dtype=torch.int64, device=device)
+        return
+    stream = torch.cuda.current_stream(device).cuda_stream
+    key = (torch.device(device).index or 0, stream, _capture_of(stream))
+    words = _of_streams.get(key)
+    if words is None:
+        words = _new(device, capturing=key[2] != 0)
+        if words is None:
+            yield torch.zeros(WORDS, dtype=torch.int64, device=device)  # zeroed again by each replay
+            return
+        _of_streams[key] = words
+    try:
+        yield words
+    except BaseException:
+        _of_streams.pop(key, None)
+        raise
+
+
+def _new(device: torch.device, *, capturing: bool) -> Tensor | None:
+    store = _stores.setdefault(device.index or 0, [])
+    if len(store) <= 1 and not capturing:
+        whole = torch.zeros(STORE, WORDS, dtype=torch.int64, device=device)
+        torch.cuda.current_stream(device).synchronize()  # other streams will use them
+        store += whole.unbind()
+    return store.pop() if store else None
+
+
+def _capture_of(stream: int) -> int:
+    """The number of the capture that the stream is in; 0 where it is in none."""
+    if not torch.cuda.is_current_stream_capturing():
+        return 0
+    status, number = ctypes.c_int(), ctypes.c_ulonglong()
+    error = _driver().cuStreamGetCaptureInfo_v2(
+        ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
+    )
+    if error:
+        raise RuntimeError(f"cuStreamGetCaptureInfo answered {error}")
+    return number.value
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
