@@ -2,16 +2,19 @@
 
 import importlib
 from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..words import OPS, Case
-from .base import Bind, Provider, by_name
+from ..inputs import DTYPES, Inputs
+from ..words import OPS, Case, Direction, Op
+from .base import Bind, Call, Provider
 from .pair import Pair, differentiable
 
-DTYPES = ("bf16", "fp16", "fp32")
+TAKEN = ("bf16", "fp16", "fp32")
 
 
 class Ours(Provider):
@@ -19,37 +22,85 @@ class Ours(Provider):
 
     def warm(self) -> None:
         if torch.cuda.is_available():
-            _kernels()
+            _norm("forward")
+            _norm("backward")
 
     def supports(self, case: Case, device: torch.device) -> str | None:
         if device.type != "cuda":
             return "Triton kernels need a GPU"
-        if case.op != "rmsnorm":
+        if OPS[case.op].norm not in ("rmsnorm", "layernorm"):
             return f"there is no Triton kernel of ours for {case.op}"
-        if not {case.dtype, case.weight_dtype} <= {*DTYPES}:
-            return f"our {case.op} takes {', '.join(DTYPES)}"
-        widest = _kernels().WIDEST
-        return f"our {case.op} takes at most {widest} columns" if case.cols > widest else None
+        if not {case.dtype, case.weight_dtype} <= {*TAKEN}:
+            return f"our kernels take {', '.join(TAKEN)}"
+        return None
 
     def ready(self, case: Case, device: torch.device) -> Bind:
         self.refuse(case, device)
-        kernels = _kernels()
-        return by_name(kernels.forward if case.key == "rmsnorm.fwd" else kernels.backward)
+        return forward(case) if case.direction is Direction.FWD else backward(case)
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         self.refuse(case, device)
         return differentiable(pair(case))
 
 
+def forward(case: Case) -> Bind:
+    op, function = OPS[case.op], _norm("forward")
+    outputs = _outputs(op)
+
+    def bind(inputs: Inputs) -> Call:
+        call = partial(function, **inputs.tensors, eps=inputs.eps, center=op.norm == "layernorm")
+        return lambda: outputs(call())
+
+    return bind
+
+
+def backward(case: Case) -> Bind:
+    function, gradients = _backward(case), _gradients(OPS[case.op])
+
+    def bind(inputs: Inputs) -> Call:
+        call = partial(function, **inputs.tensors)
+        return lambda: gradients(call())
+
+    return bind
+
+
 def pair(case: Case) -> Pair:
-    kernels = _kernels()
+    """Both for autograd: now the forward gives its statistics as well."""
+    op = OPS[case.op]
+    forward = partial(_norm("forward"), center=op.norm == "layernorm", statistics=True)
+    backward, gradients = _backward(case), _gradients(op)
 
-    def forward(*, x: Tensor, weight: Tensor, eps: float) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        y, rstd = kernels.forward_with_rstd(x, weight, eps)
-        return (y,), (rstd,)
+    def with_statistics(**given: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        y, added, mean, rstd = forward(**given)
+        return (y, added) if op.residual else (y,), (rstd,) if mean is None else (mean, rstd)
 
-    return Pair(OPS[case.op], forward, kernels.backward)
+    def of_inputs(*, eps: float, **given: Tensor) -> Any:  # noqa: ARG001  it is in rstd
+        return gradients(backward(**given))
+
+    return Pair(op, with_statistics, of_inputs)
 
 
-def _kernels() -> Any:
-    return importlib.import_module("..rmsnorm", __package__)
+def _backward(case: Case) -> Callable[..., Any]:
+    """By name, whatever tensors the op has."""
+    op = OPS[case.op]
+    return partial(
+        _norm("backward"),
+        **{} if op.weight else {"weight": None},
+        bias_dtype=DTYPES[case.weight_dtype] if op.bias else None,
+    )
+
+
+def _outputs(op: Op) -> Callable[[Any], Any]:
+    """Of a `Forward`, those that the op has: the first alone, or both."""
+    return itemgetter(0, 1) if op.residual else itemgetter(0)
+
+
+def _gradients(op: Op) -> Callable[[Any], Any]:
+    """Of a `Backward`, those that the op has; one alone is not a tuple."""
+    return itemgetter(*(number for number, present in enumerate((True, op.weight, op.bias)) if present))
+
+
+def _norm(direction: str) -> Callable[..., Any]:
+    """`forward` or `backward` of kernels/norms, which needs Triton."""
+    function: Callable[..., Any] = getattr(importlib.import_module(f"..norms.{direction}", __package__), direction)
+    return function
