@@ -56,7 +56,7 @@ def _measured(when: str, provider: str, cases: Sequence[Case], folder: Path) -> 
     """One process for each architecture, all at once."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     with ThreadPoolExecutor(len(ARCHITECTURES)) as pool:
-        answers = list(pool.map(lambda one: _compiled(provider, one, cases, folder), ARCHITECTURES))
+        answers = list(pool.map(lambda one: compiled(provider, one, cases, folder), ARCHITECTURES))
     wall = time.monotonic() - began
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -67,10 +67,9 @@ def _measured(when: str, provider: str, cases: Sequence[Case], folder: Path) -> 
     return told | {one: _told(one, *answer) for one, answer in zip(ARCHITECTURES, answers, strict=True)}
 
 
-def _compiled(
-    provider: str, architecture: str, cases: Sequence[Case], folder: Path
-) -> tuple[float, list[dict[str, Any]]]:
-    channel = open_process([str(ROOM / "contender.py")], folder / f"{architecture}.log")
+def compiled(provider: str, architecture: str, cases: Sequence[Case], logs: Path) -> tuple[float, list[dict[str, Any]]]:
+    """Seconds until a process for one architecture is ready, and its answer to each case."""
+    channel = open_process([str(ROOM / "contender.py")], logs / f"{architecture}.log")
     began = time.monotonic()
     try:
         ready = channel.ask(messages.start(messages.built_in(provider), architecture, 1, None), 120)
