@@ -1,0 +1,205 @@
+"""What the study of dweight found, as files: the figures, tables and pictures.  No torch in here."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from ..norms.plans import Sum
+from ..words import Case
+from . import charts
+from .dweight_sums import GROUPS, Measured, choice, geometric_mean
+
+SEPARATE = str(Sum.SEPARATE)
+FUSED = (str(Sum.LAST), *(f"{Sum.TREE} of {group}" for group in GROUPS))
+OTHERS = tuple(f"{SEPARATE}, {what}" for what in ("again", "overlapped at the end", "overlapped at the start"))
+
+Shape = Mapping[str, Any]  # of a case, as the study keeps it
+Times = Mapping[str, Sequence[float]]  # of the ways with one number of programs, by name: microseconds in each round
+
+
+def write(out: Path, kept: Mapping[str, Any]) -> None:
+    (out / "dweight.json").write_text(json.dumps(kept))
+    (out / "dweight.md").write_text(page(kept))
+    for op in _ops(kept):
+        shapes, suffix = _of(kept, op), "" if op == "rmsnorm" else f"-{op}"
+        cols = sorted({shape["cols"] for shape in shapes})
+        for name, title, series in (
+            ("crossover", "the best fused way, by rows", by_rows(shapes, cols)),
+            ("ways", "each fused way, mean over the rows", by_way(shapes, cols)),
+        ):
+            if any(y for ys in series.values() for y in ys):
+                charts.lines(
+                    out / f"{name}{suffix}.svg",
+                    f"{op}, dweight in one pass: {title}",
+                    cols,
+                    series,
+                    "time with a separate kernel / fused",
+                    limit=("even", 1.0),
+                )
+
+
+def page(kept: Mapping[str, Any]) -> str:
+    stack = kept["stack"]
+    lines = [f"{stack['device']}, torch {stack['torch']}, Triton {stack['triton']}.", ""]
+    for op in _ops(kept):
+        shapes = _of(kept, op)
+        lines += [f"## {op}", "", *_times(shapes), "", *_costs(shapes), "", *_choice(shapes), ""]
+    wrong = [
+        f"- {shape['case']}, {way['name']}, {way['programs']} programs: {time['wrong']}"
+        for shape in kept["shapes"]
+        for way, time in zip(shape["ways"], shape["times"], strict=True)
+        if time["wrong"]
+    ]
+    lines += ["Wrong or not launched:", "", *wrong, ""] if wrong else []
+    lines += [f"Not measured for want of time: {', '.join(kept['left_out'])}", ""] if kept["left_out"] else []
+    return "\n".join(lines)
+
+
+def times_of(shape: Shape, programs: int) -> Times:
+    both = zip(shape["ways"], shape["times"], strict=True)
+    return {way["name"]: time["samples_us"] for way, time in both if way["programs"] == programs and time["samples_us"]}
+
+
+def ratio(times: Times, name: str) -> float | None:
+    """Time over that of the separate way in the same round, the median of the rounds; None where one is missing."""
+    if name not in times or SEPARATE not in times:
+        return None
+    return median(mine / its for mine, its in zip(times[name], times[SEPARATE], strict=True))
+
+
+def measured(shapes: Sequence[Shape]) -> list[Measured]:
+    found = []
+    for shape in shapes:
+        for programs, parts in _programs(shape).items():
+            if ratios := _ratios(times_of(shape, programs)):
+                found.append(Measured(shape["rows"], shape["cols"], parts, ratios))
+    return found
+
+
+# -- pictures: at the plan's own number of programs --------------------------------------------------------------------
+
+
+def by_rows(shapes: Sequence[Shape], cols: Sequence[int]) -> dict[str, list[float | None]]:
+    found = {(shape["rows"], shape["cols"]): _ahead(shape).values() for shape in shapes}
+    rows = sorted({shape["rows"] for shape in shapes})
+    return {f"{row} rows": [max(found.get((row, col), ()), default=None) for col in cols] for row in rows}
+
+
+def by_way(shapes: Sequence[Shape], cols: Sequence[int]) -> dict[str, list[float | None]]:
+    series: dict[str, list[float | None]] = {name: [] for name in FUSED}
+    for col in cols:
+        ahead = [_ahead(shape) for shape in shapes if shape["cols"] == col]
+        for name, ys in series.items():
+            values = [each[name] for each in ahead if name in each]
+            ys.append(geometric_mean(values) if values else None)
+    return series
+
+
+def _ahead(shape: Shape) -> dict[str, float]:
+    """The separate way's time over that of each fused one."""
+    return {name: 1 / value for name, value in _ratios(times_of(shape, shape["plan"]["programs"])).items()}
+
+
+def _ratios(times: Times) -> dict[str, float]:
+    return {name: value for name in FUSED if (value := ratio(times, name)) is not None}
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _times(shapes: Sequence[Shape]) -> list[str]:
+    lines = [
+        "Microseconds of a separate kernel, with the distance of the quartiles; of the other ways the ratio of times, "
+        "above 1 where they are quicker. *Again* is the separate kernel a second time. Bold: the plan's programs.",
+        "",
+        f"| shape | programs an SM | parts | {SEPARATE} | {' | '.join((*OTHERS, *FUSED))} | best | quicker by |",
+        f"|---|--:|--:|--:|{'--:|' * len((*OTHERS, *FUSED))}---|--:|",
+    ]
+    for shape in shapes:
+        for programs, parts in _programs(shape).items():
+            times = times_of(shape, programs)
+            ratios = {SEPARATE: 1.0} | _ratios(times)
+            best = min(ratios, key=lambda name: ratios[name])
+            own = f"**{programs}**" if programs == shape["plan"]["programs"] else programs
+            cells = [_inverse(ratio(times, name)) for name in (*OTHERS, *FUSED)]
+            lines.append(
+                f"| {_named(shape)} | {own} | {parts} | {_us(times.get(SEPARATE))} | {' | '.join(cells)} | {best} | "
+                f"{1 / ratios[best] - 1:.1%} |"
+            )
+    return lines
+
+
+def _costs(shapes: Sequence[Shape]) -> list[str]:
+    """Only of the plan's own programs."""
+    lines = [
+        "What the parts cost: bytes written and read, and microseconds that a way takes more than the separate one "
+        "(predicted → measured).",
+        "",
+        f"| shape | parts | {SEPARATE} | last | trees | {' | '.join(FUSED)} |",
+        f"|---|--:|--:|--:|--:|{'--:|' * len(FUSED)}",
+    ]
+    for shape in shapes:
+        programs = shape["plan"]["programs"]
+        times = times_of(shape, programs)
+        ways = {way["name"]: way for way in shape["ways"] if way["programs"] == programs}
+        trees = [_moved(way) for name, way in ways.items() if way["sum"] == Sum.TREE]
+        cells = []
+        for name in FUSED:
+            value = ratio(times, name)
+            if name not in ways or value is None:
+                cells.append("–")
+                continue
+            predicted = ways[name]["cost"]["us"] - ways[SEPARATE]["cost"]["us"]
+            cells.append(f"{predicted:+.1f} → {(value - 1) * median(times[SEPARATE]):+.1f}")
+        lines.append(
+            f"| {_named(shape)} | {ways[SEPARATE]['parts']} | {_mb(_moved(ways[SEPARATE]))} | "
+            f"{_mb(_moved(ways[str(Sum.LAST)]))} | {f'{_mb(min(trees))} to {_mb(max(trees))}' if trees else '–'} | "
+            f"{' | '.join(cells)} |"
+        )
+    return lines
+
+
+def _choice(shapes: Sequence[Shape]) -> list[str]:
+    found = choice(measured(shapes))
+    lines = ["The way to choose:", "", "| columns | parts | way |", "|--:|--:|---|"]
+    return lines + [f"| {cols} | {parts} | {way} |" for (cols, parts), way in found.items()]
+
+
+def _programs(shape: Shape) -> dict[int, int]:
+    """Parts by number of programs, fewest first."""
+    return dict(sorted({way["programs"]: way["parts"] for way in shape["ways"]}.items()))
+
+
+def _ops(kept: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(Case.parse(shape["case"]).op for shape in kept["shapes"]))
+
+
+def _of(kept: Mapping[str, Any], op: str) -> list[Shape]:
+    shapes = [shape for shape in kept["shapes"] if Case.parse(shape["case"]).op == op]
+    return sorted(shapes, key=lambda shape: (shape["cols"], shape["rows"]))
+
+
+def _named(shape: Shape) -> str:
+    return f"{shape['rows']}x{shape['cols']}"
+
+
+def _us(samples: Sequence[float] | None) -> str:
+    if not samples:
+        return "–"
+    middle = median(samples)
+    low, _, high = quantiles(samples) if len(samples) > 1 else (middle, middle, middle)
+    return f"{middle:.2f} ± {(high - low) / middle:.1%}"
+
+
+def _inverse(value: float | None) -> str:
+    return "–" if value is None else f"{1 / value:.3f}"
+
+
+def _moved(way: Mapping[str, Any]) -> int:
+    return int(way["cost"]["written"]) + int(way["cost"]["read"])
+
+
+def _mb(moved: int) -> str:
+    return f"{moved / 1e6:.1f} MB"
