@@ -9,6 +9,7 @@ import torch
 from triton import knobs
 
 from .offline.architectures import KNOWN, occupancy
+from .offline.described import settings_of
 from .offline.machine import code_of
 
 MOST_CANDIDATES = 20  # of a timing table, best first
@@ -44,6 +45,8 @@ def of_kernel(kernel: Any) -> dict[str, Any]:
         "warps": getattr(kernel.metadata, "num_warps", None),
         "stages": getattr(kernel.metadata, "num_stages", None),
     }
+    with suppress(AttributeError):  # what was not compiled from Python has no constants
+        facts["settings"] = settings_of(kernel)
     return _placed(facts, kernel.asm.get("cubin"))
 
 

@@ -13,6 +13,7 @@ from .machine import Reader, disassembled
 
 MOST_CHOICES = 24  # of an autotuner that are told one by one
 LONGEST_TEXT = 700_000  # characters: an answer is one line of at most 1 MiB
+OPTIONS = ("maxnreg", "launch_cooperative_grid")  # told where they are set
 SHORT = (bool, int, float, str, type(None))
 
 _LOCATION = re.compile(r"^#loc.*\n|\s*loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
@@ -98,7 +99,7 @@ def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) ->
         "limited_by": fits.limited_by,
         "warps": warps,
         "stages": metadata.num_stages,
-        "settings": constants(launch.kernel.src) if launch.settings is None else launch.settings,
+        "settings": settings_of(launch.kernel) if launch.settings is None else launch.settings,
         "grid": None if launch.grid is None else list(launch.grid),
         "candidates": launch.candidates,
     }
@@ -110,11 +111,14 @@ def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) ->
     return facts | ({"over": over} if over else {})
 
 
-def constants(source: Any) -> dict[str, Any]:
-    """The compile-time constants that a kernel was called with, by name; not the arguments that happened to be 1."""
-    function = source.fn
-    found = {}
-    for where, value in source.constants.items():
+def settings_of(kernel: Any) -> dict[str, Any]:
+    """The compile-time constants that a Triton kernel was called with, by name, and the options that were set.
+
+    Not the arguments that happened to be 1, nor the options that every kernel has: warps and stages.
+    """
+    function = kernel.src.fn
+    found = {name: value for name in OPTIONS if (value := getattr(kernel.metadata, name, None))}
+    for where, value in kernel.src.constants.items():
         number = where[0] if isinstance(where, tuple) else where
         parameter = function.params[number] if isinstance(number, int) else None
         if parameter is not None and parameter.is_constexpr:
