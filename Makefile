@@ -11,7 +11,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check doctor secrets clean bench bench-arena bench-facts
+.PHONY: help run test check doctor secrets clean bench bench-arena bench-facts bench-kernels
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -50,10 +50,13 @@ secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those 
 	@grep -qs '^HOST=' .env || echo "HOST=$$(uname -n)" >> .env
 	@echo "A GitHub token goes into secrets/kernelwatch_github_token, the webhook's secret is beside it."
 
-bench: bench-facts bench-arena  ## Every benchmark; what needs a GPU says so and is left out without one
+bench: bench-facts bench-arena bench-kernels  ## Every benchmark; what needs a GPU says so and is left out without one
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
 	@$(PY) -m kernels.studies.arena $(ARGS)
+
+bench-kernels: $(VENV)/.dev  ## Our kernels beside Quack, Inductor and Liger: the table and the pictures (a GPU, with Quack)
+	@$(PY) -m kernels.studies.kernels $(ARGS)
 
 bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures takes, without a GPU
 	@$(PY) -m kernels.studies.facts_speed $(ARGS)

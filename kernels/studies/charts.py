@@ -12,7 +12,7 @@ from pathlib import Path
 WIDTH, HEIGHT = 480, 310  # of a panel, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 58, 92, 44, 46  # of those, around the axes
 APART = 13  # pixels between two names at the ends of lines
-TICKS_APART = 30
+TICKS_APART = 28
 MOST_COLUMNS = 2
 
 # Light and dark; every pair of neighbours differs in lightness as well, and each line has a mark of its own.
@@ -153,9 +153,9 @@ def _panel(panel: Panel, names: Sequence[str]) -> list[str]:
         parts.append(f'<text class="quiet end" x="{LEFT - 6}" y="{down(tick) + 4}">{tick:,g}</text>')
     last = -math.inf
     for x in panel.xs:
-        if across(x) - last >= TICKS_APART - 2:
+        if across(x) - last >= TICKS_APART:
             last = across(x)
-            parts.append(f'<text class="quiet middle" x="{last}" y="{bottom + 16}">{_short(x)}</text>')
+            parts.append(f'<text class="quiet small middle" x="{last}" y="{bottom + 16}">{_short(x)}</text>')
     parts.append(
         f'<text class="quiet middle" x="{(LEFT + right) / 2}" y="{bottom + 34}">{escape(panel.x_label)}</text>'
     )
@@ -218,7 +218,7 @@ def _style(count: int) -> str:
         f"{light}@media(prefers-color-scheme:dark){{"
         f"svg{{--ink:#e3e8ee;--quiet:#9aa7b6;--hair:#2b343f;--page:#12171d}}{dark}}}"
         "text{fill:var(--ink)}.title{font-size:15px;font-weight:600}.name{font-weight:600}.quiet{fill:var(--quiet)}"
-        ".end{text-anchor:end}.middle{text-anchor:middle}.page{fill:var(--page)}.grid{stroke:var(--hair)}"
+        ".small{font-size:11px}.end{text-anchor:end}.middle{text-anchor:middle}.page{fill:var(--page)}.grid{stroke:var(--hair)}"
         ".limit{stroke:var(--quiet);stroke-dasharray:5 4;stroke-width:1.5}"
         "[class^=c]{fill:var(--c)}.line{fill:none;stroke:var(--c);stroke-width:2}"
         '.label[class*=" c"]{fill:var(--c);font-weight:600}'

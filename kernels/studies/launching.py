@@ -46,16 +46,28 @@ def open_process(arguments: list[str], log: Path, *imports: Path) -> Channel:
     return Channel(process, log)
 
 
-def launched(ahead: Ahead, contenders: Sequence[Contender], cases: Sequence[Case], pace: Pace, number: int) -> Launch:
-    began = time.monotonic()
+def launched(
+    ahead: Ahead,
+    contenders: Sequence[Contender],
+    cases: Sequence[Case],
+    pace: Pace,
+    number: int,
+    *,
+    then: Sequence[Contender] | None = None,
+    device: str = "cuda",
+    keep_going: Callable[[], None] = lambda: None,
+) -> Launch:
+    """A launch of those of `ahead`; meanwhile processes are started for `then`, by default the same again."""
+    began, labels = time.monotonic(), {one.label for one in contenders}
     launch = run_launch(
-        ahead.contenders,
+        [one for one in ahead.contenders if one.label in labels],
         cases,
         pace,
-        device="cuda",
+        device=device,
         seed=number,
         thorough=number == 0,
-        once_open=lambda: ahead.more(contenders),
+        keep_going=keep_going,
+        once_open=lambda: ahead.more(contenders if then is None else then),
     )
     seconds = " ".join(f"{what} {s:.2f}" for what, s in launch.seconds.items())
     say(f"launch {number + 1}: {time.monotonic() - began:.1f} s: {seconds}")

@@ -1,0 +1,289 @@
+"""Our kernels against Quack, Inductor and Liger: the full table and the pictures.  Needs a GPU and Quack.
+
+Everything is measured in the arena: fresh processes, right before it is timed, cold inputs, the copy ceiling of the
+session.  First ours, Quack and a second Quack as the A/A control at every case, all launches; then beside ours and
+Quack those that take long to get ready, with fewer launches; tuners only at the shapes of Quack's benchmark with fp32
+weights.  After each step what there is, is written: DIR/kernels.json, table.md and the pictures.
+
+    make bench-kernels ARGS="--out DIR --limit-s 540"
+    make bench-kernels ARGS="--out DIR --render first/kernels.json second/kernels.json"    # no GPU
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from ..arena import Ahead, Cell, Contender, Launch, OutOfTime, Pace
+from ..suites import SUITES
+from ..words import Case, Role
+from .charts import Panel, panels
+from .compared import BASELINE, CONTROL, OURS, Row, copy_gb_s, goals, named, outcome, rows
+from .launching import contender, launched, say
+from .table import TITLES, document
+
+PACE = Pace(rounds=6)  # six rounds of three repeat from launch to launch as well as twenty of five
+ASKED = ("quack", "pr101", "models", "small", "awkward")
+TUNERS = ("inductor-max-autotune", "quack-tuned")
+AGAINST = ("quack", "inductor", "liger", *TUNERS)
+DRAWN = (OURS, "quack", "inductor", "liger")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch: its contenders, providers by the names under which their times are kept."""
+
+    name: str
+    providers: Mapping[str, str]
+    cases: tuple[Case, ...]
+    number: int = 0  # of those that differ in nothing else
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("build/kernels"), metavar="DIR", help="%(default)s")
+    parser.add_argument("--suites", type=_listed(ASKED), default=ASKED, help=",".join(ASKED))
+    parser.add_argument("--against", type=_listed(AGAINST), default=AGAINST, help=",".join(AGAINST))
+    parser.add_argument("--launches", type=int, default=3, help="of ours, Quack and the control")
+    parser.add_argument("--other-launches", type=int, default=1, help="of the others, beside ours and Quack")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="what is not measured by then is left out")
+    parser.add_argument("--render", type=Path, nargs="+", metavar="JSON", help="measure nothing, show these sessions")
+    chosen = parser.parse_args()
+    if chosen.render:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        render([json.loads(file.read_text()) for file in chosen.render], chosen.out)
+        return
+    if not torch.cuda.is_available():
+        say("bench-kernels needs a GPU, and there is none: left out.")
+        return
+    steps = planned(chosen.suites, chosen.against, chosen.launches, chosen.other_launches)
+    measure(steps, chosen.suites, chosen.out, limit_s=chosen.limit_s)
+
+
+def _listed(known: Sequence[str]) -> Any:
+    def names(text: str) -> tuple[str, ...]:
+        if unknown := [name for name in text.split(",") if name not in known]:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+        return tuple(text.split(","))
+
+    return names
+
+
+# -- what is measured ------------------------------------------------------------------------------------------------
+
+
+def cases_of(suite: str) -> list[Case]:
+    """The suite's, and what is asked beside it: bf16 weights for RMSNorm in `quack`, RMSNorm backward in `small`."""
+    texts = list(SUITES[suite])
+    rmsnorm = [text for text in texts if text.startswith("rmsnorm.")]
+    if suite == "quack":
+        texts += [text.replace("bf16-fp32", "bf16") for text in rmsnorm]
+    if suite == "small":
+        texts += [text.replace(".fwd.", ".bwd.") for text in rmsnorm]
+    return [Case.parse(text) for text in texts]
+
+
+def planned(suites: Sequence[str], against: Sequence[str], launches: int, other_launches: int) -> list[Step]:
+    """The launches in the order of their worth: one of everything, all of ours and Quack, the others, the tuners.
+
+    A case of two suites is measured with the first of them.
+    """
+    cases: dict[str, tuple[Case, ...]] = {}
+    for suite in suites:
+        before = {case for earlier in cases.values() for case in earlier}
+        cases[suite] = tuple(case for case in cases_of(suite) if case not in before)
+    both = {OURS: OURS, BASELINE: BASELINE}
+    plain = {name: name for name in against if name not in (BASELINE, *TUNERS)}
+    tuners = {name: name for name in against if name in TUNERS}
+    steps = [
+        Step(suite, {**both, CONTROL: BASELINE}, cases[suite], number) for number in range(launches) for suite in suites
+    ]
+    if plain:
+        steps += [
+            Step(f"{suite} with {', '.join(plain)}", {**both, **plain}, cases[suite], number)
+            for number in range(other_launches)
+            for suite in suites
+        ]
+    if tuners and "quack" in suites:
+        for number in range(other_launches):
+            for key in dict.fromkeys(case.key for case in cases["quack"]):  # a few at a time: they take minutes
+                few = tuple(case for case in cases["quack"] if case.key == key and case.weight_dtype == "fp32")
+                steps.append(Step(f"{key} with {', '.join(tuners)}", {**both, **tuners}, few, number))
+    return [step for step in steps if step.cases]
+
+
+# -- measuring -------------------------------------------------------------------------------------------------------
+
+
+def measure(
+    steps: Sequence[Step],
+    suites: Sequence[str],
+    out: Path,
+    *,
+    limit_s: float = float("inf"),
+    pace: Pace = PACE,
+    device: str = "cuda",
+) -> dict[str, Any]:
+    """Take the steps, and write what there is to `out` after each.  Returns the session as it is kept."""
+    out.mkdir(parents=True, exist_ok=True)
+    session = _empty(steps, suites)
+    deadline = time.monotonic() + limit_s
+
+    def keep_going() -> None:
+        if time.monotonic() > deadline:
+            raise OutOfTime
+
+    with tempfile.TemporaryDirectory() as folder:
+        playing = _contenders(steps, Path(folder))
+        ahead = Ahead(list(playing.values()))
+        try:
+            for step, following in zip(steps, [*steps[1:], None], strict=True):
+                say(f"\n{step.name}, launch {step.number + 1}, {len(step.cases)} cases")
+                if time.monotonic() < deadline:
+                    launch = launched(
+                        ahead,
+                        [playing[name] for name in step.providers],
+                        step.cases,
+                        pace,
+                        step.number,
+                        then=[playing[name] for name in following.providers] if following else [],
+                        device=device,
+                        keep_going=keep_going,
+                    )
+                    _keep(session, step, launch, playing)
+                _note_left_out(session, step, limit_s)
+                (out / "kernels.json").write_text(json.dumps(session))
+        finally:
+            ahead.close()
+    render([session], out)
+    return session
+
+
+def _contenders(steps: Sequence[Step], logs: Path) -> dict[str, Contender]:
+    roles = {OURS: Role.HEAD, CONTROL: Role.CONTROL}
+    wanted = {name: provider for step in steps for name, provider in step.providers.items()}
+    return {name: contender(roles.get(name, Role.SOTA), provider, logs, name) for name, provider in wanted.items()}
+
+
+def _empty(steps: Sequence[Step], suites: Sequence[str]) -> dict[str, Any]:
+    of = {suite: {*cases_of(suite)} for suite in suites}
+    return {
+        "began": datetime.now(UTC).isoformat(timespec="minutes"),
+        "stack": {},
+        "driver": None,
+        "ceilings": [],
+        "steps": [],
+        "left_out": [],
+        "cases": {
+            str(case): {
+                "suites": [suite for suite, members in of.items() if case in members],
+                "least_bytes": case.least_bytes,
+                "launches": [],
+                "missing": {},
+            }
+            for step in steps
+            for case in step.cases
+        },
+    }
+
+
+def _keep(session: dict[str, Any], step: Step, launch: Launch, playing: Mapping[str, Contender]) -> None:
+    labels = {name: playing[name].label for name in step.providers}
+    for label in labels.values():
+        session["stack"] = session["stack"] or launch.stacks.get(label, {})
+    session["driver"] = session["driver"] or next(
+        (note["gpu"]["driver"] for note in launch.telemetry if "gpu" in note and "driver" in note["gpu"]), None
+    )
+    session["ceilings"] += [launch.ceilings] if launch.ceilings else []
+    session["steps"].append(
+        {
+            "step": step.name,
+            "launch": step.number,
+            "seconds": {what: round(s, 2) for what, s in launch.seconds.items()},
+            "dropped_rounds": sum(note["when"] == "dropped a round" for note in launch.telemetry),
+        }
+    )
+    for case in step.cases:
+        cells = {name: cell for name, label in labels.items() if (cell := launch.cells.get((label, case)))}
+        if not cells:
+            continue
+        kept = session["cases"][str(case)]
+        kept["missing"] |= {name: [cell.state, cell.reason] for name, cell in cells.items() if cell.state != "measured"}
+        kept["l2_resident"] = any(cell.extra.get("l2_resident") for cell in cells.values())
+        if OURS in cells and cells[OURS].facts:
+            kept["facts"] = cells[OURS].facts
+        kept["launches"].append(
+            {
+                "step": step.name,
+                "sm_mhz": next((mhz for cell in cells.values() if (mhz := cell.extra.get("sm_mhz"))), None),
+                "us": {name: _rounded(cell) for name, cell in cells.items() if cell.state == "measured"},
+            }
+        )
+
+
+def _rounded(cell: Cell) -> list[float | None]:
+    return [us and round(us, 4) for us in cell.samples]
+
+
+def _note_left_out(session: dict[str, Any], step: Step, limit_s: float) -> None:
+    """Cases that have no launch of this step, since its time was over."""
+    done = {
+        text
+        for text, kept in session["cases"].items()
+        if sum(launch["step"] == step.name for launch in kept["launches"]) > step.number
+    }
+    if left := [str(case) for case in step.cases if str(case) not in done]:
+        why = f"the limit of {limit_s:.0f} s was reached"
+        session["left_out"].append({"step": step.name, "launch": step.number, "cases": left, "why": why})
+        say(f"{step.name}: {len(left)} of {len(step.cases)} cases left out: {why}")
+
+
+# -- showing ---------------------------------------------------------------------------------------------------------
+
+
+def render(sessions: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """Write and print the table, write the pictures, and say how far the goals are met."""
+    found, text = rows(sessions), document(sessions)
+    (out / "table.md").write_text(text)
+    say(f"\n{text}")
+    gpu = sessions[0]["stack"].get("device", {}).get("name", "CPU")
+    ceilings = [ceiling for session in sessions if (ceiling := copy_gb_s(session))]
+    for weight in ("fp32", "bf16"):
+        drawn = [row for row in found if "quack" in row.suites and row.case.weight_dtype == weight]
+        if wanted := pictured(drawn, median(ceilings) if ceilings else None):
+            panels(
+                out / f"{weight}-weight.svg",
+                f"Norms in bf16 with an {weight} weight, {gpu}".replace("an bf", "a bf"),
+                wanted,
+            )
+    for each in (outcome(goal, found) for goal in goals()):
+        if each.geomean is not None:
+            met = {True: "met", False: "not met", None: "open"}[each.met] if each.goal.geomean else ""
+            say(f"{each.goal.name:45} {each.geomean:.3f} {len(each.ratios):3} cases, {each.below} below  {met}")
+
+
+def pictured(found: Sequence[Row], ceiling: float | None) -> list[Panel]:
+    """GB/s against columns, a panel for each op and direction."""
+    wanted = []
+    for key in dict.fromkeys(row.case.key for row in found):
+        members = sorted((row for row in found if row.case.key == key), key=lambda row: row.case.cols)
+        series = {TITLES[name]: [row.gb_s(name) for row in members] for name in DRAWN}
+        series = {title: ys for title, ys in series.items() if any(ys)}
+        if series:
+            norm, case = key.partition(".")[0], members[0].case
+            limit = ("copy ceiling", ceiling) if ceiling else None
+            xs = [row.case.cols for row in members]
+            wanted.append(Panel(named(norm, case.direction), xs, series, "GB/s", limit=limit))
+    return wanted
+
+
+if __name__ == "__main__":
+    main()
