@@ -11,6 +11,8 @@ or by the last of each group and then the last group (`plans.Sum`).  Nothing is 
 # ruff: noqa: ANN001, ANN202
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,10 +20,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import plans
+from . import plans, wide
 from .launching import check, programs_of, vector
 from .plans import BackwardPlan, Sum
 from .tiles import COUNTERS, SLOTS, columns_of, forget, leave, load_each, load_rows, store_rows, team_sum
+from .wide import of_all
 from .workspaces import workspace
 
 SUM_COLS = 64  # of a program that adds up parts by itself
@@ -67,6 +70,14 @@ def backward(
 
 
 def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None:
+    launch = partial(_gradients, out, dy, x, weight, rstd, mean, dresidual_out, offset)
+    if not wide.in_one_pass(partial(launch, plan), x.device, plan):
+        sums = wide.backward_sums(dy, x, weight, mean, rstd, offset, plan)
+        launch(replace(plan, exchange=False), sums)
+
+
+def _gradients(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan, sums=None) -> None:
+    """One launch over all rows, and that which adds up the parts where they are added up separately."""
     rows, cols = x.shape
     tiles = triton.cdiv(rows, plan.rows)
     teams, _ = programs_of(x, tiles, plan)
@@ -78,9 +89,9 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None
     )
     fused = bool(summed) and plan.sum is not Sum.SEPARATE
     unit = vector(dy, x, dresidual_out)
-    with workspace(x.device, wanted=fused or plan.team > 1) as work:
+    with workspace(x.device, wanted=fused or (plan.team > 1 and sums is None)) as work:
         _backward[(teams * plan.team,)](
-            dy, x, weight, mean, rstd, dresidual_out, out.dx, out.dweight, out.dbias, parts, work,
+            dy, x, weight, mean, rstd, dresidual_out, out.dx, out.dweight, out.dbias, parts, work, sums,
             rows, dy.stride(0) // unit, x.stride(0) // unit,
             0 if dresidual_out is None else dresidual_out.stride(0) // unit,
             COLS=cols, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
@@ -96,7 +107,7 @@ def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None
 
 @triton.jit(do_not_specialize=["M"])
 def _backward(
-    DY, X, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, PARTS, WORK, M, dy_stride, x_stride, dresidual_stride,
+    DY, X, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, PARTS, WORK, SUMS, M, dy_stride, x_stride, dresidual_stride,
     COLS: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr,
     UNIT: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr, WEIGHTS: tl.constexpr, FORGET: tl.constexpr,
     STAGES: tl.constexpr, FUSED: tl.constexpr, GROUP: tl.constexpr,
@@ -106,8 +117,9 @@ def _backward(
     w = cols
     if WEIGHTS == "held":
         w = columns_of(W, cols, COLS, PART)
+    EXCHANGE: tl.constexpr = TEAM > 1 and SUMS is None
     first_tag = 0
-    if TEAM > 1:
+    if EXCHANGE:
         first_tag = tl.load(WORK).to(tl.int32) + 1
     dw = tl.zeros([HELD, BLOCK], tl.float32)
     db = tl.zeros([HELD, BLOCK], tl.float32)
@@ -127,15 +139,15 @@ def _backward(
         g = raw_dy.to(tl.float32)
         if W is not None:
             g *= (weights.to(tl.float32) + OFFSET)[None, :]
-        along = tl.sum(n * g, 1)
-        if TEAM > 1:
+        along = tl.sum(n * g, 1) if SUMS is None else of_all(SUMS + M.to(tl.int64) * TEAM, rows, M, TEAM)
+        if EXCHANGE:
             step = tile // teams
             slots = WORK + SLOTS + (team * 2 + step % 2) * (2 * TEAM)
             along = team_sum(along, slots, first_tag + step, member, TEAM)
         along = (along / COLS)[:, None]
         if MEAN is not None:
-            level = tl.sum(g, 1)
-            if TEAM > 1:
+            level = tl.sum(g, 1) if SUMS is None else of_all(SUMS, rows, M, TEAM)
+            if EXCHANGE:
                 level = team_sum(level, slots + TEAM, first_tag + step, member, TEAM)
             level = (level / COLS)[:, None]
         dy = raw_dy.to(tl.float32)
@@ -187,7 +199,7 @@ def _backward(
                         _add_up(PARTS, first, count, DW, member, COLS, BLOCK)
                     if DB is not None:
                         _add_up(PARTS_B, first, count, DB, member, COLS, BLOCK)
-    if TEAM > 1:
+    if EXCHANGE:
         leave(WORK, tl.cdiv(tl.cdiv(M, ROWS), teams), tl.num_programs(0))
 
 

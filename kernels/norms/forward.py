@@ -3,12 +3,15 @@
 rstd = 1 / sqrt(mean((x - mean)^2) + eps).  RMSNorm (Zhang and Sennrich, 2019) takes no mean away; LayerNorm (Ba, Kiros
 and Hinton, 2016) does so first: its variance is a sum of squares of what is left, exact whatever the mean is.
 A row stays in registers between its sum and its use, so that x is read once.  A row too wide for one program is shared
-by a team of them, each with columns of its own, who tell each other their sums through the L2.
+by a team of them, each with columns of its own, who tell each other their sums through the L2; where they can not,
+they read what a pass before has summed up (`wide`).
 """
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN202
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,10 +19,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import plans
+from . import plans, wide
 from .launching import check, programs_of, vector
 from .plans import ForwardPlan
 from .tiles import SLOTS, columns_of, forget, leave, load_rows, store_rows, team_sum
+from .wide import merged_statistics
 from .workspaces import workspace
 
 
@@ -62,14 +66,26 @@ def forward(
 
 
 def _launch(out, x, weight, bias, residual, eps, center, offset, plan) -> None:
+    launch = partial(_normalised, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
+    if wide.in_one_pass(partial(launch, out, x, residual, plan), x.device, plan):
+        return
+    plan = replace(plan, exchange=False)
+    for slab in wide.slabs(x, residual):
+        of_slab = Forward._make(None if tensor is None else tensor[slab] for tensor in out)
+        added = None if residual is None else residual[slab]
+        launch(of_slab, x[slab], added, plan, wide.forward_sums(x[slab], added, center, plan))
+
+
+def _normalised(out, x, residual, plan, sums=None, *, weight, bias, eps, center, offset) -> None:
+    """One launch."""
     rows, cols = x.shape
     tiles = triton.cdiv(rows, plan.rows)
     teams, looping = programs_of(x, tiles, plan)
     part = plan.block * plan.team != cols or rows % plan.rows != 0
     unit = vector(x, residual)
-    with workspace(x.device, wanted=plan.team > 1) as work:
+    with workspace(x.device, wanted=plan.team > 1 and sums is None) as work:
         _forward[(teams * plan.team,)](
-            x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work,
+            x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, sums,
             rows, x.stride(0) // unit, 0 if residual is None else residual.stride(0) // unit, eps,
             COLS=cols, CENTER=center, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
             PART=part, WEIGHTS=plan.weights, FORGET=plan.forget and x.is_cuda and x.element_size() == 2,
@@ -79,7 +95,7 @@ def _launch(out, x, weight, bias, residual, eps, center, offset, plan) -> None:
 
 @triton.jit(do_not_specialize=["M"])
 def _forward(
-    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, M, x_stride, residual_stride, eps,
+    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, SUMS, M, x_stride, residual_stride, eps,
     COLS: tl.constexpr, CENTER: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     TEAM: tl.constexpr, UNIT: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr, FORGET: tl.constexpr,
     LOOPING: tl.constexpr, STAGES: tl.constexpr,
@@ -90,29 +106,29 @@ def _forward(
     if WEIGHTS == "held":
         w, b = columns_of(W, cols, COLS, PART), columns_of(B, cols, COLS, PART)
     first_tag = 0
-    if TEAM > 1:
+    if WORK is not None:
         first_tag = tl.load(WORK).to(tl.int32) + 1
     if LOOPING:
         for tile in tl.range(team, tl.cdiv(M, ROWS), teams, num_stages=STAGES):
             _normalise(
                 tile, tile // teams, member, team, first_tag, cols, w, b,
-                X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, M, x_stride, residual_stride, eps,
+                X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, SUMS, M, x_stride, residual_stride, eps,
                 COLS, CENTER, OFFSET, ROWS, BLOCK, TEAM, UNIT, PART, WEIGHTS, FORGET,
             )  # fmt: skip
     else:
         _normalise(
             team, 0, member, team, first_tag, cols, w, b,
-            X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, M, x_stride, residual_stride, eps,
+            X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, SUMS, M, x_stride, residual_stride, eps,
             COLS, CENTER, OFFSET, ROWS, BLOCK, TEAM, UNIT, PART, WEIGHTS, FORGET,
         )  # fmt: skip
-    if TEAM > 1:
+    if WORK is not None:
         leave(WORK, tl.cdiv(tl.cdiv(M, ROWS), teams), tl.num_programs(0))
 
 
 @triton.jit
 def _normalise(
     tile, step, member, team, first_tag, cols, w, b,
-    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, M, x_stride, residual_stride, eps,
+    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, SUMS, M, x_stride, residual_stride, eps,
     COLS: tl.constexpr, CENTER: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     TEAM: tl.constexpr, UNIT: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr, FORGET: tl.constexpr,
 ):  # fmt: skip
@@ -126,7 +142,10 @@ def _normalise(
     if WEIGHTS == "early":
         w, b = columns_of(W, cols, COLS, PART), columns_of(B, cols, COLS, PART)
     x = raw.to(tl.float32)
-    mean, rstd = _statistics(x, step, member, team, first_tag, cols, WORK, eps, COLS, CENTER, ROWS, TEAM, PART)
+    if SUMS is not None:
+        mean, rstd = merged_statistics(SUMS, rows, M, eps, COLS, CENTER, BLOCK, TEAM)
+    else:
+        mean, rstd = _statistics(x, step, member, team, first_tag, cols, WORK, eps, COLS, CENTER, ROWS, TEAM, PART)
     if member == 0:
         if MEAN is not None:
             tl.store(MEAN + rows, mean, rows < M)

@@ -26,13 +26,17 @@ class ForwardPlan:
     weights: Weights = "early"
     forget: bool = False  # keep a row in 16 bits between its sum and its use
     registers: int | None = None  # at most, of a thread
+    ctas: int = 1  # of the cluster that one program is, where Triton can (`clusters`)
+    exchange: bool = True  # between the programs of a team, where the device can; else a pass before gives their sums
 
     @property
     def options(self) -> dict[str, Any]:
         """What Triton is told beside the kernel's own constants."""
         options: dict[str, Any] = {"num_warps": self.warps}
-        if self.team > 1:
+        if self.team > 1 and self.exchange:
             options["launch_cooperative_grid"] = True
+        if self.ctas > 1:
+            options["num_ctas"] = self.ctas
         if self.registers:
             options["maxnreg"] = self.registers
         return options
