@@ -7,12 +7,10 @@ from operator import itemgetter
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..inputs import DTYPES, Inputs
 from ..words import OPS, Case, Direction, Op
-from .base import Bind, Call, Provider
-from .pair import Pair, differentiable
+from .base import Bind, Call, Provider, by_position
 
 TAKEN = ("bf16", "fp16", "fp32")
 
@@ -40,7 +38,7 @@ class Ours(Provider):
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         self.refuse(case, device)
-        return differentiable(pair(case))
+        return differentiable(case)
 
 
 def forward(case: Case) -> Bind:
@@ -55,39 +53,20 @@ def forward(case: Case) -> Bind:
 
 
 def backward(case: Case) -> Bind:
-    function, gradients = _backward(case), _gradients(OPS[case.op])
+    op, function = OPS[case.op], _norm("backward")
+    gradients, bias_dtype = _gradients(op), DTYPES[case.weight_dtype] if op.bias else None
 
     def bind(inputs: Inputs) -> Call:
-        call = partial(function, **inputs.tensors)
+        call = partial(function, **{"weight": None, **inputs.tensors}, bias_dtype=bias_dtype)
         return lambda: gradients(call())
 
     return bind
 
 
-def pair(case: Case) -> Pair:
-    """Both for autograd: now the forward gives its statistics as well."""
-    op = OPS[case.op]
-    forward = partial(_norm("forward"), center=op.norm == "layernorm", statistics=True)
-    backward, gradients = _backward(case), _gradients(op)
-
-    def with_statistics(**given: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        y, added, mean, rstd = forward(**given)
-        return (y, added) if op.residual else (y,), (rstd,) if mean is None else (mean, rstd)
-
-    def of_inputs(*, eps: float, **given: Tensor) -> Any:  # noqa: ARG001  it is in rstd
-        return gradients(backward(**given))
-
-    return Pair(op, with_statistics, of_inputs)
-
-
-def _backward(case: Case) -> Callable[..., Any]:
-    """By name, whatever tensors the op has."""
-    op = OPS[case.op]
-    return partial(
-        _norm("backward"),
-        **{} if op.weight else {"weight": None},
-        bias_dtype=DTYPES[case.weight_dtype] if op.bias else None,
-    )
+def differentiable(case: Case) -> Callable[..., Any]:
+    """As a model calls it."""
+    modules = importlib.import_module("..norms.modules", __package__)
+    return by_position(case, modules.layer_norm if OPS[case.op].norm == "layernorm" else modules.rms_norm)
 
 
 def _outputs(op: Op) -> Callable[[Any], Any]:
