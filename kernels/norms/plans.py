@@ -53,7 +53,7 @@ class BackwardPlan(ForwardPlan):
 def forward(cols: int, size: int, weight_size: int) -> ForwardPlan:  # noqa: ARG001
     block = 1 << max(0, cols - 1).bit_length()
     if block > 16384:
-        return ForwardPlan(2, 16384, 16, team=block // 16384, programs=1, stages=2, weights="held", forget=size == 2)
+        return ForwardPlan(1, 16384, 16, team=block // 16384, programs=1, stages=2, weights="held", forget=size == 2)
     return ForwardPlan(max(1, 4096 // block), max(16, block), 4 if block < 4096 else 8)
 
 
