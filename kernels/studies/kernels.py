@@ -11,11 +11,13 @@ weights.  After each step what there is, is written: DIR/kernels.json, table.md 
 
 import argparse
 import json
+import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -52,8 +54,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/kernels"), metavar="DIR", help="%(default)s")
     parser.add_argument("--suites", type=_listed(ASKED), default=ASKED, help=",".join(ASKED))
     parser.add_argument("--against", type=_listed(AGAINST), default=AGAINST, help=",".join(AGAINST))
-    parser.add_argument("--launches", type=int, default=3, help="of ours, Quack and the control")
+    parser.add_argument(
+        "--launches", type=int, default=3, help="of ours, Quack and the control; 0 for the others alone"
+    )
     parser.add_argument("--other-launches", type=int, default=1, help="of the others, beside ours and Quack")
+    parser.add_argument("--only", default="", metavar="REGEX", help="cases in which this is found")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="what is not measured by then is left out")
     parser.add_argument("--render", type=Path, nargs="+", metavar="JSON", help="measure nothing, show these sessions")
     chosen = parser.parse_args()
@@ -64,7 +69,9 @@ def main() -> None:
     if not torch.cuda.is_available():
         say("bench-kernels needs a GPU, and there is none: left out.")
         return
-    steps = planned(chosen.suites, chosen.against, chosen.launches, chosen.other_launches)
+    steps = planned(chosen.suites, chosen.against, chosen.launches, chosen.other_launches, chosen.only)
+    if not steps:
+        parser.error("no case is left to measure")
     measure(steps, chosen.suites, chosen.out, limit_s=chosen.limit_s)
 
 
@@ -91,18 +98,19 @@ def cases_of(suite: str) -> list[Case]:
     return [Case.parse(text) for text in texts]
 
 
-def planned(suites: Sequence[str], against: Sequence[str], launches: int, other_launches: int) -> list[Step]:
+def planned(
+    suites: Sequence[str], against: Sequence[str], launches: int, other_launches: int, only: str = ""
+) -> list[Step]:
     """The launches in the order of their worth: one of everything, all of ours and Quack, the others, the tuners.
 
-    A case of two suites is measured with the first of them.
+    A case of two suites is measured with the first of them.  `only` is searched in cases as they are printed.
     """
     cases: dict[str, tuple[Case, ...]] = {}
     for suite in suites:
         before = {case for earlier in cases.values() for case in earlier}
-        cases[suite] = tuple(case for case in cases_of(suite) if case not in before)
+        cases[suite] = tuple(case for case in cases_of(suite) if case not in before and re.search(only, str(case)))
     both = {OURS: OURS, BASELINE: BASELINE}
     plain = {name: name for name in against if name not in (BASELINE, *TUNERS)}
-    tuners = {name: name for name in against if name in TUNERS}
     steps = [
         Step(suite, {**both, CONTROL: BASELINE}, cases[suite], number) for number in range(launches) for suite in suites
     ]
@@ -112,11 +120,12 @@ def planned(suites: Sequence[str], against: Sequence[str], launches: int, other_
             for number in range(other_launches)
             for suite in suites
         ]
-    if tuners and "quack" in suites:
-        for number in range(other_launches):
-            for key in dict.fromkeys(case.key for case in cases["quack"]):  # a few at a time: they take minutes
-                few = tuple(case for case in cases["quack"] if case.key == key and case.weight_dtype == "fp32")
-                steps.append(Step(f"{key} with {', '.join(tuners)}", {**both, **tuners}, few, number))
+    # One tuner at one op and direction at a time, forward first: Quack's has 75 configurations forward, 400 backward.
+    keys = sorted({case.key for case in cases.get("quack", ())}, key=lambda key: (key.endswith(".bwd"), key))
+    for number, tuner, key in product(range(other_launches), TUNERS, keys):
+        few = tuple(case for case in cases["quack"] if case.key == key and case.weight_dtype == "fp32")
+        if tuner in against:
+            steps.append(Step(f"{key} with {tuner}", {**both, tuner: tuner}, few, number))
     return [step for step in steps if step.cases]
 
 
