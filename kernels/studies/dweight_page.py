@@ -25,14 +25,14 @@ def write(out: Path, kept: Mapping[str, Any]) -> None:
     for op in _ops(kept):
         shapes, suffix = _of(kept, op), "" if op == "rmsnorm" else f"-{op}"
         cols = sorted({shape["cols"] for shape in shapes})
-        for name, title, series in (
-            ("crossover", "the best fused way, by rows", by_rows(shapes, cols)),
-            ("ways", "each fused way, mean over the rows", by_way(shapes, cols)),
+        for name, which, series in (
+            ("crossover", "the best fused way", by_rows(shapes, cols)),
+            ("ways", "each way, mean over rows", by_way(shapes, cols)),
         ):
             if any(y for ys in series.values() for y in ys):
                 charts.lines(
                     out / f"{name}{suffix}.svg",
-                    f"{op}, dweight in one pass: {title}",
+                    f"dweight of {op}: {which}",
                     cols,
                     series,
                     "time with a separate kernel / fused",
@@ -66,7 +66,11 @@ def ratio(times: Times, name: str) -> float | None:
     """Time over that of the separate way in the same round, the median of the rounds; None where one is missing."""
     if name not in times or SEPARATE not in times:
         return None
-    return median(mine / its for mine, its in zip(times[name], times[SEPARATE], strict=True))
+    return _over(times[name], times[SEPARATE])
+
+
+def _over(samples: Sequence[float], others: Sequence[float]) -> float:
+    return median(mine / its for mine, its in zip(samples, others, strict=True))
 
 
 def measured(shapes: Sequence[Shape]) -> list[Measured]:
@@ -110,23 +114,26 @@ def _ratios(times: Times) -> dict[str, float]:
 
 
 def _times(shapes: Sequence[Shape]) -> list[str]:
+    names = (SEPARATE, *OTHERS, *FUSED)
     lines = [
         "Microseconds of a separate kernel, with the distance of the quartiles; of the other ways the ratio of times, "
-        "above 1 where they are quicker. *Again* is the separate kernel a second time. Bold: the plan's programs.",
+        "above 1 where they are quicker. *Again* is the separate kernel a second time. Bold: the plan's own number of "
+        "programs; the last column says how much quicker the best way is than the separate kernel with those.",
         "",
-        f"| shape | programs an SM | parts | {SEPARATE} | {' | '.join((*OTHERS, *FUSED))} | best | quicker by |",
-        f"|---|--:|--:|--:|{'--:|' * len((*OTHERS, *FUSED))}---|--:|",
+        f"| shape | programs an SM | parts | {' | '.join(names)} | best | quicker by | than the plan's |",
+        f"|---|--:|--:|{'--:|' * len(names)}---|--:|--:|",
     ]
     for shape in shapes:
+        usual = times_of(shape, shape["plan"]["programs"]).get(SEPARATE, ())
         for programs, parts in _programs(shape).items():
             times = times_of(shape, programs)
             ratios = {SEPARATE: 1.0} | _ratios(times)
             best = min(ratios, key=lambda name: ratios[name])
             own = f"**{programs}**" if programs == shape["plan"]["programs"] else programs
-            cells = [_inverse(ratio(times, name)) for name in (*OTHERS, *FUSED)]
+            cells = [_us(times.get(SEPARATE)), *(_inverse(ratio(times, name)) for name in names[1:])]
             lines.append(
-                f"| {_named(shape)} | {own} | {parts} | {_us(times.get(SEPARATE))} | {' | '.join(cells)} | {best} | "
-                f"{1 / ratios[best] - 1:.1%} |"
+                f"| {_named(shape)} | {own} | {parts} | {' | '.join(cells)} | {best} | "
+                f"{1 / ratios[best] - 1:.1%} | {_quicker(usual, times.get(best, ()))} |"
             )
     return lines
 
@@ -191,6 +198,10 @@ def _us(samples: Sequence[float] | None) -> str:
     middle = median(samples)
     low, _, high = quantiles(samples) if len(samples) > 1 else (middle, middle, middle)
     return f"{middle:.2f} ± {(high - low) / middle:.1%}"
+
+
+def _quicker(usual: Sequence[float], samples: Sequence[float]) -> str:
+    return f"{_over(usual, samples) - 1:+.1%}" if usual and samples else "–"
 
 
 def _inverse(value: float | None) -> str:
