@@ -322,6 +322,70 @@ def test_the_provider_of_the_manual_works(monkeypatch):
         assert wrong(case, call, inputs) is None
 
 
+# -- our own kernels, in Triton's interpreter: set before Triton is imported, so in a process of its own --------------
+
+INTERPRETED = """
+import json, sys, tomllib
+import torch
+from kernels import messages, oracle
+from kernels.inputs import make
+from kernels.providers import forward_backward, open_provider, ours
+from kernels.words import Case
+
+recipe = tomllib.load(open("examples/own/recipe.toml", "rb"))["providers"]["triton"]
+calls = {f"{op}.{direction}": call for op, calls in recipe.items() for direction, call in calls.items()}
+own, bind_of = open_provider(messages.targets_own("own", calls)), {"fwd": ours.forward, "bwd": ours.backward}
+
+
+def bound(case, inputs, of_recipe):
+    if case.direction == "fwdbwd":
+        function = own.differentiable(case, inputs["x"].device) if of_recipe else ours.differentiable(case)
+        return forward_backward(case, function)(inputs)
+    return (own.ready(case, inputs["x"].device) if of_recipe else bind_of[case.direction](case))(inputs)
+
+
+found = {}
+for text in sys.argv[1:]:
+    case = Case.parse(text)
+    inputs = make(case, torch.device("cpu"), 1)
+    for who, of_recipe in (("provider", False), ("recipe", True)):
+        if of_recipe and case.key not in calls:
+            continue
+        with torch.no_grad():
+            call = bound(case, inputs, of_recipe)
+            call()
+            found[f"{who} {text}"] = oracle.Oracle(inputs).judge(inputs, oracle.named(case, call())).reason
+print(json.dumps(found))
+"""
+# the interpreter cuts off where a GPU rounds to bf16
+OURS = [
+    f"{op}.{direction}.9x100s128.{dtypes}" for op in OPS for direction in Direction for dtypes in ("fp32", "fp16-fp32")
+]
+
+
+def test_ours_is_right_in_every_op_and_direction_as_provider_and_as_target():
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED, *OURS],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert len(found) == len(OURS) + 12
+    assert {key: reason for key, reason in found.items() if reason} == {}
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_what_ours_does_not_do(direction):
+    gpu, provider = torch.device("cuda"), open_provider(messages.built_in("triton"))
+
+    assert provider.supports(Case.parse(f"layernorm_residual.{direction}.8x1048576s1048577.fp16-fp32"), gpu) is None
+    assert "bf16, fp16, fp32" in provider.supports(Case.parse(f"rmsnorm.{direction}.8x8.fp64"), gpu)
+
+
 # -- together ---------------------------------------------------------------------------------------------------------
 
 
