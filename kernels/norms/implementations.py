@@ -18,8 +18,8 @@ from torch import Tensor
 
 from .. import references
 from ..words import Op
+from .launching import DTYPES
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 CAPABILITY = (8, 0)  # the least that Triton supports, and the first with bfloat16
 
 
@@ -125,8 +125,8 @@ def _kernels(x: Tensor) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(forward, backward).  Raises ValueError where they cannot run."""
     if x.dtype not in DTYPES:
         raise ValueError(
-            f"x is {x.dtype}; on a GPU norms are computed of bfloat16, float16 and float32: convert it, "
-            "or take torch.nn.functional's"
+            f"x is {x.dtype}; the kernels take {', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}: "
+            "convert x, or take torch.nn.functional's norms"
         )
     return _loaded(x.device)
 
@@ -136,7 +136,7 @@ def _loaded(device: torch.device) -> tuple[Callable[..., Any], Callable[..., Any
     if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < CAPABILITY:
         raise ValueError(
             f"{torch.cuda.get_device_name(device)} has compute capability {'.'.join(map(str, capability))}, and the "
-            f"kernels need {'.'.join(map(str, CAPABILITY))}: take torch.nn's norms there, or a newer GPU"
+            f"kernels need {'.'.join(map(str, CAPABILITY))}: take torch.nn.functional's norms there, or a newer GPU"
         )
     from .backward import backward  # who computes on a CPU may have no Triton
     from .forward import forward
@@ -149,7 +149,7 @@ def _rows(tensor: Tensor | None) -> Tensor | None:
     if tensor is None:
         return None
     rows = tensor if tensor.ndim == 2 else tensor.reshape(-1, tensor.shape[-1])
-    return rows if rows.stride(1) == 1 else rows.contiguous()
+    return rows if rows.stride(1) == 1 else rows.clone(memory_format=torch.contiguous_format)  # also of no rows
 
 
 def _dense(columns: Tensor | None) -> Tensor | None:

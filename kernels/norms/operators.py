@@ -66,8 +66,8 @@ def _norm(
     return tuple(_ops.norm_forward.default(x, weight, bias, residual, *how, False))
 
 
-# Under the composite op, and not as the formula of `norm_forward`: the host's time of forward and backward together is
-# less by half that way, since `register_autograd` dispatches once more and walks through the list of outputs.
+# Under a composite op, and not a formula registered for `norm_forward`: with empty kernels the host takes 48 us for
+# forward and backward this way and 117 us that way, which dispatches again and walks through lists (torch 2.13).
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(

@@ -9,6 +9,7 @@ same time as others: each capture gets a workspace of its own, from a store that
 import ctypes
 import functools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
@@ -51,10 +52,17 @@ def workspace(device: torch.device, *, wanted: bool = True) -> Iterator[Tensor |
 def _new(device: torch.device, *, capturing: bool) -> Tensor | None:
     store = _stores.setdefault(device.index or 0, [])
     if len(store) <= 1 and not capturing:
-        whole = torch.zeros(STORE, WORDS, dtype=torch.int64, device=device)
-        torch.cuda.current_stream(device).synchronize()  # other streams will use them
-        store += whole.unbind()
+        # By another thread: where torch.compile warms up for a graph (mode="reduce-overhead"), this one's memory comes
+        # from the graph's pool, and torch raises an error for whatever stays there without being an output.
+        with ThreadPoolExecutor(1) as elsewhere:
+            store += elsewhere.submit(_zeroed, device).result()
     return store.pop() if store else None
+
+
+def _zeroed(device: torch.device) -> tuple[Tensor, ...]:
+    whole = torch.zeros(STORE, WORDS, dtype=torch.int64, device=device)
+    torch.cuda.current_stream(device).synchronize()  # other streams will use them
+    return whole.unbind()
 
 
 def _capture_of(stream: int) -> int:
