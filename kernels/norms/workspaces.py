@@ -54,14 +54,16 @@ def _new(device: torch.device, *, capturing: bool) -> Tensor | None:
     if len(store) <= 1 and not capturing:
         # By another thread: where torch.compile warms up for a graph (mode="reduce-overhead"), this one's memory comes
         # from the graph's pool, and torch raises an error for whatever stays there without being an output.
+        # What it makes is of this one's kind: torch's fake tensors are so within the thread that asked for them alone.
+        kind = torch.empty(0, dtype=torch.int64, device=device)
         with ThreadPoolExecutor(1) as elsewhere:
-            store += elsewhere.submit(_zeroed, device).result()
+            store += elsewhere.submit(_zeroed, kind).result()
     return store.pop() if store else None
 
 
-def _zeroed(device: torch.device) -> tuple[Tensor, ...]:
-    whole = torch.zeros(STORE, WORDS, dtype=torch.int64, device=device)
-    torch.cuda.current_stream(device).synchronize()  # other streams will use them
+def _zeroed(kind: Tensor) -> tuple[Tensor, ...]:
+    whole = kind.new_zeros(STORE, WORDS)
+    torch.cuda.current_stream(kind.device).synchronize()  # other streams will use them
     return whole.unbind()
 
 
