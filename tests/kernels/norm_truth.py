@@ -174,16 +174,16 @@ def _terms(trial: Trial, given: Mapping[str, Tensor], x: Tensor, rstd: Tensor) -
     """How large is what an output is the sum of: [rows, 1], or of sums over rows [1, 1]."""
     dy, rstd = given["dy"].double(), rstd[:, None].nan_to_num(0, 0, 0)
     x = _largest("x", x)
-    n = (x * rstd).clamp(min=1)  # before the mean is taken away
+    n = x * rstd  # before the mean is taken away: what is left may be much smaller
     weight = _largest("weight", given["weight"].double() + trial.offset) if "weight" in given else 1.0
     others = _largest("dx", given["dresidual_out"].double()) if "residual" in given else 0.0
     return {
         "y": n * weight + (_largest("bias", given["bias"].double()) if "bias" in given else 0.0),
         "mean": x,
-        "rstd": rstd * (n if trial.center else 1.0),
-        "dx": n * _largest("dy", dy) * weight * rstd + others,
-        "dweight": (dy * n).square().sum(0).amax().sqrt(),
-        "dbias": dy.square().sum(0).amax().sqrt(),
+        "rstd": rstd * (n.clamp(min=1) if trial.center else 1.0),
+        "dx": n.clamp(min=1) * _largest("dy", dy) * weight * rstd + others,
+        "dweight": (dy * n).nan_to_num(0, 0, 0).square().sum(0).amax().sqrt(),
+        "dbias": dy.nan_to_num(0, 0, 0).square().sum(0).amax().sqrt(),
     }
 
 

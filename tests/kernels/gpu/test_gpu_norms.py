@@ -1,0 +1,311 @@
+"""RMSNorm and LayerNorm in Triton on a real GPU: right at real widths, alone or in teams, and the same bits each time.
+
+What the interpreter cannot show: sums that programs exchange, workspaces that streams and graphs must not share, real
+rounding, alignment, and offsets beyond 32 bits.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.norms import wide, workspaces
+from kernels.norms.backward import Backward, backward
+from kernels.norms.forward import forward
+from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
+from kernels.suites import SUITES
+from kernels.words import Case
+
+from ..norm_truth import EDGES, EPS, Trial, inputs, ours, wrong_by
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # of torch's imports
+]
+NORMS = ("rmsnorm", "layernorm")
+ALL = "weight bias residual offset"
+WIDE = (40000, 65536, 100000, 131072, 262144)
+AWKWARD = (1152, 3000, 5120, 12288)
+
+AT_REAL_WIDTHS = [
+    Trial(40, cols, norm, *what)
+    for cols, norm, what in product((4096, *WIDE), NORMS, (("bf16-fp32", ALL), ("bf16", "weight")))
+]
+AWKWARD_ONES = [
+    *(
+        Trial(33, cols, norm, "bf16-fp32", "weight residual", layout)
+        for cols, norm, layout in product(AWKWARD, NORMS, ("dense", "apart", "odd", "unaligned"))
+    ),
+    *(Trial(rows, cols, norm, "bf16-fp32", "weight bias") for rows, cols, norm in product((0, 1), AWKWARD, NORMS)),
+    *(Trial(33, 1000, norm, dtypes, ALL) for norm, dtypes in product(NORMS, ("fp32", "fp16", "fp32-bf16"))),
+    *(
+        Trial(21, 1152, norm, dtypes, "weight bias", edges=(*EDGES,))
+        for norm, dtypes in product(NORMS, ("fp32", "bf16-fp32"))
+    ),
+]
+
+# Teams at small widths, with columns that nobody has in the last; 3 rows are fewer than teams and 700 are more.
+TEAMS = [(2, 512), (4, 256), (8, 128), (16, 64)]
+
+
+def in_teams(team: int, block: int, rows: int, cols: int, norm: str, dtypes: str, **more: Any) -> Trial:
+    there = ForwardPlan(rows=1, block=block, warps=2, team=team, programs=1, stages=2, weights="held")
+    back = BackwardPlan(rows=1, block=block, warps=2, team=team, programs=1, stages=2, weights="late", sum=Sum.LAST)
+    return Trial(rows, cols, norm, dtypes, ALL, forward=there, backward=back, **more)
+
+
+IN_TEAMS = [
+    *(
+        in_teams(*team, rows, cols, norm, "fp32")
+        for team, cols, norm, rows in product(TEAMS, (1024, 1000), NORMS, (1, 3, 700))
+    ),
+    *(in_teams(4, 256, 700, 1024, norm, "bf16-fp32", edges=(*EDGES,)) for norm in NORMS),
+]
+
+# Every way to add up, alone and in teams.
+ALONE = BackwardPlan(rows=1, block=1024, warps=4, programs=2, stages=2)
+TEAM = replace(ALONE, block=256, warps=2, team=4, programs=4)
+WAYS = [replace(plan, sum=way, group=12 if way is Sum.TREE else 0) for plan, way in product((ALONE, TEAM), Sum)]
+REPEATED = [Trial(4096, 1024, norm, "bf16-fp32", "weight bias", backward=plan) for norm, plan in product(NORMS, WAYS)]
+
+# What is aligned differently is another kernel, so a row alone lies where it lies among the others.
+WIDTHS = sorted(
+    {Case.parse(text).cols for name in ("quack", "pr101", "models", "small", "awkward") for text in SUITES[name]}
+)
+IN_BATCHES = [
+    *(Trial(4096 if cols <= 65536 else 512, cols, norm, "bf16-fp32") for cols, norm in product(WIDTHS, NORMS)),
+    *(Trial(4096, 3000, norm, "bf16-fp32", layout="odd") for norm in NORMS),
+]
+
+
+def there_only(trial: Trial, given: dict[str, Tensor]) -> Tensor:
+    return forward(given["x"], given["weight"], eps=EPS, center=trial.center).y
+
+
+def _compile(trial: Trial) -> None:
+    """Its kernels into Triton's cache.  What fails here fails in a test as well."""
+    with suppress(Exception):
+        if trial in IN_BATCHES:
+            for rows in (1, 64):
+                there_only(trial, inputs(replace(trial, rows=rows), "cuda"))
+        else:
+            ours(trial, inputs(trial, "cuda"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Some hundred kernels, by many processes at once."""
+    trials = [*AT_REAL_WIDTHS, *AWKWARD_ONES, *IN_TEAMS, *REPEATED, *IN_BATCHES]
+    with ProcessPoolExecutor(min(12, os.cpu_count() or 1), get_context("spawn")) as pool:
+        list(pool.map(_compile, sorted(set(trials), key=str), chunksize=4))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Every counter of every workspace is zero again, and no device refused to have all programs of a team."""
+    yield
+    torch.cuda.synchronize()
+    assert not any(words[1 : workspaces.SLOTS].any() for words in workspaces._of_streams.values())
+    assert not wide._refused
+
+
+@pytest.mark.parametrize("trial", [*AT_REAL_WIDTHS, *AWKWARD_ONES, *IN_TEAMS], ids=str)
+def test_it_is_right(trial):
+    given = inputs(trial, "cuda")
+    before = {name: tensor.clone() for name, tensor in given.items()}
+    found = wrong_by(trial, given, ours(trial, given))
+
+    assert {name: by for name, by in found.items() if not by <= 1} == {}, "times what is allowed"
+    assert all(torch.equal(given[name].nan_to_num(), before[name].nan_to_num()) for name in given)
+
+
+@pytest.mark.parametrize("trial", [trial for trial in IN_TEAMS if not trial.edges and trial.rows == 700], ids=str)
+def test_a_team_gives_what_one_program_gives(trial):
+    given = inputs(trial, "cuda")
+    alone = replace(
+        trial,
+        forward=ForwardPlan(rows=1, block=1024, warps=4),
+        backward=BackwardPlan(rows=1, block=1024, warps=4, sum=Sum.SEPARATE),
+    )
+    in_team, by_one = ours(trial, given), ours(alone, given)
+
+    for name, output in by_one.items():
+        assert (output - in_team[name]).abs().max() <= 4e-6 * output.abs().max(), name
+
+
+class Repeating:
+    """One call of backward again and again; `differ` counts what had other bits than the first, on the device."""
+
+    def __init__(self, trial: Trial, seed: int = 1) -> None:
+        self.given = inputs(trial, "cuda", seed)
+        there = forward(
+            self.given["x"], self.given["weight"], self.given["bias"], eps=EPS, center=trial.center, statistics=True
+        )
+        dy, x, weight = (self.given[name] for name in ("dy", "x", "weight"))
+        self._call: Callable[[], Backward] = lambda: backward(
+            dy, x, weight, there.rstd, there.mean, bias_dtype=torch.float32, plan=trial.backward
+        )
+        self.first = self._call()
+        over = wrong_by(trial, self.given, {**there._asdict(), **self.first._asdict()})
+        assert all(by <= 1 for by in over.values()), over
+        self.differ = torch.zeros((), dtype=torch.int64, device="cuda")
+        torch.cuda.synchronize()
+
+    def __call__(self) -> None:
+        for now, then in zip(self._call(), self.first, strict=True):
+            self.differ += (now != then).sum()
+
+    def captured(self, calls: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(calls):
+                self()
+        return graph
+
+
+class Beside:
+    """Another stream, kept busy: a call adds about a fifth of a millisecond of work on all SMs."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+        self._c = torch.empty_like(self._a)
+        torch.cuda.synchronize()
+
+    def work(self) -> None:
+        with torch.cuda.stream(self._stream):
+            torch.mm(self._a, self._a, out=self._c)
+
+
+@pytest.mark.parametrize("trial", REPEATED, ids=str)
+def test_a_thousand_calls_beside_other_work_give_the_same_bits(trial):
+    again, beside = Repeating(trial), Beside()
+    for number in range(1000):
+        if number % 4 == 0:
+            beside.work()
+        again()
+
+    assert again.differ.item() == 0
+
+
+@pytest.mark.parametrize("trial", REPEATED, ids=str)
+def test_a_thousand_calls_in_a_graph_give_the_same_bits(trial):
+    again, beside = Repeating(trial), Beside()
+    graph = again.captured(10)
+    for _ in range(100):
+        beside.work()
+        graph.replay()
+
+    torch.cuda.synchronize()
+    assert again.differ.item() == 0
+
+
+MEETING = [trial for trial in REPEATED if trial.backward and trial.backward.sum is not Sum.SEPARATE]
+
+
+@pytest.mark.parametrize("trial", MEETING, ids=str)
+def test_two_streams_do_not_meet(trial):
+    both = [Repeating(trial, seed) for seed in (1, 2)]
+    streams = [torch.cuda.Stream() for _ in both]
+    for _ in range(300):
+        for again, stream in zip(both, streams, strict=True):
+            with torch.cuda.stream(stream):
+                again()
+
+    torch.cuda.synchronize()
+    assert [again.differ.item() for again in both] == [0, 0]
+    places = [words.data_ptr() for words in workspaces._of_streams.values()]
+    assert len({*places}) == len(places) >= 2
+
+
+@pytest.mark.parametrize("trial", MEETING, ids=str)
+def test_two_graphs_on_two_streams_do_not_meet(trial):
+    both = [Repeating(trial, seed) for seed in (1, 2)]
+    graphs = [again.captured(5) for again in both]
+    streams = [torch.cuda.Stream() for _ in both]
+    for _ in range(60):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+
+    torch.cuda.synchronize()
+    assert [again.differ.item() for again in both] == [0, 0]
+
+
+@pytest.mark.parametrize("trial", MEETING, ids=str)
+def test_a_graph_beside_calls_of_the_stream_that_it_was_captured_beside(trial):
+    inside, outside = Repeating(trial, 1), Repeating(trial, 2)
+    graph, stream = inside.captured(5), torch.cuda.Stream()
+    for _ in range(60):
+        with torch.cuda.stream(stream):
+            graph.replay()
+        outside()
+
+    torch.cuda.synchronize()
+    assert (inside.differ.item(), outside.differ.item()) == (0, 0)
+
+
+@pytest.mark.parametrize("trial", MEETING[:1], ids=str)
+def test_a_capture_that_finds_nothing_in_store_is_right_as_well(trial, monkeypatch):
+    again = Repeating(trial)
+    monkeypatch.setattr(workspaces, "_stores", {torch.cuda.current_device(): []})
+    graph = again.captured(3)
+    for _ in range(20):
+        graph.replay()
+
+    torch.cuda.synchronize()
+    assert again.differ.item() == 0
+
+
+@pytest.mark.parametrize("trial", MEETING, ids=str)
+def test_after_a_launch_that_failed_the_next_is_right(trial):
+    again = Repeating(trial)
+    # More stages than shared memory has room for: Triton compiles it, and refuses to load it.
+    too_much = replace(trial, cols=8192, dtypes="fp32", backward=BackwardPlan(rows=1, block=8192, warps=8, stages=9))
+    too_much = replace(too_much, backward=replace(too_much.backward, sum=trial.backward.sum, group=12))
+    with pytest.raises(Exception, match=r"out of resource: shared memory"):
+        ours(too_much, inputs(too_much, "cuda"))
+
+    again()
+    assert again.differ.item() == 0
+
+
+@pytest.mark.parametrize("trial", IN_BATCHES, ids=str)
+def test_a_row_does_not_depend_on_its_batch(trial):
+    given = inputs(trial, "cuda")
+    together, last = there_only(trial, given), trial.rows - 1
+
+    for first, count in ((0, 1), (5, 1), (last, 1), (3, 7), (last - 6, 7), (64, 64)):
+        rows = slice(first, first + count)
+        alone = there_only(trial, {**given, "x": given["x"][rows]})
+        assert torch.equal(alone, together[rows]), (first, count)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_offsets_go_beyond_32_bits(norm):
+    """4.3e9 elements, of which three rows have a gradient."""
+    trial, rows, cols = Trial(3, 131072, norm, "bf16-fp32", "weight bias"), 32768, 131072
+    few = [0, 20000, rows - 1]
+    given = inputs(trial, "cuda")
+    x = torch.empty(rows, cols, dtype=torch.bfloat16, device="cuda").normal_()
+    dy = torch.zeros_like(x)
+    x[few], dy[few] = given["x"], given["dy"]
+
+    whole = ours(trial, {**given, "x": x, "dy": dy})
+
+    by_row = {name: whole[name][few] for name in ("y", "dx", "mean", "rstd") if name in whole}
+    found = wrong_by(trial, given, {**whole, **by_row})
+    assert {name: by for name, by in found.items() if not by <= 1} == {}
+    assert torch.equal(by_row["y"], forward(given["x"], given["weight"], given["bias"], eps=EPS, center=trial.center).y)
