@@ -14,6 +14,7 @@ import math
 import os
 import random
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -87,12 +88,16 @@ def studied(cases: Sequence[Case], out: Path, limit_s: float, rounds: int) -> No
         left_s = until - time.monotonic()
         if left_s <= 0:
             break
-        kept["shapes"].append(measured(case, device, rounds, left_s / (len(cases) - number)))
+        try:
+            kept["shapes"].append(measured(case, device, rounds, left_s / (len(cases) - number)))
+        except Exception as trouble:
+            say(f"{case}: {_said(trouble)}")
+            continue
         kept["left_out"].remove(str(case))
         write(out, kept)
         say(f"{case}: {time.monotonic() - until + limit_s:.0f} s")
     if kept["left_out"]:
-        say(f"Left out after {limit_s:.0f} s: {', '.join(kept['left_out'])}")
+        say(f"Not measured, failed or not begun within {limit_s:.0f} s: {', '.join(kept['left_out'])}")
 
 
 def _stack(device: torch.device) -> dict[str, Any]:
@@ -162,14 +167,17 @@ def compile_ahead(cases: Sequence[Case], device: torch.device) -> None:
 
 
 def _run_small(job: Sequence[tuple[Case, Way]]) -> None:
-    """Run each once on no more rows than give as many parts and the same remainder, so that the kernels are those."""
     device = torch.device("cuda", 0)
     for case, way in job:
-        plan = plan_of(case)
-        missing = -case.rows % plan.rows  # of the last tile
-        rows = parts_of(case, plan, way.programs, device) * plan.rows - missing
-        call_of(make(replace(case, rows=rows), device, 0), way)()
+        call_of(make(smaller(case, way, device), device, 0), way)()
     torch.cuda.synchronize()
+
+
+def smaller(case: Case, way: Way, device: torch.device) -> Case:
+    """No more rows than give as many parts and the same remainder: the kernels are compiled alike for it."""
+    plan = plan_of(case)
+    missing = -case.rows % plan.rows  # of the last tile
+    return replace(case, rows=parts_of(case, plan, way.programs, device) * plan.rows - missing)
 
 
 # -- one shape -------------------------------------------------------------------------------------------------------
@@ -211,14 +219,18 @@ def described(case: Case, wanted: Sequence[Way], device: torch.device) -> dict[s
 
 def compared(inputs: Inputs, wanted: Sequence[Way]) -> dict[Way, str]:
     """What is wrong with each way beside the first one; empty where nothing is."""
-    base, verdicts = call_of(inputs, wanted[0])(), dict[Way, str]()
-    for way in wanted:
-        try:
-            found, *others = [call_of(inputs, way)() for _ in range(REPEATS)]
-            same = all(_same_bits(found, other) for other in others)
-            verdicts[way] = difference(found, base) if same else "not the same bits each time"
-        except Exception as trouble:
-            verdicts[way] = _said(trouble)
+    verdicts = dict[Way, str]()
+    with warnings.catch_warnings():
+        # a team that the device refuses would go on in two passes, which is another thing
+        warnings.filterwarnings("error", message=".*refused a cooperative launch")
+        base = call_of(inputs, wanted[0])()
+        for way in wanted:
+            try:
+                found, *others = [call_of(inputs, way)() for _ in range(REPEATS)]
+                same = all(_same_bits(found, other) for other in others)
+                verdicts[way] = difference(found, base) if same else "not the same bits each time"
+            except Exception as trouble:
+                verdicts[way] = _said(trouble)
     return verdicts
 
 

@@ -53,7 +53,7 @@ def page(kept: Mapping[str, Any]) -> str:
         if time["wrong"]
     ]
     lines += ["Wrong or not launched:", "", *wrong, ""] if wrong else []
-    lines += [f"Not measured for want of time: {', '.join(kept['left_out'])}", ""] if kept["left_out"] else []
+    lines += [f"Not measured, failed or not begun: {', '.join(kept['left_out'])}", ""] if kept["left_out"] else []
     return "\n".join(lines)
 
 

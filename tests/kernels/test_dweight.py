@@ -186,12 +186,12 @@ print(json.dumps(found))
 
 
 def test_every_way_is_right_and_repeats_to_the_bit():
-    spoken = run(INTERPRETED, "rmsnorm.bwd.200x256.fp32", "layernorm.bwd.40x1000.fp32", TRITON_INTERPRET="1")
+    spoken = run(INTERPRETED, "rmsnorm.bwd.400x256.fp32", "layernorm.bwd.160x1000.fp32", TRITON_INTERPRET="1")
 
     for told in json.loads(spoken).values():
         assert {way["wrong"] for way in told} == {""}
         assert {way["sum"] for way in told} == {"separate", "last", "tree"}
-        assert len({way["parts"] for way in told}) == 3
+        assert len({way["parts"] for way in told}) > 1
 
 
 # -- the separate kernel begins earlier --------------------------------------------------------------------------------
@@ -204,16 +204,25 @@ from kernels.offline.pretend import become, inputs_of
 from kernels.words import Case
 
 mode, launches, found = become(KNOWN["sm_90"]), Launches(KNOWN["sm_90"]), {}
-from kernels.studies.dweight import call_of, ways_of
+from kernels.studies.dweight import call_of, plan_of, smaller, ways_of
 
-case = Case.parse(sys.argv[1])
+case, device = Case.parse(sys.argv[1]), torch.device("cuda", 0)
+
+
+def kernels_of(case, way):
+    launches.clear()
+    call_of(inputs_of(case), way)()
+    return [one.kernel for one in launches.seen]
+
+
 with mode, torch.no_grad():
-    inputs = inputs_of(case)
-    for way in ways_of(case, torch.device("cuda", 0)):
-        if way.programs == 2 and not way.again:
-            launches.clear()
-            call_of(inputs, way)()
-            found[way.name] = [(one.kernel.metadata.launch_pdl, one.kernel.asm["ptx"]) for one in launches.seen]
+    for way in ways_of(case, device):
+        if way.programs == plan_of(case).programs and not way.again:
+            found[way.name] = [(kernel.metadata.launch_pdl, kernel.asm["ptx"]) for kernel in kernels_of(case, way)]
+            small = smaller(case, way, device)
+            assert small.rows < case.rows
+            alike, kernels = kernels_of(small, way), kernels_of(case, way)
+            assert [kernel.hash for kernel in alike] == [kernel.hash for kernel in kernels]
 print(json.dumps(found))
 """
 
@@ -221,10 +230,11 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
     cache = str(tmp_path_factory.mktemp("triton"))
-    return json.loads(run(COMPILED, "rmsnorm.bwd.4096x256.bf16-fp32", CUDA_VISIBLE_DEVICES="", TRITON_CACHE_DIR=cache))
+    return json.loads(run(COMPILED, "rmsnorm.bwd.65535x256.bf16-fp32", CUDA_VISIBLE_DEVICES="", TRITON_CACHE_DIR=cache))
 
 
 def test_a_fused_way_is_one_kernel_and_nothing_else_is_launched_early(compiled):
+    assert "tree of 8" in compiled
     for name, launched in compiled.items():
         assert len(launched) == (2 if name.startswith("separate") else 1)
         for early, ptx in launched:
@@ -290,7 +300,7 @@ def test_the_page_says_what_is_best_what_is_wrong_and_what_is_missing():
     assert "| 256 | 264 | last |" in lines
     assert "| 512 | 264 | separate |" in lines
     assert "- rmsnorm.bwd.4096x512.bf16-fp32, tree of 8, 2 programs: dx is away" in lines
-    assert lines[-1].startswith("Not measured for want of time: rmsnorm.bwd.32768x8192")
+    assert lines[-1].startswith("Not measured, failed or not begun: rmsnorm.bwd.32768x8192")
 
 
 def test_predictions_stand_beside_what_was_measured():
