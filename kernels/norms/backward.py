@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import plans, wide
+from . import clusters, plans, wide
 from .launching import check, programs_of, vector
 from .plans import BackwardPlan, Sum
 from .tiles import COUNTERS, SLOTS, columns_of, forget, leave, load_each, load_rows, store_rows, team_sum
@@ -60,13 +60,21 @@ def backward(
     dbias = None if bias_dtype is None else x.new_empty(cols, dtype=bias_dtype)
     out = Backward(dx, dweight, dbias)
     if rows:
-        plan = plan or plans.backward(cols, x.element_size(), 0 if weight is None else weight.element_size())
+        plan = plan or _chosen(cols, x.element_size(), 0 if weight is None else weight.element_size())
         _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan)
     else:
         for gradient in (dweight, dbias):
             if gradient is not None:
                 gradient.zero_()
     return out
+
+
+def _chosen(cols: int, size: int, weight_size: int) -> BackwardPlan:
+    """A team's rows go to a cluster where Triton has them."""
+    plan = plans.backward(cols, size, weight_size)
+    if plan.team > 1 and clusters.are_there():
+        return clusters.backward_plan(cols, size) or plan
+    return plan
 
 
 def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None:

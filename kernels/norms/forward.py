@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import plans, wide
+from . import clusters, plans, wide
 from .launching import check, programs_of, vector
 from .plans import ForwardPlan
 from .tiles import SLOTS, columns_of, forget, leave, load_rows, store_rows, team_sum
@@ -60,9 +60,17 @@ def forward(
     mean = torch.empty_like(rstd) if rstd is not None and center else None
     out = Forward(y, residual_out, mean, rstd)
     if rows:
-        plan = plan or plans.forward(cols, x.element_size(), 0 if weight is None else weight.element_size())
+        plan = plan or _chosen(cols, x.element_size(), 0 if weight is None else weight.element_size())
         _launch(out, x, weight, bias, residual, eps, center, offset, plan)
     return out
+
+
+def _chosen(cols: int, size: int, weight_size: int) -> ForwardPlan:
+    """A team's rows go to a cluster where Triton has them."""
+    plan = plans.forward(cols, size, weight_size)
+    if plan.team > 1 and clusters.are_there():
+        return clusters.forward_plan(cols, size, weight_size) or plan
+    return plan
 
 
 def _launch(out, x, weight, bias, residual, eps, center, offset, plan) -> None:

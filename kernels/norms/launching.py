@@ -48,7 +48,7 @@ def programs_of(x: Tensor, tiles: int, plan: Any) -> tuple[int, bool]:
     """(teams, whether each goes through several tiles)."""
     if not plan.programs:
         return tiles, False
-    most = max(1, plan.programs * processors(x.device) // plan.team)
+    most = max(1, plan.programs * processors(x.device) // (plan.team * plan.ctas))
     return min(tiles, most), True
 
 
