@@ -319,20 +319,21 @@ def test_the_whole_way_on_a_cpu(tmp_path):
 
     kept = json.loads((tmp_path / "kernels.json").read_text())
     forward, backward = (kept["cases"][str(case)] for case in TINY)
-    assert forward["missing"] == {"liger": ["unsupported", "Liger needs a GPU"]}
-    assert backward["missing"] == {}
-    assert [sorted(launch["us"]) for launch in forward["launches"]] == [
-        ["control", "quack", "triton"],
-        ["control", "quack", "triton"],
-        ["quack", "triton"],
-    ]
-    assert len(backward["launches"]) == 2
+    assert forward["missing"].pop("liger") == ["unsupported", "Liger needs a GPU"]
+    asked = [{"triton", "quack", "control"}, {"triton", "quack", "control"}, {"triton", "quack"}]
+    for case, launches in ((forward, asked), (backward, asked[:2])):
+        # on a busy machine the arena may find that a turn took longer than its clock says
+        assert {state for state, _ in case["missing"].values()} <= {"invalid"}
+        assert [
+            {*launch["us"]} | ({*case["missing"]} & names)
+            for launch, names in zip(case["launches"], launches, strict=True)
+        ] == launches
     assert forward["suites"] == ["small"]
     assert kept["left_out"] == []
     assert kept["stack"]["torch"]
     text = (tmp_path / "table.md").read_text()
-    assert "| of these: small, fwd | 1 |" in text
-    assert "## A/A" in text
+    assert "| of these: small, fwd |" in text
+    assert "### small" in text
 
 
 def test_what_there_is_no_time_for_is_said(tmp_path, capsys):
