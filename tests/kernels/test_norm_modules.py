@@ -1,0 +1,429 @@
+"""The norms as ops and modules of torch: in place of torch.nn's, differentiated, compiled, and through the kernels."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import kernels
+from kernels.norms import implementations
+from kernels.norms.modules import LayerNorm, RMSNorm, layer_norm, rms_norm
+from kernels.norms.operators import norm
+
+ROOT = Path(kernels.__file__).parents[1]
+OPS = torch.ops.kernelwatch
+CLOSE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+    """Graphs of one test are not those of another."""
+    torch._dynamo.reset()
+
+
+def close(found, expected, dtype=None):
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    bound = CLOSE[dtype or found.dtype]
+    torch.testing.assert_close(found, expected, rtol=bound, atol=bound * max(1.0, float(expected.detach().abs().max())))
+
+
+def stepped(module, x, *residual, through=None):
+    """What a training step yields: outputs, and the gradients of inputs and parameters."""
+    inputs = [each.detach().clone().requires_grad_() for each in (x, *residual)]
+    outputs = (module if through is None else through)(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    seen = sum((each.float() * torch.linspace(-1, 2, each.numel()).view(each.shape)).sum() for each in outputs)
+    return [*outputs, *torch.autograd.grad(seen, [*inputs, *module.parameters()])]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options", "shape"),
+    [
+        ("RMSNorm", (24,), {}, (3, 5, 24)),
+        ("RMSNorm", (24, 1e-3), {}, (24,)),
+        ("RMSNorm", ([4, 6],), {"eps": 1e-4}, (3, 4, 6)),
+        ("RMSNorm", (24,), {"elementwise_affine": False}, (7, 24)),
+        ("RMSNorm", (24,), {"dtype": torch.bfloat16, "device": "cpu"}, (7, 24)),
+        ("LayerNorm", (24,), {}, (3, 5, 24)),
+        ("LayerNorm", (24, 1e-3, True, False), {}, (2, 24)),
+        ("LayerNorm", (torch.Size([2, 3, 4]),), {}, (5, 2, 3, 4)),
+        ("LayerNorm", ((2, 12),), {"bias": False}, (5, 2, 12)),
+        ("LayerNorm", (24,), {"elementwise_affine": False}, (7, 24)),
+        ("LayerNorm", (24,), {"dtype": torch.float64}, (7, 24)),
+    ],
+)
+def test_a_module_drops_in_for_torchs(name, arguments, options, shape):
+    torch.manual_seed(1)
+    theirs = getattr(nn, name)(*arguments, **options)
+    ours = {"RMSNorm": RMSNorm, "LayerNorm": LayerNorm}[name](*arguments, **options)
+    assert repr(ours) == repr(theirs)
+    assert isinstance(ours, type(theirs))
+    for key, parameter in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[key], parameter)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+
+    x = torch.randn(shape, dtype=options.get("dtype"))
+    for found, expected in zip(stepped(ours, x), stepped(theirs, x), strict=True):
+        close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+def test_without_an_eps_the_smallest_step_is_torchs(dtype):
+    x = torch.randn(4, 16, dtype=torch.float64).mul(1e-4).to(dtype)  # where eps is most of the denominator
+
+    close(RMSNorm(16, dtype=dtype)(x), nn.RMSNorm(16, dtype=dtype)(x))
+
+
+@pytest.mark.parametrize("module", [RMSNorm, LayerNorm])
+def test_an_offset_is_added_to_the_weight(module):
+    x = torch.randn(5, 16)
+    offset, plain = module(16, offset=1.0, eps=1e-5), module(16, eps=1e-5)
+
+    assert repr(offset) == repr(plain).removesuffix(")") + ", offset=1.0)"
+    assert not offset.weight.any()
+    assert torch.equal(offset(x), plain(x))
+
+
+@pytest.mark.parametrize("shape", [(16,), (2, 8)])
+@pytest.mark.parametrize("ours", [RMSNorm(16, eps=1e-5), LayerNorm(16)])
+def test_the_norm_of_a_residual_is_that_of_the_sum_handed_on(ours, shape):
+    ours = type(ours)(shape, eps=1e-5)
+    x, residual = torch.randn(3, *shape).bfloat16(), torch.randn(3, *shape).bfloat16()
+
+    y, residual_out = ours(x, residual)
+
+    assert torch.equal(residual_out, x + residual)
+    assert torch.equal(y, ours(residual_out))
+
+
+@pytest.mark.parametrize("given", range(8))
+@pytest.mark.parametrize("center", [False, True])
+def test_gradients_are_those_of_differences(center, given):
+    """In fp64, which the definition takes: what it says of gradients, with and without weight, bias and residual."""
+    torch.manual_seed(given)
+    rows, columns = (2, 3, 6), (6,)
+    tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in (rows, columns, columns, rows)]
+    tensors = [each if number == 0 or given >> (number - 1) & 1 else None for number, each in enumerate(tensors)]
+
+    assert torch.autograd.gradcheck(lambda *tensors: norm(*tensors, 1e-5, center, 0.5), tensors)
+
+
+def expected(x, weight, bias, residual, center, offset):
+    """By torch's own functions, in fp64."""
+    x = x if residual is None else x + residual
+    function = nn.functional.layer_norm if center else nn.functional.rms_norm
+    y = function(x, x.shape[-1:], eps=1e-5)
+    y = y if weight is None else y * (weight + offset)
+    y = y if bias is None else y + bias
+    return (y,) if residual is None else (y, x)
+
+
+def errors(dtype, weight_dtype, center, options, layout):
+    """Of each output and gradient, the largest error against fp64, in units of the largest value or of one."""
+    torch.manual_seed(2)
+    rows, cols = (3, 5, 40), (40,)
+    x, dy, dresidual_out, residual = (torch.randn(rows, dtype=dtype) for _ in range(4))
+    weight, bias = torch.randn(cols, dtype=weight_dtype), torch.randn(cols, dtype=weight_dtype)
+    if layout == "expanded":
+        dy, dresidual_out = torch.ones((), dtype=dtype).expand(rows), dresidual_out[:, :1].expand(rows)
+    elif layout == "turned":
+        x, residual, dy = (each.mT.contiguous().mT for each in (x, residual, dy))
+        dresidual_out = dresidual_out.transpose(0, 1).contiguous().transpose(0, 1)
+    elif layout == "apart":
+        x, residual = (torch.cat([each] * 2, -1)[..., :40] for each in (x, residual))
+    tensors = [x, *((weight, bias, residual) if options else (None, None, None))]
+    leaves = [each if each is None else each.detach().requires_grad_() for each in tensors]
+    exact = [each if each is None else each.detach().double().requires_grad_() for each in tensors]
+    gradients = (dy, dresidual_out)[: 1 + options]
+    found, right = norm(*leaves, 1e-5, center, 0.5), expected(*exact, center, 0.5)
+    found += torch.autograd.grad(found, [each for each in leaves if each is not None], gradients)
+    right += torch.autograd.grad(
+        right, [each for each in exact if each is not None], [each.double() for each in gradients]
+    )
+    assert all(each.is_contiguous() for each in found)
+    return [
+        float((a.detach().double() - b.detach()).abs().max() / b.detach().abs().max().clamp(1.0))
+        for a, b in zip(found, right, strict=True)
+    ]
+
+
+WAYS = [
+    (dtype, weight_dtype, center, options, layout)
+    for dtype, weight_dtype in ((torch.float32, torch.float32), (torch.float16, torch.float32))
+    for center in (False, True)
+    for options in (False, True)
+    for layout in ("dense", "expanded", "turned", "apart")
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_it_is_right_by_the_definition(way):
+    assert max(errors(*way)) < CLOSE[way[0]]
+
+
+INTERPRETED = """
+import importlib.util, sys, torch
+spec = importlib.util.spec_from_file_location("tests_of_modules", sys.argv[1])
+tests = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tests)
+
+launches = []
+for name in ("forward", "backward"):
+    module = importlib.import_module(f"kernels.norms.{name}")
+    getattr(module, f"_{name}").pre_run_hooks.append(lambda *_, name=name, **__: launches.append(name))
+for way in tests.WAYS:
+    launches.clear()
+    assert max(tests.errors(*way)) < tests.CLOSE[way[0]], way
+    assert launches == ["forward", "backward"], (way, launches)
+
+empty = torch.empty(2, 0, 40, requires_grad=True)
+layer = tests.LayerNorm(40)
+layer(empty).sum().backward()
+assert empty.grad.shape == empty.shape and not layer.weight.grad.any()
+compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+x = torch.randn(3, 40)
+for found, right in zip(tests.stepped(layer, x, through=compiled), tests.stepped(layer, x), strict=True):
+    assert torch.equal(found, right)
+try:
+    layer(x.double())
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_it_is_right_through_the_kernels():
+    spoken = subprocess.run(
+        [sys.executable, "-W", "error", "-c", INTERPRETED, __file__],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert spoken.returncode == 0, spoken.stderr[-2000:]
+    assert spoken.stdout.startswith("x is torch.float64; the kernels take bfloat16, float16, float32: convert x")
+
+
+def some(dtype=torch.float32, *, grad=False):
+    shapes = ((2, 3, 8), (8,), (8,), (2, 3, 8))
+    return [torch.randn(shape, dtype=dtype, requires_grad=grad) for shape in shapes]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch compiles
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_ops_keep_what_torch_asks_of_them(dtype, center):
+    x, weight, bias, residual = some(dtype)
+    turned = x.mT.contiguous().mT
+    for grad in (False, True):
+        tensors = some(torch.float32, grad=grad)
+        torch.library.opcheck(OPS.norm.default, (*tensors, 1e-5, center, 0.5))
+        torch.library.opcheck(OPS.norm.default, (tensors[0], None, None, None, 1e-5, center, 0.0))
+    for statistics in (False, True):
+        for tensors in ((x, weight, bias, residual), (turned, None, bias, None), (x[:0], weight, None, None)):
+            torch.library.opcheck(OPS.norm_forward.default, (*tensors, 1e-5, center, 0.0, statistics))
+    rstd, mean = torch.rand(6), torch.rand(6) if center else None
+    flat = torch.ones((), dtype=dtype).expand(x.shape)
+    for given in (
+        (x, x, weight, rstd, mean, residual, torch.float32, 0.5),
+        (flat, turned, None, rstd, mean, turned, torch.bfloat16, 0.0),
+        (flat, x, None, rstd, mean, None, None, 0.0),
+    ):
+        torch.library.opcheck(OPS.norm_backward.default, given)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch compiles
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "module",
+    [RMSNorm(16), RMSNorm((2, 8), elementwise_affine=False), LayerNorm(16, offset=0.5), LayerNorm((2, 8), bias=False)],
+    ids=repr,
+)
+def test_compiled_it_is_one_graph_with_the_same_results(module, dynamic):
+    module, graphs = copy.deepcopy(module), counters["stats"]["unique_graphs"]
+    compiled = torch.compile(module, fullgraph=True, dynamic=dynamic)
+    for rows in (3, 5, 8)[: 3 if dynamic else 1]:
+        for residual in (False, True):
+            given = torch.randn(1 + residual, 4, rows, *module.normalized_shape).unbind()
+            for found, right in zip(stepped(module, *given, through=compiled), stepped(module, *given), strict=True):
+                close(found, right)
+    assert counters["stats"]["unique_graphs"] - graphs == 2  # with a residual and without
+
+
+@pytest.mark.filterwarnings("ignore")  # torch compiles
+def test_compiled_in_place_of_torchs():
+    theirs = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.SiLU(), nn.RMSNorm(16), nn.Linear(16, 4))
+    ours = copy.deepcopy(theirs)
+    ours[1], ours[3] = LayerNorm(16), RMSNorm(16)
+    x = torch.randn(6, 8)
+
+    compiled = torch.compile(ours, fullgraph=True)
+
+    for found, right in zip(stepped(ours, x, through=compiled), stepped(theirs, x), strict=True):
+        close(found, right)
+
+
+class Asked(TorchDispatchMode):
+    """Were statistics asked for?"""
+
+    def __init__(self):
+        super().__init__()
+        self.statistics = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is OPS.norm_forward.default:
+            self.statistics.append(args[-1])
+        return function(*args, **(kwargs or {}))
+
+
+def test_statistics_are_asked_for_where_there_will_be_gradients():
+    layer, x = LayerNorm(8), torch.randn(3, 8)
+    with Asked() as asked:
+        layer(x)
+        with torch.no_grad():
+            layer(x)
+        with torch.inference_mode():
+            layer(x)
+        layer.requires_grad_(False)(x)
+        layer(x.requires_grad_())
+    assert asked.statistics == [True, False, False, False, True]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch compiles
+def test_compiled_statistics_are_asked_for_where_there_will_be_gradients():
+    found = []
+
+    def kept(graph, _):
+        found.extend(node for node in graph.graph.nodes if node.target is OPS.norm_forward.default)
+        return graph
+
+    layer, x = LayerNorm(8), torch.randn(3, 8)
+    compiled = torch.compile(layer, fullgraph=True, backend=aot_autograd(fw_compiler=kept))
+    compiled(x).sum().backward()
+    with torch.no_grad():
+        compiled(x)
+    layer.requires_grad_(False)
+    compiled(x)
+    assert [node.args[-1] for node in found] == [True, False, False]
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_an_output_that_nobody_used_has_no_gradient(used):
+    x, weight, _, residual = some(grad=True)
+    output = layer_norm(x, weight, None, residual, eps=1e-5)[used]
+    found = torch.autograd.grad(output.square().sum(), (x, weight, residual))
+
+    exact = [each.detach().double().requires_grad_() for each in (x, weight, residual)]
+    output = expected(exact[0], exact[1], None, exact[2], True, 0.0)[used]
+    right = torch.autograd.grad(output.square().sum(), exact, materialize_grads=True)
+    for each, expected_one in zip(found, right, strict=True):
+        close(each, expected_one.float())
+
+
+def test_what_was_normalised_must_not_change_before_the_backward_pass():
+    x, weight, _, residual = some(grad=True)
+    y, residual_out = rms_norm(x, weight, None, residual, eps=1e-5)
+    residual_out.mul_(2)
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_gradients_cannot_be_differentiated_again():
+    x, weight, *_ = some(grad=True)
+    (dx,) = torch.autograd.grad(rms_norm(x, weight, eps=1e-5).sum(), x, create_graph=True)
+
+    with pytest.raises(NotImplementedError, match=r"differentiated once; for second derivatives take torch\.nn"):
+        dx.square().sum().backward()
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (2, 0, 8)])
+@pytest.mark.parametrize("module", [RMSNorm(8), LayerNorm(8)])
+def test_of_no_rows(module, shape):
+    y, dx, *dweights = stepped(module, torch.empty(shape))
+
+    assert y.shape == dx.shape == shape
+    assert not any(each.any() for each in dweights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_casts_nothing(dtype):
+    x = torch.randn(3, 8, dtype=dtype)
+    for module in (RMSNorm(8), LayerNorm(8)):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = module(x)
+        assert y.dtype is dtype
+        assert torch.equal(y, module(x))
+
+
+def test_on_the_meta_device():
+    y, residual_out = LayerNorm((2, 4), device="meta")(*torch.empty(2, 5, 2, 4, device="meta").unbind())
+
+    assert (y.shape, residual_out.shape, y.device.type) == ((5, 2, 4), (5, 2, 4), "meta")
+
+
+ROWS, COLS = torch.ones(3, 8), torch.ones(8)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: RMSNorm(8)(torch.ones(3, 7)), r"x must be \[\.\.\., 8\], not \(3, 7\)"),
+        (lambda: LayerNorm((2, 8))(ROWS), r"x must be \[\.\.\., 2, 8\], not \(3, 8\)"),
+        (lambda: rms_norm(ROWS, COLS[:1], eps=1e-5), r"weight and bias must have x's 8 columns, not \(1,\)"),
+        (lambda: rms_norm(ROWS, None, ROWS, eps=1e-5), r"weight and bias must have x's 8 columns, not \(3, 8\)"),
+        (
+            lambda: rms_norm(ROWS, residual=ROWS[:1], eps=1e-5),
+            r"must be like x, \(3, 8\) in torch.float32, not \(1, 8\)",
+        ),
+        (lambda: rms_norm(ROWS, residual=ROWS.half(), eps=1e-5), "not .* in torch.float16"),
+        (lambda: rms_norm(ROWS.int(), eps=1e-5), "floating-point numbers, not .* in torch.int32"),
+        (lambda: rms_norm(ROWS[0, 0], eps=1e-5), r"must be \[\.\.\., columns\]"),
+        (lambda: rms_norm(ROWS[:, :0], eps=1e-5), r"must be \[\.\.\., columns\]"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()
+
+
+def test_an_old_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+
+    with pytest.raises(
+        ValueError, match=r"Tesla T4 has compute capability 7\.5, and the kernels need 8\.0: take torch"
+    ):
+        implementations._loaded(torch.device("cuda", 7))
+
+
+LOADED_TWICE = """
+import importlib, importlib.util, sys
+import kernels.norms.plans
+assert "torch" not in sys.modules
+import torch
+from kernels.norms import modules
+assert "triton" not in sys.modules
+
+sys.modules["elsewhere"] = importlib.util.module_from_spec(
+    importlib.util.spec_from_file_location("elsewhere", kernels.__file__, submodule_search_locations=kernels.__path__)
+)
+other = importlib.import_module("elsewhere.norms.modules")
+x = torch.randn(3, 8)
+assert torch.equal(other.LayerNorm(8)(x), modules.LayerNorm(8)(x))
+assert hasattr(torch.ops.elsewhere, "norm_forward")
+"""
+
+
+def test_the_package_may_be_loaded_twice_and_needs_neither_torch_for_plans_nor_triton_on_a_cpu():
+    done = subprocess.run([sys.executable, "-c", LOADED_TWICE], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
