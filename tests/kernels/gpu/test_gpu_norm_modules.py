@@ -1,0 +1,281 @@
+"""The norms' modules on a real GPU: compiled to one graph, captured in CUDA graphs, with mode="reduce-overhead"."""
+
+import copy
+import shutil
+import time
+from statistics import median
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from kernels.norms import workspaces
+from kernels.norms.modules import LayerNorm, RMSNorm, rms_norm
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
+    ),
+    pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
+]
+CLOSE = {torch.float32: 1e-5, torch.bfloat16: 2**-6, torch.float16: 2**-9}
+# One program a row, several, and a team; not a power of two; few rows, and enough for every program to loop.
+SHAPES = [(2, 33, 256), (64, 128, 1024), (4096, 1152), (5, 7, 4096), (2048, 8192), (300, 65536)]
+
+
+@pytest.fixture(autouse=True)
+def compiled_anew():
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def no_workspaces(monkeypatch):
+    """As in a new process."""
+    monkeypatch.setattr(workspaces, "_of_streams", {})
+    monkeypatch.setattr(workspaces, "_stores", {})
+
+
+def close(found, right, bound=None):
+    """As fractions of the largest value: an element may be small only because large ones took each other away."""
+    assert (found.shape, found.dtype) == (right.shape, right.dtype)
+    error = (found.double() - right.double()).abs().max() / right.double().abs().max().clamp(1e-3)
+    assert float(error) < (bound or CLOSE[found.dtype])
+
+
+def stepped(module, *given, through=None):
+    """Outputs, and the gradients of inputs and parameters, for gradients that are given by the outputs' places."""
+    inputs = [each.detach().clone().requires_grad_() for each in given]
+    outputs = (module if through is None else through)(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    places = [torch.arange(each.numel(), device=each.device).view(each.shape) % 17 / 8 - 1 for each in outputs]
+    return [
+        *(each.detach().clone() for each in outputs),
+        *torch.autograd.grad(
+            outputs,
+            [*inputs, *module.parameters()],
+            [each.to(y.dtype) for each, y in zip(places, outputs, strict=True)],
+        ),
+    ]
+
+
+def given(shape, dtype, count=1):
+    torch.manual_seed(3)
+    return [torch.randn(shape, device="cuda").to(dtype) for _ in range(count)]
+
+
+def exact(module):
+    """torch.nn's in fp64, with the same parameters."""
+    kind = nn.LayerNorm if isinstance(module, LayerNorm) else nn.RMSNorm
+    right = kind(module.normalized_shape, module.eps, module.elementwise_affine, device="cuda", dtype=torch.float64)
+    right.load_state_dict(module.state_dict())
+    return right
+
+
+def module_of(kind, columns, dtype=torch.float32):
+    module = kind(columns, eps=1e-5, device="cuda", dtype=dtype)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, mean=1.0)
+    return module
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
+def test_a_step_is_right(kind, shape, dtype):
+    module, (x,) = module_of(kind, shape[-1]), given(shape, dtype)
+    right = stepped(exact(module), x.double())
+
+    for found, expected in zip(stepped(module, x), right, strict=True):
+        close(found, expected.to(found.dtype))
+
+
+@pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
+def test_of_no_rows(kind):
+    y, dx, *dweights = stepped(module_of(kind, 1024), torch.empty(2, 0, 1024, device="cuda"))
+
+    assert y.shape == dx.shape == (2, 0, 1024)
+    assert not any(each.any() for each in dweights)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(64, 128, 1024), (300, 65536)], ids=str)
+@pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
+def test_compiled_it_is_one_graph_with_the_same_bits(kind, shape, dynamic):
+    module = module_of(kind, shape[-1])
+    compiled = torch.compile(module, fullgraph=True, dynamic=dynamic)
+    for count in (1, 2):  # without a residual and with one
+        for first in (shape[0], shape[0] - 7)[: 1 + dynamic]:
+            inputs = given((first, *shape[1:]), torch.bfloat16, count)
+            for found, right in zip(stepped(module, *inputs, through=compiled), stepped(module, *inputs), strict=True):
+                assert torch.equal(found, right)
+
+
+def block(columns):
+    """What a norm meets in a model: matrix products before and after, a residual, activations to be fused."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = RMSNorm(columns, eps=1e-6), LayerNorm(columns)
+            self.into, self.out = nn.Linear(columns, columns), nn.Linear(columns, columns)
+
+        def forward(self, x):
+            y = self.out(nn.functional.silu(self.into(self.first(x))))
+            y, x = self.second(y, x)
+            return x + y
+
+    torch.manual_seed(4)
+    return Block().to("cuda", torch.bfloat16)
+
+
+@pytest.mark.parametrize("columns", [1024, 32768])  # and a team
+def test_with_reduced_overhead_from_the_first_call_on(columns, no_workspaces):
+    """The warm-up and the recording both take their memory from the graph's pool: no workspace may come from there."""
+    torch.manual_seed(4)
+    narrow = nn.Linear(columns, 64, device="cuda", dtype=torch.bfloat16)
+    module = nn.Sequential(module_of(RMSNorm, columns, torch.bfloat16), module_of(LayerNorm, columns), narrow)
+    compiled = torch.compile(module, fullgraph=True, mode="reduce-overhead")
+    skips = counters["inductor"]["cudagraph_skips"]
+    for seed in range(6):  # a warm-up, a recording, and replays with new numbers
+        torch.manual_seed(seed)
+        x = torch.randn(512, columns, device="cuda", dtype=torch.bfloat16)
+        torch.compiler.cudagraph_mark_step_begin()
+        found = stepped(module, x, through=compiled)
+        for each, right in zip(found, stepped(module, x), strict=True):
+            close(each, right, 2**-5)  # Inductor may round between the layers where eager does not
+    with torch.no_grad():
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            close(compiled(x), module(x), 2**-5)
+    assert counters["inductor"]["cudagraph_skips"] == skips
+
+
+@pytest.mark.parametrize("columns", [1024, 4096])
+def test_a_captured_training_step_replays_to_the_same_bits(columns):
+    module = block(columns)
+    x, target = given((4, 512, columns), torch.bfloat16, 2)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, capturable=True)
+    at_start = copy.deepcopy(module.state_dict())
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.mse_loss(module(x).float(), target.float())
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def from_the_start():
+        with torch.no_grad():
+            for name, parameter in module.state_dict().items():
+                parameter.copy_(at_start[name])
+            for state in optimizer.state.values():
+                for each in state.values():
+                    each.zero_()
+
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(beside)
+    from_the_start()
+    graph = torch.cuda.CUDAGraph()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        loss = step()
+
+    runs = []
+    for _ in range(3):
+        from_the_start()
+        losses = []
+        for _ in range(5):
+            graph.replay()
+            losses.append(float(loss))
+        runs.append((losses, {name: each.clone() for name, each in module.state_dict().items()}))
+    losses, parameters = runs[0]
+    assert losses[-1] < losses[0]
+    for others, other_parameters in runs[1:]:
+        assert others == losses
+        assert all(torch.equal(each, other_parameters[name]) for name, each in parameters.items())
+
+    from_the_start()
+    eager = [float(step()) for _ in range(5)]
+    assert eager == pytest.approx(losses, rel=1e-2)
+
+
+def test_two_graphs_replayed_at_once_do_not_meet():
+    """Teams exchange sums through a workspace: each capture has its own."""
+    module = module_of(LayerNorm, 65536)
+    inputs = given((64, 65536), torch.bfloat16, 2)
+    right = [stepped(module, x) for x in inputs]
+    graphs, found = [torch.cuda.CUDAGraph() for _ in inputs], []
+    for graph, x in zip(graphs, inputs, strict=True):
+        with torch.cuda.graph(graph):
+            found.append(stepped(module, x))
+    streams = [torch.cuda.Stream() for _ in graphs]
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+
+    for each, expected in zip(found, right, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(each, expected, strict=True))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_on_a_device_that_is_not_the_current_one():
+    module = module_of(LayerNorm, 1024)
+    (x,) = given((128, 1024), torch.bfloat16)
+    right = stepped(module, x)
+
+    for found, expected in zip(stepped(module.to("cuda:1"), x.to("cuda:1")), right, strict=True):
+        assert torch.equal(found.to(0), expected)
+
+
+def test_autocast_casts_nothing():
+    module = module_of(LayerNorm, 1024)
+    for dtype in CLOSE:
+        (x,) = given((64, 1024), dtype)
+        with torch.autocast("cuda", torch.bfloat16):
+            assert torch.equal(module(x), module(x.clone()))
+            assert module(x).dtype is dtype
+
+
+def test_what_the_kernels_do_not_take_is_told():
+    with pytest.raises(
+        ValueError, match=r"x is torch\.float64; the kernels take bfloat16, float16, float32: convert x"
+    ):
+        rms_norm(torch.ones(3, 8, device="cuda", dtype=torch.float64), eps=1e-5)
+    with pytest.raises(ValueError, match="weight is on cpu and x on cuda:0"):
+        rms_norm(torch.ones(3, 8, device="cuda"), torch.ones(8), eps=1e-5)
+
+
+@pytest.mark.parametrize("kind", [RMSNorm, LayerNorm])
+def test_the_hosts_time_of_a_step(kind):
+    """Told beside torch.nn's, not judged: it is the host's."""
+    (x,) = given((8, 1024), torch.bfloat16)
+    x.requires_grad_()
+    ours = kind(1024, device="cuda", dtype=torch.bfloat16)
+    theirs = {RMSNorm: nn.RMSNorm, LayerNorm: nn.LayerNorm}[kind](1024, device="cuda", dtype=torch.bfloat16)
+
+    def us(call):
+        taken = []
+        for _ in range(60):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(10):
+                call()
+            taken.append((time.perf_counter() - start) / 10 * 1e6)
+        return median(taken[10:])
+
+    dy = torch.ones_like(x)
+    for name, module in (("ours", ours), ("torch.nn", theirs)):
+        with torch.no_grad():
+            forward = us(lambda module=module: module(x))
+        both = us(lambda module=module: torch.autograd.grad(module(x), [x, *module.parameters()], dy))
+        print(f"modules: {kind.__name__} {name}: forward {forward:.1f} us, with backward {both:.1f} us")
+        assert forward < both < 2000
