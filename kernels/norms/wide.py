@@ -24,7 +24,7 @@ from .tiles import columns_of, load_rows
 
 OF_L2 = 2  # half of the L2 for what is read again: what is written passes through it as well
 ALIGNED = 4  # rows: a slab's statistics, in fp32, begin at multiples of 16 bytes
-INTERPRETED_L2 = 1 << 12  # bytes, so that tests go through several slabs
+INTERPRETED_L2 = 1 << 14  # bytes, so that tests go through several slabs
 # What the driver says (CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, CUDA_ERROR_NOT_SUPPORTED); neither harms the context.
 REFUSALS = ("too many blocks in cooperative launch", "operation not supported")
 
