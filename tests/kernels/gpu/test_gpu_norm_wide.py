@@ -31,8 +31,9 @@ TRIALS = [
 
 def in_a_team(trial: Trial) -> Trial:
     """With the default plans, whatever clusters there are."""
-    sizes = {"bf16-fp32": (2, 4), "fp32": (4, 4), "bf16": (2, 2)}[trial.dtypes]
-    return replace(trial, forward=plans.forward(trial.cols, *sizes), backward=plans.backward(trial.cols, *sizes))
+    there, back = (choose(trial.cols, center=trial.center) for choose in (plans.forward, plans.backward))
+    assert there.team > 1 < back.team
+    return replace(trial, forward=there, backward=back)
 
 
 def without_exchange(trial: Trial) -> Trial:
@@ -96,8 +97,8 @@ def test_slabs_change_no_bits(norm):
 def test_a_device_that_refuses_gets_two_passes():
     """More programs on an SM than can be there: the driver says no, and the answer is right all the same."""
     wide._refused.clear()
-    plan = ForwardPlan(1, 16384, 16, team=4, programs=64, weights="held")
-    trial = Trial(16 * 132, 65536, "rmsnorm", "bf16", forward=plan, backward=BackwardPlan(1, 16384, 16, team=4))
+    plan = ForwardPlan(1, 16384, 32, team=4, programs=4, registers=64)
+    trial = Trial(300, 65536, "rmsnorm", "bf16", forward=plan, backward=BackwardPlan(1, 16384, 16, team=4))
     given = inputs(trial, "cuda")
     with pytest.warns(UserWarning, match="refused a cooperative launch"):
         outputs = ours(trial, given)
@@ -112,7 +113,7 @@ def test_a_cluster_gives_what_a_team_gives(trial):
         pytest.skip("this Triton has no sums over clusters")
     given, team = inputs(trial, "cuda"), in_a_team(trial)
     sizes = given["x"].element_size(), given["weight"].element_size()
-    there, back = clusters.forward_plan(trial.cols, *sizes), clusters.backward_plan(trial.cols, sizes[0])
+    there, back = clusters.forward_plan(trial.cols, *sizes), clusters.backward_plan(trial.cols)
     cluster = replace(team, forward=there or team.forward, backward=back or team.backward)
 
     outputs = ours(cluster, given)
