@@ -61,6 +61,9 @@ RIGHT = [
         for norm, cols, dtypes, layout in product(NORMS, (24, 32), ("fp32", "bf16"), LAYOUTS[1:])
     ),
     *(Trial(9, 100, norm, dtypes, ALL, edges=(*EDGES,)) for norm, dtypes in product(NORMS, ("fp32", "bf16-fp32"))),
+    *(Trial(9, 100, norm, given="weight", edges=(*EDGES,)) for norm in NORMS),
+    # the interpreter takes denormal numbers in bf16 for others
+    *(Trial(9, 100, norm, "bf16", "weight", edges=(*sorted({*EDGES} - {"denormal"}),)) for norm in NORMS),
 ]
 
 # Of 100 columns; the interpreter has three SMs, so that few programs go through many tiles.
@@ -173,7 +176,7 @@ def touched_by_poison(trial: Trial) -> list[str]:
             for name in ("y", "residual_out", "mean", "rstd", "dx")
             if name in outputs and not torch.equal(outputs[name][others], clean[name][others])
         ]
-        shown = ("dx", "dweight") if where == "dy" else ("y", "dx", "dweight")
+        shown = ("dx", "dweight", "dbias") if where == "dy" else ("y", "dx", "dweight")
         faults += [f"{name} hides {poison} in {where}" for name in shown if outputs[name].isfinite().all()]
     return faults
 
