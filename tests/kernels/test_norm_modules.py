@@ -234,7 +234,7 @@ def test_the_ops_keep_what_torch_asks_of_them(dtype, center):
     rstd, mean = torch.rand(6), torch.rand(6) if center else None
     flat = torch.ones((), dtype=dtype).expand(x.shape)
     for given in (
-        (x, x, weight, rstd, mean, residual, torch.float32, 0.5),
+        (x, x, weight.float(), rstd, mean, residual, torch.float32, 0.5),
         (flat, turned, None, rstd, mean, turned, torch.bfloat16, 0.0),
         (flat, x, None, rstd, mean, None, None, 0.0),
     ):
