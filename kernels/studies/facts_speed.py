@@ -67,7 +67,9 @@ def _measured(when: str, provider: str, cases: Sequence[Case], folder: Path) -> 
     return told | {one: _told(one, *answer) for one, answer in zip(ARCHITECTURES, answers, strict=True)}
 
 
-def compiled(provider: str, architecture: str, cases: Sequence[Case], logs: Path) -> tuple[float, list[dict[str, Any]]]:
+def compiled(
+    provider: str, architecture: str, cases: Sequence[Case], logs: Path, ahead: int = AHEAD
+) -> tuple[float, list[dict[str, Any]]]:
     """Seconds until a process for one architecture is ready, and its answer to each case."""
     channel = open_process([str(ROOM / "contender.py")], logs / f"{architecture}.log")
     began = time.monotonic()
@@ -76,7 +78,7 @@ def compiled(provider: str, architecture: str, cases: Sequence[Case], logs: Path
         if not ready.get("ready"):
             raise RuntimeError(ready.get("reason") or ready.get("error"))
         start = time.monotonic() - began
-        asked = [messages.compile(case, cases[number : number + AHEAD]) for number, case in enumerate(cases, 1)]
+        asked = [messages.compile(case, cases[number : number + ahead]) for number, case in enumerate(cases, 1)]
         return start, [channel.ask(message, 600) for message in asked]
     finally:
         channel.close()

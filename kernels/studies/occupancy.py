@@ -17,7 +17,7 @@ from typing import Any
 from ..norms import plans
 from ..norms.plans import ForwardPlan
 from ..suites import SUITES
-from ..words import DTYPE_BYTES, OPS, Case, Direction
+from ..words import OPS, Case, Direction
 from .facts_speed import compiled
 from .launching import say
 
@@ -90,13 +90,13 @@ def chosen_for() -> list[Case]:
 
 def plan_of(case: Case) -> ForwardPlan:
     choose = plans.forward if case.direction is Direction.FWD else plans.backward
-    return choose(case.cols, DTYPE_BYTES[case.dtype], DTYPE_BYTES[case.weight_dtype])
+    return choose(case.cols, center=OPS[case.op].norm == "layernorm")
 
 
 def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path) -> list[Row]:
     """Compiled in a process for each architecture, all at once."""
     with ThreadPoolExecutor(len(architectures)) as pool:
-        answered = pool.map(lambda one: compiled("triton", one, cases, logs)[1], architectures)
+        answered = pool.map(lambda one: compiled("triton", one, cases, logs, ahead=len(cases))[1], architectures)
         return [
             row
             for architecture, answers in zip(architectures, answered, strict=True)
