@@ -71,15 +71,15 @@ BLOCK = {"block": 128, "warps": 1}
 FORWARD_PLANS = [
     ForwardPlan(rows=1, **BLOCK),
     ForwardPlan(rows=4, **BLOCK),
-    ForwardPlan(rows=4, **BLOCK, weights="late"),
-    ForwardPlan(rows=4, **BLOCK, forget=True, registers=64),
+    ForwardPlan(rows=4, **BLOCK, weights="early"),
+    *(ForwardPlan(rows=4, **BLOCK, keep=way, registers=64) for way in ("fp32", "packed")),
     *(ForwardPlan(rows=2, **BLOCK, programs=2, stages=2, weights=way) for way in ("held", "early", "late")),
     ForwardPlan(rows=8, **BLOCK, programs=1, stages=3),
     ForwardPlan(rows=1, **BLOCK, programs=40),
 ]
 BACKWARD_PLANS = [
     *(BackwardPlan(rows=rows, held=held, **BLOCK) for rows, held in ((1, 1), (4, 1), (4, 2), (4, 4), (16, 8))),
-    *(BackwardPlan(rows=2, **BLOCK, weights=way, stages=2, forget=True) for way in ("held", "early", "late")),
+    *(BackwardPlan(rows=2, **BLOCK, weights=way, keep="cached") for way in ("held", "early", "late")),
     BackwardPlan(rows=1, **BLOCK, programs=40),
     *(BackwardPlan(rows=1, held=1, **BLOCK, programs=4, sum=way) for way in (Sum.SEPARATE, Sum.LAST)),
     *(BackwardPlan(rows=1, **BLOCK, programs=4, sum=Sum.TREE, group=group) for group in (1, 3, 5, 12, 32)),
