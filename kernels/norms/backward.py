@@ -23,11 +23,23 @@ from torch import Tensor
 from . import clusters, plans, wide
 from .launching import check, programs_of, vector
 from .plans import BackwardPlan, Sum
-from .tiles import COUNTERS, SLOTS, columns_of, forget, leave, load_each, load_rows, store_rows, team_sum
+from .tiles import (
+    COUNTERS,
+    RING,
+    SLOTS,
+    columns_of,
+    forget,
+    leave,
+    load_each,
+    load_rows,
+    of_team,
+    store_rows,
+    tell_team,
+)
 from .wide import of_all
 from .workspaces import workspace
 
-SUM_COLS = 64  # of a program that adds up parts by itself
+SUM_ROWS, SUM_COLS = 256, 32  # parts read at once and columns of a program that adds them up by itself
 
 
 class Backward(NamedTuple):
@@ -60,7 +72,7 @@ def backward(
     dbias = None if bias_dtype is None else x.new_empty(cols, dtype=bias_dtype)
     out = Backward(dx, dweight, dbias)
     if rows:
-        plan = plan or _chosen(cols, x.element_size(), 0 if weight is None else weight.element_size())
+        plan = plan or _chosen(x, mean is not None)
         _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan)
     else:
         for gradient in (dweight, dbias):
@@ -69,11 +81,11 @@ def backward(
     return out
 
 
-def _chosen(cols: int, size: int, weight_size: int) -> BackwardPlan:
+def _chosen(x: Tensor, center: bool) -> BackwardPlan:
     """A team's rows go to a cluster where Triton has them."""
-    plan = plans.backward(cols, size, weight_size)
+    plan = plans.backward(x.shape[1], center=center)
     if plan.team > 1 and clusters.are_there():
-        return clusters.backward_plan(cols, size) or plan
+        return clusters.backward_plan(x.shape[1]) or plan
     return plan
 
 
@@ -104,82 +116,73 @@ def _gradients(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan, sums
             0 if dresidual_out is None else dresidual_out.stride(0) // unit,
             COLS=cols, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
             PART=plan.block * plan.team != cols or rows % plan.rows != 0, HELD=plan.held, WEIGHTS=plan.weights,
-            FORGET=plan.forget and x.is_cuda and x.element_size() == 2, STAGES=plan.stages,
+            KEEP=plan.keep_of(x.dtype.itemsize, x.is_cuda), STAGES=plan.stages, THREADS=32 * plan.warps,
             FUSED=fused, GROUP=plan.group if plan.sum is Sum.TREE else 0, **plan.options,
         )  # fmt: skip
     if summed and not fused:
         _sum_parts[(triton.cdiv(cols, SUM_COLS), len(summed))](
-            parts, summed[0], summed[-1], teams, cols, ROWS=32, BLOCK=SUM_COLS, num_warps=8
-        )
+            parts, summed[0], summed[-1], teams, cols, ROWS=min(SUM_ROWS, triton.next_power_of_2(teams)),
+            BLOCK=SUM_COLS, num_warps=8,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M"])
 def _backward(
     DY, X, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, PARTS, WORK, SUMS, M, dy_stride, x_stride, dresidual_stride,
     COLS: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr,
-    UNIT: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr, WEIGHTS: tl.constexpr, FORGET: tl.constexpr,
-    STAGES: tl.constexpr, FUSED: tl.constexpr, GROUP: tl.constexpr,
+    UNIT: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr, WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
+    STAGES: tl.constexpr, THREADS: tl.constexpr, FUSED: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     member, team, teams = tl.program_id(0) % TEAM, tl.program_id(0) // TEAM, tl.num_programs(0) // TEAM
     cols = member * BLOCK + tl.arange(0, BLOCK)
+    tiles = tl.cdiv(M, ROWS)
+    dy_stride *= UNIT
+    x_stride *= UNIT
+    dresidual_stride *= UNIT
     w = cols
     if WEIGHTS == "held":
-        w = columns_of(W, cols, COLS, PART)
-    EXCHANGE: tl.constexpr = TEAM > 1 and SUMS is None
-    first_tag = 0
-    if EXCHANGE:
-        first_tag = tl.load(WORK).to(tl.int32) + 1
+        w = columns_of(W, cols, COLS, PART, ROWS)
     dw = tl.zeros([HELD, BLOCK], tl.float32)
     db = tl.zeros([HELD, BLOCK], tl.float32)
-    for tile in tl.range(team, tl.cdiv(M, ROWS), teams, num_stages=STAGES):
-        rows = tile * ROWS + tl.arange(0, ROWS)
-        raw_x = load_rows(X, rows, x_stride * UNIT, cols, M, COLS, PART)
-        raw_dy = load_rows(DY, rows, dy_stride * UNIT, cols, M, COLS, PART)
-        rstd = load_each(RSTD, rows, M, PART)[:, None]
-        weights = w
-        if WEIGHTS != "held":
-            weights = columns_of(W, cols, COLS, PART)
-        n = raw_x.to(tl.float32)
-        if MEAN is not None:
-            mean = load_each(MEAN, rows, M, PART)[:, None]
-            n -= mean
-        n *= rstd
-        g = raw_dy.to(tl.float32)
-        if W is not None:
-            g *= (weights.to(tl.float32) + OFFSET)[None, :]
-        along = tl.sum(n * g, 1) if SUMS is None else of_all(SUMS + M.to(tl.int64) * TEAM, rows, M, TEAM)
-        if EXCHANGE:
+    if TEAM > 1 and SUMS is None:
+        # While the others' sums of a row are on their way, the next row is read and its own sums are sent.
+        slots, first_tag = WORK + SLOTS + team * (RING * 2 * TEAM), tl.load(WORK).to(tl.int32) + 1
+        x, dy, mean, rstd = _read(team, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride, COLS, ROWS, PART, KEEP)
+        _tell(x, dy, mean, rstd, w, 0, slots, first_tag, cols, member, W, MEAN, COLS, OFFSET, TEAM, PART, WEIGHTS)
+        for tile in tl.range(team + teams, tiles, teams, num_stages=STAGES):
             step = tile // teams
-            slots = WORK + SLOTS + (team * 2 + step % 2) * (2 * TEAM)
-            along = team_sum(along, slots, first_tag + step, member, TEAM)
-        along = (along / COLS)[:, None]
-        if MEAN is not None:
-            level = tl.sum(g, 1) if SUMS is None else of_all(SUMS, rows, M, TEAM)
-            if EXCHANGE:
-                level = team_sum(level, slots + TEAM, first_tag + step, member, TEAM)
-            level = (level / COLS)[:, None]
-        dy = raw_dy.to(tl.float32)
-        if FORGET:
-            n, dy = forget(raw_x).to(tl.float32), forget(raw_dy).to(tl.float32)
-            if MEAN is not None:
-                n -= mean
-            n *= rstd
-            if WEIGHTS != "held":
-                weights = columns_of(W, cols, COLS, PART)
-            g = dy
-            if W is not None:
-                g *= (weights.to(tl.float32) + OFFSET)[None, :]
-        dx = g - n * along
-        if MEAN is not None:
-            dx -= level
-        dx *= rstd
-        if DRESIDUAL is not None:
-            dx += load_rows(DRESIDUAL, rows, dresidual_stride * UNIT, cols, M, COLS, PART).to(tl.float32)
-        store_rows(DX, dx, rows, COLS, cols, M, COLS, PART)
-        if DW is not None:
-            dw += tl.sum(tl.reshape(dy * n, [ROWS // HELD, HELD, BLOCK]), 0)
-        if DB is not None:
-            db += tl.sum(tl.reshape(dy, [ROWS // HELD, HELD, BLOCK]), 0)
+            x_, dy_, mean_, rstd_ = _read(
+                tile, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride, COLS, ROWS, PART, KEEP
+            )  # fmt: skip
+            _tell(
+                x_, dy_, mean_, rstd_, w, step, slots, first_tag, cols, member,
+                W, MEAN, COLS, OFFSET, TEAM, PART, WEIGHTS,
+            )  # fmt: skip
+            along, level = _told(step - 1, slots, first_tag, MEAN, TEAM, THREADS)
+            dw, db = _write(
+                x, dy, mean, rstd, along, level, w, dw, db, tile - teams, cols, X, DY, W, MEAN, RSTD, DRESIDUAL, DX,
+                DW, DB, M, x_stride, dy_stride, dresidual_stride, COLS, OFFSET, ROWS, PART, HELD, WEIGHTS, KEEP,
+            )  # fmt: skip
+            x, dy, mean, rstd = x_, dy_, mean_, rstd_
+        last = (tiles - 1 - team) // teams
+        along, level = _told(last, slots, first_tag, MEAN, TEAM, THREADS)
+        dw, db = _write(
+            x, dy, mean, rstd, along, level, w, dw, db, team + last * teams, cols, X, DY, W, MEAN, RSTD, DRESIDUAL, DX,
+            DW, DB, M, x_stride, dy_stride, dresidual_stride, COLS, OFFSET, ROWS, PART, HELD, WEIGHTS, KEEP,
+        )  # fmt: skip
+    else:
+        for tile in tl.range(team, tiles, teams, num_stages=STAGES):
+            x, dy, mean, rstd = _read(tile, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride, COLS, ROWS, PART, KEEP)
+            if SUMS is not None:
+                rows = tile * ROWS + tl.arange(0, ROWS)
+                level = of_all(SUMS, rows, M, TEAM) if MEAN is not None else 0.0
+                along = of_all(SUMS + M.to(tl.int64) * TEAM, rows, M, TEAM)
+            else:
+                along, level = _own(x, dy, mean, rstd, w, cols, W, MEAN, COLS, OFFSET, PART, WEIGHTS)
+            dw, db = _write(
+                x, dy, mean, rstd, along, level, w, dw, db, tile, cols, X, DY, W, MEAN, RSTD, DRESIDUAL, DX,
+                DW, DB, M, x_stride, dy_stride, dresidual_stride, COLS, OFFSET, ROWS, PART, HELD, WEIGHTS, KEEP,
+            )  # fmt: skip
     if PARTS is not None:
         # of each gradient: the part of each team, then in a tree that of each group
         groups = tl.cdiv(teams, GROUP) if GROUP else 0
@@ -207,8 +210,101 @@ def _backward(
                         _add_up(PARTS, first, count, DW, member, COLS, BLOCK)
                     if DB is not None:
                         _add_up(PARTS_B, first, count, DB, member, COLS, BLOCK)
-    if EXCHANGE:
-        leave(WORK, tl.cdiv(tl.cdiv(M, ROWS), teams), tl.num_programs(0))
+    if TEAM > 1 and SUMS is None:
+        leave(WORK, tl.cdiv(tiles, teams), tl.num_programs(0))
+
+
+@triton.jit
+def _read(
+    tile, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride,
+    COLS: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    rows = tile * ROWS + tl.arange(0, ROWS)
+    x = load_rows(X, rows, x_stride, cols, M, COLS, PART, KEEP == "cached")
+    dy = load_rows(DY, rows, dy_stride, cols, M, COLS, PART, KEEP == "cached")
+    rstd = load_each(RSTD, rows, M, PART)
+    mean = load_each(MEAN, rows, M, PART) if MEAN is not None else rstd
+    return x, dy, mean, rstd
+
+
+@triton.jit
+def _slopes(
+    x, dy, mean, rstd, w, cols, W, MEAN,
+    COLS: tl.constexpr, OFFSET: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    """(n, g, dy) in fp32."""
+    n = x.to(tl.float32)
+    if MEAN is not None:
+        n -= mean[:, None]
+    n *= rstd[:, None]
+    dy = dy.to(tl.float32)
+    g = dy
+    if W is not None:
+        if WEIGHTS != "held":
+            w = columns_of(W, cols, COLS, PART, x.shape[0])
+        g = dy * (w.to(tl.float32) + OFFSET)
+    return n, g, dy
+
+
+@triton.jit
+def _own(
+    x, dy, mean, rstd, w, cols, W, MEAN,
+    COLS: tl.constexpr, OFFSET: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    """(sum of n * g, sum of g for LayerNorm) of each row, of the columns that this program has."""
+    n, g, _ = _slopes(x, dy, mean, rstd, w, cols, W, MEAN, COLS, OFFSET, PART, WEIGHTS)
+    along = tl.sum(n * g, 1)
+    level = tl.sum(g, 1) if MEAN is not None else along
+    return along, level
+
+
+@triton.jit
+def _tell(
+    x, dy, mean, rstd, w, step, slots, first_tag, cols, member, W, MEAN,
+    COLS: tl.constexpr, OFFSET: tl.constexpr, TEAM: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr,
+):  # fmt: skip
+    along, level = _own(x, dy, mean, rstd, w, cols, W, MEAN, COLS, OFFSET, PART, WEIGHTS)
+    slots += (step % RING) * (2 * TEAM)
+    tell_team(along, slots, first_tag + step, member)
+    if MEAN is not None:
+        tell_team(level, slots + TEAM, first_tag + step, member)
+
+
+@triton.jit
+def _told(step, slots, first_tag, MEAN, TEAM: tl.constexpr, THREADS: tl.constexpr):
+    slots += (step % RING) * (2 * TEAM)
+    along = tl.sum(of_team(slots, first_tag + step, TEAM, THREADS), 0) + tl.zeros([1], tl.float32)
+    level = along
+    if MEAN is not None:
+        level = tl.sum(of_team(slots + TEAM, first_tag + step, TEAM, THREADS), 0) + tl.zeros([1], tl.float32)
+    return along, level
+
+
+@triton.jit
+def _write(
+    x, dy, mean, rstd, along, level, w, dw, db, tile, cols, X, DY, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, M,
+    x_stride, dy_stride, dresidual_stride, COLS: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr,
+    PART: tl.constexpr, HELD: tl.constexpr, WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """dx of a tile, and dw and db with what it adds to them."""
+    if KEEP == "packed":
+        x, dy = forget(x), forget(dy)
+    if KEEP == "cached":
+        x, dy, mean, rstd = _read(tile, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride, COLS, ROWS, PART, "fp32")
+    n, g, dy = _slopes(x, dy, mean, rstd, w, cols, W, MEAN, COLS, OFFSET, PART, WEIGHTS)
+    dx = g - n * (along / COLS)[:, None]
+    if MEAN is not None:
+        dx -= (level / COLS)[:, None]
+    dx *= rstd[:, None]
+    rows = tile * ROWS + tl.arange(0, ROWS)
+    if DRESIDUAL is not None:
+        dx += load_rows(DRESIDUAL, rows, dresidual_stride, cols, M, COLS, PART, False).to(tl.float32)
+    store_rows(DX, dx, rows, COLS, cols, M, COLS, PART)
+    if DW is not None:
+        dw += tl.sum(tl.reshape(dy * n, [ROWS // HELD, HELD, dw.shape[1]]), 0)
+    if DB is not None:
+        db += tl.sum(tl.reshape(dy, [ROWS // HELD, HELD, db.shape[1]]), 0)
+    return dw, db
 
 
 @triton.jit

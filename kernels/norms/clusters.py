@@ -35,17 +35,17 @@ def forward_plan(cols: int, size: int, weight_size: int) -> ForwardPlan | None:
     block = 1 << (cols - 1).bit_length()
     ctas = block // FORWARD_COLS
     if ctas <= MOST:
-        return ForwardPlan(1, block, 16, ctas=ctas)
+        return ForwardPlan(1, block, 16, weights="early", keep="fp32", ctas=ctas)
     if ctas <= 2 * MOST and max(size, weight_size) == 2:
-        return ForwardPlan(1, block, 32, ctas=MOST, weights="late", forget=True)
+        return ForwardPlan(1, block, 32, ctas=MOST, weights="late", keep="packed")
     return None
 
 
-def backward_plan(cols: int, size: int) -> BackwardPlan | None:
+def backward_plan(cols: int) -> BackwardPlan | None:
     """Likewise.  Its parts are added up separately: who is the last to arrive can not be asked by several CTAs."""
     block = 1 << (cols - 1).bit_length()
     ctas = block // BACKWARD_COLS
-    return BackwardPlan(1, block, 16, ctas=ctas, stages=2, weights="held", forget=size == 2) if ctas <= MOST else None
+    return BackwardPlan(1, block, 16, stages=2, keep="packed", ctas=ctas) if ctas <= MOST else None
 
 
 def are_there() -> bool:

@@ -22,7 +22,7 @@ from torch import Tensor
 from . import clusters, plans, wide
 from .launching import check, programs_of, vector
 from .plans import ForwardPlan
-from .tiles import SLOTS, columns_of, forget, leave, load_rows, store_rows, team_sum
+from .tiles import RING, SLOTS, columns_of, forget, leave, load_rows, of_team, store_rows, tell_team
 from .wide import merged_statistics
 from .workspaces import workspace
 
@@ -60,16 +60,17 @@ def forward(
     mean = torch.empty_like(rstd) if rstd is not None and center else None
     out = Forward(y, residual_out, mean, rstd)
     if rows:
-        plan = plan or _chosen(cols, x.element_size(), 0 if weight is None else weight.element_size())
+        plan = plan or _chosen(x, weight, center)
         _launch(out, x, weight, bias, residual, eps, center, offset, plan)
     return out
 
 
-def _chosen(cols: int, size: int, weight_size: int) -> ForwardPlan:
+def _chosen(x: Tensor, weight: Tensor | None, center: bool) -> ForwardPlan:
     """A team's rows go to a cluster where Triton has them."""
-    plan = plans.forward(cols, size, weight_size)
+    cols, size = x.shape[1], x.element_size()
+    plan = plans.forward(cols, center=center)
     if plan.team > 1 and clusters.are_there():
-        return clusters.forward_plan(cols, size, weight_size) or plan
+        return clusters.forward_plan(cols, size, size if weight is None else weight.element_size()) or plan
     return plan
 
 
@@ -96,8 +97,8 @@ def _normalised(out, x, residual, plan, sums=None, *, weight, bias, eps, center,
             x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, sums,
             rows, x.stride(0) // unit, 0 if residual is None else residual.stride(0) // unit, eps,
             COLS=cols, CENTER=center, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
-            PART=part, WEIGHTS=plan.weights, FORGET=plan.forget and x.is_cuda and x.element_size() == 2,
-            LOOPING=looping, STAGES=plan.stages, **plan.options,
+            PART=part, WEIGHTS=plan.weights, KEEP=plan.keep_of(x.dtype.itemsize, x.is_cuda), LOOPING=looping,
+            STAGES=plan.stages, THREADS=32 * plan.warps, **plan.options,
         )  # fmt: skip
 
 
@@ -105,93 +106,159 @@ def _normalised(out, x, residual, plan, sums=None, *, weight, bias, eps, center,
 def _forward(
     X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, SUMS, M, x_stride, residual_stride, eps,
     COLS: tl.constexpr, CENTER: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    TEAM: tl.constexpr, UNIT: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr, FORGET: tl.constexpr,
-    LOOPING: tl.constexpr, STAGES: tl.constexpr,
+    TEAM: tl.constexpr, UNIT: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
+    LOOPING: tl.constexpr, STAGES: tl.constexpr, THREADS: tl.constexpr,
 ):  # fmt: skip
     member, team, teams = tl.program_id(0) % TEAM, tl.program_id(0) // TEAM, tl.num_programs(0) // TEAM
     cols = member * BLOCK + tl.arange(0, BLOCK)
+    tiles = tl.cdiv(M, ROWS)
+    x_stride *= UNIT
+    residual_stride *= UNIT
     w, b = cols, cols
     if WEIGHTS == "held":
-        w, b = columns_of(W, cols, COLS, PART), columns_of(B, cols, COLS, PART)
-    first_tag = 0
+        w, b = columns_of(W, cols, COLS, PART, ROWS), columns_of(B, cols, COLS, PART, ROWS)
     if WORK is not None:
-        first_tag = tl.load(WORK).to(tl.int32) + 1
-    if LOOPING:
-        for tile in tl.range(team, tl.cdiv(M, ROWS), teams, num_stages=STAGES):
+        # While the others' sums of a tile are on their way, the next tile is read and its own sums are sent.
+        slots, first_tag = WORK + SLOTS + team * (RING * 2 * TEAM), tl.load(WORK).to(tl.int32) + 1
+        raw = _read(team, X, RESIDUAL, RESIDUAL_OUT, cols, M, x_stride, residual_stride, COLS, ROWS, PART, KEEP)
+        _tell(raw, 0, slots, first_tag, cols, member, COLS, CENTER, BLOCK, TEAM, PART)
+        for tile in tl.range(team + teams, tiles, teams, num_stages=STAGES):
+            step = tile // teams
+            following = _read(
+                tile, X, RESIDUAL, RESIDUAL_OUT, cols, M, x_stride, residual_stride, COLS, ROWS, PART, KEEP
+            )
+            _tell(following, step, slots, first_tag, cols, member, COLS, CENTER, BLOCK, TEAM, PART)
+            mean, rstd = _told(step - 1, slots, first_tag, eps, COLS, CENTER, BLOCK, TEAM, THREADS)
+            _write(
+                raw, tile - teams, mean, rstd, member, cols, w, b, X, RESIDUAL, W, B, Y, MEAN, RSTD, M, x_stride,
+                residual_stride, COLS, CENTER, OFFSET, ROWS, PART, WEIGHTS, KEEP,
+            )  # fmt: skip
+            raw = following
+        last = (tiles - 1 - team) // teams
+        mean, rstd = _told(last, slots, first_tag, eps, COLS, CENTER, BLOCK, TEAM, THREADS)
+        _write(
+            raw, team + last * teams, mean, rstd, member, cols, w, b, X, RESIDUAL, W, B, Y, MEAN, RSTD, M, x_stride,
+            residual_stride, COLS, CENTER, OFFSET, ROWS, PART, WEIGHTS, KEEP,
+        )  # fmt: skip
+        leave(WORK, tl.cdiv(tiles, teams), tl.num_programs(0))
+    elif LOOPING:
+        for tile in tl.range(team, tiles, teams, num_stages=STAGES):
             _normalise(
-                tile, tile // teams, member, team, first_tag, cols, w, b,
-                X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, SUMS, M, x_stride, residual_stride, eps,
-                COLS, CENTER, OFFSET, ROWS, BLOCK, TEAM, UNIT, PART, WEIGHTS, FORGET,
+                tile, member, cols, w, b, X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, SUMS, M, x_stride,
+                residual_stride, eps, COLS, CENTER, OFFSET, ROWS, BLOCK, TEAM, PART, WEIGHTS, KEEP,
             )  # fmt: skip
     else:
         _normalise(
-            team, 0, member, team, first_tag, cols, w, b,
-            X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, SUMS, M, x_stride, residual_stride, eps,
-            COLS, CENTER, OFFSET, ROWS, BLOCK, TEAM, UNIT, PART, WEIGHTS, FORGET,
+            team, member, cols, w, b, X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, SUMS, M, x_stride,
+            residual_stride, eps, COLS, CENTER, OFFSET, ROWS, BLOCK, TEAM, PART, WEIGHTS, KEEP,
         )  # fmt: skip
-    if WORK is not None:
-        leave(WORK, tl.cdiv(tl.cdiv(M, ROWS), teams), tl.num_programs(0))
 
 
 @triton.jit
 def _normalise(
-    tile, step, member, team, first_tag, cols, w, b,
-    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, SUMS, M, x_stride, residual_stride, eps,
+    tile, member, cols, w, b, X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, SUMS, M, x_stride, residual_stride, eps,
     COLS: tl.constexpr, CENTER: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    TEAM: tl.constexpr, UNIT: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr, FORGET: tl.constexpr,
+    TEAM: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows."""
-    rows = tile * ROWS + tl.arange(0, ROWS)
-    raw = load_rows(X, rows, x_stride * UNIT, cols, M, COLS, PART)
-    if RESIDUAL is not None:
-        added = load_rows(RESIDUAL, rows, residual_stride * UNIT, cols, M, COLS, PART)
-        raw = (raw.to(tl.float32) + added.to(tl.float32)).to(raw.dtype)  # the norm is of the sum as it is handed on
-        store_rows(RESIDUAL_OUT, raw, rows, COLS, cols, M, COLS, PART)
+    """One tile of rows, by a program that needs no other."""
+    raw = _read(tile, X, RESIDUAL, RESIDUAL_OUT, cols, M, x_stride, residual_stride, COLS, ROWS, PART, KEEP)
     if WEIGHTS == "early":
-        w, b = columns_of(W, cols, COLS, PART), columns_of(B, cols, COLS, PART)
-    x = raw.to(tl.float32)
+        w, b = columns_of(W, cols, COLS, PART, ROWS), columns_of(B, cols, COLS, PART, ROWS)
     if SUMS is not None:
+        rows = tile * ROWS + tl.arange(0, ROWS)
         mean, rstd = merged_statistics(SUMS, rows, M, eps, COLS, CENTER, BLOCK, TEAM)
     else:
-        mean, rstd = _statistics(x, step, member, team, first_tag, cols, WORK, eps, COLS, CENTER, ROWS, TEAM, PART)
+        mean, squares = _own(raw, COLS, cols, COLS, CENTER, PART)
+        rstd = tl.rsqrt(squares / COLS + eps)
+    _write(
+        raw, tile, mean, rstd, member, cols, w, b, X, RESIDUAL, W, B, Y, MEAN, RSTD, M, x_stride, residual_stride,
+        COLS, CENTER, OFFSET, ROWS, PART, WEIGHTS, KEEP,
+    )  # fmt: skip
+
+
+@triton.jit
+def _read(
+    tile, X, RESIDUAL, RESIDUAL_OUT, cols, M, x_stride, residual_stride,
+    COLS: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """What is normalised, in the dtype in which it is handed on."""
+    rows = tile * ROWS + tl.arange(0, ROWS)
+    raw = load_rows(X, rows, x_stride, cols, M, COLS, PART, KEEP == "cached")
+    if RESIDUAL is not None:
+        added = load_rows(RESIDUAL, rows, residual_stride, cols, M, COLS, PART, KEEP == "cached")
+        raw = (raw.to(tl.float32) + added.to(tl.float32)).to(raw.dtype)
+        if RESIDUAL_OUT is not None:
+            store_rows(RESIDUAL_OUT, raw, rows, COLS, cols, M, COLS, PART)
+    return raw
+
+
+@triton.jit
+def _own(raw, count, cols, COLS: tl.constexpr, CENTER: tl.constexpr, PART: tl.constexpr):
+    """(mean, squares around it) of each row, of the `count` columns that this program has."""
+    x = raw.to(tl.float32)
+    mean = tl.zeros([x.shape[0]], tl.float32)
+    if CENTER:
+        mean = tl.sum(x, 1) / count
+        x -= mean[:, None]
+        if PART:
+            x = tl.where((cols < COLS)[None, :], x, 0.0)
+    return mean, tl.sum(x * x, 1)
+
+
+@triton.jit
+def _tell(
+    raw, step, slots, first_tag, cols, member,
+    COLS: tl.constexpr, CENTER: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    mean, squares = _own(raw, tl.minimum(BLOCK, COLS - member * BLOCK), cols, COLS, CENTER, PART)
+    slots += (step % RING) * (2 * TEAM)
+    tell_team(squares, slots, first_tag + step, member)
+    if CENTER:
+        tell_team(mean, slots + TEAM, first_tag + step, member)
+
+
+@triton.jit
+def _told(
+    step, slots, first_tag, eps,
+    COLS: tl.constexpr, CENTER: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr, THREADS: tl.constexpr,
+):  # fmt: skip
+    """(mean, rstd) of the row of a step from what its team told, put together as Chan, Golub and LeVeque (1979) do."""
+    slots += (step % RING) * (2 * TEAM)
+    squares = of_team(slots, first_tag + step, TEAM, THREADS)
+    mean = 0.0
+    if CENTER:
+        means = of_team(slots + TEAM, first_tag + step, TEAM, THREADS)
+        counts = tl.minimum(tl.maximum(COLS - tl.arange(0, THREADS) * BLOCK, 0), BLOCK)
+        mean = tl.sum(means * counts, 0) / COLS
+        squares += counts * (means - mean) * (means - mean)
+    one = tl.zeros([1], tl.float32)
+    return one + mean, one + tl.rsqrt(tl.sum(squares, 0) / COLS + eps)
+
+
+@triton.jit
+def _write(
+    raw, tile, mean, rstd, member, cols, w, b, X, RESIDUAL, W, B, Y, MEAN, RSTD, M, x_stride, residual_stride,
+    COLS: tl.constexpr, CENTER: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr,
+    WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    rows = tile * ROWS + tl.arange(0, ROWS)
     if member == 0:
         if MEAN is not None:
             tl.store(MEAN + rows, mean, rows < M)
         if RSTD is not None:
             tl.store(RSTD + rows, rstd, rows < M)
     if WEIGHTS == "late":
-        w, b = columns_of(W, cols, COLS, PART), columns_of(B, cols, COLS, PART)
-    if FORGET:
-        x = forget(raw).to(tl.float32)
+        w, b = columns_of(W, cols, COLS, PART, ROWS), columns_of(B, cols, COLS, PART, ROWS)
+    if KEEP == "packed":
+        raw = forget(raw)
+    if KEEP == "cached":
+        raw = _read(tile, X, RESIDUAL, None, cols, M, x_stride, residual_stride, COLS, ROWS, PART, "fp32")
+    x = raw.to(tl.float32)
     if CENTER:
         x -= mean[:, None]
     y = x * rstd[:, None]
     if W is not None:
-        y *= (w.to(tl.float32) + OFFSET)[None, :]
+        y *= w.to(tl.float32) + OFFSET
     if B is not None:
-        y += b.to(tl.float32)[None, :]
+        y += b.to(tl.float32)
     store_rows(Y, y, rows, COLS, cols, M, COLS, PART)
-
-
-@triton.jit
-def _statistics(
-    x, step, member, team, first_tag, cols, WORK, eps,
-    COLS: tl.constexpr, CENTER: tl.constexpr, ROWS: tl.constexpr, TEAM: tl.constexpr, PART: tl.constexpr,
-):  # fmt: skip
-    """(mean, rstd) of each row of a tile, of which this program has all columns or its share."""
-    slots, tag = WORK, 0
-    if TEAM > 1:
-        slots, tag = WORK + SLOTS + (team * 2 + step % 2) * (2 * TEAM), first_tag + step
-    mean = tl.zeros([ROWS], tl.float32)
-    if CENTER:
-        mean = tl.sum(x, 1)
-        if TEAM > 1:
-            mean = team_sum(mean, slots, tag, member, TEAM)
-        mean /= COLS
-        x -= mean[:, None]
-        if PART:
-            x = tl.where((cols < COLS)[None, :], x, 0.0)
-    squares = tl.sum(x * x, 1)
-    if TEAM > 1:
-        squares = team_sum(squares, slots + TEAM, tag, member, TEAM)
-    return mean, tl.rsqrt(squares / COLS + eps)

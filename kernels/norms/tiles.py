@@ -1,6 +1,6 @@
 """What the kernels are made of: tiles of rows in and out of memory, and sums of rows that several programs share."""
 # A kernel's arguments have no Python types.
-# ruff: noqa: ANN001, ANN201, ANN202
+# ruff: noqa: ANN001, ANN201
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
 import triton
@@ -9,31 +9,28 @@ import triton.language as tl
 from . import workspaces
 
 COUNTERS, SLOTS = tl.constexpr(workspaces.COUNTERS), tl.constexpr(workspaces.SLOTS)
+# Steps whose values a team has at once.  A member that tells step s has heard of s - 2, and so nobody waits for s - 4.
+RING = tl.constexpr(4)
 
 
-@triton.constexpr_function
-def _summing(team):
-    """PTX: wait until the tag of every member's word is $2, then add up their lower halves, always in this order."""
-    loads = "".join(
-        f"ld.relaxed.gpu.global.b64 word, [$1 + {8 * member}];" + f"mov.b64 {{v{member}, tag{member}}}, word;"
-        for member in range(team)
-    )
-    tags = "".join(f"setp.ne.or.b32 not_yet, tag{member}, $2, not_yet;" for member in range(1, team))
-    adds = "".join(f"add.f32 $0, $0, v{member};" for member in range(1, team))
-    return (
-        f"{{ .reg .pred not_yet; .reg .b64 word; .reg .b32 tag<{team}>; .reg .f32 v<{team}>; again: {loads}"
-        f"setp.ne.b32 not_yet, tag0, $2; {tags} @not_yet bra again; mov.f32 $0, v0; {adds} }}"
-    )
+# Thread $3 waits until the upper half of its word is the tag $2 and has its lower half; from $4 on they have zero.
+_WAIT = tl.constexpr(
+    "{ .reg .pred others, not_yet; .reg .b64 word; .reg .b32 tag; .reg .b32 value; mov.b32 value, 0;"
+    " setp.ge.s32 others, $3, $4; @others bra done;"
+    " again: ld.relaxed.gpu.global.b64 word, [$1]; mov.b64 {value, tag}, word; setp.ne.b32 not_yet, tag, $2;"
+    " @not_yet bra again; done: mov.b32 $0, value; }"
+)
 
 
 @triton.jit
-def load_rows(P, rows, stride, cols, M, COLS: tl.constexpr, PART: tl.constexpr):
-    """[rows, columns] in their own dtype; zero outside."""
+def load_rows(P, rows, stride, cols, M, COLS: tl.constexpr, PART: tl.constexpr, KEEP: tl.constexpr):
+    """[rows, columns] in their own dtype; zero outside.  KEEP them in the cache if they are read again."""
+    POLICY: tl.constexpr = "evict_last" if KEEP else "evict_first"
     at = P + rows.to(tl.int64)[:, None] * stride + cols[None, :]
     if PART:
-        values = tl.load(at, (rows < M)[:, None] & (cols < COLS)[None, :], other=0.0, eviction_policy="evict_first")
+        values = tl.load(at, (rows < M)[:, None] & (cols < COLS)[None, :], other=0.0, eviction_policy=POLICY)
     else:
-        values = tl.load(at, eviction_policy="evict_first")
+        values = tl.load(at, eviction_policy=POLICY)
     return values
 
 
@@ -48,15 +45,17 @@ def store_rows(P, values, rows, stride, cols, M, COLS: tl.constexpr, PART: tl.co
 
 
 @triton.jit
-def columns_of(P, cols, COLS: tl.constexpr, PART: tl.constexpr):
-    """[columns] in their own dtype, zero outside and of nothing.  Every row needs them: keep them cached."""
+def columns_of(P, cols, COLS: tl.constexpr, PART: tl.constexpr, ROWS: tl.constexpr):
+    """[1, columns] in their own dtype, zero outside and of nothing.  Every row needs them: keep them cached."""
+    # With two dimensions they come to the threads that have these columns of a lone row.
+    at = cols[None, :] if ROWS == 1 else cols
     if P is None:
-        values = tl.zeros_like(cols)
+        values = tl.zeros_like(at)
     elif PART:
-        values = tl.load(P + cols, cols < COLS, other=0.0, eviction_policy="evict_last")
+        values = tl.load(P + at, at < COLS, other=0.0, eviction_policy="evict_last")
     else:
-        values = tl.load(P + cols, eviction_policy="evict_last")
-    return values
+        values = tl.load(P + at, eviction_policy="evict_last")
+    return values if ROWS == 1 else values[None, :]
 
 
 @triton.jit
@@ -76,16 +75,26 @@ def forget(values):
 
 
 @triton.jit
-def team_sum(values, SLOTS, tag, member, TEAM: tl.constexpr):
-    """[1]: the sum of the values [1] of all members of a team at one step, to the same bits for each of them.
+def tell_team(value, SLOTS, tag, member):
+    """Put this member's value [1] of a step where the others look for it.
 
     A value and the tag of its step are one 64-bit word, and so no fence is needed: who sees the tag has the value.
-    SLOTS are the words of this step.  All members must be running at the same time.
     """
-    words = (tag.to(tl.int64) << 32) | (values.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
+    words = (tag.to(tl.int64) << 32) | (value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
     tl.store(SLOTS + member + tl.arange(0, 1), words)
-    at = (SLOTS + tl.arange(0, 1)).to(tl.int64)
-    return tl.inline_asm_elementwise(_summing(TEAM), "=&f,l,r", [at, tag], dtype=tl.float32, is_pure=False, pack=1)
+
+
+@triton.jit
+def of_team(SLOTS, tag, TEAM: tl.constexpr, THREADS: tl.constexpr):
+    """[threads]: the value of each member at one step, in their order, then zeros.  All must run at the same time.
+
+    One warp waits, and the others for it: were all of them asking, what they wait for could hardly get through.
+    """
+    thread = tl.arange(0, THREADS)
+    at = (SLOTS + thread % TEAM).to(tl.int64)
+    return tl.inline_asm_elementwise(
+        _WAIT, "=f,l,r,r,r", [at, tag, thread, TEAM], dtype=tl.float32, is_pure=False, pack=1
+    )
 
 
 @triton.jit

@@ -98,9 +98,9 @@ def _forward_sums(
     member = tl.program_id(0) % TEAM
     rows = tl.program_id(0) // TEAM + tl.arange(0, 1)
     cols = member * BLOCK + tl.arange(0, BLOCK)
-    raw = _kept_rows(X, rows, x_stride * UNIT, cols, COLS)
+    raw = load_rows(X, rows, x_stride * UNIT, cols, M, COLS, PART, True)
     if RESIDUAL is not None:
-        added = _kept_rows(RESIDUAL, rows, residual_stride * UNIT, cols, COLS)
+        added = load_rows(RESIDUAL, rows, residual_stride * UNIT, cols, M, COLS, PART, True)
         raw = (raw.to(tl.float32) + added.to(tl.float32)).to(raw.dtype)
     x = raw.to(tl.float32)
     at = rows.to(tl.int64) * TEAM + member
@@ -122,13 +122,13 @@ def _backward_sums(
     member = tl.program_id(0) % TEAM
     rows = tl.program_id(0) // TEAM + tl.arange(0, 1)
     cols = member * BLOCK + tl.arange(0, BLOCK)
-    n = load_rows(X, rows, x_stride * UNIT, cols, M, COLS, PART).to(tl.float32)
-    g = load_rows(DY, rows, dy_stride * UNIT, cols, M, COLS, PART).to(tl.float32)
+    n = load_rows(X, rows, x_stride * UNIT, cols, M, COLS, PART, True).to(tl.float32)
+    g = load_rows(DY, rows, dy_stride * UNIT, cols, M, COLS, PART, True).to(tl.float32)
     if MEAN is not None:
         n -= tl.load(MEAN + rows)[:, None]
     n *= tl.load(RSTD + rows)[:, None]
     if W is not None:
-        g *= (columns_of(W, cols, COLS, PART).to(tl.float32) + OFFSET)[None, :]
+        g *= columns_of(W, cols, COLS, PART, 1).to(tl.float32) + OFFSET
     at = rows.to(tl.int64) * TEAM + member
     if MEAN is not None:
         tl.store(SUMS + at, tl.sum(g, 1))
@@ -158,17 +158,11 @@ def merged_statistics(
 
 @triton.jit
 def of_all(SUMS, rows, M, TEAM: tl.constexpr):
-    """[rows]: what `backward_sums` gave for the members of each row, added up in the order of `team_sum`."""
+    """[rows]: what `backward_sums` gave for the members of each row, added up in the order of the members."""
     total = _of_member(SUMS, rows, M, 0, TEAM)
     for member in tl.static_range(1, TEAM):
         total += _of_member(SUMS, rows, M, member, TEAM)
     return total
-
-
-@triton.jit
-def _kept_rows(P, rows, stride, cols, COLS: tl.constexpr):
-    """As `load_rows`, but what was read is not the first to leave the L2: it is read again soon."""
-    return tl.load(P + rows.to(tl.int64)[:, None] * stride + cols[None, :], (cols < COLS)[None, :], other=0.0)
 
 
 @triton.jit

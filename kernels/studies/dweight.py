@@ -116,7 +116,7 @@ def _stack(device: torch.device) -> dict[str, Any]:
 
 
 def plan_of(case: Case) -> BackwardPlan:
-    return plans.backward(case.cols, DTYPE_BYTES[case.dtype], DTYPE_BYTES[case.weight_dtype])
+    return plans.backward(case.cols, center=OPS[case.op].norm == "layernorm")
 
 
 def parts_of(case: Case, plan: BackwardPlan, programs: int, device: torch.device) -> int:
