@@ -4,7 +4,8 @@ Facts explain a time and never decide it.  Gathering them must not cost a case: 
 
 `kind` says what the hash `code` stands for: "generated" (everything Inductor wrote), "triton" (of each kernel its PTX,
 its grid and its arguments, and the operators around them), "operators" (the sequence of operators with their arguments;
-Python between them is not seen), "pinned" (versions of distributions whose code can not be seen).  Without a hash
+Python between them is not seen), "pinned" (versions of distributions whose code can not be seen).  An operator
+written in Python is, on a GPU, what it launches inside, if that is all seen; any other is not known.  Without a hash
 nothing can be said.  Not seen is what is launched past both torch's dispatcher and Triton, as by a CUDA extension that
 takes pointers: beside Triton kernels that are the same, such a kernel may have changed under an equal hash.
 """
@@ -15,7 +16,8 @@ from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Any
 
-from .observing import Operators, Seen, autotuned, generated_code, inductor_launches, nothing, triton_launches
+from .observing import Entering, Operators, Seen, autotuned, generated_code, inductor_launches, nothing, triton_launches
+from .ran import put_on_stream
 
 MOST_NAMES = 48  # of operators and kernels that are told by name
 
@@ -36,7 +38,7 @@ def gather(call: Callable[[], Any], *, compiled: bool, pinned: Iterable[str], cu
             call()
     else:
         call()
-        with triton_launches(seen) if cuda else nothing(), Operators(seen):
+        with triton_launches(seen) if cuda else nothing(), Entering(seen, put_on_stream) if cuda else Operators(seen):
             call()
     try:
         return _facts(seen, compiled, tuple(pinned))

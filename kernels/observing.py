@@ -3,13 +3,17 @@
 import dataclasses
 import importlib
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from .ran import readable
 
 _Mode: Any = TorchDispatchMode  # without types in it
 
@@ -54,6 +58,70 @@ class Operators(_Mode):  # type: ignore[misc]
             self._seen.operators.append(name)
             self._seen.described.append(f"{name}({described(args)}, {described(kwargs)})")
             self._seen.launched += not (func.is_view or _ALLOCATES.match(name))
+
+
+class Entering(Operators):
+    """Sees through operators that are Python code on a GPU: what is seen inside stands in the operator's place.
+
+    Only where that is all of it: `put_on_stream` is asked what a second call would have the device do, and these must
+    be the Triton kernels that were seen.  Any other stays an operator that nobody knows.
+    """
+
+    def __init__(self, seen: Seen, put_on_stream: Callable[[Callable[[], Any]], list[str]]) -> None:
+        super().__init__(seen)
+        self._put_on_stream = put_on_stream
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        code = None
+        with suppress(Exception):
+            code = python_code(func) if _on_gpu((*args, *(kwargs or {}).values())) else None
+        if code is None:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        call, seen = partial(code, *args, **(kwargs or {})), self._seen
+        operators, texts, triton = len(seen.operators), len(seen.described), len(seen.triton)
+        launched, hooked = seen.launched, seen.hooked
+        with self:
+            result = call()
+        if seen.launched != launched or not self._is_all(call, triton, seen.hooked - hooked):
+            del seen.operators[operators:], seen.described[texts:]
+            seen.launched = launched
+            with suppress(Exception):
+                self._note(func, args, kwargs)
+        return result
+
+    def _is_all(self, call: Callable[[], Any], first: int, hooked: int) -> bool:
+        """Are the Triton launches from the `first` on, of which a hook saw `hooked`, all that the call launches?"""
+        triton, hooks = len(self._seen.triton), self._seen.hooked
+        if not triton - first == hooked > 0:
+            return False
+        try:
+            names = [readable(kernel.metadata.name) for kernel, _ in self._seen.triton[first:]]
+            return Counter(self._put_on_stream(call)) == Counter(names)
+        except Exception:  # what can not be captured is not known
+            return False
+        finally:  # those of the second call were no launches
+            del self._seen.triton[triton:]
+            self._seen.hooked = hooks
+
+
+def python_code(func: Any) -> Callable[..., Any] | None:
+    """The Python function behind an operator on a GPU; None for one of torch, and for one written in C++."""
+    if func.namespace in ("aten", "prims", "prim"):
+        return None
+    name = func.name().split(".")[0]
+    definition = importlib.import_module("torch._library.custom_ops").OPDEFS.get(name)
+    if definition is not None:
+        chosen: Callable[..., Any] = definition._backend_fns.get("cuda") or definition._init_fn
+        return chosen
+    library: Any = torch.library
+    if f"{name.replace('::', '/')}/CUDA" in getattr(library, "_impls", ()):
+        core: Any = torch._C
+        return lambda *args, **kwargs: func._op_dk(core.DispatchKey.CUDA, *args, **kwargs)
+    return None
+
+
+def _on_gpu(values: tuple[Any, ...]) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in values)
 
 
 def described(value: Any) -> str:

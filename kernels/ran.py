@@ -1,7 +1,7 @@
-"""Which kernels a CUDA graph launches, by name.  The driver is asked: nothing runs, and no profiler slows anything."""
+"""Which kernels a CUDA graph or a call launches, by name.  Only the driver is asked: no profiler slows anything."""
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -9,6 +9,8 @@ import torch
 MOST_NODES = 4096  # that are looked at; asking takes about a microsecond each
 LONGEST_NAME = 120  # of a kernel; templates of C++ go on for a thousand
 _KERNEL, _OTHERS = 0, {1: "memcpy", 2: "memset"}
+_ORDER = (5, 6, 7)  # nodes that do nothing: empty ones, waits and records of events
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile, as torch does of its own accord
 
 
 class _KernelNode(ctypes.Structure):  # CUDA_KERNEL_NODE_PARAMS_v2 of cuda.h
@@ -32,6 +34,27 @@ def ran(graph: "torch.cuda.CUDAGraph") -> list[str]:
         return []
 
 
+def put_on_stream(call: Callable[[], Any]) -> list[str]:
+    """What `call` would have the current stream do, in no order: each kernel, copy, fill or other thing by its name.
+
+    The stream is captured meanwhile, and the graph thrown away.  torch does not know of this capture: its allocator
+    takes from the stream's own memory, which is right for kernels that never run, and as before if the capture fails.
+    Other streams are captured where they wait for this one; who launches on one that does not is not seen.
+    Raises what the call raises, and RuntimeError for what can not be captured, such as the default stream.
+    """
+    driver, graph = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    _asked(driver.cuStreamBeginCapture_v2, stream, ctypes.c_int(_RELAXED))
+    try:
+        try:
+            call()
+        finally:
+            _asked(driver.cuStreamEndCapture, stream, ctypes.byref(graph))
+        return list(_names(graph.value or 0, others=True))
+    finally:
+        driver.cuGraphDestroy(graph)
+
+
 def readable(name: str) -> str:
     """A kernel as its author wrote it, without return type, arguments and the depth of its templates."""
     demangle: Any = getattr(torch._C, "_demangle", None)
@@ -40,7 +63,7 @@ def readable(name: str) -> str:
     return plain.partition("(")[0][:LONGEST_NAME] or name[:LONGEST_NAME]
 
 
-def _names(graph: int) -> Iterator[str]:
+def _names(graph: int, *, others: bool = False) -> Iterator[str]:
     driver = ctypes.CDLL("libcuda.so.1")
     count = ctypes.c_size_t(0)
     _asked(driver.cuGraphGetNodes, ctypes.c_void_p(graph), None, ctypes.byref(count))
@@ -54,6 +77,8 @@ def _names(graph: int) -> Iterator[str]:
             yield _kernel(driver, node)
         elif kind.value in _OTHERS:
             yield _OTHERS[kind.value]
+        elif others and kind.value not in _ORDER:
+            yield f"node of kind {kind.value}"
 
 
 def _kernel(driver: Any, node: int | None) -> str:

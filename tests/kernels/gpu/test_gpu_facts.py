@@ -1,11 +1,14 @@
 """Facts of what ran on a GPU, and that compiling without one finds the same machine code."""
 
+import ctypes
 import shutil
 
 import pytest
 import torch
 
-from kernels import messages
+from kernels import facts, messages
+from kernels.norms.modules import rms_norm
+from kernels.ran import put_on_stream
 from kernels.words import Case
 
 pytestmark = [
@@ -63,6 +66,77 @@ def test_what_runs_is_what_was_compiled_without_a_gpu(started):
             assert (one["shared"], one["shared_static"]) == (other["shared_dynamic"], other["shared_static"])
             assert (one["occupancy"], one["limited_by"]) == (other["occupancy"], other["limited_by"])
             assert (one["spills"] > 0) == (other["spills"] > 0)
+
+
+@pytest.mark.parametrize("text", ["rmsnorm.fwdbwd.4096x1024.bf16-fp32", "layernorm.fwdbwd.512x65536.bf16"])
+def test_our_operators_are_the_kernels_that_they_launch(started, text):
+    with_a_gpu, without = started("triton", "cuda"), started("triton", architecture())
+
+    here, there = ran(with_a_gpu, Case.parse(text)), without.ask(messages.compile(Case.parse(text)), 120)
+
+    assert here["kind"] == "triton", here
+    assert here["kernels"] == len(here["triton"]) == there["facts"]["count"]
+    assert not [name for name in here["ops"] if name.startswith("kernelwatch::")]
+    assert [one["sass"] for one in here["triton"]] == [one["sass"] for one in there["facts"]["kernels"]]
+
+
+@pytest.fixture
+def stream():
+    """Not the default one, which nobody can capture."""
+    own = torch.cuda.Stream()
+    own.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(own):
+        yield
+    own.synchronize()
+
+
+def hidden(x):
+    """Past torch's dispatcher and Triton, as an extension that takes pointers."""
+    address, on = ctypes.c_uint64(x.data_ptr()), ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    assert ctypes.CDLL("libcuda.so.1").cuMemsetD8Async(address, ctypes.c_ubyte(0), ctypes.c_size_t(x.nbytes), on) == 0
+
+
+@pytest.mark.usefixtures("stream")
+def test_an_operator_with_a_hidden_launch_stays_unknown():
+    library = torch.library.Library("planted", "FRAGMENT")
+
+    def norm(x):
+        return rms_norm(x, eps=1e-6)
+
+    def hides(x):
+        hidden(torch.empty_like(x))
+        return norm(x)
+
+    for name, code in {"norm": norm, "hides": hides}.items():
+        library.define(f"{name}(Tensor x) -> Tensor")
+        library.impl(name, code, "CUDA")
+    x = torch.ones(64, 1024, device="cuda")
+
+    def gathered(call):
+        return facts.gather(lambda: call(x), compiled=False, pinned=(), cuda=True)
+
+    plain, known, unknown = (gathered(call) for call in (norm, torch.ops.planted.norm, torch.ops.planted.hides))
+    assert (plain["kind"], plain["kernels"]) == ("triton", 1)
+    assert known == plain
+    assert (unknown["kind"], unknown["code"], unknown["ops"]) == (None, None, ["planted::hides"])
+    torch.testing.assert_close(torch.ops.planted.hides(x), x)  # the stream still does what it is asked
+
+
+@pytest.mark.usefixtures("stream")
+def test_what_a_call_puts_on_the_stream_is_told_and_not_done():
+    x, y = torch.ones(64, 1024, device="cuda"), torch.zeros(64, 1024, device="cuda")
+    rms_norm(x, eps=1e-6)
+
+    def call():
+        rms_norm(x, eps=1e-6)
+        hidden(x)
+        y.copy_(x)
+
+    assert sorted(put_on_stream(call)) == ["_forward", "memcpy", "memset"]
+    with pytest.raises(RuntimeError, match=r"(?i)captur"):
+        put_on_stream(torch.cuda.current_stream().synchronize)
+    assert put_on_stream(lambda: None) == []
+    assert (x + y).sum().item() == 64 * 1024  # nothing of it was done, and the stream is well
 
 
 def test_inductor_is_lowered_without_a_gpu_as_with_one(started):
