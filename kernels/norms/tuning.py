@@ -3,8 +3,10 @@
     python -m kernels.norms.tuning rmsnorm.fwd.32768x4096.bf16 …        or  --suite NAME
 
 The search is small and goes one step at a time: from the default plan to the best of those that differ from it in one
-field, and on from there, at most `STEPS` times and while it gains.  What it finds is of one device and one stack, and
-is used only where KERNELWATCH_TUNED names the file or `use` was called; elsewhere it says so and changes nothing.
+field, and on from there, at most `STEPS` times and while it gains.  The best of many is partly the luckiest: it is
+timed a second time before it is taken, and what the search ends with once more, beside the default plan.
+What it finds is of one device and one stack, and is used only where KERNELWATCH_TUNED names the file or `use` was
+called; elsewhere it says so and changes nothing.
 A plan is found per norm, direction, columns and dtypes.  It is for all numbers of rows, so that a row's bits do not
 depend on how many there are; cases that differ in their rows alone are tuned together.
 """
@@ -21,16 +23,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..suites import SUITES
 from ..words import DTYPE_BYTES, OPS, Case, Direction, Lane
 from . import plans
 from .plans import BackwardPlan, ForwardPlan, Sum
 
+if TYPE_CHECKING:
+    import torch
+
 FORMAT = 1
 STEPS = 3
 LEAST_GAIN = 0.01  # what is less may be noise
+MOST_LOSS = 0.01  # at any number of rows, whatever is gained at others
 ROUNDS = 8
 GRAPH_S = 5e-4  # of one replay: two plans hold the outputs of all their input sets
 MOST_ELEMENTS = 65536  # that a CTA has at once: the registers of an SM
@@ -62,7 +68,7 @@ class Place:
 @dataclass(frozen=True)
 class Found:
     plan: ForwardPlan
-    ratio: float  # its time over the default plan's
+    ratio: float  # its time over the default plan's, timed beside it
 
 
 Store = dict[Place, dict[str, Found]]
@@ -80,40 +86,58 @@ def use(path: str | os.PathLike[str] | None) -> None:
     _here.cache_clear()
 
 
-def tuned(norm: str, direction: str, cols: int, dtypes: str) -> ForwardPlan | None:
-    """The plan found for this device and stack, where somebody asked for such; dtypes as in a case: bf16-fp32."""
+def tuned(
+    direction: Direction, x: "torch.Tensor", weight: "torch.Tensor | None", *, center: bool
+) -> ForwardPlan | None:
+    """The plan found for rows like x's, on its device and this stack, where somebody asked for such.
+
+    A BackwardPlan for the backward pass.  Raises Unreadable.
+    """
     path = _used or os.environ.get(VARIABLE)
     if not path:
         return None
-    found = _here(Path(path)).get(key(norm, direction, cols, dtypes))
+    dtypes = [_short(each.dtype) for each in (x, x if weight is None else weight)]
+    found = _here(Path(path), x.device).get(key("layernorm" if center else "rmsnorm", direction, x.shape[1], *dtypes))
     return found.plan if found else None
 
 
 @functools.cache
-def _here(path: Path) -> Mapping[str, Found]:
+def _here(path: Path, device: "torch.device") -> Mapping[str, Found]:
     if not path.exists():
         raise Unreadable(f"there are no tuned plans in {path}: write them with `python -m kernels.norms.tuning`")
-    store, here = read(path), place()
+    store, here = read(path), place(device)
+    if here is None:
+        return {}
     if here not in store:
         known = "; ".join(map(str, store)) or "nothing"
         warnings.warn(f"{path} has plans for {known}, and not for {here}: the default plans are used", stacklevel=3)
     return store.get(here, {})
 
 
-def key(norm: str, direction: str, cols: int, dtypes: str) -> str:
-    return f"{norm}.{direction}.{cols}.{dtypes}"
+def key(norm: str, direction: str, cols: int, dtype: str, weight_dtype: str) -> str:
+    """Dtypes as in a case: those of rows and of weights, once where they are the same."""
+    mixed = "" if weight_dtype == dtype else f"-{weight_dtype}"
+    return f"{norm}.{direction}.{cols}.{dtype}{mixed}"
 
 
 def key_of(case: Case) -> str:
-    mixed = "" if case.weight_dtype == case.dtype else f"-{case.weight_dtype}"
-    return key(OPS[case.op].norm, case.direction, case.cols, f"{case.dtype}{mixed}")
+    return key(OPS[case.op].norm, case.direction, case.cols, case.dtype, case.weight_dtype)
 
 
-def place() -> Place:
+def _short(dtype: "torch.dtype") -> str:
+    from ..inputs import DTYPES
+
+    return next(short for short, known in DTYPES.items() if known is dtype)
+
+
+def place(device: "torch.device") -> Place | None:
+    """None where there is no GPU, and plans matter to nobody."""
     import torch
     import triton
 
-    about = torch.cuda.get_device_properties(torch.cuda.current_device())
+    if device.type != "cuda":
+        return None
+    about = torch.cuda.get_device_properties(device)
     return Place(about.name, f"{about.major}.{about.minor}", torch.__version__, triton.__version__, _driver_version())
 
 
@@ -182,24 +206,31 @@ def is_valid(plan: ForwardPlan, cols: int) -> bool:
     sizes = (plan.rows, plan.block, plan.warps, plan.ctas)
     if not all(type(size) is int and size > 0 and size & (size - 1) == 0 for size in sizes):
         return False
-    shared = plan.team > 1 or plan.ctas > 1
+    if not all(type(number) is int for number in (plan.team, plan.programs, plan.stages)):
+        return False
+    registers = plan.registers
     fits = (
         plan.warps <= 32
-        and plan.block * plan.team >= cols
+        and 1 <= plan.team <= plans.MOST_IN_TEAM
+        and plan.block * (plan.team - 1) < cols <= plan.block * plan.team
         and plan.rows * plan.block <= MOST_ELEMENTS * plan.ctas
-        and not (shared and plan.rows > 1)
+        and (plan.rows == 1 or plan.team == plan.ctas == 1)
+        and plan.team <= 32 * plan.warps
         and plan.stages >= 1
         and plan.programs >= (1 if plan.team > 1 else 0)
         and plan.weights in ("held", "early", "late")
         and plan.keep in ("fp32", "packed", "cached")
+        and (registers is None or (type(registers) is int and 0 < registers <= plans.MOST_REGISTERS))
+        and type(plan.exchange) is bool
     )
     if isinstance(plan, BackwardPlan):
         fits = (
             fits
+            and type(plan.held) is type(plan.group) is int
             and plan.programs >= 1
             and plan.held >= 1
             and plan.rows % plan.held == 0
-            and (plan.group > 0) == (plan.sum is Sum.TREE)
+            and (plan.group > 0 if plan.sum is Sum.TREE else plan.group == 0)
             and (plan.ctas == 1 or plan.sum is Sum.SEPARATE)
         )
     return fits
@@ -229,33 +260,51 @@ def neighbourhood(plan: ForwardPlan, cols: int, size: int) -> list[ForwardPlan]:
     return [each for each in dict.fromkeys(near) if each != plan and is_valid(each, cols)]
 
 
-def tune(cases: Sequence[Case], ratio: Ratio, tell: Callable[[str], None] = lambda _: None) -> dict[str, Found]:
-    """The best plan for each kind of case.  `ratio` gives the time of one plan over that of another, or raises."""
+def tune(
+    cases: Sequence[Case], ratio: Ratio, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[tuple[str, Found | None]]:
+    """The best plan for each kind of case, one after the other; None where that is the default plan.
+
+    `ratio` gives the time of one plan over that of another, or raises.
+    """
     kinds: dict[str, list[Case]] = {}
     for case in cases:
         kinds.setdefault(key_of(case), []).append(case)
-    return {name: _best(name, group, ratio, tell) for name, group in kinds.items()}
+    for name, group in kinds.items():
+        yield name, _best(name, group, ratio, tell)
 
 
-def _best(name: str, cases: Sequence[Case], ratio: Ratio, tell: Callable[[str], None]) -> Found:
+def _best(name: str, cases: Sequence[Case], ratio: Ratio, tell: Callable[[str], None]) -> Found | None:
     first, size = cases[0], DTYPE_BYTES[cases[0].dtype]
-    choose = plans.backward if first.direction is Direction.BWD else plans.forward
-    best = Found(choose(first.cols, center=OPS[first.op].norm == "layernorm"), 1.0)
+    center = OPS[first.op].norm == "layernorm"
+    default: ForwardPlan
+    if first.direction is Direction.BWD:
+        default = plans.backward(first.cols, center=center, size=size)
+    else:
+        default = plans.forward(first.cols, center=center, size=size)
+
+    def over(plan: ForwardPlan, other: ForwardPlan) -> float:
+        """Mean over the numbers of rows; infinite where the plan can not be taken."""
+        try:
+            times = [ratio(case, plan, other) for case in cases]
+        except Exception as trouble:  # too many registers, wrong numbers: whatever it is, it is not taken
+            tell(f"{name}: {plan} cannot be taken: {str(trouble).splitlines()[:1]}")
+            return math.inf
+        return math.exp(sum(map(math.log, times)) / len(times)) if max(times) <= 1 + MOST_LOSS else math.inf
+
+    best = default
     for _ in range(STEPS):
-        tried: dict[ForwardPlan, float] = {}
-        for plan in neighbourhood(best.plan, first.cols, size):
-            try:
-                times = [ratio(case, plan, best.plan) for case in cases]
-            except Exception as trouble:  # too many registers, wrong numbers: whatever it is, it is not taken
-                tell(f"{name}: {plan} cannot be taken: {str(trouble).splitlines()[:1]}")
-                continue
-            tried[plan] = math.exp(sum(map(math.log, times)) / len(times))
-        nearest = min(tried, key=tried.__getitem__, default=best.plan)
-        if tried.get(nearest, 1.0) > 1 - LEAST_GAIN:
+        tried = {plan: over(plan, best) for plan in neighbourhood(best, first.cols, size)}
+        nearest = min(tried, key=tried.__getitem__, default=best)
+        if tried.get(nearest, 1.0) > 1 - LEAST_GAIN or over(nearest, best) > 1 - LEAST_GAIN:
             break
-        best = Found(nearest, best.ratio * tried[nearest])
-    tell(f"{name}: {best.ratio:.3f} of the default plan's time with {best.plan}")
-    return best
+        best = nearest
+    found = Found(best, over(best, default)) if best != default else None
+    if found is None or found.ratio > 1 - LEAST_GAIN:
+        tell(f"{name}: nothing near is better than the default plan, {default}")
+        return None
+    tell(f"{name}: {found.ratio:.3f} of the default plan's time with {best}")
+    return found
 
 
 # -- on a device ------------------------------------------------------------------------------------------------------
@@ -264,13 +313,13 @@ def _best(name: str, cases: Sequence[Case], ratio: Ratio, tell: Callable[[str], 
 class OnDevice:
     """Times two plans in turns, on inputs that lie cold in memory.  Raises Wrong where the first computes otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: "torch.device") -> None:
         import torch
 
-        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.device = device
         cuda: Any = torch.cuda
         self.stream: Any = cuda.Stream(self.device)
-        self._about: Any = torch.cuda.get_device_properties(self.device)
+        self._about: Any = torch.cuda.get_device_properties(device)
         self._case: Case | None = None
         self._sets: list[Any] = []
 
@@ -283,7 +332,7 @@ class OnDevice:
 
         with torch.no_grad(), torch.cuda.stream(self.stream):
             sets = self._inputs(case)
-            calls = [[_call(case, each, inputs) for inputs in sets] for each in (plan, other)]
+            calls = [[call_of(case, each, inputs) for inputs in sets] for each in (plan, other)]
             judged(self._oracle, sets[0], named(case, calls[0][0]()))
             clocks = [CudaClock(each, self.stream, case, GRAPH_S) for each in calls]
             ratios = []
@@ -309,7 +358,8 @@ class OnDevice:
         return self._sets
 
 
-def _call(case: Case, plan: Any, inputs: Any) -> Callable[[], Any]:
+def call_of(case: Case, plan: Any, inputs: Any) -> Callable[[], Any]:
+    """A call of the kernels with this plan, giving its outputs as a provider does."""
     from ..inputs import DTYPES
     from .backward import backward
     from .forward import forward
@@ -340,11 +390,24 @@ def main(arguments: Sequence[str]) -> None:
     except ValueError as trouble:
         parser.error(str(trouble))
     path = given.file or Path(os.environ.get(VARIABLE) or default_path())
+    device = _device()
+    here = place(device)
+    if here is None:
+        parser.error("plans are timed on a GPU, and there is none")
     store = read(path) if path.exists() else {}
-    here = place()
-    store[here] = store.get(here, {}) | tune(cases, OnDevice(), _tell)
-    write(path, store)
+    at_hand = store.setdefault(here, {})
+    for name, found in tune(cases, OnDevice(device), _tell):
+        at_hand.pop(name, None)
+        if found:
+            at_hand[name] = found
+        write(path, store)  # after each: they take minutes, and may be interrupted
     _tell(f"written to {path} for {here}; used where {VARIABLE} names it")
+
+
+def _device() -> "torch.device":
+    import torch
+
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _cases(texts: Sequence[str], suite: str | None) -> Iterator[Case]:
