@@ -50,7 +50,9 @@ secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those 
 	@grep -qs '^HOST=' .env || echo "HOST=$$(uname -n)" >> .env
 	@echo "A GitHub token goes into secrets/kernelwatch_github_token, the webhook's secret is beside it."
 
-bench: bench-facts bench-arena bench-kernels  ## Every benchmark; what needs a GPU says so and is left out without one
+bench:  ## Every benchmark; what needs a GPU says so and is left out without one
+	@$(if $(ARGS),$(error the benchmarks have different options: give ARGS to bench-facts, bench-arena or bench-kernels))
+	@$(MAKE) --no-print-directory bench-facts bench-arena bench-kernels
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
 	@$(PY) -m kernels.studies.arena $(ARGS)

@@ -3,19 +3,25 @@
 Everything is measured in the arena: fresh processes, right before it is timed, cold inputs, the copy ceiling of the
 session.  First ours, Quack and a second Quack as the A/A control at every case, all launches; then beside ours and
 Quack those that take long to get ready, with fewer launches; tuners only at the shapes of Quack's benchmark with fp32
-weights.  After each step what there is, is written: DIR/kernels.json, table.md and the pictures.
+weights.  After each step what was measured is written to DIR/kernels.json, which must not be there before; at the end,
+also where an error ends it, table.md and the pictures are made of it.
 
     make bench-kernels ARGS="--out DIR --limit-s 540"
     make bench-kernels ARGS="--out DIR --render first/kernels.json second/kernels.json"    # no GPU
 """
 
 import argparse
+import hashlib
 import json
+import os
 import re
+import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -25,15 +31,28 @@ from typing import Any
 import torch
 
 from ..arena import Ahead, Cell, Contender, Launch, OutOfTime, Pace
-from ..suites import SUITES
+from ..norms.tuning import VARIABLE
 from ..words import Case, Role
 from .charts import Panel, panels
-from .compared import BASELINE, CONTROL, OURS, Row, copy_gb_s, goals, named, outcome, rows
-from .launching import contender, launched, say
+from .compared import (
+    ASKED,
+    BASELINE,
+    CONTROL,
+    OURS,
+    Row,
+    cases_of,
+    copy_gb_s,
+    goals,
+    gravest,
+    named,
+    outcome,
+    rows,
+)
+from .launching import ROOM, contender, launched, say
 from .table import TITLES, document
 
 PACE = Pace(rounds=6)  # six rounds of three repeat from launch to launch as well as twenty of five
-ASKED = ("quack", "pr101", "models", "small", "awkward")
+CODE = (*sorted((ROOM / "norms").glob("*.py")), ROOM / "providers" / "ours.py")
 TUNERS = ("inductor-max-autotune", "quack-tuned")
 AGAINST = ("quack", "inductor", "liger", *TUNERS)
 DRAWN = (OURS, "quack", "inductor", "liger")
@@ -47,6 +66,15 @@ class Step:
     providers: Mapping[str, str]
     cases: tuple[Case, ...]
     number: int = 0  # of those that differ in nothing else
+
+    def seed(self, began: str) -> int:
+        """Another in each session: where it is the same, equal code keeps its places and their small advantages."""
+        return zlib.crc32(f"{began}/{self.name}/{self.number}".encode())
+
+    def paced(self, pace: Pace) -> Pace:
+        """At least as many rounds, and so many that each contender stands equally often in each place."""
+        whole = 2 * len(self.providers)
+        return replace(pace, rounds=-(-pace.rounds // whole) * whole)
 
 
 def main() -> None:
@@ -72,7 +100,10 @@ def main() -> None:
     steps = planned(chosen.suites, chosen.against, chosen.launches, chosen.other_launches, chosen.only)
     if not steps:
         parser.error("no case is left to measure")
-    measure(steps, chosen.suites, chosen.out, limit_s=chosen.limit_s)
+    try:
+        measure(steps, chosen.suites, chosen.out, limit_s=chosen.limit_s)
+    except FileExistsError as there:
+        parser.error(str(there))
 
 
 def _listed(known: Sequence[str]) -> Any:
@@ -85,17 +116,6 @@ def _listed(known: Sequence[str]) -> Any:
 
 
 # -- what is measured ------------------------------------------------------------------------------------------------
-
-
-def cases_of(suite: str) -> list[Case]:
-    """The suite's, and what is asked beside it: bf16 weights for RMSNorm in `quack`, RMSNorm backward in `small`."""
-    texts = list(SUITES[suite])
-    rmsnorm = [text for text in texts if text.startswith("rmsnorm.")]
-    if suite == "quack":
-        texts += [text.replace("bf16-fp32", "bf16") for text in rmsnorm]
-    if suite == "small":
-        texts += [text.replace(".fwd.", ".bwd.") for text in rmsnorm]
-    return [Case.parse(text) for text in texts]
 
 
 def planned(
@@ -141,9 +161,15 @@ def measure(
     pace: Pace = PACE,
     device: str = "cuda",
 ) -> dict[str, Any]:
-    """Take the steps, and write what there is to `out` after each.  Returns the session as it is kept."""
+    """Take the steps, and write what there is to `out` after each.  Returns the session as it is kept.
+
+    Raises FileExistsError where a session lies in `out`.
+    """
+    file = out / "kernels.json"
+    if file.exists():
+        raise FileExistsError(f"{file} is a session already: give another --out, or show it with --render")
     out.mkdir(parents=True, exist_ok=True)
-    session = _empty(steps, suites)
+    session = _empty(steps, suites, pace)
     deadline = time.monotonic() + limit_s
 
     def keep_going() -> None:
@@ -161,19 +187,27 @@ def measure(
                         ahead,
                         [playing[name] for name in step.providers],
                         step.cases,
-                        pace,
+                        step.paced(pace),
                         step.number,
+                        seed=step.seed(session["began"]),
                         then=[playing[name] for name in following.providers] if following else [],
                         device=device,
                         keep_going=keep_going,
                     )
                     _keep(session, step, launch, playing)
                 _note_left_out(session, step, limit_s)
-                (out / "kernels.json").write_text(json.dumps(session))
+                _write(file, session)
         finally:
             ahead.close()
-    render([session], out)
+            render([session], out)
     return session
+
+
+def _write(file: Path, session: Mapping[str, Any]) -> None:
+    """Whole or not at all: what ends the program while it writes leaves what was there."""
+    beside = file.with_suffix(".part")
+    beside.write_text(json.dumps(session))
+    os.replace(beside, file)
 
 
 def _contenders(steps: Sequence[Step], logs: Path) -> dict[str, Contender]:
@@ -182,10 +216,33 @@ def _contenders(steps: Sequence[Step], logs: Path) -> dict[str, Contender]:
     return {name: contender(roles.get(name, Role.SOTA), provider, logs, name) for name, provider in wanted.items()}
 
 
-def _empty(steps: Sequence[Step], suites: Sequence[str]) -> dict[str, Any]:
+def code_of(files: Sequence[Path] = CODE) -> dict[str, str]:
+    """The revision where there is a repository, and a hash of our kernels and of the tuned plans that they are to use.
+
+    The hash is kept beside the revision since that does not tell two trees with changes apart.
+    """
+    tuned = Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
+    read = [file.read_bytes() for file in (*files, *([tuned] if tuned and tuned.exists() else []))]
+    found = {"kernels": hashlib.sha256(b"\0".join(read)).hexdigest()[:12]}
+    with suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=ROOM,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+        found["revision"] = told.stdout.strip()
+    return found
+
+
+def _empty(steps: Sequence[Step], suites: Sequence[str], pace: Pace) -> dict[str, Any]:
     of = {suite: {*cases_of(suite)} for suite in suites}
     return {
-        "began": datetime.now(UTC).isoformat(timespec="minutes"),
+        "began": datetime.now(UTC).isoformat(timespec="microseconds"),  # a seed is made of it
+        "code": code_of(),
+        "pace": {name: asdict(pace)[name] for name in ("rounds", "warm", "timed", "graph_s")},
         "stack": {},
         "driver": None,
         "ceilings": [],
@@ -216,6 +273,7 @@ def _keep(session: dict[str, Any], step: Step, launch: Launch, playing: Mapping[
         {
             "step": step.name,
             "launch": step.number,
+            "seed": step.seed(session["began"]),
             "seconds": {what: round(s, 2) for what, s in launch.seconds.items()},
             "dropped_rounds": sum(note["when"] == "dropped a round" for note in launch.telemetry),
         }
@@ -225,7 +283,8 @@ def _keep(session: dict[str, Any], step: Step, launch: Launch, playing: Mapping[
         if not cells:
             continue
         kept = session["cases"][str(case)]
-        kept["missing"] |= {name: [cell.state, cell.reason] for name, cell in cells.items() if cell.state != "measured"}
+        told = {name: [cell.state, cell.reason or ""] for name, cell in cells.items() if cell.state != "measured"}
+        kept["missing"] = gravest(kept["missing"], told)
         kept["l2_resident"] = any(cell.extra.get("l2_resident") for cell in cells.values())
         if OURS in cells and cells[OURS].facts:
             kept["facts"] = cells[OURS].facts
@@ -274,9 +333,11 @@ def render(sessions: Sequence[Mapping[str, Any]], out: Path) -> None:
                 wanted,
             )
     for each in (outcome(goal, found) for goal in goals()):
-        if each.geomean is not None:
+        if each.geomean is not None or each.failed:
             met = {True: "met", False: "not met", None: "open"}[each.met] if each.goal.geomean else ""
-            say(f"{each.goal.name:45} {each.geomean:.3f} {len(each.ratios):3} cases, {each.below} below  {met}")
+            mean = "     " if each.geomean is None else f"{each.geomean:.3f}"
+            count = f"{len(each.ratios)} of {each.asked} cases, {each.below} below, {each.failed} failed"
+            say(f"{each.goal.name:45} {mean} {count}  {met}")
 
 
 def pictured(found: Sequence[Row], ceiling: float | None) -> list[Panel]:

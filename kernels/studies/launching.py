@@ -53,18 +53,22 @@ def launched(
     pace: Pace,
     number: int,
     *,
+    seed: int | None = None,
     then: Sequence[Contender] | None = None,
     device: str = "cuda",
     keep_going: Callable[[], None] = lambda: None,
 ) -> Launch:
-    """A launch of those of `ahead`; meanwhile processes are started for `then`, by default the same again."""
+    """A launch of those of `ahead`; meanwhile processes are started for `then`, by default the same again.
+
+    The first, number 0, is thorough.  `seed` decides who starts and goes when, and the inputs; by default the number.
+    """
     began, labels = time.monotonic(), {one.label for one in contenders}
     launch = run_launch(
         [one for one in ahead.contenders if one.label in labels],
         cases,
         pace,
         device=device,
-        seed=number,
+        seed=number if seed is None else seed,
         thorough=number == 0,
         keep_going=keep_going,
         once_open=lambda: ahead.more(contenders if then is None else then),

@@ -13,12 +13,15 @@ from .compared import (
     Outcome,
     Row,
     copy_gb_s,
+    differences,
     geomean,
     goals,
+    most_of,
     named,
     outcome,
     rows,
     spread,
+    within,
 )
 
 TITLES = {
@@ -36,11 +39,15 @@ def document(sessions: Sequence[Mapping[str, Any]]) -> str:
     found = rows(sessions)
     parts = [
         "# Our kernels beside Quack, Inductor and Liger",
+        *_differences(sessions),
         *_sessions(sessions),
-        "Times are medians in µs of cold calls; GB/s of the least bytes that any implementation must move. **x** is"
-        " Quack's time over this one's: above 1 it is faster than Quack.",
+        "Times are medians in µs of cold calls over launches; GB/s of the least bytes that any implementation must"
+        " move, backward with gradients of the weights in fp32 whatever the weights are. **x** is Quack's time over"
+        " this one's: above 1 it is faster than Quack. It is taken within launches, where both had the same turns (the"
+        " median over the rounds, then the geometric mean over the launches), so it may differ from the quotient of"
+        " the two times beside it.",
         "## Goals",
-        *_goals([outcome(goal, found) for goal in goals()]),
+        *_goals([outcome(goal, found) for goal in goals()], most_of(within(found))),
         *_others(found),
         *_control(found),
         *_repeated(sessions),
@@ -52,8 +59,32 @@ def document(sessions: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _differences(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What keeps these sessions from being one measurement."""
+    lines = [
+        f"> - {what}: "
+        + "; ".join(f"{value} (session {', '.join(map(str, numbers))})" for value, numbers in values.items())
+        for what, values in differences(sessions).items()
+    ]
+    said = "> **These sessions did not measure the same thing: what is pooled below is not one result.** They differ in"
+    return ["\n".join([said, ">", *lines])] if lines else []
+
+
 def _sessions(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = ["session", "GPU", "driver", "torch", "triton", "quack", "liger", "copy GB/s", "SM MHz", "dropped rounds"]
+    head = [
+        "session",
+        "revision",
+        "our kernels",
+        "GPU",
+        "driver",
+        "torch",
+        "triton",
+        "quack",
+        "liger",
+        "copy GB/s",
+        "SM MHz",
+        "dropped rounds",
+    ]
     lines = []
     for number, session in enumerate(sessions, 1):
         stack, device = session["stack"], session["stack"].get("device", {})
@@ -64,7 +95,8 @@ def _sessions(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
         ceiling = copy_gb_s(session)
         lines.append(
             [
-                f"{number}, {session['began']}",
+                f"{number}, {session['began'][:16]} UTC",
+                *(session.get("code", {}).get(name, NONE) for name in ("revision", "kernels")),
                 device.get("name", device.get("kind", NONE)),
                 session.get("driver") or NONE,
                 *versions,
@@ -73,35 +105,46 @@ def _sessions(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
                 sum(step["dropped_rounds"] for step in session["steps"]),
             ]
         )
-    return [_table(head, "lllllllrrr", lines)]
+    return [_table(head, "lllllllllrrr", lines)]
 
 
-def _goals(outcomes: Iterable[Outcome]) -> list[str]:
+def _goals(outcomes: Iterable[Outcome], noise: float) -> list[str]:
     head = ["", "shapes", "geomean x", "goal", "worst x", "at", "below", "least of ceiling, > 64 MB", "at", "met"]
+    beyond = f", {{}} by more than the A/A's {math.expm1(noise):.2%}" if noise else ""
     lines = []
     for each in outcomes:
         goal, compared = each.goal, len(each.ratios)
-        absent = {"not done by Quack": each.unsupported, "ours failed": each.failed, "not measured": each.missing}
-        notes = "".join(f", {count} {why}" for why, count in absent.items() if count)
-        if not compared and not notes:
+        if not goal.geomean and not compared and not each.failed:
             continue
         worst = each.ratios[0] if each.ratios else None
         bar = f"{goal.geomean:.2f}, none below {goal.worst:.2f}" if goal.geomean else NONE
         lines.append(
             [
                 goal.name,
-                f"{compared}{notes}",
+                f"{compared} of {each.asked}{_notes(each)}",
                 _x(each.geomean),
                 bar + (f", {goal.ceiling:.0%} of ceiling" if goal.ceiling else ""),
-                _x(worst and worst[0]),
-                _shape(worst[1], with_op=True) if worst else NONE,
-                f"{each.below} of {compared}" if compared else NONE,
+                NONE if worst is None else f"{worst[0]:.4f}",
+                f"`{worst[1]}`" if worst else NONE,
+                f"{each.below} of {compared}{beyond.format(each.below_by(noise))}" if compared else NONE,
                 _percent(each.lowest and each.lowest[0]),
-                _shape(each.lowest[1], with_op=True) if each.lowest else NONE,
+                f"`{each.lowest[1]}`" if each.lowest else NONE,
                 {True: "**yes**", False: "no", None: "open" if goal.geomean else ""}[each.met],
             ]
         )
     return [_table(head, "llrlrlrrll", lines)]
+
+
+def _notes(each: Outcome) -> str:
+    """What keeps a goal's number of shapes, or its bandwidth, from being the whole."""
+    counts = {
+        "not done by Quack": each.unsupported,
+        "ours failed": each.failed,
+        "not measured": each.missing,
+        "large without a share of the ceiling": each.shareless if each.goal.ceiling else 0,
+        "so small that they may stay in the L2": each.l2_resident,
+    }
+    return "".join(f", {count} {why}" for why, count in counts.items() if count)
 
 
 def _others(found: Sequence[Row]) -> list[str]:
@@ -127,10 +170,12 @@ def _control(found: Sequence[Row]) -> list[str]:
     logs = [math.log(ratio) for row in found if (ratio := row.ratio(CONTROL)) is not None]
     if not logs:
         return []
-    away = sorted(abs(each) for each in logs)
-    within = away[math.ceil(0.95 * len(away)) - 1]
+    away = within(found)
     said = f"Quack against a second copy of itself, {len(logs)} cases: mean {math.expm1(fmean(logs)):+.3%}"
-    return ["## A/A", f"{said}, 95 of 100 within {within:.2%}, all within {away[-1]:.2%}."]
+    return [
+        "## A/A",
+        f"{said}, 95 of 100 within {math.expm1(most_of(away)):.2%}, all within {math.expm1(away[-1]):.2%}.",
+    ]
 
 
 def _repeated(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -194,17 +239,23 @@ def _theirs(row: Row, names: Sequence[str]) -> list[str]:
 
 
 def _missing(found: Sequence[Row]) -> list[str]:
-    """What was asked and has no time, by reason; what a provider does not do at all is counted by its sentence."""
-    reasons: dict[tuple[str, str], list[Case]] = {}
+    """What was asked and has no time in some session, by reason; `elsewhere` has a time from another launch."""
+    reasons: dict[tuple[str, str, str], list[Row]] = {}
     for row in found:
-        for name, reason in row.missing.items():
-            if row.us(name) is None:
-                reasons.setdefault((name, " ".join(reason.split())[:200]), []).append(row.case)
+        for name, (state, reason) in row.missing.items():
+            reasons.setdefault((name, state, " ".join(reason.split())[:200]), []).append(row)
     lines = [
-        [TITLES.get(name, name), reason.replace("|", "\\|"), len(cases), f"`{cases[0]}`" + " …" * (len(cases) > 1)]
-        for (name, reason), cases in reasons.items()
+        [
+            TITLES.get(name, name),
+            f"{state}: {reason}".replace("|", "\\|"),
+            len(members),
+            sum(row.us(name) is not None for row in members) or NONE,
+            f"`{members[0].case}`" + " …" * (len(members) > 1),
+        ]
+        for (name, state, reason), members in reasons.items()
     ]
-    return ["## Not measured", _table(["", "why", "cases", ""], "llrl", lines)] if lines else []
+    head = ["", "why", "cases", "elsewhere", ""]
+    return ["## Not measured, or wrong", _table(head, "llrrl", lines)] if lines else []
 
 
 def _left_out(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -230,10 +281,8 @@ def group_of(case: Case) -> str:
     return f"{named(op.norm, case.direction)}{more}, {case.dtype}, {case.weight_dtype} weight"
 
 
-def _shape(case: Case, *, with_op: bool = False) -> str:
-    strided = f"s{case.stride}" if case.stride else ""
-    shape = f"{case.rows}x{case.cols}{strided}"
-    return f"{case.key} {shape}" if with_op else shape
+def _shape(case: Case) -> str:
+    return f"{case.rows}x{case.cols}" + (f"s{case.stride}" if case.stride else "")
 
 
 def _table(head: Sequence[str], columns: str, lines: Iterable[Sequence[object]]) -> str:
