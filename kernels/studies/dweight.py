@@ -35,7 +35,7 @@ from ..norms.plans import BackwardPlan
 from ..sizes import COLD, calls_in_graph
 from ..suites import SUITES
 from ..words import DTYPE_BYTES, OPS, Case
-from .dweight_overlap import overlapped
+from .dweight_overlap import launched
 from .dweight_page import write
 from .dweight_sums import Shape, Way, cost, ways
 from .launching import say
@@ -83,7 +83,11 @@ def studied(cases: Sequence[Case], out: Path, limit_s: float, rounds: int) -> No
     compile_ahead(cases, device)
     # Each capture takes a workspace for good.
     workspaces.STORE = sum(len(ways_of(case, device)) for case in cases) + 2
-    kept: dict[str, Any] = {"stack": _stack(device), "shapes": [], "left_out": [str(case) for case in cases]}
+    kept: dict[str, Any] = {
+        "stack": _stack(device),
+        "shapes": [],
+        "left_out": {str(case): "not begun" for case in cases},
+    }
     for number, case in enumerate(cases):
         left_s = until - time.monotonic()
         if left_s <= 0:
@@ -91,13 +95,14 @@ def studied(cases: Sequence[Case], out: Path, limit_s: float, rounds: int) -> No
         try:
             kept["shapes"].append(measured(case, device, rounds, left_s / (len(cases) - number)))
         except Exception as trouble:
-            say(f"{case}: {_said(trouble)}")
-            continue
-        kept["left_out"].remove(str(case))
+            kept["left_out"][str(case)] = _said(trouble)
+        else:
+            del kept["left_out"][str(case)]
         write(out, kept)
-        say(f"{case}: {time.monotonic() - until + limit_s:.0f} s")
-    if kept["left_out"]:
-        say(f"Not measured, failed or not begun within {limit_s:.0f} s: {', '.join(kept['left_out'])}")
+        say(f"{case}: {kept['left_out'].get(str(case), f'{time.monotonic() - until + limit_s:.0f} s')}")
+    not_begun = [case for case, why in kept["left_out"].items() if why == "not begun"]
+    if not_begun:
+        say(f"Not begun within {limit_s:.0f} s: {', '.join(not_begun)}")
 
 
 def _stack(device: torch.device) -> dict[str, Any]:
@@ -116,7 +121,7 @@ def _stack(device: torch.device) -> dict[str, Any]:
 
 
 def plan_of(case: Case) -> BackwardPlan:
-    return plans.backward(case.cols, center=OPS[case.op].norm == "layernorm")
+    return plans.backward(case.cols, center=OPS[case.op].norm == "layernorm", size=DTYPE_BYTES[case.dtype])
 
 
 def parts_of(case: Case, plan: BackwardPlan, programs: int, device: torch.device) -> int:
@@ -136,7 +141,7 @@ def call_of(inputs: Inputs, way: Way) -> Call:
     bias_dtype = given["weight"].dtype if "bias" in OPS[case.op].weights else None
 
     def call() -> Backward:
-        with overlapped(way.overlap):
+        with launched(early=way.early):
             return backward(
                 given["dy"],
                 given["x"],
@@ -212,7 +217,7 @@ def described(case: Case, wanted: Sequence[Way], device: torch.device) -> dict[s
     told = []
     for way in wanted:
         parts = parts_of(case, plan, way.programs, device)
-        shape = Shape(case.cols, parts, len(OPS[case.op].weights), plan.team, processors(device), SUM_COLS)
+        shape = Shape(case.cols, parts, SUM_COLS, len(OPS[case.op].weights), plan.team, processors(device))
         told.append({"name": way.name, **asdict(way), "parts": parts, "cost": asdict(cost(way, shape))})
     return {"case": str(case), "rows": case.rows, "cols": case.cols, "plan": asdict(plan), "ways": told}
 

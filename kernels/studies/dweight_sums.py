@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from statistics import fmean
 
 from ..norms.plans import BackwardPlan, Sum
@@ -12,18 +11,10 @@ GROUPS = (8, 12, 16, 32)  # parts of a group of a tree
 PROGRAMS = (1, 2, 4)  # on an SM: they decide how many parts there are
 TOLERANCE = 0.01  # a way that is ahead by less than this is not worth its code
 
-# What the prediction takes for granted; measured before this study, or to be refuted by it.
+# What the prediction takes for granted.  The study refuted it: see docs/dweight.md.
 LAUNCH_US = 1.25  # of one more kernel in a CUDA graph: 1 to 1.5
 SM_BYTES_US = 100e3  # 100 GB/s is what one SM reads from the L2
 BYTES = 4  # of a sum, fp32
-
-
-class Overlap(StrEnum):
-    """Programmatic dependent launch of the separate kernel."""
-
-    NONE = ""
-    END = "end"  # it may start as programs of the first kernel end
-    START = "start"  # it may start once all of those have begun, and waits
 
 
 @dataclass(frozen=True)
@@ -31,15 +22,14 @@ class Way:
     sum: Sum
     programs: int  # on an SM
     group: int = 0
-    overlap: Overlap = Overlap.NONE
+    early: bool = True  # the separate kernel is launched while the first one works, where the device can
     again: bool = False  # the same a second time: how far equal code seems apart
 
     @property
     def name(self) -> str:
         """Without the programs, which decide the parts."""
         tree = f" of {self.group}" if self.sum is Sum.TREE else ""
-        overlap = f", overlapped at the {self.overlap}" if self.overlap else ""
-        return f"{self.sum}{tree}{overlap}{', again' if self.again else ''}"
+        return f"{self.sum}{tree}{'' if self.early else ', not early'}{', again' if self.again else ''}"
 
     @property
     def fused(self) -> bool:
@@ -57,7 +47,8 @@ def ways(plan: BackwardPlan, parts_of: Callable[[int], int]) -> list[Way]:
         counts.setdefault(parts_of(programs), programs)
     first = Way(Sum.SEPARATE, plan.programs)
     found = [first, Way(Sum.SEPARATE, plan.programs, again=True)]
-    found += [Way(Sum.SEPARATE, plan.programs, overlap=overlap) for overlap in (Overlap.END, Overlap.START)]
+    if plan.team == 1:  # the kernel after a team's is never launched early
+        found.append(Way(Sum.SEPARATE, plan.programs, early=False))
     for parts, programs in counts.items():
         found += [Way(Sum.SEPARATE, programs), Way(Sum.LAST, programs)]
         found += [Way(Sum.TREE, programs, group) for group in GROUPS if group < parts]
@@ -71,21 +62,24 @@ def ways(plan: BackwardPlan, parts_of: Callable[[int], int]) -> list[Way]:
 class Shape:
     cols: int
     parts: int
+    sum_cols: int  # of a program of the separate kernel
     gradients: int = 1  # that are summed: dweight, and dbias where there is one
     team: int = 1
     sms: int = 132
-    sum_cols: int = 64  # of a program of the separate kernel
 
 
 @dataclass(frozen=True)
 class Cost:
     written: int  # bytes; nearly all stay in the L2
     read: int
-    us: float  # that the way adds once the last row is done, its atomics not counted
+    us: float  # that the way adds once the last row is done, at least
 
 
 def cost(way: Way, shape: Shape) -> Cost:
-    """Parts are read one after the other by the SM that adds them up; who has most to read decides."""
+    """Parts are read one after the other by the SM that adds them up; who has most to read decides.
+
+    A lower bound: neither the round trips of atomics are counted, nor what the L2 gives to all SMs together.
+    """
     row = shape.cols * BYTES * shape.gradients
     if way.sum is Sum.SEPARATE:
         programs = math.ceil(shape.cols / shape.sum_cols) * shape.gradients
@@ -97,6 +91,20 @@ def cost(way: Way, shape: Shape) -> Cost:
     groups = math.ceil(shape.parts / way.group)
     moved = (shape.parts + groups) * row
     return Cost(moved, moved, (min(way.group, shape.parts) + groups) * own / SM_BYTES_US)
+
+
+def expected(plan: BackwardPlan, cols: int, sum_cols: int, sms: int = 132) -> str:
+    """A row of the table of docs/dweight.md: µs of each way for rows of so many columns, with very many rows."""
+    parts = plan.programs * sms // plan.team
+    shape = Shape(cols, parts, sum_cols, team=plan.team, sms=sms)
+    trees = [cost(Way(Sum.TREE, plan.programs, group), shape).us for group in GROUPS if group < parts]
+    written, separate, last = (
+        cost(Way(Sum.SEPARATE, plan.programs), shape).written / 1e6,
+        cost(Way(Sum.SEPARATE, plan.programs), shape).us,
+        cost(Way(Sum.LAST, plan.programs), shape).us,
+    )
+    named = f"{cols}, teams of {plan.team}" if plan.team > 1 else str(cols)
+    return f"| {named} | {parts} | {written:.1f} MB | {separate:.1f} | {last:.1f} | {min(trees):.1f} |"
 
 
 # -- which one the times speak for -----------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """What every chosen plan of our kernels compiles to, without a GPU: registers, spills, shared memory, programs an SM.
 
 python -m kernels.studies.occupancy [--arch sm_90 sm_100] [--only PATTERN] [--markdown]
+
+Plans of teams that differ in the size of the team alone are one: it changes what a thread waits for, and no tile.
+Of one width (`TWO_PASSES`) what rows take where no team can exchange sums is listed as well.
 """
 
 import argparse
@@ -9,15 +12,16 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from ..norms import plans
 from ..norms.plans import ForwardPlan
 from ..suites import SUITES
-from ..words import OPS, Case, Direction
+from ..words import DTYPE_BYTES, OPS, Case, Direction
 from .facts_speed import compiled
 from .launching import say
 
@@ -25,8 +29,11 @@ ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
 ROWS = 32768  # nothing is computed: there may be many
+TWO_PASSES = 65536  # columns
+SLAB = 64  # rows of which two passes are told: the kernels are those of all others
 SHAPE = ("rows", "block", "warps")
 HELPERS = ("_sum_parts",)  # kernels that no plan speaks of
+BEFORE = ("_forward_sums", "_backward_sums")  # a program for each member and row
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class Row:
             found.append(f"{self.spills} spills at {self.registers} registers")
         if self.fitting < self.wanted:
             found.append(f"{self.fitting} programs fit on an SM, {self.wanted} are launched")
-        if self.plan.team > 1 and not self.plan.programs:
+        if self.plan.team > 1 and self.plan.exchange and not self.plan.programs:
             found.append("a team for each tile: not all of them run at once")
         return "; ".join(found) or None
 
@@ -69,6 +76,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
         rows = occupancies(chosen.arch, cases, Path(folder))
+        wide = [case for case in two_passes_for() if re.search(chosen.only, str(case))]
+        rows += two_passes(chosen.arch, wide, Path(folder))
     shown = [row for row in rows if row.kernel not in HELPERS or row.trouble]
     for line in markdown(shown) if chosen.markdown else lines(shown):
         say(line)
@@ -84,13 +93,16 @@ def chosen_for() -> list[Case]:
         for cols in widths:
             case = Case(op, direction, ROWS, cols, *dtypes)
             plan = plan_of(case)
-            found.setdefault((op, direction, dtypes, plan, plan.block * plan.team == cols), case)
+            alike = replace(plan, team=min(plan.team, 2))
+            found.setdefault((op, direction, dtypes, alike, plan.block * plan.team == cols), case)
     return list(found.values())
 
 
 def plan_of(case: Case) -> ForwardPlan:
-    choose = plans.forward if case.direction is Direction.FWD else plans.backward
-    return choose(case.cols, center=OPS[case.op].norm == "layernorm")
+    center = OPS[case.op].norm == "layernorm"
+    if case.direction is Direction.FWD:
+        return plans.forward(case.cols, center=center, size=DTYPE_BYTES[case.dtype])
+    return plans.backward(case.cols, center=center, size=DTYPE_BYTES[case.dtype])
 
 
 def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path) -> list[Row]:
@@ -101,12 +113,59 @@ def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path)
             row
             for architecture, answers in zip(architectures, answered, strict=True)
             for case, answer in zip(cases, answers, strict=True)
-            for row in _rows(architecture, case, answer)
+            for row in _rows(architecture, case, answer, plan_of(case))
         ]
 
 
-def _rows(architecture: str, case: Case, answer: Mapping[str, Any]) -> Iterator[Row]:
-    plan, facts = plan_of(case), answer.get("facts") or {}
+def two_passes_for() -> list[Case]:
+    """One case for each plan with a team at this width."""
+    norms = (op for op in OPS if op in ("rmsnorm", "layernorm"))
+    found: dict[Any, Case] = {}
+    for op, direction, dtypes in product(norms, (Direction.FWD, Direction.BWD), DTYPES):
+        case = Case(op, direction, ROWS, TWO_PASSES, *dtypes)
+        if (plan := plan_of(case)).team > 1:
+            found.setdefault((op, direction, plan), case)
+    return list(found.values())
+
+
+def two_passes(architectures: Sequence[str], cases: Sequence[Case], folder: Path) -> list[Row]:
+    """As `occupancies`, of the kernels that a team's rows go through where its programs can not exchange sums."""
+    with get_context("spawn").Pool(len(architectures)) as pool:
+        answered = pool.starmap(_two_passes, [(architecture, cases, folder) for architecture in architectures])
+    return [
+        row
+        for architecture, answers in zip(architectures, answered, strict=True)
+        for case, answer in zip(cases, answers, strict=True)
+        for row in _rows(architecture, case, answer, replace(plan_of(case), exchange=False))
+    ]
+
+
+def _two_passes(architecture: str, cases: Sequence[Case], folder: Path) -> list[dict[str, Any]]:
+    """In a process of its own: torch and Triton see the architecture's device in all of it."""
+    import torch
+
+    from ..norms.tuning import call_of
+    from ..offline.architectures import KNOWN
+    from ..offline.described import cubins_of, facts_of
+    from ..offline.launches import Launches
+    from ..offline.machine import Reader
+    from ..offline.pretend import become, inputs_of
+
+    known = KNOWN[architecture]
+    mode, launches, reader = become(known), Launches(known), Reader(known, folder / "machine-code")
+    seen = []
+    with mode, torch.no_grad():
+        for case in cases:
+            launches.clear()
+            slab = replace(case, rows=SLAB)
+            call_of(slab, replace(plan_of(case), exchange=False), inputs_of(slab))()
+            seen.append(list({launch.kernel.hash: launch for launch in launches.seen}.values()))
+    reader.facts([cubin for each in seen for cubin in cubins_of(each)])  # as slow for one as for all
+    return [{"facts": facts_of(known, reader, each, (), 0)} for each in seen]
+
+
+def _rows(architecture: str, case: Case, answer: Mapping[str, Any], plan: ForwardPlan) -> Iterator[Row]:
+    facts = answer.get("facts") or {}
     kernels = [*facts.get("kernels", ()), *facts.get("refused", ())]
     if not kernels:
         yield Row(architecture, case, plan, "", 0, 0, 0, 0, 0, str(answer.get("reason") or answer.get("error")))
@@ -120,7 +179,7 @@ def _rows(architecture: str, case: Case, answer: Mapping[str, Any]) -> Iterator[
             kernel["spills"],
             kernel["shared_dynamic"] + kernel["shared_static"],
             kernel["blocks"],
-            0 if kernel["name"] in HELPERS else plan.programs,
+            0 if kernel["name"] in HELPERS + BEFORE else plan.programs,
             kernel.get("over"),
         )
 
