@@ -91,7 +91,7 @@ def tuned(
 ) -> ForwardPlan | None:
     """The plan found for rows like x's, on its device and this stack, where somebody asked for such.
 
-    A BackwardPlan for the backward pass.  Raises Unreadable.
+    `center` as for the default plans: backward also where there is a bias.  Raises Unreadable.
     """
     path = _used or os.environ.get(VARIABLE)
     if not path:
@@ -121,7 +121,14 @@ def key(norm: str, direction: str, cols: int, dtype: str, weight_dtype: str) -> 
 
 
 def key_of(case: Case) -> str:
-    return key(OPS[case.op].norm, case.direction, case.cols, case.dtype, case.weight_dtype)
+    norm = "layernorm" if _center(case) else "rmsnorm"
+    return key(norm, case.direction, case.cols, case.dtype, case.weight_dtype)
+
+
+def _center(case: Case) -> bool:
+    """As the kernels choose their plans: the backward pass of a bias has a sum of its own as LayerNorm's."""
+    op = OPS[case.op]
+    return op.norm == "layernorm" or (case.direction is Direction.BWD and op.bias)
 
 
 def _short(dtype: "torch.dtype") -> str:
@@ -276,7 +283,7 @@ def tune(
 
 def _best(name: str, cases: Sequence[Case], ratio: Ratio, tell: Callable[[str], None]) -> Found | None:
     first, size = cases[0], DTYPE_BYTES[cases[0].dtype]
-    center = OPS[first.op].norm == "layernorm"
+    center = _center(first)
     default: ForwardPlan
     if first.direction is Direction.BWD:
         default = plans.backward(first.cols, center=center, size=size)
