@@ -6,10 +6,11 @@ rounding, alignment, and offsets beyond 32 bits.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from typing import Any
@@ -18,14 +19,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.norms import wide, workspaces
-from kernels.norms.backward import Backward, backward
+from kernels.norms import plans, wide, workspaces
+from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 from kernels.suites import SUITES
 from kernels.words import Case
 
-from ..norm_truth import EDGES, EPS, Trial, inputs, ours, wrong_by
+from ..norm_truth import EDGES, EPS, Trial, inputs, lone_rows_differ, ours, wrong_by
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,6 +59,9 @@ AWKWARD_ONES = [
 
 # Teams at small widths, with columns that nobody has in the last; 3 rows are fewer than teams and 700 are more.
 TEAMS = [(2, 512), (4, 256), (8, 128), (16, 64)]
+# As many members as there may be.
+THERE_64 = ForwardPlan(1, 4096, 4, team=64, programs=4, stages=3, weights="held")
+BACK_64 = BackwardPlan(1, 4096, 4, team=64, programs=3, stages=2, keep="cached", sum=Sum.LAST)
 
 
 def in_teams(team: int, block: int, rows: int, cols: int, norm: str, dtypes: str, **more: Any) -> Trial:
@@ -72,13 +76,43 @@ IN_TEAMS = [
         for team, cols, norm, rows in product(TEAMS, (1024, 1000), NORMS, (1, 3, 700))
     ),
     *(in_teams(4, 256, 700, 1024, norm, "bf16-fp32", edges=(*EDGES,)) for norm in NORMS),
+    *(
+        Trial(40, cols, norm, "bf16-fp32", ALL, forward=THERE_64, backward=BACK_64)
+        for cols, norm in product((262144, 261144), NORMS)
+    ),
 ]
 
-# Every way to add up, alone and in teams.
+
+def by_default(cols: int, norm: str) -> Trial:
+    """Eight rows or so for each team, whatever clusters there are."""
+    there, back = (choose(cols, center=norm == "layernorm") for choose in (plans.forward, plans.backward))
+    given = "weight bias" if norm == "layernorm" else "weight"
+    return Trial(2**24 // cols, cols, norm, "bf16-fp32", given, forward=there, backward=back)
+
+
+# Every way to add up, alone and in teams; forward, the teams exchange sums through the same words.
 ALONE = BackwardPlan(rows=1, block=1024, warps=4, programs=2, stages=2)
 TEAM = replace(ALONE, block=256, warps=2, team=4, programs=4)
-WAYS = [replace(plan, sum=way, group=12 if way is Sum.TREE else 0) for plan, way in product((ALONE, TEAM), Sum)]
-REPEATED = [Trial(4096, 1024, norm, "bf16-fp32", "weight bias", backward=plan) for norm, plan in product(NORMS, WAYS)]
+TEAM_THERE = ForwardPlan(rows=1, block=256, warps=2, team=4, programs=4, stages=2, weights="held")
+WAYS = [
+    (there, replace(back, sum=way, group=12 if way is Sum.TREE else 0))
+    for (there, back), way in product(((None, ALONE), (TEAM_THERE, TEAM)), Sum)
+]
+REPEATED = [
+    *(
+        Trial(4096, 1024, norm, "bf16-fp32", "weight bias", forward=there, backward=back)
+        for norm, (there, back) in product(NORMS, WAYS)
+    ),
+    *(by_default(65536, norm) for norm in NORMS),
+    *(Trial(64, 262144, norm, "bf16-fp32", "weight bias", forward=THERE_64, backward=BACK_64) for norm in NORMS),
+]
+# Of these, what meets through words of a workspace.
+MEETING = [
+    trial
+    for trial in REPEATED
+    if trial.backward and (trial.backward.team > 1 or trial.backward.sum is not Sum.SEPARATE)
+]
+LONE = [Trial(1, cols, norm, "bf16-fp32", ALL) for cols, norm in product((4096, 100000), NORMS)]
 
 # What is aligned differently is another kernel, so a row alone lies where it lies among the others.
 WIDTHS = sorted(
@@ -107,7 +141,7 @@ def _compile(trial: Trial) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     """Some hundred kernels, by many processes at once."""
-    trials = [*AT_REAL_WIDTHS, *AWKWARD_ONES, *IN_TEAMS, *REPEATED, *IN_BATCHES]
+    trials = [*AT_REAL_WIDTHS, *AWKWARD_ONES, *IN_TEAMS, *REPEATED, *LONE, *IN_BATCHES]
     with ProcessPoolExecutor(min(12, os.cpu_count() or 1), get_context("spawn")) as pool:
         list(pool.map(_compile, sorted(set(trials), key=str), chunksize=4))
 
@@ -146,26 +180,20 @@ def test_a_team_gives_what_one_program_gives(trial):
 
 
 class Repeating:
-    """One call of backward again and again; `differ` counts what had other bits than the first, on the device."""
+    """Forward and backward again and again; `differ` counts what had other bits than the first, on the device."""
 
     def __init__(self, trial: Trial, seed: int = 1) -> None:
-        self.given = inputs(trial, "cuda", seed)
-        there = forward(
-            self.given["x"], self.given["weight"], self.given["bias"], eps=EPS, center=trial.center, statistics=True
-        )
-        dy, x, weight = (self.given[name] for name in ("dy", "x", "weight"))
-        self._call: Callable[[], Backward] = lambda: backward(
-            dy, x, weight, there.rstd, there.mean, bias_dtype=torch.float32, plan=trial.backward
-        )
+        given = inputs(trial, "cuda", seed)
+        self._call = partial(ours, trial, given)
         self.first = self._call()
-        over = wrong_by(trial, self.given, {**there._asdict(), **self.first._asdict()})
+        over = wrong_by(trial, given, self.first)
         assert all(by <= 1 for by in over.values()), over
         self.differ = torch.zeros((), dtype=torch.int64, device="cuda")
         torch.cuda.synchronize()
 
     def __call__(self) -> None:
-        for now, then in zip(self._call(), self.first, strict=True):
-            self.differ += (now != then).sum()
+        for name, now in self._call().items():
+            self.differ += (now != self.first[name]).sum()
 
     def captured(self, calls: int) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
@@ -212,13 +240,11 @@ def test_a_thousand_calls_in_a_graph_give_the_same_bits(trial):
     assert again.differ.item() == 0
 
 
-MEETING = [trial for trial in REPEATED if trial.backward and trial.backward.sum is not Sum.SEPARATE]
-
-
+@pytest.mark.parametrize("priority", [0, -1])
 @pytest.mark.parametrize("trial", MEETING, ids=str)
-def test_two_streams_do_not_meet(trial):
+def test_two_streams_do_not_meet(trial, priority):
     both = [Repeating(trial, seed) for seed in (1, 2)]
-    streams = [torch.cuda.Stream() for _ in both]
+    streams = [torch.cuda.Stream(), torch.cuda.Stream(priority=priority)]
     for _ in range(300):
         for again, stream in zip(both, streams, strict=True):
             with torch.cuda.stream(stream):
@@ -257,7 +283,7 @@ def test_a_graph_beside_calls_of_the_stream_that_it_was_captured_beside(trial):
     assert (inside.differ.item(), outside.differ.item()) == (0, 0)
 
 
-@pytest.mark.parametrize("trial", MEETING[:1], ids=str)
+@pytest.mark.parametrize("trial", [MEETING[0], MEETING[-1]], ids=str)
 def test_a_capture_that_finds_nothing_in_store_is_right_as_well(trial, monkeypatch):
     again = Repeating(trial)
     monkeypatch.setattr(workspaces, "_stores", {torch.cuda.current_device(): []})
@@ -269,14 +295,16 @@ def test_a_capture_that_finds_nothing_in_store_is_right_as_well(trial, monkeypat
     assert again.differ.item() == 0
 
 
-@pytest.mark.parametrize("trial", MEETING, ids=str)
-def test_after_a_launch_that_failed_the_next_is_right(trial):
+@pytest.mark.parametrize("trial", [trial for trial in MEETING if trial.cols == 1024], ids=str)
+def test_after_a_launch_that_failed_the_next_is_right(trial, monkeypatch):
     again = Repeating(trial)
     # More stages than shared memory has room for: Triton compiles it, and refuses to load it.
-    too_much = replace(trial, cols=8192, dtypes="fp32", backward=BackwardPlan(rows=1, block=8192, warps=8, stages=9))
-    too_much = replace(too_much, backward=replace(too_much.backward, sum=trial.backward.sum, group=12))
+    monkeypatch.setattr("kernels.norms.backward.fitting", lambda plan, *_: plan)
+    too_much = replace(trial.backward, block=8192, warps=8, programs=1, stages=9)
+    x, each = torch.ones(8, 8192 * too_much.team, device="cuda"), torch.ones(8, device="cuda")
     with pytest.raises(Exception, match=r"out of resource: shared memory"):
-        ours(too_much, inputs(too_much, "cuda"))
+        backward(x, x, x[0], each, each if trial.center else None, bias_dtype=torch.float32, plan=too_much)
+    monkeypatch.undo()
 
     again()
     assert again.differ.item() == 0
@@ -291,6 +319,11 @@ def test_a_row_does_not_depend_on_its_batch(trial):
         rows = slice(first, first + count)
         alone = there_only(trial, {**given, "x": given["x"][rows]})
         assert torch.equal(alone, together[rows]), (first, count)
+
+
+@pytest.mark.parametrize("trial", LONE, ids=str)
+def test_the_stride_of_a_lone_row_changes_nothing(trial):
+    assert lone_rows_differ(trial, "cuda") == []
 
 
 @pytest.mark.parametrize("norm", NORMS)
