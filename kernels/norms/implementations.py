@@ -1,7 +1,7 @@
 """What the ops do: through the kernels, by the definition in plain torch, or as a fake that only knows shapes.
 
 The signatures are those of the ops' schemas.  Statistics are fp32, [rows]; of fp64, which only the definition takes,
-they are fp64 as well.
+they are fp64 as well.  All raise ValueError for tensors that do not fit together.
 """
 
 # A fake has the arguments of what it stands for, and torch's context of a device has no types.
@@ -10,7 +10,8 @@ they are fp64 as well.
 
 import functools
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,18 +22,19 @@ from ..words import Op
 from .launching import DTYPES
 
 CAPABILITY = (8, 0)  # the least that Triton supports, and the first with bfloat16
+# On AMD's GPUs, which torch calls cuda as well, the definition computes: the kernels have instructions of NVIDIA's.
+THROUGH_KERNELS = ("cuda",) * (torch.version.hip is None) + ("cpu",) * (os.environ.get("TRITON_INTERPRET") == "1")
 
 
 def forward_by_kernels(
     x: Tensor, weight: Any, bias: Any, residual: Any, eps: float, center: bool, offset: float, statistics: bool
 ) -> list[Tensor]:
-    _fit(x, (residual,), (weight, bias))
-    forward, _ = _kernels(x)
-    with torch.cuda.device_of(x):  # Triton launches on the current device, wherever the tensors are
-        done = forward(
-            _rows(x), _dense(weight), _dense(bias), _rows(residual),
-            eps=eps, center=center, offset=offset, statistics=statistics,
-        )  # fmt: skip
+    _fit(x, {"residual": residual}, {"weight": weight, "bias": bias}, offset)
+    forward, _ = _kernels(x.device)
+    done = forward(
+        _rows(x), _dense(weight), _dense(bias), _rows(residual),
+        eps=eps, center=center, offset=offset, statistics=statistics,
+    )  # fmt: skip
     outputs = [done.y.view(x.shape)]
     if residual is not None:
         outputs.append(done.residual_out.view(x.shape))
@@ -40,21 +42,30 @@ def forward_by_kernels(
 
 
 def backward_by_kernels(
-    dy: Tensor, x: Tensor, weight: Any, rstd: Tensor, mean: Any, dresidual_out: Any, bias_dtype: Any, offset: float
+    dy: Tensor,
+    x: Tensor,
+    weight: Any,
+    rstd: Tensor,
+    mean: Any,
+    dresidual_out: Any,
+    bias_dtype: Any,
+    offset: float,
+    weight_wanted: bool = True,
 ) -> list[Tensor]:
-    _fit(x, (dy, dresidual_out), (weight,))
-    _, backward = _kernels(x)
-    with torch.cuda.device_of(x):
-        done = backward(
-            _rows(dy), _rows(x), _dense(weight), rstd, mean, _rows(dresidual_out), bias_dtype=bias_dtype, offset=offset
-        )
+    _fit_backward(dy, x, weight, rstd, mean, dresidual_out, bias_dtype, offset)
+    _, backward = _kernels(x.device)
+    done = backward(
+        _rows(dy), _rows(x), _dense(weight), rstd, mean, _rows(dresidual_out),
+        bias_dtype=bias_dtype, weight_wanted=weight_wanted, offset=offset,
+    )  # fmt: skip
     return [done.dx.view(x.shape), *(each for each in (done.dweight, done.dbias) if each is not None)]
 
 
+@torch.no_grad()  # as through the kernels: differentiable is the op `norm` alone
 def forward_by_definition(
     x: Tensor, weight: Any, bias: Any, residual: Any, eps: float, center: bool, offset: float, statistics: bool
 ) -> list[Tensor]:
-    _fit(x, (residual,), (weight, bias))
+    _fit(x, {"residual": residual}, {"weight": weight, "bias": bias}, offset)
     op, given, fine = _op(center, weight, bias), _given(x, weight, bias, offset), _fine(x.dtype)
     summed = x if residual is None else (x.to(fine) + residual.to(fine)).to(x.dtype)
     normal, rstd, mean = references.normalised(op, summed.to(fine), eps)
@@ -65,10 +76,19 @@ def forward_by_definition(
     return outputs + [each.reshape(-1) for each in (mean, rstd) if statistics and each is not None]
 
 
+@torch.no_grad()  # as through the kernels: differentiable is the op `norm` alone
 def backward_by_definition(
-    dy: Tensor, x: Tensor, weight: Any, rstd: Tensor, mean: Any, dresidual_out: Any, bias_dtype: Any, offset: float
+    dy: Tensor,
+    x: Tensor,
+    weight: Any,
+    rstd: Tensor,
+    mean: Any,
+    dresidual_out: Any,
+    bias_dtype: Any,
+    offset: float,
+    weight_wanted: bool = True,
 ) -> list[Tensor]:
-    _fit(x, (dy, dresidual_out), (weight,))
+    _fit_backward(dy, x, weight, rstd, mean, dresidual_out, bias_dtype, offset)
     op, fine, cols = _op(mean is not None, weight, None), _fine(x.dtype), x.shape[-1]
     rstd = rstd[:, None]
     rows, dy_rows = x.reshape(-1, cols).to(fine), dy.reshape(-1, cols).to(fine)
@@ -78,7 +98,7 @@ def backward_by_definition(
     if dresidual_out is not None:
         dx = dx + dresidual_out.to(fine)
     gradients = [dx.to(x.dtype).contiguous()]
-    if weight is not None:
+    if weight is not None and weight_wanted:
         gradients.append((dy_rows * normal).sum(0).to(weight.dtype))
     if bias_dtype is not None:
         gradients.append(dy_rows.sum(0).to(bias_dtype))
@@ -88,60 +108,110 @@ def backward_by_definition(
 def forward_fake(
     x: Tensor, weight: Any, bias: Any, residual: Any, eps: float, center: bool, offset: float, statistics: bool
 ) -> list[Tensor]:
-    _fit(x, (residual,), (weight, bias))
+    _fit(x, {"residual": residual}, {"weight": weight, "bias": bias}, offset)
     outputs = [x.new_empty(x.shape) for _ in range(1 if residual is None else 2)]
     rows = math.prod(x.shape[:-1])
     return outputs + [x.new_empty(rows, dtype=_fine(x.dtype)) for _ in range((1 + center) * statistics)]
 
 
 def backward_fake(
-    dy: Tensor, x: Tensor, weight: Any, rstd: Tensor, mean: Any, dresidual_out: Any, bias_dtype: Any, offset: float
+    dy: Tensor,
+    x: Tensor,
+    weight: Any,
+    rstd: Tensor,
+    mean: Any,
+    dresidual_out: Any,
+    bias_dtype: Any,
+    offset: float,
+    weight_wanted: bool = True,
 ) -> list[Tensor]:
-    _fit(x, (dy, dresidual_out), (weight,))
+    _fit_backward(dy, x, weight, rstd, mean, dresidual_out, bias_dtype, offset)
     gradients = [x.new_empty(x.shape)]
-    if weight is not None:
+    if weight is not None and weight_wanted:
         gradients.append(weight.new_empty(weight.shape))
     if bias_dtype is not None:
         gradients.append(x.new_empty(x.shape[-1], dtype=bias_dtype))
     return gradients
 
 
-def _fit(x: Tensor, like_x: tuple[Tensor | None, ...], columns: tuple[Tensor | None, ...]) -> None:
-    """Raises ValueError.  The kernels say more, of rows as they get them; this holds on all devices and of shapes."""
-    if x.ndim == 0 or x.shape[-1] == 0 or not x.dtype.is_floating_point:
-        raise ValueError(f"x must be [..., columns] of floating-point numbers, not {tuple(x.shape)} in {x.dtype}")
-    for tensor in like_x:
+def _fit(x: Tensor, rows: Mapping[str, Tensor | None], columns: Mapping[str, Tensor | None], offset: float) -> None:
+    """The kernels say more, of rows as they get them; this holds on all devices, and of any leading shape."""
+    if x.ndim == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x must be [..., columns], not {tuple(x.shape)}")
+    _taken(x, "x", x.dtype)
+    for name, tensor in rows.items():
         if tensor is not None and (tensor.shape != x.shape or tensor.dtype != x.dtype):
             raise ValueError(
-                f"residual and gradients must be like x, {tuple(x.shape)} in {x.dtype}, "
-                f"not {tuple(tensor.shape)} in {tensor.dtype}"
+                f"{name} must be like x, {tuple(x.shape)} in {x.dtype}, not {tuple(tensor.shape)} in {tensor.dtype}"
             )
-    for tensor in columns:
-        if tensor is not None and tensor.shape != x.shape[-1:]:
-            raise ValueError(f"weight and bias must have x's {x.shape[-1]} columns, not {tuple(tensor.shape)}")
+    for name, tensor in columns.items():
+        if tensor is None:
+            continue
+        if tensor.shape != x.shape[-1:]:
+            raise ValueError(
+                f"{name} must have one value for each of x's {x.shape[-1]} columns, not {tuple(tensor.shape)}"
+            )
+        _taken(x, name, tensor.dtype)
+    if offset and columns["weight"] is None:
+        raise ValueError("an offset is added to the weight: without a weight it must be 0")
 
 
-def _kernels(x: Tensor) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(forward, backward).  Raises ValueError where they cannot run."""
-    if x.dtype not in DTYPES:
+def _fit_backward(
+    dy: Tensor, x: Tensor, weight: Any, rstd: Tensor, mean: Any, dresidual_out: Any, bias_dtype: Any, offset: float
+) -> None:
+    _fit(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, offset)
+    rows, fine = math.prod(x.shape[:-1]), _fine(x.dtype)
+    for name, tensor in (("rstd", rstd), ("mean", mean)):
+        if tensor is not None and (tensor.shape != (rows,) or tensor.dtype is not fine):
+            raise ValueError(
+                f"{name} must be {fine}, one value for each of {rows} rows, not {tuple(tensor.shape)} in {tensor.dtype}"
+            )
+    if bias_dtype is not None:
+        _taken(x, "bias", bias_dtype)
+
+
+def _taken(x: Tensor, name: str, dtype: torch.dtype) -> None:
+    through_kernels = x.device.type in THROUGH_KERNELS
+    taken = DTYPES if through_kernels else (*DTYPES, torch.float64)
+    if dtype not in taken:
         raise ValueError(
-            f"x is {x.dtype}; the kernels take {', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}: "
-            "convert x, or take torch.nn.functional's norms"
+            f"{name} is {dtype}; the {'kernels take' if through_kernels else 'definition takes'} "
+            f"{', '.join(str(each).removeprefix('torch.') for each in taken)}: convert {name}, "
+            "or take torch.nn.functional's norms"
         )
-    return _loaded(x.device)
 
 
-@functools.cache
-def _loaded(device: torch.device) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    if device.type == "cuda" and (capability := torch.cuda.get_device_capability(device)) < CAPABILITY:
-        raise ValueError(
+def refusal(device: torch.device) -> str | None:
+    """Why the kernels can not run on a GPU, in a sentence; None where they can."""
+    if torch.version.hip is not None:
+        return "the kernels have instructions of NVIDIA's GPUs, and this torch is for AMD's"
+    if (capability := torch.cuda.get_device_capability(device)) < CAPABILITY:
+        return (
             f"{torch.cuda.get_device_name(device)} has compute capability {'.'.join(map(str, capability))}, and the "
             f"kernels need {'.'.join(map(str, CAPABILITY))}: take torch.nn.functional's norms there, or a newer GPU"
         )
+    return None
+
+
+@functools.cache
+def _kernels(device: torch.device) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(forward, backward).  Raises ValueError where they cannot run."""
+    if device.type == "cuda" and (why := refusal(device)):
+        raise ValueError(why)
     from .backward import backward  # who computes on a CPU may have no Triton
     from .forward import forward
 
-    return forward, backward
+    return _where_it_lies(forward), _where_it_lies(backward)
+
+
+def _where_it_lies(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton launches on the current device, wherever the tensors are."""
+
+    def call(first: Tensor, *others: Any, **how: Any) -> Any:
+        with torch.cuda.device_of(first):
+            return function(first, *others, **how)
+
+    return call
 
 
 def _rows(tensor: Tensor | None) -> Tensor | None:

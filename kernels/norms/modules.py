@@ -25,7 +25,8 @@ def rms_norm(
     """y like x, [..., columns]; with a residual (y, x + residual), where the norm is of that sum as it is rounded.
 
     weight and bias are [columns], in bfloat16, float16 or float32 whatever x is in; the offset is added to the weight.
-    Raises ValueError for tensors that do not fit together, and on a GPU for those that its kernels do not take.
+    Raises ValueError for tensors that do not fit together, for an offset without a weight, and on a GPU for tensors
+    that its kernels do not take.
     """
     outputs = norm(x, weight, bias, residual, eps, False, offset)
     return outputs[0] if residual is None else (outputs[0], outputs[1])
@@ -62,7 +63,7 @@ class RMSNorm(nn.RMSNorm):
         *,
         offset: float = 0.0,
     ) -> None:
-        self.offset = offset  # before the parameters are set
+        self.offset = _with_weight(offset, elementwise_affine)  # before the parameters are set
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
 
     def reset_parameters(self) -> None:
@@ -83,7 +84,7 @@ class RMSNorm(nn.RMSNorm):
 class LayerNorm(nn.LayerNorm):
     """torch.nn.LayerNorm with an offset (the weight begins at 1 - offset) and, when called, a residual.
 
-    x is [..., *normalized_shape].  Differs from torch's under autocast, which casts nothing here.
+    The input is [..., *normalized_shape].  Differs from torch's under autocast, which casts nothing here.
     """
 
     def __init__(
@@ -97,16 +98,16 @@ class LayerNorm(nn.LayerNorm):
         *,
         offset: float = 0.0,
     ) -> None:
-        self.offset = offset  # before the parameters are set
+        self.offset = _with_weight(offset, elementwise_affine)  # before the parameters are set
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         _less(self.weight, self.offset)
 
-    def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
-        """y, or with a residual (y, x + residual)."""
-        return _over(self, x, residual, self.bias, self.eps, True)
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:  # torch's name for it
+        """y, or with a residual (y, input + residual)."""
+        return _over(self, input, residual, self.bias, self.eps, True)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + _told(self.offset)
@@ -127,6 +128,12 @@ def _over(
     if len(shape) > 1:
         outputs = tuple(output.view(x.shape) for output in outputs)
     return outputs[0] if residual is None else (outputs[0], outputs[1])
+
+
+def _with_weight(offset: float, elementwise_affine: bool) -> float:
+    if offset and not elementwise_affine:
+        raise ValueError("an offset is added to the weight: with elementwise_affine=False it must be 0")
+    return offset
 
 
 def _less(weight: Tensor | None, offset: float) -> None:

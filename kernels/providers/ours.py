@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from ..inputs import DTYPES, Inputs
+from ..norms import launching
+from ..norms.implementations import refusal
 from ..words import OPS, Case, Direction, Op
 from .base import Bind, Call, Provider, by_position
 
-TAKEN = ("bf16", "fp16", "fp32")
+TAKEN = tuple(short for short, dtype in DTYPES.items() if dtype in launching.DTYPES)
 
 
 class Ours(Provider):
@@ -30,7 +32,7 @@ class Ours(Provider):
             return f"there is no Triton kernel of ours for {case.op}"
         if not {case.dtype, case.weight_dtype} <= {*TAKEN}:
             return f"our kernels take {', '.join(TAKEN)}"
-        return None
+        return refusal(device)
 
     def ready(self, case: Case, device: torch.device) -> Bind:
         self.refuse(case, device)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
+from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
@@ -115,7 +116,8 @@ def test_gradients_are_those_of_differences(center, given):
     tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in (rows, columns, columns, rows)]
     tensors = [each if number == 0 or given >> (number - 1) & 1 else None for number, each in enumerate(tensors)]
 
-    assert torch.autograd.gradcheck(lambda *tensors: norm(*tensors, 1e-5, center, 0.5), tensors)
+    offset = 0.0 if tensors[1] is None else 0.5
+    assert torch.autograd.gradcheck(lambda *tensors: norm(*tensors, 1e-5, center, offset), tensors)
 
 
 def expected(x, weight, bias, residual, center, offset):
@@ -141,11 +143,13 @@ def errors(dtype, weight_dtype, center, options, layout):
         dresidual_out = dresidual_out.transpose(0, 1).contiguous().transpose(0, 1)
     elif layout == "apart":
         x, residual = (torch.cat([each] * 2, -1)[..., :40] for each in (x, residual))
+        weight, bias = torch.stack([weight, bias], 1).unbind(1)  # every second value
+    offset = 0.5 if options else 0.0
     tensors = [x, *((weight, bias, residual) if options else (None, None, None))]
     leaves = [each if each is None else each.detach().requires_grad_() for each in tensors]
     exact = [each if each is None else each.detach().double().requires_grad_() for each in tensors]
     gradients = (dy, dresidual_out)[: 1 + options]
-    found, right = norm(*leaves, 1e-5, center, 0.5), expected(*exact, center, 0.5)
+    found, right = norm(*leaves, 1e-5, center, offset), expected(*exact, center, offset)
     found += torch.autograd.grad(found, [each for each in leaves if each is not None], gradients)
     right += torch.autograd.grad(
         right, [each for each in exact if each is not None], [each.double() for each in gradients]
@@ -171,6 +175,42 @@ def test_it_is_right_by_the_definition(way):
     assert max(errors(*way)) < CLOSE[way[0]]
 
 
+class Asked(TorchDispatchMode):
+    """Of each forward pass, were statistics asked for?  Of each backward pass, how many gradients came?"""
+
+    def __init__(self):
+        super().__init__()
+        self.statistics, self.gradients = [], []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is OPS.norm_forward.default:
+            self.statistics.append(args[-1])
+        outputs = function(*args, **(kwargs or {}))
+        if function is OPS.norm_backward.default:
+            self.gradients.append(len(outputs))
+        return outputs
+
+
+def frozen_in_part(name):
+    """The gradients of what is left are the same bits; that of the frozen parameter is not computed."""
+    torch.manual_seed(3)
+    layer, x, dy = LayerNorm(40), torch.randn(9, 40), torch.randn(9, 40)
+    nn.init.normal_(layer.weight)
+    layer(x).backward(dy)
+    whole, layer.weight.grad, layer.bias.grad = {"weight": layer.weight.grad, "bias": layer.bias.grad}, None, None
+    layer.get_parameter(name).requires_grad_(False)
+    with Asked() as asked:
+        layer(x).backward(dy)
+    assert asked.gradients == [2]
+    for each, parameter in layer.named_parameters():
+        assert (parameter.grad is None) if each == name else torch.equal(parameter.grad, whole[each])
+
+
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_what_is_frozen_costs_nothing(name):
+    frozen_in_part(name)
+
+
 INTERPRETED = """
 import importlib.util, sys, torch
 spec = importlib.util.spec_from_file_location("tests_of_modules", sys.argv[1])
@@ -185,6 +225,9 @@ for way in tests.WAYS:
     launches.clear()
     assert max(tests.errors(*way)) < tests.CLOSE[way[0]], way
     assert launches == ["forward", "backward"], (way, launches)
+
+for frozen in ("weight", "bias"):
+    tests.frozen_in_part(frozen)
 
 empty = torch.empty(2, 0, 40, requires_grad=True)
 layer = tests.LayerNorm(40)
@@ -234,8 +277,9 @@ def test_the_ops_keep_what_torch_asks_of_them(dtype, center):
     rstd, mean = torch.rand(6), torch.rand(6) if center else None
     flat = torch.ones((), dtype=dtype).expand(x.shape)
     for given in (
-        (x, x, weight.float(), rstd, mean, residual, torch.float32, 0.5),
-        (flat, turned, None, rstd, mean, turned, torch.bfloat16, 0.0),
+        (x, x, weight.float(), rstd, mean, residual, torch.float32, 0.5, True),
+        (x, x, weight, rstd, mean, None, torch.float32, 0.5, False),
+        (flat, turned, None, rstd, mean, turned, torch.bfloat16, 0.0, False),
         (flat, x, None, rstd, mean, None, None, 0.0),
     ):
         torch.library.opcheck(OPS.norm_backward.default, given)
@@ -270,19 +314,6 @@ def test_compiled_in_place_of_torchs():
 
     for found, right in zip(stepped(ours, x, through=compiled), stepped(theirs, x), strict=True):
         close(found, right)
-
-
-class Asked(TorchDispatchMode):
-    """Were statistics asked for?"""
-
-    def __init__(self):
-        super().__init__()
-        self.statistics = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function is OPS.norm_forward.default:
-            self.statistics.append(args[-1])
-        return function(*args, **(kwargs or {}))
 
 
 def test_statistics_are_asked_for_where_there_will_be_gradients():
@@ -374,26 +405,49 @@ def test_on_the_meta_device():
 ROWS, COLS = torch.ones(3, 8), torch.ones(8)
 
 
+def backward(dy=ROWS, rstd=ROWS[:, 0], mean=None, dresidual_out=None, bias_dtype=None):
+    return OPS.norm_backward(dy, ROWS, COLS, rstd, mean, dresidual_out, bias_dtype, 0.0)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
         (lambda: RMSNorm(8)(torch.ones(3, 7)), r"x must be \[\.\.\., 8\], not \(3, 7\)"),
         (lambda: LayerNorm((2, 8))(ROWS), r"x must be \[\.\.\., 2, 8\], not \(3, 8\)"),
-        (lambda: rms_norm(ROWS, COLS[:1], eps=1e-5), r"weight and bias must have x's 8 columns, not \(1,\)"),
-        (lambda: rms_norm(ROWS, None, ROWS, eps=1e-5), r"weight and bias must have x's 8 columns, not \(3, 8\)"),
+        (lambda: rms_norm(ROWS, COLS[:1], eps=1e-5), r"weight must have .* x's 8 columns, not \(1,\)"),
+        (lambda: rms_norm(ROWS, None, ROWS, eps=1e-5), r"bias must have .* x's 8 columns, not \(3, 8\)"),
         (
             lambda: rms_norm(ROWS, residual=ROWS[:1], eps=1e-5),
-            r"must be like x, \(3, 8\) in torch.float32, not \(1, 8\)",
+            r"residual must be like x, \(3, 8\) in torch.float32, not \(1, 8\)",
         ),
-        (lambda: rms_norm(ROWS, residual=ROWS.half(), eps=1e-5), "not .* in torch.float16"),
-        (lambda: rms_norm(ROWS.int(), eps=1e-5), "floating-point numbers, not .* in torch.int32"),
+        (lambda: rms_norm(ROWS, residual=ROWS.half(), eps=1e-5), "residual must be .* not .* in torch.float16"),
+        (lambda: rms_norm(ROWS.int(), eps=1e-5), "x is torch.int32; the definition takes .*, float64: convert x"),
+        (lambda: rms_norm(ROWS, COLS.int(), eps=1e-5), "weight is torch.int32; the definition takes"),
+        (lambda: rms_norm(ROWS, None, COLS.to(torch.float8_e5m2), eps=1e-5), "bias is torch.float8_e5m2"),
         (lambda: rms_norm(ROWS[0, 0], eps=1e-5), r"must be \[\.\.\., columns\]"),
         (lambda: rms_norm(ROWS[:, :0], eps=1e-5), r"must be \[\.\.\., columns\]"),
+        (lambda: rms_norm(ROWS, None, COLS, eps=1e-5, offset=1.0), "without a weight it must be 0"),
+        (lambda: layer_norm(ROWS, eps=1e-5, offset=1.0), "without a weight it must be 0"),
+        (lambda: RMSNorm(8, elementwise_affine=False, offset=1.0), "with elementwise_affine=False it must be 0"),
+        (lambda: LayerNorm(8, elementwise_affine=False, offset=1.0), "with elementwise_affine=False it must be 0"),
+        (lambda: backward(dy=ROWS[:2]), r"dy must be like x, .* not \(2, 8\)"),
+        (lambda: backward(dresidual_out=ROWS.half()), "dresidual_out must be like x"),
+        (lambda: backward(rstd=ROWS), r"rstd must be torch.float32, one value for each of 3 rows, not \(3, 8\)"),
+        (lambda: backward(mean=ROWS[:, 0].half()), "mean must be .* not .* in torch.float16"),
+        (lambda: backward(bias_dtype=torch.int8), "bias is torch.int8; the definition takes"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_a_compiler_is_told_what_the_gpus_kernels_do_not_take():
+    with FakeTensorMode():
+        rows, columns = torch.empty(3, 8, device="cuda"), torch.empty(8, device="cuda", dtype=torch.float64)
+        assert rms_norm(rows, columns.float(), eps=1e-5).device.type == "cuda"
+        with pytest.raises(ValueError, match=r"weight is torch\.float64; the kernels take bfloat16, float16, float32"):
+            rms_norm(rows, columns, eps=1e-5)
 
 
 def test_an_old_gpu_is_refused(monkeypatch):
@@ -403,7 +457,31 @@ def test_an_old_gpu_is_refused(monkeypatch):
     with pytest.raises(
         ValueError, match=r"Tesla T4 has compute capability 7\.5, and the kernels need 8\.0: take torch"
     ):
-        implementations._loaded(torch.device("cuda", 7))
+        implementations._kernels(torch.device("cuda", 7))
+
+
+ON_AMD = """
+import torch
+torch.version.hip = "7.0"
+from kernels.norms import operators
+for name in ("kernelwatch::norm_forward", "kernelwatch::norm_backward"):
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert has(name, "CompositeExplicitAutograd") and not has(name, "CUDA")
+"""
+
+
+def test_amds_gpus_take_the_definition():
+    done = subprocess.run([sys.executable, "-c", ON_AMD], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_the_whole_norm_is_differentiable():
+    x, weight, bias, residual = some(grad=True)
+    y, *_ = OPS.norm_forward(x, weight, bias, residual, 1e-5, True, 0.0, True)
+
+    with pytest.warns(UserWarning, match="norm_forward: an autograd kernel was not registered"):
+        y.sum().backward()
+    assert x.grad is None
 
 
 LOADED_TWICE = """

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -379,11 +380,37 @@ def test_ours_is_right_in_every_op_and_direction_as_provider_and_as_target():
 
 
 @pytest.mark.parametrize("direction", Direction)
-def test_what_ours_does_not_do(direction):
+def test_what_ours_does_not_do(direction, monkeypatch):
     gpu, provider = torch.device("cuda"), open_provider(messages.built_in("triton"))
+    case = Case.parse(f"layernorm_residual.{direction}.8x1048576s1048577.fp16-fp32")
 
-    assert provider.supports(Case.parse(f"layernorm_residual.{direction}.8x1048576s1048577.fp16-fp32"), gpu) is None
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    assert provider.supports(case, gpu) is None
     assert "bf16, fp16, fp32" in provider.supports(Case.parse(f"rmsnorm.{direction}.8x8.fp64"), gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    assert "Tesla T4 has compute capability 7.5" in provider.supports(case, gpu)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    assert "this torch is for AMD's" in provider.supports(case, gpu)
+
+
+IMPORTED = """
+import sys
+import kernels.norms.adapters
+for name, module in sys.modules.items():
+    if name == "kernels" or name.startswith("kernels."):
+        print(module.__file__)
+"""
+
+
+def test_what_ours_imports_as_a_target_matters_to_its_recipe():
+    done = subprocess.run([sys.executable, "-c", IMPORTED], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = {Path(file).relative_to(ROOT).as_posix() for file in done.stdout.split()}
+    norms = {file for file in imported if file.startswith("kernels/norms/")}
+
+    matter = tomllib.loads((ROOT / "examples/own/recipe.toml").read_text())["paths"]["matter"]
+    assert norms
+    assert {"kernels/norms/**", *imported - norms} == {*matter}
 
 
 # -- together ---------------------------------------------------------------------------------------------------------
