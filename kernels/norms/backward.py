@@ -18,10 +18,12 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+import triton.language.extra.cuda
 from torch import Tensor
 
-from . import clusters, plans, wide
-from .launching import check, programs_of, vector
+from ..words import Direction
+from . import clusters, plans, tuning, wide
+from .launching import check, fitting, programs_of, row_stride, starts_early, vector
 from .plans import BackwardPlan, Sum
 from .tiles import (
     COUNTERS,
@@ -57,22 +59,25 @@ def backward(
     dresidual_out: Tensor | None = None,
     *,
     bias_dtype: torch.dtype | None = None,
+    weight_wanted: bool = True,
     offset: float = 0.0,
     plan: BackwardPlan | None = None,
 ) -> Backward:
     """The gradients from the forward pass's statistics; x is what was normalised.
 
     dy, x and dresidual_out are [rows, columns] with dense rows; rstd and mean [rows] in fp32, the mean for LayerNorm
-    alone; with `bias_dtype` there was a bias.  Raises ValueError for tensors that do not fit together.
+    alone; with `bias_dtype` there was a bias; a frozen
+    weight's gradient is not `weight_wanted`.  Raises ValueError for tensors that do not fit together.
     """
-    check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight})
+    check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean})
     rows, cols = x.shape
     dx = x.new_empty(rows, cols)
-    dweight = None if weight is None else torch.empty_like(weight)
+    dweight = torch.empty_like(weight) if weight is not None and weight_wanted else None
     dbias = None if bias_dtype is None else x.new_empty(cols, dtype=bias_dtype)
     out = Backward(dx, dweight, dbias)
     if rows:
-        plan = plan or _chosen(x, mean is not None)
+        plan = plan or _chosen(x, weight, mean is not None or bias_dtype is not None)
+        plan = fitting(plan, x.device, x.element_size(), 2 if dresidual_out is None else 3)
         _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan)
     else:
         for gradient in (dweight, dbias):
@@ -81,9 +86,12 @@ def backward(
     return out
 
 
-def _chosen(x: Tensor, center: bool) -> BackwardPlan:
-    """A team's rows go to a cluster where Triton has them."""
-    plan = plans.backward(x.shape[1], center=center)
+def _chosen(x: Tensor, weight: Tensor | None, two: bool) -> BackwardPlan:
+    """As for the forward pass; a bias has a sum of its own as LayerNorm's."""
+    found = tuning.tuned(Direction.BWD, x, weight, center=two)
+    if isinstance(found, BackwardPlan):
+        return found
+    plan = plans.backward(x.shape[1], center=two, size=x.element_size())
     if plan.team > 1 and clusters.are_there():
         return clusters.backward_plan(x.shape[1]) or plan
     return plan
@@ -108,21 +116,24 @@ def _gradients(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan, sums
         x.new_empty(len(summed), teams + groups * (plan.sum is Sum.TREE), cols, dtype=torch.float32) if summed else None
     )
     fused = bool(summed) and plan.sum is not Sum.SEPARATE
+    # Launched while the first one works, it waits on the chip for it to end: 6 % of 10 us (docs/dweight.md).  Programs
+    # of a team must all run at once, and nobody may take their places.
+    early = bool(summed) and not fused and plan.team == 1 and starts_early(x.device)
     unit = vector(dy, x, dresidual_out)
     with workspace(x.device, wanted=fused or (plan.team > 1 and sums is None)) as work:
         _backward[(teams * plan.team,)](
             dy, x, weight, mean, rstd, dresidual_out, out.dx, out.dweight, out.dbias, parts, work, sums,
-            rows, dy.stride(0) // unit, x.stride(0) // unit,
-            0 if dresidual_out is None else dresidual_out.stride(0) // unit,
+            rows, row_stride(dy) // unit, row_stride(x) // unit,
+            row_stride(dresidual_out) // unit,
             COLS=cols, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
             PART=plan.block * plan.team != cols or rows % plan.rows != 0, HELD=plan.held, WEIGHTS=plan.weights,
             KEEP=plan.keep_of(x.dtype.itemsize, x.is_cuda), STAGES=plan.stages, THREADS=32 * plan.warps,
-            FUSED=fused, GROUP=plan.group if plan.sum is Sum.TREE else 0, **plan.options,
+            FUSED=fused, GROUP=plan.group if plan.sum is Sum.TREE else 0, ANNOUNCE=early, **plan.options,
         )  # fmt: skip
     if summed and not fused:
         _sum_parts[(triton.cdiv(cols, SUM_COLS), len(summed))](
             parts, summed[0], summed[-1], teams, cols, ROWS=min(SUM_ROWS, triton.next_power_of_2(teams)),
-            BLOCK=SUM_COLS, num_warps=8,
+            BLOCK=SUM_COLS, WAIT=early, num_warps=8, **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
 
 
@@ -131,8 +142,10 @@ def _backward(
     DY, X, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, PARTS, WORK, SUMS, M, dy_stride, x_stride, dresidual_stride,
     COLS: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr,
     UNIT: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr, WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
-    STAGES: tl.constexpr, THREADS: tl.constexpr, FUSED: tl.constexpr, GROUP: tl.constexpr,
+    STAGES: tl.constexpr, THREADS: tl.constexpr, FUSED: tl.constexpr, GROUP: tl.constexpr, ANNOUNCE: tl.constexpr,
 ):  # fmt: skip
+    if ANNOUNCE:
+        tl.extra.cuda.gdc_launch_dependents()
     member, team, teams = tl.program_id(0) % TEAM, tl.program_id(0) // TEAM, tl.num_programs(0) // TEAM
     cols = member * BLOCK + tl.arange(0, BLOCK)
     tiles = tl.cdiv(M, ROWS)
@@ -334,8 +347,12 @@ def _add_up(PARTS, first, count, OUT, member, COLS: tl.constexpr, BLOCK: tl.cons
 
 
 @triton.jit
-def _sum_parts(PARTS, FIRST, SECOND, count, COLS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _sum_parts(
+    PARTS, FIRST, SECOND, count, COLS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WAIT: tl.constexpr
+):
     """A kernel of its own: some columns of the first gradient, or of the second."""
+    if WAIT:
+        tl.extra.cuda.gdc_wait()
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     which = tl.program_id(1)
     total = tl.zeros([BLOCK], tl.float32)

@@ -1,10 +1,10 @@
 """The forward pass of RMSNorm and LayerNorm: y = (x - mean) * rstd * (weight + offset) + bias, each row in fp32.
 
 rstd = 1 / sqrt(mean((x - mean)^2) + eps).  RMSNorm (Zhang and Sennrich, 2019) takes no mean away; LayerNorm (Ba, Kiros
-and Hinton, 2016) does so first: its variance is a sum of squares of what is left, exact whatever the mean is.
-A row stays in registers between its sum and its use, so that x is read once.  A row too wide for one program is shared
-by a team of them, each with columns of its own, who tell each other their sums through the L2; where they can not,
-they read what a pass before has summed up (`wide`).
+and Hinton, 2016) does so first: its variance is a sum of squares of what is left, stable whatever the mean is.
+Memory is read once: between its sums and their use a row stays in registers, or is read again out of the cache.  A row
+too wide for one program is shared by a team of them, each with columns of its own, who tell each other their sums
+through the L2; where they can not, they read what a pass before has summed up (`wide`).
 """
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN202
@@ -19,8 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import clusters, plans, wide
-from .launching import check, programs_of, vector
+from ..words import Direction
+from . import clusters, plans, tuning, wide
+from .launching import check, fitting, programs_of, row_stride, vector
 from .plans import ForwardPlan
 from .tiles import RING, SLOTS, columns_of, forget, leave, load_rows, of_team, store_rows, tell_team
 from .wide import merged_statistics
@@ -48,8 +49,9 @@ def forward(
 ) -> Forward:
     """Normalise the rows of x: [rows, columns], dense rows at any distance from each other.
 
-    The residual is like x; weight and bias are [columns] in any dtype.  `center` makes it LayerNorm; `offset` is added
-    to the weight (Gemma stores its weights less one); `statistics` asks for what the backward pass takes.
+    The residual is like x; weight and bias are [columns], in any of the three dtypes.  `center` makes it LayerNorm;
+    `offset` is added to the weight (Gemma stores its weights less one); `statistics` asks for what the backward pass
+    takes.
     Raises ValueError for tensors that do not fit together.
     """
     check(x, {"residual": residual}, {"weight": weight, "bias": bias})
@@ -61,14 +63,17 @@ def forward(
     out = Forward(y, residual_out, mean, rstd)
     if rows:
         plan = plan or _chosen(x, weight, center)
+        plan = fitting(plan, x.device, x.element_size(), 1 if residual is None else 2)
         _launch(out, x, weight, bias, residual, eps, center, offset, plan)
     return out
 
 
 def _chosen(x: Tensor, weight: Tensor | None, center: bool) -> ForwardPlan:
-    """A team's rows go to a cluster where Triton has them."""
+    """A team's rows go to a cluster where Triton has them, and a tuned plan comes first where somebody asked for it."""
+    if found := tuning.tuned(Direction.FWD, x, weight, center=center):
+        return found
     cols, size = x.shape[1], x.element_size()
-    plan = plans.forward(cols, center=center)
+    plan = plans.forward(cols, center=center, size=size)
     if plan.team > 1 and clusters.are_there():
         return clusters.forward_plan(cols, size, size if weight is None else weight.element_size()) or plan
     return plan
@@ -95,7 +100,7 @@ def _normalised(out, x, residual, plan, sums=None, *, weight, bias, eps, center,
     with workspace(x.device, wanted=plan.team > 1 and sums is None) as work:
         _forward[(teams * plan.team,)](
             x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, sums,
-            rows, x.stride(0) // unit, 0 if residual is None else residual.stride(0) // unit, eps,
+            rows, row_stride(x) // unit, row_stride(residual) // unit, eps,
             COLS=cols, CENTER=center, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
             PART=part, WEIGHTS=plan.weights, KEEP=plan.keep_of(x.dtype.itemsize, x.is_cuda), LOOPING=looping,
             STAGES=plan.stages, THREADS=32 * plan.warps, **plan.options,
@@ -230,7 +235,8 @@ def _told(
         means = of_team(slots + TEAM, first_tag + step, TEAM, THREADS)
         counts = tl.minimum(tl.maximum(COLS - tl.arange(0, THREADS) * BLOCK, 0), BLOCK)
         mean = tl.sum(means * counts, 0) / COLS
-        squares += counts * (means - mean) * (means - mean)
+        apart = tl.where(counts > 0, means - mean, 0.0)
+        squares += counts * apart * apart
     one = tl.zeros([1], tl.float32)
     return one + mean, one + tl.rsqrt(tl.sum(squares, 0) / COLS + eps)
 

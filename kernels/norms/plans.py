@@ -45,7 +45,7 @@ class ForwardPlan:
         options: dict[str, Any] = {"num_warps": self.warps}
         if self.team > 1 and self.exchange:
             options["launch_cooperative_grid"] = True  # all at once, or not at all: so many registers fit
-            options["maxnreg"] = min(MOST_REGISTERS, REGISTERS // (32 * self.warps * self.programs) // 8 * 8)
+            options["maxnreg"] = min(MOST_REGISTERS, REGISTERS // (32 * self.warps * max(1, self.programs)) // 8 * 8)
         if self.ctas > 1:
             options["num_ctas"] = self.ctas
         if self.registers:
@@ -69,13 +69,13 @@ class BackwardPlan(ForwardPlan):
 # Forward, a row that is read a second time, out of the L1, leaves registers for all the warps that an SM can hold: 4252
 # GB/s instead of 4040 at 8192 columns.
 _RMSNORM_FORWARD = {
-    128: ForwardPlan(16, 128, 4),
+    128: ForwardPlan(8, 128, 4),
     256: ForwardPlan(8, 256, 4),
-    512: ForwardPlan(4, 512, 4, weights="early", keep="fp32"),
+    512: ForwardPlan(4, 512, 4, weights="early"),
     1024: ForwardPlan(1, 1024, 2),
     2048: ForwardPlan(1, 2048, 4),
-    4096: ForwardPlan(1, 4096, 8),
-    8192: ForwardPlan(1, 8192, 16),
+    4096: ForwardPlan(1, 4096, 8, weights="early"),
+    8192: ForwardPlan(1, 8192, 16, weights="early"),
     16384: ForwardPlan(1, 16384, 32, weights="early"),
     32768: ForwardPlan(1, 32768, 32, weights="early"),
 }
@@ -87,13 +87,14 @@ _LAYERNORM_FORWARD = {
     1024: ForwardPlan(1, 1024, 1),
     2048: ForwardPlan(1, 2048, 2),
     4096: ForwardPlan(1, 4096, 4),
-    8192: ForwardPlan(1, 8192, 16, programs=2, stages=3, weights="held", keep="fp32"),
+    8192: ForwardPlan(1, 8192, 16, programs=2, stages=3, weights="held", keep="fp32", registers=64),
     16384: ForwardPlan(1, 16384, 32, programs=1, stages=3, weights="held", keep="fp32"),
-    32768: ForwardPlan(1, 32768, 32),
 }
 # Wider: each member keeps its part of the weights, which would else be read with every row, twice the bytes of the row
-# itself where they are fp32 and the row is not.
-_WIDE_FORWARD = ForwardPlan(1, 16384, 16, programs=1, stages=3, weights="held", keep="packed")
+# itself where they are fp32 and the row is not.  Many small members on an SM: some compute while others wait.
+_WIDE_FORWARD = ForwardPlan(1, 4096, 4, programs=4, stages=3, weights="held")
+# x in fp32: twice the bytes of a tile.  Without spills; not timed against others.
+_FP32_WIDE_FORWARD = ForwardPlan(1, 8192, 16, programs=1, stages=2, weights="held")
 
 # Backward, dweight and the weight stay in registers; x and dy come through shared memory, enough of them on their way.
 _RMSNORM_BACKWARD = {
@@ -104,33 +105,38 @@ _RMSNORM_BACKWARD = {
     2048: BackwardPlan(1, 2048, 4, programs=2, stages=4),
     4096: BackwardPlan(2, 4096, 16, keep="packed"),
     8192: BackwardPlan(1, 8192, 16, keep="packed"),
-    16384: BackwardPlan(1, 16384, 16, stages=1, keep="cached"),
+    16384: BackwardPlan(1, 16384, 32, stages=1, keep="cached"),
 }
 _LAYERNORM_BACKWARD = {
     128: BackwardPlan(16, 128, 4, programs=2, stages=4, held=8),
     256: BackwardPlan(8, 256, 4, programs=2, stages=4, held=4),
     512: BackwardPlan(4, 512, 4, programs=2, stages=4, held=2),
     1024: BackwardPlan(4, 1024, 4, programs=2),
-    2048: BackwardPlan(1, 2048, 4, programs=2, stages=4),
+    2048: BackwardPlan(2, 2048, 4, programs=2),
     4096: BackwardPlan(1, 4096, 8, programs=2, keep="packed"),
     8192: BackwardPlan(1, 8192, 16),
 }
-# Wider: many small members on an SM, of which some compute while others wait for the rest of their teams.
 _RMSNORM_WIDE_BACKWARD = BackwardPlan(1, 4096, 4, programs=4, stages=2, keep="cached")
-_LAYERNORM_WIDE_BACKWARD = BackwardPlan(1, 4096, 4, programs=2, keep="packed")
-MOST_IN_TEAM = 32  # words that a team's first warp waits for at once
+_LAYERNORM_WIDE_BACKWARD = BackwardPlan(1, 4096, 4, programs=3, stages=2, keep="cached")
+_FP32_WIDE_BACKWARD = BackwardPlan(1, 2048, 4, programs=4, stages=2, keep="cached")
+FP32_WIDE = 8192  # columns from which on rows of fp32 are wide
+MOST_IN_TEAM = 64  # of whom each tells every other, and a thread waits for each
 
 Plan = TypeVar("Plan", bound=ForwardPlan)
 
 
-def forward(cols: int, *, center: bool) -> ForwardPlan:
-    """For rows of so many columns; `center` is LayerNorm."""
-    table = _LAYERNORM_FORWARD if center else _RMSNORM_FORWARD
-    return _narrow(table, cols) or _wide(_WIDE_FORWARD, cols)
+def forward(cols: int, *, center: bool, size: int = 2) -> ForwardPlan:
+    """For rows of so many columns, of elements of `size` bytes; `center` is LayerNorm."""
+    plan = _narrow(_LAYERNORM_FORWARD if center else _RMSNORM_FORWARD, cols)
+    if size == 2:
+        return plan or _wide(_WIDE_FORWARD, cols)
+    return replace(plan, stages=min(plan.stages, 2)) if plan else _wide(_FP32_WIDE_FORWARD, cols)
 
 
-def backward(cols: int, *, center: bool) -> BackwardPlan:
-    """For rows of so many columns; `center` is LayerNorm."""
+def backward(cols: int, *, center: bool, size: int = 2) -> BackwardPlan:
+    """For rows of so many columns, of elements of `size` bytes; `center` is LayerNorm, and all with a bias."""
+    if size > 2 and cols > FP32_WIDE:
+        return _wide(_FP32_WIDE_BACKWARD, cols)
     if center:
         return _narrow(_LAYERNORM_BACKWARD, cols) or _wide(_LAYERNORM_WIDE_BACKWARD, cols)
     return _narrow(_RMSNORM_BACKWARD, cols) or _wide(_RMSNORM_WIDE_BACKWARD, cols)

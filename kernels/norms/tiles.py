@@ -78,7 +78,8 @@ def forget(values):
 def tell_team(value, SLOTS, tag, member):
     """Put this member's value [1] of a step where the others look for it.
 
-    A value and the tag of its step are one 64-bit word, and so no fence is needed: who sees the tag has the value.
+    A value and the tag of its step are one aligned 64-bit word, which GPUs store in one access: no fence is needed, who
+    sees the tag has the value.
     """
     words = (tag.to(tl.int64) << 32) | (value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
     tl.store(SLOTS + member + tl.arange(0, 1), words)
@@ -88,7 +89,7 @@ def tell_team(value, SLOTS, tag, member):
 def of_team(SLOTS, tag, TEAM: tl.constexpr, THREADS: tl.constexpr):
     """[threads]: the value of each member at one step, in their order, then zeros.  All must run at the same time.
 
-    One warp waits, and the others for it: were all of them asking, what they wait for could hardly get through.
+    A warp or two wait, and the others for them: were all asking, what they wait for could hardly get through.
     """
     thread = tl.arange(0, THREADS)
     at = (SLOTS + thread % TEAM).to(tl.int64)

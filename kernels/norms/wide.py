@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launching import processors, vector
+from .launching import processors, row_stride, vector
 from .plans import ForwardPlan
 from .tiles import columns_of, load_rows
 
@@ -67,7 +67,7 @@ def forward_sums(x: Tensor, residual: Tensor | None, center: bool, plan: Forward
     unit = vector(x, residual)
     sums = x.new_empty(2, rows, plan.team, dtype=torch.float32)
     _forward_sums[(rows * plan.team,)](
-        x, residual, sums, rows, x.stride(0) // unit, 0 if residual is None else residual.stride(0) // unit,
+        x, residual, sums, rows, row_stride(x) // unit, row_stride(residual) // unit,
         COLS=cols, CENTER=center, BLOCK=plan.block, TEAM=plan.team, UNIT=unit, PART=plan.block * plan.team != cols,
         num_warps=plan.warps,
     )  # fmt: skip
@@ -82,7 +82,7 @@ def backward_sums(
     unit = vector(dy, x)
     sums = x.new_empty(2, rows, plan.team, dtype=torch.float32)
     _backward_sums[(rows * plan.team,)](
-        dy, x, weight, mean, rstd, sums, rows, dy.stride(0) // unit, x.stride(0) // unit,
+        dy, x, weight, mean, rstd, sums, rows, row_stride(dy) // unit, row_stride(x) // unit,
         COLS=cols, OFFSET=offset, BLOCK=plan.block, TEAM=plan.team, UNIT=unit, PART=plan.block * plan.team != cols,
         num_warps=plan.warps,
     )  # fmt: skip

@@ -1,9 +1,9 @@
 """The words through which programs of a launch meet: per device and stream, zero at first, left ready by each launch.
 
 A workspace is [epoch, programs that have left, counters …, slots …]: the epoch numbers the steps of all launches, so
-that a slot's tag is never one that it held before; counters are zero again when a launch ends.  Two launches of one
-stream follow each other, and so they can share.  A graph is replayed on streams that nobody knows yet, perhaps at the
-same time as others: each capture gets a workspace of its own, from a store that was zeroed before.
+that a slot's tag is none that it held within 2^32 steps; counters are zero again when a launch ends.  Two launches of
+one stream follow each other, and so they can share.  A graph is replayed on streams that nobody knows yet, perhaps at
+the same time as others: each capture gets a workspace of its own, from a store that was zeroed before.
 """
 
 import ctypes
@@ -33,15 +33,17 @@ def workspace(device: torch.device, *, wanted: bool = True) -> Iterator[Tensor |
     if device.type != "cuda":
         yield torch.zeros(WORDS, dtype=torch.int64, device=device)
         return
-    stream = torch.cuda.current_stream(device).cuda_stream
-    key = (torch.device(device).index or 0, stream, _capture_of(stream))
-    words = _of_streams.get(key)
-    if words is None:
-        words = _new(device, capturing=key[2] != 0)
-        if words is None:
+    stream, index = torch.cuda.current_stream(device).cuda_stream, device.index or 0
+    key = (index, stream, _capture_of(stream))
+    store = _stores.setdefault(index, [])
+    if len(store) <= 1 and not key[2]:
+        store += _made(device)
+    if key not in _of_streams:
+        if not store:
             yield torch.zeros(WORDS, dtype=torch.int64, device=device)  # zeroed again by each replay
             return
-        _of_streams[key] = words
+        _of_streams[key] = store.pop()
+    words = _of_streams[key]
     try:
         yield words
     except BaseException:
@@ -49,16 +51,15 @@ def workspace(device: torch.device, *, wanted: bool = True) -> Iterator[Tensor |
         raise
 
 
-def _new(device: torch.device, *, capturing: bool) -> Tensor | None:
-    store = _stores.setdefault(device.index or 0, [])
-    if len(store) <= 1 and not capturing:
-        # By another thread: where torch.compile warms up for a graph (mode="reduce-overhead"), this one's memory comes
-        # from the graph's pool, and torch raises an error for whatever stays there without being an output.
-        # What it makes is of this one's kind: torch's fake tensors are so within the thread that asked for them alone.
-        kind = torch.empty(0, dtype=torch.int64, device=device)
-        with ThreadPoolExecutor(1) as elsewhere:
-            store += elsewhere.submit(_zeroed, kind).result()
-    return store.pop() if store else None
+def _made(device: torch.device) -> tuple[Tensor, ...]:
+    """By another thread: where torch.compile warms up for a graph (mode="reduce-overhead"), this one's memory comes
+    from the graph's pool, and torch raises an error for whatever stays there without being an output.
+
+    What it makes is of this one's kind: torch's fake tensors are so within the thread that asked for them alone.
+    """
+    kind = torch.empty(0, dtype=torch.int64, device=device)
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(_zeroed, kind).result()
 
 
 def _zeroed(kind: Tensor) -> tuple[Tensor, ...]:
