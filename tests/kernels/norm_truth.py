@@ -146,7 +146,7 @@ def wrong_by(
         total = given["x"].double() + given["residual"].double()
         normalised = outputs["residual_out"]
         allowed = total.abs().nan_to_num(0, 0, 0) * (_unit(normalised, cuts_off) + 2.0**-24)
-        found["residual_out"] = _excess(normalised, total, allowed)
+        found["residual_out"] = excess(normalised, total, allowed)
     exact, honest = (_defined(trial, given, normalised, dtype) for dtype in (torch.float64, torch.float32))
     terms = _terms(trial, given, normalised.double(), exact["rstd"])
     for name, truth in exact.items():
@@ -156,7 +156,7 @@ def wrong_by(
             1.01 * _unit(output, cuts_off) * _largest(name, truth) + NOISE * terms[name],
         )
         smallest = torch.finfo(output.dtype).smallest_normal * torch.finfo(output.dtype).eps
-        found[name] = _excess(_table(name, output), _table(name, truth), allowed + smallest)
+        found[name] = excess(_table(name, output), _table(name, truth), allowed + smallest)
     return found
 
 
@@ -207,7 +207,7 @@ def _terms(trial: Trial, given: Mapping[str, Tensor], x: Tensor, rstd: Tensor) -
     }
 
 
-def _excess(output: Tensor, truth: Tensor, allowed: Tensor) -> float:
+def excess(output: Tensor, truth: Tensor, allowed: Tensor) -> float:
     """Where both are NaN or the same infinity, that is no error."""
     output, finite = output.double(), truth.isfinite()
     assert allowed.expand_as(truth)[finite].isfinite().all()

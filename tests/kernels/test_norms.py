@@ -30,7 +30,7 @@ from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 
-from .norm_truth import EDGES, EPS, POISON, Trial, inputs, lone_rows_differ, ours, wrong_by
+from .norm_truth import EDGES, EPS, POISON, Trial, excess, inputs, lone_rows_differ, ours, wrong_by
 
 ROOT = Path(kernels.__file__).parents[1]
 NORMS = ("rmsnorm", "layernorm")
@@ -342,6 +342,28 @@ def test_the_stride_of_a_lone_row_changes_nothing(interpreted, trial):
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_whatever_the_numbers(interpreted, name):
     assert interpreted["properties"][name] is None, interpreted["properties"][name]
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("output", "truth", "over"),
+    [
+        (1.25, 1.0, 0.5),
+        (INF, INF, 0.0),
+        (-INF, -INF, 0.0),
+        (NAN, NAN, 0.0),
+        (-INF, INF, INF),
+        (NAN, INF, INF),
+        (INF, NAN, INF),
+        (1.0, INF, INF),
+        (INF, 1.0, INF),
+        (NAN, 1.0, INF),
+    ],
+)
+def test_what_is_not_finite_is_right_where_it_is_the_same(output, truth, over):
+    assert excess(torch.tensor([output]), torch.tensor([truth]).double(), torch.tensor([0.5])) == over
 
 
 def matrix(rows: int = 4, cols: int = 8, dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:
