@@ -21,6 +21,7 @@ from .. import references
 from ..words import Op
 from .launching import DTYPES
 
+BY_DEFINITION = (*DTYPES, torch.float64)
 CAPABILITY = (8, 0)  # the least that Triton supports, and the first with bfloat16
 # On AMD's GPUs, which torch calls cuda as well, the definition computes: the kernels have instructions of NVIDIA's.
 THROUGH_KERNELS = ("cuda",) * (torch.version.hip is None) + ("cpu",) * (os.environ.get("TRITON_INTERPRET") == "1")
@@ -136,22 +137,23 @@ def backward_fake(
 
 def _fit(x: Tensor, rows: Mapping[str, Tensor | None], columns: Mapping[str, Tensor | None], offset: float) -> None:
     """The kernels say more, of rows as they get them; this holds on all devices, and of any leading shape."""
-    if x.ndim == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x must be [..., columns], not {tuple(x.shape)}")
-    _taken(x, "x", x.dtype)
+    shape, dtype, taken = x.shape, x.dtype, _taken(x)
+    if not shape or shape[-1] == 0:
+        raise ValueError(f"x must be [..., columns], not {tuple(shape)}")
+    if dtype not in taken:
+        raise _strange("x", dtype, taken)
     for name, tensor in rows.items():
-        if tensor is not None and (tensor.shape != x.shape or tensor.dtype != x.dtype):
+        if tensor is not None and (tensor.shape != shape or tensor.dtype != dtype):
             raise ValueError(
-                f"{name} must be like x, {tuple(x.shape)} in {x.dtype}, not {tuple(tensor.shape)} in {tensor.dtype}"
+                f"{name} must be like x, {tuple(shape)} in {dtype}, not {tuple(tensor.shape)} in {tensor.dtype}"
             )
     for name, tensor in columns.items():
-        if tensor is None:
-            continue
-        if tensor.shape != x.shape[-1:]:
+        if tensor is not None and tensor.shape != shape[-1:]:
             raise ValueError(
-                f"{name} must have one value for each of x's {x.shape[-1]} columns, not {tuple(tensor.shape)}"
+                f"{name} must have one value for each of x's {shape[-1]} columns, not {tuple(tensor.shape)}"
             )
-        _taken(x, name, tensor.dtype)
+        if tensor is not None and tensor.dtype not in taken:
+            raise _strange(name, tensor.dtype, taken)
     if offset and columns["weight"] is None:
         raise ValueError("an offset is added to the weight: without a weight it must be 0")
 
@@ -166,19 +168,20 @@ def _fit_backward(
             raise ValueError(
                 f"{name} must be {fine}, one value for each of {rows} rows, not {tuple(tensor.shape)} in {tensor.dtype}"
             )
-    if bias_dtype is not None:
-        _taken(x, "bias", bias_dtype)
+    if bias_dtype is not None and bias_dtype not in _taken(x):
+        raise _strange("bias", bias_dtype, _taken(x))
 
 
-def _taken(x: Tensor, name: str, dtype: torch.dtype) -> None:
-    through_kernels = x.device.type in THROUGH_KERNELS
-    taken = DTYPES if through_kernels else (*DTYPES, torch.float64)
-    if dtype not in taken:
-        raise ValueError(
-            f"{name} is {dtype}; the {'kernels take' if through_kernels else 'definition takes'} "
-            f"{', '.join(str(each).removeprefix('torch.') for each in taken)}: convert {name}, "
-            "or take torch.nn.functional's norms"
-        )
+def _taken(x: Tensor) -> tuple[torch.dtype, ...]:
+    return DTYPES if x.device.type in THROUGH_KERNELS else BY_DEFINITION
+
+
+def _strange(name: str, dtype: torch.dtype, taken: tuple[torch.dtype, ...]) -> ValueError:
+    return ValueError(
+        f"{name} is {dtype}; the {'kernels take' if taken is DTYPES else 'definition takes'} "
+        f"{', '.join(str(each).removeprefix('torch.') for each in taken)}: convert {name}, "
+        "or take torch.nn.functional's norms"
+    )
 
 
 def refusal(device: torch.device) -> str | None:

@@ -119,7 +119,7 @@ def _over(
     """The last dimensions as one."""
     shape = module.normalized_shape
     if x.shape[-len(shape) :] != shape:
-        raise ValueError(f"x must be [..., {', '.join(map(str, shape))}], not {tuple(x.shape)}")
+        raise ValueError(f"the input must be [..., {', '.join(map(str, shape))}], not {tuple(x.shape)}")
     tensors: list[Any] = [x, module.weight, bias, residual]
     if len(shape) > 1:
         tensors = [None if each is None else each.flatten(-len(shape)) for each in tensors]

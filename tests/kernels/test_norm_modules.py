@@ -78,6 +78,12 @@ def test_a_module_drops_in_for_torchs(name, arguments, options, shape):
         close(found, expected)
 
 
+def test_what_is_normalised_has_torchs_name():
+    x = torch.randn(3, 8)
+    for ours, theirs, name in ((RMSNorm(8), nn.RMSNorm(8), "x"), (LayerNorm(8), nn.LayerNorm(8), "input")):
+        close(ours(**{name: x}), theirs(**{name: x}))
+
+
 @pytest.mark.parametrize("dtype", CLOSE)
 def test_without_an_eps_the_smallest_step_is_torchs(dtype):
     x = torch.randn(4, 16, dtype=torch.float64).mul(1e-4).to(dtype)  # where eps is most of the denominator
@@ -412,8 +418,8 @@ def backward(dy=ROWS, rstd=ROWS[:, 0], mean=None, dresidual_out=None, bias_dtype
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: RMSNorm(8)(torch.ones(3, 7)), r"x must be \[\.\.\., 8\], not \(3, 7\)"),
-        (lambda: LayerNorm((2, 8))(ROWS), r"x must be \[\.\.\., 2, 8\], not \(3, 8\)"),
+        (lambda: RMSNorm(8)(torch.ones(3, 7)), r"the input must be \[\.\.\., 8\], not \(3, 7\)"),
+        (lambda: LayerNorm((2, 8))(ROWS), r"the input must be \[\.\.\., 2, 8\], not \(3, 8\)"),
         (lambda: rms_norm(ROWS, COLS[:1], eps=1e-5), r"weight must have .* x's 8 columns, not \(1,\)"),
         (lambda: rms_norm(ROWS, None, ROWS, eps=1e-5), r"bias must have .* x's 8 columns, not \(3, 8\)"),
         (
