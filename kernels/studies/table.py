@@ -10,6 +10,7 @@ from .compared import (
     BASELINE,
     CONTROL,
     OURS,
+    Goal,
     Outcome,
     Row,
     copy_gb_s,
@@ -184,7 +185,7 @@ def _repeated(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     each = [rows([session]) for session in sessions]
     head = ["", *(f"session {number}" for number in range(1, len(sessions) + 1)), "spread"]
-    means = [[goal.name, *_beside([outcome(goal, one).geomean for one in each])] for goal in goals()]
+    means = [_means(goal, each) for goal in goals()]
     ratios: dict[Case, list[float | None]] = {}
     for number, one in enumerate(each):
         for row in one:
@@ -199,11 +200,22 @@ def _repeated(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = "l" + "r" * (len(sessions) + 1)
     return [
         f"## Ratios repeated over {len(sessions)} sessions",
-        "x of ours in each session; geometric means first.",
+        "x of ours in each session; geometric means first, of the cases that all sessions with any of them share.",
         _table(head, columns, [line for line in means if line[-1] != NONE]),
         *filter(None, [said]),
         _folded("every case", _table(head, columns, cases)),
     ]
+
+
+def _means(goal: Goal, sessions: Sequence[Sequence[Row]]) -> list[str]:
+    """Of the same cases in each session: those of one would else be compared with others of another."""
+    known = [{row.case for row in one if row.ratio(OURS) is not None} & goal.cases for one in sessions]
+    shared = frozenset.intersection(*map(frozenset, filter(None, known))) if any(known) else frozenset()
+    means = [
+        outcome(goal, [row for row in one if row.case in shared]).geomean if cases else None
+        for one, cases in zip(sessions, known, strict=True)
+    ]
+    return [f"{goal.name} ({len(shared)} of {len(goal.cases)})", *_beside(means)]
 
 
 def _beside(ratios: Sequence[float | None]) -> list[str]:

@@ -397,8 +397,17 @@ def test_ratios_of_three_sessions_stand_beside_each_other():
 
     assert "## Ratios repeated over 4 sessions" in text
     assert f"| `{case}` | 1.250 | 1.212 | 1.176 | – | 6.06% |" in text
-    assert "| RMSNorm forward, fp32 weight | 1.250 | 1.212 | 1.176 | – | 6.06% |" in text
+    assert "| RMSNorm forward, fp32 weight (1 of 11) | 1.250 | 1.212 | 1.176 | – | 6.06% |" in text
     assert "| `rmsnorm.fwd.32768x256.bf16-fp32` | – | – | – | – | – |" in text
+
+
+def test_mean_ratios_of_sessions_are_of_the_cases_that_they_share():
+    one, two = "rmsnorm.fwd.32768x1024.bf16-fp32", "rmsnorm.fwd.32768x256.bf16-fp32"
+    both = session({one: {"triton": [[32.0]], "quack": [[40.0]]}, two: {"triton": [[10.0]], "quack": [[90.0]]}})
+
+    text = table.document([both, session({one: {"triton": [[32.0]], "quack": [[40.0]]}})])
+
+    assert "| RMSNorm forward, fp32 weight (1 of 11) | 1.250 | 1.250 | 0.00% |" in text
 
 
 # -- pictures --------------------------------------------------------------------------------------------------------
