@@ -10,22 +10,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
 import torch
 
-import kernels
 from kernels.norms import clusters, wide
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 
-from .norm_truth import EDGES, EPS, Trial, inputs, lone_rows_differ, ours, wrong_by
+from .norm_truth import EDGES, EPS, ROOT, Trial, in_the_interpreter, inputs, lone_rows_differ, ours, wrong_by
 
-ROOT = Path(kernels.__file__).parents[1]
 NORMS = ("rmsnorm", "layernorm")
 ALL = "weight bias residual offset"
 OPTIONS = [" ".join(some) for count in range(4) for some in combinations(("weight", "bias", "residual"), count)]
@@ -129,15 +126,7 @@ def findings() -> str:
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, Any]:
-    spoken = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"from {__name__} import findings; print(findings())"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert spoken.returncode == 0, spoken.stderr[-2000:]
-    return json.loads(spoken.stdout)
+    return in_the_interpreter(__name__)
 
 
 @pytest.mark.parametrize("trial", RIGHT, ids=str)

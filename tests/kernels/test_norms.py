@@ -5,15 +5,12 @@ of its own goes through all that is listed here, and each test looks at one of i
 """
 
 import json
-import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations, product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,15 +21,24 @@ from hypothesis import given as drawn
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-import kernels
 from kernels.norms import workspaces
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 
-from .norm_truth import EDGES, EPS, POISON, Trial, excess, inputs, lone_rows_differ, ours, wrong_by
+from .norm_truth import (
+    EDGES,
+    EPS,
+    POISON,
+    Trial,
+    excess,
+    in_the_interpreter,
+    inputs,
+    lone_rows_differ,
+    ours,
+    wrong_by,
+)
 
-ROOT = Path(kernels.__file__).parents[1]
 NORMS = ("rmsnorm", "layernorm")
 OPTIONS = [
     " ".join(some)
@@ -292,15 +298,7 @@ def findings() -> str:
 
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, Any]:
-    spoken = subprocess.run(
-        [sys.executable, "-W", "error", "-c", f"from {__name__} import findings; print(findings())"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert spoken.returncode == 0, spoken.stderr[-2000:]
-    return json.loads(spoken.stdout)
+    return in_the_interpreter(__name__)
 
 
 @pytest.mark.parametrize("trial", [*RIGHT, *PLANNED], ids=str)
