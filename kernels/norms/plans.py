@@ -108,7 +108,7 @@ _RMSNORM_BACKWARD = {
     2048: BackwardPlan(1, 2048, 4, programs=2, stages=4),
     4096: BackwardPlan(2, 4096, 16, keep="packed"),
     8192: BackwardPlan(1, 8192, 16, keep="packed"),
-    16384: BackwardPlan(1, 16384, 32, stages=1, keep="cached"),
+    16384: BackwardPlan(1, 16384, 16, stages=1, keep="cached"),
 }
 _LAYERNORM_BACKWARD = {
     128: BackwardPlan(16, 128, 4, programs=2, stages=4, held=8),
