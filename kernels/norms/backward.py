@@ -66,8 +66,8 @@ def backward(
     """The gradients from the forward pass's statistics; x is what was normalised.
 
     dy, x and dresidual_out are [rows, columns] with dense rows; rstd and mean [rows] in fp32, the mean for LayerNorm
-    alone; with `bias_dtype` there was a bias; a frozen
-    weight's gradient is not `weight_wanted`.  Raises ValueError for tensors that do not fit together.
+    alone; with `bias_dtype` there was a bias; a frozen weight's gradient is not `weight_wanted`.
+    Raises ValueError for tensors that do not fit together.
     """
     check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean})
     rows, cols = x.shape
@@ -123,8 +123,7 @@ def _gradients(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan, sums
     with workspace(x.device, wanted=fused or (plan.team > 1 and sums is None)) as work:
         _backward[(teams * plan.team,)](
             dy, x, weight, mean, rstd, dresidual_out, out.dx, out.dweight, out.dbias, parts, work, sums,
-            rows, row_stride(dy) // unit, row_stride(x) // unit,
-            row_stride(dresidual_out) // unit,
+            rows, row_stride(dy) // unit, row_stride(x) // unit, row_stride(dresidual_out) // unit,
             COLS=cols, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
             PART=plan.block * plan.team != cols or rows % plan.rows != 0, HELD=plan.held, WEIGHTS=plan.weights,
             KEEP=plan.keep_of(x.dtype.itemsize, x.is_cuda), STAGES=plan.stages, THREADS=32 * plan.warps,

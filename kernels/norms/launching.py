@@ -13,7 +13,7 @@ from .plans import Plan
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 RESERVED, SCRATCH = 1024, 4096  # bytes of shared memory: the system's, of each program, and what sums go through
-WORDS_EACH = 8  # of a workspace, for each program of a team: two values in a ring of four steps
+WORDS_EACH = 2 * workspaces.RING  # for each program of a team, which tells at most two values a step
 VECTOR_BYTES = 16  # the widest access of a thread
 INTERPRETED_SMS = 3  # a handful in the interpreter, so that tests go through loops
 

@@ -9,10 +9,7 @@ import triton.language as tl
 from . import workspaces
 
 COUNTERS, SLOTS = tl.constexpr(workspaces.COUNTERS), tl.constexpr(workspaces.SLOTS)
-# Steps whose values a team has at once.  A member that tells step s has heard of s - 2, and so nobody waits for s - 4.
-RING = tl.constexpr(4)
-
-
+RING = tl.constexpr(workspaces.RING)
 # Thread $3 waits until the upper half of its word is the tag $2 and has its lower half; from $4 on they have zero.
 _WAIT = tl.constexpr(
     "{ .reg .pred others, not_yet; .reg .b64 word; .reg .b32 tag; .reg .b32 value; mov.b32 value, 0;"

@@ -18,6 +18,8 @@ from torch import Tensor
 COUNTERS = 16  # words from here on count who has arrived
 SLOTS = 8192  # and from here on hold tagged values
 WORDS = 32768
+# Steps whose values a team has at once.  A member that tells step s has heard of s - 2, and so nobody waits for s - 4.
+RING = 4
 STORE = 16  # workspaces made at once; what captures took is never given back, since graphs live on
 
 _of_streams: dict[tuple[int, int, int], Tensor] = {}
