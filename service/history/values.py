@@ -1,0 +1,70 @@
+"""What the history is made of: one revision as it was seen, one change of level, and the limits that decide."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One mainline revision of a series."""
+
+    ordinal: int  # its place on the mainline
+    value: float  # in the unit of the lane, > 0
+    reference: float | None = None  # SOTA's value of the same session, for the control variate
+    stack: int | None = None  # fingerprint of the stack: an epoch ends where it changes
+
+    def __post_init__(self) -> None:
+        for name, number in (("value", self.value), ("reference", self.reference)):
+            if number is not None and not (math.isfinite(number) and number > 0):
+                raise ValueError(
+                    f"Revision {self.ordinal} has the {name} {number}, which has no logarithm: "
+                    "leave out revisions without a positive, finite measurement."
+                )
+
+
+class Level(StrEnum):
+    """How sure, and how large: NOTIFY is worth a look, BLOCK is worth a red check."""
+
+    NOTIFY = "notify"
+    BLOCK = "block"
+
+
+@dataclass(frozen=True)
+class Change:
+    """The level of a series changed between two revisions, and stayed."""
+
+    ordinal: int  # the first revision after the change
+    before: int  # the last one before it
+    ratio: float  # after over before, of the adjusted values; above 1 is slower, or more
+    low: float  # 95 % interval of the ratio
+    high: float
+    level: Level
+    p: float  # that noise alone makes such a change here, corrected for its being searched for
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A change, and the series that it is of."""
+
+    provider: str
+    case: str
+    change: Change
+
+
+@dataclass(frozen=True)
+class HistoryLimits:
+    """From where on a change of a series counts."""
+
+    notify: float = 0.01  # the smallest change worth a look, as a part of the level before
+    block: float = 0.02  # and worth a red check
+    alpha: float = 1e-3  # the p that a change may have
+    min_size: int = 5  # revisions in the shortest level
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.notify <= self.block < 1:
+            raise ValueError(f"notify ({self.notify}) and block ({self.block}) must satisfy 0 <= notify <= block < 1.")
+        if not 0 < self.alpha < 1:
+            raise ValueError(f"alpha is a probability between 0 and 1, not {self.alpha}.")
+        if self.min_size < 2:
+            raise ValueError(f"min_size is at least 2 revisions, not {self.min_size}.")
