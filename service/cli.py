@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy import make_url
@@ -22,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service import doctor as doctor_room
 from service import migrate, torch_install, wakeups
+from service.commands.printing import Format, err, line, out
 from service.database import reading, transaction
 from service.errors import BadInput, BuildFailed, ServiceError
 from service.ledger import intake, queue, targets
@@ -42,14 +42,6 @@ db_app = typer.Typer(no_args_is_help=True, help="The database.")
 app.add_typer(target_app, name="target")
 app.add_typer(stack_app, name="stack")
 app.add_typer(db_app, name="db")
-out = Console(highlight=False)
-err = Console(highlight=False, stderr=True)
-
-
-class Format(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    MD = "md"
 
 
 class Kind(StrEnum):
@@ -78,12 +70,6 @@ def main() -> None:
 def _complain(message: str) -> NoReturn:
     err.print(Text("kernelwatch: ", style="red"), message, soft_wrap=True, markup=False)
     sys.exit(2)
-
-
-def _line(*parts: str | tuple[str, str]) -> None:
-    """One line with words from elsewhere, which can neither colour nor break it; a part may have a style."""
-    plain = (printable(part) if isinstance(part, str) else (printable(part[0]), part[1]) for part in parts)
-    out.print(Text.assemble(*plain), soft_wrap=True)
 
 
 @app.command()
@@ -259,7 +245,7 @@ def target_list() -> None:
     """The watched targets."""
     with reading() as session:
         for one in targets.all_targets(session):
-            _line((one.name, "bold"), f"  {one.kind}  {one.location}", (f"  {one.poll_error or ''}", "red"))
+            line((one.name, "bold"), f"  {one.kind}  {one.location}", (f"  {one.poll_error or ''}", "red"))
 
 
 @target_app.command("allow-unsandboxed")
@@ -301,7 +287,7 @@ def _wait(ids: list[int], form: Format) -> int:
             if last.get(one.id) != (now := one.stage or one.state.value):
                 last[one.id] = now
                 if form is Format.TABLE:
-                    _line(f"run {one.id}: {now}")
+                    line(f"run {one.id}: {now}")
         if not any(one.state in OPEN_STATES and one.state is not RunState.HELD for one in runs):
             reports = [_report(one) for one in ids]
             if form is Format.JSON:
@@ -431,7 +417,7 @@ def status() -> None:
         now = queue.clock(session)
     out.print(table)
     for each in workers:
-        _line("worker ", (each.name, "bold"), f" ({each.description}) was seen {now - each.seen_at:.0f} s ago")
+        line("worker ", (each.name, "bold"), f" ({each.description}) was seen {now - each.seen_at:.0f} s ago")
 
 
 def _register_demo() -> None:

@@ -1,5 +1,7 @@
 """The one door to the database: an engine per process and one transaction at a time."""
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -46,9 +48,21 @@ def _begin_sqlite(connection: Connection) -> None:
 def _prepare_sqlite(connection: object, _record: object) -> None:
     connection.isolation_level = None  # type: ignore[attr-defined]  # the begin listener owns BEGIN
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON"):
+    for pragma in ("synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
+    _write_ahead(cursor)
     cursor.close()
+
+
+def _write_ahead(cursor: sqlite3.Cursor) -> None:
+    """Of several processes that open a new database at once one changes its mode; SQLite lets nobody wait for that."""
+    for _ in range(100):
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            time.sleep(0.05)
+    cursor.execute("PRAGMA journal_mode=WAL")
 
 
 @contextmanager

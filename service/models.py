@@ -21,6 +21,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    and_,
     text,
 )
 from sqlalchemy.engine import Dialect
@@ -68,7 +69,13 @@ class AnyJSON(TypeDecorator[Any]):
 
 
 class Base(DeclarativeBase):
-    type_annotation_map: ClassVar = {dict[str, Any]: AnyJSON, list[str]: AnyJSON, str: AnyText, float: Float(53)}
+    type_annotation_map: ClassVar = {
+        dict[str, Any]: AnyJSON,
+        list[str]: AnyJSON,
+        list[Any]: AnyJSON,
+        str: AnyText,
+        float: Float(53),
+    }
 
 
 def _enum(kind: type[enum.StrEnum]) -> Enum:
@@ -113,6 +120,16 @@ class Priority(enum.IntEnum):
     PULL_REQUEST = 10
     MAINLINE = 20
     BACKFILL = 30
+    BISECTION = 40
+    CALIBRATION = 50
+
+
+class Purpose(enum.StrEnum):
+    """What a run is for.  Only what is watched makes series, regressions and gaps, and is told of."""
+
+    WATCH = "watch"
+    BISECTION = "bisection"  # one step of a search: a revision against the good end, at the cases that moved
+    CALIBRATION = "calibration"  # a revision against itself: whatever is found is false
 
 
 class CellState(enum.StrEnum):
@@ -126,7 +143,52 @@ class CellState(enum.StrEnum):
 
 class RegressionState(enum.StrEnum):
     OPEN = "open"
-    FIXED = "fixed"
+    ACKNOWLEDGED = "acknowledged"  # somebody accepts it, with a reason: its revision may be a baseline again
+    BISECTING = "bisecting"
+    BLAMED = "blamed"  # a bisection, or the pair itself, named the revision
+    FIXED = "fixed"  # confirmed by measurement
+    DISMISSED = "dismissed"  # it is none, with a reason
+
+
+# Those that still stand: the case is slower than it was, and nobody has shown or said otherwise.
+STANDING = (
+    RegressionState.OPEN,
+    RegressionState.ACKNOWLEDGED,
+    RegressionState.BISECTING,
+    RegressionState.BLAMED,
+)
+
+
+class FoundBy(enum.StrEnum):
+    """Which comparison found a regression."""
+
+    PAIR = "pair"  # the revision against its parent, in one session
+    SLOW = "slow"  # against the slow baseline: a leak of steps that were too small by themselves
+    HISTORY = "history"  # a change point of the series, confirmed by a bisection
+
+
+class SearchState(enum.StrEnum):
+    """How far a bisection is."""
+
+    VERIFYING = "verifying"  # is the bad end slower than the good one at all?
+    SEARCHING = "searching"
+    PROVING = "proving"  # the culprit against its own parent
+    FOUND = "found"
+    RANGE = "range"  # several revisions are left that could not be told apart
+    NOT_REPRODUCED = "not reproduced"
+    STOPPED = "stopped"  # by a person, or because the budget was spent
+
+
+OPEN_SEARCHES = (SearchState.VERIFYING, SearchState.SEARCHING, SearchState.PROVING)
+
+
+class PointState(enum.StrEnum):
+    """What became of a change point of a series."""
+
+    OPEN = "open"
+    CHECKING = "checking"  # a bisection of its two sides was asked for
+    CONFIRMED = "confirmed"
+    CLOSED = "closed"  # explained or not repeated: it does not reopen by itself
 
 
 class EffectState(enum.StrEnum):
@@ -243,6 +305,10 @@ class Run(Base):
     pull: Mapped[int | None]
     device: Mapped[str] = mapped_column(String(40))
     suite: Mapped[str] = mapped_column(String(40))
+    purpose: Mapped[Purpose] = mapped_column(_enum(Purpose), default=Purpose.WATCH)
+    only_cases: Mapped[list[str] | None]  # of the suite; None for all
+    only_worker: Mapped[str | None] = mapped_column(String(120))  # nobody else takes it
+    bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id", use_alter=True))
     trusted: Mapped[bool]
     priority: Mapped[int]
     state: Mapped[RunState] = mapped_column(_enum(RunState), default=RunState.QUEUED)
@@ -260,6 +326,9 @@ class Run(Base):
     sandboxed: Mapped[bool | None]
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
     telemetry: Mapped[dict[str, Any] | None]
+    good: Mapped[str | None] = mapped_column(String(64))  # the last revision that was not slow, where the baseline is
+    slow: Mapped[str | None] = mapped_column(String(64))  # the slow baseline: the last release, or the recipe's pin
+    summary: Mapped[list[Any] | None]  # geometric means: see service.summaries
     told: Mapped[str] = mapped_column(String(32), default="")  # the state that people were told of last
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")
@@ -269,9 +338,18 @@ class Run(Base):
     verdicts: Mapped[list["VerdictRow"]] = relationship(lazy="raise", order_by="VerdictRow.id")
 
     @property
+    def watched(self) -> bool:
+        """Is it a run of the mainline itself?  Its revision may still be off it."""
+        return self.pull is None and self.purpose is Purpose.WATCH
+
+    @property
     def build_failed(self) -> bool:
         """Is it the revision that failed?  Without a log it was the machine, which says nothing about the revision."""
         return self.state is RunState.FAILED and self.log is not None
+
+
+# The same for a query.
+WATCHED = and_(Run.pull.is_(None), Run.purpose == Purpose.WATCH)
 
 
 class Attempt(Base):
@@ -331,7 +409,8 @@ class VerdictRow(Base):
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     provider: Mapped[str] = mapped_column(String(80))
     case: Mapped[str] = mapped_column(String(120))
-    against: Mapped[str] = mapped_column(String(16))  # "parent" or "sota"
+    against: Mapped[str] = mapped_column(String(16))  # "parent", "good", "slow", "sota" or "best": see service.verdicts
+    baseline: Mapped[str | None] = mapped_column(String(80))  # who that is: a commit or a provider
     outcome: Mapped[str] = mapped_column(String(16))
     ratio: Mapped[float | None]
     low: Mapped[float | None]
@@ -341,7 +420,40 @@ class VerdictRow(Base):
     confirmed: Mapped[bool] = mapped_column(default=False)
     behind: Mapped[bool] = mapped_column(default=False)
     control: Mapped[float | None]  # the A/A control's ratio, beside a comparison with the parent
+    suspected: Mapped[bool] = mapped_column(default=False)  # the first launches looked like a change
+    p: Mapped[float | None]  # of the fresh launches where there are any, else of the first
+    q: Mapped[float | None]  # p among the family of the run (Benjamini-Hochberg)
+    smallest: Mapped[float | None]  # the smallest relevant change that held here, relative
+    cause: Mapped[str | None] = mapped_column(String(16))  # a service.causes.Kind
+    why: Mapped[str | None]  # the cause in words that a person would write
+    policy_id: Mapped[int | None] = mapped_column(ForeignKey("policies.id"))
     reason: Mapped[str]  # in words that a person would write
+
+
+class PolicyRow(Base):
+    """One version of a policy, as it was when it made verdicts."""
+
+    __tablename__ = "policies"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    values: Mapped[dict[str, Any]]
+    created_at: Mapped[float]
+
+
+class Incident(Base):
+    """Regressions of many cases that one event made: the same revisions on one device."""
+
+    __tablename__ = "incidents"
+    __table_args__ = (Index("ix_incidents_target", "target_id", "device", "closed_at"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the earliest that is in it
+    opened_at: Mapped[float]
+    closed_at: Mapped[float | None]  # when the last of its regressions was fixed or dismissed
+    cause: Mapped[str | None] = mapped_column(String(16))
+    why: Mapped[str | None]
+    revision: Mapped[Revision] = relationship(lazy="raise")
 
 
 class RegressionRow(Base):
@@ -355,12 +467,129 @@ class RegressionRow(Base):
     provider: Mapped[str] = mapped_column(String(80))
     case: Mapped[str] = mapped_column(String(120))
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
+    found_by: Mapped[FoundBy] = mapped_column(_enum(FoundBy), default=FoundBy.PAIR)
     ratio: Mapped[float]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
     state: Mapped[RegressionState] = mapped_column(_enum(RegressionState), default=RegressionState.OPEN)
     opened_at: Mapped[float]
     fixed_at: Mapped[float | None]
     fixed_by: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
+    culprit: Mapped[str | None] = mapped_column(String(64))  # the revision that is blamed
+    cause: Mapped[str | None] = mapped_column(String(16))
+    why: Mapped[str | None]
+    assignee: Mapped[str | None] = mapped_column(String(80))
+    due_at: Mapped[float | None]
+    reason: Mapped[str | None]  # why it is acknowledged or dismissed
+    until: Mapped[float | None]  # an acknowledgement ends then; None for never
     run: Mapped[Run] = relationship(lazy="raise", foreign_keys=[run_id])
+
+
+class RegressionEvent(Base):
+    """Who did what to a regression, and when: nothing is ever changed without a line here."""
+
+    __tablename__ = "regression_events"
+    __table_args__ = (Index("ix_regression_events", "regression_id", "id"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id"))
+    at: Mapped[float]
+    who: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
+    what: Mapped[str] = mapped_column(String(32))  # "opened", "acknowledged", "note", …
+    state: Mapped[RegressionState] = mapped_column(_enum(RegressionState))  # after it
+    words: Mapped[str | None]
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # the measurement that showed it
+
+
+class ChangePoint(Base):
+    """A step in the history of one series, kept as it was when it was first seen."""
+
+    __tablename__ = "change_points"
+    __table_args__ = (
+        UniqueConstraint("target_id", "device", "provider", "case", "revision_id"),
+        Index("ix_change_points_state", "target_id", "state"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the first after the step
+    before_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the last measured one before it
+    ratio: Mapped[float]
+    low: Mapped[float]
+    high: Mapped[float]
+    p: Mapped[float]
+    level: Mapped[str] = mapped_column(String(16))  # "notify" or "block"
+    state: Mapped[PointState] = mapped_column(_enum(PointState), default=PointState.OPEN)
+    reason: Mapped[str | None]  # why it was closed
+    found_at: Mapped[float]
+    bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id"))
+    regression_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id"))
+
+
+class Bisection(Base):
+    """A search between a good and a bad revision of the mainline; its steps are runs."""
+
+    __tablename__ = "bisections"
+    __table_args__ = (Index("ix_bisections_state", "state"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    suite: Mapped[str] = mapped_column(String(40))
+    cases: Mapped[list[str]]  # those that moved
+    good: Mapped[str] = mapped_column(String(64))
+    bad: Mapped[str] = mapped_column(String(64))
+    line: Mapped[list[str]]  # the revisions from good to bad along first parents, both included
+    state: Mapped[SearchState] = mapped_column(_enum(SearchState), default=SearchState.VERIFYING)
+    asked_by: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
+    most_runs: Mapped[int]
+    culprit: Mapped[str | None] = mapped_column(String(64))
+    reason: Mapped[str | None]  # what was found, in one sentence
+    created_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    target: Mapped[Target] = relationship(lazy="raise")
+
+
+class Calibration(Base):
+    """One comparison of equal code: a copy against its original at one case of one session."""
+
+    __tablename__ = "calibrations"
+    __table_args__ = (
+        UniqueConstraint("run_id", "provider", "case"),
+        Index("ix_calibrations_case", "target_id", "device", "provider", "case", "id"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    worker: Mapped[str | None] = mapped_column(String(120))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    ratio: Mapped[float]
+    p: Mapped[float]  # of "there is no difference", two-sided: below 0.05 in 5 of 100 where the machine is fair
+    launches: Mapped[int]
+    alarmed: Mapped[bool]  # would it have been told as a change?
+    at: Mapped[float]
+
+
+class Quarantine(Base):
+    """A case that alarms without cause too often: it is measured and shown, and alarms nobody."""
+
+    __tablename__ = "quarantines"
+    __table_args__ = (Index("ix_quarantines", "target_id", "device", "released_at"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    since: Mapped[float]
+    by: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
+    reason: Mapped[str]
+    released_at: Mapped[float | None]
+    released_by: Mapped[str | None] = mapped_column(String(80))
+    released_why: Mapped[str | None]
 
 
 class Gap(Base):
@@ -416,6 +645,12 @@ class Worker(Base):
 
 
 Rounds = Sequence[float | None]  # in the unit of the lane, one a round; None where the round was lost
+
+
+def unpack(packed: bytes) -> tuple[list[Rounds], list[Rounds]]:
+    """What `pack` packed: the launches that were looked at, and those that confirmed."""
+    looked, confirmed = json.loads(zlib.decompress(packed))
+    return looked, confirmed
 
 
 def pack(looked: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:

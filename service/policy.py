@@ -1,6 +1,9 @@
 """The policy: what counts as a change that somebody should hear of.  Plain numbers, validated with the recipe."""
 
+import hashlib
+import json
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -33,22 +36,64 @@ class LanePolicy(BaseModel):
         return given if isinstance(given, Mapping) else {"smallest_change": given}
 
 
+class CasePolicy(BaseModel):
+    """What differs at the cases that a pattern names: `[policy.cases."rmsnorm.bwd.*"]`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    smallest_change: float | None = Field(None, gt=0, lt=1)
+    control_limit: float | None = Field(None, gt=0, lt=1)
+    behind: float | None = Field(None, gt=0, lt=10)
+    quarantine: str | None = Field(None, min_length=3, description="Measured and shown, but alarms nobody: the reason.")
+
+
+class Bisecting(BaseModel):
+    """What may be spent on finding who did it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    automatic: bool = Field(True, description="Search by itself where a regression has several revisions to blame.")
+    most_runs: int = Field(24, ge=3, le=200, description="Steps of one search.")
+    most_a_day: int = Field(48, ge=0, le=2000, description="Steps of all automatic searches of a target in 24 hours.")
+
+
+class Calibrating(BaseModel):
+    """Equal code against itself: how often this machine would alarm without cause."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    every_h: float = Field(24, ge=0, le=24 * 31, description="Between two sessions of a worker; 0 for never.")
+    nominal: float = Field(0.05, gt=0, lt=0.5, description="How often a fair machine differs from itself by this test.")
+    least: int = Field(20, ge=5, le=1000, description="Comparisons of a case before it may be quarantined.")
+
+
 class Policy(BaseModel):
     """Thresholds are relative: 0.02 means 2 %.  `looks` are launch counts after which the cases are looked at."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    smallest_change: float = Field(0.02, gt=0, lt=1, description="Below this nobody acts on it.")
-    confidence: float = Field(0.95, gt=0.5, lt=1)
+    smallest_change: float = Field(0.01, gt=0, lt=1, description="Below this nobody acts on it.")
+    smallest_change_short: float = Field(0.02, gt=0, lt=1, description="The same for what takes less than short_us.")
+    short_us: float = Field(100, ge=0, description="What is shorter is short.")
+    smallest_ns: float = Field(50, ge=0, description="Nobody acts on less than this, whatever the share.")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every interval that is shown.")
+    suspicion: float = Field(0.05, gt=0, lt=0.5, description="Chance that equal code asks for fresh launches.")
+    false_alarms: float = Field(0.01, gt=0, lt=0.5, description="Share of what is told as a change that is none.")
+    missed: float = Field(0.05, gt=0, lt=0.5, description="Chance that a smallest change is called steady.")
     looks: tuple[int, ...] = Field(
-        (3, 5, 8, 12, 16),
-        description="Launches after which undecided cases get more, up to the last; again for fresh ones that confirm.",
+        (3, 5, 8, 12, 16), description="Launches after which undecided cases get more, up to the last."
     )
+    confirms: tuple[int, ...] = Field((2, 5, 8, 12), description="The same for the fresh launches that confirm.")
     rounds: int = Field(8, ge=4, le=200, description=ROUNDS)
     control_limit: float = Field(0.02, gt=0, lt=1, description="A/A beyond this makes the session's case inconclusive.")
     behind: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
+    behind_false: float = Field(0.01, gt=0, lt=0.5, description="Share of what is called behind that is not.")
+    leak: float = Field(0.03, gt=0, lt=1, description="Slower than the slow baseline by more than this is a leak.")
     blocking: bool = Field(False, description="A regression fails the check instead of only being reported.")
     lanes: Mapping[Lane, LanePolicy] = Field({}, description="What differs at lanes other than the kernel's.")
+    cases: Mapping[str, CasePolicy] = Field({}, description="What differs at cases, by pattern; the last that fits.")
+    bisect: Bisecting = Bisecting()
+    calibrate: Calibrating = Calibrating()
 
     @field_validator("lanes", mode="before")
     @classmethod
@@ -62,20 +107,53 @@ class Policy(BaseModel):
 
     @model_validator(mode="after")
     def _looks_grow(self) -> Self:
-        if not self.looks or self.looks[0] < 2 or list(self.looks) != sorted(set(self.looks)) or self.looks[-1] > 32:
-            raise ValueError("looks must be growing numbers from 2 to 32, e.g. [3, 5, 8]")
+        for name in ("looks", "confirms"):
+            steps: tuple[int, ...] = getattr(self, name)
+            if not steps or steps[0] < 2 or list(steps) != sorted(set(steps)) or steps[-1] > 32:
+                raise ValueError(f"{name} must be growing numbers from 2 to 32, e.g. [3, 5, 8]")
         return self
 
+    @property
+    def digest(self) -> str:
+        """Names this version of the policy: the same numbers, the same name."""
+        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
     def at(self, case: str) -> Self:
-        """The policy as it is for this case, whose lane may have limits of its own."""
-        lane = lane_of(case)
-        if lane is Lane.KERNEL:
-            return self
-        limits = self.lanes.get(lane) or self._usual(lane)
-        change = limits.smallest_change
-        own = {"smallest_change": change, "control_limit": limits.control_limit or change}
-        # Nobody is behind by less than what is a change at all.
-        return self.model_copy(update={**own, "behind": max(self.behind, change)})
+        """The policy as it is for this case, which may have limits of its own, and whose lane may have some."""
+        lane, own = lane_of(case), dict[str, Any]()
+        if lane is not Lane.KERNEL:
+            limits = self.lanes.get(lane) or self._usual(lane)
+            change = limits.smallest_change
+            own = {"smallest_change": change, "smallest_change_short": change}
+            own["control_limit"] = limits.control_limit or change
+            # Nobody is behind, or leaks, by less than what is a change at all.
+            own |= {"behind": max(self.behind, change), "leak": max(self.leak, change)}
+        if (named := self._named(case)) is not None:
+            own |= named.model_dump(exclude_none=True, exclude={"quarantine"})
+            if named.smallest_change is not None:
+                own["smallest_change_short"] = named.smallest_change
+        return self.model_copy(update=own) if own else self
+
+    def quarantined(self, case: str) -> str | None:
+        """Why the recipe wants nobody to be alarmed by this case, when it does."""
+        named = self._named(case)
+        return named.quarantine if named else None
+
+    def relevant(self, case: str, value: float) -> float:
+        """The smallest change that matters at a case whose baseline takes `value` (in its lane's unit), relative.
+
+        Timer, clock and placement grow as the kernel shrinks, so short ones need more, and no nanosecond is acted on.
+        """
+        limits = self.at(case)
+        if lane_of(case) is Lane.MEMORY or value <= 0:
+            return limits.smallest_change
+        short = value < limits.short_us
+        share = max(limits.smallest_change, limits.smallest_change_short) if short else limits.smallest_change
+        return max(share, limits.smallest_ns / 1e3 / value)
+
+    def _named(self, case: str) -> CasePolicy | None:
+        found = [own for pattern, own in self.cases.items() if fnmatchcase(case, pattern)]
+        return found[-1] if found else None
 
     def _usual(self, lane: Lane) -> LanePolicy:
         """A machine on which kernels are that noisy times nothing better; bytes are the same on all."""

@@ -25,6 +25,7 @@ WORST_FIRST = (
     Outcome.INCONCLUSIVE,
     Outcome.STEADY,
     Outcome.NEW,
+    Outcome.REMOVED,
 )
 ALARMING = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
 NOUNS = {
@@ -35,6 +36,7 @@ NOUNS = {
     Outcome.INCONCLUSIVE: ("inconclusive", "inconclusive"),
     Outcome.STEADY: ("steady", "steady"),
     Outcome.NEW: ("new case", "new cases"),
+    Outcome.REMOVED: ("removed case", "removed cases"),
 }
 
 

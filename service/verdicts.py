@@ -32,6 +32,7 @@ class Outcome(StrEnum):
     INVALID = "invalid"  # the revision computes something wrong, or not the same thing twice
     FAILED = "failed"  # it could not be measured
     NEW = "new"  # there is nothing to compare with
+    REMOVED = "removed"  # the mainline measured it before, and the recipe asks for it no longer
 
 
 CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
@@ -73,6 +74,7 @@ class Cell:
     trouble: tuple[Outcome, str] | None = None  # invalid or failed, and why
     baseline_trouble: str | None = None  # why the baseline has no times here, when it has none
     same_code: bool = False  # facts say that head and parent compiled to the same code
+    quarantined: str | None = None  # why nobody is to be alarmed by this case
 
     @property
     def name(self) -> tuple[str, str]:
@@ -86,6 +88,10 @@ class Verdict:
     comparison: Comparison | None = None
     confirmed: bool = False
     control: float | None = None  # the A/A control's ratio at this case: the copy over the original
+    suspected: bool = False  # the first launches looked like a change
+    p: float | None = None  # of the fresh launches where there are any, else of the first
+    q: float | None = None  # p among the family of the run
+    smallest: float | None = None  # the smallest relevant change that held here, relative
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from sqlalchemy.orm import selectinload
 
 from kernels import messages
 from kernels.arena import Contender
-from kernels.words import Role
+from kernels.words import Case, Role
 from service import recipes
 from service.database import reading, transaction
 from service.errors import BadInput, BuildFailed, LeaseLost, NotFound, Refused, ServiceError, SourceFailed
 from service.evidence import Evidence
 from service.ledger import queue, recording
-from service.models import Run, Target
+from service.models import Purpose, Run, Target
 from service.recipes import Recipe
 from service.settings import settings
 from service.sources import Source, open_source
@@ -119,7 +119,7 @@ def _assignment(lease: queue.Lease) -> Assignment:
 def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence:
     assignment = _assignment(lease)
     run, recipe = assignment.run, assignment.recipe
-    cases = recipe.cases(run.suite)
+    cases = _cases(recipe, run)
     source = open_source(run.target, heart.keep_going)
     heart.say("fetching")
     _make_room(here)
@@ -155,6 +155,13 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
         "launches": launches.spent,
     }
     return Evidence(tally.taken(), baseline, notes, stack, telemetry, assignment.sandboxed)
+
+
+def _cases(recipe: Recipe, run: Run) -> tuple[Case, ...]:
+    """Those of the suite, or the ones among them that were asked for."""
+    cases = recipe.cases(run.suite)
+    wanted = None if run.only_cases is None else set(run.only_cases)
+    return cases if wanted is None else tuple(case for case in cases if str(case) in wanted)
 
 
 def _stack(tally: Tally) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -204,6 +211,8 @@ def _baseline(
     Where none is fit, the nearest of the unfit that can be built: at the cases that it gets right it serves as well.
     """
     run, sha, passed, unfit = assignment.run, assignment.run.baseline, list[str](), list[str]()
+    if sha is not None and run.purpose is not Purpose.WATCH:  # it was asked for beside exactly this one
+        return sha, _build(assignment, source, sha, heart), ()
     for _ in range(FARTHEST_BASELINE):
         if sha is None:
             break
@@ -261,4 +270,6 @@ def _contenders(
             yield one(Role.PARENT, spec, parent)
     if own:
         yield one(Role.CONTROL, own[0], parent or head)
+    if assignment.run.purpose is not Purpose.WATCH:
+        return  # how far the best is, is no question of a search or of a calibration
     yield one(Role.SOTA, messages.built_in(recipe.sota_on(device)), environments.stack(recipe.base.stack))

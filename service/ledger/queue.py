@@ -6,7 +6,7 @@ read from the database's clock, so hosts need not agree on theirs.
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, case, select, update
+from sqlalchemy import ColumnElement, case, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.database import database_now, wake
@@ -31,11 +31,12 @@ def clock(session: Session) -> float:
 
 
 def next_run(session: Session, device: str, worker: str, lease_s: float) -> Lease | None:
-    """Claim the first queued run of `device`: pull requests before mainline before backfill, older before newer."""
+    """Claim the first queued run of `device` that this worker may take, by priority, older before newer."""
     now = database_now(session)
     first = (
         select(Run.id)
         .where(Run.device == device, Run.state == RunState.QUEUED, Run.not_before <= now)
+        .where(or_(Run.only_worker.is_(None), Run.only_worker == worker))
         .order_by(Run.priority, Run.id)
         .limit(1)
         .with_for_update(skip_locked=True)  # SQLite ignores it: there BEGIN IMMEDIATE lets in one writer at a time

@@ -16,9 +16,11 @@ from service.errors import BadInput, NotFound
 from service.ledger.queue import clock
 from service.models import (
     OPEN_STATES,
+    WATCHED,
     Attempt,
     Gap,
     Measurement,
+    Purpose,
     RegressionRow,
     RegressionState,
     Revision,
@@ -210,7 +212,8 @@ def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
     runs = session.scalars(
         select(Run)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.target_id == target.id, (Run.pull.is_not(None)) | (Revision.ordinal.is_(None)))
+        .where(Run.target_id == target.id, Run.purpose == Purpose.WATCH)
+        .where(Run.pull.is_not(None) | Revision.ordinal.is_(None))
         .options(*_NAMES)
         .order_by(Run.id.desc())
         .limit(limit)
@@ -220,9 +223,7 @@ def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
 
 def _lines(session: Session, latest: Sequence[Revision]) -> tuple[Line, ...]:
     ids = [revision.id for revision in latest]
-    runs = session.scalars(
-        select(Run).where(Run.revision_id.in_(ids), Run.pull.is_(None)).options(*_NAMES).order_by(Run.id)
-    ).all()
+    runs = session.scalars(select(Run).where(Run.revision_id.in_(ids), WATCHED).options(*_NAMES).order_by(Run.id)).all()
     by_revision: dict[int, dict[str, Glance]] = {}
     for glance in glances(session, runs):  # the newest run of a device stays
         by_revision.setdefault(glance.run.revision_id, {})[glance.run.device] = glance
@@ -328,7 +329,7 @@ def series(session: Session, target: Target, case: str, provider: str, device: s
     newest = (
         select(func.max(Run.id))
         .join(Measurement, Measurement.run_id == Run.id)
-        .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, Run.pull.is_(None))
+        .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
         .where(*asked)
         .group_by(Run.revision_id)
         .correlate(None)
@@ -389,7 +390,7 @@ def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | No
         select(Run)
         .join(Revision, Revision.id == Run.revision_id)
         .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
-        .where(Run.pull.is_(None), Run.id < run.id, Run.stack_id.is_not(None), *earlier)
+        .where(WATCHED, Run.id < run.id, Run.stack_id.is_not(None), *earlier)
         .order_by(Revision.ordinal.desc(), Run.id.desc())
         .options(selectinload(Run.stack), *_NAMES)
         .limit(1)
@@ -412,7 +413,7 @@ def measured_series(session: Session, target: Target) -> list[tuple[str, str, st
     """The (device, provider, case) triples that the latest runs of a target have numbers for."""
     latest = (
         select(Run.id)
-        .where(Run.target_id == target.id, Run.state == RunState.DONE, Run.pull.is_(None))
+        .where(Run.target_id == target.id, Run.state == RunState.DONE, WATCHED)
         .order_by(Run.id.desc())
         .limit(LATEST_RUNS)
     )

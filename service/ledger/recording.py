@@ -16,6 +16,7 @@ from service.ledger.once import inserted
 from service.models import (
     CellState,
     Measurement,
+    Purpose,
     Recipe,
     Revision,
     Run,
@@ -43,7 +44,7 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     judged = verdicts.judge(cells(evidence.taken, note, wrong_before), policy)
     session.add_all(_against_parent(run.id, name, verdict) for name, verdict in judged.items())
     revision = session.get_one(Revision, run.revision_id)
-    mainline = revision.ordinal is not None and run.pull is None
+    mainline = revision.ordinal is not None and run.watched
     _compare_with_sota(session, run, revision, evidence, judged, policy, mainline)
     if mainline:
         standing.note_regressions(session, run, judged, policy)
@@ -143,7 +144,7 @@ def unfit(session: Session, target: Target, sha: str, device: str) -> str | None
         select(Run)
         .join(Revision)
         .where(Revision.target_id == target.id, Revision.sha == sha, Run.device == device)
-        .where(Run.recipe_id == target.recipe_id)
+        .where(Run.recipe_id == target.recipe_id, Run.purpose == Purpose.WATCH)
         # A run that failed without a log was given up because of the machine.
         .where(or_(Run.state == RunState.DONE, and_(Run.state == RunState.FAILED, Run.log.is_not(None))))
         .order_by(Run.id.desc())
@@ -166,6 +167,7 @@ def _wrong_before(session: Session, run: Run, wanted: str | None) -> set[tuple[s
         select(Run)
         .join(Revision)
         .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
+        .where(Run.purpose == Purpose.WATCH)
         .where(Revision.ordinal <= place.scalar_subquery())
         .order_by(Revision.ordinal.desc(), Run.id.desc())
         .limit(1)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, aliased
 from service import sota
 from service.ledger import queue
 from service.ledger.once import inserted
-from service.models import Gap, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
+from service.models import WATCHED, Gap, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.verdicts import CHANGES, Outcome, Verdict
 
@@ -84,7 +84,7 @@ def _steps_since(session: Session, row: RegressionRow, ordinal: int) -> list[Ste
         .join(VerdictRow, VerdictRow.run_id == Run.id)
         .outerjoin(base, and_(base.target_id == Run.target_id, base.sha == Run.baseline))
         .where(Run.target_id == row.target_id, Run.device == row.device, Run.state == RunState.DONE)
-        .where(Run.pull.is_(None), Revision.ordinal > ordinal)
+        .where(WATCHED, Revision.ordinal > ordinal)
         .where(VerdictRow.provider == row.provider, VerdictRow.case == row.case, VerdictRow.against == "parent")
         .order_by(Revision.ordinal, Run.id)
     )

@@ -12,16 +12,21 @@ from service.database import reading, transaction
 from service.ledger import outbox, queue
 from service.ledger.reading import pull_reports, whole_run
 from service.ledger.revisions import UNDONE, lock
-from service.models import OPEN_STATES, Effect, Priority, Run, RunState
+from service.models import OPEN_STATES, Effect, Priority, Purpose, Run, RunState
 from service.telling import markdown
 
 log = structlog.get_logger()
 
 _UNTOLD = Run.told != Run.state
-# Of the mainline people hear how it ended, of a backfill only what was measured; of pull requests everything.
-_OF_NO_INTEREST = Run.pull.is_(None) & or_(
-    Run.state.in_(OPEN_STATES),
-    (Run.priority == Priority.BACKFILL) & Run.state.in_([RunState.SKIPPED, *UNDONE]),
+# Of the mainline people hear how it ended, of a backfill only what was measured; of pull requests everything; nothing
+# of the steps of a bisection, and of calibrations.
+_OF_NO_INTEREST = or_(
+    Run.purpose != Purpose.WATCH,
+    Run.pull.is_(None)
+    & or_(
+        Run.state.in_(OPEN_STATES),
+        (Run.priority == Priority.BACKFILL) & Run.state.in_([RunState.SKIPPED, *UNDONE]),
+    ),
 )
 # A forge notifies people of a comment's first words alone, so it begins with something that they want to know.
 _WORTH_A_COMMENT = (RunState.HELD, RunState.DONE, RunState.FAILED)
