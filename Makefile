@@ -63,6 +63,9 @@ bench-kernels: $(VENV)/.dev  ## Our kernels beside Quack, Inductor and Liger: th
 bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures takes, without a GPU
 	@$(PY) -m kernels.studies.facts_speed $(ARGS)
 
+bench-power: $(VENV)/.dev  ## Which planted slow-downs are found here, and what is told of equal code (a GPU)
+	@$(PY) -m workers.studies.power $(ARGS)
+
 clean:  ## Remove the environment (the state folder, with the database, stays)
 	rm -rf $(VENV)
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from typing import Self
+from typing import Protocol, Self
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -22,6 +22,16 @@ class Stopped(Exception):
 
     def __init__(self) -> None:
         super().__init__("the worker was stopped")
+
+
+class Heart(Protocol):
+    """What a session asks of its lease."""
+
+    def say(self, stage: str) -> None:
+        """What is being done now."""
+
+    def keep_going(self) -> None:
+        """Raises when it must end."""
 
 
 class Heartbeat:

@@ -15,7 +15,7 @@ from service.policy import Policy
 from service.settings import settings
 from workers.contenders import LAST_CASE_S
 from workers.device import DeviceHere
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heart
 from workers.tally import Tally
 
 # Beyond so many each is measured for less time: of the same code on two sides 95 of 100 launches still came within
@@ -33,7 +33,7 @@ class Launches:
         contenders: Sequence[Contender],
         policy: Policy,
         here: DeviceHere,
-        heart: Heartbeat,
+        heart: Heart,
         seed: int,
     ) -> None:
         self.spent: list[dict[str, Any]] = []

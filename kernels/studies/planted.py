@@ -1,0 +1,71 @@
+"""RMSNorm with a slow-down planted in it: what the power study hands to contenders as a target's own code.
+
+The file is copied beside a `planted.json`, which maps `ROWSxCOLS` to what is planted there: `{"delay": CYCLES}` makes
+the programs of the last wave wait so many cycles of the SM's clock before they end, so that the kernel ends later by
+just that, whatever its length; `{"rows": N}` lets N more programs do rows that were done already: extra bytes.
+"""
+# A kernel's arguments have no Python types.
+# ruff: noqa: ANN001, ANN202
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+
+import json
+from functools import cache
+from pathlib import Path
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+WARPS = 8
+RESIDENT = 2048 // (32 * WARPS)  # programs that an SM has threads for at once
+
+
+@triton.jit
+def _rms_norm(X, W, Y, stride, ROWS, N, eps, first_late, BLOCK: tl.constexpr, DELAY: tl.constexpr):
+    program = tl.program_id(0)
+    row = (program % ROWS).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    inside = cols < N
+    x = tl.load(X + row * stride + cols, inside, other=0.0).to(tl.float32)
+    w = tl.load(W + cols, inside, other=0.0).to(tl.float32)
+    y = x * tl.rsqrt(tl.sum(x * x, 0) / N + eps) * w
+    tl.store(Y + row * N + cols, y.to(Y.dtype.element_ty), inside)
+    if DELAY > 0:  # noqa: SIM102  known when it is compiled: without a delay nothing of this is in the kernel
+        if program >= first_late:
+            began = _clock(program)
+            now = began
+            while now - began < DELAY:
+                now = _clock(program)
+
+
+@triton.jit
+def _clock(anything):
+    """Cycles of this SM.  It takes an argument, so that no two readings are taken for one."""
+    return tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l,r", [anything], dtype=tl.int64, is_pure=False, pack=1)
+
+
+def forward(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x: [rows, columns], up to 16384 columns; weight: [columns]."""
+    rows, cols = x.shape
+    y = torch.empty_like(x)
+    planted = _planted().get(f"{rows}x{cols}", {})
+    delay = planted.get("delay", 0)
+    late = RESIDENT * _multiprocessors(x.device.index or 0)
+    _rms_norm[(rows + planted.get("rows", 0),)](
+        x, weight, y, x.stride(0), rows, cols, eps, rows - late, BLOCK=triton.next_power_of_2(cols), DELAY=delay,
+        num_warps=WARPS,
+    )  # fmt: skip
+    return y
+
+
+@cache
+def _planted() -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = json.loads((Path(__file__).parent / "planted.json").read_text())
+    return found
+
+
+@cache
+def _multiprocessors(device: int) -> int:
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
