@@ -117,7 +117,11 @@ def run_launch(
     started.  `watch` reads the device (by default NVML on "cuda", the GPU with this `uuid`); a round with a reason in
     it is dropped for everybody and repeated.  No case begins after `deadline`, a time of the monotonic clock: what was
     measured until then is returned.
+
+    A contender takes part at its own cases alone: elsewhere it has no turn and no cell, and one that has none of
+    these cases is not started.
     """
+    contenders = [one for one in contenders if any(map(one.takes, cases))]
     session = _Session(contenders, pace, device, seed, core, thorough, keep_going, uuid, watch)
     try:
         with suppress(OutOfTime):
@@ -215,13 +219,14 @@ class _Session:
         Each has a share of the memory, so that nobody takes what another needs.
         """
         question = messages.prepare(case, self.seed, thorough=self.thorough, graph_s=self.pace.graph_s)
-        present = [player for player in self.players.all if player.channel is not None]
+        taking = [player for player in self.players.all if player.contender.takes(case)]
+        present = [player for player in taking if player.channel is not None]
         alone = [player for player in present if player.tunes or case.lane in (Lane.COMPILE, Lane.BLOCK)]
         together = dict.fromkeys((player for player in present if player not in alone), question)
         limit = self.pace.prepare_limit_s
         answers = self.players.ask_all(together, limit)
         answers |= self.players.ask_all(dict.fromkeys(alone, question), limit, 1)
-        return {player: self._cell(player, answers.get(player), case) for player in self.players.all}
+        return {player: self._cell(player, answers.get(player), case) for player in taking}
 
     def _cell(self, player: Player, answer: Mapping[str, Any] | None, case: Case) -> Cell:
         if answer is None:

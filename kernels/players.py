@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from . import messages
 from .channel import ContenderLost
-from .words import Role
+from .words import Case, Role
 
 RESTARTS = 3  # of one contender in one launch that were lost; a process that dies more often says nothing new
 REPLACEMENTS = 12  # of processes that said themselves that they cannot go on: a failed capture costs a process
@@ -34,6 +34,11 @@ class Contender:
     role: Role
     provider: Mapping[str, Any] = field(hash=False)
     start: Callable[[], Line] = field(hash=False)
+    cases: frozenset[Case] | None = None  # at which it takes part; None for all
+
+    def takes(self, case: Case) -> bool:
+        """Does it take part at this case?"""
+        return self.cases is None or case in self.cases
 
     @property
     def trusted(self) -> bool:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,6 +137,38 @@ def test_nobody_always_starts_first_nor_follows_the_same_one():
         neighbours.add(turns[turns.index("a") + 1])
     assert starts == {"abc", "acb", "bac", "bca", "cab", "cba"}
     assert neighbours == {"b", "c"}
+
+
+# -- who takes part where ---------------------------------------------------------------------------------------------
+
+
+def test_a_contender_with_cases_of_its_own_costs_only_those_and_stands_in_every_place_there():
+    stage = Stage()
+    good = replace(stage.contender("good"), cases=frozenset({OTHER}))
+
+    launch = run_launch(
+        [stage.contender("head"), good, stage.contender("parent")],
+        (CASE, OTHER),
+        Pace(rounds=6),
+        device="cpu",
+        seed=1,
+    )
+
+    assert {(label, case) for label, case in launch.cells if label == "good"} == {("good", OTHER)}
+    turns = stage.turns()
+    assert Counter(turns[:12]) == {"head": 6, "parent": 6}
+    assert Counter(turns[12:]) == {"head": 6, "parent": 6, "good": 6}
+    rounds = [turns[first : first + 3] for first in range(12, 30, 3)]
+    for place in range(3):
+        assert Counter(turn[place] for turn in rounds) == {"head": 2, "parent": 2, "good": 2}
+
+
+def test_who_has_none_of_the_cases_of_a_launch_is_not_started():
+    stage = Stage()
+    good = replace(stage.contender("good"), cases=frozenset({OTHER}))
+    launch = run_launch([stage.contender("head"), good], (CASE,), Pace(rounds=6), device="cpu", seed=1)
+    assert set(launch.stacks) == {"head"}
+    assert stage.started == {"head": 1}
 
 
 # -- what is kept ----------------------------------------------------------------------------------------------------
