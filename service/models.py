@@ -281,6 +281,7 @@ class Revision(Base):
 
 
 _UNTOLD = text("told <> state")
+_UNLOOKED = text("history_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
 
 
 class Run(Base):
@@ -292,6 +293,7 @@ class Run(Base):
         Index("ix_runs_revision", "revision_id", "device"),
         Index("ix_runs_lease", "state", "lease_until"),
         Index("ix_runs_untold", "id", sqlite_where=_UNTOLD, postgresql_where=_UNTOLD),
+        Index("ix_runs_unlooked", "target_id", "device", sqlite_where=_UNLOOKED, postgresql_where=_UNLOOKED),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     dedupe: Mapped[str] = mapped_column(String(200), unique=True)
@@ -330,12 +332,16 @@ class Run(Base):
     slow: Mapped[str | None] = mapped_column(String(64))  # the slow baseline: the last release, or the recipe's pin
     summary: Mapped[list[Any] | None]  # geometric means: see service.summaries
     told: Mapped[str] = mapped_column(String(32), default="")  # the state that people were told of last
+    history_at: Mapped[float | None]  # when the histories of its cases were looked at with it
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")
     recipe: Mapped[Recipe] = relationship(lazy="raise")
     stack: Mapped["Stack | None"] = relationship(lazy="raise")
     measurements: Mapped[list["Measurement"]] = relationship(lazy="raise", order_by="Measurement.id")
     verdicts: Mapped[list["VerdictRow"]] = relationship(lazy="raise", order_by="VerdictRow.id")
+    regressions: Mapped[list["RegressionRow"]] = relationship(  # those that it opened
+        lazy="raise", foreign_keys="RegressionRow.run_id", order_by="RegressionRow.id", viewonly=True
+    )
 
     @property
     def watched(self) -> bool:
@@ -428,6 +434,7 @@ class VerdictRow(Base):
     why: Mapped[str | None]  # the cause in words that a person would write
     policy_id: Mapped[int | None] = mapped_column(ForeignKey("policies.id"))
     reason: Mapped[str]  # in words that a person would write
+    policy: Mapped["PolicyRow | None"] = relationship(lazy="raise", viewonly=True)
 
 
 class PolicyRow(Base):
@@ -522,7 +529,8 @@ class ChangePoint(Base):
     p: Mapped[float]
     level: Mapped[str] = mapped_column(String(16))  # "notify" or "block"
     state: Mapped[PointState] = mapped_column(_enum(PointState), default=PointState.OPEN)
-    reason: Mapped[str | None]  # why it was closed
+    reason: Mapped[str | None]  # why it was confirmed or closed, or what it waits for
+    missed: Mapped[int] = mapped_column(default=0)  # looks in a row that did not find it again
     found_at: Mapped[float]
     bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id"))
     regression_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id"))

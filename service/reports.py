@@ -4,15 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from kernels.words import Lane, Role
 from service import light
+from service.causes import Cause, Kind
 from service.errors import BadInput
 from service.lanes import lane_of, percent, words
 from service.measured import Measured, differences
-from service.models import CellState, Measurement, Run, RunState, VerdictRow
+from service.models import CellState, Measurement, Purpose, RegressionRow, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
 from service.settings import settings
+from service.summaries import Summary
 from service.texts import listed, one_line, short
 from service.verdicts import KNOWN_BEFORE, SESSION_ENDED, THROTTLED, Outcome
 
@@ -28,6 +32,8 @@ WORST_FIRST = (
     Outcome.REMOVED,
 )
 ALARMING = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
+QUARANTINED = "quarantined: "  # how the reason of a quarantined case begins
+UNCERTAIN = ("probably", "not certain", "perhaps")  # and how the words of an uncertain cause do
 NOUNS = {
     Outcome.REGRESSION: ("regression", "regressions"),
     Outcome.INVALID: ("wrong result", "wrong results"),
@@ -54,6 +60,24 @@ class AgainstSota:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """The head against a baseline other than its parent: the last good revision, the slow baseline, the best of all."""
+
+    baseline: str  # short, for people: a commit, a release or a provider
+    outcome: Outcome
+    ratio: float | None
+    low: float | None
+    high: float | None
+    reason: str
+    cause: Cause | None
+    measured: Measured | None
+
+    @property
+    def slower(self) -> bool:
+        return self.outcome is Outcome.REGRESSION
+
+
+@dataclass(frozen=True)
 class Row:
     """One case of one provider: its verdict against the baseline, who was measured, and its standing against SOTA."""
 
@@ -73,6 +97,44 @@ class Row:
     sota: AgainstSota | None
     known_before: bool = False  # the baseline does not compute this case either: no news, and not this revision's doing
     control_ratio: float | None = None  # the A/A control, paired as the verdict is: 1 where the machine is fair
+    suspected: bool = False  # the first launches looked like a change
+    p: float | None = None  # of the fresh launches where there are any, else of the first
+    q: float | None = None  # p among the family of the run
+    smallest: float | None = None  # the smallest change that matters at this case, relative
+    cause: Cause | None = None
+    regression: int | None = None  # the record that this run opened for it
+    good: Beside | None = None  # where the baseline is slow already: the last revision that was not
+    slow: Beside | None = None
+    best: Beside | None = None
+
+    @property
+    def quarantined(self) -> bool:
+        """It alarms without cause too often: it is measured and shown, and alarms nobody."""
+        return self.reason.startswith(QUARANTINED)
+
+    @property
+    def news(self) -> bool:
+        """May it alarm somebody?  Neither what was so before nor what is quarantined does."""
+        return not (self.known_before or self.quarantined)
+
+    @property
+    def slow_before(self) -> Beside | None:
+        """The last good revision, where the head is slower than that, and not by this revision's doing."""
+        return self.good if self.good and self.good.slower and self.outcome is not Outcome.REGRESSION else None
+
+    @property
+    def leaks(self) -> bool:
+        return self.slow is not None and self.slow.slower
+
+    @property
+    def because(self) -> str:
+        """How its size and its cause read in one sentence: `10.2 % slower because the kernel now spills`."""
+        said = self.cause.words if self.cause else listed(self.explained[:3]) if self.explained else ""
+        more = words(self.case)
+        for word in (more.more, more.less):
+            if said.startswith(f"{word} because "):
+                return f"{self.change} {said.removeprefix(word).lstrip()}"
+        return f"{self.change} ({said})" if said else self.change
 
     @property
     def behind(self) -> bool:
@@ -104,8 +166,10 @@ class Row:
 
     @property
     def told(self) -> str:
-        """Its reason, and what a reader of the head's figures has to know: on one bounded line."""
-        return one_line("; ".join(part for part in (one_line(self.reason), *self.notes) if part), 400)
+        """Its cause and reason, and what a reader of the head's figures has to know: on one bounded line."""
+        cause = one_line(self.cause.words) if self.cause else ""
+        others = [one_line(one.reason) for one in (self.slow_before, self.slow if self.leaks else None) if one]
+        return one_line("; ".join(part for part in (cause, one_line(self.reason), *others, *self.notes) if part), 500)
 
 
 @dataclass(frozen=True)
@@ -152,6 +216,12 @@ class Report:
     rows: tuple[Row, ...]
     unsupported: tuple[Unsupported, ...] = ()
     ceilings: Mapping[str, float] = field(default_factory=dict)  # of the session: see service.light
+    summaries: tuple[Summary, ...] = ()  # the geometric mean of each op and direction
+    policy_version: str | None = None  # that made the verdicts, short; None before there were versions
+    purpose: Purpose = Purpose.WATCH
+    bisection: int | None = None  # whose step it is
+    good: str | None = None  # short: the last revision that was not slow, where the baseline is
+    slow: str | None = None  # short: the slow baseline
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
         """The rows with these outcomes, the largest change first."""
@@ -161,7 +231,8 @@ class Report:
         """By what counts as a change in its lane: 25 % more to compile is less than 10 % more time of a kernel."""
         ratio = row.ratio or 1.0
         change = max(ratio, 1 / ratio) - 1
-        return -change / self.policy.at(row.case).smallest_change, row.case, row.provider
+        smallest = row.smallest or self.policy.at(row.case).smallest_change
+        return -change / smallest, row.case, row.provider
 
     @property
     def regressions(self) -> tuple[Row, ...]:
@@ -171,6 +242,20 @@ class Report:
     def behind(self) -> tuple[Row, ...]:
         """The cases that run behind SOTA, the furthest first; whether they changed or not."""
         return tuple(sorted((row for row in self.rows if row.behind), key=_by_gap))
+
+    @property
+    def slow_before(self) -> tuple[Row, ...]:
+        """The cases that are as slow as an earlier revision made them: not this revision's doing."""
+        return tuple(row for row in self.rows if row.slow_before)
+
+    @property
+    def leaks(self) -> tuple[Row, ...]:
+        """The cases that are slower than the slow baseline, in steps that were too small by themselves or not."""
+        return tuple(row for row in self.rows if row.leaks)
+
+    @property
+    def quarantined(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.quarantined)
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -245,11 +330,11 @@ class Report:
         return "Nothing decided" if self._undecided else "No action needed"
 
     def _news(self, outcome: Outcome) -> tuple[Row, ...]:
-        return tuple(row for row in self.of(outcome) if not row.known_before)
+        return tuple(row for row in self.of(outcome) if row.news)
 
     @property
     def _undecided(self) -> bool:
-        return {row.outcome for row in self.rows if not row.known_before} == {Outcome.INCONCLUSIVE}
+        return {row.outcome for row in self.rows if row.news} == {Outcome.INCONCLUSIVE}
 
     def _to_do(self) -> str:
         if wrong := self._news(Outcome.INVALID):
@@ -257,8 +342,7 @@ class Report:
             computes = "something else than before" if was_right else "wrong results"
             return f"it computes {computes}; mend that first, a wrong kernel has no speed"
         if rows := self.regressions:
-            fact = f" ({listed(rows[0].explained[:3])})" if rows[0].explained else ""
-            worst = f"{rows[0].case} {words(rows[0].case).is_} {rows[0].change}{fact}"
+            worst = f"{rows[0].case} {words(rows[0].case).is_} {rows[0].because}"
             return f"mend or accept it, {worst}" if len(rows) == 1 else f"mend or accept them, first of all {worst}"
         if failed := self._news(Outcome.FAILED):
             return one_line(failed[0].reason)
@@ -275,16 +359,22 @@ class Report:
             why = "the device was throttled too often" if throttled else "the machine was too noisy"
             return f"{'the session ended too early' if short_of_time else why} to tell; run it again"
         # What is bad and stands here was so before.
-        return listed(
+        found = listed(
             f"{counted(outcome, n)}{' as before' * (outcome in ALARMING)}" for outcome, n in self.counts.items()
         )
+        if slow := self.slow_before:
+            since = sorted({row.slow_before.baseline for row in slow if row.slow_before})
+            found += f"; {len(slow)} still slower than {listed(since)}, not by this revision"
+        if self.leaks:
+            found += f"; {len(self.leaks)} slower than the slow baseline {self.slow or ''}".rstrip()
+        return found
 
 
 def report(run: Run, *, address: str | None = None) -> Report:
     """The Report of a run whose target, revision, recipe, stack, measurements and verdicts are loaded."""
     recipe = readable(run.recipe.text)
     ceilings = light.ceilings(run.telemetry)
-    rows = _rows(run.verdicts, run.measurements, ceilings)
+    rows = _rows(run.verdicts, run.measurements, run.regressions, ceilings)
     return Report(
         run_id=run.id,
         url=f"{address or settings().address}/runs/{run.id}",
@@ -314,12 +404,27 @@ def report(run: Run, *, address: str | None = None) -> Report:
         stack=run.stack.versions if run.stack else {},
         stack_digest=run.stack.digest if run.stack else None,
         telemetry=run.telemetry or {},
-        policy=recipe.policy_on(run.device) if recipe else Policy.model_validate({}),
+        policy=_policy(run, recipe),
         sota=recipe.sota_on(run.device) if recipe else "quack",
         rows=rows,
         unsupported=_unsupported(run.measurements, rows),
         ceilings=ceilings,
+        summaries=tuple(Summary.from_json(one) for one in run.summary or ()),
+        policy_version=next((row.policy.digest[:10] for row in run.verdicts if row.policy), None),
+        purpose=run.purpose or Purpose.WATCH,
+        bisection=run.bisection_id,
+        good=short(run.good) if run.good else None,
+        slow=short(run.slow) if run.slow else None,
     )
+
+
+def _policy(run: Run, recipe: Recipe | None) -> Policy:
+    """The policy that made the verdicts; of a run without any the recipe's of today."""
+    made = next((row.policy.values for row in run.verdicts if row.policy), None)
+    try:
+        return Policy.model_validate(made or (recipe.policy_on(run.device) if recipe else {}))
+    except ValidationError:  # written by another version of this program
+        return recipe.policy_on(run.device) if recipe else Policy()
 
 
 def readable(text: str) -> Recipe | None:
@@ -331,14 +436,23 @@ def readable(text: str) -> Recipe | None:
 
 
 def _rows(
-    verdicts: Sequence[VerdictRow], measurements: Sequence[Measurement], ceilings: Mapping[str, float]
+    verdicts: Sequence[VerdictRow],
+    measurements: Sequence[Measurement],
+    regressions: Sequence[RegressionRow],
+    ceilings: Mapping[str, float],
 ) -> tuple[Row, ...]:
     measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in measurements}
     best = {m.case: one for m in measurements if m.role == Role.SOTA for one in [measured[m.role, m.provider, m.case]]}
-    against_sota = {(v.provider, v.case): v for v in verdicts if v.against == "sota"}
+    against = {(v.against, v.provider, v.case): v for v in verdicts}
+    opened = {(one.provider, one.case): one.id for one in regressions}
+
+    def beside(word: str, role: Role, name: tuple[str, str]) -> Beside | None:
+        found = against.get((word, *name))
+        return _beside(found, measured.get((role, *name))) if found else None
 
     def row(verdict: VerdictRow) -> Row:
         name = verdict.provider, verdict.case
+        sota = against.get(("sota", *name))
         return Row(
             provider=verdict.provider,
             case=verdict.case,
@@ -353,9 +467,18 @@ def _rows(
             head=measured.get((Role.HEAD, *name)),
             parent=measured.get((Role.PARENT, *name)),
             control=measured.get((Role.CONTROL, *name)),
-            sota=_against_sota(against_sota[name], best.get(verdict.case)) if name in against_sota else None,
+            sota=_against_sota(sota, best.get(verdict.case)) if sota else None,
             known_before=verdict.reason.startswith(KNOWN_BEFORE),
             control_ratio=verdict.control,
+            suspected=bool(verdict.suspected),
+            p=verdict.p,
+            q=verdict.q,
+            smallest=verdict.smallest,
+            cause=_cause(verdict),
+            regression=opened.get(name),
+            good=beside("good", Role.GOOD, name),
+            slow=beside("slow", Role.SLOW, name),
+            best=beside("best", Role.RIVAL, name),
         )
 
     return tuple(row(verdict) for verdict in verdicts if verdict.against == "parent")
@@ -367,6 +490,25 @@ def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
     return Measured(
         m.contender, m.provider, m.state, m.reason, m.median, m.unit, m.gb_s, m.launches, m.rounds, facts, speed
     )
+
+
+def _beside(verdict: VerdictRow, measured: Measured | None) -> Beside:
+    return Beside(
+        baseline=short(verdict.baseline or verdict.against),
+        outcome=Outcome(verdict.outcome),
+        ratio=verdict.ratio,
+        low=verdict.low,
+        high=verdict.high,
+        reason=verdict.reason,
+        cause=_cause(verdict),
+        measured=measured,
+    )
+
+
+def _cause(verdict: VerdictRow) -> Cause | None:
+    if verdict.cause is None or verdict.why is None:
+        return None
+    return Cause(Kind(verdict.cause), verdict.why, certain=not verdict.why.startswith(UNCERTAIN))
 
 
 def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Unsupported, ...]:

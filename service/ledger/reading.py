@@ -148,7 +148,8 @@ def whole_run(session: Session, run_id: int) -> Run:
         selectinload(Run.recipe),
         selectinload(Run.stack),
         selectinload(Run.measurements).defer(Measurement.samples),
-        selectinload(Run.verdicts),
+        selectinload(Run.verdicts).selectinload(VerdictRow.policy),
+        selectinload(Run.regressions),
     )
     run = session.get(Run, run_id, options=whole, populate_existing=True)
     if run is None:
