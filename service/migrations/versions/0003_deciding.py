@@ -10,6 +10,7 @@ depends_on = None
 
 KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # only INTEGER counts up by itself in SQLite
 DOUBLE = sa.Float(53)
+UNLOOKED = sa.text("history_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
 
 MADE = (
     "policies",
@@ -111,6 +112,7 @@ def upgrade() -> None:
         sa.Column("level", sa.String(16), nullable=False),
         sa.Column("state", sa.String(32), nullable=False),
         sa.Column("reason", sa.Text()),
+        sa.Column("missed", sa.Integer(), nullable=False),
         sa.Column("found_at", DOUBLE, nullable=False),
         sa.Column("bisection_id", KEY, sa.ForeignKey("bisections.id")),
         sa.Column("regression_id", KEY, sa.ForeignKey("regressions.id")),
@@ -132,9 +134,13 @@ def upgrade() -> None:
     for table, columns in _added().items():
         for column in columns:
             op.add_column(table, column, inline_references=True)
+    op.create_index(
+        "ix_runs_unlooked", "runs", ["target_id", "device"], sqlite_where=UNLOOKED, postgresql_where=UNLOOKED
+    )
 
 
 def downgrade() -> None:
+    op.drop_index("ix_runs_unlooked", "runs")
     # A column with a key of its own can only be dropped with the table copied, which SQLite then does.
     for table, columns in _added().items():
         with op.batch_alter_table(table) as batch:
@@ -168,6 +174,7 @@ def _added() -> dict[str, tuple[sa.Column[object], ...]]:
             sa.Column("good", sa.String(64)),
             sa.Column("slow", sa.String(64)),
             sa.Column("summary", sa.JSON()),
+            sa.Column("history_at", DOUBLE),
         ),
         "verdicts": (
             sa.Column("baseline", sa.String(80)),
