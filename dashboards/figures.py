@@ -24,6 +24,7 @@ SYMBOLS = {
     Outcome.INVALID: "x",
     Outcome.FAILED: "x-thin",
     Outcome.NEW: "diamond-open",
+    Outcome.REMOVED: "line-ew",
 }
 _ROW_PX = 46
 MOST_ROWS = 60

@@ -36,8 +36,9 @@ def facts(report: Report) -> dict[str, Any]:
 
 def _row(report: Report, row: Row) -> dict[str, Any]:
     """A row with its lane, its change in words, and what counts as a change in that lane."""
-    limit = report.policy.at(row.case).smallest_change
-    return {"lane": row.lane.value, "change": row.change, "smallest_change": limit, **_plain(row)}
+    limit = row.smallest or report.policy.at(row.case).smallest_change
+    flags = {"quarantined": row.quarantined, "slow_before": row.slow_before is not None, "leaks": row.leaks}
+    return {"lane": row.lane.value, "change": row.change, "smallest_change": limit, **flags, **_plain(row)}
 
 
 def _without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:

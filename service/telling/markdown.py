@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kernels.words import Lane
-from service.lanes import WORDS, amount, digits
+from service.lanes import WORDS, amount, digits, percent
 from service.models import RunState
-from service.reports import NOUNS, Report, Row, Unsupported
+from service.reports import NOUNS, Beside, Report, Row, Unsupported
+from service.summaries import Summary
 from service.texts import interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome, in_percent
 
@@ -22,7 +23,7 @@ _PUNCTUATION = re.compile(r"[\\`*_\[\]#!|~$]")
 _BEGINNING = re.compile(r"^([0-9]*)([-+=.)])(?![0-9A-Za-z])")  # a list or an underlined title
 _LINKING = re.compile(r"(@|:(?=//)|www(?=\.)|#(?=[0-9])|GH-(?=[0-9]))")  # broken by a space without width
 _TICKS = re.compile(r"`+")
-Listed = TypeVar("Listed", Row, Unsupported)
+Listed = TypeVar("Listed", Row, Unsupported, Summary)
 
 
 def marker(target: str, pull: int | None) -> str:
@@ -79,14 +80,14 @@ def _conclusion(report: Report) -> tuple[str, str | None]:
 
 
 def _judged(report: Report) -> str:
-    found = {row.outcome for row in report.rows if not row.known_before}
+    found = {row.outcome for row in report.rows if row.news}
     if Outcome.INVALID in found:
         return "failure"
     if found & {Outcome.REGRESSION, Outcome.FAILED}:
         return "failure" if report.policy.blocking else "neutral"
     if Outcome.INCONCLUSIVE in found or any(row.known_before for row in report.rows):
         return "neutral"  # what was wrong before is not this revision's doing, and still no pass
-    return "skipped" if found <= {Outcome.NEW} else "success"
+    return "skipped" if found <= {Outcome.NEW, Outcome.REMOVED} else "success"
 
 
 def _comment(reports: Sequence[Report], most: int) -> str:
@@ -119,6 +120,7 @@ def _tables(report: Report, most: int) -> list[str]:
     parts = []
     if changed:
         parts.append(_timed(changed[:SHOWN]))
+        parts += _to_do(report)
     if changed[SHOWN:]:
         parts.append(_folded(f"{len(changed) - SHOWN} more that changed", _timed, changed[SHOWN:], most))
     for outcome in (Outcome.INVALID, Outcome.FAILED):
@@ -132,11 +134,18 @@ def _tables(report: Report, most: int) -> list[str]:
         parts.append(_folded(title, _reasoned, rows, most))
     if rows := report.of(Outcome.NEW):
         parts.append(_folded(f"{len(rows)} new, without anything to compare with", _reasoned, rows, most))
+    if rows := report.of(Outcome.REMOVED):
+        parts.append(_folded(f"{len(rows)} removed: no longer asked for", _reasoned, rows, most))
+    if rows := report.slow_before:
+        title = f"{len(rows)} slower than the last good revision, and not by this one"
+        parts.append(_folded(title, _slow_before, rows, most))
+    if rows := report.leaks:
+        parts.append(_folded(f"{len(rows)} slower than the slow baseline {report.slow or ''}", _leaks, rows, most))
     if quiet:
-        undecided = sum(row.outcome is Outcome.INCONCLUSIVE for row in quiet)
-        said = [f"{len(quiet) - undecided} steady"] if undecided < len(quiet) else []
-        said += [f"{undecided} inconclusive"] if undecided else []
-        parts.append(_folded(listed(said), _timed, quiet, most))
+        parts.append(_folded(listed(_quiet(quiet)), _timed, quiet, most))
+    if report.summaries:
+        title = f"Geometric means of {sum(one.cases for one in report.summaries)} cases"
+        parts.append(_folded(title, _summary, report.summaries, most))
     if report.unsupported:
         title = f"{len(report.unsupported)} not supported by their provider, and so not measured"
         parts.append(_folded(title, _unsupported, report.unsupported, most))
@@ -144,6 +153,27 @@ def _tables(report: Report, most: int) -> list[str]:
         title = f"{len(behind)} behind {report.sota} (a standing gap to the best known, not a regression)"
         parts.append(_folded(title, _standing, behind, most))
     return parts
+
+
+def _to_do(report: Report) -> list[str]:
+    """How to mend or accept what this run found, where there is something to accept."""
+    if not report.regressions:
+        return []
+    known = sorted(row.regression for row in report.regressions if row.regression is not None)
+    if known:
+        more = f"; of {listed(map(str, known))} each has its own" if len(known) > 1 else ""
+        command = code(f"kernelwatch regression acknowledge {known[0]} --reason …")
+        return [f"Mend it, or accept it: {command}{more}."]
+    if report.pull is None:
+        return []
+    return ["Mend it, or merge it knowing: it is then a regression of the mainline until it is mended or accepted."]
+
+
+def _quiet(rows: Sequence[Row]) -> list[str]:
+    undecided = sum(row.outcome is Outcome.INCONCLUSIVE and not row.quarantined for row in rows)
+    quarantined = sum(row.quarantined for row in rows)
+    counts = {"steady": len(rows) - undecided - quarantined, "inconclusive": undecided, "quarantined": quarantined}
+    return [f"{n} {word}" for word, n in counts.items() if n]
 
 
 def _folded(title: str, table: Callable[[Sequence[Listed]], str], rows: Sequence[Listed], most: int) -> str:
@@ -162,7 +192,8 @@ def _timed(rows: Sequence[Row]) -> str:
         taken = [amount(side.median if side else None, row.lane) for side in (row.parent, row.head)]
         change = f"**{row.change}**" if row.outcome is Outcome.REGRESSION else row.change
         if row.outcome is Outcome.INCONCLUSIVE:
-            change = "inconclusive"
+            change = "quarantined" if row.quarantined else "inconclusive"
+        facts = () if row.cause else row.explained
         lines.append(
             _line(
                 [
@@ -171,7 +202,7 @@ def _timed(rows: Sequence[Row]) -> str:
                     *[row.of_ceiling] * lit,
                     change,
                     interval(row.low, row.high),
-                    escaped(one_line("; ".join(filter(None, (row.told, *row.explained))), 400)),
+                    escaped(one_line("; ".join(filter(None, (row.told, *facts))), 400)),
                 ]
             )
         )
@@ -192,6 +223,37 @@ def _standing(rows: Sequence[Row]) -> str:
         ratio = "" if row.sota.ratio is None else f"{row.sota.ratio:.2f}"
         lines.append(_line([_name(row), *taken, ratio, escaped(one_line(row.sota.reason))]))
     return "\n".join(lines)
+
+
+def _slow_before(rows: Sequence[Row]) -> str:
+    return _beside([(row, row.good) for row in rows if row.good])
+
+
+def _leaks(rows: Sequence[Row]) -> str:
+    return _beside([(row, row.slow) for row in rows if row.slow])
+
+
+def _beside(sides: Sequence[tuple[Row, Beside]]) -> str:
+    lines = ["| case | baseline | change | head / baseline | why |", "|---|---|---|---|---|"]
+    for row, side in sides:
+        why = "; ".join(filter(None, (side.cause.words if side.cause else "", side.reason)))
+        change = percent(side.ratio, row.lane)
+        cells = [_name(row), code(side.baseline), change, interval(side.low, side.high), escaped(one_line(why, 400))]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _summary(summaries: Sequence[Summary]) -> str:
+    lines = ["| | cases | change | head / baseline |", "|---|--:|---|---|"]
+    for one in summaries:
+        cells = [_group(one), str(one.cases), percent(one.ratio, one.lane), interval(one.low, one.high)]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _group(one: Summary) -> str:
+    lane = "" if one.lane is Lane.KERNEL else f", {WORDS[one.lane].name}"
+    return f"{code(f'{one.op}.{one.direction}')} {escaped(one.provider)}{lane}"
 
 
 def _name(row: Row) -> str:
@@ -218,7 +280,8 @@ def _footing(report: Report) -> str:
     if versions:
         said.append(escaped(one_line(", ".join(versions), 300)))
     if report.rows:
-        said.append(f"smallest change {limits(report)}")
+        version = f" (policy {code(report.policy_version)})" if report.policy_version else ""
+        said.append(f"smallest change {limits(report)}{version}")
     if best := ceilings(report):
         said.append(f"ceilings of this session {best}")
     return f"<sub>{' · '.join(said)}</sub>"
@@ -232,10 +295,11 @@ def ceilings(report: Report) -> str:
 
 
 def limits(report: Report) -> str:
-    """`2 %`, or with the lanes that have another limit: `2 % (call time 5 %, peak memory 1 %)`."""
-    own = report.policy.smallest_change
-    by_lane = {row.lane: report.policy.at(row.case).smallest_change for row in report.rows}
-    others = [f"{WORDS[lane].name} {_percents(by_lane[lane])}" for lane in Lane if by_lane.get(lane, own) != own]
+    """`1 %`, or with what has another limit: `1 % (2 % below 100 µs, call time 5 %, peak memory 1 %)`."""
+    own, short = report.policy.smallest_change, report.policy.smallest_change_short
+    by_lane = {row.lane: report.policy.at("." + row.lane).smallest_change for row in report.rows}
+    others = [f"{_percents(short)} below {digits(report.policy.short_us)} µs"] if short > own else []
+    others += [f"{WORDS[lane].name} {_percents(by_lane[lane])}" for lane in Lane if by_lane.get(lane, own) != own]
     return _percents(own) + (f" ({', '.join(others)})" if others else "")
 
 

@@ -4,7 +4,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from service.lanes import amount
+from kernels.words import Lane
+from service.lanes import WORDS, amount, percent
 from service.reports import Report, Row
 from service.texts import interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome
@@ -17,6 +18,7 @@ STYLES = {
     Outcome.STEADY: "dim",
     Outcome.INCONCLUSIVE: "yellow",
     Outcome.NEW: "cyan",
+    Outcome.REMOVED: "cyan",
 }
 
 
@@ -29,10 +31,25 @@ def table(report: Report) -> RenderableType:
         parts.append(Text(last_lines(report.log), style="dim"))
     if report.rows:
         parts.append(_cases(report))
+    if report.summaries:
+        parts.append(_summary(report))
     if report.unsupported:
         parts.append(_unsupported(report))
     parts.append(Text(report.url, style="underline"))
     return Group(*parts)
+
+
+def _summary(report: Report) -> Table:
+    """The geometric mean of each op and direction."""
+    means = Table(box=None, pad_edge=False)
+    for title in ("geometric mean of", "provider", "interval", "change"):
+        means.add_column(title, overflow="fold")
+    for one in report.summaries:
+        lane = "" if one.lane is Lane.KERNEL else f" ({WORDS[one.lane].name})"
+        of = f"{one.cases} x {one.op}.{one.direction}{lane}"
+        cells = (of, one.provider, interval(one.low, one.high), percent(one.ratio, one.lane))
+        means.add_row(*(Text(printable(cell)) for cell in cells))
+    return means
 
 
 def _unsupported(report: Report) -> Text:
@@ -72,7 +89,7 @@ def _cells(row: Row, *, light: bool) -> list[Text]:
         *([Text(row.of_ceiling)] * light),
         Text("" if row.ratio is None else f"{row.ratio:.3f}"),
         Text(interval(row.low, row.high)),
-        Text(row.outcome.value, style=style),
+        Text(f"{row.outcome.value}{' (quarantined)' * row.quarantined}", style=style),
         Text(_standing(row), style="yellow" if row.behind else ""),
         Text(row.told),
     ]

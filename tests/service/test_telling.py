@@ -176,7 +176,7 @@ def test_it_says_where_and_with_what_it_was_measured() -> None:
     assert "[The run, with its figure](https://watch.example/runs/7)" in said
     assert "compared with `beefbeefbe`" in said
     assert "torch 2.13.0" in said
-    assert "smallest change 2 %" in said
+    assert "smallest change 1 % (2 % below 100 µs)" in said
     assert "sandbox" not in said
     assert "ran without a sandbox" in markdown.comment(a_report(STEADY, sandboxed=False))
 
