@@ -16,6 +16,8 @@ from service.policy import Policy
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+LAST_RELEASE = "last-release"
+_BY_DEVICE = {"suite": str, "sota": str, "baselines": list}  # what stands for every device where it is not a table
 
 
 class _Part(BaseModel):
@@ -85,6 +87,15 @@ class Recipe(_Part):
     sota: Mapping[str, str] = Field(
         {"default": "quack"}, description="Device (or default) to the provider to be chased."
     )
+    baselines: Mapping[str, tuple[str, ...]] = Field(
+        {}, description="Device (or default) to the providers beside sota among which the best is looked for."
+    )
+    slow: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="The slow baseline, against leaks: a tag, a commit, a version, or last-release.",
+    )
     policy: PolicyTable = PolicyTable()
     facts: FactsPolicy = FactsPolicy()
 
@@ -112,6 +123,9 @@ class Recipe(_Part):
         for name in self.sota.values():
             if name not in BUILT_IN_PROVIDERS:
                 raise ValueError(f"sota: unknown provider {name!r}; known: {', '.join(BUILT_IN_PROVIDERS)}")
+        for name in (name for names in self.baselines.values() for name in names):
+            if name not in BUILT_IN_PROVIDERS:
+                raise ValueError(f"baselines: unknown provider {name!r}; known: {', '.join(BUILT_IN_PROVIDERS)}")
         return self
 
     def cases(self, suite: str) -> tuple[Case, ...]:
@@ -126,6 +140,11 @@ class Recipe(_Part):
 
     def sota_on(self, device: str) -> str:
         return self.sota.get(device, self.sota.get("default", "quack"))
+
+    def rivals_on(self, device: str) -> tuple[str, ...]:
+        """The baselines beside SOTA, each once."""
+        named = self.baselines.get(device, self.baselines.get("default", ()))
+        return tuple(name for name in dict.fromkeys(named) if name != self.sota_on(device))
 
     def policy_on(self, device: str) -> Policy:
         return self.policy.devices.get(device, self.policy.default)
@@ -157,10 +176,10 @@ def parse(text: str) -> Recipe:
 
 def _arranged(table: dict[str, Any]) -> dict[str, Any]:
     """From the shape that is pleasant to write to the shape that is pleasant to use."""
-    arranged = {key: value for key, value in table.items() if key not in ("providers", "policy", "suite", "sota")}
-    for key in ("suite", "sota"):
+    arranged = {key: value for key, value in table.items() if key not in ("providers", "policy", *_BY_DEVICE)}
+    for key, whole in _BY_DEVICE.items():
         if key in table:
-            arranged[key] = {"default": table[key]} if isinstance(table[key], str) else table[key]
+            arranged[key] = {"default": table[key]} if isinstance(table[key], whole) else table[key]
     if "providers" in table:
         arranged["providers"] = _arranged_providers(table["providers"])
     if isinstance(policy := table.get("policy", {}), dict):

@@ -8,7 +8,7 @@ from typing import Any
 import kernels
 from kernels.arena import Contender
 from kernels.channel import Channel
-from kernels.words import Role
+from kernels.words import Case, Role
 from service.settings import GIB, MIB, settings
 from workers import sandbox
 from workers.device import DeviceHere
@@ -50,8 +50,12 @@ def contender(
     *,
     sandboxed: bool,
     scratch: Path,
+    cases: frozenset[Case] | None = None,
 ) -> Contender:
-    """A contender whose `start` opens a fresh process in a fresh scratch folder, with only its own GPU."""
+    """A contender whose `start` opens a fresh process in a fresh scratch folder, with only its own GPU.
+
+    It takes part at `cases`, or at all where there are none named.
+    """
     starts: list[Path] = []  # the folder of each
     caches = cache_of(place.key)
     (caches / "tmp").mkdir(exist_ok=True)
@@ -92,7 +96,7 @@ def contender(
         spec = [] if here.name == "cpu" else [json.dumps(provider)]
         return Channel(sandbox.start([str(place.python), "-P", str(KERNELS / "contender.py"), *spec], box, log), log)
 
-    return Contender(label, role, provider, start)
+    return Contender(label, role, provider, start, cases)
 
 
 def _on_gpu(here: DeviceHere) -> dict[str, str]:

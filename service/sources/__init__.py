@@ -60,6 +60,9 @@ class Source(Protocol):
 
     def merge_base(self, a: str, b: str) -> str: ...
 
+    def last_release(self, sha: str) -> str | None:
+        """The release before `sha`: the commit of the newest tag that its parent has, or the final version before."""
+
     def read(self, sha: str, path: str) -> bytes | None:
         """One regular file of a revision; None when there is none at `path`."""
 

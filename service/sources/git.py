@@ -126,6 +126,11 @@ class GitSource:
             raise NotFound("common ancestor", f"of {a[:10]} and {b[:10]} in {self.location}")
         return answer
 
+    def last_release(self, sha: str) -> str | None:
+        asked = ("describe", "--tags", "--abbrev=0", f"{self._known(sha)}^")
+        tag = self._git(*asked, fine=(0, 128)).decode(errors="surrogateescape").strip()
+        return self._commit(f"refs/tags/{tag}") if tag else None
+
     def read(self, sha: str, path: str) -> bytes | None:
         if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
             return None

@@ -128,6 +128,10 @@ class PackageSource:
     def merge_base(self, a: str, b: str) -> str:
         return str(min(_version(self.resolve(a)), _version(self.resolve(b))))
 
+    def last_release(self, sha: str) -> str | None:
+        before = [version for version in self._line(pre=False) if version < _version(sha)]
+        return str(before[-1]) if before else None
+
     def read(self, sha: str, path: str) -> bytes | None:
         with self._opened(self._fitting(_version(self.resolve(sha)), None)) as wheel:
             try:

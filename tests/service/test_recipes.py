@@ -56,6 +56,21 @@ def test_a_whole_recipe():
     assert recipe.policy_on("h200").smallest_change == 0.02
 
 
+def test_baselines_beside_sota_are_named_for_all_devices_or_for_each():
+    assert parse(WHOLE).rivals_on("cpu") == ()
+    everywhere = parse(f'baselines = ["liger", "inductor", "liger"]\nslow = "v1.2"\n{WHOLE}')
+    assert everywhere.slow == "v1.2"
+    assert everywhere.rivals_on("h200") == ("liger", "inductor")
+    assert everywhere.rivals_on("cpu") == ("liger",), "SOTA is there already"
+    each = parse(f'baselines = {{default = ["inductor"], cpu = ["eager"]}}\n{WHOLE}')
+    assert (each.rivals_on("cpu"), each.rivals_on("h200")) == (("eager",), ("inductor",))
+
+
+def test_a_baseline_that_nobody_knows_is_refused():
+    with pytest.raises(BadInput, match="line 1: .*unknown provider 'quark'; known: eager"):
+        parse(f'baselines = ["quark"]\n{WHOLE}')
+
+
 def test_a_lane_has_limits_of_its_own_on_each_device():
     recipe = parse(f"{WHOLE}lanes = {{memory = 0.002}}\n[policy.lanes]\ncall = 0.04\n")
 

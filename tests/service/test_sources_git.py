@@ -55,6 +55,21 @@ def test_commits_are_told_oldest_first_with_what_they_changed(repository):
     assert source.describe(second) == found[1]
 
 
+def test_the_last_release_is_the_newest_tag_that_the_parent_has(repository):
+    first = repository.commit("First", {"a": "1"})
+    repository.git("tag", "v1.0")
+    second = repository.commit("Second", {"a": "2"})
+    third = repository.commit("Third", {"a": "3"})
+    repository.git("tag", "--annotate", "--message", "2", "v2.0")
+    fourth = repository.commit("Fourth", {"a": "4"})
+
+    source = source_of(repository)
+    source.refresh()
+    found = [source.last_release(sha) for sha in (first, second, third, fourth)]
+
+    assert found == [None, first, first, third], "a release is not its own predecessor"
+
+
 def test_a_merge_counts_as_one_step_with_all_that_it_brought(repository):
     base = repository.commit("Base", {"a": "1"})
     repository.git("checkout", "--quiet", "-b", "topic")

@@ -77,6 +77,7 @@ def test_releases_are_ordered_by_version_and_each_has_the_one_before_as_parent(f
     assert source.resolve("latest") == "0.10.0"
     assert source.resolve("0.10") == "0.10.0"
     assert source.merge_base("0.10.0", "0.9.0") == "0.9.0"
+    assert [source.last_release(version) for version in ("0.8.5", "0.9.0", "0.11.0rc1")] == [None, "0.8.5", "0.10.0"]
 
 
 def test_a_release_is_exported_as_its_unpacked_wheel(folder, tmp_path):
