@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from kernels.words import Lane
+from service.causes import Cause, Kind
 from service.light import Speed
 from service.measured import Measured
 from service.models import CellState, RunState
 from service.policy import Policy
-from service.reports import AgainstSota, Report, Row, Unsupported
+from service.reports import AgainstSota, Beside, Report, Row, Unsupported
+from service.summaries import Summary
 from service.telling import as_json, markdown, terminal
 from service.texts import printable
 from service.verdicts import Outcome
@@ -474,3 +477,82 @@ def test_json_leaves_what_is_known_kernel_by_kernel_to_the_measurements() -> Non
     facts = {"registers": 64, "ran": ["a", "b"], "triton": [{"name": "_forward", "timings": [{"ms": 1}] * 100}]}
     [row] = json.loads(as_json.document(a_report(replace(SLOW, head=replace(SLOW.head, facts=facts)))))["rows"]
     assert row["head"]["facts"] == {"registers": 64, "ran": ["a", "b"]}
+
+
+SPILLS = Cause(Kind.CODE, "slower because the kernel now spills 50 registers at N=16384")
+
+
+def test_the_cause_reads_as_one_sentence_with_the_size() -> None:
+    slower = replace(a_row(Outcome.REGRESSION, 1.1), cause=SPILLS)
+    said = markdown.comment(a_report(slower))
+    assert "is 10.0 % slower because the kernel now spills 50 registers at N=16384." in said.splitlines()[0]
+    assert "slower because the kernel now spills 50 registers" in said.splitlines()[4], "and stands in its row"
+    assert "registers 40 → 64" not in said, "the cause has taken from the facts what matters"
+    unsure = replace(slower, cause=Cause(Kind.MACHINE, "probably the machine: the A/A control leaned too", False))
+    assert "is 10.0 % slower (probably the machine" in markdown.comment(a_report(unsure))
+
+
+def test_it_says_how_to_accept_what_it_found() -> None:
+    slower = a_row(Outcome.REGRESSION, 1.1)
+    assert "merge it knowing" in markdown.comment(a_report(slower))
+    recorded = [replace(slower, case=case, regression=n) for n, case in ((12, CASE), (13, "rmsnorm.fwd.1x64.bf16"))]
+    said = markdown.comment(a_report(*recorded, pull=None))
+    assert "`kernelwatch regression acknowledge 12 --reason …`; of 12 and 13 each has its own." in said
+    for quiet in (a_report(a_row(Outcome.STEADY)), a_report(a_row(Outcome.IMPROVEMENT, 0.9))):
+        assert "accept" not in markdown.comment(quiet)
+
+
+def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
+    before = Beside("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "as slow as since 1234567890", None, None)
+    row = replace(a_row(Outcome.STEADY), good=before)
+    said = markdown.comment(a_report(row))
+    assert said.splitlines()[0].endswith("1 steady; 1 still slower than 1234567890, not by this revision.")
+    assert "1 slower than the last good revision, and not by this one" in said
+    assert "| 20.0 % slower | 1.190 to 1.210 |" in said
+    assert markdown.check(a_report(row))["conclusion"] == "success"
+    again = replace(row, outcome=Outcome.REGRESSION)
+    assert "not by this one" not in markdown.comment(a_report(again)), "where this revision slows it once more"
+
+
+def test_a_leak_is_told_beside_the_verdict() -> None:
+    leak = Beside("v1.2", Outcome.REGRESSION, 1.04, 1.035, 1.045, "a leak", SPILLS, None)
+    said = markdown.comment(a_report(replace(a_row(Outcome.STEADY), slow=leak), slow="v1.2"))
+    assert "1 steady; 1 slower than the slow baseline v1.2." in said.splitlines()[0]
+    assert "| 4.0 % slower | 1.035 to 1.045 | slower because" in said
+
+
+def test_a_quarantined_case_is_shown_and_alarms_nobody() -> None:
+    row = a_row(Outcome.INCONCLUSIVE, 1.1, reason="quarantined: 9 of 60 copies differed from their original")
+    both = a_report(row, a_row(Outcome.STEADY, case="rmsnorm.fwd.1x64.bf16"))
+    said = markdown.comment(both)
+    assert said.startswith("**No action needed**")
+    assert "<summary>1 steady and 1 quarantined</summary>" in said
+    assert markdown.check(both)["conclusion"] == "success"
+    assert markdown.check(a_report(row))["conclusion"] == "skipped", "of what nobody may judge nothing passed either"
+    assert "inconclusive (quarantined)" in " ".join(printed(a_report(row)).split())
+    assert json.loads(as_json.document(a_report(row)))["rows"][0]["quarantined"] is True
+
+
+def test_what_was_removed_is_told_apart() -> None:
+    row = replace(a_row(Outcome.REMOVED, None, reason="the recipe asks for it no longer"), head=None, parent=None)
+    assert "1 removed: no longer asked for" in markdown.comment(a_report(row))
+    assert markdown.check(a_report(row))["conclusion"] == "skipped"
+    assert "removed" in printed(a_report(row))
+
+
+def test_the_geometric_means_are_folded_and_in_words() -> None:
+    means = (
+        Summary("norms", "rmsnorm", "fwd", Lane.KERNEL, 6, 1.012, 1.008, 1.016, 3),
+        Summary("norms", "rmsnorm", "fwd", Lane.MEMORY, 2, 0.9, 0.9, 0.9, 3),
+    )
+    report = a_report(a_row(Outcome.STEADY), summaries=means)
+    said = markdown.comment(report)
+    assert "<details><summary>Geometric means of 8 cases</summary>" in said
+    assert "| `rmsnorm.fwd` norms | 6 | 1.2 % slower | 1.008 to 1.016 |" in said
+    assert "| `rmsnorm.fwd` norms, peak memory | 2 | 10.0 % less memory | 0.900 to 0.900 |" in said
+    assert "6 x rmsnorm.fwd" in printed(report)
+    assert json.loads(as_json.document(report))["summaries"][0]["ratio"] == 1.012
+
+
+def test_it_names_the_version_of_the_policy() -> None:
+    assert "(policy `0123456789`)" in markdown.comment(a_report(a_row(Outcome.STEADY), policy_version="0123456789"))
