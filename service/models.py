@@ -483,6 +483,7 @@ class RegressionRow(Base):
     opened_at: Mapped[float]
     fixed_at: Mapped[float | None]
     fixed_by: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
+    good: Mapped[str | None] = mapped_column(String(64))  # the revision that it is slower than
     culprit: Mapped[str | None] = mapped_column(String(64))  # the revision that is blamed
     cause: Mapped[str | None] = mapped_column(String(16))
     why: Mapped[str | None]

@@ -16,6 +16,7 @@ from service.errors import BadInput, NotFound
 from service.ledger.queue import clock
 from service.models import (
     OPEN_STATES,
+    STANDING,
     WATCHED,
     Attempt,
     Gap,
@@ -198,7 +199,7 @@ def card(session: Session, target: Target, lines: int = 8, before: int | None = 
     measured = {device for line in found for device in line.runs}
     recipe = readable(target.recipe.text) if target.recipe else None
     wanted = recipe.devices if recipe else ()
-    open_ones = (RegressionRow.target_id == target.id, RegressionRow.state == RegressionState.OPEN)
+    open_ones = (RegressionRow.target_id == target.id, RegressionRow.state.in_(STANDING))
     return Card(
         target=target,
         devices=tuple(dict.fromkeys((*wanted, *sorted(measured)))),
@@ -252,7 +253,7 @@ def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
 def revisions(session: Session, target: Target, cursor: str | None = None, limit: int = 50) -> Page[Revision]:
     """The revisions of a target, the latest commit first."""
     statement = select(Revision).where(Revision.target_id == target.id)
-    return _paged(session, statement, (Revision.committed_at, Revision.id), cursor, limit)
+    return paged(session, statement, (Revision.committed_at, Revision.id), cursor, limit)
 
 
 def runs(
@@ -270,7 +271,7 @@ def runs(
         statement = statement.where(Run.device == device)
     if revision is not None:
         statement = statement.join(Revision, Revision.id == Run.revision_id).where(_named(target, revision))
-    return _paged(session, statement, (Run.id,), cursor, limit)
+    return paged(session, statement, (Run.id,), cursor, limit)
 
 
 def _named(target: Target, revision: str) -> ColumnElement[bool]:
@@ -300,7 +301,7 @@ def regressions(
         statement = statement.where(RegressionRow.target_id == target.id)
     if state is not None:
         statement = statement.where(RegressionRow.state == state)
-    page = _paged(session, statement, (RegressionRow.id,), cursor, limit)
+    page = paged(session, statement, (RegressionRow.id,), cursor, limit)
     mending = [row.fixed_by for row in page.items if row.fixed_by is not None]
     mended = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(mending)).options(*_NAMES))}
     items = (Regressed(row, row.run.target.name, row.run, mended.get(row.fixed_by or 0)) for row in page.items)
@@ -466,7 +467,7 @@ def waiting(session: Session) -> list[Waiting]:
     return [of(device) for device in sorted({device for device, _ in counts})]
 
 
-def _paged(
+def paged(
     session: Session,
     statement: Select[Row],
     keys: Sequence[InstrumentedAttribute[Any]],

@@ -158,6 +158,7 @@ def _added() -> dict[str, tuple[sa.Column[object], ...]]:
             sa.Column("found_by", sa.String(32), nullable=False, server_default="pair"),
             sa.Column("low", DOUBLE),
             sa.Column("high", DOUBLE),
+            sa.Column("good", sa.String(64)),
             sa.Column("culprit", sa.String(64)),
             sa.Column("cause", sa.String(16)),
             sa.Column("why", sa.Text()),
