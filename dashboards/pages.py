@@ -17,13 +17,14 @@ from sqlalchemy.orm import Session
 from dashboards import assets, comments, facts, figures, telemetry
 from kernels.words import Lane
 from service.api.common import Key, Reading, tagged
+from service.causes import Kind
 from service.lanes import WORDS, amount, lane_of, percent
 from service.ledger import reading
 from service.ledger.queue import clock
 from service.ledger.reading import Glance, Point
 from service.ledger.targets import all_targets, target_named
 from service.models import OPEN_STATES, CellState, Effect, EffectState, RegressionState, Run, RunState, Target
-from service.reports import Report, counted, readable, report
+from service.reports import Report, Row, counted, readable, report
 from service.telling import markdown
 from service.telling.as_json import moment, rfc3339
 from service.texts import interval, short
@@ -44,8 +45,26 @@ MARKS = {
     "queued": "…",
     "held": "‖",
     "behind": "■",
+    "removed": "⊖",
+    "quarantined": "⊘",
+    "slow-before": "△",
+    "leak": "◣",
+    "open": "▲",
+    "acknowledged": "◐",
+    "bisecting": "◎",
+    "blamed": "◉",
+    "fixed": "▼",
+    "dismissed": "–",
 }
 STATE_WORDS = {"leased": "running", "held": "needs approval"}
+CAUSE_WORDS = {
+    Kind.CODE: "the code",
+    Kind.BASELINE: "the baseline moved",
+    Kind.STACK: "the stack changed",
+    Kind.MACHINE: "the machine",
+    Kind.NOISE: "noise",
+    Kind.UNKNOWN: "not known",
+}
 EFFECT_WORDS = {
     EffectState.WAITING: "waits to be sent",
     EffectState.SENT: "was sent",
@@ -132,6 +151,7 @@ def run(run_id: Key, session: Reading) -> str:
         told=_told(session, whole, effects),
         without_sota=_without_sota(found),
         live=whole.state in OPEN_STATES,
+        opened=whole.regressions,
         figures=figures.against_parent(found) is not None or figures.against_sota(found) is not None,
         others=_others(session, whole),
         stack_change=reading.stack_change(session, whole),
@@ -261,6 +281,19 @@ def calendar(seconds: float) -> str:
     return moment(seconds).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
+def numbers(row: Row) -> str:
+    """What the decision rests on: `5 confirming launches, q 0.0003, smallest change that matters 1.4 %`."""
+    said = [f"{row.launches} confirming launches"] if row.confirmed else []
+    said += [f"q {row.q:.2g}"] if row.q is not None else []
+    said += [f"smallest change that matters {row.smallest * 100:.3g} %"] if row.smallest is not None else []
+    return ", ".join(said)
+
+
+def sentence(text: str) -> str:
+    """A reason as a sentence: `Within 1 % of its baseline.`"""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
 def without_secrets(location: str) -> str:
     """An address without the name and the password that somebody may have put into it."""
     parts = urlsplit(location)
@@ -307,6 +340,8 @@ def _templates_() -> Environment:
         "lane": lane_of,
         "percent": lambda ratio, case: percent(ratio, lane_of(case)),
         "rfc3339": rfc3339,
+        "sentence": sentence,
+        "change": lambda one: percent(one.ratio, one.lane),
         "short": short,
         "amount": lambda value, case: amount(value, lane_of(case)),
         "without_secrets": without_secrets,
@@ -317,7 +352,9 @@ def _templates_() -> Environment:
         "interval": interval,
         "effect_words": EFFECT_WORDS,
         "marks": MARKS,
+        "numbers": numbers,
         "state_words": STATE_WORDS,
+        "cause_words": CAUSE_WORDS,
         "Outcome": Outcome,
         "CellState": CellState,
         "Lane": Lane,
