@@ -1,8 +1,9 @@
 """RMSNorm with a slow-down planted in it: what the power study hands to contenders as a target's own code.
 
-The file is copied beside a `planted.json`, which maps `ROWSxCOLS` to what is planted there: `{"delay": CYCLES}` makes
-the programs of the last wave wait so many cycles of the SM's clock before they end, so that the kernel ends later by
-just that, whatever its length; `{"rows": N}` lets N more programs do rows that were done already: extra bytes.
+The file is copied beside a `planted.json`, which maps `ROWSxCOLS` to what is planted there.  `{"delay": CYCLES}` makes
+the last programs, one for each SM, wait so many cycles of the SM's clock before they end; how much later the kernel
+ends for that is measured and not reckoned.  `{"rows": N}` lets N more programs do rows that were done already: extra
+bytes.
 """
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN202
@@ -18,7 +19,6 @@ import triton.language as tl
 from torch import Tensor
 
 WARPS = 8
-RESIDENT = 2048 // (32 * WARPS)  # programs that an SM has threads for at once
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def forward(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     y = torch.empty_like(x)
     planted = _planted().get(f"{rows}x{cols}", {})
     delay = planted.get("delay", 0)
-    late = RESIDENT * _multiprocessors(x.device.index or 0)
+    late = _multiprocessors(x.device.index or 0)
     _rms_norm[(rows + planted.get("rows", 0),)](
         x, weight, y, x.stride(0), rows, cols, eps, rows - late, BLOCK=triton.next_power_of_2(cols), DELAY=delay,
         num_warps=WARPS,

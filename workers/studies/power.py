@@ -49,6 +49,8 @@ WITHOUT = 3  # cases of each size in which nothing is planted
 BYTES_FROM = 32768  # rows: one per cent of fewer are too few programs to be seen
 LARGEST = 1 << 27  # bytes of a call in the A/A part: what is larger takes long, and varies least
 FROM = ("quack", "pr101", "models", "small", "awkward")
+TRIAL = 0.03  # the share that is planted to learn what a delay does
+ONCE = Policy(looks=(2,), confirms=(2,))
 CONTENDERS = Path(messages.__file__).parent / "contender.py"
 
 
@@ -65,6 +67,7 @@ class Awake:
 @dataclass(frozen=True)
 class Plant:
     case: str
+    size: tuple[int, int]
     share: float = 0.0  # of the time that is planted
     how: str = "nothing"  # "delay", "bytes"
 
@@ -118,17 +121,20 @@ def power(
     folder: Path, here: DeviceHere, sessions: int, sizes: Sequence[tuple[int, int]], seed: int, out: Path | None
 ) -> None:
     wanted = plants(sizes)
-    times = _calibrated(folder, here, [Case.parse(plant.case) for plant in wanted])
+    times = _calibrated(folder, here, sizes)
+    wanted = [plant for plant in wanted if plant.size in times]
     found: list[Found] = []
     for number in range(sessions):
-        head = _planted(folder, f"head{number}", {plant.case: _recipe(plant, times[plant.case]) for plant in wanted})
+        head = _planted(
+            folder, f"head{number}", {one.case: _recipe(one, times[one.case]) for one in wanted if one.case in times}
+        )
         parent = _planted(folder, "parent", {})
         contenders = [
             _contender(Role.HEAD, "planted", _CALLS, head, folder),
             _contender(Role.PARENT, "planted", _CALLS, parent, folder),
             _contender(Role.CONTROL, "planted", _CALLS, parent, folder),
         ]
-        cases = tuple(Case.parse(plant.case) for plant in wanted if plant.case in times)
+        cases = tuple(Case.parse(plant.case) for plant in wanted)
         judged, taken = _session(contenders, cases, here, seed * 1000 + number, {})
         by_case = {plant.case: plant for plant in wanted}
         found += [
@@ -149,25 +155,45 @@ def plants(sizes: Sequence[tuple[int, int]]) -> list[Plant]:
             kinds += [(share, "bytes") for share in SHARES]
         kinds += [(0.0, "nothing")] * WITHOUT
         for number, (share, how) in enumerate(kinds):
-            found.append(Plant(f"rmsnorm.fwd.{rows + STEP * number}x{cols}.bf16-fp32", share, how))
+            case = f"rmsnorm.fwd.{rows + STEP * number}x{cols}.bf16-fp32"
+            found.append(Plant(case, (rows, cols), share, how))
     return found
 
 
 _CALLS = {"rmsnorm.fwd": "planted:forward"}
 
 
-def _calibrated(folder: Path, here: DeviceHere, cases: Sequence[Case]) -> dict[str, tuple[float, float]]:
-    """What each case takes without anything planted, in us, and the SM clock that it ran at, in MHz."""
-    only = [_contender(Role.HEAD, "planted", _CALLS, _planted(folder, "parent", {}), folder)]
-    policy = Policy(looks=(2,))
-    _, taken = _session(only, tuple(cases), here, 0, {}, policy)
-    return {str(one.case): (one.median, float(one.facts.get("sm_mhz") or 0) or 1980.0) for one in taken if one.median}
+@dataclass(frozen=True)
+class Known:
+    """What was measured of a case with nothing and with a trial delay planted in it."""
+
+    us: float
+    mhz: float  # of the SM
+    stretch: float  # by how much the kernel is longer for each unit of delay in its last programs
 
 
-def _recipe(plant: Plant, known: tuple[float, float]) -> dict[str, int]:
-    us, mhz = known
+def _calibrated(folder: Path, here: DeviceHere, sizes: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Known]:
+    """Of each size.  A delay hides behind other programs, or adds up, so a trial one is measured."""
+    cases = {Case.parse(f"rmsnorm.fwd.{rows}x{cols}.bf16-fp32"): (rows, cols) for rows, cols in sizes}
+    parent = _contender(Role.PARENT, "planted", _CALLS, _planted(folder, "parent", {}), folder)
+    _, taken = _session([parent], tuple(cases), here, 0, {}, ONCE)
+    plain = {one.case: (one.median, float(one.facts.get("sm_mhz") or 0)) for one in taken}
+    tried = {str(case): {"delay": round(TRIAL * us * mhz)} for case, (us, mhz) in plain.items() if us and mhz}
+    head = _contender(Role.HEAD, "planted", _CALLS, _planted(folder, "trial", tried), folder)
+    judged, _ = _session([head, parent], tuple(cases), here, 1, {}, ONCE)
+    known = {}
+    for one in judged:
+        case = Case.parse(one.case)
+        us, mhz = plain.get(case, (None, 0.0))
+        if us and mhz and one.ratio and one.ratio > 1:
+            known[cases[case]] = Known(us, mhz, (one.ratio - 1) / TRIAL)
+            say(f"  {one.case}: {us:.1f} us, a delay lengthens it by {known[cases[case]].stretch:.2f} times itself")
+    return known
+
+
+def _recipe(plant: Plant, known: Known) -> dict[str, int]:
     if plant.how == "delay":
-        return {"delay": round(plant.share * us * mhz)}
+        return {"delay": round(plant.share * known.us * known.mhz / known.stretch)}
     return {"rows": round(plant.share * Case.parse(plant.case).rows)} if plant.how == "bytes" else {}
 
 
