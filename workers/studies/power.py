@@ -90,8 +90,6 @@ class Found:
     q: float | None
     smallest: float | None
     reason: str
-    planted: float = 0.0
-    how: str = "nothing"
 
 
 def main() -> None:
@@ -120,30 +118,25 @@ def main() -> None:
 def power(
     folder: Path, here: DeviceHere, sessions: int, sizes: Sequence[tuple[int, int]], seed: int, out: Path | None
 ) -> None:
-    wanted = plants(sizes)
-    times = _calibrated(folder, here, sizes)
-    wanted = [plant for plant in wanted if plant.size in times]
-    found: list[Found] = []
+    known = _calibrated(folder, here, sizes)
+    wanted = [plant for plant in plants(sizes) if plant.size in known]
+    by_case = {plant.case: plant for plant in wanted}
+    head = _planted(folder, "head", {one.case: _recipe(one, known[one.size]) for one in wanted})
+    parent = _planted(folder, "parent", {})
+    contenders = [
+        _contender(Role.HEAD, "planted", _CALLS, head, folder),
+        _contender(Role.PARENT, "planted", _CALLS, parent, folder),
+        _contender(Role.CONTROL, "planted", _CALLS, parent, folder),
+    ]
+    found: list[tuple[Plant, Found]] = []
     for number in range(sessions):
-        head = _planted(
-            folder, f"head{number}", {one.case: _recipe(one, times[one.case]) for one in wanted if one.case in times}
-        )
-        parent = _planted(folder, "parent", {})
-        contenders = [
-            _contender(Role.HEAD, "planted", _CALLS, head, folder),
-            _contender(Role.PARENT, "planted", _CALLS, parent, folder),
-            _contender(Role.CONTROL, "planted", _CALLS, parent, folder),
-        ]
-        cases = tuple(Case.parse(plant.case) for plant in wanted)
-        judged, taken = _session(contenders, cases, here, seed * 1000 + number, {})
-        by_case = {plant.case: plant for plant in wanted}
-        found += [
-            replace(one, planted=by_case[one.case].share, how=by_case[one.case].how) for one in judged
-        ]  # fmt: skip
+        judged, taken = _session(contenders, tuple(map(Case.parse, by_case)), here, seed * 1000 + number, {})
+        found += [(by_case[one.case], one) for one in judged]
         _keep(out, f"power-{number}.json", judged, taken)
     _table(found)
     if out:
-        (out / "power.json").write_text(json.dumps([asdict(one) for one in found], indent=1))
+        both = [{**asdict(plant), **asdict(one)} for plant, one in found]
+        (out / "power.json").write_text(json.dumps(both, indent=1))
 
 
 def plants(sizes: Sequence[tuple[int, int]]) -> list[Plant]:
@@ -207,24 +200,23 @@ def _planted(folder: Path, name: str, planted: Mapping[str, Mapping[str, int]]) 
     return place
 
 
-def _table(found: Sequence[Found]) -> None:
+def _table(found: Sequence[tuple[Plant, Found]]) -> None:
     """What became of each share at each size, over the sessions."""
-    say(f"\n{'base':>9} {'planted':>8} {'how':>8} {'found':>6} {'of':>3} {'said':>7}  {'launches':>8}  others")
-    groups: dict[tuple[str, float, str], list[Found]] = {}
-    for one in found:
-        groups.setdefault((one.case.split("x")[1].split(".")[0], one.planted, one.how), []).append(one)
-    keyed = sorted(groups.values(), key=lambda ones: (_base(ones), ones[0].planted, ones[0].how))
-    for ones in keyed:
+    say(f"\n{'base':>9} {'planted':>8} {'how':>8} {'found':>6} {'of':>3} {'said':>7} {'launches':>9}  others")
+    groups: dict[tuple[tuple[int, int], str, float], list[Found]] = {}
+    for plant, one in found:
+        groups.setdefault((plant.size, plant.how, plant.share), []).append(one)
+    for (_, how, share), ones in sorted(groups.items(), key=lambda group: (_base(group[1]) // 1.05, group[0])):
         told = [one for one in ones if one.outcome == "regression"]
         sizes = [one.ratio - 1 for one in ones if one.ratio]
-        others = ", ".join(sorted(f"{one.outcome}" for one in ones if one.outcome != "regression"))
+        others = ", ".join(sorted(one.outcome for one in ones if one.outcome != "regression"))
         launches = median([one.launches + one.fresh for one in ones])
         say(
-            f"{_base(ones):6.1f} us {ones[0].planted:8.1%} {ones[0].how:>8} {len(told):6} {len(ones):3} "
-            f"{median(sizes) if sizes else float('nan'):7.2%}  {launches:8.0f}  {others}"
+            f"{_base(ones):6.1f} us {share:8.1%} {how:>8} {len(told):6} {len(ones):3} "
+            f"{median(sizes) if sizes else float('nan'):7.2%} {launches:9.0f}  {others}"
         )
-    false = [one for one in found if one.planted == 0 and one.outcome in ("regression", "improvement")]
-    none = [one for one in found if one.planted == 0]
+    none = [one for plant, one in found if plant.how == "nothing"]
+    false = [one for one in none if one.outcome in ("regression", "improvement")]
     say(f"\nnothing planted: {len(none)} comparisons, {len(false)} told as a change")
 
 
