@@ -30,6 +30,7 @@ from service.log import set_up_logging
 from service.models import OPEN_STATES, Run, RunState, TargetKind
 from service.reports import Report
 from service.reports import report as report_of
+from service.server_policy import server_policy
 from service.settings import settings
 from service.telling import as_json, facts_json, facts_markdown, facts_table, markdown, terminal
 from service.texts import printable
@@ -77,6 +78,8 @@ def up(demo: Annotated[bool, typer.Option(help="Register the demo target and mea
     """Everything on one machine: API and dashboard, worker and control, supervised, until Ctrl-C."""
     from service import supervisor
 
+    server_policy()
+
     def prepare() -> None:
         migrate.upgrade()
         if demo:
@@ -115,6 +118,7 @@ def api() -> None:
 
     from service.app import create_app
 
+    server_policy()
     _send_wakeups()
     uvicorn.run(create_app(), host=settings().host, port=settings().port, log_level="warning", access_log=False)
 
@@ -124,6 +128,7 @@ def worker() -> None:
     """Measure queued runs of this machine's device (the timer of the embedded size; a fleet starts Celery workers)."""
     from workers import loop
 
+    server_policy()
     loop.worker()
 
 
@@ -132,6 +137,7 @@ def control() -> None:
     """Understand deliveries, poll remotes, send comments, sweep lost runs (the timer of the embedded size)."""
     from workers import loop
 
+    server_policy()
     _send_wakeups()
     loop.control()
 

@@ -13,6 +13,8 @@ from rich.text import Text
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import migrate, torch_install
+from service.errors import BadInput
+from service.server_policy import policy_file
 from service.settings import GIB, settings
 
 ROOM_FOR_WORK = 10 * GIB  # a base environment with torch for a GPU takes 6 GB, its caches and revisions some more
@@ -42,6 +44,7 @@ def checks(self_test: Callable[[], str | None], stacks: Sequence[str]) -> list[C
         _compiler(),
         _room(settings().state),
         _database(),
+        *([_policy(named)] if (named := settings().policy) else []),
         *([_broker(broker.get_secret_value())] if broker else []),
         _driver(),
         _browser(),
@@ -126,6 +129,15 @@ def _database() -> Check:
         return Check("database", True, f"{kind}, made at the first start")
     found = f"{kind}, at {at or 'no schema'}"
     return Check("database", at == newest, found, f"this version wants {newest}", "kernelwatch db upgrade")
+
+
+def _policy(named: Path) -> Check:
+    try:
+        policy_file(named)
+    except BadInput as error:
+        found = "; ".join(str(error).splitlines())
+        return Check("policy", False, found, "no process starts", "mend the file, or unset KERNELWATCH_POLICY")
+    return Check("policy", True, str(named))
 
 
 def _broker(url: str) -> Check:

@@ -15,6 +15,9 @@ from service.lanes import lane_of
 # more than the device's, a compiler's still more, and how many bytes a call holds does not vary at all.
 LANES: Mapping[Lane, float] = {Lane.CALL: 0.05, Lane.BLOCK: 0.02, Lane.COMPILE: 0.20, Lane.MEMORY: 0.01}
 
+# Part of every version of a policy: raise it when the same numbers make other verdicts than before.
+METHOD = 2
+
 ROUNDS = (
     "In each launch; what varies is the launch.  Compiling and memory have 1, a block at most 10, "
     "and on a GPU every case of a launch of more than 60 at most 4."
@@ -42,8 +45,10 @@ class CasePolicy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     smallest_change: float | None = Field(None, gt=0, lt=1)
+    smallest_ns: float | None = Field(None, ge=0)
     control_limit: float | None = Field(None, gt=0, lt=1)
     behind: float | None = Field(None, gt=0, lt=10)
+    leak: float | None = Field(None, gt=0, lt=1)
     quarantine: str | None = Field(None, min_length=3, description="Measured and shown, but alarms nobody: the reason.")
 
 
@@ -115,8 +120,9 @@ class Policy(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Names this version of the policy: the same numbers, the same name."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+        """Names this version of the policy: the same numbers, judged by the same method, have the same name."""
+        said = [METHOD, self.model_dump(mode="json"), list(self.cases)]  # of the patterns that fit, the last counts
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def at(self, case: str) -> Self:
         """The policy as it is for this case, which may have limits of its own, and whose lane may have some."""

@@ -1,18 +1,21 @@
 """The recipe of a target: how to build it, what it offers, what to measure.  TOML in, a frozen Recipe out."""
 
+import difflib
 import fnmatch
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from kernels.suites import SUITES
-from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction, Lane
+from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction
+from service import toml_lines
 from service.errors import BadInput
 from service.facts_policy import FactsPolicy
 from service.policy import Policy
+from service.policy_layers import NOTHING, Written, split
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -71,8 +74,11 @@ class Provider(_Part):
 
 
 class PolicyTable(_Part):
+    """As it is without a server's policy, by device, and as it was written, to be laid over that."""
+
     default: Policy = Policy()
     devices: Mapping[str, Policy] = {}
+    written: Written = NOTHING
 
 
 class Recipe(_Part):
@@ -146,8 +152,9 @@ class Recipe(_Part):
         named = self.baselines.get(device, self.baselines.get("default", ()))
         return tuple(name for name in dict.fromkeys(named) if name != self.sota_on(device))
 
-    def policy_on(self, device: str) -> Policy:
-        return self.policy.devices.get(device, self.policy.default)
+    def policy_on(self, device: str, server: Written = NOTHING) -> Policy:
+        """What holds on a device, this recipe over the policy of the server (service.server_policy.effective)."""
+        return self.policy.written.on(device, server)
 
     def providers_on(self, device: str) -> dict[str, Provider]:
         return {name: p for name, p in self.providers.items() if not p.devices or device in p.devices}
@@ -168,10 +175,31 @@ def parse(text: str) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise BadInput(f"The recipe is not TOML: {error}.") from None
     try:
-        return Recipe.model_validate(_arranged(table))
+        recipe = Recipe.model_validate(_arranged(table))
     except ValidationError as error:
-        mistakes = [f"line {_line(text, e['loc'])}: {_said(e)}" for e in error.errors(include_url=False)]
-        raise BadInput("The recipe has mistakes.\n" + "\n".join(mistakes)) from None
+        raise _mistaken(toml_lines.mistakes(text, error)) from None
+    if misfits := [toml_lines.mistake(text, where, said) for where, said in _misfits(recipe)]:
+        raise _mistaken(misfits)
+    return recipe
+
+
+def _mistaken(mistakes: Sequence[str]) -> BadInput:
+    return BadInput("The recipe has mistakes.\n" + "\n".join(mistakes))
+
+
+def _misfits(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The patterns of the policy that fit no case: whoever wrote one believes that it makes a difference."""
+    written = recipe.policy.written
+    tables = {("policy",): written.shared} | {("policy", "devices", name): own for name, own in written.devices.items()}
+    patterns = [(*where, "cases", pattern) for where, table in tables.items() for pattern in table.get("cases", {})]
+    if not patterns:
+        return
+    suites = {recipe.suite_on(device) for device in (*recipe.devices, *recipe.suite)} | recipe.suites.keys()
+    cases = sorted({str(case) for suite in suites for case in recipe.cases(suite)})
+    for where in patterns:
+        if not fnmatch.filter(cases, where[-1]):
+            near = difflib.get_close_matches(where[-1], cases, n=1, cutoff=0)
+            yield where, f"no case of the recipe's suites fits it{f'; the nearest is {near[0]}' if near else ''}"
 
 
 def _arranged(table: dict[str, Any]) -> dict[str, Any]:
@@ -182,43 +210,12 @@ def _arranged(table: dict[str, Any]) -> dict[str, Any]:
             arranged[key] = {"default": table[key]} if isinstance(table[key], whole) else table[key]
     if "providers" in table:
         arranged["providers"] = _arranged_providers(table["providers"])
-    if isinstance(policy := table.get("policy", {}), dict):
-        shared = {key: value for key, value in policy.items() if key != "devices"}
-        devices = policy.get("devices", {})
-        if isinstance(devices, dict):
-            devices = {name: _over(shared, own) for name, own in devices.items()}
-        arranged["policy"] = {"default": shared, "devices": devices}
-    else:
-        arranged["policy"] = policy
-    return arranged
-
-
-def _over(shared: dict[str, Any], own: Any) -> Any:
-    """A device's policy: what it does not name is as in [policy], lane by lane.
-
-    A lane that is taken over from there is on a noisier device no less noisy than its kernels; bytes are as they were.
-    """
-    if not isinstance(own, dict):
-        return own
-    theirs, ours = shared.get("lanes"), own.get("lanes", {})
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        raised = {lane: limits if lane == Lane.MEMORY else _raised(limits, own) for lane, limits in theirs.items()}
-        own = {**own, "lanes": {**raised, **ours}}
-    return {**shared, **own}
-
-
-def _raised(limits: Any, own: dict[str, Any]) -> Any:
-    """The limits of a lane, none below those that the device names; what is no number is left to be refused."""
-    table = limits if isinstance(limits, dict) else {"smallest_change": limits}
-    floors = {key: own[key] for key in ("smallest_change", "control_limit") if key in own}
-    numbers = all(isinstance(value, int | float) for value in (*table.values(), *floors.values()))
-    if not floors or not numbers or "smallest_change" not in table:
-        return limits
-    change = max(table["smallest_change"], floors.get("smallest_change", 0))
-    return table | {
-        "smallest_change": change,
-        "control_limit": max(table.get("control_limit", change), floors.get("control_limit", 0)),
-    }
+    policy = table.get("policy", {})
+    if not isinstance(policy, dict):
+        return arranged | {"policy": policy}
+    written = split(policy)
+    by_device = written.tables if isinstance(written.devices, dict) else written.devices
+    return arranged | {"policy": {"default": written.shared, "devices": by_device, "written": written}}
 
 
 def _arranged_providers(providers: Any) -> Any:
@@ -244,25 +241,3 @@ def _flat(table: dict[str, Any]) -> dict[str, Any]:
             {f"{op}.{direction}": call for direction, call in value.items()} if isinstance(value, dict) else {op: value}
         )
     return flat
-
-
-def _said(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"] if part != "calls")
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] in ("dict_type", "mapping_type", "model_type"):
-        message = f"it must be a table, not {error['input']!r}"
-    return f"{where}: {message}" if where else message
-
-
-def _line(text: str, where: Sequence[str | int]) -> int:
-    """The line (from 1) on which the deepest named key of `where` stands; 1 when none does."""
-    found, start, lines = 1, 0, text.splitlines()
-    for part in where:
-        if not isinstance(part, str):
-            continue
-        word = re.compile(rf"(^|[\s.\[{{,\"']){re.escape(part)}($|[\s.\]=\"'])")
-        for number in range(start, len(lines)):
-            if word.search(lines[number].split("#")[0]):
-                found, start = number + 1, number
-                break
-    return found

@@ -34,6 +34,7 @@ class Settings(BaseSettings):
     port: int = 8712
     public_url: str | None = Field(None, description="How people reach the dashboard; used in comments.")
 
+    policy: Path | None = Field(None, description="A TOML file: the policy where a recipe says nothing else.")
     device: str | None = Field(None, description="Device of this machine's worker; by default it is asked.")
     locks: Path = Field(
         default_factory=_lock_home, description="Where workers lock their device; the same for all on a machine."
@@ -68,11 +69,11 @@ class Settings(BaseSettings):
     github_app_key: SecretStr | None = None
     write_pause_s: float = Field(1, ge=0, description="Between two writes to the forge; GitHub asks for a second.")
 
-    @field_validator("state", "locks")
+    @field_validator("state", "locks", "policy")
     @classmethod
-    def _from_anywhere(cls, folder: Path) -> Path:
+    def _from_anywhere(cls, named: Path | None) -> Path | None:
         """Processes with other working folders must mean the same one."""
-        return folder.expanduser().absolute()
+        return named and named.expanduser().absolute()
 
     @property
     def database(self) -> str:

@@ -26,6 +26,7 @@ from service import wakeups
 from service.database import engine
 from service.errors import Conflict
 from service.log import set_up_logging
+from service.server_policy import server_policy
 from service.settings import settings
 from workers.heartbeat import stopping
 
@@ -52,6 +53,7 @@ def _queue(name: str) -> Queue:
     return Queue(name, routing_key=name, queue_arguments=QUORUM)  # type: ignore[no-untyped-call]
 
 
+server_policy()  # one that cannot be read ends this process now, and not each of its runs
 celery = Celery("kernelwatch", broker=_broker_url())
 celery.conf.update(
     beat_schedule={

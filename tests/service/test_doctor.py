@@ -123,3 +123,14 @@ def _nobody_listens() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def test_a_policy_with_a_mistake(state: Path, tmp_path: Path, changed) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text("blocking = true\nsmallest_change = 3\n")
+    changed(policy=str(file))
+    found = by_name(doctor.checks(works, FINE))["policy"]
+    assert not found.ok
+    assert "line 2: smallest_change: Input should be less than 1" in found.found
+    file.write_text("smallest_change = 0.03\n")
+    assert by_name(doctor.checks(works, FINE))["policy"].ok

@@ -58,7 +58,7 @@ def test_a_change_is_said_in_the_words_of_its_lane(ratio: float | None, lane: La
 @pytest.mark.parametrize(
     ("given", "lane", "change", "control"),
     [
-        ({}, "kernel", 0.02, 0.02),
+        ({}, "kernel", 0.01, 0.02),
         ({}, "call", 0.05, 0.05),
         ({}, "block", 0.02, 0.02),
         ({}, "compile", 0.20, 0.20),

@@ -142,6 +142,29 @@ def test_which_commits_matter(changed, matters):
             "line 35: policy.default.lanes.call.smallest_change: Input should be less",
         ),
         ('["src"]', '["../src"]', "line 9: build.import_paths: '../src' must be a folder inside the repository"),
+        (
+            "blocking = true",
+            '[policy.cases."rmsnorm.fwd.512*"]\nsmallest_change = 7',
+            "line 33: policy.default.cases.rmsnorm.fwd.512*.smallest_change: Input should be less than 1",
+        ),
+        (
+            "blocking = true",
+            '[policy.cases."rmsnrom.fwd.512*"]\nquarantine = "its rows lie badly"',
+            "line 32: policy.cases.rmsnrom.fwd.512*: no case of the recipe's suites fits it; "
+            "the nearest is rmsnorm.fwd.512x512.fp32",
+        ),
+        (
+            "[policy.devices.cpu]",
+            '[policy.devices.cpu.cases."*.bf16"]\nsmallest_change = 0.05\n[policy.devices.cpu]',
+            "line 34: policy.devices.cpu.cases.*.bf16: no case",
+        ),
+        (
+            "blocking = true",
+            'cases = {"*" = {quarantine = ""}}',
+            "line 32: policy.default.cases.*.quarantine: String should have at least 3 characters",
+        ),
+        ("blocking = true", "calibrate.every_h = -1", "line 32: policy.default.calibrate.every_h: Input should be"),
+        ("blocking = true", "looks = [5, 3]", "policy.default: looks must be growing numbers from 2 to 32"),
         ("[base]", "[base", "The recipe is not TOML"),
         (
             "[policy.devices.cpu]\nsmallest_change = 0.1",

@@ -1,0 +1,111 @@
+"""Where a policy is written, and who wins: the server, then the recipe, each with tables for single devices.  Pure."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from kernels.words import Lane
+from service.errors import BadInput
+from service.policy import Policy
+from service.toml_lines import mistakes
+
+Table = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A policy as somebody wrote it: what holds everywhere, and what differs on single devices."""
+
+    shared: Table = field(default_factory=dict)
+    devices: Mapping[str, Table] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """What holds on each device that is named, and on all others, before anybody looked whether it is sense."""
+        return {name: over(self.shared, own) for name, own in self.devices.items()}
+
+    def on(self, device: str, server: "Written") -> Policy:
+        """The policy of a device: this one over the server's.  Both are valid, and so what they make together is."""
+        table: Table = {}
+        for layer in (server.shared, server.devices.get(device, {}), self.shared, self.devices.get(device, {})):
+            table = over(table, layer)
+        return Policy.model_validate(table)
+
+
+NOTHING = Written()  # nobody wrote anything
+
+
+def split(table: Table) -> Written:
+    """A table with the keys of `[policy]`, the devices' own tables apart."""
+    return Written({key: value for key, value in table.items() if key != "devices"}, table.get("devices", {}))
+
+
+def read(text: str, name: str) -> Written:
+    """A text with the keys of `[policy]`, or a recipe, whose `[policy]` it is.
+
+    Raises BadInput that names it by `name`, and the line of each mistake.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"The policy {name} is not TOML: {error}.") from None
+    inside = ("policy",) if "policy" in table else ()
+    table = table["policy"] if inside else table
+    devices = table.get("devices", {}) if isinstance(table, dict) else None
+    if not isinstance(devices, dict):
+        raise BadInput(f"The policy {name} must be a table, and its devices a table of tables.")
+    written = split(table)
+    said = _mistakes(text, inside, written.shared)
+    # What is wrong for all devices is not said once more for each.
+    for device, whole in (written if not said else NOTHING).tables.items():
+        said += _mistakes(text, (*inside, "devices", device), whole)
+    if said:
+        raise BadInput(f"The policy {name} has mistakes.\n" + "\n".join(said))
+    return written
+
+
+def _mistakes(text: str, where: tuple[str, ...], table: Any) -> list[str]:
+    try:
+        Policy.model_validate(table)
+    except ValidationError as error:
+        return mistakes(text, error, where)
+    return []
+
+
+def over(below: Table, own: Any) -> Any:
+    """`own` where it says something, and `below` where it does not: lane by lane, and case by case.
+
+    A lane that is taken over from below is on a noisier device no less noisy than its kernels; bytes are as they were.
+    What is no table is left as it is, to be refused.
+    """
+    if not isinstance(own, Mapping):
+        return own
+    merged = {**below, **own}
+    for name in ("lanes", "cases", "bisect", "calibrate"):
+        theirs, ours = below.get(name), own.get(name, {})
+        if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+            if name == "lanes":
+                theirs = {
+                    lane: limits if lane == Lane.MEMORY else _raised(limits, own) for lane, limits in theirs.items()
+                }
+            # Of the patterns that fit a case the last counts, so those of the device come last.
+            merged[name] = {key: value for key, value in theirs.items() if key not in ours} | dict(ours)
+    return merged
+
+
+def _raised(limits: Any, own: Table) -> Any:
+    """The limits of a lane, none below those that the device names; what is no number is left to be refused."""
+    table = limits if isinstance(limits, Mapping) else {"smallest_change": limits}
+    floors = {key: own[key] for key in ("smallest_change", "control_limit") if key in own}
+    numbers = all(isinstance(value, int | float) for value in (*table.values(), *floors.values()))
+    if not floors or not numbers or "smallest_change" not in table:
+        return limits
+    change = max(table["smallest_change"], floors.get("smallest_change", 0))
+    return {
+        **table,
+        "smallest_change": change,
+        "control_limit": max(table.get("control_limit", change), floors.get("control_limit", 0)),
+    }

@@ -1,0 +1,38 @@
+"""On which line of a TOML text is it?  Mistakes are answered with the place where they stand."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+
+def mistakes(text: str, error: ValidationError, inside: Sequence[str | int] = ()) -> list[str]:
+    """One sentence for each mistake, with its line; `inside` is the table that was validated."""
+    return [mistake(text, (*inside, *one["loc"]), _message(one)) for one in error.errors(include_url=False)]
+
+
+def mistake(text: str, where: Sequence[str | int], message: str) -> str:
+    """`line 35: policy.devices.cpu: it must be a table, not 3`."""
+    named = ".".join(str(part) for part in where if part != "calls")
+    return f"line {line_of(text, where)}: {f'{named}: {message}' if named else message}"
+
+
+def _message(error: Any) -> str:
+    if error["type"] in ("dict_type", "mapping_type", "model_type"):
+        return f"it must be a table, not {error['input']!r}"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def line_of(text: str, where: Sequence[str | int]) -> int:
+    """The line (from 1) on which the deepest named key of `where` stands; 1 when none does."""
+    found, start, lines = 1, 0, text.splitlines()
+    for part in where:
+        if not isinstance(part, str):
+            continue
+        word = re.compile(rf"(^|[\s.\[{{,\"']){re.escape(part)}($|[\s.\]=\"'])")
+        for number in range(start, len(lines)):
+            if word.search(lines[number].split("#")[0]):
+                found, start = number + 1, number
+                break
+    return found
