@@ -15,6 +15,7 @@ from service.measured import Measured, differences
 from service.models import CellState, Measurement, Purpose, RegressionRow, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
+from service.server_policy import effective
 from service.settings import settings
 from service.summaries import Summary
 from service.texts import listed, one_line, short
@@ -422,9 +423,9 @@ def _policy(run: Run, recipe: Recipe | None) -> Policy:
     """The policy that made the verdicts; of a run without any the recipe's of today."""
     made = next((row.policy.values for row in run.verdicts if row.policy), None)
     try:
-        return Policy.model_validate(made or (recipe.policy_on(run.device) if recipe else {}))
+        return Policy.model_validate(made or (effective(recipe, run.device) if recipe else {}))
     except ValidationError:  # written by another version of this program
-        return recipe.policy_on(run.device) if recipe else Policy()
+        return effective(recipe, run.device) if recipe else Policy()
 
 
 def readable(text: str) -> Recipe | None:

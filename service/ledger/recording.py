@@ -27,6 +27,7 @@ from service.models import (
     pack,
 )
 from service.policy import Policy
+from service.server_policy import effective
 from service.verdicts import CHANGES, KNOWN_BEFORE, Outcome, Verdict
 
 
@@ -39,7 +40,7 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     run.stack_id = stack_known(session, evidence.stack).id
     run.telemetry = dict(evidence.telemetry)
     session.add_all(_measurement(run.id, one) for one in evidence.taken)
-    policy = recipes.parse(session.get_one(Recipe, run.recipe_id).text).policy_on(run.device)
+    policy = effective(recipes.parse(session.get_one(Recipe, run.recipe_id).text), run.device)
     note = evidence.notes[0] if evidence.notes and evidence.baseline is None else None
     judged = verdicts.judge(cells(evidence.taken, note, wrong_before), policy)
     session.add_all(_against_parent(run.id, name, verdict) for name, verdict in judged.items())
