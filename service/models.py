@@ -386,6 +386,8 @@ class Measurement(Base):
     __table_args__ = (
         UniqueConstraint("run_id", "contender", "case"),
         Index("ix_measurements_series", "case", "provider", "role", "run_id"),
+        # Whole histories are read from this alone: the rows themselves are mostly samples.
+        Index("ix_measurements_history", "run_id", "role", "state", "provider", "case", "median"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))

@@ -1,0 +1,125 @@
+"""The histories of all series of a target on a device as one table of numbers, and which are worth a closer look.
+
+Pure.  A *place* is the position of a revision among those that were measured: the first is 0.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.history import HistoryLimits, Seen
+from service.policy import Policy
+
+Name = tuple[str, str]  # provider and case
+Table = NDArray[np.float64]  # one row a series, one column a place; NaN where nothing was measured
+
+RECENT = (5, 10, 15)  # newest values that may be another level
+FEWEST_BEFORE = 8  # values that say what is usual
+RESTLESS = 3.5  # standard errors by which a recent level is out of line; low, because the detector decides
+ODD = 3.0  # deviations by which one newest value is
+MAD_TO_SIGMA = 1.4826
+MEDIAN_TO_MEAN = 1.2533  # standard errors of a median, in those of a mean of normal values
+TINIEST = 1e-9  # in log units, for series that do not vary at all
+LARGEST_LIMIT = 0.49  # half of what a block point may ask for at most
+
+
+@dataclass(frozen=True)
+class Histories:
+    """What was measured of each series, oldest first, with SOTA's value of the same run beside it."""
+
+    names: tuple[Name, ...]
+    revisions: tuple[int, ...]  # the revision at each place
+    values: Table  # in the unit of the lane, > 0
+    references: Table
+    stacks: NDArray[np.int64]  # 0 where the stack is not known
+    runs: NDArray[np.int64]  # whose value it is; 0 for none
+
+    def seen(self, row: int, newest: int | None = None) -> list[Seen]:
+        """One series for the detector, which counts places; of it only the `newest` measured values, where given."""
+        measured = np.flatnonzero(self.runs[row])
+        at = measured if newest is None else measured[-newest:]
+        columns = (at, self.values[row, at], self.references[row, at], self.stacks[row, at])
+        return [
+            Seen(place, value, None if math.isnan(reference) else reference, stack or None)
+            for place, value, reference, stack in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+
+def limits_at(case: str, usual: float, policy: Policy) -> HistoryLimits:
+    """A point is worth a look from the smallest change that matters at the case, and blocks from twice that."""
+    notify = min(policy.relevant(case, usual), LARGEST_LIMIT)
+    return HistoryLimits(notify=notify, block=2 * notify)
+
+
+def restless(table: Histories, since: Mapping[Name, int], notify: Table) -> NDArray[np.bool_]:
+    """Which series have recent values that may be another level than those before: cheap, and rather too often.
+
+    `since` is the place of the last known change of a series, before which nothing is looked at, and `notify` the
+    smallest change of each.  A series is compared with its own past as it is and as a share of SOTA, for a machine
+    that wavers hides in the one what the other shows.
+    """
+    own = _aligned(table, np.log(table.values), since)
+    shared = _aligned(table, np.log(table.values / table.references), since)
+    return _moved(own, notify) | _moved(shared, notify)
+
+
+def odd(table: Histories, since: Mapping[Name, int], notify: Table) -> NDArray[np.bool_]:
+    """Which series may be out of line with their very newest value, at the last place of the table."""
+    logs = _aligned(table, np.log(table.values), since)
+    found = np.zeros(len(logs), dtype=bool)
+    rows = np.flatnonzero((_counts(logs) > FEWEST_BEFORE) & (table.runs[:, -1] > 0))
+    before, last = logs[rows, :-1], logs[rows, -1]
+    middle = np.nanmedian(before, axis=1) if len(rows) else last
+    sigma = MAD_TO_SIGMA * np.nanmedian(np.abs(before - middle[:, None]), axis=1) if len(rows) else last
+    shift = np.abs(last - middle)
+    found[rows] = (shift >= np.log1p(notify[rows])) & (shift > ODD * sigma)
+    return found
+
+
+def drawn(names: Sequence[Name], key: object, one_in: int) -> NDArray[np.bool_]:
+    """One in so many, by chance but the same for the same key: so each series has its turn and nobody keeps count."""
+    return np.array([crc32(f"{key}:{provider}:{case}".encode()) % one_in == 0 for provider, case in names], dtype=bool)
+
+
+def _aligned(table: Histories, logs: Table, since: Mapping[Name, int]) -> Table:
+    """The values since the last change and of the newest stack, moved to the right end without gaps."""
+    masked = logs.copy()
+    for row, name in enumerate(table.names):
+        if name in since:
+            masked[row, : max(since[name], 0)] = np.nan
+    masked[_other_stack(table)] = np.nan
+    order = np.argsort(~np.isnan(masked), axis=1, kind="stable")
+    return np.take_along_axis(masked, order, axis=1)
+
+
+def _other_stack(table: Histories) -> NDArray[np.bool_]:
+    """Everything up to the last value of another stack than the newest one of the series."""
+    measured = table.runs > 0
+    newest = measured.shape[1] - 1 - np.argmax(measured[:, ::-1], axis=1)
+    current = np.take_along_axis(table.stacks, newest[:, None], axis=1)
+    other = measured & (table.stacks != current)
+    return np.asarray(np.cumsum(other[:, ::-1], axis=1)[:, ::-1] > 0)
+
+
+def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
+    found = np.zeros(len(logs), dtype=bool)
+    counts = _counts(logs)
+    for recent in RECENT:
+        rows = np.flatnonzero(counts >= recent + FEWEST_BEFORE)
+        if not len(rows):
+            break
+        before, after = logs[rows, :-recent], logs[rows, -recent:]
+        shift = np.abs(np.nanmedian(after, axis=1) - np.nanmedian(before, axis=1))
+        # Of neighbours, so that a step or a drift is not taken for noise.
+        sigma = MAD_TO_SIGMA / math.sqrt(2) * np.nanmedian(np.abs(np.diff(logs[rows], axis=1)), axis=1)
+        error = MEDIAN_TO_MEAN * (sigma + TINIEST) * np.sqrt(1 / recent + 1 / (counts[rows] - recent))
+        found[rows] |= (shift >= np.log1p(notify[rows] / 2)) & (shift >= RESTLESS * error)
+    return found
+
+
+def _counts(logs: Table) -> NDArray[np.int64]:
+    return np.asarray((~np.isnan(logs)).sum(axis=1))

@@ -1,0 +1,165 @@
+"""The stored measurements of a target and device as `service.histories.Histories`: one query for all series."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Select, Text, cast, func, select
+from sqlalchemy.orm import Session
+
+from kernels.words import Role
+from service.histories import Histories, Name, Table
+from service.models import WATCHED, CellState, Measurement, Revision, Run, RunState
+
+FEW = 100  # series that are asked for by name; more are read with all others
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A run that may count for its revision."""
+
+    run_id: int
+    revision_id: int
+    ordinal: int
+    stack: int
+
+
+def measured_runs(target_id: int, device: str) -> Select[tuple[int, int, int | None, int | None]]:
+    """Every run of the mainline that is done, in the order of the mainline; of one revision the newest comes last."""
+    return (
+        select(Run.id, Revision.id, Revision.ordinal, Run.stack_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == target_id, Run.device == device, Run.state == RunState.DONE, WATCHED)
+        .where(Revision.ordinal.is_not(None))
+        .order_by(Revision.ordinal, Run.id)
+    )
+
+
+def histories(
+    session: Session, target_id: int, device: str, newest: int | None = None, only: Collection[Name] | None = None
+) -> Histories:
+    """The series of a target on a device over its mainline, or their `newest` places, or only some series.
+
+    A revision's newest run that measured the case counts, and SOTA's value is that of the same run, for as long as
+    SOTA is who it is today.  What failed, was wrong or was not supported is left out.
+    """
+    counted = [
+        Counted(run_id, revision_id, ordinal or 0, stack or 0)
+        for run_id, revision_id, ordinal, stack in session.execute(measured_runs(target_id, device))
+    ]
+    ordinals = sorted({one.ordinal for one in counted})[-newest if newest else 0 :]
+    counted = [one for one in counted if ordinals and one.ordinal >= ordinals[0]]
+    blocks = _blocks(session, target_id, device, ordinals[0], only) if ordinals else ()
+    return _table(counted, ordinals, blocks, only)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one run measured of one provider, packed by the database: a million rows are slow to fetch one by one."""
+
+    run_id: int
+    role: str
+    provider: str
+    cases: str  # one a line
+    medians: str  # in the same order
+
+
+def _blocks(
+    session: Session, target_id: int, device: str, oldest: int, only: Collection[Name] | None
+) -> Iterator[Block]:
+    runs = (
+        select(Run.id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == target_id, Run.device == device, Run.state == RunState.DONE, WATCHED)
+        .where(Revision.ordinal >= oldest)
+    )
+    whose = (Measurement.run_id, Measurement.role, Measurement.provider)
+    found = (
+        select(
+            *whose,
+            func.aggregate_strings(Measurement.case, "\n"),
+            func.aggregate_strings(cast(Measurement.median, Text), "\n"),
+        )
+        .where(Measurement.run_id.in_(runs), Measurement.role.in_((Role.HEAD.value, Role.SOTA.value)))
+        .where(Measurement.state == CellState.MEASURED, Measurement.median > 0)
+        .group_by(*whose)
+    )
+    if only is not None and len(only) <= FEW:
+        found = found.where(Measurement.case.in_({case for _, case in only}))
+    for row in session.execute(found):
+        yield Block(*row)
+
+
+def _table(
+    counted: Sequence[Counted], ordinals: Sequence[int], blocks: Iterable[Block], only: Collection[Name] | None
+) -> Histories:
+    """Runs are columns at first; then the newest measured one of each place counts."""
+    column = {one.run_id: number for number, one in enumerate(counted)}
+    own, best = _Grid(len(counted)), _Grid(len(counted))
+    sota: dict[int, str] = {}
+    for block in blocks:
+        if block.run_id not in column:
+            continue  # it ended after the runs were read: the next look sees it
+        number = column[block.run_id]
+        if block.role == Role.SOTA.value:
+            best.add("", number, block)
+            sota[number] = block.provider
+        else:
+            own.add(block.provider, number, block)
+    if sota:  # what another provider than today's took says nothing about this one
+        today = sota[max(sota)]
+        best.forget([number for number, provider in sota.items() if provider != today])
+    wanted = None if only is None else set(only)
+    names = tuple(sorted(name for name in own.row if wanted is None or name in wanted))
+    rows = np.array([own.row[name] for name in names], dtype=np.int64)
+    values = own.values()[rows] if names else np.full((0, len(counted)), np.nan)
+    references = best.values(tuple(("", case) for _, case in names))
+    return _by_place(names, counted, ordinals, values, references)
+
+
+class _Grid:
+    """Medians by series and run, filled block by block."""
+
+    def __init__(self, columns: int) -> None:
+        self.row: dict[Name, int] = {}
+        self._columns = columns
+        self._rows_of: dict[tuple[str, str], NDArray[np.int64]] = {}  # the same cases come in every run
+        self._cells: list[tuple[NDArray[np.int64], int, Table]] = []
+
+    def add(self, provider: str, column: int, block: Block) -> None:
+        if (provider, block.cases) not in self._rows_of:
+            names = [(provider, case) for case in block.cases.split("\n")]
+            rows = [self.row.setdefault(name, len(self.row)) for name in names]
+            self._rows_of[provider, block.cases] = np.array(rows, dtype=np.int64)
+        medians = np.array(block.medians.split("\n"), dtype=np.float64)
+        self._cells.append((self._rows_of[provider, block.cases], column, medians))
+
+    def forget(self, columns: Collection[int]) -> None:
+        self._cells = [cell for cell in self._cells if cell[1] not in columns]
+
+    def values(self, names: Sequence[Name] | None = None) -> Table:
+        """One row for each of `names`, or for each series in the order of `row`; NaN where there is nothing."""
+        grid = np.full((len(self.row) + 1, self._columns), np.nan)  # the last row is of what is not known
+        for rows, column, medians in self._cells:
+            grid[rows, column] = medians
+        if names is None:
+            return grid[:-1]
+        return grid[[self.row.get(name, len(self.row)) for name in names]]
+
+
+def _by_place(
+    names: tuple[Name, ...], counted: Sequence[Counted], ordinals: Sequence[int], values: Table, references: Table
+) -> Histories:
+    place_of = {ordinal: place for place, ordinal in enumerate(ordinals)}
+    shape = len(names), len(ordinals)
+    at_place, shared = np.full(shape, np.nan), np.full(shape, np.nan)
+    stacks, runs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    revisions = [0] * len(ordinals)
+    for number, one in enumerate(counted):  # of one revision the newest comes last, and stays
+        place = place_of[one.ordinal]
+        revisions[place] = one.revision_id
+        here = ~np.isnan(values[:, number])
+        at_place[here, place], shared[here, place] = values[here, number], references[here, number]
+        stacks[here, place], runs[here, place] = one.stack, one.run_id
+    return Histories(names, tuple(revisions), at_place, shared, stacks, runs)
