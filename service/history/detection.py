@@ -1,4 +1,4 @@
-"""The changes of a series: all of them, or whether the newest revision is one.  Pure: values in, changes out."""
+"""The changes of a series: all of them, those of its newest part, or whether the newest revision is one."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,16 +7,18 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from service.history.adjusted import adjusted
-from service.history.segments import segments
-from service.history.steps import MAD_TO_SIGMA, Logs, Step
+from service.history.segments import Place, places
+from service.history.steps import MAD_TO_SIGMA, MEAN_TO_SIGMA, Logs
 from service.history.values import Change, HistoryLimits, Level, Seen
 
-BLOCK_SEPARATION = 0.8  # Cliff's delta of a change that may block
-CLOSED_AFTER = 30  # revisions after a change that cannot undo it any more
+CLOSED_AFTER = 30  # revisions that close a change: it stays, whatever comes
 TAIL = 200  # newest revisions that are looked at again when one is added
-SUSPECT = 3.5  # robust deviations by which the newest revision is out of line
+WARM_UP = 100  # revisions before those, from which the control variate has learned
+CALM = 2.5  # deviations by which no part of a calm tail leans from the rest
+SUSPECT = 3.5  # deviations by which the newest revision is out of line
 USUAL = 30  # revisions before it that say what is usual
 FEWEST_USUAL = 8
+FAST_SMALLEST = 0.01  # a single revision is not asked about half a percent
 DEFAULTS = HistoryLimits()
 
 
@@ -27,11 +29,7 @@ def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> list[Chan
     Raises ValueError where the revisions are not in order.
     """
     _check_order(seen)
-    found = []
-    for epoch in epochs(seen):
-        for place, step in segments(_logs(epoch), limits):
-            found.append(_change(epoch[place - 1], epoch[place], step, limits))
-    return found
+    return [change for epoch in _epochs(seen) for change in _changes(epoch, _logs(epoch), limits)]
 
 
 def changes_since(seen: Sequence[Seen], known: Sequence[Change], limits: HistoryLimits = DEFAULTS) -> list[Change]:
@@ -40,53 +38,51 @@ def changes_since(seen: Sequence[Seen], known: Sequence[Change], limits: History
     A change is closed once `CLOSED_AFTER` revisions follow it.  Only what came after the last closed one is looked at
     again, and of that no more than `TAIL` revisions: begin a series with `changes`.
     """
-    closed_before = seen[-CLOSED_AFTER].ordinal if len(seen) >= CLOSED_AFTER else -math.inf
-    closed = [change for change in known if change.ordinal <= closed_before]
+    warm_up = WARM_UP if seen and seen[-1].reference is not None else 0
+    recent = seen[-TAIL - warm_up :]
+    _check_order(recent)
+    settled = recent[-CLOSED_AFTER].ordinal if len(recent) >= CLOSED_AFTER else -math.inf
+    closed = [change for change in known if change.ordinal <= settled]
     since = max((change.ordinal for change in closed), default=-math.inf)
-    tail = [one for one in seen[-TAIL:] if one.ordinal >= since]
-    _check_order(tail)
-    open_before = tail[0].ordinal if tail else 0
-    older = [change for change in known if change.ordinal <= open_before and change not in closed]
-    found = [
-        _change(epoch[place - 1], epoch[place], step, limits)
-        for epoch in epochs(tail)
-        for place, step in segments(_logs(epoch), limits)
-    ]
-    return [*closed, *older, *found]
-
-
-def epochs(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
-    """Runs of revisions that were measured with one stack."""
-    for _, epoch in groupby(seen, key=lambda one: one.stack):
-        yield list(epoch)
+    if len(recent) > TAIL:
+        since = max(since, recent[-TAIL].ordinal)
+    found: list[Change] = []
+    for epoch in _epochs(recent):
+        if epoch[-1].ordinal < since:
+            continue
+        first = next(place for place, one in enumerate(epoch) if one.ordinal >= since)
+        logs = _logs(epoch)[first:]
+        if len(closed) < len(known) or not _calm(logs):
+            found += _changes(epoch[first:], logs, limits)
+    return [*closed, *found]
 
 
 def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, known: Sequence[Change] = ()) -> Change | None:
-    """The newest revision as a change, where it is out of line with what is usual since the last of `known`.
+    """The newest revision as a change, where it is out of line with what was usual since the last of `known`.
 
     One revision is a suspicion, never more than NOTIFY: ask for two fresh sessions of it and of its parent.
     None where fewer than eight revisions of its stack came before it.
     """
-    _check_order(seen)
-    epoch = [one for one in seen if one.stack == seen[-1].stack] if seen else []
-    since = max((change.ordinal for change in known), default=epoch[0].ordinal if epoch else 0)
-    level = [one for one in epoch if one.ordinal >= since]
+    recent = seen[-TAIL:]
+    _check_order(recent)
+    since = max((change.ordinal for change in known), default=-math.inf)
+    level = [one for one in recent if one.stack == recent[-1].stack and one.ordinal >= since]
     if len(level) <= FEWEST_USUAL:
         return None
     logs = _logs(level)
-    usual, last = logs[:-1][-USUAL:], float(logs[-1])
+    usual, last = logs[-USUAL - 1 : -1], float(logs[-1])
     middle = float(np.median(usual))
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(usual - middle))) or 1.2533 * float(np.abs(usual - middle).mean())
+    away = np.abs(usual - middle)
+    sigma = MAD_TO_SIGMA * float(np.median(away)) or MEAN_TO_SIGMA * float(away.mean())
     shift = last - middle
-    if abs(shift) <= SUSPECT * sigma or abs(shift) < math.log1p(limits.notify):
+    if abs(shift) <= SUSPECT * sigma or abs(shift) < math.log1p(max(limits.notify, FAST_SMALLEST)):
         return None
-    reach = 1.96 * sigma
     return Change(
         ordinal=level[-1].ordinal,
         before=level[-2].ordinal,
         ratio=math.exp(shift),
-        low=math.exp(shift - reach),
-        high=math.exp(shift + reach),
+        low=math.exp(shift - 1.96 * sigma),
+        high=math.exp(shift + 1.96 * sigma),
         level=Level.NOTIFY,
         p=math.erfc(abs(shift) / sigma / math.sqrt(2)) if sigma else 0.0,
     )
@@ -100,18 +96,44 @@ def _check_order(seen: Sequence[Seen]) -> None:
             )
 
 
+def _epochs(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
+    """Runs of revisions that were measured with one stack."""
+    for _, epoch in groupby(seen, key=lambda one: one.stack):
+        yield list(epoch)
+
+
 def _logs(epoch: Sequence[Seen]) -> Logs:
-    value = np.log(np.array([one.value for one in epoch]))
-    reference = np.log(np.array([math.nan if one.reference is None else one.reference for one in epoch]))
-    return adjusted(value, reference)
+    value = np.log([one.value for one in epoch])
+    if all(one.reference is None for one in epoch):
+        return value
+    return adjusted(value, np.log([math.nan if one.reference is None else one.reference for one in epoch]))
 
 
-def _change(before: Seen, first: Seen, step: Step, limits: HistoryLimits) -> Change:
-    blocks = step.effect >= math.log1p(limits.block) and step.separation >= BLOCK_SEPARATION
+def _calm(logs: Logs) -> bool:
+    """No split of the tail has two means further apart than noise puts them (CUSUM: Page, 1954)."""
+    middle = float(np.median(logs))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(logs - middle)))
+    residuals = np.clip(logs - middle, -3 * spread, 3 * spread)
+    residuals -= residuals.mean()
+    sigma = float(residuals.std())
+    if sigma == 0:
+        return bool(np.ptp(logs) == 0)
+    place = np.arange(1, len(logs))
+    lean = np.abs(np.cumsum(residuals)[:-1]) / np.sqrt(place * (len(logs) - place) / len(logs))
+    return bool((lean <= CALM * sigma).all())
+
+
+def _changes(epoch: Sequence[Seen], logs: Logs, limits: HistoryLimits) -> list[Change]:
+    return [_change(epoch, place, limits) for place in places(logs, limits)]
+
+
+def _change(epoch: Sequence[Seen], place: Place, limits: HistoryLimits) -> Change:
+    step = place.step
+    blocks = step.p <= limits.block_alpha and step.effect >= math.log1p(limits.block)
     low, high = step.interval()
     return Change(
-        ordinal=first.ordinal,
-        before=before.ordinal,
+        ordinal=epoch[place.start].ordinal,
+        before=epoch[place.start - 1].ordinal,
         ratio=math.exp(step.shift),
         low=low,
         high=high,

@@ -9,9 +9,10 @@ from scipy.special import stdtr, stdtrit
 
 Logs = NDArray[np.float64]  # natural logarithms of adjusted values, oldest first
 
-WINDOW = 60  # revisions of each side that are compared: what lies further back has drifted
+WINDOW = 40  # revisions of each side that are compared: what lies further off has drifted
 OUTLIER = 3.0  # deviations from the median beyond which a value is pulled in (winsorised)
-MAD_TO_SIGMA = 1.4826
+MAD_TO_SIGMA = 1.4826  # what the median and the mean of absolute deviations are short of a normal sigma
+MEAN_TO_SIGMA = 1.2533
 # Levels of five revisions do not know their own variance: it is averaged with the other side's, which counts as
 # so many revisions (the idea of limma's moderated t: Smyth, 2004).
 BORROWED = 20
@@ -78,7 +79,7 @@ def _level(logs: Logs) -> _Level:
     middle = _middle(ordered)
     away = np.abs(logs - middle)
     # Where more than half of the values are one number its MAD is 0, and the mean deviation speaks instead.
-    spread = MAD_TO_SIGMA * _middle(np.sort(away)) or 1.2533 * float(away.sum()) / len(away)
+    spread = MAD_TO_SIGMA * _middle(np.sort(away)) or MEAN_TO_SIGMA * float(away.sum()) / len(away)
     pulled = np.minimum(np.maximum(logs, middle - OUTLIER * spread), middle + OUTLIER * spread)
     mean = float(pulled.sum()) / len(pulled)
     residuals = pulled - mean

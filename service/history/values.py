@@ -40,7 +40,7 @@ class Change:
     low: float  # 95 % interval of the ratio
     high: float
     level: Level
-    p: float  # that noise alone makes such a change here, corrected for its being searched for
+    p: float  # of the test at this place; it was searched for, so noise alone gets there more often than p says
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,24 @@ class Marked:
 
 @dataclass(frozen=True)
 class HistoryLimits:
-    """From where on a change of a series counts."""
+    """From where on a change of a series counts; the defaults are those of docs/measurements/2026-11-21-detect."""
 
-    notify: float = 0.01  # the smallest change worth a look, as a part of the level before
+    notify: float = 0.005  # the smallest change worth a look, as a part of the level before
     block: float = 0.02  # and worth a red check
-    alpha: float = 1e-3  # the p that a change may have
+    alpha: float = 0.01  # the p that a change may have
+    block_alpha: float = 1e-5  # and one that blocks
+    separation: float = 0.5  # Cliff's delta that both sides of a change have at least: 0 the same values, 1 no overlap
+    penalty: float = 0.55  # of a change point in the search, times log n
     min_size: int = 5  # revisions in the shortest level
 
     def __post_init__(self) -> None:
         if not 0 <= self.notify <= self.block < 1:
             raise ValueError(f"notify ({self.notify}) and block ({self.block}) must satisfy 0 <= notify <= block < 1.")
-        if not 0 < self.alpha < 1:
-            raise ValueError(f"alpha is a probability between 0 and 1, not {self.alpha}.")
+        if not 0 < self.block_alpha <= self.alpha < 1:
+            raise ValueError(
+                f"alpha ({self.alpha}) and block_alpha ({self.block_alpha}) must satisfy 0 < block_alpha <= alpha < 1."
+            )
+        if not (0 <= self.separation <= 1 and self.penalty > 0):
+            raise ValueError(f"separation ({self.separation}) lies between 0 and 1, penalty ({self.penalty}) above 0.")
         if self.min_size < 2:
             raise ValueError(f"min_size is at least 2 revisions, not {self.min_size}.")
