@@ -19,11 +19,21 @@ from kernels.words import Lane
 from service.api.common import Key, Reading, tagged
 from service.causes import Kind
 from service.lanes import WORDS, amount, lane_of, percent
-from service.ledger import reading
+from service.ledger import reading, regressed
 from service.ledger.queue import clock
 from service.ledger.reading import Glance, Point
 from service.ledger.targets import all_targets, target_named
-from service.models import OPEN_STATES, CellState, Effect, EffectState, RegressionState, Run, RunState, Target
+from service.models import (
+    OPEN_STATES,
+    STANDING,
+    CellState,
+    Effect,
+    EffectState,
+    RegressionState,
+    Run,
+    RunState,
+    Target,
+)
 from service.reports import Report, Row, counted, readable, report
 from service.telling import markdown
 from service.telling.as_json import moment, rfc3339
@@ -82,7 +92,7 @@ def overview(session: Reading) -> str:
         "overview.html",
         now=clock(session),
         cards=[reading.card(session, target) for target in all_targets(session)],
-        regressions=reading.regressions(session, state=RegressionState.OPEN, limit=20).items,
+        regressions=regressed.listed(session, states=STANDING, limit=20).items,
         gaps=reading.gaps(session, limit=20),
         **_machinery(session),
     )
@@ -109,7 +119,7 @@ def target(
         target=found,
         older=oldest if oldest else None,
         aside=reading.aside(session, found),
-        regressions=reading.regressions(session, found, RegressionState.OPEN).items,
+        regressions=regressed.listed(session, found, STANDING).items,
         gaps=reading.gaps(session, found),
         choices=_by_lane(choices),
         chosen=chosen,
@@ -208,7 +218,7 @@ def regressions(
     session: Reading, state: RegressionState | None = None, cursor: Annotated[str | None, Query(max_length=200)] = None
 ) -> str:
     """Confirmed regressions of all mainlines, and apart from them what runs behind SOTA."""
-    page = reading.regressions(session, state=state, cursor=cursor)
+    page = regressed.listed(session, states=() if state is None else (state,), cursor=cursor)
     query = {"cursor": page.next} | ({"state": state.value} if state else {})
     return _page(
         "regressions.html",
@@ -258,7 +268,7 @@ def _by_lane(choices: Sequence[str]) -> list[tuple[Lane, list[str]]]:
 
 def _first_choice(session: Session, target: Target, choices: list[str]) -> str | None:
     """The case to show unasked: one that regressed, else one that is behind, else any."""
-    rows = [found.row for found in reading.regressions(session, target, RegressionState.OPEN, limit=1).items]
+    rows = [found.row for found in regressed.listed(session, target, STANDING, limit=1).items]
     rows += [found.gap for found in reading.gaps(session, target, limit=1)]  # type: ignore[misc]
     wanted = [_choice(row.device, row.provider, row.case) for row in rows]
     return next((one for one in wanted if one in choices), choices[0] if choices else None)

@@ -26,6 +26,7 @@ class Action(StrEnum):
     FIX = "fixed"
     UNDO = "fix undone"  # the revision that fixed it left the mainline
     LEAVE = "left the mainline"  # its own revision did
+    RETURN = "returned to the mainline"
     DISMISS = "dismissed"
     REOPEN = "reopened"
     ASSIGN = "assigned"
@@ -56,6 +57,7 @@ _FOLLOWS: Mapping[Action, Mapping[RegressionState, RegressionState]] = {
     Action.FIX: dict.fromkeys(STANDING, _FIXED),
     Action.UNDO: {_FIXED: _OPEN},
     Action.LEAVE: dict.fromkeys(STANDING, _FIXED),
+    Action.RETURN: {_FIXED: _OPEN},
     Action.DISMISS: dict.fromkeys(STANDING, _DISMISSED),
     Action.REOPEN: {_FIXED: _OPEN, _DISMISSED: _OPEN, _ACKNOWLEDGED: _OPEN},
     Action.ASSIGN: _SAME,
@@ -112,7 +114,7 @@ def changes(deed: Deed, now: float) -> dict[str, object]:
     match deed.action:
         case Action.ACKNOWLEDGE | Action.DISMISS:
             return {"reason": deed.words, "until": deed.until}
-        case Action.REOPEN | Action.UNDO:
+        case Action.REOPEN | Action.UNDO | Action.RETURN:
             return {"reason": None, "until": None, "fixed_at": None, "fixed_by": None}
         case Action.EXPIRE:
             return {"until": None}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from service import light
 from service.lanes import lane_of
-from service.ledger import reading
+from service.ledger import reading, regressed
 from service.models import (
     CellState,
     Measurement,
@@ -224,7 +224,7 @@ class RegressionOut(_Answer):
     fixed_by: str | None = Field(description="The revision that mended it.")
 
     @classmethod
-    def of(cls, found: reading.Regressed) -> "RegressionOut":
+    def of(cls, found: regressed.Regressed) -> "RegressionOut":
         mended = found.fixed_by.revision.sha if found.fixed_by else None
         named = {"target": found.target, "run": found.run.id, "revision": found.run.revision.sha, "fixed_by": mended}
         return cls.model_validate(_columns(found.row) | named)

@@ -18,7 +18,7 @@ from service.api.schemas import (
     TargetWhole,
 )
 from service.lanes import lane_of
-from service.ledger import reading
+from service.ledger import reading, regressed
 from service.ledger.targets import all_targets, target_named
 from service.models import RegressionState
 
@@ -70,7 +70,7 @@ def list_regressions(
     name: str, session: Reading, state: RegressionState | None = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[RegressionOut]:
     """Its confirmed regressions, the newest first."""
-    page = reading.regressions(session, target_named(session, name), state, cursor, limit)
+    page = regressed.listed(session, target_named(session, name), () if state is None else (state,), cursor, limit)
     return Page(items=[RegressionOut.of(found) for found in page.items], next=page.next)
 
 

@@ -1,12 +1,13 @@
-"""A row that two may want to make at the same moment, and that one makes."""
+"""What two may want to do at the same moment, and one does."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from service.models import Base
+from service.models import Base, Target
 
 
 def inserted(session: Session, table: type[Base], unique: str | tuple[str, ...], values: Mapping[str, Any]) -> bool:
@@ -18,3 +19,12 @@ def inserted(session: Session, table: type[Base], unique: str | tuple[str, ...],
     columns = (unique,) if isinstance(unique, str) else unique
     insert = dialect.insert(table).values(**values).on_conflict_do_nothing(index_elements=columns)
     return session.execute(insert.returning(getattr(table, columns[0]))).first() is not None
+
+
+def lock(session: Session, target_id: int) -> None:
+    """One at a time for each target: ordinals stay without gaps, incidents are not opened twice.
+
+    SQLite has one writer anyway.
+    """
+    # A key share lock is enough: rows that point at the target may be written meanwhile, by who waits for nobody here.
+    session.execute(select(Target.id).where(Target.id == target_id).with_for_update(key_share=True))

@@ -23,7 +23,6 @@ from service.models import (
     Measurement,
     Purpose,
     RegressionRow,
-    RegressionState,
     Revision,
     Run,
     RunState,
@@ -87,16 +86,6 @@ class Card:
     lines: tuple[Line, ...]
     regressions: int
     behind: int
-
-
-@dataclass(frozen=True)
-class Regressed:
-    """A regression with the names that people know."""
-
-    row: RegressionRow
-    target: str
-    run: Run
-    fixed_by: Run | None
 
 
 @dataclass(frozen=True)
@@ -286,26 +275,6 @@ def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
     """All runs of one revision, the newest first."""
     statement = select(Run).where(Run.revision_id == revision_id).options(*_NAMES).order_by(Run.id.desc()).limit(20)
     return session.scalars(statement).all()
-
-
-def regressions(
-    session: Session,
-    target: Target | None = None,
-    state: RegressionState | None = None,
-    cursor: str | None = None,
-    limit: int = 50,
-) -> Page[Regressed]:
-    """Confirmed regressions of the mainline, the newest first."""
-    statement = select(RegressionRow).options(selectinload(RegressionRow.run).options(*_NAMES))
-    if target is not None:
-        statement = statement.where(RegressionRow.target_id == target.id)
-    if state is not None:
-        statement = statement.where(RegressionRow.state == state)
-    page = paged(session, statement, (RegressionRow.id,), cursor, limit)
-    mending = [row.fixed_by for row in page.items if row.fixed_by is not None]
-    mended = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(mending)).options(*_NAMES))}
-    items = (Regressed(row, row.run.target.name, row.run, mended.get(row.fixed_by or 0)) for row in page.items)
-    return Page(tuple(items), page.next)
 
 
 def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Sequence[Trailing]:

@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session
 from service import recipes
 from service.database import wake
 from service.errors import BadInput, Conflict, NotFound
+from service.ledger import regressions
+from service.ledger.once import lock
 from service.ledger.queue import clock, newest_push
 from service.models import (
     OPEN_STATES,
@@ -18,8 +20,6 @@ from service.models import (
     Priority,
     Push,
     Recipe,
-    RegressionRow,
-    RegressionState,
     Revision,
     Run,
     RunState,
@@ -76,12 +76,13 @@ def revisions_appeared(
     request only the head gets one, against `baseline`, and older heads that nobody has begun to measure are
     superseded.  What is not `trusted` is held.
     """
-    lock(session, target)
+    lock(session, target.id)
     row, recipe = recipe_of(session, target)
     push = _push(session, target, origin, head, pull, delivery_id)
     rows = {one.sha: _revision(session, target, one) for one in found}
     if mainline:
         _place(session, target, found, later)
+        regressions.revisions_returned(session, target.id)
     superseded = _supersede(session, target, pull, rows[head], head) if pull is not None else 0
     wanted = [one for one in found if pull is None or one.sha == head]
     changed = sorted({path for one in found for path in one.paths}) if pull is not None else None
@@ -118,7 +119,7 @@ def run_wanted(
     session: Session, target: Target, found: Found, *, device: str, suite: str | None = None, again: bool = False
 ) -> Run:
     """Somebody asked for this revision on this device.  What was measured is measured `again` only if they say so."""
-    lock(session, target)
+    lock(session, target.id)
     row, recipe = recipe_of(session, target)
     if device not in recipe.devices:
         devices = ", ".join(recipe.devices)
@@ -161,46 +162,31 @@ def approve(session: Session, run_id: int) -> list[Run]:
 
 def pull_closed(session: Session, target: Target, pull: int) -> int:
     """Nobody waits for this pull request any more: what has not begun is cancelled."""
-    lock(session, target)
+    lock(session, target.id)
     if push := newest_push(session, target.id, pull):
         push.closed_at = clock(session)
     return _end(session, target, pull, RunState.CANCELLED, f"pull request {pull} was closed")
 
 
+def revisions_known(session: Session, target: Target, found: Sequence[Found], *, mainline: bool) -> list[Revision]:
+    """Rows for revisions that a search passes through and that nobody asked to be measured: none gets a run."""
+    lock(session, target.id)
+    rows = [_revision(session, target, one) for one in found]
+    if mainline:
+        _place(session, target, found, ())
+    return rows
+
+
 def revisions_left(session: Session, target: Target, shas: Iterable[str]) -> None:
     """The mainline was rewritten without these: they keep what was measured, and lose their place."""
-    lock(session, target)
+    lock(session, target.id)
     gone = [revision for revision in _by_sha(session, target, shas) if revision.ordinal is not None]
     for revision in gone:
         revision.ordinal = None
     session.flush()
     left = (Run.revision_id.in_([one.id for one in gone]), Run.priority != Priority.PULL_REQUEST)  # unless asked for
     _end(session, target, None, RunState.SUPERSEDED, "the mainline was rewritten without this revision", *left)
-    _forget_regressions(session, [one.id for one in gone])
-
-
-def _forget_regressions(session: Session, gone: Sequence[int]) -> None:
-    """What revisions that left had slowed down is mended with them, and what they had mended is slow again."""
-    of_them = select(Run.id).where(Run.revision_id.in_(gone))
-    unsynced = {"synchronize_session": False}
-    session.execute(
-        update(RegressionRow)
-        .where(RegressionRow.fixed_by.in_(of_them))
-        .values(state=RegressionState.OPEN, fixed_at=None, fixed_by=None),
-        execution_options=unsynced,
-    )
-    session.execute(
-        update(RegressionRow)
-        .where(RegressionRow.run_id.in_(of_them), RegressionRow.state == RegressionState.OPEN)
-        .values(state=RegressionState.FIXED, fixed_at=clock(session)),
-        execution_options=unsynced,
-    )
-
-
-def lock(session: Session, target: Target) -> None:
-    """One intake at a time for each target, so that ordinals stay without gaps.  SQLite has one writer anyway."""
-    # A key share lock is enough: rows that point at the target may be written meanwhile, by who waits for nobody here.
-    session.execute(select(Target.id).where(Target.id == target.id).with_for_update(key_share=True))
+    regressions.revisions_left(session, [one.id for one in gone])
 
 
 def mainline_of(session: Session, target: Target) -> list[str]:

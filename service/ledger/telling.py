@@ -5,13 +5,14 @@ Whoever changes a run's state need not think of it: a run is told of once its st
 
 import structlog
 from sqlalchemy import or_, select, update
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy.orm import Session
 
 from service import reports
 from service.database import reading, transaction
 from service.ledger import outbox, queue
+from service.ledger.once import lock
 from service.ledger.reading import pull_reports, whole_run
-from service.ledger.revisions import UNDONE, lock
+from service.ledger.revisions import UNDONE
 from service.models import OPEN_STATES, Effect, Priority, Purpose, Run, RunState
 from service.telling import markdown
 
@@ -58,7 +59,7 @@ def _pass_over() -> None:
 def _tell(session: Session, run_id: int) -> None:
     """Put the run's comment and check into the outbox."""
     # First the lock, then the reading: of two devices that end together the second must see what the first found.
-    lock(session, session.get_one(Run, run_id, options=[selectinload(Run.target)]).target)
+    lock(session, session.get_one(Run, run_id).target_id)
     run = whole_run(session, run_id)
     if run.pull is not None:
         _comment(session, run, run.pull)

@@ -9,7 +9,7 @@ from service import models as m
 from service.database import reading as reading_only
 from service.database import transaction
 from service.errors import BadInput, NotFound
-from service.ledger import reading
+from service.ledger import reading, regressed
 from service.ledger.targets import target_named
 from service.verdicts import Outcome
 from tests.dashboards.seed import CASES, NOW, RECIPE, Seeded, seed
@@ -138,12 +138,12 @@ def test_a_made_up_cursor_is_refused(session: Session, seeded: Seeded) -> None:
 
 
 def test_regressions_know_who_mended_them(session: Session, seeded: Seeded) -> None:
-    open_one, fixed = reading.regressions(session).items
+    open_one, fixed = regressed.listed(session).items
     assert (open_one.row.case, open_one.fixed_by) == (CASES[3], None)
     assert fixed.fixed_by
     assert fixed.fixed_by.id == seeded.runs["fast"]
     assert fixed.run.revision.subject == "One block for every width"
-    assert [one.row.state for one in reading.regressions(session, state=m.RegressionState.OPEN).items] == ["open"]
+    assert [one.row.state for one in regressed.listed(session, states=[m.RegressionState.OPEN]).items] == ["open"]
 
 
 def test_a_gap_knows_since_when(session: Session, seeded: Seeded) -> None:
