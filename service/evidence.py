@@ -45,6 +45,10 @@ class Evidence:
     stack: Mapping[str, Any]
     telemetry: Mapping[str, Any]
     sandboxed: bool
+    good: Mapping[tuple[str, str], str] = field(
+        default_factory=dict
+    )  # where the baseline is slow: the last that was not
+    slow: str | None = None  # the slow baseline, where it took part
 
 
 def cells(

@@ -66,7 +66,7 @@ def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str
         said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
     if parent.get("repeatable") is True and head.get("repeatable") is False:
         said.append("no longer bitwise repeatable")
-    in_full = [_configurations(facts) for facts in (parent, head)]
+    in_full = [configurations(facts) for facts in (parent, head)]
     for fact, name in _FACTS.items():
         before, now = in_full if fact == "config" and all(in_full) else (parent.get(fact), head.get(fact))
         if before != now and before is not None and now is not None:
@@ -74,7 +74,7 @@ def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str
     return tuple(said)
 
 
-def _configurations(facts: Mapping[str, Any]) -> str:
+def configurations(facts: Mapping[str, Any]) -> str:
     """The settings of every kernel, where they are known: the fact `config` is cut to 400 characters."""
     kernels = facts.get("triton")
     known = isinstance(kernels, list) and all(isinstance(one, Mapping) for one in kernels)

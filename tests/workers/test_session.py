@@ -19,7 +19,7 @@ from service.models import Measurement, Run, RunState, TargetKind
 from service.policy import Policy
 from service.settings import settings
 from tests.workers.conftest import CASE, RECIPE
-from workers import environments, launches, session
+from workers import baselines, environments, launches, session
 from workers.device import DeviceHere
 from workers.tally import Tally
 
@@ -88,7 +88,7 @@ def test_where_no_near_revision_is_fit_the_nearest_that_builds_is_compared_with(
     measured(wrong)
     measured(commit(watched, broken=""))
     (watched.folder / "broken").unlink()
-    monkeypatch.setattr(session, "FARTHEST_BASELINE", 2)
+    monkeypatch.setattr(baselines, "FARTHEST_BASELINE", 2)
 
     run = measured(commit(watched))
 

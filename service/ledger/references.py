@@ -1,0 +1,106 @@
+"""What a case is held against where its baseline is slow already: nothing slow becomes a reference by itself.
+
+A regression that stands, or a suspicion that nobody could confirm, leaves its revision a baseline for the question
+"did this commit do it?" alone.  Whether the case is as it should be is asked of the last revision before it, until a
+measurement shows that it is, or a person accepts it.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Row, and_, select
+from sqlalchemy.orm import Session, aliased
+
+from service.causes import Kind
+from service.models import (
+    WATCHED,
+    FoundBy,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    VerdictRow,
+)
+from service.reports import QUARANTINED
+from service.verdicts import Outcome
+
+Name = tuple[str, str]  # provider and case
+
+UNACCEPTED = (RegressionState.OPEN, RegressionState.BISECTING, RegressionState.BLAMED)
+
+
+def last_good(session: Session, target_id: int, device: str, sha: str) -> dict[Name, str]:
+    """The cases at which the mainline revision `sha` is slow, each with the last revision at which it was not."""
+    place = session.execute(
+        select(Revision.ordinal).where(Revision.target_id == target_id, Revision.sha == sha)
+    ).scalar_one_or_none()
+    if place is None:
+        return {}
+    decided, found = set[Name](), dict[Name, str]()
+    for row in _recorded(session, target_id, device, place):
+        name = (row.provider, row.case)
+        decided.add(name)
+        good = row.slow if row.found_by is FoundBy.SLOW else row.baseline
+        if row.state in UNACCEPTED and good is not None:
+            found.setdefault(name, good)  # the earliest that stands: what came after it is no better
+    return {**_suspected(session, target_id, device, sha, decided), **found}
+
+
+def _recorded(
+    session: Session, target_id: int, device: str, place: int
+) -> Sequence[Row[str, str, RegressionState, FoundBy, str | None, str | None]]:
+    """The regressions up to a place on the mainline, the earliest first, with what each was measured against."""
+    columns = (RegressionRow.provider, RegressionRow.case, RegressionRow.state, RegressionRow.found_by)
+    rows = (
+        select(*columns, Run.baseline, Run.slow)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == target_id, RegressionRow.device == device, Revision.ordinal <= place)
+        .where(RegressionRow.state != RegressionState.FIXED)
+        .order_by(Revision.ordinal, RegressionRow.id)
+    )
+    return session.execute(rows).all()
+
+
+def _suspected(session: Session, target_id: int, device: str, sha: str, decided: set[Name]) -> dict[Name, str]:
+    """What looked slower at `sha` and could be neither confirmed nor cleared, where no record decides.
+
+    As long as it is slower than that last good revision, it is asked about again.
+    """
+    newest = (
+        select(Run.id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == target_id, Run.device == device, Revision.sha == sha, Revision.target_id == target_id)
+        .where(WATCHED, Run.state == RunState.DONE)
+        .order_by(Run.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    good = aliased(VerdictRow)
+    rows = session.execute(
+        select(VerdictRow, good)
+        .outerjoin(
+            good,
+            and_(
+                good.run_id == VerdictRow.run_id,
+                good.provider == VerdictRow.provider,
+                good.case == VerdictRow.case,
+                good.against == "good",
+            ),
+        )
+        .where(VerdictRow.run_id == newest, VerdictRow.against == "parent")
+    ).all()
+    found = dict[Name, str]()
+    for against_parent, against_good in rows:
+        name = (against_parent.provider, against_parent.case)
+        carried = against_good is not None and against_good.outcome == Outcome.REGRESSION
+        row = against_good if carried else against_parent if _slower_perhaps(against_parent) else None
+        if row is not None and row.baseline is not None and name not in decided:
+            found[name] = row.baseline
+    return found
+
+
+def _slower_perhaps(row: VerdictRow) -> bool:
+    """A suspicion that is still one: what the machine explains, or what alarms nobody anyway, is none."""
+    slower = row.suspected and row.outcome == Outcome.INCONCLUSIVE and row.ratio is not None and row.ratio > 1
+    return slower and row.cause not in (Kind.MACHINE, Kind.NOISE) and not row.reason.startswith(QUARANTINED)

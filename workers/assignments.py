@@ -1,0 +1,58 @@
+"""What a worker is asked to do, as the ledger says it, and whether it may do it here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import selectinload
+
+from kernels.words import Case
+from service import recipes
+from service.database import reading
+from service.errors import Refused
+from service.ledger import queue
+from service.models import Run, Target
+from service.recipes import Recipe
+from workers import sandbox
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A leased run, with the recipe that it is to be measured by."""
+
+    run: Run
+    recipe: Recipe
+    adapters: Mapping[str, str]
+    sandboxed: bool
+
+    @property
+    def target(self) -> Target:
+        return self.run.target
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """Those of the suite, or the ones among them that were asked for."""
+        cases = self.recipe.cases(self.run.suite)
+        if self.run.only_cases is None:
+            return cases
+        wanted = set(self.run.only_cases)
+        return tuple(case for case in cases if str(case) in wanted)
+
+
+def assigned(lease: queue.Lease) -> Assignment:
+    """Read a leased run.  Raises Refused where the sandbox does not work and the run needs it."""
+    loads = (selectinload(Run.target), selectinload(Run.recipe), selectinload(Run.revision))
+    with reading() as session:
+        run = session.execute(select(Run).where(Run.id == lease.run_id).options(*loads)).scalar_one()
+    trouble = sandbox.self_test()
+    if trouble and not (run.trusted and run.target.allow_unsandboxed):
+        raise Refused(
+            f"The sandbox does not work on this worker ({trouble}), and "
+            + (
+                f"target {run.target.name} may not run without it: mend it (`kernelwatch doctor`), or allow this "
+                f"target with `kernelwatch target allow-unsandboxed {run.target.name}`."
+                if run.trusted
+                else "an untrusted revision never runs without it: mend it (`kernelwatch doctor`)."
+            )
+        )
+    return Assignment(run, recipes.parse(run.recipe.text), run.recipe.adapters, sandboxed=trouble is None)
