@@ -87,15 +87,9 @@ class Progress:
     def culprit(self) -> str | None:
         return self.suspects[0] if self.ending is Ending.PROVED else None
 
-    @property
-    def proof(self) -> Answered | None:
-        """The step that compares the culprit with its own parent."""
-        return next((one for one in reversed(self.answered) if one.question.aim is Aim.PROVE), None)
-
-    @property
-    def verified(self) -> Answered | None:
-        """The last step that compared the two ends first of all."""
-        return next((one for one in reversed(self.answered) if one.question.aim is Aim.VERIFY), None)
+    def of(self, aim: Aim) -> list[Answered]:
+        """The steps that had this aim, oldest first."""
+        return [one for one in self.answered if one.question.aim is aim]
 
 
 def decide(

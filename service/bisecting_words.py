@@ -89,13 +89,10 @@ def _so_far(progress: Progress) -> str:
 
 
 def _found(progress: Progress, names: Names, merge: Merge | None) -> str:
-    proof = progress.proof
-    assert proof is not None
-    culprit, parent = _pair(progress)
-    slow = {name: sight for name, sight in proof.step.sights.items() if sight.outcome is Outcome.REGRESSION}
-    largest = _largest(slow)
-    assert largest is not None
-    name, sight = largest
+    proof = progress.of(Aim.PROVE)[-1].step
+    culprit, parent = short(proof.revision), short(proof.against)
+    slow = {name: sight for name, sight in proof.sights.items() if sight.outcome is Outcome.REGRESSION}
+    name, sight = max(slow.items(), key=lambda one: one[1].ratio or 0.0)
     others = len(slow) - 1
     sentences = [
         f"{culprit} is {_shown(name, sight)}"
@@ -129,8 +126,7 @@ def _rest(progress: Progress, slow: Mapping[Series, Sight]) -> list[str]:
 
 
 def _steadily(progress: Progress) -> str:
-    verified = progress.verified
-    largest = _largest(verified.step.sights) if verified else None
+    largest = _largest(progress.of(Aim.VERIFY)[-1].step.sights)
     return _shown(*largest) if largest else "no case moved"
 
 
@@ -167,9 +163,8 @@ def _ends(suspects: Sequence[str]) -> str:
 
 
 def _pair(progress: Progress) -> tuple[str, str]:
-    proof = progress.proof
-    assert proof is not None
-    return short(proof.question.revision), short(proof.question.against)
+    proof = progress.of(Aim.PROVE)[-1].step
+    return short(proof.revision), short(proof.against)
 
 
 def _largest(sights: Mapping[Series, Sight]) -> tuple[Series, Sight] | None:
