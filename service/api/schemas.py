@@ -12,7 +12,10 @@ from service.lanes import lane_of
 from service.ledger import reading, regressed
 from service.models import (
     CellState,
+    FoundBy,
     Measurement,
+    PolicyRow,
+    Purpose,
     RegressionState,
     Revision,
     Run,
@@ -36,6 +39,13 @@ def _moment(value: Any) -> Any:
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Number = Annotated[float | None, BeforeValidator(_finite)]
+
+
+def _version(value: Any) -> Any:
+    return value.digest if isinstance(value, PolicyRow) else value
+
+
+Version = Annotated[str | None, BeforeValidator(_version)]
 
 
 class _Answer(BaseModel):
@@ -140,8 +150,12 @@ class VerdictOut(_Answer):
     provider: str
     case: str
     against: str = Field(
-        description="`parent`, or `sota`: then `behind` is what matters, and `outcome` only a direction."
+        description=(
+            "`parent`; `good`: the last revision that was not slow, where the parent is; `slow`: the slow baseline; "
+            "`sota` and `best`: then `behind` is what matters, and `outcome` only a direction."
+        )
     )
+    baseline: str | None = Field(description="Who that is: a commit, a release or a provider.")
     outcome: str
     ratio: Number
     low: Number
@@ -150,6 +164,13 @@ class VerdictOut(_Answer):
     rounds: int
     confirmed: bool
     behind: bool
+    suspected: bool = Field(description="The first launches looked like a change.")
+    p: Number = Field(description="Of the fresh launches where there are any, else of the first.")
+    q: Number = Field(description="p among the family of the run (Benjamini-Hochberg).")
+    smallest: Number = Field(description="The smallest change that mattered at this case, relative.")
+    cause: str | None = Field(description="code, baseline, stack, machine, noise or unknown.")
+    why: str | None = Field(description="The cause in words.")
+    policy: Version = Field(description="The version of the policy that made it.")
     control: Number = Field(description="The A/A control's ratio at this case, beside a comparison with the parent.")
     reason: str
 
@@ -165,6 +186,10 @@ class RunOut(_Answer):
     pull: int | None
     device: str
     suite: str
+    purpose: Purpose
+    bisection_id: int | None = Field(description="Whose step it is.")
+    good: str | None = Field(description="The last revision that was not slow, where the baseline is.")
+    slow: str | None = Field(description="The slow baseline.")
     state: RunState
     stage: str | None
     reason: str | None
@@ -183,6 +208,20 @@ class RunOut(_Answer):
         return cls.model_validate(_run(run))
 
 
+class SummaryOut(_Answer):
+    """The geometric mean over cases of head over baseline, with its interval over launches."""
+
+    provider: str
+    op: str
+    direction: str
+    lane: str
+    cases: int
+    ratio: Number
+    low: Number
+    high: Number
+    launches: int
+
+
 class RunWhole(RunOut):
     """A run; `measurements` and `verdicts` are there when `expand` names them."""
 
@@ -190,6 +229,7 @@ class RunWhole(RunOut):
     stack: dict[str, Any] | None
     telemetry: dict[str, Any] | None
     ceilings: dict[str, float] = Field(description="What the device did at best in this session; empty on a CPU.")
+    summary: list[SummaryOut] = Field(description="One for each op and direction.")
     measurements: list[MeasurementOut] | None = None
     verdicts: list[VerdictOut] | None = None
 
@@ -201,6 +241,7 @@ class RunWhole(RunOut):
             "stack": run.stack.versions if run.stack else None,
             "telemetry": run.telemetry,
             "ceilings": best,
+            "summary": run.summary or [],
             "measurements": [MeasurementOut.of(row, best) for row in run.measurements] if measured else None,
             "verdicts": [VerdictOut.model_validate(row) for row in run.verdicts] if "verdicts" in expand else None,
         }
@@ -216,12 +257,23 @@ class RegressionOut(_Answer):
     provider: str
     case: str
     ratio: float
+    low: Number
+    high: Number
     state: RegressionState
+    found_by: FoundBy
     run: int
     revision: str
     opened_at: Moment
     fixed_at: Moment | None
     fixed_by: str | None = Field(description="The revision that mended it.")
+    incident_id: int | None
+    culprit: str | None = Field(description="The revision that is blamed.")
+    cause: str | None
+    why: str | None = Field(description="The cause in words.")
+    assignee: str | None
+    due_at: Moment | None
+    reason: str | None = Field(description="Why it was accepted or dismissed.")
+    until: Moment | None = Field(description="When an acknowledgement ends; null for never.")
 
     @classmethod
     def of(cls, found: regressed.Regressed) -> "RegressionOut":

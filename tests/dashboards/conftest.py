@@ -11,6 +11,7 @@ import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
 from service.app import create_app
+from tests.dashboards import seed_deciding
 from tests.dashboards.seed import Seeded, watched
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -29,6 +30,13 @@ ARGUMENTS = [
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
     """The story of `seed.py`, for all tests of a module: they only read."""
     with watched(tmp_path_factory.mktemp("state")) as story:
+        yield story
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
+    """The same with what deciding adds: see `seed_deciding.py`."""
+    with watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as story:
         yield story
 
 
