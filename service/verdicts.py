@@ -1,39 +1,27 @@
 """Did this revision change the case?  Pure: samples in, verdicts out; no clock, no session, no client.
 
-The unit of sampling is the launch (a set of fresh processes): for each launch the log of candidate over baseline is
-taken round by round, because both sides of a round saw the same machine, and the median of its rounds stands for the
-launch.  A t interval over the launches gives the verdict.  What looks like a change is only a *suspicion*: fresh
-launches, which had no part in raising it, decide alone whether there is one.
+The unit of sampling is the launch (a set of fresh processes); how much launches vary is learned from all cases of the
+run together.  What looks like a change after some launches is only a *suspicion*: fresh launches, which had no part in
+raising it, decide alone whether there is one, for all suspected cases of the run at once.  The numbers come from
+`service.readings` and `service.statistics`; docs/statistics.md says why they are as they are, and how often they err.
 
-The interface for better statistics: `judge` (all cells of a run at once, so that a method may look at the family) and
-`wanted` (which cases deserve more launches).  Nothing else in the service knows how a verdict is reached.
+`judge` and `wanted` take all cells of a run.  Nothing else in the service knows how a verdict is reached.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from statistics import fmean, median, stdev
-
-from scipy.special import stdtrit
+from typing import Literal
 
 from kernels.words import Comparison
+from service.cells import Cell, Name, Outcome, Pairs
 from service.lanes import words
 from service.policy import Policy
+from service.readings import Reading, compare, comparison, control_lean, readings
+from service.statistics.looking import Effects, Seen, Zone
 
-Rounds = Sequence[float | None]  # in the unit of the lane, one a round; None where the round was lost
+__all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "in_percent", "judge", "wanted"]
 
-
-class Outcome(StrEnum):
-    REGRESSION = "regression"
-    IMPROVEMENT = "improvement"
-    STEADY = "steady"
-    INCONCLUSIVE = "inconclusive"
-    INVALID = "invalid"  # the revision computes something wrong, or not the same thing twice
-    FAILED = "failed"  # it could not be measured
-    NEW = "new"  # there is nothing to compare with
-    REMOVED = "removed"  # the mainline measured it before, and the recipe asks for it no longer
-
+Why = Literal["look", "confirm"]  # what more launches are for
 
 CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
 # How two kinds of reasons begin, by which a reader of stored verdicts knows them again.
@@ -42,43 +30,7 @@ SESSION_ENDED = "the session ended before "
 THROTTLED = "were lost to a throttled device"  # and how the reason ends that names how many
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Candidate and baseline, launch by launch and round by round, in the unit of their lane."""
-
-    candidate: tuple[Rounds, ...] = ()
-    baseline: tuple[Rounds, ...] = ()
-
-    def effects(self) -> list[float]:
-        """One number a launch: the median over rounds of log(candidate / baseline)."""
-        launches = (
-            [math.log(mine / theirs) for mine, theirs in zip(one, other, strict=False) if mine and theirs]
-            for one, other in zip(self.candidate, self.baseline, strict=False)
-        )
-        return [median(rounds) for rounds in launches if rounds]
-
-    @property
-    def rounds(self) -> int:
-        return sum(len(rounds) for rounds in self.candidate)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """All that is known of one case of one provider in one run."""
-
-    provider: str
-    case: str
-    looked: Pairs = Pairs()
-    confirmed: Pairs = Pairs()  # fresh launches, asked for after a suspicion
-    control: Pairs = Pairs()  # the baseline against a second copy of itself
-    trouble: tuple[Outcome, str] | None = None  # invalid or failed, and why
-    baseline_trouble: str | None = None  # why the baseline has no times here, when it has none
-    same_code: bool = False  # facts say that head and parent compiled to the same code
-    quarantined: str | None = None  # why nobody is to be alarmed by this case
-
-    @property
-    def name(self) -> tuple[str, str]:
-        return self.provider, self.case
+QUARANTINED = "quarantined: "
 
 
 @dataclass(frozen=True)
@@ -94,155 +46,121 @@ class Verdict:
     smallest: float | None = None  # the smallest relevant change that held here, relative
 
 
-@dataclass(frozen=True)
-class Suspicion:
-    """What the first launches say, before anything was confirmed."""
-
-    outcome: Outcome
-    comparison: Comparison
+def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
+    """A verdict for every cell of a run, each by the limits of its lane and case."""
+    read = readings(cells, policy)
+    return {cell.name: _controlled(cell, read.get(cell.name), policy.at(cell.case)) for cell in cells}
 
 
-def judge(cells: Sequence[Cell], policy: Policy) -> dict[tuple[str, str], Verdict]:
-    """A verdict for every cell of a run, each by the limits of its lane."""
-    return {cell.name: _controlled(cell, policy.at(cell.case)) for cell in cells}
-
-
-def _controlled(cell: Cell, policy: Policy) -> Verdict:
-    control = compare(cell.control, policy.confidence)
-    return replace(_judge(cell, policy), control=control.ratio if control else None)
-
-
-def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[tuple[str, str], str]:
+def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:
     """The cells that deserve more launches: "look" for the undecided, "confirm" for the suspected.
 
-    Empty when everything is decided or the budget (the last of `policy.looks`, for each of the two) is spent.
+    Empty when everything is decided or the budget (the last of `policy.looks` and of `policy.confirms`) is spent.
     """
-    asked: dict[tuple[str, str], str] = {}
-    for cell in cells:
-        if cell.trouble or cell.baseline_trouble or not cell.looked.baseline:
-            continue
-        limits = policy.at(cell.case)
-        if _undecided(cell.looked, limits):
-            asked[cell.name] = "look"
-        elif suspect(cell.looked, limits).outcome in CHANGES and _undecided(cell.confirmed, limits):
-            asked[cell.name] = "confirm"
+    asked: dict[Name, Why] = {}
+    for name, one in readings(cells, policy).items():
+        if one.first.zone is Zone.OPEN:
+            if len(one.looked) < policy.looks[-1]:
+                asked[name] = "look"
+        elif one.suspected and one.fresh.zone is Zone.OPEN and len(one.confirmed) < policy.confirms[-1]:
+            asked[name] = "confirm"
     return asked
 
 
-def _undecided(pairs: Pairs, policy: Policy) -> bool:
-    """Could more launches, within the budget, still settle what these leave open?"""
-    launches = len(pairs.effects())
-    if launches < policy.looks[0]:
-        return True
-    return launches < policy.looks[-1] and suspect(pairs, policy).outcome is Outcome.INCONCLUSIVE
+def launches_until_next_look(done: int, policy: Policy, why: Why = "look") -> int:
+    """How many launches the undecided, or the suspected, get before they are looked at again; 0 when none are left."""
+    steps = policy.looks if why == "look" else policy.confirms
+    return next((step - done for step in steps if step > done), 0)
 
 
-def launches_until_next_look(done: int, policy: Policy) -> int:
-    """How many launches the undecided get before they are looked at again; 0 when the budget is spent.
-
-    The suspected are confirmed by the same steps.
-    """
-    return next((look - done for look in policy.looks if look > done), 0)
+def _controlled(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
+    control = compare(cell.control, policy.confidence)
+    return replace(_judge(cell, reading, policy), control=control.ratio if control else None)
 
 
-def suspect(pairs: Pairs, policy: Policy) -> Suspicion:
-    """What these launches say by themselves: a change past the smallest relevant one, none, or nothing certain."""
-    comparison = compare(pairs, policy.confidence)
-    if comparison is None:
-        return Suspicion(Outcome.INCONCLUSIVE, Comparison(1.0, 0.0, math.inf, pairs.rounds, 0))
-    slower, faster = 1 + policy.smallest_change, 1 / (1 + policy.smallest_change)
-    if comparison.low > 1 and comparison.ratio >= slower:
-        return Suspicion(Outcome.REGRESSION, comparison)
-    if comparison.high < 1 and comparison.ratio <= faster:
-        return Suspicion(Outcome.IMPROVEMENT, comparison)
-    if faster < comparison.low and comparison.high < slower:
-        return Suspicion(Outcome.STEADY, comparison)
-    return Suspicion(Outcome.INCONCLUSIVE, comparison)
-
-
-def compare(pairs: Pairs, confidence: float) -> Comparison | None:
-    """The ratio with a t interval over launches; None with fewer than two launches.
-
-    What does not vary at all, as bytes do not, has an interval without width, and its ratio decides.
-    """
-    effects = pairs.effects()
-    if len(effects) < 2:
-        return None
-    centre = fmean(effects)
-    half = float(stdtrit(len(effects) - 1, 0.5 + confidence / 2)) * stdev(effects) / math.sqrt(len(effects))
-    return Comparison(math.exp(centre), math.exp(centre - half), math.exp(centre + half), pairs.rounds, len(effects))
-
-
-def _judge(cell: Cell, policy: Policy) -> Verdict:
+def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
     if cell.trouble:
         outcome, reason = cell.trouble
         return Verdict(outcome, reason)
-    if cell.baseline_trouble or not cell.looked.baseline:
+    if reading is None:
         return Verdict(Outcome.NEW, cell.baseline_trouble or "there is no earlier revision to compare with")
-    suspicion = suspect(cell.looked, policy)
-    within = f"within {in_percent(policy.smallest_change)} of its baseline"
-    if suspicion.outcome is Outcome.STEADY:
-        return Verdict(Outcome.STEADY, within, suspicion.comparison)
-    if suspicion.outcome is Outcome.INCONCLUSIVE:
-        if _undecided(cell.looked, policy):
-            return _inconclusive(suspicion, _cut_short(cell.looked, policy, "more launches could settle it"))
-        return _inconclusive(
-            suspicion, f"the interval is still too wide after {suspicion.comparison.launches} launches"
+    verdict = _first(cell, reading, policy) if not reading.suspected else _second(cell, reading, policy)
+    return replace(verdict, suspected=reading.suspected, smallest=reading.smallest)
+
+
+def _first(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
+    """The first launches show that there is nothing, or not even whether there may be something."""
+    seen, outcome = reading.first, Outcome.INCONCLUSIVE
+    if seen.zone is Zone.SMALL:
+        outcome, reason = Outcome.STEADY, f"within {in_percent(reading.smallest)} of its baseline"
+    elif len(reading.looked) < policy.looks[-1] or None in reading.looked:
+        reason = _cut_short(reading.looked, policy.looks, "more launches could settle it")
+    else:
+        reason = f"the interval is still too wide after {len(reading.looked)} launches"
+    return _of(outcome, reason, seen, cell.looked, policy)
+
+
+def _second(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
+    """It looked like a change, and fresh launches were to decide."""
+    fresh = reading.fresh
+    if fresh.zone is Zone.SMALL:
+        reason = (
+            f"within {in_percent(reading.smallest)} of its baseline: {fresh.launches} fresh launches did not repeat "
+            "what looked like a change"
         )
-    fresh = suspect(cell.confirmed, policy)
-    if fresh.outcome is Outcome.STEADY:
-        settled = f"{within}: {fresh.comparison.launches} fresh launches did not repeat what looked like a change"
-        return Verdict(Outcome.STEADY, settled, fresh.comparison)
+        return _of(Outcome.STEADY, reason, fresh, cell.confirmed, policy)
     if (lean := control_lean(cell, policy)) is not None:
         distrusted = f"the A/A control leaned by {lean:.1%}, so this session's times are not trusted"
-        return _inconclusive(suspicion, distrusted)
-    return _confirm(cell, suspicion, fresh, policy)
-
-
-def _confirm(cell: Cell, suspicion: Suspicion, fresh: Suspicion, policy: Policy) -> Verdict:
-    if fresh.outcome is Outcome.INCONCLUSIVE and _undecided(cell.confirmed, policy):
-        why = _cut_short(cell.confirmed, policy, "fresh launches could settle it")
-        return _inconclusive(suspicion, f"it looked like a change, and {why}")
-    if fresh.outcome is not suspicion.outcome:
-        return _inconclusive(suspicion, "it looked like a change, and fresh launches did not confirm it")
+        return _of(Outcome.INCONCLUSIVE, distrusted, reading.first, cell.looked, policy)
+    if fresh.zone is not reading.first.zone:
+        return _unconfirmed(cell, reading, policy)
     if cell.same_code:
         reason = (
             "it ran the same compiled kernels as its baseline, launched alike, so the change is not in the code: "
             "suspect the machine"
         )
-        return _inconclusive(fresh, reason)
-    said = words(cell.case)
-    word = said.more if suspicion.outcome is Outcome.REGRESSION else said.less
+        return _of(Outcome.INCONCLUSIVE, reason, fresh, cell.confirmed, policy)
+    if cell.quarantined:
+        reason = f"{QUARANTINED}{cell.quarantined}"
+        return _of(Outcome.INCONCLUSIVE, reason, fresh, cell.confirmed, policy)
+    outcome = Outcome.REGRESSION if fresh.zone is Zone.MORE else Outcome.IMPROVEMENT
     # The fresh launches alone give the size: those that raised the suspicion were chosen for being large.
-    ratio, launches = fresh.comparison.ratio, fresh.comparison.launches
+    verdict = _of(outcome, "", fresh, cell.confirmed, policy)
+    return replace(verdict, reason=_size(cell, verdict), confirmed=True)
+
+
+def _unconfirmed(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
+    why = "fresh launches did not confirm it"
+    cut = len(reading.confirmed) < policy.confirms[-1] or None in reading.confirmed
+    if reading.fresh.zone is Zone.OPEN and cut:
+        why = _cut_short(reading.confirmed, policy.confirms, "fresh launches could settle it")
+    verdict = _of(Outcome.INCONCLUSIVE, f"it looked like a change, and {why}", reading.first, cell.looked, policy)
+    return verdict if reading.fresh.p is None else replace(verdict, p=reading.fresh.p, q=reading.fresh.q)
+
+
+def _size(cell: Cell, verdict: Verdict) -> str:
+    """How much it changed, in the words of its lane."""
+    if verdict.comparison is None:
+        raise ValueError(f"A confirmed change of {cell.case} without launches.")
+    said, ratio = words(cell.case), verdict.comparison.ratio
+    word = said.more if verdict.outcome is Outcome.REGRESSION else said.less
     size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times {said.as_much}"
-    reason = f"{size} its baseline, confirmed by {launches} fresh launches"
-    if not cell.control.effects():
-        reason += ", without an A/A control at this case"
-    return Verdict(suspicion.outcome, reason, fresh.comparison, confirmed=True)
+    reason = f"{size} its baseline, confirmed by {verdict.comparison.launches} fresh launches"
+    return reason if cell.control.effects() else f"{reason}, without an A/A control at this case"
 
 
-def _cut_short(pairs: Pairs, policy: Policy, settled: str) -> str:
+def _of(outcome: Outcome, reason: str, seen: Seen, pairs: Pairs, policy: Policy) -> Verdict:
+    compared = comparison(seen.estimate, pairs, policy.confidence) if seen.estimate else None
+    return Verdict(outcome, reason, compared, p=seen.p, q=seen.q)
+
+
+def _cut_short(launches: Effects, steps: Sequence[int], settled: str) -> str:
     """Why fewer launches count than the policy allows: they were not made, or all their rounds were dropped."""
-    made, counted = sum(bool(rounds) for rounds in pairs.candidate), len(pairs.effects())
-    if made < policy.looks[-1]:
+    if len(launches) < steps[-1]:
         return f"{SESSION_ENDED}{settled}"
-    return f"the rounds of {made - counted} of {made} launches {THROTTLED}"
-
-
-def _inconclusive(seen: Suspicion, reason: str) -> Verdict:
-    return Verdict(Outcome.INCONCLUSIVE, reason, seen.comparison if seen.comparison.launches else None)
+    return f"the rounds of {launches.count(None)} of {len(launches)} launches {THROTTLED}"
 
 
 def in_percent(share: float) -> str:
     """`2%`, `0.5%`, `12.3%`: three digits, so that a small limit is not rounded to nothing."""
     return f"{share:.0%}" if abs(share) >= 1 else f"{share * 100:.3g}%"
-
-
-def control_lean(cell: Cell, policy: Policy) -> float | None:
-    """How far the A/A control of this case is off, when it is further than the policy allows and not by chance."""
-    comparison = compare(cell.control, policy.confidence)
-    if comparison is None or comparison.low <= 1 <= comparison.high:
-        return None
-    lean = comparison.ratio - 1
-    return lean if abs(lean) > policy.control_limit else None

@@ -22,6 +22,7 @@ from workers.tally import Tally
 # 0.5 %, and 60 cases of three contenders took 18 s a launch (H200, November).
 MANY_CASES = 60
 HOST_LANES = (Lane.CALL, Lane.COMPILE)
+AGAIN = (Role.HEAD, Role.PARENT)
 
 
 class Launches:
@@ -56,10 +57,10 @@ class Launches:
             self._ahead.close()
 
     def _look(
-        self, kind: str, who: Sequence[Contender], on: tuple[Case, ...], cases: tuple[Case, ...] | None = None
+        self, kind: verdicts.Why, who: Sequence[Contender], on: tuple[Case, ...], cases: tuple[Case, ...] | None = None
     ) -> None:
         done, cases = 0, cases or on
-        while on and (more := verdicts.launches_until_next_look(done, self._policy)):
+        while on and (more := verdicts.launches_until_next_look(done, self._policy, kind)):
             for _ in range(more):
                 done += 1
                 self._launch(who, on, f"{'confirming ' * (kind == 'confirm')}launch {done}", kind == "confirm")
@@ -102,8 +103,11 @@ class Launches:
             return self._pace
         return replace(self._pace, rounds=min(self._pace.rounds, 4), timed=2, graph_s=0.8e-3)
 
-    def _asked(self, kind: str, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
-        """Who must run again on which cases; SOTA's flag is settled by the first launches."""
+    def _asked(self, kind: verdicts.Why, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
+        """Who must run again on which cases: the two sides, and the control.
+
+        All that is asked of the other baselines is settled by the first launches.
+        """
         wanted = verdicts.wanted(cells(self._tally.taken()), self._policy)
         names = {name for name, why in wanted.items() if why == kind}
         providers, texts = {provider for provider, _ in names}, {case for _, case in names}
@@ -113,7 +117,7 @@ class Launches:
         who = [
             one
             for one in self._ahead.contenders
-            if one.role is Role.CONTROL or (one.role is not Role.SOTA and one.provider["name"] in providers)
+            if one.role is Role.CONTROL or (one.role in AGAIN and one.provider["name"] in providers)
         ]
         return who, tuple(case for case in cases if str(case) in texts)
 

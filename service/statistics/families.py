@@ -1,0 +1,41 @@
+"""Many questions at once, asked several times: what each single answer may cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A look after so many launches, and the share of an error probability that it may spend."""
+
+    launches: int
+    share: float
+
+
+def stops(steps: Sequence[int], made: int) -> list[Stop]:
+    """The looks that `made` launches had: at each of `steps`, and at the end where that lies between two.
+
+    What is spent grows in proportion to launches made (Lan & DeMets 1983, Kim & DeMets 1987 with exponent 1), whatever
+    the looks were, so one that came early costs nothing.  The increments serve as levels of their own: by the union
+    bound all looks together err at most as often as was granted, and no joint distribution of theirs is needed.
+    """
+    last, spent, found = steps[-1], 0.0, list[Stop]()
+    for launches in [*(step for step in steps[:-1] if step < made), made] if made else []:
+        share = min(1.0, launches / last)
+        found.append(Stop(launches, share - spent))
+        spent = share
+    return found
+
+
+def benjamini_hochberg(p: Sequence[float]) -> list[float]:
+    """Each p-value's q: the smallest false discovery rate at which it would be among the discoveries.
+
+    Benjamini & Hochberg 1995; it holds for independent cases, and for such as share a disturbance that moves them the
+    same way (Benjamini & Yekutieli 2001).
+    """
+    count, least = len(p), 1.0
+    q = [1.0] * count
+    for rank, place in zip(range(count, 0, -1), sorted(range(count), key=lambda n: -p[n]), strict=True):
+        least = min(least, p[place] * count / rank)
+        q[place] = least
+    return q

@@ -1,0 +1,133 @@
+"""First launches: is it shown to be small, does it look like a change, or is more needed?  Then fresh ones decide."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from .estimates import Estimate
+from .families import benjamini_hochberg, stops
+from .moderation import Prior
+
+Effects = Sequence[float | None]  # one a launch that was made; None where all its rounds were lost
+
+
+class Zone(StrEnum):
+    OPEN = "open"
+    SMALL = "small"  # shown to be less than the smallest relevant change, either way
+    MORE = "more"
+    LESS = "less"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`smallest` is the log of the smallest relevant change; the others are chances of a wrong answer, over all looks.
+
+    Half of the smallest change is what a change must surely be past to be one: at the whole of it a change of exactly
+    that size would be found every second time only, and half of it is still nothing that anybody looks for.
+    """
+
+    smallest: float
+    steps: tuple[int, ...]  # launches after which it is looked at
+    missed: float  # that a smallest change is called small
+    error: float  # of a suspicion: that equal sides look like a change; of a confirmation: what is told and is none
+
+    @property
+    def least(self) -> float:
+        return self.smallest / 2
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the launches up to the look that decided, or the last one, say.
+
+    `p` is as at that look and `q` for the whole: over all looks and, of what was confirmed, the family.
+    """
+
+    zone: Zone = Zone.OPEN
+    estimate: Estimate | None = None
+    p: float | None = None
+    q: float | None = None
+
+    @property
+    def launches(self) -> int:
+        return self.estimate.launches if self.estimate else 0
+
+
+def first_look(effects: Effects, limits: Limits, prior: Prior | None) -> Seen:
+    """Look at the first launches as often as the limits allow, until they say something."""
+    seen = Seen()
+    for stop in stops(limits.steps, len(effects)):
+        estimate = _estimate(effects, stop.launches, prior)
+        if estimate is not None:
+            seen = Seen(_zone(estimate, limits, stop.share), estimate, estimate.p_no_change())
+        if seen.zone is not Zone.OPEN:
+            break
+    return seen
+
+
+def _zone(estimate: Estimate, limits: Limits, share: float) -> Zone:
+    if estimate.p_within(limits.smallest) <= limits.missed * share:
+        return Zone.SMALL
+    if estimate.p_no_change() <= limits.error * share and abs(estimate.centre) >= limits.least:
+        return Zone.MORE if estimate.centre > 0 else Zone.LESS
+    return Zone.OPEN
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A case whose first launches looked like a change in one direction, and the fresh launches that decide."""
+
+    direction: Zone
+    fresh: Effects
+    limits: Limits
+    prior: Prior | None
+
+
+def confirm(suspects: Sequence[Suspect]) -> list[Seen]:
+    """What the fresh launches of all suspected cases of a run say, looked at in steps.
+
+    At each step the p-values of those still open go through Benjamini-Hochberg together with what was confirmed at
+    earlier steps.  The family is only the suspected: fresh launches are independent of those that chose them, so
+    however many cases were looked at first, theirs are ordinary p-values (a two-stage design: Zehetmayer, Bauer &
+    Posch 2005).  OPEN is what more launches could decide; the direction of its suspicion is what was confirmed;
+    SMALL is shown to be no change; the other direction contradicts.
+    """
+    found = [Seen() for _ in suspects]
+    looks = [stops(one.limits.steps, len(one.fresh)) for one in suspects]
+    for step in range(max(map(len, looks), default=0)):
+        chances = [0.0 if _told(seen, one) else 1.0 for seen, one in zip(found, suspects, strict=True)]
+        for place, one in enumerate(suspects):
+            if found[place].zone is not Zone.OPEN or step >= len(looks[place]):
+                continue
+            stop = looks[place][step]
+            estimate = _estimate(one.fresh, stop.launches, one.prior)
+            if estimate is None:
+                continue
+            p = _beyond(estimate, one)
+            found[place] = Seen(_refuted(estimate, one, stop.share), estimate, p)
+            if found[place].zone is Zone.OPEN:
+                chances[place] = min(1.0, p / stop.share)
+        for place, q in enumerate(benjamini_hochberg(chances)):
+            one, seen = suspects[place], found[place]
+            if seen.zone is Zone.OPEN and seen.estimate is not None and step < len(looks[place]):
+                found[place] = replace(seen, q=q, zone=one.direction if q <= one.limits.error else Zone.OPEN)
+    return found
+
+
+def _told(seen: Seen, one: Suspect) -> bool:
+    return seen.zone is one.direction
+
+
+def _beyond(estimate: Estimate, one: Suspect) -> float:
+    """How often a change of no more than half the smallest would look like this one, in its direction."""
+    return estimate.p_above(one.limits.least) if one.direction is Zone.MORE else estimate.p_below(-one.limits.least)
+
+
+def _refuted(estimate: Estimate, one: Suspect, share: float) -> Zone:
+    """SMALL, or the other direction, where the fresh launches show that; else it is open."""
+    zone = _zone(estimate, one.limits, share)
+    return Zone.OPEN if zone is one.direction else zone
+
+
+def _estimate(effects: Effects, launches: int, prior: Prior | None) -> Estimate | None:
+    return Estimate.of([effect for effect in effects[:launches] if effect is not None], prior)
