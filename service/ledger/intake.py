@@ -13,7 +13,7 @@ from service.database import database_now, reading, transaction, wake
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.forge.events import Ignored, Pinged, PullChanged, Pushed, parse
 from service.ledger import revisions, targets
-from service.ledger.once import inserted
+from service.ledger.once import inserted, lock
 from service.ledger.queue import clock
 from service.ledger.revisions import Appeared, approve, revisions_appeared, run_wanted
 from service.models import Delivery, Origin, Push, Target, TargetKind
@@ -206,7 +206,7 @@ def pull_appeared(
     told = _recipe_told(target, source)
     with transaction() as session:
         target = _adopted(session, target, told)
-        revisions.lock(session, target)
+        lock(session, target.id)
         if delivery_id is not None and _overtaken(session, target, number, delivery_id):
             return f"a later delivery has moved pull request {number} on already."
         appeared = revisions_appeared(
