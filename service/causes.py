@@ -13,8 +13,9 @@ from enum import StrEnum
 from math import log
 from typing import Any
 
+from kernels.words import Lane
 from service.facts_words import Change, alike, changed
-from service.lanes import words
+from service.lanes import lane_of, words
 from service.light import number
 from service.texts import listed
 
@@ -74,12 +75,12 @@ def cause(move: Move) -> Cause:
 def _doubts(move: Move) -> Iterator[str]:
     """What stored readings say against the code, the most certain first."""
     if move.lean is not None:
-        yield f"the A/A control leaned by {_percent(abs(move.lean))} in this session"
+        yield f"the A/A control leaned by {share_in_words(abs(move.lean))} in this session"
     if (clock := _clock(move)) is not None:
         yield clock
     if not move.confirmed and move.lost > 0:
         why = f" ({listed(move.throttled)})" if move.throttled else ""
-        yield f"throttling{why} spoiled {_percent(move.lost)} of the rounds"
+        yield f"throttling{why} spoiled {share_in_words(move.lost)} of the rounds"
     if move.alike >= SAME_CODE_ALIKE:
         yield f"{move.alike} other cases moved the same way although their code is the same"
     if move.elsewhere:
@@ -93,7 +94,8 @@ def _clock(move: Move) -> str | None:
         return None
     if (mine < theirs) is not move.slower or abs(log(mine / theirs)) < EXPLAINS * abs(log(move.ratio)):
         return None
-    return f"the SM clock was {_percent(abs(mine / theirs - 1))} {'lower' if mine < theirs else 'higher'} for the head"
+    differs = f"{share_in_words(abs(mine / theirs - 1))} {'lower' if mine < theirs else 'higher'}"
+    return f"the SM clock was {differs} while the head ran"
 
 
 def _equal(move: Move) -> str | None:
@@ -121,7 +123,7 @@ def _not_the_code(move: Move, equal: str, doubts: list[str]) -> Cause:
         return Cause(Kind.MACHINE, f"{'' if certain else 'probably '}the machine: {equal}, and {doubts[0]}", certain)
     if move.same_code:
         return Cause(Kind.MACHINE, f"probably the machine: {equal}", certain=False)
-    if explained := [one for one in changed(move.head, move.beside) if one.explains(move.slower)]:
+    if explained := _explaining(move, changed(move.head, move.beside)):
         # An autotuner chose by its clock: the same code in another configuration is no change of the commit's.
         return Cause(Kind.UNKNOWN, f"not certain: {equal}, but {explained[0].because}", certain=False)
     if move.head.get("kind") == "generated":
@@ -131,7 +133,7 @@ def _not_the_code(move: Move, equal: str, doubts: list[str]) -> Cause:
 
 def _code(move: Move, doubts: list[str]) -> Cause:
     changes = changed(move.head, move.beside)
-    explained = [one for one in changes if one.explains(move.slower)]
+    explained = _explaining(move, changes)
     strong = next((one for one in explained if one.strong), None)
     if doubts and strong is None:
         also = "; the code changed as well" if _other_code(move) else ""
@@ -154,6 +156,12 @@ def _code(move: Move, doubts: list[str]) -> Cause:
     with_same = f", with the same {listed(same)}" if same else ""
     what = "other operators ran" if move.head.get("kind") == "operators" else "the code changed"
     return Cause(Kind.CODE, f"{_direction(move, hedge=not move.confirmed)} because {what}{with_same}", move.confirmed)
+
+
+def _explaining(move: Move, changes: list[Change]) -> list[Change]:
+    """What of it can have moved this lane this way: what a kernel is made of costs no compilation and no memory."""
+    beyond_kernels = lane_of(move.case) in (Lane.COMPILE, Lane.MEMORY)
+    return [one for one in changes if one.explains(move.slower) and not (beyond_kernels and one.of_kernel)]
 
 
 def _other_code(move: Move) -> bool:
@@ -180,6 +188,6 @@ def _at(change: Change, case: str) -> str:
 _COLUMNS = re.compile(r"\.\d+x(\d+)")
 
 
-def _percent(share: float) -> str:
+def share_in_words(share: float) -> str:
     """`6 %`, `0.5 %`: as it stands in a sentence."""
     return f"{share * 100:.2g} %" if abs(share) < 0.995 else f"{share * 100:.0f} %"
