@@ -18,7 +18,7 @@ _SMALLEST_SHARE = 0.75  # of the slow-down: with less, somebody else did the res
 class Merge:
     """The culprit is a merge: the line that it brought in, from where it had parted."""
 
-    base: str
+    base: str | None  # None where that line has no first parents down to it
     tip: str
     revisions: int
 
@@ -104,10 +104,8 @@ def _found(progress: Progress, names: Names, merge: Merge | None) -> str:
     ]
     sentences += _rest(progress, slow)
     if merge:
-        sentences.append(
-            f"It is a merge of {_revisions(merge.revisions)}; bisect inside it with "
-            f"{names.command(merge.base, merge.tip)}."
-        )
+        inside = f"; bisect inside it with {names.command(merge.base, merge.tip)}" if merge.base else ""
+        sentences.append(f"It is a merge of {_revisions(merge.revisions)}{inside}.")
     return "  ".join(sentences)
 
 

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from service import doctor as doctor_room
 from service import migrate, torch_install, wakeups
+from service.commands.bisect import bisect, bisection_app
 from service.commands.printing import Format, err, line, out
 from service.database import reading, transaction
 from service.errors import BadInput, BuildFailed, ServiceError
@@ -43,6 +44,8 @@ db_app = typer.Typer(no_args_is_help=True, help="The database.")
 app.add_typer(target_app, name="target")
 app.add_typer(stack_app, name="stack")
 app.add_typer(db_app, name="db")
+app.command()(bisect)
+app.add_typer(bisection_app, name="bisection")
 
 
 class Kind(StrEnum):

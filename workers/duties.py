@@ -7,7 +7,7 @@ from functools import cache
 import structlog
 
 from service.database import transaction
-from service.ledger import intake, outbox, queue, telling
+from service.ledger import intake, outbox, queue, searching, telling
 from service.settings import settings
 from workers import device, sandbox, session
 from workers.heartbeat import stopping
@@ -53,7 +53,14 @@ def _claim(on: str) -> queue.Lease | None:
 
 def control() -> None:
     """Understand deliveries, poll remotes, return lost runs to the queue, and tell people what came of them."""
-    for duty in (intake.understand_due, intake.poll_due, sweep, telling.tell_due, outbox.deliver_due):
+    for duty in (
+        intake.understand_due,
+        intake.poll_due,
+        sweep,
+        searching.advance_due,
+        telling.tell_due,
+        outbox.deliver_due,
+    ):
         try:
             duty()
         except Exception:  # one duty must not keep the others from being done

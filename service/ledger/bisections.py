@@ -153,12 +153,8 @@ def stop(session: Session, bisection_id: int, who: str) -> Bisection:
 def _ask(session: Session, row: Bisection, search: steps.Search, question: Question) -> None:
     target = session.get_one(Target, row.target_id)
     _, recipe = recipe_of(session, target)
-    if device_gone := row.device not in recipe.devices:
-        why = f"target {target.name} is no longer measured on {row.device}"
-    elif gone := sorted({*row.cases} - {str(case) for case in recipe.cases(row.suite)}):
-        why = f"suite {row.suite} no longer has {gone[0]}"
-    if device_gone or gone:
-        _end(session, row, SearchState.STOPPED, f"The recipe changed: {why}.  Search again with what it has now.")
+    if why := _no_longer(recipe, row):
+        _end(session, row, SearchState.STOPPED, f"The recipe changed: {why}  Search again with what it has now.")
         return
     policy = effective(recipe, row.device)
     if row.asked_by == KERNELWATCH and _spent_today(session, row.target_id) >= policy.bisect.most_a_day:
@@ -182,6 +178,17 @@ def _ask(session: Session, row: Bisection, search: steps.Search, question: Quest
         bisection_id=row.id,
     )
     row.state, row.reason = _STATE[question.aim], search.words
+
+
+def _no_longer(recipe: recipes.Recipe, row: Bisection) -> str | None:
+    """Why a search cannot go on with the recipe of today, when it cannot."""
+    if row.device not in recipe.devices:
+        return f"nothing is measured on {row.device} any more."
+    try:
+        gone = sorted({*row.cases} - {str(case) for case in recipe.cases(row.suite)})
+    except BadInput as error:
+        return str(error)
+    return f"suite {row.suite} no longer has {gone[0]}." if gone else None
 
 
 def _end(session: Session, row: Bisection, state: SearchState, why: str, progress: Progress | None = None) -> None:

@@ -1,0 +1,82 @@
+"""A bisection as a document: JSON for programs, Markdown for people."""
+
+from typing import Any
+
+from service.bisecting_words import answer_in_words
+from service.ledger.bisection_steps import Search, Stepped
+from service.texts import printable, short
+
+
+def document(search: Search) -> dict[str, Any]:
+    """All of it; times are seconds since the epoch, ratios those of the revision over what it was measured against."""
+    row = search.row
+    return {
+        "id": row.id,
+        "target": search.target,
+        "device": row.device,
+        "suite": row.suite,
+        "cases": row.cases,
+        "good": row.good,
+        "bad": row.bad,
+        "revisions": len(row.line),
+        "state": row.state.value,
+        "culprit": row.culprit,
+        "suspects": list(search.progress.suspects) if search.progress else [],
+        "words": search.words,
+        "asked_by": row.asked_by,
+        "incident": row.incident_id,
+        "most_runs": row.most_runs,
+        "created_at": row.created_at,
+        "finished_at": row.finished_at,
+        "steps": [_step(one) for one in search.steps],
+        "pending_run": search.pending.id if search.pending else None,
+    }
+
+
+def _step(one: Stepped) -> dict[str, Any]:
+    return {
+        "run": one.run.id,
+        "revision": one.step.revision,
+        "against": one.step.against,
+        "aim": one.answered.question.aim.value if one.answered else None,
+        "answer": one.answered.answer.value if one.answered else None,
+        "words": _words(one),
+        "verdicts": [
+            {
+                "provider": provider,
+                "case": case,
+                "outcome": sight.outcome.value,
+                "ratio": sight.ratio,
+                "interval": [sight.low, sight.high] if sight.low is not None else None,
+                "launches": sight.launches,
+                "cause": sight.why,
+            }
+            for (provider, case), sight in sorted(one.step.sights.items())
+        ],
+    }
+
+
+def page(search: Search) -> str:
+    """A heading, what was found, and a table of the steps."""
+    row = search.row
+    lines = [
+        f"### Bisection {row.id} of {search.target} on {row.device}: {row.state.value}",
+        "",
+        _cell(search.words),
+        "",
+        "| run | revision | against | aim | answer |",
+        "|---|---|---|---|---|",
+    ]
+    for one in search.steps:
+        aim = one.answered.question.aim.value if one.answered else ""
+        revision, against = (f"`{_cell(short(sha))}`" for sha in (one.step.revision, one.step.against))
+        lines.append(f"| {one.run.id} | {revision} | {against} | {aim} | {_cell(_words(one))} |")
+    return "\n".join(lines)
+
+
+def _words(one: Stepped) -> str:
+    return answer_in_words(one.answered) if one.answered else one.step.words
+
+
+def _cell(text: str) -> str:
+    return " ".join(printable(text).split()).replace("|", "\\|").replace("<", "&lt;")
