@@ -54,7 +54,7 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
             return f"{bad} was slower than {good} once, and not again when it was measured anew."
         case Ending.UNPROVED:
             culprit, parent = _pair(progress)
-            why = _why_untested(progress) or "its proof stayed inconclusive"
+            why = progress.answered[-1].step.words or "its proof stayed inconclusive"
             return f"The search ends at {culprit}, but whether that is slower than its parent {parent} is open: {why}."
         case Ending.SKIPPED:
             return f"One of {left}: what lies between could not be tested{_skipped(progress)}."
