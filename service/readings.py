@@ -53,7 +53,7 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
 
 
 def _first(cell: Cell, policy: Policy, prior: Prior | None) -> Reading:
-    smallest = policy.relevant(cell.case, _usual(cell.looked.baseline, policy.looks[0]))
+    smallest = policy.relevant(cell.case, usual(cell.looked.baseline, policy.looks[0]))
     looked = cell.looked.made()
     limits = Limits(math.log1p(smallest), policy.looks, policy.missed, policy.suspicion)
     return Reading(smallest, prior, looked, first_look(looked, limits, prior))
@@ -117,7 +117,7 @@ def control_lean(cell: Cell, policy: Policy) -> float | None:
     return lean if abs(lean) > policy.control_limit else None
 
 
-def _usual(baseline: Sequence[Sequence[float | None]], launches: int) -> float:
-    """What the baseline takes, by its first launches, in the unit of the lane; 0 where they have nothing."""
+def usual(baseline: Sequence[Sequence[float | None]], launches: int | None = None) -> float:
+    """What a side takes, by all or its first launches, in the unit of the lane; 0 where they have nothing."""
     took = [median(times) for rounds in baseline[:launches] if (times := [each for each in rounds if each])]
     return median(took) if took else 0.0

@@ -1,11 +1,13 @@
 """Is this case behind SOTA, since when, and who moved?  Pure; never mixed up with being a regression."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernels.words import Comparison
+from service.beside import Beside, Compared, Stand, compared
+from service.cells import Name, Outcome
 from service.lanes import Words, words
 from service.policy import Policy
-from service.verdicts import Pairs, compare, in_percent
+from service.verdicts import in_percent
 
 
 @dataclass(frozen=True)
@@ -21,32 +23,35 @@ class Standing:
     since: str | None = None  # the revision from which it has been behind
 
 
-@dataclass(frozen=True)
-class AgainstSota:
-    comparison: Comparison | None
-    behind: bool
-    reason: str
+def stand_all(besides: Sequence[Beside], policy: Policy) -> dict[Name, Stand]:
+    """The flag of every case of a run beside SOTA, or beside the best: slower beyond the policy, and not by chance.
+
+    Of what is called behind at most a share of `policy.behind_false` is not.  The outcome is only where the interval
+    lies; whether that matters is the flag, `slower`.
+    """
+    seen = compared(besides, policy, lambda limits, _: limits.behind)
+    return {one.name: _stand(one, seen.get(one.name), policy) for one in besides}
 
 
-def stand(pairs: Pairs, sota: str, case: str, policy: Policy, sota_trouble: str | None = None) -> AgainstSota:
-    """The flag for one case: slower than `sota` beyond the policy, and not by chance."""
-    policy, said = policy.at(case), words(case)
-    comparison = compare(pairs, policy.confidence)
-    if comparison is None:
-        return AgainstSota(None, False, sota_trouble or f"{sota} has no times for this case")
-    limit = 1 + policy.behind
-    if comparison.low > limit:
-        return AgainstSota(comparison, True, f"takes {comparison.ratio:.2f} times {said.as_much_of} {sota}")
-    if comparison.high < 1:
-        better = f"{1 / comparison.ratio:.2f} times as fast as {sota}"
-        if said.less != "faster":
-            better = f"takes {comparison.ratio:.2f} times {said.as_much_of} {sota}"
-        return AgainstSota(comparison, False, better)
-    return AgainstSota(
-        comparison,
-        False,
-        f"within {in_percent(policy.behind)} of {sota}" if comparison.high <= limit else f"not clearly behind {sota}",
-    )
+def _stand(one: Beside, seen: Compared | None, policy: Policy) -> Stand:
+    if seen is None:
+        return Stand(one.baseline, Outcome.NEW, one.missing)
+    low, high = seen.comparison.low, seen.comparison.high
+    outcome = Outcome.REGRESSION if low > 1 else Outcome.IMPROVEMENT if high < 1 else Outcome.STEADY
+    behind = seen.is_slower(policy.behind_false)
+    return Stand(one.baseline, outcome, _flag(seen, behind), behind, seen.comparison, seen.p, seen.q)
+
+
+def _flag(seen: Compared, behind: bool) -> str:
+    said, ratio, sota = words(seen.asked.case), seen.comparison.ratio, seen.asked.baseline
+    takes = f"takes {ratio:.2f} times {said.as_much_of} {sota}"
+    if behind:
+        return takes
+    if seen.comparison.high < 1:
+        return takes if said.less != "faster" else f"{1 / ratio:.2f} times as fast as {sota}"
+    if seen.comparison.high <= 1 + seen.most:
+        return f"within {in_percent(seen.most)} of {sota}"
+    return f"not clearly behind {sota}"
 
 
 def told(

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from kernels.words import Lane, Role
 from service import recipes, sota, verdicts
+from service.beside import Beside
 from service.evidence import Evidence, Taken, against_sota, cells
 from service.ledger import queue, standing
 from service.ledger.once import inserted
@@ -105,34 +106,34 @@ def _compare_with_sota(
     mainline: bool,
 ) -> None:
     times = {(one.role, one.case): one.median for one in evidence.taken}
+    heads = [one for one in evidence.taken if one.role is Role.HEAD and one.state is CellState.MEASURED]
+    besides = {(one.provider, str(one.case)): _beside_sota(evidence, one) for one in heads}
+    stood = sota.stand_all(list(besides.values()), policy)
     # In one order, so that two workers never wait for each other's gaps.
-    for head in sorted(evidence.taken, key=lambda one: (one.provider, str(one.case))):
-        if head.role is not Role.HEAD or head.state is not CellState.MEASURED:
-            continue
-        pairs, name, trouble = against_sota(evidence.taken, head)
-        stands = sota.stand(pairs, name, str(head.case), policy, trouble)
+    for head in sorted(heads, key=lambda one: (one.provider, str(one.case))):
+        stands = stood[head.provider, str(head.case)]
+        name = stands.baseline
         row = VerdictRow(
-            run_id=run.id, provider=head.provider, case=str(head.case), against="sota", outcome=Outcome.NEW.value
+            run_id=run.id, provider=head.provider, case=str(head.case), against="sota", outcome=stands.outcome.value
         )
-        row.behind, row.reason = stands.behind, stands.reason
+        row.behind, row.reason = stands.slower, stands.reason
         session.add(row)
         own, best = head.median, times.get((Role.SOTA, head.case))
         if stands.comparison is None or own is None or best is None:
             continue
         comparison = stands.comparison
-        row.outcome = _direction(comparison.low, comparison.high).value
         row.ratio, row.low, row.high = comparison.ratio, comparison.low, comparison.high
         row.launches, row.rounds = comparison.launches, comparison.rounds
         if mainline:
-            now = sota.Standing(revision.short, comparison.ratio, own, best, run.stack_id, stands.behind)
+            now = sota.Standing(revision.short, comparison.ratio, own, best, run.stack_id, stands.slower)
             parent = judged.get((head.provider, str(head.case)))
             moved = parent.comparison.ratio if parent and parent.comparison and parent.outcome in CHANGES else None
             row.reason = standing.note_gap(session, run, revision, row, now, name, moved, policy) or row.reason
 
 
-def _direction(low: float, high: float) -> Outcome:
-    """Against SOTA the outcome is only where the interval lies: whether that matters is the `behind` flag."""
-    return Outcome.REGRESSION if low > 1 else Outcome.IMPROVEMENT if high < 1 else Outcome.STEADY
+def _beside_sota(evidence: Evidence, head: Taken) -> Beside:
+    pairs, name, trouble = against_sota(evidence.taken, head)
+    return Beside(head.provider, str(head.case), name, pairs, trouble)
 
 
 def unfit(session: Session, target: Target, sha: str, device: str) -> str | None:

@@ -2,9 +2,10 @@
 
 import pytest
 
+from service.beside import Beside, Stand
+from service.cells import Pairs
 from service.policy import Policy
-from service.sota import Standing, stand, told
-from service.verdicts import Pairs
+from service.sota import Standing, stand_all, told
 
 POLICY = Policy(smallest_change=0.02, behind=0.05)
 CASE = "rmsnorm.fwd.4096x1024.bf16"
@@ -17,6 +18,11 @@ def times(ratio: float) -> Pairs:
     )
 
 
+def stand(pairs: Pairs, case: str = CASE, trouble: str | None = None) -> Stand:
+    [only] = stand_all([Beside("norms", case, "quack", pairs, trouble)], POLICY).values()
+    return only
+
+
 @pytest.mark.parametrize(
     ("ratio", "behind", "said"),
     [
@@ -27,13 +33,13 @@ def times(ratio: float) -> Pairs:
     ],
 )
 def test_the_flag(ratio, behind, said):
-    standing = stand(times(ratio), "quack", CASE, POLICY)
-    assert (standing.behind, standing.reason) == (behind, said)
+    standing = stand(times(ratio))
+    assert (standing.slower, standing.reason) == (behind, said)
 
 
 def test_without_times_of_sota_nothing_is_behind():
-    standing = stand(Pairs(), "quack", CASE, POLICY, "quack is unsupported here: no CUDA")
-    assert (standing.behind, standing.reason) == (False, "quack is unsupported here: no CUDA")
+    standing = stand(Pairs(), trouble="quack is unsupported here: no CUDA")
+    assert (standing.slower, standing.reason) == (False, "quack is unsupported here: no CUDA")
 
 
 def now(ratio: float = 1.2, own: float = 120, sota: float = 100, stack: int = 1) -> Standing:
@@ -110,9 +116,9 @@ def test_it_says_since_when_and_who_moved(current, before, parent, said):
 
 def test_memory_is_no_time():
     """Nor is it said to be one; a case is behind by what is a change in its lane at all."""
-    less, more = (stand(times(ratio), "quack", f"{CASE}.memory", POLICY) for ratio in (0.5, 1.2))
-    assert (less.behind, less.reason) == (False, "takes 0.50 times as much memory as quack")
-    assert (more.behind, more.reason) == (True, "takes 1.20 times as much memory as quack")
-    assert not stand(times(1.1), "quack", f"{CASE}.compile", POLICY).behind
+    less, more = (stand(times(ratio), f"{CASE}.memory") for ratio in (0.5, 1.2))
+    assert (less.slower, less.reason) == (False, "takes 0.50 times as much memory as quack")
+    assert (more.slower, more.reason) == (True, "takes 1.20 times as much memory as quack")
+    assert not stand(times(1.1), f"{CASE}.compile").slower
     said = told(now(), Standing("aaaa", 1.0, 100, 100, 1), "quack", 1.2, f"{CASE}.memory", POLICY)
     assert said == "behind quack since bbbb: this revision takes 20% more memory than its baseline."
