@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
@@ -17,18 +18,24 @@ from sqlalchemy.orm import Session
 from dashboards import assets, comments, facts, figures, telemetry
 from kernels.words import Lane
 from service.api.common import Key, Reading, tagged
+from service.bisecting import Aim
+from service.bisecting_words import answer_in_words
 from service.causes import Kind
 from service.lanes import WORDS, amount, lane_of, percent
-from service.ledger import reading, regressed
+from service.ledger import bisections, reading, regressed
 from service.ledger.queue import clock
 from service.ledger.reading import Glance, Point
+from service.ledger.regressed import Life, Regressed
 from service.ledger.targets import all_targets, target_named
+from service.lives import Action, possible
 from service.models import (
     OPEN_STATES,
     STANDING,
     CellState,
     Effect,
     EffectState,
+    FoundBy,
+    Incident,
     RegressionState,
     Run,
     RunState,
@@ -37,7 +44,7 @@ from service.models import (
 from service.reports import Report, Row, counted, readable, report
 from service.telling import markdown
 from service.telling.as_json import moment, rfc3339
-from service.texts import interval, short
+from service.texts import interval, listed, short
 from service.verdicts import Outcome
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
@@ -65,6 +72,14 @@ MARKS = {
     "blamed": "◉",
     "fixed": "▼",
     "dismissed": "–",
+    "verifying": "◎",
+    "searching": "◎",
+    "proving": "◎",
+    "checking": "◎",
+    "found": "◉",
+    "range": "◌",
+    "not reproduced": "●",
+    "stopped": "–",
 }
 STATE_WORDS = {"leased": "running", "held": "needs approval"}
 CAUSE_WORDS = {
@@ -74,6 +89,17 @@ CAUSE_WORDS = {
     Kind.MACHINE: "the machine",
     Kind.NOISE: "noise",
     Kind.UNKNOWN: "not known",
+}
+FOUND_WORDS = {
+    FoundBy.PAIR: "the commit beside its parent",
+    FoundBy.SLOW: "the slow baseline",
+    FoundBy.HISTORY: "the history of the case",
+}
+AIM_WORDS = {
+    Aim.VERIFY: "is it slower at all?",
+    Aim.SEARCH: "search",
+    Aim.AGAIN: "once more",
+    Aim.PROVE: "proof",
 }
 EFFECT_WORDS = {
     EffectState.WAITING: "waits to be sent",
@@ -88,11 +114,16 @@ _UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
 @router.get("/")
 def overview(session: Reading) -> str:
     """Every target with its latest revisions, what is open, and who works."""
+    cards = [reading.card(session, target) for target in all_targets(session)]
+    found = regressed.listed(session, states=STANDING, limit=20).items
+    standing = sum((Counter(card.standing) for card in cards), Counter[RegressionState]())
     return _page(
         "overview.html",
         now=clock(session),
-        cards=[reading.card(session, target) for target in all_targets(session)],
-        regressions=regressed.listed(session, states=STANDING, limit=20).items,
+        cards=cards,
+        standing=standing,
+        groups=_by_incident(session, found),
+        listed=len(found),
         gaps=reading.gaps(session, limit=20),
         **_machinery(session),
     )
@@ -111,6 +142,7 @@ def target(
     chosen = series if series in choices else _first_choice(session, found, choices)
     points = _series(session, found, chosen) if chosen else []
     card = reading.card(session, found, lines=25, before=before)
+    standing = regressed.listed(session, found, STANDING).items
     oldest = card.lines[-1].revision.ordinal if len(card.lines) == 25 else None
     return _page(
         "target.html",
@@ -119,7 +151,8 @@ def target(
         target=found,
         older=oldest if oldest else None,
         aside=reading.aside(session, found),
-        regressions=regressed.listed(session, found, STANDING).items,
+        groups=_by_incident(session, standing),
+        listed=len(standing),
         gaps=reading.gaps(session, found),
         choices=_by_lane(choices),
         chosen=chosen,
@@ -213,22 +246,91 @@ def run_figure(request: Request, run_id: Key, session: Reading) -> Response:
     return tagged(request, json.dumps(both), "application/json")
 
 
+class Shown(StrEnum):
+    """Which regressions a page lists."""
+
+    STANDING = "standing"
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    BISECTING = "bisecting"
+    BLAMED = "blamed"
+    FIXED = "fixed"
+    DISMISSED = "dismissed"
+
+
 @router.get("/regressions")
 def regressions(
-    session: Reading, state: RegressionState | None = None, cursor: Annotated[str | None, Query(max_length=200)] = None
+    session: Reading, state: Shown | None = None, cursor: Annotated[str | None, Query(max_length=200)] = None
 ) -> str:
-    """Confirmed regressions of all mainlines, and apart from them what runs behind SOTA."""
-    page = regressed.listed(session, states=() if state is None else (state,), cursor=cursor)
+    """Confirmed regressions of all mainlines, who searches for culprits, and apart from them what is behind SOTA."""
+    states = STANDING if state is Shown.STANDING else (RegressionState(state.value),) if state else ()
+    page = regressed.listed(session, states=states, cursor=cursor)
     query = {"cursor": page.next} | ({"state": state.value} if state else {})
     return _page(
         "regressions.html",
         now=clock(session),
-        page=page,
-        state=state,
+        groups=_by_incident(session, page.items),
+        state=state.value if state else "",
         states=list(RegressionState),
         next=f"/regressions?{urlencode(query)}" if page.next else None,
+        searches=bisections.listed(session, most=20),
         gaps=reading.gaps(session, limit=MOST_GAPS),
     )
+
+
+@router.get("/regressions/{regression_id}")
+def regression(regression_id: Key, session: Reading) -> str:
+    """One regression: what, since when, how that is known, who did it, what was done about it, and how to act."""
+    life = regressed.one(session, regression_id)
+    row, run = life.regressed.row, life.regressed.run
+    found = report(reading.whole_run(session, run.id))
+    series = urlencode({"series": _choice(row.device, row.provider, row.case)})
+    address = f"/targets/{quote(life.regressed.target)}"
+    return _page(
+        "regression.html",
+        now=clock(session),
+        life=life,
+        evidence=next((one for one in found.rows if (one.provider, one.case) == (row.provider, row.case)), None),
+        searches=[bisections.one(session, search.id) for search in life.bisections],
+        figure=f"{address}/figure.json?{series}",
+        series=f"{address}?{series}#series",
+        commands=_commands(life),
+    )
+
+
+def _commands(life: Life) -> list[tuple[str, str]]:
+    """What a person may do in this state, as commands."""
+    row = life.regressed.row
+    does = f"kernelwatch regression {{}} {row.id}"
+    every = (
+        ("accept it", Action.ACKNOWLEDGE, f"{does.format('acknowledge')} --reason WHY --until 2026-12-31"),
+        ("it is none", Action.DISMISS, f"{does.format('dismiss')} --reason WHY"),
+        ("it is back", Action.REOPEN, does.format("reopen")),
+        ("give it to somebody", Action.ASSIGN, f"{does.format('assign')} WHO"),
+        ("say by when", Action.DUE, f"{does.format('due')} 2026-12-31"),
+        ("add a note", Action.NOTE, f"{does.format('note')} TEXT"),
+    )
+    able = [(what, command) for what, action, command in every if possible(row.state, action)]
+    if row.good and row.culprit is None and row.state in STANDING:
+        ends = f"{short(row.good)}..{life.regressed.run.revision.short}"
+        search = f"kernelwatch bisect {life.regressed.target} {ends} --device {row.device} --case {row.case}"
+        able.append(("find who did it", search))
+    return able
+
+
+def _by_incident(session: Session, found: Sequence[Regressed]) -> list[tuple[Incident | None, list[Regressed]]]:
+    """Those of one event together, in the order of their newest."""
+    known = reading.events_of(session, [one.row for one in found])
+    groups: dict[int, list[Regressed]] = {}
+    for one in found:
+        groups.setdefault(one.row.incident_id or -one.row.id, []).append(one)
+    return [(known.get(incident_id), ones) for incident_id, ones in groups.items()]
+
+
+@router.get("/bisections/{bisection_id}")
+def bisection(bisection_id: Key, session: Reading) -> str:
+    """One search for a culprit: how far it is or what it found, step by step."""
+    return _page("bisection.html", now=clock(session), search=bisections.one(session, bisection_id))
 
 
 @router.get("/workers")
@@ -299,6 +401,14 @@ def numbers(row: Row) -> str:
     return ", ".join(said)
 
 
+def stand(standing: Mapping[RegressionState, int]) -> str:
+    """`2 open regressions`, `4 standing regressions, of them 1 acknowledged and 3 blamed`."""
+    each = [f"{standing[state]} {state}" for state in STANDING if standing.get(state)]
+    total = sum(standing.values())
+    noun = f"regression{'s' * (total != 1)}"
+    return f"{each[0]} {noun}" if len(each) == 1 else f"{total} standing {noun}, of them {listed(each)}"
+
+
 def sentence(text: str) -> str:
     """A reason as a sentence: `Within 1 % of its baseline.`"""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
@@ -346,6 +456,7 @@ def _templates_() -> Environment:
         "ago": ago,
         "calendar": calendar,
         "counted": counted,
+        "day": lambda seconds: calendar(seconds)[:10],
         "flat": flat,
         "lane": lane_of,
         "percent": lambda ratio, case: percent(ratio, lane_of(case)),
@@ -353,6 +464,7 @@ def _templates_() -> Environment:
         "sentence": sentence,
         "change": lambda one: percent(one.ratio, one.lane),
         "short": short,
+        "stand": stand,
         "amount": lambda value, case: amount(value, lane_of(case)),
         "without_secrets": without_secrets,
     }
@@ -364,7 +476,11 @@ def _templates_() -> Environment:
         "marks": MARKS,
         "numbers": numbers,
         "state_words": STATE_WORDS,
+        "aim_words": AIM_WORDS,
+        "answer_in_words": answer_in_words,
         "cause_words": CAUSE_WORDS,
+        "found_words": FOUND_WORDS,
+        "standing_states": STANDING,
         "Outcome": Outcome,
         "CellState": CellState,
         "Lane": Lane,

@@ -20,9 +20,11 @@ from service.models import (
     WATCHED,
     Attempt,
     Gap,
+    Incident,
     Measurement,
     Purpose,
     RegressionRow,
+    RegressionState,
     Revision,
     Run,
     RunState,
@@ -84,8 +86,13 @@ class Card:
     target: Target
     devices: tuple[str, ...]
     lines: tuple[Line, ...]
-    regressions: int
+    standing: Mapping[RegressionState, int]  # how many regressions stand in each state, without zeros
     behind: int
+
+    @property
+    def regressions(self) -> int:
+        """Those that still stand: slower than it was, and nobody has shown or said otherwise."""
+        return sum(self.standing.values())
 
 
 @dataclass(frozen=True)
@@ -188,14 +195,23 @@ def card(session: Session, target: Target, lines: int = 8, before: int | None = 
     measured = {device for line in found for device in line.runs}
     recipe = readable(target.recipe.text) if target.recipe else None
     wanted = recipe.devices if recipe else ()
-    open_ones = (RegressionRow.target_id == target.id, RegressionRow.state.in_(STANDING))
     return Card(
         target=target,
         devices=tuple(dict.fromkeys((*wanted, *sorted(measured)))),
         lines=found,
-        regressions=session.scalar(select(func.count()).select_from(RegressionRow).where(*open_ones)) or 0,
+        standing=_standing(session, target),
         behind=session.scalar(select(func.count()).select_from(Gap).where(Gap.target_id == target.id, Gap.behind)) or 0,
     )
+
+
+def _standing(session: Session, target: Target) -> dict[RegressionState, int]:
+    counted = (
+        select(RegressionRow.state, func.count())
+        .where(RegressionRow.target_id == target.id, RegressionRow.state.in_(STANDING))
+        .group_by(RegressionRow.state)
+    )
+    found = dict(session.execute(counted).all())
+    return {state: found[state] for state in STANDING if state in found}
 
 
 def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
@@ -269,6 +285,13 @@ def _named(target: Target, revision: str) -> ColumnElement[bool]:
     if target.kind is TargetKind.GIT and len(named) >= SHORTEST_SHA:
         return Revision.sha.startswith(named.lower(), autoescape=True)
     return Revision.sha == named
+
+
+def events_of(session: Session, found: Iterable[RegressionRow]) -> Mapping[int, Incident]:
+    """The incidents of these regressions."""
+    ids = {row.incident_id for row in found if row.incident_id is not None}
+    rows = session.scalars(select(Incident).where(Incident.id.in_(ids)).options(selectinload(Incident.revision)))
+    return {row.id: row for row in rows}
 
 
 def runs_of(session: Session, revision_id: int) -> Sequence[Run]:

@@ -56,3 +56,41 @@ def test_a_run_has_the_other_baselines_and_what_nobody_is_alarmed_by(get: Get, d
     assert "Not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster." in said
     for badge in ("⊘ quarantined", "△ slow before", "◣ leak", "⊖ removed"):
         assert badge in said, badge
+
+
+def test_what_stands_is_counted_by_state_and_grouped_by_event(get: Get, decided: Seeded) -> None:
+    assert "3 standing regressions, of them 1 open, 1 acknowledged and 1 blamed , and 1 case behind" in words(get("/"))
+    said = words(get("/regressions"))
+    assert re.search(r"Incident 1: 2 cases on h200, since \w{10} · slower because the kernel now spills", said)
+    assert re.search(r"◉ blamed on \w{10}", said)
+    assert re.search(r"ada due \d{4}-\d\d-\d\d", said)
+    assert "verdict" not in words(get("/regressions?state=dismissed"))
+    standing = words(get("/regressions?state=standing"))
+    assert "▼ fixed" not in standing
+    assert "◐ acknowledged" in standing
+
+
+def test_a_regression_has_its_evidence_its_history_and_what_to_do(get: Get, decided: Seeded) -> None:
+    page = get("/regressions/2")
+    said = words(page)
+    assert said.strip().startswith("Regressions / 2 8.7 % slower rmsnorm.bwd.32768x4096.bf16-fp32 on h200")
+    assert "Slower because the kernel now spills 12 registers." in said
+    assert "1.087 times the baseline, interval 1.081 to 1.093" in said
+    assert "402 µs → 437 µs" in said
+    assert "registers 40 → 64" in said
+    assert "incident 1, open" in said
+    assert re.search(r"opened ▲ open run \d+ .* bisecting .* blamed .* grace assigned ◉ blamed ada .* ada note", said)
+    assert "Two blocks would do; &lt;b&gt;see&lt;/b&gt; the plan." in page.text
+    assert "kernelwatch regression acknowledge 2 --reason WHY" in said
+    assert "kernelwatch regression reopen" not in said, "it stands already"
+    assert "kernelwatch regression reopen 1" in words(get("/regressions/1"))
+
+
+def test_a_bisection_is_told_step_by_step(get: Get, decided: Seeded) -> None:
+    said = words(get("/bisections/1"))
+    assert re.search(r"(\w{10}) did it norms on h200 \1 is 21\.4 % slower than its parent", said)
+    assert "4 of 24 runs" in said
+    assert "3 revisions along first parents" in said
+    assert "is it slower at all? bad: 21.0 % slower" in said
+    step = words(get(f"/runs/{decided.runs['queued'] + 1}"))
+    assert "a step of bisection 1" in step
