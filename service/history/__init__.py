@@ -3,7 +3,8 @@
 Pure: numbers in, changes out; no clock, no session, no client.
 """
 
-from service.history.detection import changes, changes_since, newest
+from service.history.arriving import changes_since
+from service.history.detection import changes, newest
 from service.history.incidents import incidents
 from service.history.values import Change, HistoryLimits, Level, Marked, Seen
 

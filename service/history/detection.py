@@ -1,4 +1,4 @@
-"""The changes of a series: all of them, those of its newest part, or whether the newest revision is one."""
+"""The changes of a series: all of them, or whether the newest revision is one."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,13 +8,9 @@ import numpy as np
 
 from service.history.adjusted import adjusted
 from service.history.segments import Place, places
-from service.history.steps import MAD_TO_SIGMA, MEAN_TO_SIGMA, Logs
+from service.history.steps import Logs, middle_and_spread
 from service.history.values import Change, HistoryLimits, Level, Seen
 
-CLOSED_AFTER = 30  # revisions that close a change: it stays, whatever comes
-TAIL = 200  # newest revisions that are looked at again when one is added
-WARM_UP = 100  # revisions before those, from which the control variate has learned
-CALM = 2.5  # deviations by which no part of a calm tail leans from the rest
 SUSPECT = 3.5  # deviations by which the newest revision is out of line
 USUAL = 30  # revisions before it that say what is usual
 FEWEST_USUAL = 8
@@ -28,33 +24,8 @@ def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> list[Chan
     Epochs (one stack each) are looked at alone: what changed together with the stack is nobody's commit.
     Raises ValueError where the revisions are not in order.
     """
-    _check_order(seen)
-    return [change for epoch in _epochs(seen) for change in _changes(epoch, _logs(epoch), limits)]
-
-
-def changes_since(seen: Sequence[Seen], known: Sequence[Change], limits: HistoryLimits = DEFAULTS) -> list[Change]:
-    """`known`, brought up to date with the newest revisions: cheap, and what is closed stays as it is.
-
-    A change is closed once `CLOSED_AFTER` revisions follow it.  Only what came after the last closed one is looked at
-    again, and of that no more than `TAIL` revisions: begin a series with `changes`.
-    """
-    warm_up = WARM_UP if seen and seen[-1].reference is not None else 0
-    recent = seen[-TAIL - warm_up :]
-    _check_order(recent)
-    settled = recent[-CLOSED_AFTER].ordinal if len(recent) >= CLOSED_AFTER else -math.inf
-    closed = [change for change in known if change.ordinal <= settled]
-    since = max((change.ordinal for change in closed), default=-math.inf)
-    if len(recent) > TAIL:
-        since = max(since, recent[-TAIL].ordinal)
-    found: list[Change] = []
-    for epoch in _epochs(recent):
-        if epoch[-1].ordinal < since:
-            continue
-        first = next(place for place, one in enumerate(epoch) if one.ordinal >= since)
-        logs = _logs(epoch)[first:]
-        if len(closed) < len(known) or not _calm(logs):
-            found += _changes(epoch[first:], logs, limits)
-    return [*closed, *found]
+    check_order(seen)
+    return [change for epoch in _epochs(seen) for change in changes_of(epoch, logs_of(epoch), limits)]
 
 
 def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, known: Sequence[Change] = ()) -> Change | None:
@@ -63,17 +34,16 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, known: Sequen
     One revision is a suspicion, never more than NOTIFY: ask for two fresh sessions of it and of its parent.
     None where fewer than eight revisions of its stack came before it.
     """
-    recent = seen[-TAIL:]
-    _check_order(recent)
+    if not seen:
+        return None
+    check_order(seen)
     since = max((change.ordinal for change in known), default=-math.inf)
-    level = [one for one in recent if one.stack == recent[-1].stack and one.ordinal >= since]
+    level = [one for one in newest_epoch(seen) if one.ordinal >= since]
     if len(level) <= FEWEST_USUAL:
         return None
-    logs = _logs(level)
+    logs = logs_of(level)
     usual, last = logs[-USUAL - 1 : -1], float(logs[-1])
-    middle = float(np.median(usual))
-    away = np.abs(usual - middle)
-    sigma = MAD_TO_SIGMA * float(np.median(away)) or MEAN_TO_SIGMA * float(away.mean())
+    middle, sigma = middle_and_spread(usual)
     shift = last - middle
     if abs(shift) <= SUSPECT * sigma or abs(shift) < math.log1p(max(limits.notify, FAST_SMALLEST)):
         return None
@@ -88,12 +58,12 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, known: Sequen
     )
 
 
-def _check_order(seen: Sequence[Seen]) -> None:
-    for one, other in pairwise(seen):
-        if one.ordinal >= other.ordinal:
-            raise ValueError(
-                f"Revision {other.ordinal} comes after {one.ordinal}: give each revision once, oldest first."
-            )
+def check_order(seen: Sequence[Seen]) -> None:
+    ordinals = [one.ordinal for one in seen]
+    if ordinals == sorted(set(ordinals)):
+        return
+    earlier, later = next((one, other) for one, other in pairwise(ordinals) if one >= other)
+    raise ValueError(f"Revision {later} comes after {earlier}: give each revision once, oldest first.")
 
 
 def _epochs(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
@@ -102,29 +72,24 @@ def _epochs(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
         yield list(epoch)
 
 
-def _logs(epoch: Sequence[Seen]) -> Logs:
+def newest_epoch(seen: Sequence[Seen]) -> Sequence[Seen]:
+    """The revisions at the end that have one stack."""
+    stacks = [one.stack for one in seen]
+    if stacks.count(stacks[-1]) == len(stacks):
+        return seen
+    return seen[max(place for place, stack in enumerate(stacks) if stack != stacks[-1]) + 1 :]
+
+
+def logs_of(epoch: Sequence[Seen]) -> Logs:
     value = np.log([one.value for one in epoch])
     if all(one.reference is None for one in epoch):
         return value
     return adjusted(value, np.log([math.nan if one.reference is None else one.reference for one in epoch]))
 
 
-def _calm(logs: Logs) -> bool:
-    """No split of the tail has two means further apart than noise puts them (CUSUM: Page, 1954)."""
-    middle = float(np.median(logs))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(logs - middle)))
-    residuals = np.clip(logs - middle, -3 * spread, 3 * spread)
-    residuals -= residuals.mean()
-    sigma = float(residuals.std())
-    if sigma == 0:
-        return bool(np.ptp(logs) == 0)
-    place = np.arange(1, len(logs))
-    lean = np.abs(np.cumsum(residuals)[:-1]) / np.sqrt(place * (len(logs) - place) / len(logs))
-    return bool((lean <= CALM * sigma).all())
-
-
-def _changes(epoch: Sequence[Seen], logs: Logs, limits: HistoryLimits) -> list[Change]:
-    return [_change(epoch, place, limits) for place in places(logs, limits)]
+def changes_of(epoch: Sequence[Seen], logs: Logs, limits: HistoryLimits, length: int | None = None) -> list[Change]:
+    """The changes of one epoch; where it is only the end of a longer series, `length` is that of all of it."""
+    return [_change(epoch, place, limits) for place in places(logs, limits, length or len(logs))]
 
 
 def _change(epoch: Sequence[Seen], place: Place, limits: HistoryLimits) -> Change:

@@ -22,15 +22,15 @@ class Place:
     step: Step
 
 
-def places(logs: Logs, limits: HistoryLimits) -> list[Place]:
-    """The changes of level in one epoch, oldest first."""
-    found = _pruned(logs, _candidates(logs, limits), limits)
+def places(logs: Logs, limits: HistoryLimits, length: int) -> list[Place]:
+    """The changes of level in an epoch, oldest first; `length` is that of the series, which the search pays for."""
+    found = _pruned(logs, _candidates(logs, limits, length), limits)
     while len(left := without_flips(logs, starts := [place.start for place in found])) < len(starts):
         found = _pruned(logs, left, limits)
     return found
 
 
-def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
+def _candidates(logs: Logs, limits: HistoryLimits, length: int) -> list[int]:
     """Kernel change points (Arlot, Celisse and Harchaoui, 2019) by PELT (Killick, Fearnhead and Eckley, 2012).
 
     With a Gaussian kernel no value costs more than 1, however far out it lies: an outlier is not a change.
@@ -39,7 +39,7 @@ def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
         return []
     kernel = {"gamma": _gamma(logs)}
     search = KernelCPD("rbf", min_size=limits.min_size, params=kernel).fit(logs.reshape(-1, 1))
-    return [int(start) for start in search.predict(pen=limits.penalty * math.log(len(logs)))[:-1]]
+    return [int(start) for start in search.predict(pen=limits.penalty * math.log(length))[:-1]]
 
 
 def _gamma(logs: Logs) -> float:

@@ -74,21 +74,30 @@ class _Level:
         return len(self.ordered)
 
 
-def _level(logs: Logs) -> _Level:
-    ordered = np.sort(logs)
+def middle_and_spread(logs: Logs) -> tuple[float, float]:
+    """The median, and a standard deviation that outliers do not move (0 only where all values are the same)."""
+    return _middle_and_spread(logs, np.sort(logs))
+
+
+def _middle_and_spread(logs: Logs, ordered: Logs) -> tuple[float, float]:
     middle = _middle(ordered)
     away = np.abs(logs - middle)
     # Where more than half of the values are one number its MAD is 0, and the mean deviation speaks instead.
-    spread = MAD_TO_SIGMA * _middle(np.sort(away)) or MEAN_TO_SIGMA * float(away.sum()) / len(away)
-    pulled = np.minimum(np.maximum(logs, middle - OUTLIER * spread), middle + OUTLIER * spread)
-    mean = float(pulled.sum()) / len(pulled)
-    residuals = pulled - mean
-    return _Level(ordered, residuals, mean, middle, float(residuals @ residuals))
+    return middle, MAD_TO_SIGMA * _middle(np.sort(away)) or MEAN_TO_SIGMA * float(away.sum()) / len(away)
 
 
 def _middle(ordered: Logs) -> float:
     half = len(ordered) // 2
     return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
+
+
+def _level(logs: Logs) -> _Level:
+    ordered = np.sort(logs)
+    middle, spread = _middle_and_spread(logs, ordered)
+    pulled = np.minimum(np.maximum(logs, middle - OUTLIER * spread), middle + OUTLIER * spread)
+    mean = float(pulled.sum()) / len(pulled)
+    residuals = pulled - mean
+    return _Level(ordered, residuals, mean, middle, float(residuals @ residuals))
 
 
 def _inflation(first: _Level, second: _Level) -> float:

@@ -1,0 +1,70 @@
+"""A series as its revisions arrive: what is settled stays, and calm series cost next to nothing."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+
+from service.history.detection import DEFAULTS, changes_of, check_order, logs_of, newest_epoch
+from service.history.steps import middle_and_spread
+from service.history.values import Change, HistoryLimits, Seen
+
+TAIL = 400  # newest revisions that are looked at again
+SETTLED_AFTER = 60  # revisions that follow a change which stays, whatever comes,
+SETTLED_P = 1e-8  # if it is as certain as this;
+SETTLED_ANYWAY = 300  # and that follow any that stays
+YOUNG = 10  # revisions during which a new change is looked at each time
+USUAL = 40  # revisions that say what is usual
+RECENT = (3, 5, 10, 20)  # newest revisions whose means should lie where all lie
+UNUSUAL = 2.5  # standard errors by which such a mean is off
+PERIOD = 32  # revisions between two looks at a calm series
+PERIOD_OPEN = 8  # and at one with open changes
+
+
+def changes_since(seen: Sequence[Seen], known: Sequence[Change], limits: HistoryLimits = DEFAULTS) -> list[Change]:
+    """`known`, brought up to date with the newest revision; begin a series with `changes`.
+
+    Changes of earlier epochs are settled, and so are certain ones that 60 revisions followed, and all that 300 did.
+    The others are open: they may still move, change their level, or be withdrawn.
+    """
+    if not seen:
+        return list(known)
+    tail = seen[-TAIL:]
+    check_order(tail)
+    epoch = newest_epoch(tail)
+    kept = [change for change in known if _settled(change, epoch)]
+    if not (_due(seen, known, len(known) > len(kept)) or _unusual(epoch, known, limits)):
+        return list(known)
+    taken = [_place(change, epoch) for change in kept]
+    found = changes_of(epoch, logs_of(epoch), limits, length=len(seen))
+    fresh = [change for change in found if all(abs(_place(change, epoch) - place) > limits.min_size for place in taken)]
+    return sorted([*kept, *fresh], key=lambda change: change.ordinal)
+
+
+def _place(change: Change, epoch: Sequence[Seen]) -> int:
+    return bisect_left(epoch, change.ordinal, key=lambda one: one.ordinal)
+
+
+def _settled(change: Change, epoch: Sequence[Seen]) -> bool:
+    place = _place(change, epoch)
+    after = len(epoch) - place
+    return place == 0 or after >= SETTLED_ANYWAY or (after >= SETTLED_AFTER and change.p <= SETTLED_P)
+
+
+def _due(seen: Sequence[Seen], known: Sequence[Change], opened: bool) -> bool:
+    """Is it this series' turn?  Series begin at different values, so that not all have theirs at one revision."""
+    if known and len(seen) - _place(known[-1], seen) <= YOUNG:
+        return True
+    return (len(seen) + hash(seen[0].value)) % (PERIOD_OPEN if opened else PERIOD) == 0
+
+
+def _unusual(epoch: Sequence[Seen], known: Sequence[Change], limits: HistoryLimits) -> bool:
+    """Do the newest revisions lie off the level that the series has had since its last change?"""
+    level = epoch[_place(known[-1], epoch) if known else 0 :][-USUAL - max(RECENT) :]
+    if len(level) < 2 * limits.min_size:
+        return len(epoch) >= 2 * limits.min_size
+    logs = logs_of(level)
+    middle, sigma = middle_and_spread(logs)
+    lean = np.clip(logs[::-1] - middle, -3 * sigma, 3 * sigma).cumsum()
+    return any(abs(lean[count - 1]) > UNUSUAL * sigma * math.sqrt(count) for count in RECENT if 2 * count <= len(logs))
