@@ -585,11 +585,24 @@ class Calibration(Base):
     at: Mapped[float]
 
 
+_UNRELEASED = text("released_at IS NULL")
+
+
 class Quarantine(Base):
     """A case that alarms without cause too often: it is measured and shown, and alarms nobody."""
 
     __tablename__ = "quarantines"
-    __table_args__ = (Index("ix_quarantines", "target_id", "device", "released_at"),)
+    __table_args__ = (
+        Index("ix_quarantines", "target_id", "device", "released_at"),
+        # Two sessions that end at once quarantine a case once.
+        Index(
+            "ix_quarantines_standing",
+            *("target_id", "device", "provider", "case"),
+            unique=True,
+            sqlite_where=_UNRELEASED,
+            postgresql_where=_UNRELEASED,
+        ),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     device: Mapped[str] = mapped_column(String(40))

@@ -7,7 +7,7 @@ from functools import cache
 import structlog
 
 from service.database import transaction
-from service.ledger import intake, outbox, queue, searching, telling
+from service.ledger import intake, nightly, outbox, queue, searching, telling
 from service.settings import settings
 from workers import device, sandbox, session
 from workers.heartbeat import stopping
@@ -58,6 +58,7 @@ def control() -> None:
         intake.poll_due,
         sweep,
         searching.advance_due,
+        nightly.plan_due,
         telling.tell_due,
         outbox.deliver_due,
     ):

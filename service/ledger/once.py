@@ -3,21 +3,29 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from service.models import Base, Target
 
 
-def inserted(session: Session, table: type[Base], unique: str | tuple[str, ...], values: Mapping[str, Any]) -> bool:
+def inserted(
+    session: Session,
+    table: type[Base],
+    unique: str | tuple[str, ...],
+    values: Mapping[str, Any],
+    where: ColumnElement[bool] | None = None,
+) -> bool:
     """Insert a row unless there is one with the same `unique` column or columns; whether this call did.
+
+    Where they are unique among some rows only, `where` is the condition of the index.
 
     Whoever comes second waits for the first to commit, and does not fail: its own work in the transaction is kept.
     """
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     columns = (unique,) if isinstance(unique, str) else unique
-    insert = dialect.insert(table).values(**values).on_conflict_do_nothing(index_elements=columns)
+    insert = dialect.insert(table).values(**values).on_conflict_do_nothing(index_elements=columns, index_where=where)
     return session.execute(insert.returning(getattr(table, columns[0]))).first() is not None
 
 

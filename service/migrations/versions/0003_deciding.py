@@ -48,6 +48,15 @@ def upgrade() -> None:
         sa.Column("released_why", sa.Text()),
     )
     op.create_index("ix_quarantines", "quarantines", ["target_id", "device", "released_at"])
+    unreleased = sa.text("released_at IS NULL")
+    op.create_index(
+        "ix_quarantines_standing",
+        "quarantines",
+        ["target_id", "device", "provider", "case"],
+        unique=True,
+        sqlite_where=unreleased,
+        postgresql_where=unreleased,
+    )
     op.create_table(
         "incidents",
         sa.Column("id", KEY, primary_key=True),

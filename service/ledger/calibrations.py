@@ -1,0 +1,37 @@
+"""What each session says of equal code: nightly calibrations whole, every other session by its A/A control."""
+
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from service import calibrating
+from service.calibrating import Compared
+from service.evidence import Evidence
+from service.ledger import quarantines, queue
+from service.models import Calibration, Purpose, Run
+from service.policy import Policy
+
+
+def compared(session: Session, run: Run, evidence: Evidence, policy: Policy) -> None:
+    """Keep what a session, of whatever purpose, says of equal code, and quarantine or release the cases it is about."""
+    found = calibrating.compared(evidence.taken, policy, calibration=run.purpose is Purpose.CALIBRATION)
+    if not found:
+        return
+    now = queue.clock(session)
+    session.execute(insert(Calibration), [_row(run, one, now) for one in found])
+    quarantines.review(session, run.target_id, run.device, found, policy)
+
+
+def _row(run: Run, one: Compared, now: float) -> dict[str, object]:
+    return {
+        "run_id": run.id,
+        "target_id": run.target_id,
+        "worker": run.worker,
+        "device": run.device,
+        "provider": one.provider,
+        "case": one.case,
+        "ratio": one.ratio,
+        "p": one.p,
+        "launches": one.launches,
+        "alarmed": one.alarmed,
+        "at": now,
+    }
