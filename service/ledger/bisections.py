@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from service import recipes
 from service.bisecting import Aim, Progress, Question
+from service.bisecting_answers import moved
 from service.bisecting_words import Merge, said
 from service.database import wake
 from service.errors import BadInput, Conflict, NotFound
@@ -161,7 +162,7 @@ def _ask(session: Session, row: Bisection, search: steps.Search, question: Quest
         row.reason = f"waits for tomorrow's budget ({policy.bisect.most_a_day} steps a day); {search.words}"
         return
     progress = search.progress
-    moved = sorted({case for _, case in progress.sizes}) if progress and progress.sizes else []
+    of_moved = sorted({case for _, case in progress.sizes}) if progress else []
     revision = session.execute(
         select(Revision).where(Revision.target_id == row.target_id, Revision.sha == question.revision)
     ).scalar_one()
@@ -174,7 +175,7 @@ def _ask(session: Session, row: Bisection, search: steps.Search, question: Quest
         device=row.device,
         suite=row.suite,
         baseline=question.against,
-        cases=moved if moved and question.aim is not Aim.VERIFY else row.cases,
+        cases=row.cases if question.aim is Aim.VERIFY else of_moved,
         bisection_id=row.id,
     )
     row.state, row.reason = _STATE[question.aim], search.words
@@ -194,9 +195,10 @@ def _no_longer(recipe: recipes.Recipe, row: Bisection) -> str | None:
 def _end(session: Session, row: Bisection, state: SearchState, why: str, progress: Progress | None = None) -> None:
     row.state, row.reason, row.finished_at = state, why, queue.clock(session)
     row.culprit = progress.culprit if progress else None
-    run = next((one.id for one in reversed(steps.steps_of(session, row.id))), None)
+    slower = moved(progress.of(Aim.PROVE)[-1].step) if progress and row.culprit else {}
+    last = next((run.id for run in reversed(steps.steps_of(session, row.id))), None)
     session.flush()
-    regressions.search_ended(session, row, run)
+    regressions.search_ended(session, row, last, slower.keys())
 
 
 # -- read

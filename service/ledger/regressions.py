@@ -115,6 +115,7 @@ def open_one(
 
 def change(session: Session, row: RegressionRow, deed: Deed, now: float) -> None:
     """One step of a life, and its line in the history.  The caller holds the lock and settles the incident."""
+    shown_by = row.fixed_by if deed.action is Action.REOPEN else deed.run_id  # the fix that a person doubts
     row.state = follows(row.state, deed.action)
     for column, value in changes(deed, now).items():
         setattr(row, column, value)
@@ -126,7 +127,7 @@ def change(session: Session, row: RegressionRow, deed: Deed, now: float) -> None
             what=deed.action.value,
             state=row.state,
             words=deed.words,
-            run_id=deed.run_id,
+            run_id=shown_by,
         )
     )
 
@@ -172,6 +173,13 @@ def _fresh(session: Session, *which: ColumnElement[bool]) -> Sequence[Regression
     return session.scalars(rows.execution_options(populate_existing=True)).all()
 
 
+def fix_doubted_at(session: Session, row: RegressionRow) -> float | None:
+    """When a person last said that it was not fixed, though a measurement had shown it."""
+    doubted = select(RegressionEvent.at).where(RegressionEvent.regression_id == row.id)
+    doubted = doubted.where(RegressionEvent.what == Action.REOPEN.value, RegressionEvent.run_id.is_not(None))
+    return session.scalar(doubted.order_by(RegressionEvent.id.desc()).limit(1))
+
+
 # -- what time, searches and the mainline do
 
 
@@ -201,17 +209,24 @@ def search_began(session: Session, search: Bisection) -> list[RegressionRow]:
     return rows
 
 
-def search_ended(session: Session, search: Bisection, run_id: int | None = None) -> list[RegressionRow]:
+def search_ended(
+    session: Session,
+    search: Bisection,
+    run_id: int | None = None,
+    explained: Collection[tuple[str, str]] | None = None,
+) -> list[RegressionRow]:
     """The regressions of a search that is over: its culprit, proved by the run, is blamed, or they are open again.
 
-    What its own comparison blames on another revision is not what was found.  An acknowledged one is blamed too, and
+    What its own comparison blames on another revision is not what was found, and neither is what the proof does not
+    show to be slower (`explained` names provider and case of what it does).  An acknowledged one is blamed too, and
     stays acknowledged.  Twice is as once.
     """
     rows, now = _searched(session, search), clock(session)
     found = search.culprit if search.state is SearchState.FOUND else None
     for row in rows:
         news = row.culprit is None or row.state in (RegressionState.OPEN, RegressionState.BISECTING)
-        if found is not None and row.culprit in (None, found) and news:
+        shown = explained is None or (row.provider, row.case) in explained
+        if found is not None and shown and row.culprit in (None, found) and news:
             change(session, row, Deed(Action.BLAME, words=search.reason, culprit=found, run_id=run_id), now)
         elif row.state is RegressionState.BISECTING:
             change(session, row, Deed(Action.GIVE_UP, words=search.reason, run_id=run_id), now)

@@ -105,8 +105,8 @@ def _merge(target: Target, culprit: str) -> Merge | None:
     """What a merge brought in, where the culprit is one; a source that cannot say so keeps no search from ending."""
     if target.kind is not TargetKind.GIT:
         return None
-    source = open_source(target)
     try:
+        source = open_source(target)
         tip = source.resolve(f"{culprit}^2")
         base = source.merge_base(source.resolve(f"{culprit}^1"), tip)
         line = source.between(base, tip)
