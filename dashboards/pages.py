@@ -462,7 +462,7 @@ def _templates_() -> Environment:
         "percent": lambda ratio, case: percent(ratio, lane_of(case)),
         "rfc3339": rfc3339,
         "sentence": sentence,
-        "change": lambda one: percent(one.ratio, one.lane),
+        "change": lambda one: percent(one.ratio, Lane(one.lane)),
         "short": short,
         "stand": stand,
         "amount": lambda value, case: amount(value, lane_of(case)),

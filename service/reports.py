@@ -34,7 +34,7 @@ WORST_FIRST = (
 )
 ALARMING = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
 QUARANTINED = "quarantined: "  # how the reason of a quarantined case begins
-UNCERTAIN = ("probably", "not certain", "perhaps")  # and how the words of an uncertain cause do
+UNCERTAIN = ("probably", "perhaps", "not certain")  # what the words of an uncertain cause hold
 NOUNS = {
     Outcome.REGRESSION: ("regression", "regressions"),
     Outcome.INVALID: ("wrong result", "wrong results"),
@@ -131,10 +131,10 @@ class Row:
     def because(self) -> str:
         """How its size and its cause read in one sentence: `10.2 % slower because the kernel now spills`."""
         said = self.cause.words if self.cause else listed(self.explained[:3]) if self.explained else ""
-        more = words(self.case)
-        for word in (more.more, more.less):
-            if said.startswith(f"{word} because "):
-                return f"{self.change} {said.removeprefix(word).lstrip()}"
+        for word in (words(self.case).more, words(self.case).less):
+            hedge, found, why = said.partition(f"{word} because ")
+            if found and hedge.strip() in ("", *UNCERTAIN):
+                return f"{self.change}{', ' if hedge else ' '}{hedge}because {why}"
         return f"{self.change} ({said})" if said else self.change
 
     @property
@@ -509,7 +509,8 @@ def _beside(verdict: VerdictRow, measured: Measured | None) -> Beside:
 def _cause(verdict: VerdictRow) -> Cause | None:
     if verdict.cause is None or verdict.why is None:
         return None
-    return Cause(Kind(verdict.cause), verdict.why, certain=not verdict.why.startswith(UNCERTAIN))
+    certain = verdict.cause != Kind.UNKNOWN and not any(word in verdict.why for word in UNCERTAIN)
+    return Cause(Kind(verdict.cause), verdict.why, certain)
 
 
 def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Unsupported, ...]:

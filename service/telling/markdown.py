@@ -246,14 +246,15 @@ def _beside(sides: Sequence[tuple[Row, Beside]]) -> str:
 def _summary(summaries: Sequence[Summary]) -> str:
     lines = ["| | cases | change | head / baseline |", "|---|--:|---|---|"]
     for one in summaries:
-        cells = [_group(one), str(one.cases), percent(one.ratio, one.lane), interval(one.low, one.high)]
+        cells = [_group(one), str(one.cases), percent(one.ratio, Lane(one.lane)), interval(one.low, one.high)]
         lines.append(_line(cells))
     return "\n".join(lines)
 
 
 def _group(one: Summary) -> str:
-    lane = "" if one.lane is Lane.KERNEL else f", {WORDS[one.lane].name}"
-    return f"{code(f'{one.op}.{one.direction}')} {escaped(one.provider)}{lane}"
+    lane = Lane(one.lane)
+    more = "" if lane is Lane.KERNEL else f", {WORDS[lane].name}"
+    return f"{code(f'{one.op}.{one.direction}')} {escaped(one.provider)}{more}"
 
 
 def _name(row: Row) -> str:

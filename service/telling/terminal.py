@@ -45,9 +45,9 @@ def _summary(report: Report) -> Table:
     for title in ("geometric mean of", "provider", "interval", "change"):
         means.add_column(title, overflow="fold")
     for one in report.summaries:
-        lane = "" if one.lane is Lane.KERNEL else f" ({WORDS[one.lane].name})"
-        of = f"{one.cases} x {one.op}.{one.direction}{lane}"
-        cells = (of, one.provider, interval(one.low, one.high), percent(one.ratio, one.lane))
+        lane = Lane(one.lane)
+        of = f"{one.cases} x {one.op}.{one.direction}" + (f" ({WORDS[lane].name})" if lane is not Lane.KERNEL else "")
+        cells = (of, one.provider, interval(one.low, one.high), percent(one.ratio, lane))
         means.add_row(*(Text(printable(cell)) for cell in cells))
     return means
 
