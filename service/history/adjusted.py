@@ -1,63 +1,61 @@
 """What a series says once SOTA, measured in the same session, has told what the machine did: a control variate."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from service.history.steps import MAD_TO_SIGMA, Logs
+from service.history.steps import Logs
 
 LAG = 5  # revisions between the two values of a difference: long enough to see a machine drift
 SHORTEST = 10  # differences before anything is believed of theta
-SHRINKING = 20  # differences that "theta is 0" counts for
 LARGEST_THETA = 1.2
 TIGHT = 0.5  # correlation from which both sides are taken for equally noisy
+OUTLYING = 4.0  # mean absolute differences (some 3.2 sigma) to which a larger one is pulled in
 
 
 def adjusted(value: Logs, reference: Logs) -> Logs:
-    """log(value) - theta (log(reference) - its usual), each theta and each usual from earlier revisions alone.
+    """log(value) - theta (log(reference) - its median), each theta learned from earlier revisions alone.
 
     `reference` is NaN where SOTA was not measured; such a revision stays as it is.  Never the plain ratio: dividing by
-    a reference that shares no noise with the candidate adds its noise to it (control variates: Lavenberg and Welch,
-    1981).
+    a reference that shares no noise with the candidate adds its noise (control variates: Lavenberg and Welch, 1981).
     """
-    if np.isnan(reference).all():
-        return value
     known = ~np.isnan(reference)
-    correction = np.zeros_like(value)
     mine, theirs = value[known], reference[known]
-    correction[known] = _thetas(mine, theirs) * (theirs - _usual(theirs))
+    if len(theirs) <= LAG + SHORTEST:
+        return value
+    correction = np.zeros_like(value)
+    correction[known] = _thetas(mine, theirs) * (theirs - np.median(theirs))
     return value - correction
 
 
 def _thetas(mine: Logs, theirs: Logs) -> Logs:
     """For each revision the slope of mine over theirs, in differences up to the revision before.
 
-    Differences, because a change of level then counts `LAG` times and not for ever, and winsorised for the same
-    reason.  Deming's slope (1943) where both are about equally noisy, least squares where they hardly agree.
+    Differences, because a change of level then counts `LAG` times and not for ever, and pulled in for the same reason.
+    Deming's slope (1943) where both are about equally noisy, least squares where they hardly agree, and shrunk towards
+    0 by its own relative variance, (1 - r^2) / (r^2 n / LAG).  The first revisions have no past and take the first
+    slope that is believed.
     """
     ours, others = _differences(mine), _differences(theirs)
     xx, yy, xy = (_earlier(product) for product in (others * others, ours * ours, others * ours))
-    count = np.maximum(np.arange(len(mine)) - LAG, 0)
+    apart = np.maximum(np.arange(len(mine)) - LAG, 0) / LAG  # so many of the differences have no value in common
     with np.errstate(divide="ignore", invalid="ignore"):
-        correlation = xy / np.sqrt(xx * yy)
+        agreement = xy**2 / (xx * yy)
         deming = (yy - xx + np.sqrt((yy - xx) ** 2 + 4 * xy**2)) / (2 * xy)
-        slope = np.where(correlation >= TIGHT, deming, xy / xx)
-    theta = np.clip(np.nan_to_num(slope), 0, LARGEST_THETA) * count / (count + SHRINKING)
-    return np.where(count >= SHORTEST, theta, 0.0)
+        slope = np.where(agreement >= TIGHT**2, deming, xy / xx)
+        shrunk = slope * apart * agreement / (apart * agreement + 1 - agreement)
+    theta = np.clip(np.nan_to_num(shrunk), 0, LARGEST_THETA)
+    theta[: LAG + SHORTEST] = theta[LAG + SHORTEST]
+    return theta
 
 
 def _differences(logs: Logs) -> Logs:
-    """x[i] - x[i - LAG] (0 for the first), pulled in to three deviations."""
+    """x[i] - x[i - LAG], 0 for the first ones, and none much larger than those before it."""
     apart = np.zeros_like(logs)
     apart[LAG:] = logs[LAG:] - logs[:-LAG]
-    limit = 3 * MAD_TO_SIGMA * float(np.median(np.abs(apart))) if len(apart) else 0.0
+    count = np.maximum(np.arange(len(logs)) - LAG, 0)
+    limit = OUTLYING * np.divide(_earlier(np.abs(apart)), count, out=np.full_like(logs, np.inf), where=count > 0)
     return np.clip(apart, -limit, limit)
 
 
-def _earlier(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _earlier(values: Logs) -> Logs:
     """Sums over what came before each."""
     return np.cumsum(values) - values
-
-
-def _usual(theirs: Logs) -> Logs:
-    """The mean up to and with each."""
-    return np.cumsum(theirs) / np.arange(1, len(theirs) + 1)
