@@ -328,8 +328,8 @@ def _keep(out: Path | None, name: str, judged: Sequence[Found], taken: Sequence[
     if out is None:
         return
     out.mkdir(parents=True, exist_ok=True)
-    rounds = [[one.contender, str(one.case), one.looked, one.confirmed] for one in taken]
-    (out / name).write_text(json.dumps({"judged": [asdict(one) for one in judged], "rounds": rounds}))
+    rounds = [{**asdict(one), "case": str(one.case)} for one in taken]
+    (out / name).write_text(json.dumps({"judged": [asdict(one) for one in judged], "taken": rounds}))
 
 
 def say(text: str) -> None:
