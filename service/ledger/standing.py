@@ -3,119 +3,122 @@
 Revisions may be measured in any order, and again: what counts is their place on the mainline.
 """
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import and_, select, update
 from sqlalchemy.orm import Session, aliased
 
 from service import sota
-from service.ledger import queue
-from service.ledger.once import inserted
-from service.models import WATCHED, Gap, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
+from service.ledger import incidents, openings, queue, regressions
+from service.ledger.once import inserted, lock
+from service.lives import Action, Deed
+from service.mending import Step, mended_by
+from service.models import (
+    STANDING,
+    WATCHED,
+    FoundBy,
+    Gap,
+    RegressionRow,
+    Revision,
+    Run,
+    RunState,
+    VerdictRow,
+)
 from service.policy import Policy
-from service.verdicts import CHANGES, Outcome, Verdict
+from service.texts import short
+from service.verdicts import Outcome
 
 
-@dataclass(frozen=True)
-class Step:
-    """What one mainline revision did to a case.  Ordinals are places on the mainline."""
+def note_regressions(session: Session, run: Run, policy: Policy) -> None:
+    """Open a record for each slow-down that this mainline run confirmed, and close those that it shows to be over.
 
-    run_id: int
-    ordinal: int
-    baseline: int | None
-    outcome: Outcome
-    ratio: float | None
-
-
-def note_regressions(session: Session, run: Run, judged: Mapping[tuple[str, str], Verdict], policy: Policy) -> None:
-    """Open a record for each confirmed regression of this mainline run, and close those that are mended."""
+    Its verdicts and their causes are stored already.
+    """
+    lock(session, run.target_id)
     now = queue.clock(session)
-    for (provider, case), verdict in judged.items():
-        if verdict.outcome is Outcome.REGRESSION and verdict.comparison:
-            row = RegressionRow(target_id=run.target_id, device=run.device, provider=provider, case=case, run_id=run.id)
-            row.ratio, row.opened_at = verdict.comparison.ratio, now
-            if not _recorded(session, run, row, policy.at(case)):
-                session.add(row)
-    open_ones = (
+    rows = select(VerdictRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.provider, VerdictRow.case)
+    verdicts = session.scalars(rows).all()
+    touched = {row.incident_id for row in openings.opened_by(session, run, verdicts, policy)}
+    judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.against == "parent"}
+    standing = (
         select(RegressionRow, Revision.ordinal)
         .join(Run, Run.id == RegressionRow.run_id)
-        .join(Revision)
+        .join(Revision, Revision.id == Run.revision_id)
         .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
-        .where(RegressionRow.state == RegressionState.OPEN)
+        .where(RegressionRow.state.in_(STANDING))
+        .order_by(RegressionRow.id)
+        .execution_options(populate_existing=True)
     )
-    for row, ordinal in session.execute(open_ones).all():
-        if (row.provider, row.case) not in judged:
-            continue
-        # Whose revision left the mainline when that was rewritten is open no longer: its successor has its own record.
-        limits = policy.at(row.case)
-        by = run.id if ordinal is None else mended_by(_steps_since(session, row, ordinal), ordinal, row.ratio, limits)
-        if by is not None:
-            row.state, row.fixed_at, row.fixed_by = RegressionState.FIXED, now, by
+    for row, ordinal in session.execute(standing).all():
+        if (row.provider, row.case) in judged and _ended(session, row, ordinal, policy, now):
+            touched.add(row.incident_id)
+    incidents.settle(session, touched, now)
 
 
-def _recorded(session: Session, run: Run, row: RegressionRow, policy: Policy) -> bool:
-    """Was this regression recorded already: by this revision, or by one that was passed over as its baseline?"""
-    same_baseline = and_(
-        Run.baseline == run.baseline,
-        Revision.ordinal.is_not(None),
-        RegressionRow.state == RegressionState.OPEN,
-        RegressionRow.ratio * (1 + policy.smallest_change) >= row.ratio,
-    )
-    known = (
-        select(RegressionRow.id)
-        .join(Run, Run.id == RegressionRow.run_id)
-        .join(Revision)
-        .where(RegressionRow.target_id == row.target_id, RegressionRow.device == row.device)
-        .where(RegressionRow.provider == row.provider, RegressionRow.case == row.case)
-        .where(or_(Run.revision_id == run.revision_id, same_baseline))
-    )
-    return session.execute(known.limit(1)).first() is not None
+def _ended(session: Session, row: RegressionRow, ordinal: int | None, policy: Policy, now: float) -> bool:
+    if ordinal is None:
+        regressions.leave(session, row, now)
+        return True
+    crept = row.found_by is FoundBy.SLOW
+    steps = _steps_since(session, row, ordinal)
+    by = mended_by(steps, ordinal, row.ratio, _smallest(session, row, policy), before=row.ratio if crept else 1.0)
+    if by is not None:
+        mending = session.execute(select(Revision).join(Run).where(Run.id == by)).scalar_one()
+        words = f"as fast at {mending.short} as it was at {short(row.good)}" if row.good else f"by {mending.short}"
+        regressions.change(session, row, Deed(Action.FIX, words=words, run_id=by), now)
+    return by is not None
+
+
+def _smallest(session: Session, row: RegressionRow, policy: Policy) -> float:
+    """The smallest relevant change where the regression was found: short kernels need more."""
+    then = select(VerdictRow.smallest).where(VerdictRow.run_id == row.run_id, VerdictRow.provider == row.provider)
+    known = session.scalar(then.where(VerdictRow.case == row.case, VerdictRow.against == "parent"))
+    return known if known is not None else policy.at(row.case).smallest_change
 
 
 def _steps_since(session: Session, row: RegressionRow, ordinal: int) -> list[Step]:
-    """The verdicts on the case of later revisions of the mainline, oldest first; the newest run of each counts."""
-    base = aliased(Revision)
+    """The verdicts on the case of later revisions of the mainline, oldest first; the newest run of each counts.
+
+    Where a person reopened what had been fixed, only what was measured after that.
+    """
+    base, direct = aliased(Revision), aliased(VerdictRow)
+    beside = (
+        direct.run_id == Run.id,
+        direct.provider == row.provider,
+        direct.case == row.case,
+        direct.against.in_(["good", "slow"]),
+        direct.baseline == row.good,
+    )
     verdicts = (
-        select(Run.id, Revision.ordinal, base.ordinal, VerdictRow.outcome, VerdictRow.ratio)
+        select(
+            Run.id,
+            Revision.ordinal,
+            base.ordinal,
+            VerdictRow.outcome,
+            VerdictRow.ratio,
+            direct.outcome,
+            direct.ratio,
+        )
         .join(Revision, Revision.id == Run.revision_id)
         .join(VerdictRow, VerdictRow.run_id == Run.id)
         .outerjoin(base, and_(base.target_id == Run.target_id, base.sha == Run.baseline))
+        .outerjoin(direct, and_(*beside))
         .where(Run.target_id == row.target_id, Run.device == row.device, Run.state == RunState.DONE)
         .where(WATCHED, Revision.ordinal > ordinal)
         .where(VerdictRow.provider == row.provider, VerdictRow.case == row.case, VerdictRow.against == "parent")
         .order_by(Revision.ordinal, Run.id)
     )
+    if (reopened := regressions.fix_doubted_at(session, row)) is not None:
+        verdicts = verdicts.where(Run.finished_at > reopened)
     return list(
         {
-            place: Step(run_id, place, baseline, Outcome(outcome), ratio)
-            for run_id, place, baseline, outcome, ratio in session.execute(verdicts)
+            place: Step(
+                run_id, place, at, Outcome(outcome), ratio, Outcome(straight) if straight else None, straight_ratio
+            )
+            for run_id, place, at, outcome, ratio, straight, straight_ratio in session.execute(verdicts)
             if place is not None
         }.values()
     )
-
-
-def mended_by(steps: Sequence[Step], opened: int, ratio: float, policy: Policy) -> int | None:
-    """The first run after which a regression of `ratio`, opened at the ordinal `opened`, is gone.  Pure.
-
-    Each step multiplies what its baseline stood at, so that several small improvements mend one large regression, and
-    a baseline from before the regression counts as 1.
-    """
-    ordinals, nets = [opened], [ratio]
-    for step in steps:
-        net = nets[-1]  # also after a baseline that left the mainline
-        if step.baseline is not None and step.outcome in (Outcome.STEADY, *CHANGES):
-            before = bisect_right(ordinals, step.baseline)  # revisions that were not measured changed nothing
-            net = nets[before - 1] if before else 1.0
-        if step.outcome in CHANGES:
-            net *= step.ratio or 1.0
-        if net <= 1 + policy.smallest_change:
-            return step.run_id
-        ordinals.append(step.ordinal)
-        nets.append(net)
-    return None
 
 
 def note_gap(
