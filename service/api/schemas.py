@@ -48,7 +48,7 @@ def _version(value: Any) -> Any:
 Version = Annotated[str | None, BeforeValidator(_version)]
 
 
-class _Answer(BaseModel):
+class Answer(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
@@ -65,7 +65,7 @@ class Page(BaseModel, Generic[Item]):
     next: str | None = None
 
 
-class TargetOut(_Answer):
+class TargetOut(Answer):
     """A watched repository or package."""
 
     name: str
@@ -84,7 +84,7 @@ class TargetOut(_Answer):
 
     @classmethod
     def of(cls, target: Target) -> "TargetOut":
-        return cls.model_validate({**_columns(target), "devices": _devices(target)})
+        return cls.model_validate({**columns(target), "devices": _devices(target)})
 
 
 class TargetWhole(TargetOut):
@@ -95,7 +95,7 @@ class TargetWhole(TargetOut):
     behind_sota: int
 
 
-class RevisionOut(_Answer):
+class RevisionOut(Answer):
     """One commit, or one release."""
 
     sha: str
@@ -108,7 +108,7 @@ class RevisionOut(_Answer):
     paths: list[str]
 
 
-class SpeedOut(_Answer):
+class SpeedOut(Answer):
     """How near a time comes to what the device can do at best; null where that says nothing or is not known."""
 
     copy_share: Number = Field(description="Of the session's ceiling, the bandwidth of a plain copy.")
@@ -120,7 +120,7 @@ class SpeedOut(_Answer):
     )
 
 
-class MeasurementOut(_Answer):
+class MeasurementOut(Answer):
     """One contender at one case.  `median` is in `unit`: us, or bytes in the memory lane."""
 
     contender: str
@@ -144,7 +144,7 @@ class MeasurementOut(_Answer):
         return cls.model_validate(known | {"speed": SpeedOut.model_validate(speed)})
 
 
-class VerdictOut(_Answer):
+class VerdictOut(Answer):
     """Candidate against baseline; `ratio` is time over time, or bytes over bytes: 1.05 is 5 % more."""
 
     provider: str
@@ -175,7 +175,7 @@ class VerdictOut(_Answer):
     reason: str
 
 
-class RunOut(_Answer):
+class RunOut(Answer):
     """One revision on one device."""
 
     id: int
@@ -208,7 +208,7 @@ class RunOut(_Answer):
         return cls.model_validate(_run(run))
 
 
-class SummaryOut(_Answer):
+class SummaryOut(Answer):
     """The geometric mean over cases of head over baseline, with its interval over launches."""
 
     provider: str
@@ -248,7 +248,7 @@ class RunWhole(RunOut):
         return cls.model_validate(_run(run) | more)
 
 
-class RegressionOut(_Answer):
+class RegressionOut(Answer):
     """A confirmed regression of the mainline."""
 
     id: int
@@ -277,12 +277,17 @@ class RegressionOut(_Answer):
 
     @classmethod
     def of(cls, found: regressed.Regressed) -> "RegressionOut":
+        return cls.model_validate(cls.names(found))
+
+    @staticmethod
+    def names(found: regressed.Regressed) -> dict[str, Any]:
+        """The columns, with what they point at by the names that people know."""
         mended = found.fixed_by.revision.sha if found.fixed_by else None
         named = {"target": found.target, "run": found.run.id, "revision": found.run.revision.sha, "fixed_by": mended}
-        return cls.model_validate(_columns(found.row) | named)
+        return columns(found.row) | named
 
 
-class GapOut(_Answer):
+class GapOut(Answer):
     """A mainline case that runs behind SOTA: how far then and now, in times of what SOTA takes."""
 
     target: str
@@ -302,10 +307,10 @@ class GapOut(_Answer):
         since = found.since.sha if found.since else None
         unit = lane_of(found.gap.case).unit
         named = {"target": found.target, "since": since, "run": found.gap.last_run_id, "unit": unit}
-        return cls.model_validate(_columns(found.gap) | named)
+        return cls.model_validate(columns(found.gap) | named)
 
 
-class PointOut(_Answer):
+class PointOut(Answer):
     """One mainline revision of a series."""
 
     run_id: int
@@ -337,7 +342,7 @@ class SeriesOut(BaseModel):
     points: list[PointOut]
 
 
-class WorkerOut(_Answer):
+class WorkerOut(Answer):
     """A process that owns a device."""
 
     name: str
@@ -350,13 +355,13 @@ class WorkerOut(_Answer):
     here: bool
 
 
-def _columns(row: Any) -> dict[str, Any]:
+def columns(row: Any) -> dict[str, Any]:
     return {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs}
 
 
 def _run(run: Run) -> dict[str, Any]:
     names = {"target": run.target.name, "revision": run.revision.sha, "subject": run.revision.subject}
-    return _columns(run) | names
+    return columns(run) | names
 
 
 def _devices(target: Target) -> list[str]:

@@ -35,7 +35,7 @@ def listed(
         *([Quarantine.device == device] if device else []),
         *([] if released else [Quarantine.released_at.is_(None)]),
     ]
-    return session.execute(rows.where(*wanted).order_by(Quarantine.id.desc())).tuples().all()
+    return [(row, name) for row, name in session.execute(rows.where(*wanted).order_by(Quarantine.id.desc()))]
 
 
 # -- by what equal code did

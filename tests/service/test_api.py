@@ -16,6 +16,7 @@ from sqlalchemy import text
 from service.app import create_app
 from service.database import transaction
 from service.settings import settings
+from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, Seeded, watched
 
 Get = Callable[..., httpx.Response]
@@ -41,6 +42,13 @@ def get() -> Get:
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
     """A few days of watching, for all tests here that only read."""
     with watched(tmp_path_factory.mktemp("state")) as story:
+        yield story
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
+    """The same with what deciding adds."""
+    with watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as story:
         yield story
 
 
@@ -221,3 +229,51 @@ def test_so_many_threads_as_the_database_serves(state: Path) -> None:
             return anyio.to_thread.current_default_thread_limiter().total_tokens
 
     assert asyncio.run(tokens()) == 4
+
+
+def test_a_regression_is_told_with_its_life(get: Get, decided: Seeded) -> None:
+    [crept, accepted, blamed, fixed] = get("/api/v1/regressions").json()["items"]
+    assert [one["state"] for one in (crept, accepted, blamed, fixed)] == ["open", "acknowledged", "blamed", "fixed"]
+    assert (accepted["reason"], crept["found_by"]) == ("exact sums are worth 3 %", "history")
+    asked = {"state": ["open", "acknowledged"]}
+    assert len(get("/api/v1/regressions", params=asked).json()["items"]) == 2
+    whole = get(f"/api/v1/regressions/{blamed['id']}").json()
+    assert whole["why"] == "slower because the kernel now spills 12 registers"
+    assert [event["what"] for event in whole["events"]] == ["opened", "bisecting", "blamed", "assigned", "note"]
+    assert [one["id"] for one in whole["incident"]["regressions"]] == [fixed["id"], blamed["id"]]
+    assert [one["culprit"] for one in whole["bisections"]] == [whole["culprit"]]
+    [incident] = get("/api/v1/targets/norms/incidents").json()["items"]
+    assert (incident["id"], incident["cause"], len(incident["regressions"])) == (blamed["incident_id"], "code", 2)
+
+
+def test_a_bisection_is_told_with_its_steps(get: Get, decided: Seeded) -> None:
+    [found] = get("/api/v1/bisections", params={"target": "norms"}).json()["items"]
+    assert (found["state"], found["asked_by"]) == ("found", "kernelwatch")
+    whole = get(f"/api/v1/bisections/{found['id']}").json()
+    assert len(whole["line"]) == 4
+    assert whole["steps"][0]["aim"] == "verify"
+    assert get("/api/v1/bisections", params={"running": True}).json()["items"] == []
+
+
+def test_change_points_calibration_and_quarantines(get: Get, decided: Seeded) -> None:
+    points = get("/api/v1/targets/norms/change-points").json()["items"]
+    assert {point["level"] for point in points} == {"notify", "block"}
+    [closed] = get("/api/v1/targets/norms/change-points", params={"state": "closed"}).json()["items"]
+    assert closed["reason"] == "two fresh sessions did not repeat it: the machine"
+    rates = get("/api/v1/calibration").json()
+    [lane] = rates["lanes"]
+    assert (lane["worker"], lane["comparisons"], lane["differed"], lane["nominal"]) == ("h200-box", 144, 8, 0.05)
+    assert rates["worst"][0]["case"] == CASES[0]
+    assert rates["worst"][0]["share"] == pytest.approx(8 / 24)
+    [standing] = get("/api/v1/quarantines").json()["items"]
+    assert standing["case"] == CASES[0]
+    assert len(get("/api/v1/quarantines", params={"released": True}).json()["items"]) == 2
+
+
+def test_verdicts_and_runs_say_what_they_rest_on(get: Get, decided: Seeded) -> None:
+    run = get(f"/api/v1/runs/{decided.runs['slow']}", params={"expand": "verdicts"}).json()
+    [slow] = [one for one in run["verdicts"] if one["against"] == "parent" and one["case"] == CASES[1]]
+    assert (slow["suspected"], slow["q"], slow["smallest"], slow["cause"]) == (True, 7.1e-5, 0.02, "code")
+    assert len(slow["policy"]) == 64
+    assert [one["op"] for one in run["summary"]] == ["rmsnorm", "rmsnorm", "layernorm"]
+    assert run["purpose"] == "watch"
