@@ -15,9 +15,7 @@ from service.verdicts import Outcome
 
 def known_line(session: Session, target: Target, good: str, bad: str) -> list[str]:
     """The revisions from `good` to `bad` along first parents as the ledger knows them; empty where it has gaps."""
-    parents = dict(
-        session.execute(select(Revision.sha, Revision.parent).where(Revision.target_id == target.id)).tuples().all()
-    )
+    parents = dict(session.execute(select(Revision.sha, Revision.parent).where(Revision.target_id == target.id)).all())
     line, sha = {bad: None}, bad  # a dict keeps the order
     while sha != good:
         if sha not in parents:

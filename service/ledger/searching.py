@@ -10,7 +10,7 @@ import structlog
 
 from service.bisecting_words import Merge
 from service.database import reading, transaction
-from service.errors import BadInput, NotFound, ServiceError, SourceFailed
+from service.errors import BadInput, ServiceError, SourceFailed
 from service.ledger import bisections, targets
 from service.ledger.bisection_lines import moved_between
 from service.ledger.revisions import recipe_of
@@ -91,7 +91,9 @@ def _advance(bisection_id: int) -> None:
             line = open_source(target).between(found.row.good, found.row.bad)
             with transaction() as session:
                 bisections.line_read(session, bisection_id, line)
-        except (BadInput, NotFound) as refusal:
+        except ServiceError as refusal:
+            if isinstance(refusal, SourceFailed) and refusal.passing:
+                raise
             with transaction() as session:
                 bisections.ended(session, bisection_id, str(refusal))
             return
