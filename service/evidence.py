@@ -1,13 +1,19 @@
 """What a session measured, arranged for deciding.  Pure values: the worker fills them, the ledger stores them."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from kernels.words import Case, Lane, Role
+from service.beside import Beside, best_of
+from service.cells import Cell, Name, Outcome, Pairs
 from service.models import CellState, Rounds
-from service.verdicts import KNOWN_BEFORE, Cell, Outcome, Pairs
+from service.texts import short
+from service.verdicts import KNOWN_BEFORE
+
+_NONE: Mapping[tuple[str, str], str] = {}
 
 
 @dataclass(frozen=True)
@@ -45,18 +51,20 @@ class Evidence:
     stack: Mapping[str, Any]
     telemetry: Mapping[str, Any]
     sandboxed: bool
-    good: Mapping[tuple[str, str], str] = field(
-        default_factory=dict
-    )  # where the baseline is slow: the last that was not
+    good: Mapping[Name, str] = field(default_factory=dict)  # where the baseline is slow: the last that was not
     slow: str | None = None  # the slow baseline, where it took part
 
 
 def cells(
-    taken: Iterable[Taken], baseline_note: str | None = None, wrong_before: Collection[tuple[str, str]] = ()
+    taken: Iterable[Taken],
+    baseline_note: str | None = None,
+    wrong_before: Collection[Name] = (),
+    quarantined: Mapping[tuple[str, str], str] = _NONE,
 ) -> list[Cell]:
     """One cell for each case of each of the head's providers.
 
-    `wrong_before` names those at which a revision was wrong that was passed over as baseline.
+    `wrong_before` names those at which a revision was wrong that was passed over as baseline, `quarantined` says which
+    are to alarm nobody, and why.
     """
     by_contender: dict[tuple[Role, str], dict[Case, Taken]] = {}
     for one in taken:
@@ -71,11 +79,16 @@ def cells(
             copied = next((p for r, p in by_contender if r is Role.CONTROL), None)
             original = by_contender.get((Role.PARENT if parents else Role.HEAD, copied or provider), {})
             found += [
-                _cell(head, parents.get(case), _aa(original.get(case), control.get(case)), baseline_note, wrong_before)
+                replace(
+                    _cell(
+                        head, parents.get(case), _aa(original.get(case), control.get(case)), baseline_note, wrong_before
+                    ),
+                    quarantined=quarantined.get((provider, str(case))),
+                )
                 for case, head in heads.items()
                 if head.state is not CellState.UNSUPPORTED or _measured(parents.get(case))
             ]
-    return found
+    return [replace(cell, quarantined=quarantined.get(cell.name)) for cell in found]
 
 
 def _measured(one: Taken | None) -> bool:
@@ -87,7 +100,7 @@ def _cell(
     parent: Taken | None,
     control: Pairs,
     baseline_note: str | None,
-    wrong_before: Collection[tuple[str, str]],
+    wrong_before: Collection[Name],
 ) -> Cell:
     baseline_trouble = None
     if parent is None:
@@ -108,9 +121,7 @@ def _cell(
     )
 
 
-def _trouble(
-    head: Taken, parent: Taken | None, wrong_before: Collection[tuple[str, str]]
-) -> tuple[Outcome, str] | None:
+def _trouble(head: Taken, parent: Taken | None, wrong_before: Collection[Name]) -> tuple[Outcome, str] | None:
     """Why the head has no times here, and whether that is new with it."""
     if head.state is CellState.MEASURED:
         return None
@@ -141,11 +152,55 @@ def same_code(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     return compiled and (mine.get("code"), mine.get("ops")) == (theirs.get("code"), theirs.get("ops"))
 
 
-def against_sota(taken: Sequence[Taken], head: Taken) -> tuple[Pairs, str, str | None]:
-    """The head's launches beside SOTA's at the same case, SOTA's name, and why it has none when it has none."""
+def beside_sota(taken: Iterable[Taken]) -> list[Beside]:
+    """Every case that the head was measured at, beside SOTA."""
+    heads, others = _sides(taken)
+    return [_beside(head, others[Role.SOTA, head.case], "SOTA") for head in heads]
+
+
+def beside_best(taken: Iterable[Taken]) -> list[Beside]:
+    """The same beside whoever is the fastest there of SOTA and its rivals; nothing where SOTA has no rivals."""
+    heads, others = _sides(taken)
+    if not any(role is Role.RIVAL for role, _ in others):
+        return []
+    found = []
+    for head in heads:
+        theirs = [*others[Role.SOTA, head.case], *others[Role.RIVAL, head.case]]
+        nobody = Beside(head.provider, str(head.case), "the best", trouble="no baseline has times for this case")
+        found.append(best_of([_beside(head, [one], one.provider) for one in theirs]) or nobody)
+    return found
+
+
+def beside_revision(taken: Iterable[Taken], role: Role, shas: Mapping[Name, str]) -> list[Beside]:
+    """The head's cases beside another revision in this role: which one at which case, `shas` says."""
+    heads, others = _sides(taken)
+    return [
+        _beside(head, [one for one in others[role, head.case] if one.provider == head.provider], short(shas[name]))
+        for head in heads
+        if (name := (head.provider, str(head.case))) in shas
+    ]
+
+
+def _sides(taken: Iterable[Taken]) -> tuple[list[Taken], Mapping[tuple[Role, Case], list[Taken]]]:
+    """The heads that have times, in one order so that two workers never wait for each other's rows, and all others."""
+    heads, others = list[Taken](), defaultdict[tuple[Role, Case], list[Taken]](list)
     for one in taken:
-        if one.role is Role.SOTA and one.case == head.case:
-            if one.state is not CellState.MEASURED:
-                return Pairs(), one.provider, f"{one.provider} is {one.state} here: {one.reason or 'no reason given'}"
-            return Pairs(head.looked, one.looked), one.provider, None
-    return Pairs(), "SOTA", "no SOTA contender took part"
+        others[one.role, one.case].append(one)
+        if one.role is Role.HEAD and one.state is CellState.MEASURED:
+            heads.append(one)
+    return sorted(heads, key=lambda one: (one.provider, str(one.case))), others
+
+
+def _beside(head: Taken, found: Sequence[Taken], unnamed: str) -> Beside:
+    """The launches that both took part in; in the others only those that were undecided ran."""
+    provider, case = head.provider, str(head.case)
+    if not found:
+        return Beside(provider, case, unnamed, trouble=f"{unnamed} took no part")
+    [theirs, *_] = found
+    builtin = theirs.role in (Role.SOTA, Role.RIVAL)
+    name = theirs.provider if builtin else unnamed
+    if theirs.state is not CellState.MEASURED:
+        trouble = f"{name} is {theirs.state} here: {theirs.reason or 'no reason given'}"
+        return Beside(provider, case, name, trouble=trouble)
+    both = [(mine, other) for mine, other in zip(head.looked, theirs.looked, strict=False) if mine and other]
+    return Beside(provider, case, name, Pairs(tuple(mine for mine, _ in both), tuple(other for _, other in both)))

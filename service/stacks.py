@@ -20,3 +20,8 @@ def moved(before: Versions, now: Versions) -> tuple[str, ...]:
         else:
             said.append(f"{name} {old} → {new}")
     return tuple(said)
+
+
+def replaced(before: Versions, now: Versions) -> dict[str, tuple[str, str]]:
+    """What both have, in another version: the one before and the one now."""
+    return {name: (str(before[name]), str(new)) for name, new in now.items() if name in before and before[name] != new}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from service.database import reading
 from service.errors import BadInput, BuildFailed, NotFound, Refused, SourceFailed
-from service.ledger import recording, references
+from service.ledger import references
 from service.models import Purpose
 from service.recipes import LAST_RELEASE
 from service.sources import Source
@@ -35,7 +35,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Beside:
+class References:
     """Who stands beside the head in its session, and why it is not who one would expect."""
 
     parent: Built | None
@@ -62,15 +62,15 @@ class Baselines:
             keep_going=self._keep_going,
         )
 
-    def beside(self) -> Beside:
+    def beside(self) -> References:
         """All that the head is measured beside.  A search and a calibration ask for exactly their baseline."""
         run = self._assignment.run
         if run.purpose is not Purpose.WATCH and run.baseline is not None:
-            return Beside(Built(run.baseline, self.build(run.baseline)))
+            return References(Built(run.baseline, self.build(run.baseline)))
         parent, notes = self._parent()
         good, good_notes = self._good(parent.sha) if parent else ((), ())
         slow, slow_notes = self._slow(parent)
-        return Beside(parent, good, slow, (*notes, *good_notes, *slow_notes))
+        return References(parent, good, slow, (*notes, *good_notes, *slow_notes))
 
     # -- did this commit do it? ---------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class Baselines:
             if sha is None:
                 break
             with reading() as session:
-                why = recording.unfit(session, run.target, sha, run.device)
+                why = references.unfit(session, run.target, sha, run.device)
             if why is not None:
                 unfit.append(sha)
             elif isinstance(built := self._built(sha), Environment):

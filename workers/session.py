@@ -19,11 +19,12 @@ from service.errors import BuildFailed, LeaseLost, ServiceError, SourceFailed
 from service.evidence import Evidence
 from service.ledger import queue, recording
 from service.models import Purpose
+from service.server_policy import effective
 from service.settings import settings
 from service.sources import open_source
 from workers import environments
 from workers.assignments import Assignment, assigned
-from workers.baselines import Baselines, Beside
+from workers.baselines import Baselines, References
 from workers.contenders import contender
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment
@@ -95,7 +96,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
     heart.keep_going()
     contenders = list(_contenders(assignment, head, beside, here))
     tally = Tally(contenders, cases)
-    policy = assignment.recipe.policy_on(run.device)
+    policy = effective(assignment.recipe, run.device)
     began, load = time.time(), os.getloadavg()
     try:
         launches = Launches(tally, contenders, policy, here, heart, seed=lease.run_id * 10_000 + lease.attempt * 100)
@@ -157,7 +158,7 @@ def _make_room(here: DeviceHere) -> None:
         log.exception("no room could be made")
 
 
-def _contenders(assignment: Assignment, head: Environment, beside: Beside, here: DeviceHere) -> Iterator[Contender]:
+def _contenders(assignment: Assignment, head: Environment, beside: References, here: DeviceHere) -> Iterator[Contender]:
     recipe, device = assignment.recipe, assignment.run.device
     parent = beside.parent.place if beside.parent else None
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from service import recipes
 from service.database import transaction
 from service.errors import BadInput
-from service.ledger import asked, queue, recording, targets
+from service.ledger import asked, queue, references, targets
 from service.ledger.once import lock
 from service.models import WATCHED, CellState, Measurement, Purpose, Revision, Run, RunState, Target, Worker
 from service.recipes import Recipe
@@ -85,7 +85,7 @@ def _fit(session: Session, target: Target, device: str) -> Revision | None:
         .order_by(Revision.ordinal.desc())
         .limit(NEWEST)
     ).scalars()
-    return next((one for one in newest if recording.unfit(session, target, one.sha, device) is None), None)
+    return next((one for one in newest if references.unfit(session, target, one.sha, device) is None), None)
 
 
 def _give_up(session: Session, now: float) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kernels.words import Case, Lane, Role
-from service.evidence import Taken, against_sota, cells, same_code
+from service.evidence import Taken, beside_best, beside_revision, beside_sota, cells, same_code
 from service.models import CellState
 from service.verdicts import Outcome
 
@@ -124,7 +124,46 @@ def test_the_same_kernels_excuse_only_the_time_of_the_kernels():
 
 def test_sota_is_compared_case_by_case_and_says_why_it_has_no_times():
     head = took(Role.HEAD)
-    pairs, name, trouble = against_sota([head, took(Role.SOTA, provider="quack")], head)
-    assert (pairs.effects(), name, trouble) == ([0.0] * 3, "quack", None)
+    [beside] = beside_sota([head, took(Role.SOTA, provider="quack")])
+    assert (beside.pairs.effects(), beside.baseline, beside.trouble) == ([0.0] * 3, "quack", None)
     without = took(Role.SOTA, provider="quack", state=CellState.UNSUPPORTED, reason="it needs CUDA")
-    assert against_sota([head, without], head)[1:] == ("quack", "quack is unsupported here: it needs CUDA")
+    [beside] = beside_sota([head, without])
+    assert (beside.pairs.effects(), beside.missing) == ([], "quack is unsupported here: it needs CUDA")
+    [beside] = beside_sota([head])
+    assert beside.missing == "SOTA took no part"
+
+
+def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
+    def at(role: Role, case: Case, us: float, provider: str) -> Taken:
+        return replace(took(role, case, provider=provider), looked=((us, us), (us, us)))
+
+    heads = [took(Role.HEAD), took(Role.HEAD, SECOND)]
+    quack = [at(Role.SOTA, FIRST, 80.0, "quack"), at(Role.SOTA, SECOND, 80.0, "quack")]
+    inductor = [at(Role.RIVAL, FIRST, 90.0, "inductor"), at(Role.RIVAL, SECOND, 70.0, "inductor")]
+    wrong = [replace(took(Role.RIVAL, SECOND, CellState.INVALID, "liger"), reason="y is wrong")]
+
+    best = beside_best([*heads, *quack, *inductor, *wrong])
+
+    assert {one.case: one.baseline for one in best} == {str(FIRST): "quack", str(SECOND): "inductor"}
+    assert beside_best([*heads, *quack]) == [], "SOTA alone is the best there is, and has its own flag"
+    nobody = beside_best([took(Role.HEAD, SECOND), *wrong])
+    assert [one.missing for one in nobody] == ["no baseline has times for this case"]
+
+
+def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_both():
+    seen = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0), (50.0, 50.0))
+    head = replace(took(Role.HEAD), looked=seen)
+    good = replace(took(Role.GOOD), looked=(*LAUNCHES[:2], (), ()))
+
+    found = beside_revision([head, took(Role.HEAD, SECOND), good], Role.GOOD, {("norms", str(FIRST)): "a" * 40})
+
+    [beside] = found
+    assert (beside.name, beside.baseline) == (("norms", str(FIRST)), "a" * 10)
+    assert beside.pairs.effects() == [0.0] * 2, "in the other launches only the undecided ran"
+    absent = beside_revision([head], Role.GOOD, {("norms", str(FIRST)): "1.2"})
+    assert absent[0].missing == "1.2 took no part"
+
+
+def test_what_is_quarantined_is_known_to_its_cell():
+    cells_found = cells([took(Role.HEAD), took(Role.HEAD, SECOND)], quarantined={("norms", str(SECOND)): "it lies"})
+    assert {cell.case: cell.quarantined for cell in cells_found} == {str(FIRST): None, str(SECOND): "it lies"}

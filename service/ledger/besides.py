@@ -1,0 +1,157 @@
+"""How a run stands beside the baselines that are not its parent: rows, gaps, and who moved since the run before.
+
+SOTA and the best are other people's code, told apart from a regression by a flag of their own; the last good revision
+and the slow baseline are the target's own code, earlier.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, defer, selectinload
+
+from kernels.words import Role
+from service import beside, explaining, sota
+from service.beside import Beside, Stand
+from service.causes import Cause
+from service.cells import Name
+from service.evidence import Evidence, Taken, beside_best, beside_revision, beside_sota
+from service.gap_causes import Shift, Side, gap_cause
+from service.ledger import standing
+from service.models import WATCHED, Measurement, Revision, Run, RunState, VerdictRow
+from service.policy import Policy
+from service.stacks import replaced
+from service.verdicts import CHANGES, Verdict
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What was decided of a run beside its parent; `before` is the mainline run to which its gaps are held."""
+
+    run: Run
+    revision: Revision
+    evidence: Evidence
+    policy: Policy
+    judged: Mapping[Name, Verdict]
+    causes: Mapping[Name, Cause]
+    before: Run | None = None
+
+    @property
+    def mainline(self) -> bool:
+        return self.revision.ordinal is not None and self.run.watched
+
+    def moved(self, name: Name) -> float | None:
+        """Head over parent, where that is a confirmed change."""
+        verdict = self.judged.get(name)
+        return verdict.comparison.ratio if verdict and verdict.comparison and verdict.outcome in CHANGES else None
+
+
+def before(session: Session, run: Run, revision: Revision) -> Run | None:
+    """The run of the nearest earlier revision of the mainline on this device and suite, with all that it found."""
+    earlier = (
+        select(Run)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == run.target_id, Run.device == run.device, Run.suite == run.suite)
+        .where(WATCHED, Run.state == RunState.DONE, Run.id != run.id, Revision.ordinal < revision.ordinal)
+        .order_by(Revision.ordinal.desc(), Run.id.desc())
+        .limit(1)
+        .options(selectinload(Run.revision), selectinload(Run.stack), selectinload(Run.verdicts))
+        .options(selectinload(Run.measurements).options(defer(Measurement.samples, raiseload=True)))
+    )
+    return session.execute(earlier).scalar_one_or_none()
+
+
+def compare(session: Session, decided: Decided) -> list[VerdictRow]:
+    """A row for each case beside each baseline that took part, and the gaps of a mainline run."""
+    evidence, policy = decided.evidence, decided.policy
+    to_good = beside.against_good(beside_revision(evidence.taken, Role.GOOD, evidence.good), policy)
+    good = explaining.beside(evidence, Role.GOOD, to_good)
+    rows = [_row(decided, "good", evidence.good[name], name, stand, good) for name, stand in to_good.items()]
+    if evidence.slow is not None:
+        slow_everywhere = dict.fromkeys(decided.judged, evidence.slow)
+        to_slow = beside.leaks(beside_revision(evidence.taken, Role.SLOW, slow_everywhere), policy)
+        slow = explaining.beside(evidence, Role.SLOW, to_slow)
+        rows += [_row(decided, "slow", evidence.slow, name, stand, slow) for name, stand in to_slow.items()]
+    rows += _beside_others(decided, "best", beside_best(evidence.taken))
+    to_sota = _beside_others(decided, "sota", beside_sota(evidence.taken))
+    if decided.mainline:
+        _note_gaps(session, decided, to_sota)
+    return [*rows, *to_sota]
+
+
+def _beside_others(decided: Decided, against: str, besides: list[Beside]) -> list[VerdictRow]:
+    """Beside other people's code, with who moved since the mainline was measured last."""
+    stood = sota.stand_all(besides, decided.policy)
+    shifts = _shifts(decided, against, stood) if decided.before is not None else {}
+    causes = {name: found for name, shift in shifts.items() if (found := gap_cause(shift)) is not None}
+    rows = [_row(decided, against, stand.baseline, name, stand, causes) for name, stand in stood.items()]
+    for row in rows:
+        row.behind = stood[row.provider, row.case].slower
+    return rows
+
+
+def _row(
+    decided: Decided, against: str, baseline: str, name: Name, stand: Stand, causes: Mapping[Name, Cause]
+) -> VerdictRow:
+    provider, case = name
+    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, against=against, baseline=baseline)
+    row.outcome, row.reason, row.p, row.q = stand.outcome.value, stand.reason, stand.p, stand.q
+    if stand.comparison is not None:
+        row.ratio, row.low, row.high = stand.comparison.ratio, stand.comparison.low, stand.comparison.high
+        row.launches, row.rounds = stand.comparison.launches, stand.comparison.rounds
+    if (why := causes.get(name)) is not None:
+        row.cause, row.why = why.kind.value, why.words
+    return row
+
+
+# -- since when, and who moved ----------------------------------------------------------------------------------------
+
+
+def _note_gaps(session: Session, decided: Decided, rows: Iterable[VerdictRow]) -> None:
+    """The rows come in one order, so that two workers never wait for each other's gaps."""
+    sides, run, revision = _sides(decided.evidence.taken), decided.run, decided.revision
+    for row in rows:
+        name = (row.provider, row.case)
+        own, best = sides.own.get(name), sides.baselines.get((row.baseline or "", row.case))
+        if row.ratio is None or own is None or best is None:
+            continue
+        now = sota.Standing(revision.short, row.ratio, own.took, best.took, run.stack_id, row.behind)
+        moved = decided.moved(name)
+        row.reason = standing.note_gap(session, run, revision, row, now, best.name, moved, decided.policy) or row.reason
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """What everybody took in one session: the head by provider and case, and other people's code."""
+
+    own: Mapping[Name, Side]
+    baselines: Mapping[Name, Side]
+
+
+def _sides(measured: Iterable[Taken | Measurement]) -> _Sides:
+    own, baselines = dict[Name, Side](), dict[Name, Side]()
+    for one in measured:
+        kind = own if one.role == Role.HEAD else baselines if one.role in (Role.SOTA, Role.RIVAL) else None
+        if kind is not None and one.median:
+            kind[one.provider, str(one.case)] = Side(one.provider, one.median, one.facts)
+    return _Sides(own, baselines)
+
+
+def _shifts(decided: Decided, against: str, stood: Mapping[Name, Stand]) -> dict[Name, Shift]:
+    """This run and the one before it on the mainline, at each case that both measured beside this kind of baseline."""
+    if (before := decided.before) is None:
+        return {}
+    was = {(row.provider, row.case): row.baseline for row in before.verdicts if row.against == against}
+    then, now = _sides(before.measurements), _sides(decided.evidence.taken)
+    stack = replaced(before.stack.versions, decided.evidence.stack) if before.stack else {}
+    found = {}
+    for name, stand in stood.items():
+        case = name[1]
+        own = then.own.get(name), now.own.get(name)
+        theirs = then.baselines.get((was.get(name) or stand.baseline, case)), now.baselines.get((stand.baseline, case))
+        if own[0] and own[1] and theirs[0] and theirs[1]:
+            smallest = decided.policy.relevant(case, own[1].took)
+            moved, why = decided.moved(name), decided.causes.get(name)
+            both = (own[0], own[1]), (theirs[0], theirs[1])
+            found[name] = Shift(case, before.revision.short, *both, smallest, stack, moved, why)
+    return found
