@@ -22,7 +22,10 @@ from sqlalchemy.exc import DBAPIError
 from service import doctor as doctor_room
 from service import migrate, torch_install, wakeups
 from service.commands.bisect import bisect, bisection_app
+from service.commands.calibration import calibration_app
 from service.commands.printing import Format, err, line, out
+from service.commands.regressions import regression_app, regressions_command
+from service.commands.replay import replay
 from service.database import reading, transaction
 from service.errors import BadInput, BuildFailed, ServiceError
 from service.ledger import intake, queue, targets
@@ -46,6 +49,10 @@ app.add_typer(stack_app, name="stack")
 app.add_typer(db_app, name="db")
 app.command()(bisect)
 app.add_typer(bisection_app, name="bisection")
+app.command("regressions")(regressions_command)
+app.add_typer(regression_app, name="regression")
+app.command()(replay)
+app.add_typer(calibration_app, name="calibration")
 
 
 class Kind(StrEnum):

@@ -7,7 +7,7 @@ from functools import cache
 import structlog
 
 from service.database import transaction
-from service.ledger import intake, nightly, outbox, queue, searching, telling
+from service.ledger import blame, intake, nightly, outbox, queue, regressions, searching, telling
 from service.settings import settings
 from workers import device, sandbox, session
 from workers.heartbeat import stopping
@@ -57,6 +57,8 @@ def control() -> None:
         intake.understand_due,
         intake.poll_due,
         sweep,
+        regressions.expire_due,
+        blame.search_due,
         searching.advance_due,
         nightly.plan_due,
         telling.tell_due,

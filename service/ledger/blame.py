@@ -1,0 +1,100 @@
+"""Searches that kernelwatch begins by itself: where a regression has several revisions to blame."""
+
+from collections import defaultdict
+
+import structlog
+from sqlalchemy import exists, select
+from sqlalchemy.orm import Session
+
+from service.database import reading, transaction
+from service.errors import ServiceError
+from service.ledger import bisections, regressions
+from service.ledger.once import lock
+from service.ledger.queue import clock
+from service.ledger.revisions import recipe_of
+from service.lives import KERNELWATCH, Action, Deed
+from service.models import (
+    FoundBy,
+    RegressionEvent,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    Target,
+)
+from service.server_policy import effective
+
+log = structlog.get_logger()
+
+
+def search_due() -> int:
+    """Begin to search for whom to blame, as far as the policy's budget goes.  Returns how many searches began.
+
+    A regression is searched for once by itself; a person may search again with `kernelwatch bisect`.
+    """
+    with reading() as session:
+        targets = session.scalars(select(RegressionRow.target_id).where(*_UNBLAMED).distinct()).all()
+    began = 0
+    for target_id in targets:
+        try:
+            with transaction() as session:
+                began += _begin(session, target_id)
+        except Exception:  # one target must not keep the others from being searched
+            log.exception("no search could begin", target=target_id)
+    return began
+
+
+_searched = (
+    exists()
+    .where(RegressionEvent.regression_id == RegressionRow.id)
+    .where(RegressionEvent.what.in_([Action.SEARCH.value, Action.GIVE_UP.value]))
+)
+# A leak is many steps too small to be seen one by one, and a change of the history comes with its search.
+_UNBLAMED = (
+    RegressionRow.state == RegressionState.OPEN,
+    RegressionRow.found_by == FoundBy.PAIR,
+    RegressionRow.culprit.is_(None),
+    RegressionRow.good.is_not(None),
+    ~_searched,
+)
+
+
+def _begin(session: Session, target_id: int) -> int:
+    """One search for all cases of an incident that have the same ends."""
+    lock(session, target_id)
+    target = session.get_one(Target, target_id)
+    rows = session.execute(
+        select(RegressionRow, Run.suite, Revision.sha)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == target_id, Revision.ordinal.is_not(None), *_UNBLAMED)
+        .order_by(RegressionRow.id)
+        .execution_options(populate_existing=True)
+    )
+    together = defaultdict[tuple[str, str, str, str, int | None], list[RegressionRow]](list)
+    for row, suite, sha in rows:
+        together[row.device, suite, row.good or "", sha, row.incident_id].append(row)
+    _, recipe = recipe_of(session, target)
+    began = 0
+    for (device, suite, good, bad, incident_id), alike in together.items():
+        if not bisections.may_start(session, target, effective(recipe, device)):
+            continue
+        cases = sorted({row.case for row in alike})
+        try:
+            bisections.start(
+                session,
+                target,
+                device,
+                good,
+                bad,
+                cases,
+                asked_by=KERNELWATCH,
+                suite=suite,
+                incident_id=incident_id,
+            )
+            began += 1
+        except ServiceError as refusal:
+            for row in alike:
+                words = f"nobody was searched for: {refusal}"
+                regressions.change(session, row, Deed(Action.GIVE_UP, words=words), clock(session))
+    return began
