@@ -6,9 +6,11 @@ from itertools import groupby
 from typing import Any
 
 from kernels.words import Lane
-from service.lanes import WORDS, amount, axis_unit, lane_of
+from service.lanes import WORDS, amount, axis_unit, lane_of, percent
+from service.ledger.change_points import Pointed
 from service.ledger.reading import Point
 from service.measured import Measured
+from service.models import PointState
 from service.reports import Report, Row
 from service.texts import interval
 from service.verdicts import Outcome
@@ -102,8 +104,10 @@ def _gap(row: Row) -> float:
     return (row.sota.ratio if row.sota else None) or 1.0
 
 
-def series(points: Sequence[Point], case: str, provider: str, sota: str) -> Figure | None:
-    """What one case took over the mainline, beside the best known, with every change of stack as an upright line."""
+def series(
+    points: Sequence[Point], case: str, provider: str, sota: str, steps: Sequence[Pointed] = ()
+) -> Figure | None:
+    """What one case took over the mainline, beside the best known; changes of stack and steps are upright lines."""
     lane = lane_of(case)
     known = [value for point in points for value in (point.median, point.sota) if value is not None]
     if not any(point.median is not None for point in points):
@@ -122,13 +126,14 @@ def series(points: Sequence[Point], case: str, provider: str, sota: str) -> Figu
     best = _line(sota, "steady", "dot", [(p.ordinal, scaled(p.sota)) for p in points], beside)
     moves = [p for p in points if p.stack_change]
     places = [p.ordinal for p in points]
+    shown = [one for one in steps if places[0] <= (one.revision.ordinal or 0) <= places[-1]]
     step = max(1, len(points) // 8)
     return {
         "data": [best, own],
         "layout": {
             **_layout(340),
             "showlegend": True,
-            "margin": {"l": 52, "r": 12, "t": 36, "b": 64},
+            "margin": {"l": 52, "r": 12, "t": 52, "b": 64},
             "xaxis": {
                 "tickvals": places[::step],
                 "ticktext": [p.revision[:10] for p in points][::step],
@@ -136,8 +141,9 @@ def series(points: Sequence[Point], case: str, provider: str, sota: str) -> Figu
                 "zeroline": False,
             },
             "yaxis": {"title": {"text": f"{WORDS[lane].name}, {unit}"}, "rangemode": "tozero", "zeroline": False},
-            "shapes": [{**_upright(p.ordinal - 0.5, dash="dash"), "name": "stack"} for p in moves],
-            "annotations": [_stack_change(p) for p in moves],
+            "shapes": [{**_upright(p.ordinal - 0.5, dash="dash"), "name": "stack"} for p in moves]
+            + [_step(one) for one in shown],
+            "annotations": [_stack_change(p) for p in moves] + [_size_of(one, lane) for one in shown],
         },
     }
 
@@ -155,6 +161,36 @@ def _stack_change(point: Point) -> dict[str, Any]:
         "showarrow": False,
         "font": {"size": 11},
     }
+
+
+def _step(one: Pointed) -> dict[str, Any]:
+    """Between the two revisions: thick where it is certain enough to block on, dotted where it was explained away."""
+    closed = one.row.state is PointState.CLOSED
+    line = {"width": 2.5 if one.row.level == "block" else 1.2, "dash": "dot" if closed else "solid"}
+    tone = "steady" if closed else "regression" if one.row.ratio > 1 else "improvement"
+    return {**_upright(_between(one)), "line": line, "name": f"tone-{tone}"}
+
+
+def _size_of(one: Pointed, lane: Lane) -> dict[str, Any]:
+    """`▲ 3.1 %` above the line; its words are under the pointer, and on the page as text as well."""
+    size = abs(one.row.ratio - 1) * 100
+    said = [percent(one.row.ratio, lane), interval(one.row.low, one.row.high), one.row.state.value, one.row.reason]
+    return {
+        "x": _between(one),
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": 12,
+        "text": f"{'▲' if one.row.ratio > 1 else '▼'} {size:.1f} %",
+        "hovertext": "<br>".join(_html(text) for text in said if text),
+        "captureevents": True,
+        "showarrow": False,
+        "font": {"size": 11},
+    }
+
+
+def _between(one: Pointed) -> float:
+    return (one.revision.ordinal or 0) - 0.5
 
 
 def _frame(labelled: Iterable[tuple[str, float]], title: str) -> Figure:

@@ -22,7 +22,8 @@ from service.bisecting import Aim
 from service.bisecting_words import answer_in_words
 from service.causes import Kind
 from service.lanes import WORDS, amount, lane_of, percent
-from service.ledger import bisections, reading, regressed
+from service.ledger import bisections, calibration_rates, change_points, quarantines, reading, regressed
+from service.ledger.change_points import Pointed
 from service.ledger.queue import clock
 from service.ledger.reading import Glance, Point
 from service.ledger.regressed import Life, Regressed
@@ -76,6 +77,10 @@ MARKS = {
     "searching": "◎",
     "proving": "◎",
     "checking": "◎",
+    "confirmed": "◉",
+    "closed": "–",
+    "fair": "●",
+    "over nominal": "▲",
     "found": "◉",
     "range": "◌",
     "not reproduced": "●",
@@ -108,6 +113,8 @@ EFFECT_WORDS = {
     EffectState.FAILED: "could not be sent",
 }
 MOST_GAPS = 500  # on one page
+MOST_CASES = 30  # of a calibration
+CALIBRATED_DAYS = 90
 _UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
 
 
@@ -141,6 +148,7 @@ def target(
     choices = [_choice(*triple) for triple in reading.measured_series(session, found)]
     chosen = series if series in choices else _first_choice(session, found, choices)
     points = _series(session, found, chosen) if chosen else []
+    steps = _steps(session, found, chosen) if chosen else []
     card = reading.card(session, found, lines=25, before=before)
     standing = regressed.listed(session, found, STANDING).items
     oldest = card.lines[-1].revision.ordinal if len(card.lines) == 25 else None
@@ -157,6 +165,7 @@ def target(
         choices=_by_lane(choices),
         chosen=chosen,
         stack_changes=[point for point in points if point.stack_change],
+        steps=steps,
         figure=f"/targets/{quote(name)}/figure.json?{urlencode({'series': chosen})}" if chosen else None,
     )
 
@@ -170,7 +179,8 @@ def target_figure(
     device, provider, case = _parts(series)
     recipe = readable(found.recipe.text) if found.recipe else None
     sota = recipe.sota_on(device) if recipe else "SOTA"
-    figure = figures.series(_series(session, found, series), case, provider, sota)
+    points, steps = _series(session, found, series), _steps(session, found, series)
+    figure = figures.series(points, case, provider, sota, steps)
     return tagged(request, json.dumps({"series": figure}), "application/json")
 
 
@@ -339,6 +349,23 @@ def workers(session: Reading) -> str:
     return _page("workers.html", now=clock(session), queue=reading.queue(session), **_machinery(session))
 
 
+@router.get("/calibration")
+def calibration(session: Reading) -> str:
+    """How often equal code differs from itself on each worker, and the cases that therefore alarm nobody."""
+    now = clock(session)
+    found = calibration_rates.rates(session, since=now - CALIBRATED_DAYS * 86_400.0)
+    every = quarantines.listed(session, released=True)
+    return _page(
+        "calibration.html",
+        now=now,
+        days=CALIBRATED_DAYS,
+        lanes=calibration_rates.by_lane(found),
+        worst=[one for one in found if one.rate.differed][:MOST_CASES],
+        quarantined=[one for one in every if one[0].released_at is None],
+        released=[one for one in every if one[0].released_at is not None][:MOST_CASES],
+    )
+
+
 def _machinery(session: Session) -> dict[str, Any]:
     return {"workers": reading.workers(session), "waiting": reading.waiting(session), "gone_s": reading.WORKER_GONE_S}
 
@@ -360,6 +387,11 @@ def _parts(choice: str) -> tuple[str, str, str]:
 def _series(session: Session, target: Target, choice: str) -> list[Point]:
     device, provider, case = _parts(choice)
     return reading.series(session, target, case, provider, device)
+
+
+def _steps(session: Session, target: Target, choice: str) -> list[Pointed]:
+    device, provider, case = _parts(choice)
+    return change_points.points_of(session, target, case, provider, device)
 
 
 def _by_lane(choices: Sequence[str]) -> list[tuple[Lane, list[str]]]:
@@ -463,6 +495,7 @@ def _templates_() -> Environment:
         "rfc3339": rfc3339,
         "sentence": sentence,
         "change": lambda one: percent(one.ratio, Lane(one.lane)),
+        "share": lambda share: "–" if share is None else f"{share * 100:.1f} %",
         "short": short,
         "stand": stand,
         "amount": lambda value, case: amount(value, lane_of(case)),

@@ -25,6 +25,7 @@
       yaxis: axis(figure.layout.yaxis),
       annotations: (figure.layout.annotations || []).map((one) => ({ ...one, font: { ...one.font, color: ink } })),
       shapes: (figure.layout.shapes || []).map((one) =>
+        one.name.startsWith("tone-") ? { ...one, line: { ...one.line, color: colour(one.name) } } :
         one.name === "band" ? { ...one, fillcolor: colour("band") } : { ...one, line: { ...one.line, color: quiet } }),
     };
     return [data, layout];

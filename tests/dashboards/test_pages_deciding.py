@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from service.app import create_app
-from tests.dashboards.seed import Seeded
+from tests.dashboards.seed import CASES, Seeded
 
 Get = Callable[..., httpx.Response]
 
@@ -94,3 +94,25 @@ def test_a_bisection_is_told_step_by_step(get: Get, decided: Seeded) -> None:
     assert "is it slower at all? bad: 21.0 % slower" in said
     step = words(get(f"/runs/{decided.runs['queued'] + 1}"))
     assert "a step of bisection 1" in step
+
+
+def test_calibration_shows_how_often_equal_code_differed(get: Get, decided: Seeded) -> None:
+    said = words(get("/calibration"))
+    assert re.search(r"h200-box h200 kernel time 6 cases ● fair 8 of 144 5\.6 % \d\.\d % to \d+\.\d % 5\.0 %", said)
+    assert re.search(r"⊘ quarantined 1 d ago by kernelwatch 8 of 24 copies differed", said)
+    assert "they are locked now" in said
+    assert re.search(r"8 of 24 33\.3 %", said)
+
+
+def test_a_series_has_its_steps_in_the_figure_and_as_text(get: Get, decided: Seeded) -> None:
+    asked = {"series": f"h200 norms {CASES[2]}"}
+    said = words(get("/targets/norms", params=asked))
+    assert re.search(r"– closed between \w{10} and \w{10} One block for every width: 1\.2 % slower , 1\.008 to", said)
+    assert "two fresh sessions did not repeat it: the machine" in said
+    figure = get("/targets/norms/figure.json", params=asked).json()["series"]
+    [line] = [shape for shape in figure["layout"]["shapes"] if shape["name"].startswith("tone-")]
+    assert (line["name"], line["line"]["dash"]) == ("tone-steady", "dot")
+    assert [one["text"] for one in figure["layout"]["annotations"]] == ["▲ 1.2 %"]
+    sure = get("/targets/norms/figure.json", params={"series": f"h200 norms {CASES[1]}"}).json()["series"]
+    [line] = [shape for shape in sure["layout"]["shapes"] if shape["name"].startswith("tone-")]
+    assert (line["name"], line["line"]["width"]) == ("tone-regression", 2.5)
