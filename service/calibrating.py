@@ -65,6 +65,9 @@ class Rate:
         return Rate(self.comparisons + other.comparisons, self.differed + other.differed, self.alarmed + other.alarmed)
 
 
+NONE = Rate(0, 0, 0)
+
+
 def compared(taken: Sequence[Taken], policy: Policy, *, calibration: bool) -> list[Compared]:
     """Every comparison of equal code in a session: of a calibration head and baseline, else the control.
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from kernels.words import Lane
 from service import recipes
-from service.calibrating import Rate
+from service.calibrating import NONE, Rate
 from service.errors import BadInput
 from service.lanes import lane_of
 from service.ledger import targets
@@ -74,7 +74,7 @@ def by_lane(found: Sequence[CaseRate]) -> list[LaneRate]:
     for one in found:
         grouped[one.worker, one.device, one.lane, one.nominal].append(one)
     return [
-        LaneRate(worker, device, lane, sum((one.rate for one in ones), Rate(0, 0, 0)), nominal, len(ones))
+        LaneRate(worker, device, lane, sum((one.rate for one in ones), NONE), nominal, len(ones))
         for (worker, device, lane, nominal), ones in sorted(grouped.items())
     ]
 

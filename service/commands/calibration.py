@@ -1,0 +1,147 @@
+"""`kernelwatch calibration`: how often equal code differed, and the cases that are quarantined for it."""
+
+import getpass
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from kernels.words import Lane
+from service.calibrating import Rate
+from service.commands.printing import Format, line, out
+from service.database import reading, transaction
+from service.lanes import WORDS
+from service.ledger import quarantines, targets
+from service.ledger.calibration_rates import CaseRate, LaneRate, by_lane, rates
+from service.models import Quarantine
+from service.texts import printable
+
+calibration_app = typer.Typer(invoke_without_command=True)
+
+WORST = 10
+OnDevice = Annotated[str, typer.Option(help="The device on which it is.")]
+Provider = Annotated[str | None, typer.Option(help="Only this provider's; by default every one's.")]
+
+
+@calibration_app.callback()
+def alone(context: typer.Context) -> None:
+    """Equal code against itself, and cases that alarm nobody.  Alone as `show`."""
+    if context.invoked_subcommand is None:
+        show()
+
+
+@calibration_app.command("show")
+def show(
+    target: Annotated[str | None, typer.Argument(help="Only of this target.")] = None,
+    worker: Annotated[str | None, typer.Option(help="Only of this worker.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only on this device.")] = None,
+    form: Annotated[Format, typer.Option("--format")] = Format.TABLE,
+) -> None:
+    """How often comparisons of equal code differed beyond chance, by worker and lane, and at which cases most."""
+    with reading() as session:
+        of = targets.target_named(session, target) if target else None
+        found = rates(session, of, device=device, worker=worker)
+        standing = quarantines.listed(session, of, device=device)
+    lanes = by_lane(found)
+    if form is Format.JSON:
+        print(json.dumps(_document(found, lanes, standing), indent=2))  # noqa: T201  (for pipes)
+        return
+    if not found:
+        line("Nothing was compared with itself yet; a worker does so every night (calibrate.every_h of the policy).")
+    else:
+        _print([_LANES, *(_lane(one) for one in lanes)], form)
+        _print([_CASES, *(_case(one) for one in found[:WORST] if one.rate.differed)], form)
+    _print([_QUARANTINES, *(_quarantine(*one) for one in standing)], form)
+
+
+@calibration_app.command("quarantine")
+def quarantine(
+    target: str,
+    case: str,
+    device: OnDevice,
+    reason: Annotated[str, typer.Option(help="Why; it stands beside every verdict.")],
+    provider: Provider = None,
+) -> None:
+    """Let a case alarm nobody until it is released.  It is measured and shown as ever."""
+    with transaction() as session:
+        of = targets.target_named(session, target)
+        for name in quarantines.providers_of(session, of, device, case, provider):
+            made = quarantines.quarantine(session, of.id, device, (name, case), getpass.getuser(), reason)
+            line((case, "bold"), f" of {name} is quarantined{'' if made else ' already; nothing was changed'}.")
+
+
+@calibration_app.command("release")
+def release(
+    target: str,
+    case: str,
+    device: OnDevice,
+    reason: Annotated[str, typer.Option(help="Why it may be believed again.")],
+    provider: Provider = None,
+) -> None:
+    """Let a quarantined case alarm again.  What equal code did before counts no more."""
+    with transaction() as session:
+        of = targets.target_named(session, target)
+        released = quarantines.release(session, of, device, case, provider, getpass.getuser(), reason)
+    line((case, "bold"), f" alarms again ({released} released).")
+
+
+_LANES = ("worker", "device", "lane", "comparisons", "differed", "rate", "95 %", "nominal", "alarmed")
+_CASES = ("case", "provider", "target", "worker", "comparisons", "differed", "rate", "95 %")
+_QUARANTINES = ("quarantined", "provider", "target", "device", "by", "why")
+Cells = tuple[str, ...]
+
+
+def _lane(one: LaneRate) -> Cells:
+    counts = (f"{one.rate.comparisons:,}", str(one.rate.differed), _share(one.rate), _interval(one.rate))
+    return one.worker, one.device, WORDS[one.lane].name, *counts, f"{one.nominal:.1%}", str(one.rate.alarmed)
+
+
+def _case(one: CaseRate) -> Cells:
+    counts = (f"{one.rate.comparisons:,}", str(one.rate.differed), _share(one.rate), _interval(one.rate))
+    return one.case, one.provider, one.target, one.worker, *counts
+
+
+def _quarantine(row: Quarantine, target: str) -> Cells:
+    return row.case, row.provider, target, row.device, row.by, row.reason
+
+
+def _share(rate: Rate) -> str:
+    return "" if rate.share is None else f"{rate.share:.1%}"
+
+
+def _interval(rate: Rate) -> str:
+    return f"{rate.low:.1%} to {rate.high:.1%}"
+
+
+def _print(rows: list[Cells], form: Format) -> None:
+    head, *cells = rows
+    if not cells:
+        return
+    if form is Format.MD:
+        lines = [head, ("---",) * len(head), *cells]
+        print(*(f"| {' | '.join(printable(cell).replace('|', '/') for cell in one)} |" for one in lines), "", sep="\n")  # noqa: T201
+        return
+    table = Table(*head, box=None, pad_edge=False)
+    for one in cells:
+        table.add_row(*(Text(printable(cell)) for cell in one))
+    out.print(table, "")
+
+
+def _document(found: list[CaseRate], lanes: list[LaneRate], standing: Any) -> dict[str, Any]:
+    def counted(one: CaseRate | LaneRate) -> dict[str, Any]:
+        return {**asdict(one), "lane": Lane(one.lane).value, "rate": one.rate.share, **asdict(one.rate)} | {
+            "interval": [one.rate.low, one.rate.high]
+        }
+
+    return {
+        "lanes": [counted(one) for one in lanes],
+        "cases": [counted(one) for one in found],
+        "quarantined": [
+            {"target": target, "device": row.device, "provider": row.provider, "case": row.case, "since": row.since}
+            | {"by": row.by, "reason": row.reason}
+            for row, target in standing
+        ],
+    }

@@ -1,0 +1,160 @@
+"""A replayed policy as a table, as Markdown and as JSON."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kernels.words import Lane
+from service.lanes import WORDS, percent
+from service.ledger.replays import Replay, Told
+from service.replaying import Fate, Sum
+from service.texts import one_line, printable
+
+SHOWN = 40  # of each kind; JSON has all of them
+TITLES = {
+    Fate.NEW: "Would have alarmed, and did not",
+    Fate.MISSED: "Alarmed, and would have been missed",
+    Fate.SPARED: "Alarmed and was dismissed, and would have been spared",
+    Fate.UNDECIDED: "Undecided by what is stored: it would have asked for launches that were never made",
+}
+COLUMNS = ("device", "provider", "lane", "cases", "alarmed", "stay", "new", "missed", "spared", "undecided")
+ROW = ("run", "revision", "device", "provider", "case", "was", "would be", "change", "why")
+
+
+def headline(replay: Replay) -> str:
+    """What was replayed, in one sentence."""
+    if not replay.runs:
+        return "There is nothing stored to replay."
+    versions = ", ".join(f"{device} {digest[:10]}" for device, digest in sorted(replay.versions.items()))
+    whole = replay.whole
+    return (
+        f"{replay.runs} runs from {_day(replay.first_at)} to {_day(replay.last_at)}, policy {versions}: "
+        f"of {whole.alarmed} alarms {whole.stay} stay, {whole.missed} would be missed and {whole.spared} spared; "
+        f"{whole.new} are new, and {whole.undecided} cases are undecided by what is stored."
+    )
+
+
+def sentences(replay: Replay) -> list[str]:
+    """What it would have cost, the flags, and equal code."""
+    whole, said = replay.whole, list[str]()
+    if whole.made:
+        said.append(
+            f"Launches at cases: {whole.made:,} were made, {whole.used:,} of them would have been looked at"
+            + (f", and at least {whole.lacking:,} more asked for." if whole.lacking else ".")
+        )
+    if whole.behind_before or whole.behind:
+        said.append(f"Behind SOTA: {whole.behind_before} cases were, {whole.behind} would have been.")
+    if whole.leaks_before or whole.leaks:
+        said.append(f"Slower than the slow baseline: {whole.leaks_before} were, {whole.leaks} would have been.")
+    if replay.equal.comparisons:
+        said.append(
+            f"Equal code: of {replay.equal.comparisons:,} comparisons {replay.equal_before.alarmed} alarmed, and "
+            f"{replay.equal.alarmed} would have."
+        )
+    return said
+
+
+def table(replay: Replay) -> RenderableType:
+    """For a terminal."""
+    parts: list[RenderableType] = [Text(headline(replay), style="bold")]
+    if replay.sums:
+        sums = Table(*COLUMNS, box=None, pad_edge=False)
+        for cells in _sums(replay):
+            sums.add_row(*(Text(printable(cell)) for cell in cells))
+        parts.append(sums)
+    for fate, told in _by_fate(replay):
+        parts.append(Text(f"\n{TITLES[fate]}: {len(told)}", style="bold"))
+        rows = Table(*ROW, box=None, pad_edge=False)
+        for one in told[:SHOWN]:
+            rows.add_row(*(Text(printable(cell), overflow="fold") for cell in _cells(one)))
+        parts += [rows, *([Text(f"… and {len(told) - SHOWN} more")] if len(told) > SHOWN else [])]
+    return Group(*parts, *(Text(said) for said in sentences(replay)))
+
+
+def page(replay: Replay) -> str:
+    """The same in Markdown."""
+    lines = [headline(replay), ""]
+    if replay.sums:
+        lines += [*_table(COLUMNS, _sums(replay)), ""]
+    for fate, told in _by_fate(replay):
+        lines += [f"**{TITLES[fate]}: {len(told)}**", "", *_table(ROW, [_cells(one) for one in told[:SHOWN]])]
+        lines += ["", *([f"… and {len(told) - SHOWN} more", ""] if len(told) > SHOWN else [])]
+    return "\n".join([*lines, *sentences(replay)]).rstrip()
+
+
+def document(replay: Replay) -> dict[str, Any]:
+    """All of it; `since` and `until` are seconds since the epoch."""
+    return {
+        "policies": replay.versions,
+        "runs": replay.runs,
+        "since": replay.first_at,
+        "until": replay.last_at,
+        "whole": vars(replay.whole),
+        "sums": [
+            {"device": device, "provider": provider, "lane": lane.value, **vars(own)}
+            for (device, provider, lane), own in sorted(replay.sums.items())
+        ],
+        "told": [_document(one) for one in replay.told],
+        "equal_code": {
+            "comparisons": replay.equal.comparisons,
+            "alarmed": replay.equal_before.alarmed,
+            "would_alarm": replay.equal.alarmed,
+        },
+    }
+
+
+def _document(told: Told) -> dict[str, Any]:
+    one = told.replayed
+    comparison = one.verdict.comparison
+    return {
+        "run": told.run_id,
+        "target": told.target,
+        "revision": told.revision,
+        "device": told.device,
+        "pull": told.pull,
+        "provider": one.provider,
+        "case": one.case,
+        "fate": one.fate.value,
+        "before": one.before.value if one.before else None,
+        "after": one.verdict.outcome.value,
+        "ratio": comparison.ratio if comparison else None,
+        "interval": [comparison.low, comparison.high] if comparison else None,
+        "reason": one.verdict.reason,
+        "launches": {"made": one.made, "used": one.used, "lacking": one.lacking},
+    }
+
+
+def _by_fate(replay: Replay) -> list[tuple[Fate, list[Told]]]:
+    kinds = [(fate, [one for one in replay.told if one.replayed.fate is fate]) for fate in TITLES]
+    return [(fate, told) for fate, told in kinds if told]
+
+
+def _sums(replay: Replay) -> list[tuple[str, ...]]:
+    def cells(device: str, provider: str, lane: Lane, own: Sum) -> tuple[str, ...]:
+        counts = (own.cases, own.alarmed, own.stay, own.new, own.missed, own.spared, own.undecided)
+        return device, provider, WORDS[lane].name, *map(str, counts)
+
+    return [cells(*group, own) for group, own in sorted(replay.sums.items())]
+
+
+def _cells(told: Told) -> tuple[str, ...]:
+    one = told.replayed
+    change = percent(one.verdict.comparison.ratio if one.verdict.comparison else None, one.lane)
+    was = one.before.value if one.before else "not judged"
+    place = (str(told.run_id), told.revision, told.device, one.provider, one.case)
+    return *place, was, one.verdict.outcome.value, change, one_line(one.verdict.reason)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(printable(cell).replace('|', '/') for cell in cells)} |"
+
+    return [line(head), "|---" * len(head) + "|", *(line(row) for row in rows)]
+
+
+def _day(at: float | None) -> str:
+    return datetime.fromtimestamp(at or 0.0, UTC).date().isoformat()
