@@ -1,0 +1,147 @@
+"""The manual of bisecting as a story: a slow case of the mainline, a search, a culprit, and the way into a merge."""
+
+import json
+
+import pytest
+from click.testing import Result
+from sqlalchemy import select
+from typer.testing import CliRunner
+
+from service import cli
+from service.database import reading, transaction
+from service.ledger import bisections, queue, regressions, searching
+from service.ledger.bisection_steps import Search
+from service.models import FoundBy, RegressionRow, RegressionState, Run, RunState, Target
+from tests.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
+from workers import duties
+
+
+def kernelwatch(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+class Eight:
+    """Eight commits of the mainline: one does not build, and a merge brought in what is slow."""
+
+    def __init__(self, told: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told = told
+        self.good = told.git("rev-parse", "main")
+        self._work("tidied")
+        told.git("checkout", "--quiet", "-b", "two-passes")
+        self.slow = told.commit("wide rows in two passes", wide=260.0)
+        told.git("checkout", "--quiet", "main")
+        self._work("renamed")
+        (told.repository / "broken").touch()
+        self.broken = told.commit("half done")
+        (told.repository / "broken").unlink()
+        told.commit("done")
+        told.git("merge", "--quiet", "--no-ff", "--message", "merge two-passes", "two-passes")
+        self.merge = told.git("rev-parse", "main")
+        told.commit("faster elsewhere", fast=90.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(duties, "work", lambda device: 0)  # the worker is busy elsewhere
+            (told.repository / "norms.py").write_text("# and on")
+            self.bad = told.push("and on")
+        self._nobody_waits_for_those_between()
+        told.settle()
+
+    def _work(self, message: str) -> None:
+        (self.told.repository / "norms.py").write_text(f"# {message}")
+        self.told.commit(message)
+
+    def _nobody_waits_for_those_between(self) -> None:
+        newest = self.told.run_of(self.bad).id
+        with transaction() as session:
+            for run in self.told.runs():
+                if run.state is RunState.QUEUED and run.id != newest:
+                    queue.cancel(session, run.id, "ada")
+
+    def history_sees_it(self) -> RegressionRow:
+        """Beside its parent the newest revision is steady: only against the past it is slow."""
+        slower = regressions.Slower("norms", WIDE, 1.3, 1.29, 1.31)
+        with transaction() as session:
+            run = session.get_one(Run, self.told.run_of(self.bad).id)
+            return regressions.opened(session, run, slower, found_by=FoundBy.HISTORY, good=self.good)
+
+    def search(self) -> int:
+        with transaction() as session:
+            target = session.execute(select(Target)).scalar_one()
+            ends = (self.good, self.bad)
+            return bisections.start(session, target, "cpu", *ends, [WIDE], asked_by="kernelwatch").id
+
+    def settle(self) -> None:
+        """Control and the worker take turns until there is nothing to do."""
+        searching.advance_due()
+        while duties.work("cpu"):
+            searching.advance_due()
+
+    def see(self, bisection_id: int) -> Search:
+        with reading() as session:
+            return bisections.one(session, bisection_id)
+
+
+def test_who_made_it_slower(story, monkeypatch):  # noqa: F811
+    eight = Eight(story, monkeypatch)
+    assert story.outcomes(eight.bad)[WIDE] == "steady", "its parent is as slow"
+    regression = eight.history_sees_it()
+
+    search = eight.search()
+    assert eight.see(search).words.startswith("verifying that")
+    assert story.api("GET", "/").status_code == 200
+    with reading() as session:
+        assert session.get_one(RegressionRow, regression.id).state is RegressionState.BISECTING
+
+    searching.advance_due()
+    with transaction() as session:
+        assert queue.next_run(session, "cpu", "a worker that dies", lease_s=-1)
+    with transaction() as session:
+        queue.sweep(session)
+    story.its_time_has_come()
+    eight.settle()
+
+    found = eight.see(search)
+    assert found.row.culprit == eight.merge, found.words
+    assert [one.answered.answer.value for one in found.steps] == ["bad", "skip", "good", "bad", "bad"]
+    assert "error: no such header" in next(one.run.log for one in found.steps if one.step.revision == eight.broken)
+    proof = found.steps[-1].step.sights["norms", WIDE]
+    assert proof.low < 1.3 < proof.high or proof.ratio == pytest.approx(1.3, rel=0.02)
+    assert f"{eight.merge[:10]} is " in found.words
+    assert f"at {WIDE} (norms) against its parent" in found.words
+    with reading() as session:
+        row = session.get_one(RegressionRow, regression.id)
+        assert (row.state, row.culprit) == (RegressionState.BLAMED, eight.merge)
+
+    # The culprit is a merge, and what is offered leads into it.
+    [offered] = [part for part in found.words.split("`") if part.startswith("kernelwatch bisect")]
+    begun = kernelwatch(*offered.split()[1:], "--case", "*64x4096*")
+    assert begun.exit_code == 0, begun.output
+    eight.settle()
+    shown = kernelwatch("bisection", "show", str(search + 1), "--format", "json")
+    assert shown.exit_code == 0
+    inside = json.loads(shown.stdout)
+    assert (inside["state"], inside["culprit"], inside["cases"]) == ("found", eight.slow, [WIDE])
+    assert {step["run"] for step in inside["steps"]} <= {run.id for run in story.runs()}
+    assert story.git("rev-parse", "main") == eight.bad
+    assert {one.state for one in story.runs() if one.bisection_id} == {RunState.DONE, RunState.FAILED}
+
+
+def test_the_command_line_refuses_what_cannot_be_searched(story):  # noqa: F811
+    newest = story.commit("unrelated")
+    story.git("checkout", "--quiet", "-b", "elsewhere", "HEAD~1")
+    aside = story.commit("aside")
+    story.git("checkout", "--quiet", "main")
+    for ends, said in {
+        "main": "'main' is not GOOD..BAD",
+        "main..main": "Both ends are",
+        "main..main~1": "main~1 adds nothing to main: write GOOD..BAD",
+        f"{aside}..{newest}": "is not on the first-parent line of",
+        "main~1..main --device h200": "not measured on h200; its recipe says cpu",
+        "main~1..main --case nothing*": "No case of suite story fits 'nothing*'",
+    }.items():
+        done = kernelwatch("bisect", "norms", *ends.split())
+        assert said in str(done.exception), ends
+    assert kernelwatch("bisection", "list", "norms", "--format", "json").stdout.strip() == "[]"
+    assert kernelwatch("bisect", "norms", "main~1..main").exit_code == 0
+    assert kernelwatch("bisection", "stop", "1").stdout.startswith("Stopped by ")
+    assert kernelwatch("bisection", "show", "1").exit_code == 2
+    assert "stopped" in kernelwatch("bisection", "list").stdout
