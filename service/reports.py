@@ -270,6 +270,13 @@ class Report:
         return {outcome: n for outcome in WORST_FIRST if (n := sum(row.outcome is outcome for row in self.rows))}
 
     @property
+    def tally(self) -> list[tuple[str, str]]:
+        """`("steady", "10 steady")` for each outcome, the worst first; what is quarantined is counted apart."""
+        counts = self.counts | {Outcome.INCONCLUSIVE: self.counts.get(Outcome.INCONCLUSIVE, 0) - len(self.quarantined)}
+        said = [(outcome.value, counted(outcome, counts[outcome])) for outcome in self.counts if counts[outcome]]
+        return [*said, *[("quarantined", f"{len(self.quarantined)} quarantined")] * bool(self.quarantined)]
+
+    @property
     def build_failed(self) -> bool:
         return self.state is RunState.FAILED and self.log is not None
 
@@ -360,9 +367,7 @@ class Report:
             why = "the device was throttled too often" if throttled else "the machine was too noisy"
             return f"{'the session ended too early' if short_of_time else why} to tell; run it again"
         # What is bad and stands here was so before.
-        found = listed(
-            f"{counted(outcome, n)}{' as before' * (outcome in ALARMING)}" for outcome, n in self.counts.items()
-        )
+        found = listed(f"{said}{' as before' * (word in ALARMING)}" for word, said in self.tally)
         if slow := self.slow_before:
             since = sorted({row.slow_before.baseline for row in slow if row.slow_before})
             found += f"; {len(slow)} still slower than {listed(since)}, not by this revision"
