@@ -24,6 +24,7 @@ ODD = 3.0  # deviations by which one newest value is
 MAD_TO_SIGMA = 1.4826
 MEDIAN_TO_MEAN = 1.2533  # standard errors of a median, in those of a mean of normal values
 TINIEST = 1e-9  # in log units, for series that do not vary at all
+NEAR = 30  # values on either side that say by how much it moved at a place
 LARGEST_LIMIT = 0.49  # half of what a block point may ask for at most
 
 
@@ -32,21 +33,39 @@ class Histories:
     """What was measured of each series, oldest first, with SOTA's value of the same run beside it."""
 
     names: tuple[Name, ...]
-    revisions: tuple[int, ...]  # the revision at each place
+    first: int  # the place of the first column: what is older was not read
     values: Table  # in the unit of the lane, > 0
     references: Table
     stacks: NDArray[np.int64]  # 0 where the stack is not known
     runs: NDArray[np.int64]  # whose value it is; 0 for none
 
-    def seen(self, row: int, newest: int | None = None) -> list[Seen]:
-        """One series for the detector, which counts places; of it only the `newest` measured values, where given."""
+    def seen(self, row: int, since: int = 0) -> list[Seen]:
+        """One series for the detector, which counts places, from the place `since` on."""
         measured = np.flatnonzero(self.runs[row])
-        at = measured if newest is None else measured[-newest:]
-        columns = (at, self.values[row, at], self.references[row, at], self.stacks[row, at])
+        at = measured[measured >= since - self.first]
+        columns = (at + self.first, self.values[row, at], self.references[row, at], self.stacks[row, at])
         return [
             Seen(place, value, None if math.isnan(reference) else reference, stack or None)
             for place, value, reference, stack in zip(*(column.tolist() for column in columns), strict=True)
         ]
+
+    def shifts(self, row: int, place: int) -> tuple[float, float]:
+        """How far a series and its reference moved at a place: logarithms, between the medians of its `NEAR` values."""
+        measured = np.flatnonzero(self.runs[row])
+        at = int(np.searchsorted(measured, place - self.first))
+        before, after = measured[max(0, at - NEAR) : at], measured[at : at + NEAR]
+        own, reference = (
+            float(np.log(_median(values[row, after]) / _median(values[row, before])))
+            for values in (self.values, self.references)
+        )
+        return own, reference
+
+    def usual(self) -> Table:
+        """The median of each series, in its unit; 1 for one of which nothing is left."""
+        known = (self.runs > 0).any(axis=1)
+        medians = np.ones(len(self.names))
+        medians[known] = np.nanmedian(self.values[known], axis=1)
+        return medians
 
 
 def limits_at(case: str, usual: float, policy: Policy) -> HistoryLimits:
@@ -90,7 +109,7 @@ def _aligned(table: Histories, logs: Table, since: Mapping[Name, int]) -> Table:
     masked = logs.copy()
     for row, name in enumerate(table.names):
         if name in since:
-            masked[row, : max(since[name], 0)] = np.nan
+            masked[row, : max(since[name] - table.first, 0)] = np.nan
     masked[_other_stack(table)] = np.nan
     order = np.argsort(~np.isnan(masked), axis=1, kind="stable")
     return np.take_along_axis(masked, order, axis=1)
@@ -119,6 +138,11 @@ def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
         error = MEDIAN_TO_MEAN * (sigma + TINIEST) * np.sqrt(1 / recent + 1 / (counts[rows] - recent))
         found[rows] |= (shift >= np.log1p(notify[rows] / 2)) & (shift >= RESTLESS * error)
     return found
+
+
+def _median(values: Table) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else math.nan
 
 
 def _counts(logs: Table) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from functools import cache
 import structlog
 
 from service.database import transaction
-from service.ledger import blame, intake, nightly, outbox, queue, regressions, searching, telling
+from service.ledger import blame, history, intake, nightly, outbox, queue, regressions, searching, telling
 from service.settings import settings
 from workers import device, sandbox, session
 from workers.heartbeat import stopping
@@ -59,6 +59,7 @@ def control() -> None:
         sweep,
         regressions.expire_due,
         blame.search_due,
+        history.look_due,
         searching.advance_due,
         nightly.plan_due,
         telling.tell_due,

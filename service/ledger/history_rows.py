@@ -1,11 +1,12 @@
 """The stored measurements of a target and device as `service.histories.Histories`: one query for all series."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Select, Text, cast, func, select
+from sqlalchemy import ColumnElement, Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from kernels.words import Role
@@ -17,41 +18,70 @@ FEW = 100  # series that are asked for by name; more are read with all others
 
 @dataclass(frozen=True)
 class Counted:
-    """A run that may count for its revision."""
+    """A run of the mainline that is done.  Of several of one revision the newest counts, case by case."""
 
     run_id: int
     revision_id: int
+    sha: str
     ordinal: int
-    stack: int
+    stack: int  # 0 where it is not known
+    worker: str | None
+    at: float  # when it ended
 
 
-def measured_runs(target_id: int, device: str) -> Select[tuple[int, int, int | None, int | None]]:
-    """Every run of the mainline that is done, in the order of the mainline; of one revision the newest comes last."""
-    return (
-        select(Run.id, Revision.id, Revision.ordinal, Run.stack_id)
+@dataclass(frozen=True)
+class Mainline:
+    """What was measured of a target on a device, in the order of its revisions; of one revision the newest comes last.
+
+    The place of a revision is its index in `line`.
+    """
+
+    target_id: int
+    device: str
+    runs: tuple[Counted, ...]
+
+    @cached_property
+    def line(self) -> tuple[Counted, ...]:
+        return tuple({one.ordinal: one for one in self.runs}.values())
+
+    @cached_property
+    def place_of(self) -> Mapping[int, int]:
+        """By revision."""
+        return {one.revision_id: place for place, one in enumerate(self.line)}
+
+
+def mainline(session: Session, target_id: int, device: str) -> Mainline:
+    """Every run of the mainline that is done."""
+    rows = session.execute(
+        select(Run.id, Revision.id, Revision.sha, Revision.ordinal, Run.stack_id, Run.worker, Run.finished_at)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.target_id == target_id, Run.device == device, Run.state == RunState.DONE, WATCHED)
-        .where(Revision.ordinal.is_not(None))
+        .where(*_counts(target_id, device))
         .order_by(Revision.ordinal, Run.id)
     )
+    runs = (
+        Counted(run_id, revision_id, sha, ordinal or 0, stack or 0, worker, at or 0.0)
+        for run_id, revision_id, sha, ordinal, stack, worker, at in rows
+    )
+    return Mainline(target_id, device, tuple(runs))
+
+
+def _counts(target_id: int, device: str) -> tuple[ColumnElement[bool], ...]:
+    of_it = Run.target_id == target_id, Run.device == device, Run.state == RunState.DONE
+    return *of_it, WATCHED, Revision.ordinal.is_not(None)
 
 
 def histories(
-    session: Session, target_id: int, device: str, newest: int | None = None, only: Collection[Name] | None = None
+    session: Session, measured: Mainline, newest: int | None = None, only: Collection[Name] | None = None
 ) -> Histories:
-    """The series of a target on a device over its mainline, or their `newest` places, or only some series.
+    """All series, of all places or of the `newest`; or `only` some series.
 
     A revision's newest run that measured the case counts, and SOTA's value is that of the same run, for as long as
     SOTA is who it is today.  What failed, was wrong or was not supported is left out.
     """
-    counted = [
-        Counted(run_id, revision_id, ordinal or 0, stack or 0)
-        for run_id, revision_id, ordinal, stack in session.execute(measured_runs(target_id, device))
-    ]
-    ordinals = sorted({one.ordinal for one in counted})[-newest if newest else 0 :]
-    counted = [one for one in counted if ordinals and one.ordinal >= ordinals[0]]
-    blocks = _blocks(session, target_id, device, ordinals[0], only) if ordinals else ()
-    return _table(counted, ordinals, blocks, only)
+    first = max(0, len(measured.line) - newest) if newest else 0
+    if first >= len(measured.line):
+        return _table(measured, 0, (), only)
+    return _table(measured, first, _blocks(session, measured, first, only), only)
 
 
 @dataclass(frozen=True)
@@ -65,14 +95,11 @@ class Block:
     medians: str  # in the same order
 
 
-def _blocks(
-    session: Session, target_id: int, device: str, oldest: int, only: Collection[Name] | None
-) -> Iterator[Block]:
+def _blocks(session: Session, measured: Mainline, first: int, only: Collection[Name] | None) -> Iterator[Block]:
     runs = (
         select(Run.id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.target_id == target_id, Run.device == device, Run.state == RunState.DONE, WATCHED)
-        .where(Revision.ordinal >= oldest)
+        .where(*_counts(measured.target_id, measured.device), Revision.ordinal >= measured.line[first].ordinal)
     )
     whose = (Measurement.run_id, Measurement.role, Measurement.provider)
     found = (
@@ -91,10 +118,9 @@ def _blocks(
         yield Block(*row)
 
 
-def _table(
-    counted: Sequence[Counted], ordinals: Sequence[int], blocks: Iterable[Block], only: Collection[Name] | None
-) -> Histories:
+def _table(measured: Mainline, first: int, blocks: Iterable[Block], only: Collection[Name] | None) -> Histories:
     """Runs are columns at first; then the newest measured one of each place counts."""
+    counted = [one for one in measured.runs if measured.place_of[one.revision_id] >= first]
     column = {one.run_id: number for number, one in enumerate(counted)}
     own, best = _Grid(len(counted)), _Grid(len(counted))
     sota: dict[int, str] = {}
@@ -115,7 +141,8 @@ def _table(
     rows = np.array([own.row[name] for name in names], dtype=np.int64)
     values = own.values()[rows] if names else np.full((0, len(counted)), np.nan)
     references = best.values(tuple(("", case) for _, case in names))
-    return _by_place(names, counted, ordinals, values, references)
+    places = [measured.place_of[one.revision_id] for one in counted]
+    return _by_place(names, counted, places, first, values, references)
 
 
 class _Grid:
@@ -149,17 +176,18 @@ class _Grid:
 
 
 def _by_place(
-    names: tuple[Name, ...], counted: Sequence[Counted], ordinals: Sequence[int], values: Table, references: Table
+    names: tuple[Name, ...],
+    counted: Sequence[Counted],
+    places: Sequence[int],
+    first: int,
+    values: Table,
+    references: Table,
 ) -> Histories:
-    place_of = {ordinal: place for place, ordinal in enumerate(ordinals)}
-    shape = len(names), len(ordinals)
+    shape = len(names), len(set(places))
     at_place, shared = np.full(shape, np.nan), np.full(shape, np.nan)
     stacks, runs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    revisions = [0] * len(ordinals)
-    for number, one in enumerate(counted):  # of one revision the newest comes last, and stays
-        place = place_of[one.ordinal]
-        revisions[place] = one.revision_id
-        here = ~np.isnan(values[:, number])
-        at_place[here, place], shared[here, place] = values[here, number], references[here, number]
-        stacks[here, place], runs[here, place] = one.stack, one.run_id
-    return Histories(names, tuple(revisions), at_place, shared, stacks, runs)
+    for number, (one, place) in enumerate(zip(counted, places, strict=True)):
+        here, at = ~np.isnan(values[:, number]), place - first  # of one revision the newest comes last, and stays
+        at_place[here, at], shared[here, at] = values[here, number], references[here, number]
+        stacks[here, at], runs[here, at] = one.stack, one.run_id
+    return Histories(names, first, at_place, shared, stacks, runs)

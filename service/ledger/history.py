@@ -1,0 +1,216 @@
+"""Histories that are looked at as data arrives, and the change points that this leaves in the ledger.
+
+What was looked at is marked on its run, in the transaction that stores what was found: after a restart nothing is
+forgotten, and nothing is found twice.  While numbers are looked at no transaction is open for writing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy.orm import Session, aliased
+
+from service.database import reading, transaction
+from service.histories import Name
+from service.history import Change, Level
+from service.history_points import MISSES, Known
+from service.ledger.history_follow import follow_due, policy_of
+from service.ledger.history_rows import Mainline, histories, mainline
+from service.ledger.once import inserted, lock
+from service.ledger.quarantines import quarantined
+from service.ledger.queue import clock
+from service.looking import LONG, SHORT, Found, closely, worth_a_look
+from service.models import WATCHED, ChangePoint, PointState, Revision, Run, RunState, Target
+
+log = structlog.get_logger()
+
+FEW_RUNS = 8  # with more news than these everything is looked at
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """A change point with the revisions on both its sides."""
+
+    row: ChangePoint
+    target: str
+    revision: Revision  # the first after the step
+    before: Revision
+
+
+def points(
+    session: Session, target: Target | None = None, device: str | None = None, state: PointState | None = None
+) -> list[Pointed]:
+    """The change points of a target (None: of all), those of the newest revisions first."""
+    which = []
+    if target is not None:
+        which.append(ChangePoint.target_id == target.id)
+    if device is not None:
+        which.append(ChangePoint.device == device)
+    if state is not None:
+        which.append(ChangePoint.state == state)
+    return _pointed(session, *which)
+
+
+def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[Pointed]:
+    """The change points of one series, the newest first."""
+    series = ChangePoint.case == case, ChangePoint.provider == provider, ChangePoint.device == device
+    return _pointed(session, ChangePoint.target_id == target.id, *series)
+
+
+def _pointed(session: Session, *which: ColumnElement[bool]) -> list[Pointed]:
+    before = aliased(Revision)
+    rows = session.execute(
+        select(ChangePoint, Target.name, Revision, before)
+        .join(Target, Target.id == ChangePoint.target_id)
+        .join(Revision, Revision.id == ChangePoint.revision_id)
+        .join(before, before.id == ChangePoint.before_id)
+        .where(*which)
+        .order_by(Revision.committed_at.desc(), ChangePoint.id.desc())
+    )
+    return [Pointed(*row) for row in rows]
+
+
+# -- looking
+
+
+def look_due() -> None:
+    """Look at every history that has news, and go on with the points that were found before."""
+    with reading() as session:
+        due = _due(session)
+    for (target_id, device), runs in due.items():
+        try:
+            looked(target_id, device, runs)
+        except Exception:  # what one target has must not keep the others from being looked at
+            log.exception("a history could not be looked at", target=target_id, device=device)
+    follow_due()
+
+
+def _due(session: Session) -> dict[tuple[int, str], list[int]]:
+    """The runs of the mainline that are done and that no look has seen, by target and device."""
+    rows = session.execute(
+        select(Run.target_id, Run.device, Run.id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.history_at.is_(None), Run.state == RunState.DONE, WATCHED, Revision.ordinal.is_not(None))
+        .order_by(Run.target_id, Run.device, Run.id)
+    )
+    due: dict[tuple[int, str], list[int]] = {}
+    for target_id, device, run_id in rows:
+        due.setdefault((target_id, device), []).append(run_id)
+    return due
+
+
+def looked(target_id: int, device: str, runs: Sequence[int]) -> bool:
+    """Look at the histories of a target on a device, now that there are these runs.
+
+    Where somebody else stored points meanwhile, nothing is kept: the look comes again.  Whether it was kept.
+    """
+    with reading() as session:
+        look = _look(session, target_id, device, runs)
+    with transaction() as session:
+        return _keep(session, look, runs)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at a target on a device found."""
+
+    measured: Mainline
+    last_point: int  # the newest that was stored when it began
+    found: Mapping[Name, Found]
+
+
+def _look(session: Session, target_id: int, device: str, runs: Sequence[int]) -> Look:
+    measured = mainline(session, target_id, device)
+    policy = policy_of(session, session.get_one(Target, target_id), device)
+    known = known_points(session, measured)
+    table = histories(session, measured, newest=SHORT)
+    left_out = quarantined(session, target_id, device, policy, table.names)
+    recent = {one.run_id for one in measured.runs if measured.place_of[one.revision_id] >= table.first}
+    if len(runs) > FEW_RUNS or not recent.issuperset(runs):
+        close = histories(session, measured)
+    else:
+        picked = worth_a_look(table, known, policy, key=runs[-1])
+        close = histories(session, measured, newest=LONG, only=picked)
+    found = closely(close, table, known, policy, left_out)
+    return Look(measured, _last_point(session, target_id, device), found)
+
+
+def known_points(session: Session, measured: Mainline) -> dict[Name, list[Known]]:
+    """The stored points of each series, oldest first.  Those of revisions that left the mainline have no place."""
+    rows = session.scalars(
+        select(ChangePoint)
+        .where(ChangePoint.target_id == measured.target_id, ChangePoint.device == measured.device)
+        .order_by(ChangePoint.id)
+    )
+    known: dict[Name, list[Known]] = {}
+    for row in rows:
+        if (place := measured.place_of.get(row.revision_id)) is not None:
+            one = Known(row.id, place, row.ratio, row.missed, row.state is PointState.OPEN)
+            known.setdefault((row.provider, row.case), []).append(one)
+    return known
+
+
+def _last_point(session: Session, target_id: int, device: str) -> int:
+    of_it = ChangePoint.target_id == target_id, ChangePoint.device == device
+    return session.scalar(select(func.max(ChangePoint.id)).where(*of_it)) or 0
+
+
+# -- keeping
+
+
+def _keep(session: Session, look: Look, runs: Sequence[int]) -> bool:
+    measured = look.measured
+    lock(session, measured.target_id)
+    if _last_point(session, measured.target_id, measured.device) != look.last_point:
+        return False
+    now = clock(session)
+    session.execute(update(Run).where(Run.id.in_(runs)).values(history_at=now))
+    for name, found in look.found.items():
+        matched = found.matched
+        for change in matched.new:
+            _add(session, measured, name, change, found.baseline.get(change.ordinal), now)
+        for point_id, change in matched.again:
+            _seen_again(session.get_one(ChangePoint, point_id), change)
+        for point_id in matched.missed:
+            _missed(session.get_one(ChangePoint, point_id))
+    return True
+
+
+def _add(session: Session, measured: Mainline, name: Name, change: Change, baseline: float | None, now: float) -> None:
+    provider, case = name
+    key = "target_id", "device", "provider", "case", "revision_id"
+    revision_id, before_id = (measured.line[place].revision_id for place in (change.ordinal, change.before))
+    series = measured.target_id, measured.device, provider, case, revision_id
+    values: dict[str, Any] = dict(zip(key, series, strict=True)) | {
+        "before_id": before_id,
+        "missed": 0,
+        "found_at": now,
+    }
+    values |= {"ratio": change.ratio, "low": change.low, "high": change.high, "p": change.p}
+    values |= {"level": change.level.value, "state": PointState.OPEN}
+    if baseline is not None:
+        values |= {"state": PointState.CLOSED, "reason": f"the baseline moved, not this: {_by(baseline)}"}
+    # One of the same revision in the other direction may be there already: it stays, as it was first.
+    if inserted(session, ChangePoint, key, values):
+        log.info("change point", target=measured.target_id, case=case, provider=provider, ratio=round(change.ratio, 4))
+
+
+def _by(ratio: float) -> str:
+    return f"SOTA is {abs(ratio - 1) * 100:.1f} % {'slower' if ratio > 1 else 'faster'} from here on"
+
+
+def _seen_again(row: ChangePoint, change: Change) -> None:
+    """A point is kept as it was first seen, until more data make it one that may block."""
+    row.missed = 0
+    if change.level is Level.BLOCK and row.level != Level.BLOCK:
+        row.level, row.ratio = change.level.value, change.ratio
+        row.low, row.high, row.p = change.low, change.high, change.p
+
+
+def _missed(row: ChangePoint) -> None:
+    row.missed += 1
+    if row.missed >= MISSES and row.state is PointState.OPEN:
+        row.state = PointState.CLOSED
+        row.reason = f"what was measured since does not show it: {MISSES} looks in a row did not find it again"
