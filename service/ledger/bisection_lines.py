@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from service.errors import BadInput
 from service.ledger.revisions import revisions_known
-from service.models import Bisection, Revision, Run, RunState, Target, VerdictRow
+from service.models import Bisection, Revision, Run, RunState, Target, TargetKind, VerdictRow
 from service.sources import Found
 from service.texts import short
 from service.verdicts import Outcome
@@ -27,10 +27,11 @@ def known_line(session: Session, target: Target, good: str, bad: str) -> list[st
     return [*line][::-1]
 
 
-def sound(good: str, bad: str, line: Sequence[Found]) -> list[str]:
-    """The whole line, where each revision is the first parent of the next."""
+def sound(target: Target, good: str, bad: str, line: Sequence[Found]) -> list[str]:
+    """The whole line.  Of commits each is the first parent of the next; releases follow by their version."""
     shas = [good, *(one.sha for one in line)]
-    if shas[-1] != bad or len(shas) < 2 or any(one.parent != before for before, one in zip(shas, line, strict=False)):
+    linked = all(one.parent == before for before, one in zip(shas, line, strict=False))
+    if len(shas) < 2 or shas[-1] != bad or not (linked or target.kind is TargetKind.PACKAGE):
         raise BadInput(_not_on_one_line(good, bad))
     return shas
 

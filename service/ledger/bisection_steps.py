@@ -87,7 +87,7 @@ def _against_baseline(run: Run) -> list[VerdictRow]:
 
 
 def _sight(row: VerdictRow) -> Sight:
-    return Sight(Outcome(row.outcome), row.ratio, row.low, row.high, row.suspected, row.launches, row.why)
+    return Sight(Outcome(row.outcome), row.ratio, row.low, row.high, row.suspected, row.launches, row.why, row.reason)
 
 
 def _unbuildable(session: Session, row: Bisection) -> set[str]:

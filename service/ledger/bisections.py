@@ -6,7 +6,7 @@ on where it was after any restart.  Whoever changes a search holds its target's 
 
 from collections.abc import Sequence
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, exists, func, select
 from sqlalchemy.orm import Session, selectinload
 
 from service import recipes
@@ -22,7 +22,7 @@ from service.ledger.asked import run_asked
 from service.ledger.once import lock
 from service.ledger.revisions import recipe_of
 from service.lives import KERNELWATCH
-from service.models import OPEN_SEARCHES, Bisection, Purpose, Revision, Run, SearchState, Target
+from service.models import OPEN_SEARCHES, OPEN_STATES, Bisection, Purpose, Revision, Run, SearchState, Target
 from service.policy import Policy
 from service.server_policy import effective
 from service.sources import Found
@@ -80,7 +80,7 @@ def start(
         cases=wanted,
         good=good,
         bad=bad,
-        line=lines.known_line(session, target, good, bad) if line is None else lines.sound(good, bad, line),
+        line=lines.known_line(session, target, good, bad) if line is None else lines.sound(target, good, bad, line),
         state=SearchState.VERIFYING,
         asked_by=asked_by,
         incident_id=incident_id,
@@ -105,7 +105,7 @@ def line_read(session: Session, bisection_id: int, line: Sequence[Found]) -> Non
     """The source told the revisions after the good end, oldest first."""
     if (row := _held(session, bisection_id)) is not None and not row.line:
         target = session.get_one(Target, row.target_id)
-        row.line = lines.sound(row.good, row.bad, line)
+        row.line = lines.sound(target, row.good, row.bad, line)
         lines.place(session, target, row, line)
         regressions.search_began(session, row)
 
@@ -224,11 +224,11 @@ def listed(
     return list(session.execute(rows).scalars())
 
 
-def open_ids(session: Session) -> list[int]:
-    """The searches that control looks after, oldest first."""
-    return list(
-        session.execute(select(Bisection.id).where(Bisection.state.in_(OPEN_SEARCHES)).order_by(Bisection.id)).scalars()
-    )
+def due(session: Session) -> list[int]:
+    """The open searches of which no step is queued or measured now, oldest first."""
+    under_way = exists().where(Run.bisection_id == Bisection.id, Run.state.in_(OPEN_STATES))
+    waiting = select(Bisection.id).where(Bisection.state.in_(OPEN_SEARCHES), ~under_way)
+    return list(session.execute(waiting.order_by(Bisection.id)).scalars())
 
 
 def _wanted(recipe: recipes.Recipe, suite: str, cases: Sequence[str]) -> list[str]:

@@ -38,7 +38,7 @@ from service.models import (
 from service.reports import WORST_FIRST, Report, readable, report
 from service.stacks import moved
 from service.texts import short
-from service.verdicts import Outcome
+from service.verdicts import QUARANTINED, Outcome
 
 Row = TypeVar("Row")
 WORKER_GONE_S = 60.0  # a worker says every few seconds that it is there
@@ -244,12 +244,13 @@ def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
     rows = session.execute(
         select(VerdictRow.run_id, VerdictRow.against, VerdictRow.outcome, VerdictRow.behind, func.count())
         .where(VerdictRow.run_id.in_([run.id for run in runs]))
+        .where(VerdictRow.reason.not_like(f"{QUARANTINED}%"))  # of which nobody is to be alarmed
         .group_by(VerdictRow.run_id, VerdictRow.against, VerdictRow.outcome, VerdictRow.behind)
     )
     for run_id, against, outcome, is_behind, n in rows:
         if against == "parent":
             counts.setdefault(run_id, Counter())[Outcome(outcome)] += n
-        elif is_behind:
+        elif against == "sota" and is_behind:
             behind[run_id] += n
     ordered = {run: {outcome: n for outcome in WORST_FIRST if (n := found[outcome])} for run, found in counts.items()}
     return [Glance(run, ordered.get(run.id, {}), behind[run.id]) for run in runs]

@@ -64,12 +64,12 @@ def search(
 
 
 def advance_due() -> int:
-    """Take every open search a step further, where its last step has ended.  Returns how many were looked at.
+    """Take every open search a step further whose last step has ended.  Returns how many were looked at.
 
     Any number of processes may do so at once: whoever comes second finds the step asked for.
     """
     with reading() as session:
-        due = bisections.open_ids(session)
+        due = bisections.due(session)
     for bisection_id in due:
         try:
             _advance(bisection_id)
