@@ -11,7 +11,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check doctor secrets clean bench bench-arena bench-facts bench-kernels
+.PHONY: help run test check doctor secrets clean bench bench-arena bench-detect bench-facts bench-kernels
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -51,8 +51,8 @@ secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those 
 	@echo "A GitHub token goes into secrets/kernelwatch_github_token, the webhook's secret is beside it."
 
 bench:  ## Every benchmark; what needs a GPU says so and is left out without one
-	@$(if $(ARGS),$(error the benchmarks have different options: give ARGS to bench-facts, bench-arena or bench-kernels))
-	@$(MAKE) --no-print-directory bench-facts bench-arena bench-kernels
+	@$(if $(ARGS),$(error the benchmarks have different options: give ARGS to one of bench-detect, bench-facts, bench-arena or bench-kernels))
+	@$(MAKE) --no-print-directory bench-detect bench-facts bench-arena bench-kernels
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
 	@$(PY) -m kernels.studies.arena $(ARGS)
@@ -62,6 +62,9 @@ bench-kernels: $(VENV)/.dev  ## Our kernels beside Quack, Inductor and Liger: th
 
 bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures takes, without a GPU
 	@$(PY) -m kernels.studies.facts_speed $(ARGS)
+
+bench-detect: $(VENV)/.dev .venv-peers/.made  ## Changes of history: ours and peers' on labelled series (ARGS=FILE.csv.gz, --choose, --arriving)
+	@$(PY) -m service.studies.detect --peers .venv-peers/bin/python $(ARGS)
 
 bench-power: $(VENV)/.dev  ## Which planted slow-downs are found here, and what is told of equal code (a GPU)
 	@$(PY) -m workers.studies.power $(ARGS)
@@ -90,4 +93,12 @@ $(VENV)/.dev: requirements-dev.txt service/torch_install.py $(VENV)/.runtime
 	@echo "Installing what the tests need, torch among it (once; some minutes) ..."
 	@$(PIP) --require-hashes -r requirements-dev.txt
 	@$(PY) -m service.torch_install $(PY)
+	@touch $@
+
+# What the peers need contradicts what we need, so they live by themselves; without them the table is shorter.
+.venv-peers/.made: service/studies/detect_peers.txt | $(VENV)/bin/python
+	@echo "Installing the peers into .venv-peers (once) ..."
+	@$(PY) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r $< || { \
+	  rm -rf .venv-peers; mkdir .venv-peers; echo "The peers could not be installed: the table goes without them." >&2; }
 	@touch $@

@@ -30,12 +30,13 @@ def changes_since(seen: Sequence[Seen], known: Sequence[Change], limits: History
     """
     if not seen:
         return list(known)
+    check_order(seen[-2:])
+    if not (_due(seen, known) or _unusual(newest_epoch(seen[-USUAL - max(RECENT) :]), known, limits)):
+        return list(known)
     tail = seen[-TAIL:]
     check_order(tail)
     epoch = newest_epoch(tail)
-    kept = [change for change in known if _settled(change, epoch)]
-    if not (_due(seen, known, len(known) > len(kept)) or _unusual(epoch, known, limits)):
-        return list(known)
+    kept = [change for change in known if _place(change, epoch) == 0 or _settled(change, epoch)]
     taken = [_place(change, epoch) for change in kept]
     found = changes_of(epoch, logs_of(epoch), limits, length=len(seen))
     fresh = [change for change in found if all(abs(_place(change, epoch) - place) > limits.min_size for place in taken)]
@@ -46,22 +47,22 @@ def _place(change: Change, epoch: Sequence[Seen]) -> int:
     return bisect_left(epoch, change.ordinal, key=lambda one: one.ordinal)
 
 
-def _settled(change: Change, epoch: Sequence[Seen]) -> bool:
-    place = _place(change, epoch)
-    after = len(epoch) - place
-    return place == 0 or after >= SETTLED_ANYWAY or (after >= SETTLED_AFTER and change.p <= SETTLED_P)
+def _settled(change: Change, seen: Sequence[Seen]) -> bool:
+    after = len(seen) - _place(change, seen)
+    return after >= SETTLED_ANYWAY or (after >= SETTLED_AFTER and change.p <= SETTLED_P)
 
 
-def _due(seen: Sequence[Seen], known: Sequence[Change], opened: bool) -> bool:
+def _due(seen: Sequence[Seen], known: Sequence[Change]) -> bool:
     """Is it this series' turn?  Series begin at different values, so that not all have theirs at one revision."""
     if known and len(seen) - _place(known[-1], seen) <= YOUNG:
         return True
-    return (len(seen) + hash(seen[0].value)) % (PERIOD_OPEN if opened else PERIOD) == 0
+    period = PERIOD_OPEN if known and not _settled(known[-1], seen) else PERIOD
+    return (len(seen) + hash(seen[0].value)) % period == 0
 
 
 def _unusual(epoch: Sequence[Seen], known: Sequence[Change], limits: HistoryLimits) -> bool:
     """Do the newest revisions lie off the level that the series has had since its last change?"""
-    level = epoch[_place(known[-1], epoch) if known else 0 :][-USUAL - max(RECENT) :]
+    level = epoch[_place(known[-1], epoch) if known else 0 :]
     if len(level) < 2 * limits.min_size:
         return len(epoch) >= 2 * limits.min_size
     logs = logs_of(level)
