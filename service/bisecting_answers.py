@@ -32,6 +32,7 @@ class Sight:
     suspected: bool = False  # the first launches looked like a change
     launches: int = 0
     why: str | None = None  # the cause, in words
+    reason: str = ""  # of the verdict, in words
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,12 @@ class Step:
     sights: Mapping[Series, Sight] = field(default_factory=dict)
     untested: Answer | None = None  # SKIP: it does not build; UNDECIDED: the machine gave up
     words: str = ""  # why it is untested
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing was compared, in words: the build's, the machine's or the kernel's fault."""
+        untold = (sight.reason or sight.outcome.value for sight in self.sights.values() if sight.ratio is None)
+        return self.words or next(untold, "")
 
 
 def moved(step: Step) -> dict[Series, float]:

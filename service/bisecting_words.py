@@ -44,7 +44,9 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
         case Ending.PROVED:
             return _found(progress, names, merge)
         case Ending.UNTESTED:
-            return f"An end of the search cannot be measured: {_why_untested(progress)}.  Choose another end."
+            return (
+                f"An end of the search cannot be measured: {progress.answered[-1].step.trouble}.  Choose another end."
+            )
         case Ending.STEADY:
             return f"{bad} is not slower than {good}: {_steadily(progress)}.  There is nothing to search for."
         case Ending.UNDECIDED:
@@ -72,11 +74,8 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
 
 def answer_in_words(answered: Answered) -> str:
     """One step of a table: `bad: 30.1 % slower at rmsnorm.fwd.64x4096.fp32`."""
-    step = answered.step
-    if step.untested:
-        return f"{answered.answer}: {step.words}"
-    largest = _largest(step.sights)
-    return f"{answered.answer}: {_shown(*largest)}" if largest else f"{answered.answer}: nothing was compared"
+    largest = _largest(answered.step.sights)
+    return f"{answered.answer}: {_shown(*largest) if largest else answered.step.trouble}"
 
 
 def _so_far(progress: Progress) -> str:
@@ -133,17 +132,11 @@ def _size(progress: Progress) -> str:
     return f"{(ratio - 1) * 100:.1f} %"
 
 
-def _why_untested(progress: Progress) -> str:
-    step = progress.answered[-1].step
-    reasons = [step.words, *(sight.outcome.value for sight in step.sights.values())]
-    return next(filter(None, reasons), "")
-
-
 def _skipped(progress: Progress) -> str:
     """Why, of the first few that were skipped among those that are left."""
     left = set(progress.suspects)
     why = {
-        one.question.revision: one.step.words or one.answer.value
+        one.question.revision: one.step.trouble or one.answer.value
         for one in progress.answered
         if one.question.revision in left and one.answer in (Answer.SKIP, Answer.UNDECIDED)
     }

@@ -280,6 +280,7 @@ class Revision(Base):
         return self.sha[:10] if len(self.sha) >= 40 else self.sha
 
 
+_STEP = text("bisection_id IS NOT NULL")
 _UNTOLD = text("told <> state")
 _UNLOOKED = text("history_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
 
@@ -293,6 +294,7 @@ class Run(Base):
         Index("ix_runs_revision", "revision_id", "device"),
         Index("ix_runs_lease", "state", "lease_until"),
         Index("ix_runs_untold", "id", sqlite_where=_UNTOLD, postgresql_where=_UNTOLD),
+        Index("ix_runs_bisection", "bisection_id", sqlite_where=_STEP, postgresql_where=_STEP),
         Index("ix_runs_unlooked", "target_id", "device", sqlite_where=_UNLOOKED, postgresql_where=_UNLOOKED),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)

@@ -311,6 +311,12 @@ STORIES = {
         "One of 3 revisions (c1 … c3): what lies between could not be tested (c1: error: no such header; c2: error: "
         "no such header).",
     ),
+    "what lies between is wrong": (
+        3,
+        script(SLOW, Sight(Outcome.INVALID, reason="y is wrong by 3.1e-02")),
+        Ending.SKIPPED,
+        "One of 2 revisions (c1 … c2): what lies between could not be tested (c1: y is wrong by 3.1e-02).",
+    ),
     "an undecided one is asked again": (
         3,
         script(SLOW, OPEN, OPEN, SLOW, SLOW),
@@ -322,7 +328,7 @@ STORIES = {
         3,
         script(SLOW, OPEN, OPEN, OPEN),
         Ending.SKIPPED,
-        "One of 2 revisions (c1 … c2): what lies between could not be tested (c1: undecided).",
+        "One of 2 revisions (c1 … c2): what lies between could not be tested (c1: inconclusive).",
     ),
     "the proof stays open": (
         3,

@@ -414,6 +414,18 @@ def test_revisions_that_nobody_knew_get_rows_and_their_place(either_mainline):
     assert either_mainline.see(search).row.culprit == "c9"
 
 
+def test_releases_are_a_line_by_their_version(mainline):
+    """The final release before a final one is its parent, and a prerelease lies between them all the same."""
+    with transaction() as session:
+        target = session.execute(select(Target)).scalar_one()
+        line = [found(1, "c0"), found(2, "c0"), found(3, "c2")]
+        ends = (session, target, "cpu", "c0", "c3", ())
+        with pytest.raises(BadInput, match="first-parent line"):
+            bisections.start(*ends, asked_by="ada", line=line)
+        target.kind = TargetKind.PACKAGE
+        assert bisections.start(*ends, asked_by="ada", line=line).line == ["c0", "c1", "c2", "c3"]
+
+
 def test_a_line_that_is_none_ends_the_search(mainline):
     with transaction() as session:
         session.execute(update(Revision).where(Revision.sha == "c4").values(parent="elsewhere"))

@@ -11,6 +11,7 @@ depends_on = None
 KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # only INTEGER counts up by itself in SQLite
 DOUBLE = sa.Float(53)
 HISTORY = ["run_id", "role", "state", "provider", "case", "median"]
+STEP = sa.text("bisection_id IS NOT NULL")
 UNLOOKED = sa.text("history_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
 
 MADE = (
@@ -145,6 +146,7 @@ def upgrade() -> None:
         for column in columns:
             op.add_column(table, column, inline_references=True)
     op.create_index("ix_measurements_history", "measurements", HISTORY)
+    op.create_index("ix_runs_bisection", "runs", ["bisection_id"], sqlite_where=STEP, postgresql_where=STEP)
     op.create_index(
         "ix_runs_unlooked", "runs", ["target_id", "device"], sqlite_where=UNLOOKED, postgresql_where=UNLOOKED
     )
@@ -152,6 +154,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_index("ix_runs_unlooked", "runs")
+    op.drop_index("ix_runs_bisection", "runs")
     op.drop_index("ix_measurements_history", "measurements")
     # A column with a key of its own can only be dropped with the table copied, which SQLite then does.
     for table, columns in _added().items():
