@@ -19,7 +19,7 @@ from service.server_policy import effective
 from service.settings import settings
 from service.summaries import Summary
 from service.texts import listed, one_line, short
-from service.verdicts import KNOWN_BEFORE, SESSION_ENDED, THROTTLED, Outcome
+from service.verdicts import KNOWN_BEFORE, QUARANTINED, SESSION_ENDED, THROTTLED, Outcome
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
 WORST_FIRST = (
@@ -33,7 +33,6 @@ WORST_FIRST = (
     Outcome.REMOVED,
 )
 ALARMING = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
-QUARANTINED = "quarantined: "  # how the reason of a quarantined case begins
 UNCERTAIN = ("probably", "perhaps", "not certain")  # what the words of an uncertain cause hold
 NOUNS = {
     Outcome.REGRESSION: ("regression", "regressions"),
@@ -104,6 +103,7 @@ class Row:
     smallest: float | None = None  # the smallest change that matters at this case, relative
     cause: Cause | None = None
     regression: int | None = None  # the record that this run opened for it
+    incident: int | None = None  # of which event that is
     good: Beside | None = None  # where the baseline is slow already: the last revision that was not
     slow: Beside | None = None
     best: Beside | None = None
@@ -450,7 +450,7 @@ def _rows(
     measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in measurements}
     best = {m.case: one for m in measurements if m.role == Role.SOTA for one in [measured[m.role, m.provider, m.case]]}
     against = {(v.against, v.provider, v.case): v for v in verdicts}
-    opened = {(one.provider, one.case): one.id for one in regressions}
+    opened = {(one.provider, one.case): one for one in regressions}
 
     def beside(word: str, role: Role, name: tuple[str, str]) -> Beside | None:
         found = against.get((word, *name))
@@ -458,7 +458,7 @@ def _rows(
 
     def row(verdict: VerdictRow) -> Row:
         name = verdict.provider, verdict.case
-        sota = against.get(("sota", *name))
+        sota, record = against.get(("sota", *name)), opened.get(name)
         return Row(
             provider=verdict.provider,
             case=verdict.case,
@@ -481,7 +481,8 @@ def _rows(
             q=verdict.q,
             smallest=verdict.smallest,
             cause=_cause(verdict),
-            regression=opened.get(name),
+            regression=record.id if record else None,
+            incident=record.incident_id if record else None,
             good=beside("good", Role.GOOD, name),
             slow=beside("slow", Role.SLOW, name),
             best=beside("best", Role.RIVAL, name),

@@ -160,10 +160,13 @@ def _to_do(report: Report) -> list[str]:
     if not report.regressions:
         return []
     known = sorted(row.regression for row in report.regressions if row.regression is not None)
+    events = {row.incident for row in report.regressions if row.regression is not None}
+    if len(known) > 1 and len(events) == 1 and None not in events:
+        command = code(f"kernelwatch regression acknowledge {events.pop()} --incident --reason …")
+        return [f"Mend them, or accept them: {command} (regressions {listed(map(str, known))})."]
     if known:
-        more = f"; of {listed(map(str, known))} each has its own" if len(known) > 1 else ""
-        command = code(f"kernelwatch regression acknowledge {known[0]} --reason …")
-        return [f"Mend it, or accept it: {command}{more}."]
+        commands = (code(f"kernelwatch regression acknowledge {one} --reason …") for one in known[:SHOWN])
+        return [f"Mend {'it' if len(known) == 1 else 'them'}, or accept what is worth it: {listed(commands)}."]
     if report.pull is None:
         return []
     return ["Mend it, or merge it knowing: it is then a regression of the mainline until it is mended or accepted."]

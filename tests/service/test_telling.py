@@ -499,7 +499,12 @@ def test_it_says_how_to_accept_what_it_found() -> None:
     assert "merge it knowing" in markdown.comment(a_report(slower))
     recorded = [replace(slower, case=case, regression=n) for n, case in ((12, CASE), (13, "rmsnorm.fwd.1x64.bf16"))]
     said = markdown.comment(a_report(*recorded, pull=None))
-    assert "`kernelwatch regression acknowledge 12 --reason …`; of 12 and 13 each has its own." in said
+    assert "`kernelwatch regression acknowledge 12 --reason …` and `kernelwatch regression acknowledge 13" in said
+    one_event = [replace(row, incident=3) for row in recorded]
+    said = markdown.comment(a_report(*one_event, pull=None))
+    assert (
+        "or accept them: `kernelwatch regression acknowledge 3 --incident --reason …` (regressions 12 and 13)" in said
+    )
     for quiet in (a_report(a_row(Outcome.STEADY)), a_report(a_row(Outcome.IMPROVEMENT, 0.9))):
         assert "accept" not in markdown.comment(quiet)
 
