@@ -10,9 +10,8 @@ from sqlalchemy import func, select, update
 from kernels.words import Case, Role
 from service.database import reading, transaction
 from service.evidence import Evidence, Taken
-from service.ledger import queue, recording
+from service.ledger import queue, recording, references
 from service.ledger.reading import series, stack_change, whole_run
-from service.ledger.standing import Step, mended_by
 from service.models import (
     CellState,
     Gap,
@@ -27,7 +26,6 @@ from service.models import (
     TargetKind,
     VerdictRow,
 )
-from service.policy import Policy
 from service.reports import Report, report
 from service.verdicts import Outcome
 
@@ -101,7 +99,7 @@ class Ledger:
 
     def unfit(self, place: int) -> str | None:
         with reading() as session:
-            return recording.unfit(session, session.get_one(Target, self.target_id), f"c{place}", "cpu")
+            return references.unfit(session, session.get_one(Target, self.target_id), f"c{place}", "cpu")
 
     def report(self, run_id: int) -> Report:
         with reading() as session:
@@ -241,24 +239,6 @@ def test_a_regression_leaves_the_mainline_with_its_revision(ledger):
         session.execute(update(Revision).where(Revision.sha == "c1").values(ordinal=None))
     ledger.run(2, wide=1.5, baseline=0)
     assert (ledger.open(), ledger.ever()) == ([1.5], [1.5, 1.5])
-
-
-@pytest.mark.parametrize(
-    ("steps", "mended"),
-    [
-        ([], None),
-        ([Step(11, 6, 5, Outcome.STEADY, 1.0)], None),
-        ([Step(11, 6, 5, Outcome.IMPROVEMENT, 0.66)], 11),
-        ([Step(11, 6, 5, Outcome.IMPROVEMENT, 0.82), Step(12, 7, 6, Outcome.IMPROVEMENT, 0.8)], 12),
-        ([Step(11, 6, 5, Outcome.REGRESSION, 1.2), Step(12, 7, 6, Outcome.IMPROVEMENT, 0.66)], None),
-        ([Step(11, 7, 4, Outcome.STEADY, 1.0)], 11),  # compared with what was there before the regression
-        ([Step(11, 7, 4, Outcome.INCONCLUSIVE, 1.1)], None),
-        ([Step(11, 6, 5, Outcome.INVALID, None), Step(12, 7, 5, Outcome.IMPROVEMENT, 0.66)], 12),
-        ([Step(11, 6, 5, Outcome.IMPROVEMENT, 0.66), Step(12, 7, 6, Outcome.REGRESSION, 1.5)], 11),
-    ],
-)
-def test_what_mends_a_regression_of_half_its_time_at_the_fifth_revision(steps, mended):
-    assert mended_by(steps, 5, 1.5, Policy()) == mended
 
 
 # -- gaps to SOTA
