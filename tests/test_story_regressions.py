@@ -1,0 +1,145 @@
+"""The manual of regressions as a story: opened, accepted for a while, dismissed, blamed, fixed, and what comes back."""
+
+import json
+import shlex
+
+import pytest
+from click.testing import Result
+from sqlalchemy import update
+from typer.testing import CliRunner
+
+from service import cli
+from service.database import reading, transaction
+from service.ledger import blame, intake, regressed, regressions, searching
+from service.ledger.regressed import Life
+from service.models import RegressionRow
+from tests.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
+from workers import duties
+
+
+def kernelwatch(command: str) -> Result:
+    done = CliRunner().invoke(cli.app, shlex.split(command), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def standing(command: str = "regressions norms --format json") -> dict[str, str]:
+    """The state of each regression that stands, by case."""
+    return {one["case"]: one["state"] for one in json.loads(kernelwatch(command).stdout)}
+
+
+def life(regression_id: int = 1) -> Life:
+    with reading() as session:
+        return regressed.one(session, regression_id)
+
+
+def history(regression_id: int = 1) -> list[str]:
+    return [event.what for event in life(regression_id).events]
+
+
+def against(told: Story, sha: str) -> set[str]:
+    """Whom the session of a revision held its wide case against, beside its parent and SOTA."""
+    run = told.run_of(sha)
+    shown = told.api("GET", f"/api/v1/runs/{run.id}?expand=verdicts").json()
+    return {one["against"] for one in shown["verdicts"] if one["case"] == WIDE} - {"parent", "sota", "best"}
+
+
+def edit(told: Story, message: str) -> str:
+    """A commit that changes code, and nothing's speed."""
+    (told.repository / "norms.py").write_text(f"# {message}")
+    return told.push(message)
+
+
+def test_a_regression_is_accepted_for_a_while_and_its_revision_is_a_baseline_until_then(story):  # noqa: F811
+    slow = story.push("wide rows in two passes", wide=260.0)
+    assert standing() == {WIDE: "open"}
+    after = edit(story, "and on")
+    assert story.outcomes(after)[WIDE] == "steady", "this commit did nothing"
+    assert against(story, after) == {"good"}, "and yet nothing slow is a reference by itself"
+
+    said = kernelwatch("regression acknowledge 1 --reason 'exact sums first' --until 2999-12-24 --as ada")
+    assert said.stdout == f"regression 1 ({WIDE}) is acknowledged.\n"
+    accepted = edit(story, "and further")
+    assert against(story, accepted) == set(), "what somebody accepted is a baseline"
+    assert standing() == {WIDE: "acknowledged"}
+
+    with transaction() as session:
+        session.execute(update(RegressionRow).values(until=1.0))
+    regressions.expire_due()
+    assert standing() == {WIDE: "open"}
+    again = edit(story, "and further still")
+    assert against(story, again) == {"good"}
+
+    shown = kernelwatch("regression show 1").stdout
+    assert f"found at {slow[:10]} in run {life().regressed.run.id}" in shown
+    assert "acknowledged by ada: exact sums first" in shown
+    assert "acknowledgement ended by kernelwatch: exact sums first" in shown
+
+    fixed = story.push("one pass again", wide=200.0)
+    assert standing() == {}
+    assert life().regressed.fixed_by.id == story.run_of(fixed).id
+    assert history() == ["opened", "acknowledged", "acknowledgement ended", "fixed"]
+
+
+def test_what_small_steps_mend_is_fixed_by_a_comparison_with_what_was_good(story):  # noqa: F811
+    story.push("wide rows in two passes", wide=220.0)
+    for speed in (212.0, 205.0):  # none of these is a change that matters by itself
+        mended = story.push("a little better", wide=speed)
+        assert story.outcomes(mended)[WIDE] == "steady"
+    assert standing() == {}
+    assert life().regressed.fixed_by.id == story.run_of(mended).id
+
+
+def test_a_dismissed_regression_stays_dismissed_when_it_is_measured_again(story):  # noqa: F811
+    slow = story.push("wide rows in two passes", wide=260.0)
+    kernelwatch("regression dismiss 1 --reason 'the host was compiling' --as ada")
+    intake.run_revision("norms", slow, again=True)
+    story.settle()
+    assert len(story.runs(slow)) == 2
+    assert standing() == {}
+    assert history() == ["opened", "dismissed"]
+    assert standing("regressions --all --format json") == {WIDE: "dismissed"}
+
+
+def test_a_regression_is_open_again_when_its_fix_leaves_the_mainline(story):  # noqa: F811
+    slow = story.push("wide rows in two passes", wide=260.0)
+    fixed = story.push("one pass again", wide=200.0)
+    assert standing() == {}
+    story.git("reset", "--quiet", "--hard", slow)
+    story.deliver("push", {"ref": "refs/heads/main", "before": fixed, "after": slow, "deleted": False})
+    assert standing() == {WIDE: "open"}
+    assert history() == ["opened", "fixed", "fix undone"]
+
+
+def test_an_incident_of_two_cases_closes_with_the_last(story):  # noqa: F811
+    story.push("everything in two passes", wide=260.0, fast=130.0)
+    assert standing() == {WIDE: "open", FAST: "open"}
+    assert life(1).incident.id == life(2).incident.id
+    kernelwatch("regression assign 1 bob --incident")
+    kernelwatch("regression due 1 2999-12-24 --incident")
+    assert {life(one).regressed.row.assignee for one in (1, 2)} == {"bob"}
+
+    story.push("one pass where rows are short", fast=100.0)
+    assert life(1).incident.closed_at is None
+    story.push("one pass where they are wide", wide=200.0)
+    assert life(1).incident.closed_at is not None
+    assert standing() == {}
+
+
+def test_where_a_revision_was_passed_over_the_search_for_the_culprit_begins_by_itself(
+    story: Story,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story.push("a wrong short cut", fast="invalid: y is wrong")
+    slow = story.push("wide rows in two passes", fast=100.0, wide=260.0)
+    assert life().regressed.row.culprit is None, "either of the two may have done it"
+
+    assert blame.search_due() == 1
+    assert standing() == {WIDE: "bisecting"}
+    searching.advance_due()
+    while duties.work("cpu"):
+        searching.advance_due()
+    assert standing() == {WIDE: "blamed"}
+    assert life().regressed.row.culprit == slow
+    assert history() == ["opened", "bisecting", "blamed"]
+    assert life().events[-1].run_id is not None
