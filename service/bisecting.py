@@ -100,7 +100,8 @@ def decide(
     `steps` are all that have ended, oldest first; `unbuildable` those revisions of which that is known already, which
     are not tried.  After `most_runs` steps nothing more is asked.
     """
-    search = _Search(line, frozenset(unbuildable))
+    # What was tried by a step stays tried, or news from elsewhere would lead the play of the past astray.
+    search = _Search(line, frozenset(unbuildable) - {step.revision for step in steps})
     taken: defaultdict[tuple[str, str], deque[Step]] = defaultdict(deque)
     for step in steps:
         taken[step.revision, step.against].append(step)

@@ -1,6 +1,9 @@
 """The manual of bisecting as a story: a slow case of the mainline, a search, a culprit, and the way into a merge."""
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from click.testing import Result
@@ -75,6 +78,21 @@ class Eight:
         while duties.work("cpu"):
             searching.advance_due()
 
+    @contextmanager
+    def others_at_work(self) -> Iterator[None]:
+        """Control and the worker, while somebody waits at a terminal."""
+        done = threading.Event()
+
+        def work() -> None:
+            while not done.wait(0.2):
+                self.settle()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        yield
+        done.set()
+        thread.join()
+
     def see(self, bisection_id: int) -> Search:
         with reading() as session:
             return bisections.one(session, bisection_id)
@@ -113,9 +131,9 @@ def test_who_made_it_slower(story, monkeypatch):  # noqa: F811
 
     # The culprit is a merge, and what is offered leads into it.
     [offered] = [part for part in found.words.split("`") if part.startswith("kernelwatch bisect")]
-    begun = kernelwatch(*offered.split()[1:], "--case", "*64x4096*")
-    assert begun.exit_code == 0, begun.output
-    eight.settle()
+    with eight.others_at_work():
+        waited = kernelwatch(*offered.split()[1:], "--case", "*64x4096*", "--wait")
+    assert waited.exit_code == 0, waited.output
     shown = kernelwatch("bisection", "show", str(search + 1), "--format", "json")
     assert shown.exit_code == 0
     inside = json.loads(shown.stdout)

@@ -1,9 +1,4 @@
-"""`kernelwatch bisect` and `kernelwatch bisection`: who made it slower?
-
-Exit codes with --wait, and of `bisection show` for a search that has ended: 0 the culprit was found; 1 there is a
-regression, and a range of revisions that may have made it; 2 stopped, or the command or the infrastructure failed; 125
-there is nothing to search: the bad end is not slower, or an end cannot be measured.
-"""
+"""`kernelwatch bisect` and `kernelwatch bisection`: who made it slower?"""
 
 import getpass
 import json
@@ -45,7 +40,12 @@ def bisect(
     wait: Annotated[bool, typer.Option(help="Wait for the end and exit with it.")] = False,
     form: Formatted = Format.TABLE,
 ) -> None:
-    """Search for the revision that made it slower, by measuring; each step is a run when nothing else waits."""
+    """Search for the revision that made it slower, by measuring; each step is a run when nothing else waits.
+
+    Exit codes with --wait, and of `bisection show`: 0 the culprit was found, or the search goes on; 1 there is a
+    regression, and a range of revisions that may have made it; 2 it was stopped, or the command or the infrastructure
+    failed; 125 there is nothing to search: the bad end is not slower, or an end cannot be measured.
+    """
     good, dots, bad = revisions.partition("..")
     if not (good and dots and bad) or bad.startswith("."):
         raise BadInput(f"{revisions!r} is not GOOD..BAD.")
@@ -82,7 +82,7 @@ def bisection_list(
 
 @bisection_app.command("show")
 def bisection_show(bisection_id: int, form: Formatted = Format.TABLE) -> None:
-    """One search with its steps."""
+    """One search with its steps; the exit codes are those of `bisect`."""
     with reading() as session:
         found = bisections.one(session, bisection_id)
     _show(found, form)

@@ -177,6 +177,19 @@ def test_what_cannot_be_built_leaves_the_smallest_range_that_holds_the_culprit(l
     assert max(asked.values()) == 1, "nothing is asked twice"
 
 
+@given(lines, st.data())
+def test_what_becomes_known_meanwhile_changes_nothing_of_what_was_asked(line, data):
+    """The mainline is watched while the search goes on, and so its broken revisions become known one by one."""
+    length, culprit = line
+    broken = data.draw(st.sets(st.integers(1, length - 2))) if length > 2 else set()
+    order = data.draw(st.permutations(sorted(broken)))
+    world, steps = World(slow_from(culprit, length), frozenset(broken)), []
+    while (progress := decide(world.line, steps, 1000, {f"c{one}" for one in order[: len(steps)]})).question:
+        assert [one.step for one in progress.answered] == steps, "every step still counts"
+        steps.append(world.measure(progress.question))
+    assert f"c{culprit}" in progress.suspects
+
+
 @given(lines, st.randoms(use_true_random=False), st.floats(0, 1))
 def test_whatever_the_answers_are_it_ends_and_asks_nothing_too_often(line, random, share):
     length, culprit = line

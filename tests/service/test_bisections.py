@@ -8,8 +8,10 @@ from threading import Barrier
 
 import pytest
 from sqlalchemy import func, select, update
+from typer.testing import CliRunner
 
 from kernels.words import Case, Role
+from service import cli
 from service.database import reading, transaction
 from service.errors import BadInput, Conflict, NotFound
 from service.evidence import Evidence, Taken
@@ -382,6 +384,27 @@ def test_a_recipe_that_no_longer_has_the_case_ends_the_search(mainline):
     found = mainline.see(search)
     assert found.row.state is SearchState.STOPPED
     assert found.words.startswith(f"The recipe changed: suite both no longer has {WIDE}.  Search again")
+
+
+@pytest.mark.parametrize(
+    ("slow", "broken", "most", "code"),
+    [
+        (slow_from(5), frozenset(), None, 0),
+        (slow_from(5), frozenset({4}), None, 1),
+        (slow_from(5), frozenset(), 3, 2),
+        (slow_from(9), frozenset(), None, 125),
+        (slow_from(5), frozenset({8}), None, 125),
+    ],
+)
+def test_a_script_learns_the_end_from_the_exit_code(mainline, slow, broken, most, code):
+    mainline.slowness, mainline.broken = {WIDE: slow}, broken
+    search = mainline.start(most_runs=most)
+    show = ("bisection", "show", str(search), "--format", "md")
+    assert CliRunner().invoke(cli.app, show).exit_code == 0, "it goes on"
+    mainline.settle()
+    shown = CliRunner().invoke(cli.app, show)
+    assert shown.exit_code == code
+    assert shown.stdout.startswith(f"### Bisection {search} of norms on cpu: {mainline.see(search).row.state}")
 
 
 # -- lines
