@@ -61,10 +61,7 @@ def _first(cell: Cell, policy: Policy, prior: Prior | None) -> Reading:
 
 def _suspect(cell: Cell, reading: Reading, policy: Policy) -> Suspect:
     limits = Limits(math.log1p(reading.smallest), policy.confirms, policy.missed, policy.false_alarms)
-    estimate = reading.first.estimate
-    # Without a family, what is known of the variance is what the first launches of the case itself say of it.
-    prior = reading.prior or (estimate.as_prior() if estimate else None)
-    return Suspect(reading.first.zone, cell.confirmed.made(), limits, prior)
+    return Suspect(reading.first.zone, reading.looked, cell.confirmed.made(), limits, reading.prior)
 
 
 def may_be_told(cell: Cell, policy: Policy) -> bool:

@@ -22,11 +22,11 @@ class Estimate:
     launches: int
 
     @classmethod
-    def of(cls, effects: Sequence[float], prior: Prior | None = None) -> Self | None:
+    def of(cls, effects: Sequence[float], prior: Prior | None = None, *, at_least: float = 0.0) -> Self | None:
         """From one effect a launch; None with fewer than two.
 
-        The variance over launches is moderated by what is known of the family (Smyth 2004).  Without a prior it stands
-        alone, and where it is zero then, the size of the effect alone decides.
+        The variance over launches is moderated by what is known of the family (Smyth 2004), and then not below
+        `at_least`.  Without a prior it stands alone, and where it is zero then, the size of the effect alone decides.
         """
         count = len(effects)
         if count < 2:
@@ -34,11 +34,7 @@ class Estimate:
         centre, spread, df = sum(effects) / count, variance(effects), float(count - 1)
         if prior is not None:
             spread, df = prior.moderate(spread, df)
-        return cls(centre, math.sqrt(spread / count), df, count)
-
-    def as_prior(self) -> Prior | None:
-        """What these launches say of the variance of others; None where they do not vary at all."""
-        return Prior(self.error**2 * self.launches, self.df, math.inf) if self.error else None
+        return cls(centre, math.sqrt(max(spread, at_least) / count), df, count)
 
     def p_no_change(self) -> float:
         """Two-sided: how often equal sides would look at least this different."""
@@ -75,3 +71,10 @@ def variance(effects: Sequence[float]) -> float:
         return 0.0
     centre = sum(effects) / len(effects)
     return sum((effect - centre) ** 2 for effect in effects) / (len(effects) - 1)
+
+
+def pooled_variance(*samples: Sequence[float]) -> float:
+    """Of several samples, each around a mean of its own; zero where none has two."""
+    whole = [sample for sample in samples if len(sample) > 1]
+    df = sum(len(sample) - 1 for sample in whole)
+    return sum(variance(sample) * (len(sample) - 1) for sample in whole) / df if df else 0.0

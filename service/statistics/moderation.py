@@ -18,7 +18,8 @@ from scipy.special import fdtrc, fdtri, gammaincinv
 
 FEWEST = 8  # cases of a group that has a level of its own, and of a lane that has a prior at all
 TAILS = (0.05, 0.10)  # of the log-variances, pulled in before the fit; upwards more, since that is where outliers are
-APART = 0.01  # a variance that is this improbable in its group belongs to a case of another kind
+# A variance as improbable as this in its group belongs to a case of another kind; it stands alone.
+APART = 0.002
 # Degrees of freedom that a prior may have; infinite where the cases of a family do not differ at all.
 _DFS = np.append(np.geomspace(0.25, 256, 64), np.inf)
 
