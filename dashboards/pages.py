@@ -42,7 +42,7 @@ from service.models import (
     RunState,
     Target,
 )
-from service.reports import Report, Row, counted, readable, report
+from service.reports import Report, Row, counted, readable
 from service.telling import markdown
 from service.telling.as_json import moment, rfc3339
 from service.texts import interval, listed, short
@@ -188,7 +188,7 @@ def target_figure(
 def run(run_id: Key, session: Reading) -> str:
     """One run: what was found, the figures, the facts that explain it, and what a pull request is told."""
     whole = reading.whole_run(session, run_id)
-    found = report(whole)
+    found = reading.report_on(session, whole)
     comment = markdown.comment(*(reading.pull_reports(session, whole) if whole.pull is not None else (found,)))
     effects = _effects(session, whole)
     return _page(
@@ -251,7 +251,7 @@ def _others(session: Session, whole: Run) -> list[Glance]:
 @router.get("/runs/{run_id}/figure.json")
 def run_figure(request: Request, run_id: Key, session: Reading) -> Response:
     """The figures of a run: against its parent, and against SOTA."""
-    found = report(reading.whole_run(session, run_id))
+    found = reading.found_in(session, run_id)
     both = {"parent": figures.against_parent(found), "sota": figures.against_sota(found)}
     return tagged(request, json.dumps(both), "application/json")
 
@@ -293,7 +293,7 @@ def regression(regression_id: Key, session: Reading) -> str:
     """One regression: what, since when, how that is known, who did it, what was done about it, and how to act."""
     life = regressed.one(session, regression_id)
     row, run = life.regressed.row, life.regressed.run
-    found = report(reading.whole_run(session, run.id))
+    found = reading.found_in(session, run.id)
     series = urlencode({"series": _choice(row.device, row.provider, row.case)})
     address = f"/targets/{quote(life.regressed.target)}"
     return _page(

@@ -33,7 +33,6 @@ from service.ledger import reading as facts_of
 from service.log import set_up_logging
 from service.models import OPEN_STATES, Run, RunState, TargetKind
 from service.reports import Report
-from service.reports import report as report_of
 from service.server_policy import server_policy
 from service.settings import settings
 from service.telling import as_json, facts_json, facts_markdown, facts_table, markdown, terminal
@@ -331,7 +330,7 @@ def report_command(run_id: int, form: Annotated[Format, typer.Option("--format")
 
 def _report(run_id: int) -> Report:
     with reading() as session:
-        return report_of(facts_of.whole_run(session, run_id))
+        return facts_of.found_in(session, run_id)
 
 
 def _code(report: Report) -> int:

@@ -12,7 +12,7 @@ from service.causes import Cause, Kind
 from service.errors import BadInput
 from service.lanes import lane_of, percent, words
 from service.measured import Measured, differences
-from service.models import CellState, Measurement, Purpose, RegressionRow, Run, RunState, VerdictRow
+from service.models import CellState, Measurement, Purpose, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
 from service.server_policy import effective
@@ -34,6 +34,7 @@ WORST_FIRST = (
 )
 ALARMING = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
 UNCERTAIN = ("probably", "perhaps", "not certain")  # what the words of an uncertain cause hold
+Name = tuple[str, str]  # provider and case
 NOUNS = {
     Outcome.REGRESSION: ("regression", "regressions"),
     Outcome.INVALID: ("wrong result", "wrong results"),
@@ -78,6 +79,14 @@ class Beside:
 
 
 @dataclass(frozen=True)
+class Known:
+    """A regression that stood already when a run was measured: its record, and the revision that it is since."""
+
+    regression: int
+    revision: str  # short
+
+
+@dataclass(frozen=True)
 class Row:
     """One case of one provider: its verdict against the baseline, who was measured, and its standing against SOTA."""
 
@@ -104,6 +113,7 @@ class Row:
     cause: Cause | None = None
     regression: int | None = None  # the record that this run opened for it
     incident: int | None = None  # of which event that is
+    known: Known | None = None  # why the baseline is slow already
     good: Beside | None = None  # where the baseline is slow already: the last revision that was not
     slow: Beside | None = None
     best: Beside | None = None
@@ -122,6 +132,14 @@ class Row:
     def slow_before(self) -> Beside | None:
         """The last good revision, where the head is slower than that, and not by this revision's doing."""
         return self.good if self.good and self.good.slower and self.outcome is not Outcome.REGRESSION else None
+
+    @property
+    def as_before(self) -> str:
+        """`as slow as since 3f2a9c0d11 (regression 12): not this revision's doing`; empty where it is not."""
+        if self.slow_before is None:
+            return ""
+        since = f"since {self.known.revision} (regression {self.known.regression})" if self.known else "before"
+        return f"as slow as {since}: not this revision's doing"
 
     @property
     def leaks(self) -> bool:
@@ -169,8 +187,9 @@ class Row:
     def told(self) -> str:
         """Its cause and reason, and what a reader of the head's figures has to know: on one bounded line."""
         cause = one_line(self.cause.words) if self.cause else ""
-        others = [one_line(one.reason) for one in (self.slow_before, self.slow if self.leaks else None) if one]
-        return one_line("; ".join(part for part in (cause, one_line(self.reason), *others, *self.notes) if part), 500)
+        leak = one_line(self.slow.reason) if self.slow and self.leaks else ""
+        parts = (cause, one_line(self.reason), self.as_before, leak, *self.notes)
+        return one_line("; ".join(part for part in parts if part), 500)
 
 
 @dataclass(frozen=True)
@@ -369,18 +388,20 @@ class Report:
         # What is bad and stands here was so before.
         found = listed(f"{said}{' as before' * (word in ALARMING)}" for word, said in self.tally)
         if slow := self.slow_before:
-            since = sorted({row.slow_before.baseline for row in slow if row.slow_before})
-            found += f"; {len(slow)} still slower than {listed(since)}, not by this revision"
+            found += f"; {slow[0].as_before}" if len(slow) == 1 else f"; {len(slow)} as slow as before, not by this one"
         if self.leaks:
             found += f"; {len(self.leaks)} slower than the slow baseline {self.slow or ''}".rstrip()
         return found
 
 
-def report(run: Run, *, address: str | None = None) -> Report:
-    """The Report of a run whose target, revision, recipe, stack, measurements and verdicts are loaded."""
+def report(run: Run, *, address: str | None = None, known: Mapping[Name, Known] | None = None) -> Report:
+    """The Report of a run whose target, revision, recipe, stack, measurements, verdicts and regressions are loaded.
+
+    `known` are the regressions that stood when it was measured, by provider and case.
+    """
     recipe = readable(run.recipe.text)
     ceilings = light.ceilings(run.telemetry)
-    rows = _rows(run.verdicts, run.measurements, run.regressions, ceilings)
+    rows = _rows(run, known or {}, ceilings)
     return Report(
         run_id=run.id,
         url=f"{address or settings().address}/runs/{run.id}",
@@ -441,20 +462,19 @@ def readable(text: str) -> Recipe | None:
         return None
 
 
-def _rows(
-    verdicts: Sequence[VerdictRow],
-    measurements: Sequence[Measurement],
-    regressions: Sequence[RegressionRow],
-    ceilings: Mapping[str, float],
-) -> tuple[Row, ...]:
-    measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in measurements}
-    best = {m.case: one for m in measurements if m.role == Role.SOTA for one in [measured[m.role, m.provider, m.case]]}
-    against = {(v.against, v.provider, v.case): v for v in verdicts}
-    opened = {(one.provider, one.case): one for one in regressions}
+def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) -> tuple[Row, ...]:
+    measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in run.measurements}
+    sotas = [one for one in run.measurements if one.role == Role.SOTA]
+    best = {one.case: measured[one.role, one.provider, one.case] for one in sotas}
+    against = {(v.against, v.provider, v.case): v for v in run.verdicts}
+    opened = {(one.provider, one.case): one for one in run.regressions}
 
-    def beside(word: str, role: Role, name: tuple[str, str]) -> Beside | None:
-        found = against.get((word, *name))
-        return _beside(found, measured.get((role, *name))) if found else None
+    def beside(word: str, name: Name, *roles: Role) -> Beside | None:
+        if (found := against.get((word, *name))) is None:
+            return None
+        who = found.baseline or "" if word == "best" else found.provider
+        sides = (measured.get((role, who, found.case)) for role in roles)
+        return _beside(found, next(filter(None, sides), None))
 
     def row(verdict: VerdictRow) -> Row:
         name = verdict.provider, verdict.case
@@ -483,12 +503,13 @@ def _rows(
             cause=_cause(verdict),
             regression=record.id if record else None,
             incident=record.incident_id if record else None,
-            good=beside("good", Role.GOOD, name),
-            slow=beside("slow", Role.SLOW, name),
-            best=beside("best", Role.RIVAL, name),
+            known=known.get(name),
+            good=beside("good", name, Role.GOOD),
+            slow=beside("slow", name, Role.SLOW),
+            best=beside("best", name, Role.RIVAL, Role.SOTA),
         )
 
-    return tuple(row(verdict) for verdict in verdicts if verdict.against == "parent")
+    return tuple(row(verdict) for verdict in run.verdicts if verdict.against == "parent")
 
 
 def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:

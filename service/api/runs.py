@@ -10,7 +10,6 @@ from service.api.schemas import Page, Problem, RunOut, RunWhole, WorkerOut
 from service.errors import BadInput
 from service.ledger import reading
 from service.ledger.queue import clock
-from service.reports import report
 from service.telling import as_json, markdown
 
 router = APIRouter(tags=["runs"], responses={404: {"model": Problem}})
@@ -40,7 +39,7 @@ def get_run(
 @router.get("/runs/{run_id}/report", response_model=dict[str, Any], responses=_CACHED)
 def get_report(request: Request, run_id: Key, session: Reading, format: Form = Form.JSON) -> Response:
     """What the run found: as JSON, or as the comment that a pull request receives."""
-    found = report(reading.whole_run(session, run_id))
+    found = reading.found_in(session, run_id)
     if format is Form.MD:
         return tagged(request, markdown.comment(found), "text/markdown; charset=utf-8")
     return tagged(request, as_json.document(found), "application/json")

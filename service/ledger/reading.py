@@ -35,7 +35,7 @@ from service.models import (
     Worker,
     storable,
 )
-from service.reports import WORST_FIRST, Report, readable, report
+from service.reports import WORST_FIRST, Known, Report, readable, report
 from service.stacks import moved
 from service.texts import short
 from service.verdicts import QUARANTINED, Outcome
@@ -154,6 +154,32 @@ def whole_run(session: Session, run_id: int) -> Run:
     return run
 
 
+def found_in(session: Session, run_id: int) -> Report:
+    """What a run has to tell, with the regressions that stood when it was measured."""
+    return report_on(session, whole_run(session, run_id))
+
+
+def report_on(session: Session, run: Run) -> Report:
+    """The same of a run that was read whole already."""
+    return report(run, known=_stood(session, run))
+
+
+def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
+    """Why cases of the run are slower than a last good revision: of each the newest record that stood then."""
+    if not any(row.against == "good" for row in run.verdicts):
+        return {}
+    rows = session.execute(
+        select(RegressionRow, Revision)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
+        .where(RegressionRow.run_id < run.id)
+        .where(RegressionRow.fixed_by.is_(None) | (RegressionRow.fixed_by > run.id))
+        .order_by(RegressionRow.id)
+    )
+    return {(row.provider, row.case): Known(row.id, revision.short) for row, revision in rows}
+
+
 _NAMES = (selectinload(Run.target), selectinload(Run.revision))
 
 
@@ -165,7 +191,7 @@ def pull_reports(session: Session, run: Run) -> tuple[Report, ...]:
         .group_by(Run.device)
     )
     ids = session.scalars(newest).all() if run.pull is not None else [run.id]
-    reports = [report(whole_run(session, run_id)) for run_id in sorted(ids)]
+    reports = [found_in(session, run_id) for run_id in sorted(ids)]
     return tuple(sorted(reports, key=lambda one: one.device != run.device))
 
 

@@ -11,7 +11,7 @@ from service import reports
 from service.database import reading, transaction
 from service.ledger import outbox, queue
 from service.ledger.once import lock
-from service.ledger.reading import pull_reports, whole_run
+from service.ledger.reading import pull_reports, report_on, whole_run
 from service.ledger.revisions import UNDONE
 from service.models import OPEN_STATES, Effect, Priority, Purpose, Run, RunState
 from service.telling import markdown
@@ -65,7 +65,7 @@ def _tell(session: Session, run_id: int) -> None:
         _comment(session, run, run.pull)
     if _speaks_for_its_commit(session, run):
         key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
-        outbox.say(session, key, "check", run.target, run, markdown.check(reports.report(run)))
+        outbox.say(session, key, "check", run.target, run, markdown.check(report_on(session, run)))
     run.told = run.state.value
 
 

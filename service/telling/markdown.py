@@ -229,17 +229,17 @@ def _standing(rows: Sequence[Row]) -> str:
 
 
 def _slow_before(rows: Sequence[Row]) -> str:
-    return _beside([(row, row.good) for row in rows if row.good])
+    return _beside([(row, row.good, row.as_before) for row in rows if row.good])
 
 
 def _leaks(rows: Sequence[Row]) -> str:
-    return _beside([(row, row.slow) for row in rows if row.slow])
+    return _beside([(row, row.slow, row.slow.reason) for row in rows if row.slow])
 
 
-def _beside(sides: Sequence[tuple[Row, Beside]]) -> str:
+def _beside(sides: Sequence[tuple[Row, Beside, str]]) -> str:
     lines = ["| case | baseline | change | head / baseline | why |", "|---|---|---|---|---|"]
-    for row, side in sides:
-        why = "; ".join(filter(None, (side.cause.words if side.cause else "", side.reason)))
+    for row, side, reason in sides:
+        why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
         change = percent(side.ratio, row.lane)
         cells = [_name(row), code(side.baseline), change, interval(side.low, side.high), escaped(one_line(why, 400))]
         lines.append(_line(cells))

@@ -17,7 +17,7 @@ from service.light import Speed
 from service.measured import Measured
 from service.models import CellState, RunState
 from service.policy import Policy
-from service.reports import AgainstSota, Beside, Report, Row, Unsupported
+from service.reports import AgainstSota, Beside, Known, Report, Row, Unsupported
 from service.summaries import Summary
 from service.telling import as_json, markdown, terminal
 from service.texts import printable
@@ -513,7 +513,9 @@ def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
     before = Beside("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "as slow as since 1234567890", None, None)
     row = replace(a_row(Outcome.STEADY), good=before)
     said = markdown.comment(a_report(row))
-    assert said.splitlines()[0].endswith("1 steady; 1 still slower than 1234567890, not by this revision.")
+    assert said.splitlines()[0].endswith("1 steady; as slow as before: not this revision's doing.")
+    named = markdown.comment(a_report(replace(row, known=Known(12, "1234567890"))))
+    assert "as slow as since 1234567890 (regression 12): not this revision's doing." in named.splitlines()[0]
     assert "1 slower than the last good revision, and not by this one" in said
     assert "| 20.0 % slower | 1.190 to 1.210 |" in said
     assert markdown.check(a_report(row))["conclusion"] == "success"
