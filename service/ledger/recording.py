@@ -101,7 +101,7 @@ def _measurement(run_id: int, one: Taken) -> Measurement:
         reason=one.reason,
         median=median,
         gb_s=one.case.least_bytes / median / 1e3 if median and one.case.lane is Lane.KERNEL else None,
-        launches=len(launches),
+        launches=sum(map(bool, launches)),  # without those that it sat out
         rounds=sum(len(rounds) for rounds in launches),
         facts=dict(one.facts),
         samples=pack(one.looked, one.confirmed) if launches else None,

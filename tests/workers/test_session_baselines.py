@@ -1,0 +1,193 @@
+"""Who stands beside a head in its session: real git, environments and processes; what contenders answer is scripted."""
+
+import json
+import time
+
+import pytest
+from sqlalchemy import select
+
+from service.database import reading, transaction
+from service.errors import BuildFailed
+from service.ledger import asked, intake, queue, targets
+from service.models import (
+    Measurement,
+    Purpose,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    Target,
+    VerdictRow,
+)
+from service.settings import settings
+from tests.workers.conftest import CASE, Norms
+from workers import baselines, session
+from workers.device import DeviceHere
+
+WIDE = "rmsnorm.fwd.4x64.fp32"
+RECIPE = f"""
+devices = ["cpu"]
+suite = "two"
+sota = "eager"
+baselines = ["inductor"]
+slow = "last-release"
+[base]
+stack = "scripted"
+[build]
+commands = ["test ! -e broken"]
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+[suites]
+two = ["{CASE}", "{WIDE}"]
+[policy]
+smallest_change = 0.1
+looks = [3, 5]
+rounds = 4
+"""
+
+
+class Repository:
+    """A watched mainline; each commit is measured at once."""
+
+    def __init__(self, norms: Norms) -> None:
+        self.norms = norms
+
+    def push(self, wide: object = 100.0, **files: str) -> Run:
+        """Commit a revision at which the wide case takes so many us, and measure it."""
+        speeds = {CASE: 100.0, WIDE: wide}
+        sha = self.norms.commit({"speed.json": json.dumps(speeds), "when": str(time.monotonic_ns()), **files})
+        intake.backfill_last(1, 2)
+        while (run := self.measure()).revision.sha != sha:
+            pass
+        assert run.state is RunState.DONE, run.reason
+        return run
+
+    def measure(self) -> Run:
+        """What becomes of the next run."""
+        with transaction() as database:
+            lease = queue.next_run(database, "cpu", "test/cpu-0", settings().lease_s)
+        assert lease
+        session.measure(lease, DeviceHere("cpu", "the processor"))
+        with reading() as database:
+            run = database.get_one(Run, lease.run_id)
+            database.refresh(run, ["revision"])
+            return run
+
+    def tag(self, name: str) -> None:
+        self.norms.git("tag", name)
+        self.norms.source.refresh()
+
+
+@pytest.fixture
+def repository(scripted, norms) -> Repository:
+    with transaction() as database:
+        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=RECIPE)
+    return Repository(norms)
+
+
+def took_part(run: Run) -> dict[str, set[str]]:
+    """Each role with the cases at which it was measured."""
+    with reading() as database:
+        rows = database.execute(select(Measurement).where(Measurement.run_id == run.id)).scalars().all()
+    return {role: {row.case for row in rows if row.role == role} for role in {row.role for row in rows}}
+
+
+def outcomes(run: Run, against: str) -> dict[str, str]:
+    with reading() as database:
+        rows = database.execute(
+            select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.against == against)
+        ).scalars()
+        return {row.case: row.outcome for row in rows}
+
+
+def test_rivals_and_the_slow_baseline_take_part_in_the_first_launches(repository):
+    first = repository.push()
+    assert set(took_part(first)) == {"head", "control", "sota", "rival"}
+    assert first.reason == "there is no earlier revision to compare with; there is no release before this revision " + (
+        "to compare with"
+    )
+    repository.tag("v1.0")
+
+    second = repository.push()
+    assert set(took_part(second)) == {"head", "parent", "control", "sota", "rival"}, "the release is its parent"
+
+    third = repository.push(wide=150.0)
+    assert set(took_part(third)) == {"head", "parent", "control", "sota", "rival", "slow"}
+    assert third.slow == first.revision.sha
+    assert outcomes(third, "slow") == {CASE: "steady", WIDE: "regression"}
+    assert outcomes(third, "parent") == {CASE: "steady", WIDE: "regression"}
+    assert outcomes(third, "best").keys() == outcomes(third, "sota").keys() == {CASE, WIDE}
+    with reading() as database:
+        rows = database.execute(select(Measurement).where(Measurement.run_id == third.id, Measurement.case == WIDE))
+        launches = {row.role: row.launches for row in rows.scalars()}
+    assert {launches[role] for role in ("sota", "rival", "slow")} == {3}
+    assert launches["head"] > 3, "fresh launches confirm it, of the two sides alone"
+
+
+def test_a_slow_baseline_that_cannot_be_built_is_a_note_and_nothing_else(repository):
+    repository.norms.commit({"speed.json": "{}", "broken": ""})
+    repository.tag("v1.0")
+    (repository.norms.folder / "broken").unlink()
+    repository.push()
+    run = repository.push()
+    assert run.slow is None
+    assert run.reason is not None
+    assert run.reason.startswith("not compared with the slow baseline last-release: ")
+    assert outcomes(run, "parent") == {CASE: "steady", WIDE: "steady"}
+
+
+def test_the_last_good_revision_stands_in_at_the_cases_that_are_slow_already(repository):
+    good = repository.push()
+    slow = repository.push(wide=150.0)
+    assert outcomes(slow, "parent")[WIDE] == "regression"
+
+    after = repository.push(wide=150.0)
+    assert took_part(after)["good"] == {WIDE}
+    assert (after.baseline, after.good) == (slow.revision.sha, good.revision.sha)
+    assert outcomes(after, "parent") == {CASE: "steady", WIDE: "steady"}, "this commit did not do it"
+    assert outcomes(after, "good") == {WIDE: "regression"}
+    assert states() == [RegressionState.OPEN]
+
+    mended = repository.push(wide=100.0)
+    assert outcomes(mended, "parent")[WIDE] == "improvement"
+    assert outcomes(mended, "good") == {WIDE: "steady"}
+    assert states() == [RegressionState.FIXED]
+    assert "good" not in took_part(repository.push(wide=100.0)), "and is no concern of the next commit"
+
+
+def test_a_last_good_revision_that_cannot_be_built_is_a_note(repository, monkeypatch):
+    good = repository.push()
+    repository.push(wide=150.0)
+    build = baselines.Baselines.build
+
+    def not_that(self: baselines.Baselines, sha: str) -> object:
+        if sha == good.revision.sha:
+            raise BuildFailed("the compiler is gone")
+        return build(self, sha)
+
+    monkeypatch.setattr(baselines.Baselines, "build", not_that)
+    after = repository.push(wide=150.0)
+    assert after.reason == (
+        f"{good.revision.short}, the last good revision of 1 case at which the baseline is slow already, is not there: "
+        "the compiler is gone; "
+        "there is no release before this revision to compare with"
+    )
+    assert outcomes(after, "good") == {}
+
+
+def test_a_calibration_measures_a_revision_against_itself_and_nobody_else(repository):
+    run = repository.push()
+    with transaction() as database:
+        revision = database.get_one(Revision, run.revision_id)
+        target = database.get_one(Target, run.target_id)
+        names = {"device": "cpu", "suite": "two", "baseline": revision.sha}
+        asked.run_asked(database, target, revision, Purpose.CALIBRATION, key="tonight", **names)
+    calibration = repository.measure()
+    assert set(took_part(calibration)) == {"head", "parent", "control"}
+    assert outcomes(calibration, "parent") == {CASE: "steady", WIDE: "steady"}
+
+
+def states() -> list[RegressionState]:
+    with reading() as database:
+        return list(database.execute(select(RegressionRow.state)).scalars())
