@@ -16,6 +16,7 @@ from kernels.words import Role
 from service.evidence import Taken
 from service.models import CellState
 from service.policy import Calibrating, Policy
+from service.statistics.looking import LEAST
 from service.verdicts import CHANGES, Cell, Pairs, judge
 
 WINDOW = 60  # of so many comparisons the last count: what a machine did last winter is no reason
@@ -109,12 +110,13 @@ def student(effects: Sequence[float]) -> float:
 
 
 def matters(ratio: float, p: float, case: str, policy: Policy) -> bool:
-    """Does a comparison of equal code speak against its case: beyond chance, and by half of what is told?
+    """Does a comparison of equal code speak against its case: beyond chance, and by as much as raises a suspicion?
 
-    Changes are told where they are beyond half of the smallest relevant one (service.statistics).  A precise case whose
-    copies differ by a hair all the same has never alarmed anybody, and would be lost to its quarantine.
+    A precise case whose copies differ by a hair all the same has never alarmed anybody, and would be lost to its
+    quarantine.
     """
-    return p < policy.calibrate.nominal and abs(math.log(ratio)) > math.log1p(policy.at(case).smallest_change) / 2
+    least = LEAST * math.log1p(policy.at(case).smallest_change)
+    return p < policy.calibrate.nominal and abs(math.log(ratio)) > least
 
 
 def most(rules: Calibrating) -> int:

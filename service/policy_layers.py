@@ -78,8 +78,8 @@ def _mistakes(text: str, where: tuple[str, ...], table: Any) -> list[str]:
 def over(below: Table, own: Any) -> Any:
     """`own` where it says something, and `below` where it does not: lane by lane, and case by case.
 
-    A lane that is taken over from below is on a noisier device no less noisy than its kernels; bytes are as they were.
-    What is no table is left as it is, to be refused.
+    What is taken over from below for a lane or a case is on a noisier device no less noisy than its kernels; bytes are
+    as they were.  What is no table is left as it is, to be refused.
     """
     if not isinstance(own, Mapping):
         return own
@@ -87,21 +87,32 @@ def over(below: Table, own: Any) -> Any:
     for name in ("lanes", "cases", "bisect", "calibrate"):
         theirs, ours = below.get(name), own.get(name, {})
         if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-            if name == "lanes":
-                theirs = {
-                    lane: limits if lane == Lane.MEMORY else _raised(limits, own) for lane, limits in theirs.items()
-                }
-            # Of the patterns that fit a case the last counts, so those of the device come last.
-            merged[name] = {key: value for key, value in theirs.items() if key not in ours} | dict(ours)
+            kept = {key: value for key, value in theirs.items() if key not in ours}
+            if raised := _RAISED.get(name):
+                kept = {key: value if key.endswith(Lane.MEMORY) else raised(value, own) for key, value in kept.items()}
+            merged[name] = kept | dict(ours)  # of the patterns that fit a case the last counts: the nearest
     return merged
 
 
-def _raised(limits: Any, own: Table) -> Any:
-    """The limits of a lane, none below those that the device names; what is no number is left to be refused."""
-    table = limits if isinstance(limits, Mapping) else {"smallest_change": limits}
-    floors = {key: own[key] for key in ("smallest_change", "control_limit") if key in own}
-    numbers = all(isinstance(value, int | float) for value in (*table.values(), *floors.values()))
-    if not floors or not numbers or "smallest_change" not in table:
+def _floors(own: Table) -> dict[str, Any]:
+    """What a device, or a recipe over the server's policy, says of how noisy its kernels are."""
+    return {key: own[key] for key in ("smallest_change", "control_limit") if isinstance(own.get(key), int | float)}
+
+
+def _raised_case(limits: Any, own: Table) -> Any:
+    if not isinstance(limits, Mapping):
+        return limits
+    floors = _floors(own)
+    return {
+        key: max(value, floors[key]) if key in floors and isinstance(value, int | float) else value
+        for key, value in limits.items()
+    }
+
+
+def _raised_lane(limits: Any, own: Table) -> Any:
+    """What is no number is left to be refused."""
+    table, floors = limits if isinstance(limits, Mapping) else {"smallest_change": limits}, _floors(own)
+    if not floors or "smallest_change" not in table or not all(isinstance(one, int | float) for one in table.values()):
         return limits
     change = max(table["smallest_change"], floors.get("smallest_change", 0))
     return {
@@ -109,3 +120,6 @@ def _raised(limits: Any, own: Table) -> Any:
         "smallest_change": change,
         "control_limit": max(table.get("control_limit", change), floors.get("control_limit", 0)),
     }
+
+
+_RAISED = {"lanes": _raised_lane, "cases": _raised_case}

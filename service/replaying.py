@@ -13,8 +13,9 @@ from kernels.words import Lane
 from service.cells import Cell, Name, Outcome
 from service.lanes import lane_of
 from service.policy import Policy
-from service.readings import readings
-from service.verdicts import Verdict, judge, launches_until_next_look, wanted
+from service.readings import Reading, readings
+from service.statistics.looking import Effects, Seen, Zone
+from service.verdicts import Verdict, Why, judge, launches_until_next_look, wanted
 
 
 class Fate(StrEnum):
@@ -82,17 +83,30 @@ def replay(
     verdicts, read, asked = judge(cells, policy), readings(cells, policy), wanted(cells, policy)
     found = []
     for cell in cells:
-        verdict, seen, why = verdicts[cell.name], read.get(cell.name), asked.get(cell.name)
+        verdict, seen = verdicts[cell.name], read.get(cell.name)
         used = seen.first.launches + seen.fresh.launches if seen else 0
         made = len(cell.looked.effects()) + len(cell.confirmed.effects()) if seen else 0
-        lacking = 0
-        if seen and why:
-            done = seen.looked if why == "look" else seen.confirmed
-            lacking = launches_until_next_look(len(done), policy, why)
+        lacking = _lacking(seen, asked.get(cell.name), policy) if seen else 0
         then = before.get(cell.name)
         fate = _fate(then, verdict.outcome, lacking > 0, cell.name in dismissed)
         found.append(Replayed(*cell.name, fate, then, verdict, made, used, lacking))
     return found
+
+
+def _lacking(seen: Reading, asked: Why | None, policy: Policy) -> int:
+    """How many launches this policy would have asked for next, which were never made.
+
+    It has to be told what they say where it read the last launches there are, at no look of its own.
+    """
+    parts: tuple[tuple[Why, Effects, Seen, tuple[int, ...]], ...] = (
+        ("look", seen.looked, seen.first, policy.looks),
+        ("confirm", seen.confirmed, seen.fresh, policy.confirms),
+    )
+    for why, effects, last, steps in parts:
+        to_the_end = last.launches == sum(effect is not None for effect in effects)
+        if asked == why or (last.zone is not Zone.OPEN and to_the_end and len(effects) not in steps):
+            return launches_until_next_look(len(effects), policy, why)
+    return 0
 
 
 def _fate(before: Outcome | None, after: Outcome, lacking: bool, dismissed: bool) -> Fate:

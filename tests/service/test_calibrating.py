@@ -2,7 +2,6 @@
 
 import math
 import random
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -14,6 +13,7 @@ from service.calibrating import Rate, compared, distrusted, matters, patience, s
 from service.evidence import Taken
 from service.models import CellState
 from service.policy import Calibrating, Policy
+from service.studies.quarantine import life
 
 CASE = "rmsnorm.fwd.32768x4096.bf16"
 RULES = Calibrating()
@@ -88,7 +88,7 @@ def test_on_a_fair_machine_the_test_is_nominal():
         (0.98, 0.001, True),
         (1.02, 0.2, False),  # chance
         (1.0004, 0.001, False),  # beyond chance, and nobody would ever have heard of it
-        (1.0051, 0.001, True),  # half of the smallest change is where a suspicion begins
+        (1.0051, 0.001, True),  # half of the smallest change is enough for a suspicion
     ],
 )
 def test_what_speaks_against_a_case(ratio: float, p: float, said: bool):
@@ -150,29 +150,16 @@ def test_one_more_difference_never_helps_a_case(against: list[bool]):
 # -- the whole life of a case, simulated
 
 
-def life(rng: random.Random, rates: Iterator[float]) -> Iterator[bool]:
-    """Is the case quarantined after each of its comparisons?  The rule as service.ledger.quarantines applies it."""
-    against: list[bool] = []
-    quarantined, earlier = False, 0
-    for rate in rates:
-        against.append(rng.random() < rate)
-        change = trusted_again(against, earlier, RULES) if quarantined else against[-1] and distrusted(against, RULES)
-        if change:
-            earlier += quarantined
-            quarantined, against = not quarantined, []
-        yield quarantined
-
-
 def test_a_fair_case_is_quarantined_in_less_than_one_of_a_hundred_sessions():
     rng = random.Random(1)
-    lives = [list(life(rng, iter([0.05] * 1000))) for _ in range(100)]
+    lives = [list(life(rng, [0.05] * 1000)) for _ in range(100)]
     assert sum(map(sum, lives)) / 100_000 < 0.005
     assert sum(map(any, lives)) <= 5, "of 100 fair cases in 1,000 sessions each"
 
 
 def test_a_case_at_four_times_the_nominal_rate_is_quarantined_in_about_thirty_sessions():
     rng = random.Random(2)
-    lives = [list(life(rng, iter([0.2] * 1000))) for _ in range(101)]
+    lives = [list(life(rng, [0.2] * 1000)) for _ in range(101)]
     first = sorted(one.index(True) + 1 for one in lives)
     assert first[50] <= 35
     assert first[90] <= 130
@@ -182,7 +169,7 @@ def test_a_case_at_four_times_the_nominal_rate_is_quarantined_in_about_thirty_se
 def test_nothing_flaps(rate: float):
     rng = random.Random(3)
     for _ in range(40):
-        states = list(life(rng, iter([rate] * 1500)))
+        states = list(life(rng, [rate] * 1500))
         assert sum(one and not other for one, other in pairwise(states)) <= 4
 
 
@@ -190,7 +177,7 @@ def test_a_case_that_was_mended_is_released():
     rng = random.Random(4)
     waits = []
     for _ in range(50):
-        states = list(life(rng, iter([0.5] * 30 + [0.03] * 400)))
+        states = list(life(rng, [0.5] * 30 + [0.03] * 400))
         waits.append(states[30:].index(False))
     assert sorted(waits)[25] <= 60
 

@@ -1,5 +1,6 @@
 """The policy: what holds at a case, who wins where several say something, and which version it is."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from service.database import transaction
 from service.errors import BadInput
 from service.ledger import policies
 from service.models import PolicyRow
-from service.policy import Policy
+from service.policy import Bisecting, Calibrating, CasePolicy, Policy
 from service.policy_layers import NOTHING, Written, read
 from service.recipes import parse
 from service.settings import settings
@@ -202,3 +203,17 @@ def test_a_version_is_kept_once_and_read_back_as_it_was(either):
         kept = Policy.model_validate(session.get_one(PolicyRow, first).values)
     assert kept == policy
     assert kept.digest == policy.digest
+
+
+# -- the manual
+
+
+def test_the_manual_has_every_key_with_its_default():
+    manual = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+    tables = {"": Policy, "bisect": Bisecting, "calibrate": Calibrating}
+    for model in tables.values():
+        for name, field in model.model_fields.items():
+            if isinstance(field.default, bool | int | float | tuple):
+                default = json.dumps(field.default)
+                assert f"| `{name}` | {default} |" in manual, f"{name} is {default}"
+    assert all(f"`{name}`" in manual for name in CasePolicy.model_fields)
