@@ -3,18 +3,20 @@
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from service.history.detection import DEFAULTS, changes_of, check_order, logs_of, newest_epoch
 from service.history.steps import middle_and_spread
-from service.history.values import Change, HistoryLimits, Seen
+from service.history.values import Change, HistoryLimits, Level, Seen
 
 TAIL = 400  # newest revisions that are looked at again
 SETTLED_AFTER = 60  # revisions that follow a change which stays, whatever comes,
 SETTLED_P = 1e-8  # if it is as certain as this;
 SETTLED_ANYWAY = 300  # and that follow any that stays
-YOUNG = 10  # revisions during which a new change is looked at each time
+YOUNG = 10  # revisions during which a new change is looked at each time and does not block yet,
+YOUNG_P = 1e-3  # and as certain as this it must be to be told: so many looks would find something in any noise
 USUAL = 40  # revisions that say what is usual
 RECENT = (3, 5, 10, 20)  # newest revisions whose means should lie where all lie
 UNUSUAL = 2.5  # standard errors by which such a mean is off
@@ -40,7 +42,19 @@ def changes_since(seen: Sequence[Seen], known: Sequence[Change], limits: History
     taken = [_place(change, epoch) for change in kept]
     found = changes_of(epoch, logs_of(epoch), limits, length=len(seen))
     fresh = [change for change in found if all(abs(_place(change, epoch) - place) > limits.min_size for place in taken)]
-    return sorted([*kept, *fresh], key=lambda change: change.ordinal)
+    familiar = [_place(change, epoch) for change in known]
+    told = [young for change in fresh if (young := _while_young(change, epoch, familiar, limits))]
+    return sorted([*kept, *told], key=lambda change: change.ordinal)
+
+
+def _while_young(change: Change, epoch: Sequence[Seen], told: Sequence[int], limits: HistoryLimits) -> Change | None:
+    """`change` as it may be told now; those that were told, at these places, need not prove themselves again."""
+    place = _place(change, epoch)
+    if len(epoch) - place >= YOUNG:
+        return change
+    if change.p > YOUNG_P and all(abs(other - place) > limits.min_size for other in told):
+        return None
+    return replace(change, level=Level.NOTIFY)
 
 
 def _place(change: Change, epoch: Sequence[Seen]) -> int:

@@ -101,12 +101,16 @@ def _level(logs: Logs) -> _Level:
 
 
 def _inflation(first: _Level, second: _Level) -> float:
-    """(1 + r) / (1 - r) of both sides together, r freed of the bias that the estimated means give it (2 / n)."""
-    squares = first.squares + second.squares
+    """(1 + r) / (1 - r) of both sides together, r freed of the bias of short series (Marriott and Pope, 1954).
+
+    An estimate from n values about their own mean falls short by (1 + 3 r) / n; both sides together by twice that.
+    """
+    squares, count = first.squares + second.squares, first.count + second.count
     if squares <= 0:
         return 1.0
     products = sum(float(level.residuals[:-1] @ level.residuals[1:]) for level in (first, second))
-    r = min(max(products / squares + 2 / (first.count + second.count), 0.0), LARGEST_AUTOCORRELATION)
+    r = (products / squares + 2 / count) / max(1 - 6 / count, 0.2)
+    r = min(max(r, 0.0), LARGEST_AUTOCORRELATION)
     return (1 + r) / (1 - r)
 
 
