@@ -6,10 +6,8 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from service.commands.printing import Format, line, out
+from service.commands.printing import Format, line
 from service.database import reading, transaction
 from service.errors import BadInput
 from service.lanes import lane_of, percent
@@ -19,7 +17,7 @@ from service.lives import Action, Deed
 from service.models import STANDING, RegressionRow, RegressionState
 from service.telling.as_json import moment
 from service.telling.regression import document, entry
-from service.texts import interval, printable, short
+from service.texts import interval, short
 
 regression_app = typer.Typer(no_args_is_help=True, help="One regression: its life, and what you do about it.")
 
@@ -41,7 +39,7 @@ def regressions_command(
     most: Annotated[int, typer.Option(help="At most so many, the newest.", min=1, max=1000)] = 50,
     form: Formatted = Format.TABLE,
 ) -> None:
-    """Confirmed regressions of mainlines: who is to blame, who looks after them, and why."""
+    """Confirmed regressions of mainlines by incident: what did it, how large they are, and who looks after them."""
     _table_or_json(form)
     states = tuple(state or ()) if every else tuple(state or STANDING)
     with reading() as session:
@@ -53,29 +51,47 @@ def regressions_command(
     if not page.items:
         line("None." if every or state else "Nothing stands.  `--all` lists those that are over.")
         return
-    table = Table("id", "incident", "target", "device", "provider", "case", "size", "revision", "state", "who", "why")
+    of_incidents: dict[int | None, list[Regressed]] = {}
     for one in page.items:
-        table.add_row(*(Text(printable(cell)) for cell in _cells(one)))
-    out.print(table)
+        of_incidents.setdefault(one.row.incident_id, []).append(one)
+    for together in of_incidents.values():
+        _incident(together)
     if page.next:
         line(f"The newest {most}; `--most` lists more.")
 
 
-def _cells(one: Regressed) -> tuple[str, ...]:
+def _incident(together: list[Regressed]) -> None:
+    """What one event did, the largest first."""
+    worst_first = sorted(together, key=lambda one: -one.row.ratio)
+    worst = worst_first[0]
+    number = f"incident {worst.row.incident_id}" if worst.row.incident_id else "before there were incidents"
+    why = f": {worst.row.why}" if worst.row.why else ""
+    line((number, "bold"), f" of {worst.target} on {worst.row.device}, by {_whose(worst)}{why}")
+    names = [f"{one.row.provider} {one.row.case}" for one in worst_first]
+    widest = max(map(len, names))
+    for one, name in zip(worst_first, names, strict=True):
+        row, size = one.row, percent(one.row.ratio, lane_of(one.row.case))
+        cared = _cared_for(row)
+        line(f"{row.id:>6}  {name:<{widest}}  {size:<16}", (row.state.value, "bold"), f"  {cared}" if cared else "")
+
+
+def _whose(one: Regressed) -> str:
+    """The revision that did it, or between which ones that lies."""
     row = one.row
-    return (
-        str(row.id),
-        str(row.incident_id or ""),
-        one.target,
-        row.device,
-        row.provider,
-        row.case,
-        percent(row.ratio, lane_of(row.case)),
-        short(row.culprit) if row.culprit else f"{short(row.good or '?')}..{one.run.revision.short}",
-        row.state.value,
-        row.assignee or "",
-        row.reason or row.why or "",
-    )
+    if row.culprit is not None:
+        return short(row.culprit)
+    return f"one of {short(row.good)}..{one.run.revision.short}" if row.good else one.run.revision.short
+
+
+def _cared_for(row: RegressionRow) -> str:
+    """`until 2026-12-24, bob, due 2026-12-01, "exact sums first"`."""
+    said = [
+        f"until {_day(row.until)}" if row.until is not None else None,
+        row.assignee,
+        f"due {_day(row.due_at)}" if row.due_at is not None else None,
+        f'"{row.reason}"' if row.reason else None,
+    ]
+    return ", ".join(one for one in said if one is not None)
 
 
 @regression_app.command("show")

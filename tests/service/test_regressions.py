@@ -3,6 +3,8 @@
 Of each kind of change one test runs on PostgreSQL as well.
 """
 
+import json
+import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,7 +14,9 @@ from threading import Barrier
 
 import pytest
 from sqlalchemy import func, select, update
+from typer.testing import CliRunner
 
+from service import cli
 from service.database import reading, transaction
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger import bisections, blame, queue, regressed, regressions, revisions, standing
@@ -539,6 +543,54 @@ def test_history_opens_a_regression_once(line):
             run = session.get_one(Run, run_id)
             row = regressions.opened(session, run, slower, found_by=FoundBy.HISTORY, good="c0", words="a step")
     assert (row.id, line.history(), len(line.incidents())) == (1, ["opened"], 1)
+
+
+# -- at a terminal
+
+
+def kernelwatch(command: str) -> str:
+    return CliRunner().invoke(cli.app, shlex.split(command), catch_exceptions=False).stdout
+
+
+def test_the_command_lists_what_stands_by_incident(line):
+    assert kernelwatch("regressions") == "Nothing stands.  `--all` lists those that are over.\n"
+    line.measured(1, wide=1.5, fast=1.02, why="the kernel now spills 50 registers")
+    kernelwatch("regression acknowledge 1 --reason 'exact sums first' --until 2999-12-24 --as ada")
+    kernelwatch("regression assign 1 bob --as ada")
+    kernelwatch("regression due 1 2999-11-30 --as ada")
+    assert kernelwatch("regressions norms") == (
+        "incident 1 of norms on cpu, by c1: the kernel now spills 50 registers\n"
+        "     2  norms rmsnorm.fwd.64x4096.fp32  50.0 % slower   open\n"
+        "     1  norms rmsnorm.fwd.512x512.fp32  2.0 % slower    acknowledged"
+        '  until 2999-12-24, bob, due 2999-11-30, "exact sums first"\n'
+    )
+    [one] = json.loads(kernelwatch("regressions --state acknowledged --format json"))
+    assert (one["assignee"], one["until"], one["culprit"]) == ("bob", "2999-12-24T00:00:00.000Z", "c1")
+    line.measured(2, wide=0.66)
+    assert "50.0 % slower" not in kernelwatch("regressions")
+    assert "50.0 % slower   fixed" in kernelwatch("regressions --all")
+
+
+def test_the_command_shows_a_whole_life(line):
+    line.measured(1, wide=1.5, fast=1.02)
+    kernelwatch("regression note 2 'it is the wide path' --as ada")
+    shown = kernelwatch("regression show 2")
+    assert "regression 2: norms rmsnorm.fwd.64x4096.fp32 of norms on cpu" in shown
+    assert "50.0 % slower (1.485 to 1.515), found at c1 in run 2 against c0" in shown
+    assert "incident: 1, 2 regressions" in shown
+    assert "note by ada: it is the wide path" in shown
+    assert len(json.loads(kernelwatch("regression show 1 --incident --format json"))) == 2
+    document = json.loads(kernelwatch("regression show 2 --format json"))
+    assert [event["what"] for event in document["events"]] == ["opened", "note"]
+
+
+def test_the_command_does_the_same_to_a_whole_incident(line):
+    line.measured(1, wide=1.5, fast=1.02)
+    assert kernelwatch("regression dismiss 1 --reason 'the machine' --incident") == (
+        "regression 1 (rmsnorm.fwd.512x512.fp32) is dismissed.\nregression 2 (rmsnorm.fwd.64x4096.fp32) is dismissed.\n"
+    )
+    kernelwatch("regression reopen 2 --reason 'it is not the machine'")
+    assert (line.state(1), line.state(2)) == ("dismissed", "open")
 
 
 # -- several at once
