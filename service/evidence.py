@@ -116,8 +116,7 @@ def _cell(
         control=control,
         trouble=_trouble(head, parent, wrong_before),
         baseline_trouble=baseline_trouble,
-        # A call, a compilation and the memory of a call are Python's doing as much as the kernels'.
-        same_code=parent is not None and head.case.lane is Lane.KERNEL and same_code(head.facts, parent.facts),
+        same_code=parent is not None and same_kernels(head, parent),
     )
 
 
@@ -141,6 +140,14 @@ def _aa(original: Taken | None, copy: Taken | None) -> Pairs:
     if original is None or copy is None:
         return Pairs()
     return Pairs((*copy.looked, *copy.confirmed), (*original.looked, *original.confirmed))
+
+
+def same_kernels(head: Taken, other: Taken) -> bool:
+    """Does what was timed rest on the same code alone?
+
+    A call, a compilation and the memory of a call are Python's doing as much as the kernels'.
+    """
+    return head.case.lane is Lane.KERNEL and same_code(head.facts, other.facts)
 
 
 def same_code(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:

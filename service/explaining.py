@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import log
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 from kernels.words import Comparison, Role
 from service.beside import Stand
 from service.causes import Cause, Move, cause
 from service.cells import Cell, Name, Outcome
-from service.evidence import Evidence, Taken
+from service.evidence import Evidence, Taken, same_kernels
 from service.policy import Policy
 from service.readings import control_lean
 from service.verdicts import CHANGES, Verdict
@@ -19,9 +20,16 @@ REPEATED = 0.5  # of what the first launches showed: fresh ones that show less d
 
 
 def against_parent(
-    evidence: Evidence, cells: Iterable[Cell], judged: Mapping[Name, Verdict], policy: Policy
+    evidence: Evidence,
+    cells: Iterable[Cell],
+    judged: Mapping[Name, Verdict],
+    policy: Policy,
+    elsewhere: Mapping[bool, tuple[str, ...]] = MappingProxyType({}),
 ) -> dict[Name, Cause]:
-    """Why each case that moved, or that looked as if it did and could not be settled, did so."""
+    """Why each case that moved, or that looked as if it did and could not be settled, did so.
+
+    `elsewhere` names the targets that became slower (True) or faster on this machine at that time.
+    """
     by_name = {cell.name: cell for cell in cells}
     alike = _alike(by_name, judged)
     heads, parents = _by_name(evidence.taken, Role.HEAD), _by_name(evidence.taken, Role.PARENT)
@@ -44,6 +52,7 @@ def against_parent(
                 lost=_lost(heads[name]),
                 throttled=throttled,
                 alike=alike[slower] - (cell.same_code and verdict.suspected),
+                elsewhere=elsewhere.get(slower, ()),
             )
         )
     return found
@@ -61,6 +70,7 @@ def beside(evidence: Evidence, role: Role, stood: Mapping[Name, Stand]) -> dict[
                 confirmed=False,
                 head=heads[name].facts,
                 beside=others[name].facts,
+                same_code=same_kernels(heads[name], others[name]),
                 lost=_lost(heads[name]),
                 throttled=throttled,
             )

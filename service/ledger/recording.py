@@ -14,6 +14,7 @@ from service import explaining, recipes, verdicts
 from service.cells import Cell, Name, Outcome
 from service.evidence import Evidence, Taken, cells
 from service.ledger import besides, calibrations, policies, quarantines, queue, references, standing
+from service.ledger.machines import moved_elsewhere
 from service.ledger.once import inserted
 from service.models import Measurement, Purpose, Revision, Run, RunState, Stack, VerdictRow, pack
 from service.models import Recipe as RecipeRow
@@ -33,7 +34,7 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     found = _cells(session, run, evidence, policy)
     _store(session, run, evidence)
     judged = verdicts.judge(found, policy)
-    causes = explaining.against_parent(evidence, found, judged, policy)
+    causes = explaining.against_parent(evidence, found, judged, policy, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
     calibrations.compared(session, run, evidence, policy)
     revision = session.get_one(Revision, run.revision_id)

@@ -77,9 +77,11 @@ class Ledger:
             target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
             session.add(target)
             session.flush()
-            session.add(Recipe(id=1, target_id=target.id, digest="1" * 64, text=RECIPE, adapters={}, created_at=0.0))
+            recipe = Recipe(target_id=target.id, digest="1" * 64, text=RECIPE, adapters={}, created_at=0.0)
+            session.add(recipe)
             session.flush()
-            target.recipe_id, self.target_id = 1, target.id
+            target.recipe_id = self.recipe_id = recipe.id
+            self.target_id = target.id
 
     def run(
         self,
@@ -94,7 +96,8 @@ class Ledger:
         """Measure commit `place`; `good` maps cases to their last good revision."""
         parent = f"c{place - 1}" if place else None
         with transaction() as session:
-            revision = session.execute(select(Revision).where(Revision.sha == f"c{place}")).scalar_one_or_none()
+            known_as = (Revision.target_id == self.target_id, Revision.sha == f"c{place}")
+            revision = session.execute(select(Revision).where(*known_as)).scalar_one_or_none()
             if revision is None:
                 revision = Revision(target_id=self.target_id, sha=f"c{place}", parent=parent, ordinal=place)
                 revision.subject, revision.author, revision.committed_at, revision.paths = "work", "Ada", 0.0, []
@@ -103,7 +106,11 @@ class Ledger:
             known = {"device": "cpu", "suite": "two", "trusted": True, "priority": 20, "created_at": 0.0, **columns}
             count = len(session.execute(select(Run.id)).all())
             run = Run(
-                dedupe=f"{place}+{count}", target_id=self.target_id, revision_id=revision.id, recipe_id=1, **known
+                dedupe=f"{place}+{count}",
+                target_id=self.target_id,
+                revision_id=revision.id,
+                recipe_id=self.recipe_id,
+                **known,
             )
             run.baseline = parent
             session.add(run)
@@ -191,6 +198,20 @@ def test_a_calibration_is_not_excused_by_its_code(ledger):
         alarms = dict(session.execute(select(Calibration.case, Calibration.alarmed)).all())
         assert alarms == {WIDE: True, FAST: False}
         assert session.execute(select(RegressionRow)).first() is None, "whatever it finds is false"
+
+
+def test_what_happened_to_other_targets_on_the_machine_is_weighed(ledger):
+    ledger.run(0, HEAD)
+    ledger.run(1, replace(HEAD, wide=120.0, fast=121.0), PARENT, CONTROL)
+    ledger.run(2, replace(HEAD, wide=122.0, fast=123.0), PARENT, CONTROL)
+    with transaction() as session:
+        session.execute(update(Target).values(name="neighbour"))
+    other = Ledger()
+    other.run(0, HEAD)
+    run = other.run(1, replace(SLOW_HEAD, facts={}), PARENT, CONTROL)
+    row = other.rows(run, "parent")[WIDE]
+    assert (row.outcome, row.cause) == ("regression", "machine")
+    assert row.why == "probably the machine: neighbour moved the same way on this machine at that time"
 
 
 # -- what does not become a reference by itself
