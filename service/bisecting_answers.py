@@ -92,16 +92,16 @@ def stands(step: Step, sizes: Mapping[Series, float]) -> Answer:
 
 
 def _side(sight: Sight, size: float) -> Answer:
-    """On which side of half the slow-down, in logarithms.  BAD takes a confirmed regression; GOOD an interval below."""
+    """On which side of half the slow-down, in logarithms, the case stands.
+
+    BAD takes a confirmed regression nearer to the bad end; GOOD an interval that lies below the half altogether, for
+    many a steady case of a small slow-down is not far from either end.
+    """
     if sight.outcome not in (Outcome.STEADY, Outcome.INCONCLUSIVE, *CHANGES):
         return Answer.SKIP
     if sight.ratio is None or sight.high is None:
         return Answer.UNDECIDED
-    nearer_bad = math.log(sight.ratio) >= size / 2
-    if sight.outcome is Outcome.REGRESSION:
-        return Answer.BAD if nearer_bad else Answer.GOOD
-    if sight.outcome is Outcome.INCONCLUSIVE:
-        # Too wide to be called steady may still be far from the bad end; what looked like a change may not.
-        below = not sight.suspected and math.log(sight.high) < size / 2
-        return Answer.GOOD if below else Answer.UNDECIDED
-    return Answer.UNDECIDED if nearer_bad else Answer.GOOD
+    if sight.outcome is Outcome.REGRESSION and math.log(sight.ratio) >= size / 2:
+        return Answer.BAD
+    in_doubt = sight.outcome is Outcome.INCONCLUSIVE and sight.suspected
+    return Answer.GOOD if math.log(sight.high) < size / 2 and not in_doubt else Answer.UNDECIDED

@@ -47,6 +47,8 @@ def sight(outcome: Outcome, ratio: float | None = None, width: float = 0.005, **
         (sight(INCONCLUSIVE, 1.01, width=0.04, suspected=True), UNDECIDED),
         (sight(INCONCLUSIVE), UNDECIDED),
         (sight(STEADY, 1.15, width=0.001), UNDECIDED),
+        (sight(STEADY, 1.10, width=0.06), UNDECIDED),  # not far enough from either end
+        (sight(REGRESSION, 1.12, width=0.04), UNDECIDED),
         (sight(Outcome.INVALID), SKIP),
         (sight(Outcome.FAILED), SKIP),
         (sight(Outcome.NEW), SKIP),
