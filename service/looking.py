@@ -38,13 +38,18 @@ class Found:
 
 
 def closely(
-    close: Histories, table: Histories, known: Points, policy: Policy, left_out: Collection[Name]
+    close: Histories,
+    table: Histories,
+    known: Points,
+    policy: Policy,
+    left_out: Collection[Name] = (),
+    steady: Collection[Name] = (),
 ) -> dict[Name, Found]:
     """What the detector says of the series in `close`, and of the newest revision in those of `table`.
 
-    Series that are `left_out` alarm nobody.
+    Series that are `left_out` alarm nobody, and of the newest revision nothing is asked where its pair was `steady`.
     """
-    now = _slower_now(table, known, policy)
+    now = {name: change for name, change in _slower_now(table, known, policy).items() if name not in steady}
     rows = {name: row for row, name in enumerate(close.names)}
     limits = dict(zip(close.names, _limits(close, policy), strict=True))
     found = {}
