@@ -77,11 +77,11 @@ Limit = Callable[[Policy, Beside], float]  # in the policy as it is at this case
 
 def compared(besides: Iterable[Beside], policy: Policy, most: Limit, *, half: bool = False) -> dict[Name, Compared]:
     """Test every case that has times for being slower than `most`, or than `half` of it."""
-    timed = [one for one in besides if len(one.pairs.effects()) > 1]
-    known = family([(one.case, one.pairs) for one in timed], policy)
+    timed = [(one, one.pairs.effects()) for one in besides]
+    known = family([(one.case, effects) for one, effects in timed], policy)
     seen = []
-    for one in timed:
-        if (estimate := Estimate.of(one.pairs.effects(), known.get(group_of(one.case)))) is not None:
+    for one, effects in timed:
+        if (estimate := Estimate.of(effects, known.get(group_of(one.case)))) is not None:
             limit = most(policy.at(one.case), one)
             seen.append((one, estimate, limit, estimate.p_above(log1p(limit) / (2 if half else 1))))
     qs = benjamini_hochberg([p for *_, p in seen])

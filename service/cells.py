@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from service.statistics.effects import launch_effect
 
@@ -28,10 +29,13 @@ class Pairs:
     candidate: tuple[Rounds, ...] = ()
     baseline: tuple[Rounds, ...] = ()
 
-    def made(self) -> list[float | None]:
-        """Of each launch that was made, the log of candidate over baseline; None where all its rounds were lost."""
-        launches = zip(self.candidate, self.baseline, strict=False)
-        return [launch_effect(mine, theirs) for mine, theirs in launches if mine]
+    def made(self, most: int | None = None) -> list[float | None]:
+        """Of each launch that was made, the log of candidate over baseline; None where all its rounds were lost.
+
+        Of the first so many, when asked.
+        """
+        launches = ((mine, theirs) for mine, theirs in zip(self.candidate, self.baseline, strict=False) if mine)
+        return [launch_effect(mine, theirs) for mine, theirs in islice(launches, most)]
 
     def effects(self) -> list[float]:
         """Of the launches that have one."""

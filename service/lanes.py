@@ -14,6 +14,9 @@ _UNITS = {
 }
 
 
+_LANES = {lane.value: lane for lane in Lane}
+
+
 @dataclass(frozen=True)
 class Words:
     """How a lane speaks: "it *is* 5 % *slower*", "it *takes* 5 % *more memory*"."""
@@ -48,8 +51,7 @@ WORDS = {
 
 def lane_of(case: str) -> Lane:
     """The lane of a printed case; the kernel's has no part of its own."""
-    last = case.rpartition(".")[2]
-    return Lane(last) if last in list(Lane) else Lane.KERNEL
+    return _LANES.get(case.rpartition(".")[2], Lane.KERNEL)
 
 
 def words(case: str) -> Words:

@@ -39,10 +39,12 @@ class Reading:
 
 def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
     """One for each cell that has something to be compared with."""
-    comparable = [cell for cell in cells if cell.comparable]
-    known = family([(cell.case, cell.looked) for cell in comparable], policy)
-    read = {cell.name: _first(cell, policy.at(cell.case), known.get(group_of(cell.case))) for cell in comparable}
-    suspected = [cell for cell in comparable if read[cell.name].suspected]
+    looked = [(cell, cell.looked.made()) for cell in cells if cell.comparable]
+    known = family([(cell.case, made) for cell, made in looked], policy)
+    read = {
+        cell.name: _first(cell, made, policy.at(cell.case), known.get(group_of(cell.case))) for cell, made in looked
+    }
+    suspected = [cell for cell, _ in looked if read[cell.name].suspected]
     # What nobody may be told of must not make room among the discoveries for what somebody is told of.
     for told in (True, False):
         together = [cell for cell in suspected if may_be_told(cell, policy.at(cell.case)) is told]
@@ -52,9 +54,8 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
     return read
 
 
-def _first(cell: Cell, policy: Policy, prior: Prior | None) -> Reading:
+def _first(cell: Cell, looked: Effects, policy: Policy, prior: Prior | None) -> Reading:
     smallest = policy.relevant(cell.case, usual(cell.looked.baseline, policy.looks[0]))
-    looked = cell.looked.made()
     limits = Limits(math.log1p(smallest), policy.looks, policy.missed, policy.suspicion)
     return Reading(smallest, prior, looked, first_look(looked, limits, prior))
 
@@ -69,15 +70,15 @@ def may_be_told(cell: Cell, policy: Policy) -> bool:
     return not (cell.same_code or cell.quarantined or control_lean(cell, policy) is not None)
 
 
-def family(pairs: Iterable[tuple[str, Pairs]], policy: Policy) -> dict[str, Prior]:
+def family(looked: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
     """How much launches usually vary, by group, from the first launches of each of these cases.
 
     Only from those that every case has: which cases got more must not change what is known of all of them.  Memory has
     no such family, for bytes vary or do not vary for reasons of their own.
     """
     by_lane = defaultdict[Lane, list[tuple[float, str, int]]](list)
-    for case, looked in pairs:
-        effects = [effect for effect in looked.made()[: policy.looks[0]] if effect is not None]
+    for case, made in looked:
+        effects = [effect for effect in made[: policy.looks[0]] if effect is not None]
         if len(effects) > 1 and (lane := lane_of(case)) is not Lane.MEMORY:
             by_lane[lane].append((variance(effects), group_of(case), len(effects) - 1))
     known: dict[str, Prior] = {}

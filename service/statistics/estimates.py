@@ -52,8 +52,11 @@ class Estimate:
         return self._tail(self.centre - limit)
 
     def p_within(self, limit: float) -> float:
-        """How often an effect of `limit` or more, either way, would look so small: TOST (Schuirmann 1987)."""
-        return max(self.p_below(limit), self.p_above(-limit))
+        """How often an effect of `limit` or more, either way, would look so small: TOST (Schuirmann 1987).
+
+        The larger of two one-sided tests is the one against the limit that is nearer.
+        """
+        return self._tail(abs(self.centre) - limit)
 
     def interval(self, confidence: float) -> tuple[float, float]:
         half = float(stdtrit(self.df, 0.5 + confidence / 2)) * self.error
@@ -70,7 +73,7 @@ def variance(effects: Sequence[float]) -> float:
     if max(effects) - min(effects) <= CONSTANT:
         return 0.0
     centre = sum(effects) / len(effects)
-    return sum((effect - centre) ** 2 for effect in effects) / (len(effects) - 1)
+    return sum([(effect - centre) ** 2 for effect in effects]) / (len(effects) - 1)
 
 
 def pooled_variance(*samples: Sequence[float]) -> float:

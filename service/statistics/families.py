@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,8 @@ class Stop:
     share: float
 
 
-def stops(steps: Sequence[int], made: int) -> list[Stop]:
+@lru_cache(maxsize=1024)
+def stops(steps: tuple[int, ...], made: int) -> tuple[Stop, ...]:
     """The looks that `made` launches had: at each of `steps`, and at the end where that lies between two.
 
     What is spent grows in proportion to launches made (Lan & DeMets 1983, Kim & DeMets 1987 with exponent 1), whatever
@@ -24,7 +26,7 @@ def stops(steps: Sequence[int], made: int) -> list[Stop]:
         share = min(1.0, launches / last)
         found.append(Stop(launches, share - spent))
         spent = share
-    return found
+    return tuple(found)
 
 
 def benjamini_hochberg(p: Sequence[float]) -> list[float]:
