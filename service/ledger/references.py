@@ -26,6 +26,7 @@ from service.models import (
 )
 from service.verdicts import KNOWN_BEFORE, QUARANTINED
 
+_UNSETTLED = (Outcome.REGRESSION, Outcome.INCONCLUSIVE)
 UNACCEPTED = (RegressionState.OPEN, RegressionState.BISECTING, RegressionState.BLAMED)
 
 
@@ -109,7 +110,7 @@ def _recorded(
 def _suspected(session: Session, target_id: int, device: str, sha: str, decided: set[Name]) -> dict[Name, str]:
     """What looked slower at `sha` and could be neither confirmed nor cleared, where no record decides.
 
-    As long as it is slower than that last good revision, it is asked about again.
+    Until it is seen to be as fast as that last good revision, it is asked about again.
     """
     newest = (
         select(Run.id)
@@ -137,7 +138,7 @@ def _suspected(session: Session, target_id: int, device: str, sha: str, decided:
     found = dict[Name, str]()
     for against_parent, against_good in rows:
         name = (against_parent.provider, against_parent.case)
-        carried = against_good is not None and against_good.outcome == Outcome.REGRESSION
+        carried = against_good is not None and against_good.outcome in _UNSETTLED
         row = against_good if carried else against_parent if _slower_perhaps(against_parent) else None
         if row is not None and row.baseline is not None and name not in decided:
             found[name] = row.baseline

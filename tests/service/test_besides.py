@@ -272,6 +272,15 @@ def test_a_suspicion_that_nobody_could_settle_is_asked_about_at_the_next_revisio
     assert (row.outcome, row.suspected) == ("inconclusive", True)
     assert ledger.last_good(1) == {WIDE: "c0"}
 
+    [good] = Took(Role.GOOD, fast=None).taken()
+    noisy = Given(replace(good, looked=((95.0, 96.0), (104.0, 105.0), (100.0, 99.0))))
+    parent = replace(SLOW_HEAD, role=Role.PARENT)
+    between = ledger.run(2, replace(SLOW_HEAD, wide=101.0), parent, CONTROL, noisy, good={WIDE: "c0"})
+    assert ledger.rows(between, "good")[WIDE].outcome == "inconclusive"
+    assert ledger.last_good(2) == {WIDE: "c0"}, "nobody has shown that it is as it was"
+    ledger.run(3, HEAD, parent, CONTROL, Took(Role.GOOD, fast=None), good={WIDE: "c0"})
+    assert ledger.last_good(3) == {}
+
 
 @dataclass(frozen=True)
 class Given:
