@@ -23,8 +23,9 @@ class Step:
 def mended_by(steps: Sequence[Step], opened: int, ratio: float, smallest: float, *, before: float = 1.0) -> int | None:
     """The first run after which a regression of `ratio`, opened at the ordinal `opened`, is gone.
 
-    A direct comparison with what was good decides, where there is one.  Otherwise each step multiplies what its
-    baseline stood at, so that several small improvements mend one large regression.  A baseline from before the
+    A direct comparison with what was good decides, where it can tell.  Otherwise each step multiplies what its
+    baseline stood at, so that several small improvements mend one large regression: confirmed ones had more launches
+    than the direct comparison gets, which on a noisy case may never be able to tell.  A baseline from before the
     regression counts as `before`: as good, or as slow as ever where the regression had crept in.  `smallest` is the
     smallest relevant change, relative.
     """
@@ -38,8 +39,7 @@ def mended_by(steps: Sequence[Step], opened: int, ratio: float, smallest: float,
             net *= step.ratio or 1.0
         if step.direct in CHANGES:
             net = step.direct_ratio or net
-        undecided = step.direct in (Outcome.REGRESSION, Outcome.INCONCLUSIVE)
-        if step.direct is Outcome.STEADY or (net <= 1 + smallest and not undecided):
+        if step.direct is Outcome.STEADY or (net <= 1 + smallest and step.direct is not Outcome.REGRESSION):
             return step.run_id
         ordinals.append(step.ordinal)
         nets.append(net)

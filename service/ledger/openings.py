@@ -3,7 +3,7 @@
 The caller holds the target's lock and settles the incidents.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import Select, and_, or_, select
 from sqlalchemy.orm import Session
@@ -28,18 +28,19 @@ _IN_THIS_ORDER = {"parent": 1, "good": 2, "slow": 3}  # a leak is what the other
 _ACCEPTED = (RegressionState.ACKNOWLEDGED, RegressionState.DISMISSED)
 
 
-def opened_by(session: Session, run: Run, verdicts: Iterable[VerdictRow], policy: Policy) -> list[RegressionRow]:
+def opened_by(session: Session, run: Run, verdicts: Sequence[VerdictRow], policy: Policy) -> list[RegressionRow]:
     """The records that the verdicts of a run open.  What has one already opens no second."""
     slower = [one for one in verdicts if one.outcome == Outcome.REGRESSION and one.ratio is not None]
-    itself = {(one.provider, one.case): one.ratio or 1.0 for one in slower if one.against == "parent"}
+    pairs = {(one.provider, one.case): one for one in verdicts if one.against == "parent"}
     found = list[RegressionRow | None]()
     for one in sorted(slower, key=lambda one: _IN_THIS_ORDER.get(one.against, 0)):
-        limits = policy.at(one.case)
+        limits, pair = policy.at(one.case), pairs.get((one.provider, one.case))
+        smallest = pair.smallest if pair and pair.smallest is not None else limits.smallest_change
         match one.against:
             case "parent":
-                found.append(_of_the_pair(session, run, one, limits.smallest_change))
+                found.append(_of_the_pair(session, run, one, smallest))
             case "good":
-                found.append(_carried_on(session, run, one, itself.get((one.provider, one.case)), limits))
+                found.append(_carried_on(session, run, one, pair, smallest))
             case "slow":
                 found.append(_leaked(session, run, one, limits.leak))
     return [one for one in found if one is not None]
@@ -61,20 +62,21 @@ def _of_the_pair(session: Session, run: Run, verdict: VerdictRow, smallest: floa
 
 
 def _carried_on(
-    session: Session, run: Run, verdict: VerdictRow, own: float | None, limits: Policy
+    session: Session, run: Run, verdict: VerdictRow, pair: VerdictRow | None, smallest: float
 ) -> RegressionRow | None:
     """Slower than the last good revision without a record of that: what was suspected of an earlier one is confirmed.
 
-    What this revision did itself, `own`, has a record of its own.
+    That comparison is fresh to the suspicion, but only asks whether something is left of it: the size has to matter as
+    well.  What this revision did itself, beside its parent, has a record of its own.
     """
     if session.scalars(_recorded(run, verdict).where(RegressionRow.good == verdict.baseline).limit(1)).first():
         return None
     slower = _slower(verdict)
-    if own is not None:
-        left = unexplained(slower.ratio, [own])
-        if left <= 1 + limits.smallest_change:
-            return None
+    if pair is not None and pair.outcome == Outcome.REGRESSION:
+        left = unexplained(slower.ratio, [pair.ratio or 1.0])
         slower = regressions.Slower(slower.provider, slower.case, left)
+    if slower.ratio < 1 + smallest:
+        return None
     suspected = session.scalars(
         select(Run)
         .join(VerdictRow, VerdictRow.run_id == Run.id)

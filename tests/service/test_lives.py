@@ -97,7 +97,10 @@ def test_whatever_happens_a_measurement_can_fix_what_stands_and_a_person_can_reo
         (Deed(Action.DISMISS, "ada"), "Say why it is none"),
         (Deed(Action.NOTE, "ada", ""), "A note needs words"),
         (Deed(Action.ACKNOWLEDGE, "ada", "wanted", until=NOW - 1), "cannot end in the past"),
-        (Deed(Action.ASSIGN, "ada", assignee="x" * 81), "A name has 1 to 80 characters; 'xxxxxxxxxxxxxxxxxxxx' has 81."),
+        (
+            Deed(Action.ASSIGN, "ada", assignee="x" * 81),
+            "A name has 1 to 80 characters; 'xxxxxxxxxxxxxxxxxxxx' has 81.",
+        ),
         (Deed(Action.REOPEN, " "), "A name has 1 to 80 characters"),
     ],
 )
@@ -177,7 +180,8 @@ UNDECIDED = Outcome.INCONCLUSIVE
         ([Step(11, 6, 5, FASTER, 0.66, SLOWER, 1.2)], None),  # it still is slower, whatever the steps multiply to
         ([Step(11, 6, 5, FASTER, 0.66, SLOWER, 1.2), Step(12, 7, 6, STEADY, 1.0)], None),
         ([Step(11, 6, 5, FASTER, 0.66, SLOWER, 1.2), Step(12, 7, 6, FASTER, 0.83)], 12),
-        ([Step(11, 6, 5, FASTER, 0.66, UNDECIDED, 1.02)], None),
+        ([Step(11, 6, 5, FASTER, 0.66, UNDECIDED, 1.02)], 11),  # too noisy to tell; what was confirmed counts
+        ([Step(11, 6, 5, STEADY, 1.0, UNDECIDED, 1.02)], None),
         ([Step(11, 6, 5, FASTER, 0.66, Outcome.FAILED, None)], 11),
         ([Step(11, 6, 5, FASTER, 0.9, FASTER, 0.95)], 11),
     ],
