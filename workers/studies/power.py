@@ -7,13 +7,16 @@ A/A: equal code on both sides, at as many cells as are asked for: whatever is to
 Everything is as in a run: fresh processes for each launch, the looks of the policy, the judge of the service.
 
     make bench-power ARGS="--out FOLDER"
+    make bench-power ARGS="--again FOLDER"    judge what was measured there once more; needs no GPU
 """
 
 import argparse
 import json
+import math
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,9 +28,13 @@ from kernels.arena import Contender
 from kernels.channel import Channel
 from kernels.suites import SUITES
 from kernels.words import Case, Role
-from service import verdicts
-from service.evidence import Taken, cells
+from service import explaining, verdicts
+from service.cells import Outcome
+from service.evidence import Evidence, Taken, cells
+from service.models import CellState
 from service.policy import Policy
+from service.readings import compare
+from service.verdicts import Verdict
 from workers.device import DeviceHere, ask
 from workers.launches import Launches
 from workers.tally import Tally
@@ -42,8 +49,9 @@ SIZES = (
     (32768, 3072),
     (65536, 4096),
     (131072, 8192),
-    (524288, 8192),
+    (524288, 8192),  # 17 GB a call: three contenders do not fit into 140 GB, so it has a session without a copy
 )
+COPIED = 1 << 33  # bytes of a call up to which a session has an A/A copy
 STEP = 64  # rows more from one case to the next of a size, so that each is a case of its own
 WITHOUT = 3  # cases of each size in which nothing is planted
 BYTES_FROM = 32768  # rows: one per cent of fewer are too few programs to be seen
@@ -79,64 +87,72 @@ class Found:
     provider: str
     case: str
     base_us: float | None
-    outcome: str
-    suspected: bool
-    ratio: float | None
-    low: float | None
-    high: float | None
-    launches: int
-    fresh: int
-    p: float | None
-    q: float | None
-    smallest: float | None
-    reason: str
+    verdict: Verdict
+    cause: str
+    launches: int  # the confirming ones among them
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.verdict.outcome
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="a folder for every round, as JSON")
-    parser.add_argument("--sessions", type=int, default=3, help="of planted slow-downs; 0 leaves them out")
+    parser.add_argument("--again", type=Path, help="judge the rounds of such a folder")
+    parser.add_argument("--sessions", type=int, default=2, help="of planted slow-downs; 0 leaves them out")
     parser.add_argument("--cells", type=int, default=1000, help="comparisons of equal code; 0 leaves them out")
-    parser.add_argument("--sizes", type=int, default=len(SIZES), help="how many sizes, the smallest first")
+    parser.add_argument("--sizes", default="", help="which of the sizes, e.g. 0,1,7; by default all")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
+    if chosen.again:
+        told(chosen.again)
+        return
     here = ask()
     if here.name == "cpu":
         say("bench-power needs a GPU, and there is none: left out.")
         return
     say(f"{here.name}: {here.description}")
+    sizes = [SIZES[int(number)] for number in chosen.sizes.split(",")] if chosen.sizes else list(SIZES)
     with tempfile.TemporaryDirectory() as folder:
+        out = chosen.out or Path(folder) / "out"
+        out.mkdir(parents=True, exist_ok=True)
         if chosen.sessions:
-            power(Path(folder), here, chosen.sessions, SIZES[: chosen.sizes], chosen.seed, chosen.out)
+            power(Path(folder), here, chosen.sessions, sizes, chosen.seed, out)
         if chosen.cells:
-            equal(Path(folder), here, chosen.cells, chosen.seed, chosen.out)
+            equal(Path(folder), here, chosen.cells, chosen.seed, out)
+        told(out)
 
 
 # -- planted ---------------------------------------------------------------------------------------------------------
 
 
 def power(
-    folder: Path, here: DeviceHere, sessions: int, sizes: Sequence[tuple[int, int]], seed: int, out: Path | None
+    folder: Path, here: DeviceHere, sessions: int, sizes: Sequence[tuple[int, int]], seed: int, out: Path
+) -> None:
+    for number in range(sessions):
+        for copied in (True, False):
+            some = [(rows, cols) for rows, cols in sizes if (4 * rows * cols <= COPIED) is copied]
+            if some:
+                name = f"power-{number}{'' if copied else '-large'}"
+                _planted_session(folder, here, some, seed * 1000 + number, out / f"{name}.json", copied)
+
+
+def _planted_session(
+    folder: Path, here: DeviceHere, sizes: Sequence[tuple[int, int]], seed: int, out: Path, copied: bool
 ) -> None:
     known = _calibrated(folder, here, sizes)
     wanted = [plant for plant in plants(sizes) if plant.size in known]
-    by_case = {plant.case: plant for plant in wanted}
     head = _planted(folder, "head", {one.case: _recipe(one, known[one.size]) for one in wanted})
     parent = _planted(folder, "parent", {})
     contenders = [
         _contender(Role.HEAD, "planted", _CALLS, head, folder),
         _contender(Role.PARENT, "planted", _CALLS, parent, folder),
-        _contender(Role.CONTROL, "planted", _CALLS, parent, folder),
     ]
-    found: list[tuple[Plant, Found]] = []
-    for number in range(sessions):
-        judged, taken = _session(contenders, tuple(map(Case.parse, by_case)), here, seed * 1000 + number, {})
-        found += [(by_case[one.case], one) for one in judged]
-        _keep(out, f"power-{number}.json", judged, taken)
-    _table(found)
-    if out:
-        both = [{**asdict(plant), **asdict(one)} for plant, one in found]
-        (out / "power.json").write_text(json.dumps(both, indent=1))
+    if copied:
+        contenders.append(_contender(Role.CONTROL, "planted", _CALLS, parent, folder))
+    taken = _session(contenders, tuple(Case.parse(one.case) for one in wanted), here, seed)
+    _keep(out, taken, wanted)
 
 
 def plants(sizes: Sequence[tuple[int, int]]) -> list[Plant]:
@@ -169,18 +185,17 @@ def _calibrated(folder: Path, here: DeviceHere, sizes: Sequence[tuple[int, int]]
     """Of each size.  A delay hides behind other programs, or adds up, so a trial one is measured."""
     cases = {Case.parse(f"rmsnorm.fwd.{rows}x{cols}.bf16-fp32"): (rows, cols) for rows, cols in sizes}
     parent = _contender(Role.PARENT, "planted", _CALLS, _planted(folder, "parent", {}), folder)
-    _, taken = _session([parent], tuple(cases), here, 0, {}, ONCE)
+    taken = _session([parent], tuple(cases), here, 0, ONCE)
     plain = {one.case: (one.median, float(one.facts.get("sm_mhz") or 0)) for one in taken}
     tried = {str(case): {"delay": round(TRIAL * us * mhz)} for case, (us, mhz) in plain.items() if us and mhz}
     head = _contender(Role.HEAD, "planted", _CALLS, _planted(folder, "trial", tried), folder)
-    judged, _ = _session([head, parent], tuple(cases), here, 1, {}, ONCE)
     known = {}
-    for one in judged:
-        case = Case.parse(one.case)
+    for cell in cells(_session([head, parent], tuple(cases), here, 1, ONCE)):
+        case, seen = Case.parse(cell.case), compare(cell.looked, ONCE.confidence)
         us, mhz = plain.get(case, (None, 0.0))
-        if us and mhz and one.ratio and one.ratio > 1:
-            known[cases[case]] = Known(us, mhz, (one.ratio - 1) / TRIAL)
-            say(f"  {one.case}: {us:.1f} us, a delay lengthens it by {known[cases[case]].stretch:.2f} times itself")
+        if us and mhz and seen and seen.ratio > 1:
+            known[cases[case]] = Known(us, mhz, (seen.ratio - 1) / TRIAL)
+            say(f"  {case}: {us:.1f} us, a delay lengthens it by {known[cases[case]].stretch:.2f} times itself")
     return known
 
 
@@ -200,34 +215,10 @@ def _planted(folder: Path, name: str, planted: Mapping[str, Mapping[str, int]]) 
     return place
 
 
-def _table(found: Sequence[tuple[Plant, Found]]) -> None:
-    """What became of each share at each size, over the sessions."""
-    say(f"\n{'base':>9} {'planted':>8} {'how':>8} {'found':>6} {'of':>3} {'said':>7} {'launches':>9}  others")
-    groups: dict[tuple[tuple[int, int], str, float], list[Found]] = {}
-    for plant, one in found:
-        groups.setdefault((plant.size, plant.how, plant.share), []).append(one)
-    for (_, how, share), ones in sorted(groups.items(), key=lambda group: (_base(group[1]) // 1.05, group[0])):
-        told = [one for one in ones if one.outcome == "regression"]
-        sizes = [one.ratio - 1 for one in ones if one.ratio]
-        others = ", ".join(sorted(one.outcome for one in ones if one.outcome != "regression"))
-        launches = median([one.launches + one.fresh for one in ones])
-        say(
-            f"{_base(ones):6.1f} us {share:8.1%} {how:>8} {len(told):6} {len(ones):3} "
-            f"{median(sizes) if sizes else float('nan'):7.2%} {launches:9.0f}  {others}"
-        )
-    none = [one for plant, one in found if plant.how == "nothing"]
-    false = [one for one in none if one.outcome in ("regression", "improvement")]
-    say(f"\nnothing planted: {len(none)} comparisons, {len(false)} told as a change")
-
-
-def _base(ones: Sequence[Found]) -> float:
-    return median([one.base_us for one in ones if one.base_us] or [0.0])
-
-
 # -- equal -----------------------------------------------------------------------------------------------------------
 
 
-def equal(folder: Path, here: DeviceHere, wanted: int, seed: int, out: Path | None) -> None:
+def equal(folder: Path, here: DeviceHere, wanted: int, seed: int, out: Path) -> None:
     """Sessions of equal code until so many cells were judged."""
     calls = {
         f"{norm}.{way}": f"kernels.norms.adapters:{norm}{'_backward' * (way == 'bwd')}"
@@ -239,24 +230,8 @@ def equal(folder: Path, here: DeviceHere, wanted: int, seed: int, out: Path | No
     contenders = [_contender(role, name, calls, root, folder) for name in names for role in (Role.HEAD, Role.PARENT)]
     contenders.append(_contender(Role.CONTROL, names[0], calls, root, folder))
     cases = _equal_cases()
-    found: list[Found] = []
-    number, began = 0, time.monotonic()
-    while len(found) < wanted:
-        judged, taken = _session(contenders, cases, here, seed * 1000 + 500 + number, {"same_code": False})
-        if not judged:
-            say("nothing was measured: given up")
-            break
-        found += judged
-        _keep(out, f"equal-{number}.json", judged, taken)
-        number += 1
-    counts = {outcome: sum(one.outcome == outcome for one in found) for outcome in {one.outcome for one in found}}
-    say(f"\nEqual code: {len(found)} comparisons in {number} sessions, {time.monotonic() - began:.0f} s: {counts}")
-    say(f"  suspected at first: {sum(one.suspected for one in found)}")
-    for one in found:
-        if one.suspected or one.outcome not in ("steady", "new"):
-            say(f"  {one.provider} {one.case}: {one.outcome} {one.ratio}: {one.reason}")
-    if out:
-        (out / "equal.json").write_text(json.dumps([asdict(one) for one in found], indent=1))
+    for number in range(-(-wanted // (len(names) * len(cases)))):
+        _keep(out / f"equal-{number}.json", _session(contenders, cases, here, seed * 1000 + 500 + number))
 
 
 def _equal_cases() -> tuple[Case, ...]:
@@ -286,50 +261,107 @@ def _session(
     cases: tuple[Case, ...],
     here: DeviceHere,
     seed: int,
-    known: Mapping[str, Any],
     policy: Policy = Policy(),  # noqa: B008  it is frozen
-) -> tuple[list[Found], tuple[Taken, ...]]:
-    """One session to its end, and what the judge says of it; `known` is put into every cell."""
+) -> tuple[Taken, ...]:
+    """One session to its end."""
     began = time.monotonic()
     tally = Tally(contenders, cases)
     launches = Launches(tally, contenders, policy, here, Awake(), seed=seed)
     launches.until_decided(cases)
-    taken = tally.taken()
-    of_head = {(one.provider, str(one.case)): one for one in taken if one.role is Role.HEAD}
-    base = {(one.provider, str(one.case)): one.median for one in taken if one.role is Role.PARENT}
-    judged = verdicts.judge([replace(cell, **known) for cell in cells(taken)], policy)
     spent = ", ".join(f"{one['what']} {sum(one['seconds'].values()):.0f} s" for one in launches.spent)
     say(f"session {seed}: {len(cases)} cases, {len(contenders)} contenders, {time.monotonic() - began:.0f} s ({spent})")
-    found = []
-    for (provider, case), verdict in judged.items():
-        head, seen = of_head[provider, case], verdict.comparison
-        found.append(
-            Found(
-                provider,
-                case,
-                base.get((provider, case)),
-                verdict.outcome.value,
-                verdict.suspected,
-                seen.ratio if seen else None,
-                seen.low if seen else None,
-                seen.high if seen else None,
-                sum(bool(rounds) for rounds in head.looked),
-                sum(bool(rounds) for rounds in head.confirmed),
-                verdict.p,
-                verdict.q,
-                verdict.smallest,
-                verdict.reason,
-            )
+    return tally.taken()
+
+
+def _keep(file: Path, taken: Sequence[Taken], wanted: Sequence[Plant] = ()) -> None:
+    kept = {"taken": [{**asdict(one), "case": str(one.case)} for one in taken], "plants": [asdict(p) for p in wanted]}
+    file.write_text(json.dumps(kept))
+
+
+# -- what is told of it ----------------------------------------------------------------------------------------------
+
+
+def told(folder: Path) -> None:
+    """Judge every session of a folder by the default policy, and print what was found and what was invented."""
+    planted: list[tuple[Plant, Found]] = []
+    equal_code: list[Found] = []
+    for file in sorted(folder.glob("*.json")):
+        kept = json.loads(file.read_text())
+        taken = [_taken(one) for one in kept["taken"]]
+        if plants_of := {one["case"]: Plant(**{**one, "size": tuple(one["size"])}) for one in kept["plants"]}:
+            planted += [(plants_of[one.case], one) for one in _judged(taken)]
+        else:
+            equal_code += _judged(taken) + _judged(_copies(taken))
+    if planted:
+        _table(planted)
+    if equal_code:
+        _invented("Equal code", equal_code)
+
+
+def _taken(kept: dict[str, Any]) -> Taken:
+    rounds = {part: tuple(tuple(launch) for launch in kept[part]) for part in ("looked", "confirmed")}
+    named = {"role": Role(kept["role"]), "case": Case.parse(kept["case"]), "state": CellState(kept["state"])}
+    return Taken(**{**kept, **named, **rounds})
+
+
+def _copies(taken: Sequence[Taken]) -> list[Taken]:
+    """The A/A copies as heads, beside the parents that they are copies of."""
+    copied = [replace(one, role=Role.HEAD) for one in taken if one.role is Role.CONTROL]
+    names = {one.provider for one in copied}
+    return copied + [one for one in taken if one.role is Role.PARENT and one.provider in names]
+
+
+def _judged(taken: Sequence[Taken]) -> list[Found]:
+    """As a run is judged, but that equal code excuses nobody: what the clock alone says."""
+    policy = Policy()
+    found = [replace(cell, same_code=False) for cell in cells(taken)]
+    judged = verdicts.judge(found, policy)
+    evidence = Evidence(tuple(taken), "parent", (), {}, {}, sandboxed=False)
+    causes = explaining.against_parent(evidence, cells(taken), judged, policy)
+    base = {(one.provider, str(one.case)): one.median for one in taken if one.role is Role.PARENT}
+    heads = {(one.provider, str(one.case)): one for one in taken if one.role is Role.HEAD}
+    return [
+        Found(
+            *name,
+            base.get(name),
+            verdict,
+            causes[name].words if name in causes else "",
+            sum(bool(rounds) for rounds in (*heads[name].looked, *heads[name].confirmed)),
         )
-    return found, taken
+        for name, verdict in judged.items()
+    ]
 
 
-def _keep(out: Path | None, name: str, judged: Sequence[Found], taken: Sequence[Taken]) -> None:
-    if out is None:
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    rounds = [{**asdict(one), "case": str(one.case)} for one in taken]
-    (out / name).write_text(json.dumps({"judged": [asdict(one) for one in judged], "taken": rounds}))
+def _table(found: Sequence[tuple[Plant, Found]]) -> None:
+    """What became of each share at each size, over the sessions."""
+    say(f"\n{'base':>9} {'planted':>8} {'how':>8} {'found':>6} {'of':>3} {'said':>22} {'launches':>9}  others; cause")
+    groups: dict[tuple[tuple[int, int], str, float], list[Found]] = {}
+    for plant, one in found:
+        groups.setdefault((plant.size, plant.how, plant.share), []).append(one)
+    for (size, how, share), ones in sorted(groups.items(), key=lambda group: (math.prod(group[0][0]), group[0][1:])):
+        slower = [one for one in ones if one.outcome is Outcome.REGRESSION]
+        said = ", ".join(f"{one.verdict.comparison.ratio - 1:+.2%}" for one in ones if one.verdict.comparison)
+        others = ", ".join(sorted(one.outcome for one in ones if one.outcome is not Outcome.REGRESSION))
+        say(
+            f"{_base([one for (of, *_), each in groups.items() if of == size for one in each]):6.1f} us {share:8.1%} "
+            f"{how:>8} {len(slower):6} {len(ones):3} {said:>22} {median([one.launches for one in ones]):9.0f}  "
+            f"{others or slower[0].cause}"
+        )
+    _invented("Nothing planted", [one for plant, one in found if plant.how == "nothing"])
+
+
+def _invented(what: str, found: Sequence[Found]) -> None:
+    """What was told of equal code, all of it false, and what was suspected on the way."""
+    counts = Counter(one.outcome.value for one in found)
+    suspected = [one for one in found if one.verdict.suspected]
+    say(f"\n{what}: {len(found)} comparisons, {dict(counts)}; suspected at first: {len(suspected)}")
+    for one in found:
+        if one.verdict.suspected or one.outcome not in (Outcome.STEADY, Outcome.NEW):
+            say(f"  {one.provider} {one.case}: {one.outcome}: {one.verdict.reason}")
+
+
+def _base(ones: Sequence[Found]) -> float:
+    return median([one.base_us for one in ones if one.base_us] or [0.0])
 
 
 def say(text: str) -> None:
