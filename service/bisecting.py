@@ -162,7 +162,9 @@ class _Search:
             if self.answers[self.last] is not Answer.BAD:
                 return Ending.ONCE
             if self._sides() == (good, bad):
-                return Ending.SMALL_STEPS
+                # Both sides stand by what they said.  Either it came in small steps, or the proof missed it.
+                proof = yield from self._settled(Aim.PROVE, bad)
+                return {Answer.BAD: Ending.PROVED, Answer.GOOD: Ending.SMALL_STEPS}.get(proof, Ending.UNPROVED)
 
     def suspects(self, ending: Ending | None) -> tuple[str, ...]:
         """Who may have done it.  Where answers contradict each other, all that any of them leaves."""

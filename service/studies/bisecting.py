@@ -2,14 +2,14 @@
 
 python -m service.studies.bisecting [--searches 200] [--seed 1]
 
-A line of 64 revisions, three cases of 200 us; one revision makes all three slower, and every other one moves each of
-them a little, too little for anybody to hear of.
+A line of 64 revisions, three cases of 200 us; one revision makes all three slower, and one in ten of the others moves
+each of them a little, too little for anybody to hear of.
 """
 
 import argparse
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,9 @@ from service.policy import Policy
 from service.verdicts import Verdict, Why, judge, launches_until_next_look, wanted
 
 REVISIONS, CASES, TOOK_US = 64, [f"rmsnorm.fwd.{rows}x4096.bf16" for rows in (8192, 16384, 32768)], 200.0
-WHYS: tuple[Why, ...] = ("look", "confirm")
 EFFECTS, LAUNCH_SDS = (0.01, 0.02, 0.05, 0.20), (0.0025, 0.005, 0.01)
-ROUND_SD, WOBBLE_SD = 0.0015, 0.0005  # H200, November; of what harmless revisions do to a case
+ROUND_SD = 0.0015  # H200, November
+WOBBLING, WOBBLE_SD = 0.1, 0.001  # which part of the harmless revisions moves a case at all, and how far
 POLICY = Policy()
 
 
@@ -36,24 +36,26 @@ class Line:
         self.shas = [f"c{place}" for place in range(REVISIONS)]
         self.culprit = int(self._dice.integers(1, REVISIONS))
         moves = self._dice.normal(0, WOBBLE_SD, (REVISIONS, len(CASES)))
+        moves[self._dice.random(REVISIONS) > WOBBLING] = 0.0
         moves[self.culprit] = math.log1p(effect)
         self._logs = moves.cumsum(axis=0)
         self.launches = 0
 
-    def measure(self, question: Question) -> Step:
+    def measure(self, question: Question, cases: Collection[str]) -> Step:
         head, base = (self.shas.index(sha) for sha in (question.revision, question.against))
-        told = judge(self._session(self._logs[head] - self._logs[base]), POLICY)
+        places = [place for place, case in enumerate(CASES) if not cases or case in cases]
+        told = judge(self._session(self._logs[head] - self._logs[base], places), POLICY)
         return Step(question.revision, question.against, {name: _sight(verdict) for name, verdict in told.items()})
 
-    def _session(self, truth: NDArray[np.float64]) -> list[Cell]:
-        taken: dict[Why, list[Pairs]] = {"look": [Pairs()] * len(CASES), "confirm": [Pairs()] * len(CASES)}
+    def _session(self, truth: NDArray[np.float64], places: Sequence[int]) -> list[Cell]:
+        looked, confirmed = [Pairs()] * len(CASES), [Pairs()] * len(CASES)
+        taken: dict[Why, list[Pairs]] = {"look": looked, "confirm": confirmed}
 
         def cells() -> list[Cell]:
-            both = zip(CASES, taken["look"], taken["confirm"], strict=True)
-            return [Cell("norms", case, looked, confirmed) for case, looked, confirmed in both]
+            return [Cell("norms", CASES[place], looked[place], confirmed[place]) for place in places]
 
-        on: Sequence[int] = range(len(CASES))
-        for why in WHYS:
+        on = places
+        for why, kind in taken.items():
             done = 0
             if why == "confirm":
                 on = _asked(cells(), why)
@@ -61,7 +63,7 @@ class Line:
                 for _ in range(more):
                     self.launches += 1
                     for place in on:
-                        taken[why][place] = self._launched(taken[why][place], truth[place])
+                        kind[place] = self._launched(kind[place], truth[place])
                 done, on = done + more, _asked(cells(), why)
         return cells()
 
@@ -74,7 +76,7 @@ class Line:
 
 def _asked(cells: Sequence[Cell], why: Why) -> list[int]:
     names = wanted(cells, POLICY)
-    return [place for place, cell in enumerate(cells) if names.get(cell.name) == why]
+    return [CASES.index(cell.case) for cell in cells if names.get(cell.name) == why]
 
 
 def _sight(verdict: Verdict) -> Sight:
@@ -88,7 +90,7 @@ def searched(line: Line) -> tuple[str, int]:
     """How a search ended, in a word, and in how many steps."""
     steps: list[Step] = []
     while (progress := decide(line.shas, steps, POLICY.bisect.most_runs)).question:
-        steps.append(line.measure(progress.question))
+        steps.append(line.measure(progress.question, {case for _, case in progress.sizes}))
     culprit = line.shas[line.culprit]
     if progress.culprit:
         return "right" if progress.culprit == culprit else "wrong", len(steps)
