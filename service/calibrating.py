@@ -6,14 +6,14 @@ and alarms nobody, until it has been as quiet as it should be for long enough.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from scipy.special import bdtrc, betaincinv, stdtr
 
 from kernels.words import Role
-from service.evidence import Taken
+from service.evidence import Taken, cells
 from service.models import CellState
 from service.policy import Calibrating, Policy
 from service.statistics.looking import LEAST
@@ -75,7 +75,7 @@ def compared(taken: Sequence[Taken], policy: Policy, *, calibration: bool) -> li
     p is Student's (1908), over the effects of the first look's launches alone: how many more there are depends on
     what was seen, and would make it smaller than it is.
     """
-    copies = list(_copies(taken, calibration))
+    copies = _nightly(taken) if calibration else list(_controls(taken))
     judged = judge(copies, policy)
     found = []
     for cell in copies:
@@ -87,14 +87,19 @@ def compared(taken: Sequence[Taken], policy: Policy, *, calibration: bool) -> li
     return found
 
 
-def _copies(taken: Iterable[Taken], calibration: bool) -> Iterable[Cell]:
-    copy, originals = (Role.HEAD, (Role.PARENT,)) if calibration else (Role.CONTROL, (Role.PARENT, Role.HEAD))
+def _nightly(taken: Sequence[Taken]) -> list[Cell]:
+    """The head beside itself, as anybody is judged, but that equal code is no excuse here."""
+    return [replace(cell, same_code=False) for cell in cells(taken) if cell.comparable]
+
+
+def _controls(taken: Iterable[Taken]) -> Iterator[Cell]:
+    """The control beside what it is a copy of."""
     measured = {(one.role, one.provider, one.case): one for one in taken if one.state is CellState.MEASURED}
     for (role, provider, case), one in measured.items():
-        of = [measured[key] for original in originals if (key := (original, provider, case)) in measured]
-        if role is copy and of:
-            looked, confirmed = Pairs(one.looked, of[0].looked), Pairs(one.confirmed, of[0].confirmed)
-            yield Cell(provider, str(case), looked, confirmed)
+        originals = (measured.get((original, provider, case)) for original in (Role.PARENT, Role.HEAD))
+        of = next(filter(None, originals), None)
+        if role is Role.CONTROL and of is not None:
+            yield Cell(provider, str(case), Pairs(one.looked, of.looked), Pairs(one.confirmed, of.confirmed))
 
 
 def _first(pairs: Pairs, launches: int) -> Pairs:

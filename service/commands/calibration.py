@@ -16,6 +16,7 @@ from service.database import reading, transaction
 from service.lanes import WORDS
 from service.ledger import quarantines, targets
 from service.ledger.calibration_rates import CaseRate, LaneRate, by_lane, rates
+from service.ledger.queue import clock
 from service.models import Quarantine
 from service.texts import printable
 
@@ -38,12 +39,14 @@ def show(
     target: Annotated[str | None, typer.Argument(help="Only of this target.")] = None,
     worker: Annotated[str | None, typer.Option(help="Only of this worker.")] = None,
     device: Annotated[str | None, typer.Option(help="Only on this device.")] = None,
+    days: Annotated[int, typer.Option(help="Of the last so many days.", min=1)] = 90,
     form: Annotated[Format, typer.Option("--format")] = Format.TABLE,
 ) -> None:
     """How often comparisons of equal code differed beyond chance, by worker and lane, and at which cases most."""
     with reading() as session:
         of = targets.target_named(session, target) if target else None
-        found = rates(session, of, device=device, worker=worker)
+        since = clock(session) - days * 86400
+        found = rates(session, of, device=device, worker=worker, since=since)
         standing = quarantines.listed(session, of, device=device)
     lanes = by_lane(found)
     if form is Format.JSON:

@@ -38,6 +38,7 @@ def runs(address: str) -> dict[str, dict[str, Any]]:
         listed = httpx.get(f"{address}/api/v1/targets/demo/runs", params={"limit": 100}, timeout=10).json()["items"]
     except (httpx.HTTPError, KeyError, ValueError):
         return {}
+    listed = [run for run in listed if run["purpose"] == "watch"]  # no steps of a bisection, and no calibrations
     names = {subject: name for name, subject in subjects().items()}
     if len(listed) < len(names) or any(run["state"] not in ENDED for run in listed):
         return {}
