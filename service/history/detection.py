@@ -11,6 +11,7 @@ from service.history.segments import Place, places
 from service.history.steps import Logs, middle_and_spread
 from service.history.values import Change, HistoryLimits, Level, Seen
 
+HARDLY_OVERLAPPING = 0.8  # Cliff's delta of two levels: nine in ten pairs of values are in the same order
 SUSPECT = 3.5  # deviations by which the newest revision is out of line
 USUAL = 30  # revisions before it that say what is usual
 FEWEST_USUAL = 8
@@ -94,7 +95,8 @@ def changes_of(epoch: Sequence[Seen], logs: Logs, limits: HistoryLimits, length:
 
 def _change(epoch: Sequence[Seen], place: Place, limits: HistoryLimits) -> Change:
     step = place.step
-    blocks = step.p <= limits.block_alpha and step.effect >= math.log1p(limits.block)
+    apart = 10 if step.separation >= HARDLY_OVERLAPPING else 1
+    blocks = step.p <= apart * limits.block_alpha and step.effect >= math.log1p(limits.block)
     low, high = step.interval()
     return Change(
         ordinal=epoch[place.start].ordinal,

@@ -59,7 +59,7 @@ class HistoryLimits:
     notify: float = 0.005  # the smallest change worth a look, as a part of the level before
     block: float = 0.02  # and worth a red check
     alpha: float = 0.01  # the p that a change may have
-    block_alpha: float = 1e-5  # and one that blocks
+    block_alpha: float = 1e-5  # and one that blocks; ten times as much where the two levels hardly overlap
     separation: float = 0.5  # Cliff's delta that both sides of a change have at least: 0 the same values, 1 no overlap
     penalty: float = 0.55  # of a change point in the search, times log n
     min_size: int = 5  # revisions in the shortest level
