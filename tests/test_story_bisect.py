@@ -105,7 +105,7 @@ def test_who_made_it_slower(story, monkeypatch):  # noqa: F811
 
     search = eight.search()
     assert eight.see(search).words.startswith("verifying that")
-    assert story.api("GET", "/").status_code == 200
+    assert story.api("GET", f"/bisections/{search}").status_code == 200
     with reading() as session:
         assert session.get_one(RegressionRow, regression.id).state is RegressionState.BISECTING
 
@@ -128,6 +128,9 @@ def test_who_made_it_slower(story, monkeypatch):  # noqa: F811
     with reading() as session:
         row = session.get_one(RegressionRow, regression.id)
         assert (row.state, row.culprit) == (RegressionState.BLAMED, eight.merge)
+
+    assert eight.merge[:10] in story.api("GET", f"/bisections/{search}").text
+    assert story.api("GET", f"/api/v1/bisections/{search}").json()["culprit"] == eight.merge
 
     # The culprit is a merge, and what is offered leads into it.
     [offered] = [part for part in found.words.split("`") if part.startswith("kernelwatch bisect")]
