@@ -1,14 +1,16 @@
 """Deciding: the table of what samples give which verdict, and the laws that hold for all of them."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.policy import Policy
-from service.verdicts import Cell, Outcome, Pairs, compare, judge, launches_until_next_look, wanted
+from service.verdicts import CHANGES, Cell, Outcome, Pairs, compare, judge, launches_until_next_look, wanted
 
 POLICY = Policy(smallest_change=0.02, looks=(3, 5, 8), confirms=(3, 5, 8))
 
@@ -250,6 +252,201 @@ def test_a_lost_round_is_left_out_on_both_sides():
     whole = pairs(1.05)
     holed = Pairs(tuple((None, *launch[1:]) for launch in whole.candidate), whole.baseline)
     assert compare(holed, 0.95).ratio == pytest.approx(1.05, rel=0.01)
+
+
+# -- the family of a run
+
+
+SHAPES = [f"rmsnorm.{direction}.{1024 * n}x4096.bf16" for direction in ("fwd", "bwd") for n in range(1, 13)]
+FAMILY = Policy(looks=(3, 5, 8), confirms=(2, 5, 8))
+
+
+def family(ratios: dict[str, float], seed: int = 0, fresh: int = 2, **more: Any) -> list[Cell]:
+    """24 cases, those named slower, and fresh launches of these."""
+    return [
+        Cell(
+            "norms",
+            case,
+            pairs(ratios.get(case, 1.0), seed=seed + n, round_noise=0.001),
+            pairs(ratios[case], fresh, seed=seed + 100 + n, round_noise=0.001) if case in ratios else Pairs(),
+            **more,
+        )
+        for n, case in enumerate(SHAPES)
+    ]
+
+
+def outcomes(cells: Sequence[Cell], policy: Policy = FAMILY) -> dict[str, Outcome]:
+    return {case: told.outcome for (_, case), told in judge(cells, policy).items()}
+
+
+def test_with_a_family_behind_it_two_fresh_launches_confirm_two_percent():
+    """Alone, two launches say next to nothing of how much launches vary; 24 cases say it together."""
+    [slow, *_] = SHAPES
+    cells = family({slow: 1.025})
+    assert outcomes(cells) == {case: Outcome.REGRESSION if case == slow else Outcome.STEADY for case in SHAPES}
+    alone = [cell for cell in cells if cell.case == slow]
+    assert judge(alone, FAMILY)["norms", slow].q > 5 * judge(cells, FAMILY)["norms", slow].q
+
+
+def test_a_verdict_says_how_sure_it_is():
+    [slow, *_] = SHAPES
+    verdicts = judge(family({slow: 1.03}), FAMILY)
+    told, steady = verdicts["norms", slow], verdicts["norms", SHAPES[1]]
+    assert told.suspected
+    assert told.p < told.q < FAMILY.false_alarms, "q is corrected for the looks and for how many were suspected"
+    assert (told.smallest, told.comparison.launches) == (0.01, 2)
+    assert told.comparison.low < 1.03 < told.comparison.high
+    assert (steady.suspected, steady.q) == (False, None)
+    assert 0 <= steady.p <= 1
+
+
+def test_the_more_are_suspected_the_surer_each_must_be():
+    """One that is just sure enough by itself is not, where twenty others turned out to be nothing."""
+    slow, *others = SHAPES
+    edge = [
+        replace(cell, confirmed=pairs(1.0145, 2, seed=7, round_noise=0.0005)) if cell.case == slow else cell
+        for cell in family({slow: 1.03})
+    ]
+    for_nothing = [
+        replace(cell, looked=pairs(1.03, seed=n, round_noise=0.001), confirmed=pairs(1.007, 2, seed=50 + n))
+        if cell.case in others
+        else cell
+        for n, cell in enumerate(edge)
+    ]
+    q_alone, q_among = (judge(cells, FAMILY)["norms", slow].q for cells in (edge, for_nothing))
+    assert q_alone < q_among
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"quarantined": "its A/A alarms at twice the usual rate"},
+            "quarantined: its A/A alarms at twice the usual rate",
+        ),
+        ({"same_code": True}, "it ran the same compiled kernels as its baseline"),
+    ],
+)
+def test_what_nobody_may_be_told_of_is_inconclusive_and_says_why(more, said):
+    [slow, *_] = SHAPES
+    told = judge(family({slow: 1.05}, **more), FAMILY)["norms", slow]
+    assert told.outcome is Outcome.INCONCLUSIVE
+    assert told.reason.startswith(said)
+    assert told.suspected
+
+
+def test_what_nobody_may_be_told_of_makes_no_room_for_others():
+    """Discoveries allow discoveries (Benjamini-Hochberg); a machine that alarms everywhere must not."""
+    slow, *others = SHAPES
+    cells = family(dict.fromkeys(SHAPES, 1.03))
+    mute = [replace(cell, quarantined="loud") if cell.case in others else cell for cell in cells]
+    alone = family({slow: 1.03})
+    assert judge(mute, FAMILY)["norms", slow].q == pytest.approx(judge(alone, FAMILY)["norms", slow].q, rel=0.5)
+
+
+def test_a_case_that_varies_more_than_its_family_is_not_taken_to_be_as_sure():
+    """Its fresh launches agree by chance; its first ones did not."""
+    [odd, *_] = SHAPES
+    cells = family({odd: 1.02})
+    spread = Pairs(((99.0,) * 4, (104.5,) * 4, (104.0,) * 4), ((100.0,) * 4,) * 3)
+    steady = Pairs(((102.0,) * 4, (102.1,) * 4), ((100.0,) * 4,) * 2)
+    told = judge(
+        [replace(cell, looked=spread, confirmed=steady) if cell.case == odd else cell for cell in cells], FAMILY
+    )
+    assert told["norms", odd].outcome is Outcome.INCONCLUSIVE
+
+
+def test_short_kernels_need_more_and_nobody_acts_on_nanoseconds():
+    def told(us: float, ratio: float) -> Outcome:
+        both = [
+            Pairs(
+                tuple(tuple(t * us / 100 for t in r) for r in one.candidate),
+                tuple(tuple(t * us / 100 for t in r) for r in one.baseline),
+            )
+            for one in (pairs(ratio, round_noise=0.001), pairs(ratio, 5, seed=1, round_noise=0.001))
+        ]
+        return verdict(Cell("norms", SHAPES[0], *both), Policy())
+
+    assert told(1000, 1.03) is Outcome.REGRESSION
+    assert told(50, 1.008) is Outcome.STEADY, "2 % is what matters below 100 us"
+    assert told(2, 1.012) is Outcome.STEADY, "24 ns of 2 us, where 50 are nothing"
+    assert told(2, 1.05) is Outcome.REGRESSION
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 50))
+@settings(max_examples=20)
+def test_the_order_of_cases_and_launches_does_not_matter(dice, seed):
+    cells = family({SHAPES[0]: 1.03, SHAPES[5]: 0.97, SHAPES[13]: 1.012}, seed)
+    mixed = [replace(cell, looked=shuffled(cell.looked, dice)) for cell in cells]
+    dice.shuffle(mixed)
+    assert outcomes(mixed) == outcomes(cells)
+    assert wanted(mixed, FAMILY) == wanted(cells, FAMILY)
+
+
+def shuffled(one: Pairs, dice: random.Random) -> Pairs:
+    order = list(range(len(one.candidate)))
+    dice.shuffle(order)
+    return Pairs(tuple(one.candidate[n] for n in order), tuple(one.baseline[n] for n in order))
+
+
+@given(st.floats(0.2, 5.0), st.integers(0, 50))
+@settings(max_examples=20)
+def test_the_unit_does_not_matter_where_no_limit_has_one(scale, seed):
+    free = Policy(looks=(3, 5, 8), confirms=(2, 5, 8), short_us=0, smallest_ns=0)
+    cells = family({SHAPES[0]: 1.03, SHAPES[5]: 0.97, SHAPES[13]: 1.012}, seed)
+
+    def scaled(one: Pairs) -> Pairs:
+        candidate, baseline = (
+            tuple(tuple(us * scale for us in r) for r in side) for side in (one.candidate, one.baseline)
+        )
+        return Pairs(candidate, baseline)
+
+    other = [replace(cell, looked=scaled(cell.looked), confirmed=scaled(cell.confirmed)) for cell in cells]
+    assert outcomes(other, free) == outcomes(cells, free)
+
+
+ORDER = [Outcome.IMPROVEMENT, Outcome.STEADY, Outcome.REGRESSION]
+
+
+@given(st.floats(0.9, 1.1), st.floats(1.0, 1.1), st.integers(0, 50))
+@settings(max_examples=30)
+def test_a_slower_candidate_never_gets_a_better_verdict(ratio, factor, seed):
+    one, other = (outcomes(family({SHAPES[0]: r}, seed))[SHAPES[0]] for r in (ratio, ratio * factor))
+    if Outcome.INCONCLUSIVE not in (one, other):
+        assert ORDER.index(other) >= ORDER.index(one)
+
+
+@given(st.floats(1.1, 2.0), st.integers(1, 40), st.integers(0, 50))
+@settings(max_examples=20)
+def test_steady_cases_beside_it_never_hide_a_clear_regression(ratio, more, seed):
+    cells = family({SHAPES[0]: ratio}, seed)
+    beside = [Cell("norms", f"rmsnorm.fwd.{n}x128.bf16", pairs(1.0, seed=900 + n)) for n in range(more)]
+    assert outcomes([*cells, *beside])[SHAPES[0]] is Outcome.REGRESSION
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=3, max_size=8), st.integers(0, 50))
+@settings(max_examples=20)
+def test_identical_times_raise_no_alarm_beside_noisy_ones(times, seed):
+    same = Pairs((tuple(times),) * 3, (tuple(times),) * 3)
+    told = outcomes([*family({}, seed), Cell("norms", "rmsnorm.fwd.7x7.bf16", same, same)])
+    assert told["rmsnorm.fwd.7x7.bf16"] not in CHANGES
+
+
+@given(st.integers(0, 50))
+@settings(max_examples=10)
+def test_judging_again_says_the_same_and_what_was_decided_needs_nothing_more(seed):
+    cells = family({SHAPES[0]: 1.03}, seed)
+    assert judge(cells, FAMILY) == judge(cells, FAMILY)
+    told, asked = outcomes(cells), wanted(cells, FAMILY)
+    assert all(told[case] is Outcome.INCONCLUSIVE for _, case in asked)
+
+
+def test_what_was_decided_early_stays_so_whatever_the_others_need():
+    """More launches of the undecided do not change what is known of those that got none."""
+    cells = [*family({}), Cell("norms", "rmsnorm.fwd.9x9.bf16", pairs(1.0, 8, launch_noise=0.03, seed=3))]
+    earlier = [replace(cell, looked=Pairs(cell.looked.candidate[:3], cell.looked.baseline[:3])) for cell in cells]
+    before, after = judge(earlier, FAMILY), judge(cells, FAMILY)
+    assert all(before[cell.name] == after[cell.name] for cell in cells[:-1])
 
 
 def test_harmless_changes_rarely_alarm_and_real_ones_are_rarely_missed():
