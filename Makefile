@@ -11,7 +11,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check doctor secrets clean bench bench-arena bench-detect bench-facts bench-history bench-kernels
+.PHONY: help run test check doctor secrets clean bench bench-arena bench-detect bench-families bench-judge bench-facts bench-history bench-kernels
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -51,8 +51,8 @@ secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those 
 	@echo "A GitHub token goes into secrets/kernelwatch_github_token, the webhook's secret is beside it."
 
 bench:  ## Every benchmark; what needs a GPU says so and is left out without one
-	@$(if $(ARGS),$(error the benchmarks have different options: give ARGS to one of bench-detect, bench-history, bench-facts, bench-arena or bench-kernels))
-	@$(MAKE) --no-print-directory bench-detect bench-history bench-facts bench-arena bench-kernels
+	@$(if $(ARGS),$(error the benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena or bench-kernels))
+	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
 	@$(PY) -m kernels.studies.arena $(ARGS)
@@ -62,6 +62,12 @@ bench-kernels: $(VENV)/.dev  ## Our kernels beside Quack, Inductor and Liger: th
 
 bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures takes, without a GPU
 	@$(PY) -m kernels.studies.facts_speed $(ARGS)
+
+bench-judge: $(VENV)/.dev  ## How long a run of 200 cases takes to judge
+	@$(PY) -m service.studies.speed $(ARGS)
+
+bench-families: $(VENV)/.dev  ## How often verdicts err: simulated families of 200 cases (ARGS=--quick: a minute)
+	@$(PY) -m service.studies.families $(ARGS)
 
 bench-history: $(VENV)/.dev  ## How long looking at 1,000 series of 1,000 revisions takes, and at one revision more
 	@$(PY) -m service.studies.history_speed $(ARGS)
