@@ -13,16 +13,23 @@ from service.leaks import leak
 from service.policy import Policy
 
 SHORT = 30  # newest places that say which series are worth a close look
-LONG = 200  # newest places that a close look takes in
+LONG = 120  # newest places that a close look takes in
 ONE_IN = 100  # of the others has its turn all the same,
-ONE_IN_OPEN = 4  # and of those with a point that nobody has explained
+ONE_IN_OPEN = 10  # and of those with a point that nobody has explained
 
 Points = Mapping[Name, Sequence[Known]]
+Limits = Mapping[Name, HistoryLimits]
 
 
-def worth_a_look(table: Histories, known: Points, policy: Policy, key: object) -> list[Name]:
+def limits_of(table: Histories, policy: Policy) -> dict[Name, HistoryLimits]:
+    """What counts as a change of each series."""
+    usual = table.usual().tolist()
+    return {name: limits_at(name[1], value, policy) for name, value in zip(table.names, usual, strict=True)}
+
+
+def worth_a_look(table: Histories, known: Points, limits: Limits, key: object) -> list[Name]:
     """The series that are out of line, and those whose turn it is.  `key` names the look: the same, the same turn."""
-    notify = np.array([limits.notify for limits in _limits(table, policy)])
+    notify = np.array([limits[name].notify for name in table.names])
     open_ones = np.array([any(one.open for one in known.get(name, ())) for name in table.names], dtype=bool)
     picked = restless(table, _since(known), notify) | drawn(table.names, key, ONE_IN)
     picked |= open_ones & drawn(table.names, key, ONE_IN_OPEN)
@@ -41,7 +48,7 @@ def closely(
     close: Histories,
     table: Histories,
     known: Points,
-    policy: Policy,
+    limits: Limits,
     left_out: Collection[Name] = (),
     steady: Collection[Name] = (),
 ) -> dict[Name, Found]:
@@ -49,9 +56,8 @@ def closely(
 
     Series that are `left_out` alarm nobody, and of the newest revision nothing is asked where its pair was `steady`.
     """
-    now = {name: change for name, change in _slower_now(table, known, policy).items() if name not in steady}
+    now = {name: change for name, change in _slower_now(table, known, limits).items() if name not in steady}
     rows = {name: row for row, name in enumerate(close.names)}
-    limits = dict(zip(close.names, _limits(close, policy), strict=True))
     found = {}
     for name in [name for name in {**rows, **now} if name not in left_out]:
         seen = close.seen(rows[name]) if name in rows else []
@@ -83,22 +89,17 @@ def _baseline_moved(own: float, reference: float, change: Change) -> bool:
     return abs(reference) >= abs(size) / 2 and reference * size < 0 and own / size < 0.5
 
 
-def _slower_now(table: Histories, known: Points, policy: Policy) -> dict[Name, Change]:
+def _slower_now(table: Histories, known: Points, limits: Limits) -> dict[Name, Change]:
     """The series whose newest revision alone looks slower.  One value that is faster is nothing to ask about."""
-    limits, since = _limits(table, policy), _since(known)
-    candidates = odd(table, since, np.array([one.notify for one in limits]))
+    since = _since(known)
+    candidates = odd(table, since, np.array([limits[name].notify for name in table.names]))
     found = {}
     for row in np.flatnonzero(candidates).tolist():
         name = table.names[row]
-        change = newest(table.seen(row, since.get(name, 0)), limits[row])
+        change = newest(table.seen(row, since.get(name, 0)), limits[name])
         if change is not None and change.ratio > 1:
             found[name] = change
     return found
-
-
-def _limits(table: Histories, policy: Policy) -> list[HistoryLimits]:
-    usual = table.usual().tolist()
-    return [limits_at(case, value, policy) for (_, case), value in zip(table.names, usual, strict=True)]
 
 
 def _since(known: Points) -> dict[Name, int]:

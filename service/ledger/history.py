@@ -4,7 +4,7 @@ What was looked at is marked on its run, in the transaction that stores what was
 forgotten, and nothing is found twice.  While numbers are looked at no transaction is open for writing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +21,14 @@ from service.ledger.history_rows import Mainline, histories, mainline
 from service.ledger.once import inserted, lock
 from service.ledger.quarantines import quarantined
 from service.ledger.queue import clock
-from service.looking import LONG, SHORT, Found, closely, worth_a_look
+from service.looking import LONG, SHORT, Found, closely, limits_of, worth_a_look
 from service.models import WATCHED, ChangePoint, PointState, Revision, Run, RunState, Target, VerdictRow
 from service.verdicts import Outcome
 
 log = structlog.get_logger()
 
 FEW_RUNS = 8  # with more news than these everything is looked at
+SOME = 500  # databases limit how many parameters a statement may have
 
 
 @dataclass(frozen=True)
@@ -127,14 +128,17 @@ def _look(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     policy = policy_of(session, session.get_one(Target, target_id), device)
     known = known_points(session, measured)
     table = histories(session, measured, newest=SHORT)
-    left_out = quarantined(session, target_id, device, policy, table.names)
+    limits = limits_of(table, policy)
     recent = {one.run_id for one in measured.runs if measured.place_of[one.revision_id] >= table.first}
     if len(runs) > FEW_RUNS or not recent.issuperset(runs):
         close = histories(session, measured)
     else:
-        picked = worth_a_look(table, known, policy, key=runs[-1])
+        picked = worth_a_look(table, known, limits, key=runs[-1])
         close = histories(session, measured, newest=LONG, only=picked)
-    found = closely(close, table, known, policy, left_out, _steady(session, table))
+    left_out = quarantined(session, target_id, device, policy, {*table.names, *close.names})
+    if not limits.keys() >= set(close.names):  # what was measured long ago, and not lately
+        limits = limits_of(close, policy) | limits
+    found = closely(close, table, known, limits, left_out, _steady(session, table))
     return Look(measured, _last_point(session, target_id, device), found)
 
 
@@ -178,18 +182,30 @@ def _keep(session: Session, look: Look, runs: Sequence[int]) -> bool:
     if _last_point(session, measured.target_id, measured.device) != look.last_point:
         return False
     now = clock(session)
-    session.execute(update(Run).where(Run.id.in_(runs)).values(history_at=now))
+    for start in range(0, len(runs), SOME):
+        session.execute(update(Run).where(Run.id.in_(runs[start : start + SOME])).values(history_at=now))
+    rows = _rows(session, look.found.values())
     for name, found in look.found.items():
-        matched = found.matched
-        for change in matched.new:
+        for change in found.matched.new:
             _add(session, measured, name, change, found.baseline.get(change.ordinal), now)
-        for point_id, change in matched.again:
-            _seen_again(session.get_one(ChangePoint, point_id), change)
-        for point_id in matched.missed:
-            _missed(session.get_one(ChangePoint, point_id))
+        for point_id, change in found.matched.again:
+            _seen_again(rows[point_id], change)
+        for point_id in found.matched.missed:
+            _missed(rows[point_id])
     if new := sum(len(found.matched.new) for found in look.found.values()):
         log.info("change points found", target=measured.target_id, device=measured.device, points=new)
     return True
+
+
+def _rows(session: Session, found: Iterable[Found]) -> dict[int, ChangePoint]:
+    """The stored points that a look has something to say of."""
+    touched = [(one.matched.missed, [point_id for point_id, _ in one.matched.again]) for one in found]
+    ids = sorted({point_id for missed, again in touched for point_id in (*missed, *again)})
+    rows: dict[int, ChangePoint] = {}
+    for start in range(0, len(ids), SOME):
+        some = session.scalars(select(ChangePoint).where(ChangePoint.id.in_(ids[start : start + SOME])))
+        rows |= {row.id: row for row in some}
+    return rows
 
 
 def _add(session: Session, measured: Mainline, name: Name, change: Change, baseline: float | None, now: float) -> None:
