@@ -52,7 +52,7 @@ def gap_cause(shift: Shift) -> Cause | None:
     then, now = shift.baseline
     if then.name != now.name:
         return Cause(
-            Kind.BASELINE, f"not your commit: {now.name} is the best now, as {then.name} was at {shift.before}"
+            Kind.BASELINE, f"not your commit: the best is {now.name} now, and was {then.name} at {shift.before}"
         )
     if _explains(shift, 1 / _moved(shift.baseline)):
         return _theirs(shift)

@@ -104,7 +104,7 @@ STORIES = [
     ),
     (
         replace(STEADY, baseline=(QUACK, Side("inductor", 70.0))),
-        Cause(Kind.BASELINE, "not your commit: inductor is the best now, as quack was at abc1234567"),
+        Cause(Kind.BASELINE, "not your commit: the best is inductor now, and was quack at abc1234567"),
     ),
     # -- our own time, by nobody's commit
     (
