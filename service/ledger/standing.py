@@ -5,28 +5,19 @@ Revisions may be measured in any order, and again: what counts is their place on
 
 from typing import Any
 
-from sqlalchemy import and_, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from service import sota
-from service.ledger import incidents, openings, queue, regressions
+from service.ledger import incidents, mended, openings, queue
 from service.ledger.once import inserted, lock
-from service.lives import Action, Deed
-from service.mending import Step, mended_by
 from service.models import (
-    STANDING,
-    WATCHED,
-    FoundBy,
     Gap,
-    RegressionRow,
     Revision,
     Run,
-    RunState,
     VerdictRow,
 )
 from service.policy import Policy
-from service.texts import short
-from service.verdicts import Outcome
 
 
 def note_regressions(session: Session, run: Run, policy: Policy) -> None:
@@ -40,85 +31,8 @@ def note_regressions(session: Session, run: Run, policy: Policy) -> None:
     verdicts = session.scalars(rows).all()
     touched = {row.incident_id for row in openings.opened_by(session, run, verdicts, policy)}
     judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.against == "parent"}
-    standing = (
-        select(RegressionRow, Revision.ordinal)
-        .join(Run, Run.id == RegressionRow.run_id)
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
-        .where(RegressionRow.state.in_(STANDING))
-        .order_by(RegressionRow.id)
-        .execution_options(populate_existing=True)
-    )
-    for row, ordinal in session.execute(standing).all():
-        if (row.provider, row.case) in judged and _ended(session, row, ordinal, policy, now):
-            touched.add(row.incident_id)
+    touched |= {row.incident_id for row in mended.over(session, run, judged, policy, now)}
     incidents.settle(session, touched, now)
-
-
-def _ended(session: Session, row: RegressionRow, ordinal: int | None, policy: Policy, now: float) -> bool:
-    if ordinal is None:
-        regressions.leave(session, row, now)
-        return True
-    crept = row.found_by is FoundBy.SLOW
-    steps = _steps_since(session, row, ordinal)
-    by = mended_by(steps, ordinal, row.ratio, _smallest(session, row, policy), before=row.ratio if crept else 1.0)
-    if by is not None:
-        mending = session.execute(select(Revision).join(Run).where(Run.id == by)).scalar_one()
-        words = f"as fast at {mending.short} as it was at {short(row.good)}" if row.good else f"by {mending.short}"
-        regressions.change(session, row, Deed(Action.FIX, words=words, run_id=by), now)
-    return by is not None
-
-
-def _smallest(session: Session, row: RegressionRow, policy: Policy) -> float:
-    """The smallest relevant change where the regression was found: short kernels need more."""
-    then = select(VerdictRow.smallest).where(VerdictRow.run_id == row.run_id, VerdictRow.provider == row.provider)
-    known = session.scalar(then.where(VerdictRow.case == row.case, VerdictRow.against == "parent"))
-    return known if known is not None else policy.at(row.case).smallest_change
-
-
-def _steps_since(session: Session, row: RegressionRow, ordinal: int) -> list[Step]:
-    """The verdicts on the case of later revisions of the mainline, oldest first; the newest run of each counts.
-
-    Where a person reopened what had been fixed, only what was measured after that.
-    """
-    base, direct = aliased(Revision), aliased(VerdictRow)
-    beside = (
-        direct.run_id == Run.id,
-        direct.provider == row.provider,
-        direct.case == row.case,
-        direct.against.in_(["good", "slow"]),
-        direct.baseline == row.good,
-    )
-    verdicts = (
-        select(
-            Run.id,
-            Revision.ordinal,
-            base.ordinal,
-            VerdictRow.outcome,
-            VerdictRow.ratio,
-            direct.outcome,
-            direct.ratio,
-        )
-        .join(Revision, Revision.id == Run.revision_id)
-        .join(VerdictRow, VerdictRow.run_id == Run.id)
-        .outerjoin(base, and_(base.target_id == Run.target_id, base.sha == Run.baseline))
-        .outerjoin(direct, and_(*beside))
-        .where(Run.target_id == row.target_id, Run.device == row.device, Run.state == RunState.DONE)
-        .where(WATCHED, Revision.ordinal > ordinal)
-        .where(VerdictRow.provider == row.provider, VerdictRow.case == row.case, VerdictRow.against == "parent")
-        .order_by(Revision.ordinal, Run.id)
-    )
-    if (reopened := regressions.fix_doubted_at(session, row)) is not None:
-        verdicts = verdicts.where(Run.finished_at > reopened)
-    return list(
-        {
-            place: Step(
-                run_id, place, at, Outcome(outcome), ratio, Outcome(straight) if straight else None, straight_ratio
-            )
-            for run_id, place, at, outcome, ratio, straight, straight_ratio in session.execute(verdicts)
-            if place is not None
-        }.values()
-    )
 
 
 def note_gap(

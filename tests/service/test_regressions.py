@@ -234,6 +234,15 @@ def test_a_fix_that_was_measured_before_the_regression_closes_it_all_the_same(li
     assert line.history() == ["opened", "fixed"]
 
 
+def test_what_was_measured_again_counts_as_it_was_seen_last(line):
+    line.measured(1, wide=1.5)
+    line.measured(2, wide=1.2)
+    line.measured(3, wide=0.66)
+    assert line.standing() == [(WIDE, 1.5)], "one of the two was mended"
+    line.measured(2)  # it was not slower after all
+    assert line.standing() == []
+
+
 def test_searches_and_calibrations_neither_open_nor_fix(line):
     line.measured(1, wide=1.5)
     line.measured(2, wide=0.66, purpose=Purpose.BISECTION)
