@@ -47,9 +47,9 @@ class Step:
 
     @property
     def trouble(self) -> str:
-        """Why nothing was compared, in words: the build's, the machine's or the kernel's fault."""
-        untold = (sight.reason or sight.outcome.value for sight in self.sights.values() if sight.ratio is None)
-        return self.words or next(untold, "")
+        """Why nothing was compared or decided, in words: of the build, the machine, or the first such case."""
+        open_ones = (one for one in self.sights.values() if one.ratio is None or one.outcome is Outcome.INCONCLUSIVE)
+        return self.words or next((one.reason or one.outcome.value for one in open_ones), "")
 
 
 def moved(step: Step) -> dict[Series, float]:

@@ -50,8 +50,10 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
         case Ending.STEADY:
             return f"{bad} is not slower than {good}: {_steadily(progress)}.  There is nothing to search for."
         case Ending.UNDECIDED:
-            times = len(progress.answered)
-            return f"Whether {bad} is slower than {good} stayed undecided in {times} sessions: nothing was searched."
+            times, why = len(progress.answered), progress.answered[-1].step.trouble
+            return (
+                f"Whether {bad} is slower than {good} stayed undecided in {times} sessions, so nobody is named: {why}."
+            )
         case Ending.ONCE:
             return f"{bad} was slower than {good} once, and not again when it was measured anew."
         case Ending.UNPROVED:
@@ -75,7 +77,9 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
 def answer_in_words(answered: Answered) -> str:
     """One step of a table: `bad: 30.1 % slower at rmsnorm.fwd.64x4096.fp32`."""
     largest = _largest(answered.step.sights)
-    return f"{answered.answer}: {_shown(*largest) if largest else answered.step.trouble}"
+    shown = _shown(*largest) if largest else ""
+    decided = answered.answer in (Answer.BAD, Answer.GOOD)
+    return f"{answered.answer}: {shown if decided else answered.step.trouble or shown}"
 
 
 def _so_far(progress: Progress) -> str:
