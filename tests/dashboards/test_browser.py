@@ -7,7 +7,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from service.database import transaction
 from service.models import Run, RunState
-from tests.dashboards import seed_lanes
+from tests.dashboards import seed_deciding, seed_lanes
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import Seeded, watched
 
@@ -114,6 +114,35 @@ def test_a_running_page_follows_the_run_to_its_end(page: Page, served: tuple[str
         session.get_one(Run, seeded.runs["running"]).state = RunState.CANCELLED
     page.get_by_role("heading", name="Cancelled, no action needed").wait_for(timeout=10_000)
     assert page.locator("[data-live]").count() == 0
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_what_was_decided_fits_and_can_be_read(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, width: int
+) -> None:
+    with watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as decided, reachable() as address:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        runs = [f"/runs/{decided.runs[name]}" for name in ("slow", "fast")]
+        for path in ("/", "/regressions", "/regressions/2", "/bisections/1", "/calibration", "/targets/norms", *runs):
+            page.goto(address + path)
+            expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
+            page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+            assert page.evaluate(CONTRAST) == [], path
+            assert page.locator("main > section:not(:has(.comment)) th:not([scope])").count() == 0, path
+        page.close()
+
+
+def test_the_steps_of_a_series_are_drawn(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with watched(tmp_path_factory.mktemp("steps"), seed_deciding.seed), reachable() as address:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(f"{address}/regressions/4")
+        expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
+        assert page.locator(".figure .annotation-text").all_text_contents() == ["▲ 3.1 %"]
+        tone = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--tone-regression').trim()")
+        drawn = page.locator(".figure .shapelayer path").last.evaluate("one => getComputedStyle(one).stroke")
+        assert drawn == "rgb({}, {}, {})".format(*(int(tone[n : n + 2], 16) for n in (1, 3, 5)))
+        page.close()
 
 
 @pytest.mark.parametrize("width", [390, 1280])

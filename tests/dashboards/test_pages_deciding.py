@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 import httpx
 import pytest
+from sqlalchemy import select
 
+from service import models as m
 from service.app import create_app
+from service.database import transaction
 from tests.dashboards.seed import CASES, Seeded
 
 Get = Callable[..., httpx.Response]
@@ -120,3 +123,31 @@ def test_a_series_has_its_steps_in_the_figure_and_as_text(get: Get, decided: See
     sure = get("/targets/norms/figure.json", params={"series": f"h200 norms {CASES[1]}"}).json()["series"]
     [line] = [shape for shape in sure["layout"]["shapes"] if shape["name"].startswith("tone-")]
     assert (line["name"], line["line"]["width"]) == ("tone-regression", 2.5)
+
+
+def test_nothing_that_people_wrote_does_anything(get: Get, decided: Seeded) -> None:
+    nasty = '<script>alert("1")</script>{{ 7*7 }}'
+    with transaction() as session:
+        for row in session.scalars(select(m.RegressionRow)):
+            row.why = row.reason = row.assignee = nasty
+        for event in session.scalars(select(m.RegressionEvent)):
+            event.words = event.who = nasty
+        for search in session.scalars(select(m.Bisection)):
+            search.reason = search.asked_by = nasty
+        for point in session.scalars(select(m.ChangePoint)):
+            point.reason = nasty
+        for quarantine in session.scalars(select(m.Quarantine)):
+            quarantine.reason = quarantine.by = nasty
+        for verdict in session.scalars(select(m.VerdictRow)):
+            verdict.why = verdict.reason = nasty
+        for incident in session.scalars(select(m.Incident)):
+            incident.why = nasty
+    runs = [f"/runs/{decided.runs[name]}" for name in ("slow", "fast")]
+    series = f"/targets/norms?series=h200+norms+{CASES[2]}"
+    for path in ("/", "/regressions", "/regressions/2", "/bisections/1", "/calibration", series, *runs):
+        page = get(path)
+        assert "<script>alert" not in page.text, path
+        assert "&lt;script&gt;" in page.text, path
+        assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|<style|javascript:", page.text), path
+    figure = get("/targets/norms/figure.json", params={"series": f"h200 norms {CASES[2]}"}).text
+    assert "<script>" not in figure
