@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.commands.printing import Format, out
+from service.commands.printing import Format, err, out
 from service.database import reading
 from service.ledger import replays, targets
 from service.server_policy import policy_file, server_policy
@@ -24,9 +24,11 @@ def replay(
     """Run a policy over the stored history: what would have alarmed, what would have been missed, what stays."""
     written, server = policy_file(policy), server_policy()
     at = since.replace(tzinfo=since.tzinfo or UTC).timestamp() if since else 0.0
-    with reading() as session:
+    with reading() as session, err.status("replaying") as status:  # silent where stderr is no terminal
         of = targets.target_named(session, target) if target else None
-        answer = replays.replayed(session, written, server, of, device, at)
+        answer = replays.replayed(
+            session, written, server, of, device, at, lambda runs: status.update(f"replaying run {runs}")
+        )
     if form is Format.JSON:
         print(json.dumps(told.document(answer), indent=2))  # noqa: T201  (for pipes: no wrapping, no colours)
     elif form is Format.MD:

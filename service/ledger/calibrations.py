@@ -12,7 +12,12 @@ from service.policy import Policy
 
 
 def compared(session: Session, run: Run, evidence: Evidence, policy: Policy) -> None:
-    """Keep what a session, of whatever purpose, says of equal code, and quarantine or release the cases it is about."""
+    """Keep what a session, of whatever purpose, says of equal code, and quarantine or release the cases it is about.
+
+    Not where a stranger's code took part: who disturbs the control would choose which cases nobody looks at.
+    """
+    if not run.trusted:
+        return
     found = calibrating.compared(evidence.taken, policy, calibration=run.purpose is Purpose.CALIBRATION)
     if not found:
         return

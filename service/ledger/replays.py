@@ -1,6 +1,6 @@
 """A policy over the stored history: every run that was measured, judged once more.  Only read, never written."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
@@ -51,7 +51,13 @@ class Replay:
 
 
 def replayed(
-    session: Session, written: Written, server: Written, target: Target | None, device: str | None, since: float
+    session: Session,
+    written: Written,
+    server: Written,
+    target: Target | None = None,
+    device: str | None = None,
+    since: float = 0.0,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Replay:
     """Judge by the policy `written`, over the `server`'s, what is stored since a time (seconds since the epoch)."""
     answer = Replay()
@@ -60,6 +66,7 @@ def replayed(
         policy = written.on(run.device, server)
         answer.versions[run.device] = policy.digest
         answer.runs += 1
+        progress(answer.runs)
         answer.first_at = answer.first_at or run.finished_at
         answer.last_at = run.finished_at
         if run.purpose is Purpose.CALIBRATION:

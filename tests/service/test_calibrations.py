@@ -18,7 +18,7 @@ from service.cli import app
 from service.database import reading, transaction
 from service.errors import BadInput, NotFound
 from service.evidence import Evidence, Taken
-from service.ledger import nightly, quarantines, queue, recording
+from service.ledger import calibrations, nightly, quarantines, queue, recording
 from service.ledger.calibration_rates import by_lane, rates
 from service.models import (
     Calibration,
@@ -214,6 +214,18 @@ def test_every_session_has_a_control_that_is_kept_too(house):
     with reading() as session:
         kept = session.execute(select(Calibration).where(Calibration.run_id == run.id)).scalar_one()
     assert (kept.provider, kept.case, kept.ratio, kept.p, kept.alarmed) == ("norms", CASE, 1.0, 1.0, False)
+
+
+def test_nothing_is_learned_of_the_machine_where_a_strangers_code_took_part(house):
+    house.measured(1)
+    with transaction() as session:
+        session.execute(delete(Calibration))
+        run = session.execute(select(Run)).scalar_one()
+        run.trusted = False
+        session.flush()
+        taken = tuple(took(role, CASE, 100.0) for role in ROLES)
+        calibrations.compared(session, run, Evidence(taken, "c0", (), {}, {}, True), Policy())
+        assert session.execute(select(Calibration)).first() is None
 
 
 # -- what is quarantined

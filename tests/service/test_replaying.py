@@ -182,6 +182,10 @@ class Ledger:
 
 @pytest.fixture
 def ledger(state: Path) -> Ledger:
+    return opened()
+
+
+def opened() -> Ledger:
     with transaction() as session:
         target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
         session.add(target)
@@ -195,6 +199,10 @@ def ledger(state: Path) -> Ledger:
 
 @pytest.fixture
 def history(ledger: Ledger) -> list[int]:
+    return filled(ledger)
+
+
+def filled(ledger: Ledger) -> list[int]:
     """Steady, 5 % slower, 8 % faster, 1.5 % slower, nearly as much and wrong at one case, and a calibration."""
     ratios = [(1.0, 1.0), (1.05, 1.0), (0.92, 1.0), (1.015, 1.3), (1.016, -1.0)]
     runs = [ledger.run(place, *both) for place, both in enumerate(ratios, 1)]
@@ -203,7 +211,12 @@ def history(ledger: Ledger) -> list[int]:
 
 def replayed(policy: str) -> replays.Replay:
     with reading() as session:
-        return replays.replayed(session, read(policy, "policy.toml"), NOTHING, None, None, 0.0)
+        return replays.replayed(session, read(policy, "policy.toml"), NOTHING)
+
+
+def test_it_is_the_same_on_either_database(either):
+    assert len(filled(opened())) == replayed("smallest_change = 0.02").runs == 6
+    assert [told.replayed.fate for told in replayed("smallest_change = 0.1").told] == [Fate.MISSED]
 
 
 def test_what_is_stored_is_what_was_measured(ledger):
