@@ -134,7 +134,7 @@ def _told(seen: Seen, one: Suspect) -> bool:
 
 
 def _beyond(estimate: Estimate, one: Suspect) -> float:
-    """How often a change of no more than half the smallest would look like this one, in its direction."""
+    """How often a change of no more than `least` would look like this one, in its direction."""
     return estimate.p_above(one.limits.least) if one.direction is Zone.MORE else estimate.p_below(-one.limits.least)
 
 
