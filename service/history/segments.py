@@ -11,6 +11,7 @@ from service.history.modes import without_flips
 from service.history.steps import Logs, Step, step_between
 from service.history.values import HistoryLimits
 
+SPAN = 400  # revisions that are searched at a time: a calm series costs their square
 QUANTILES = 64  # of the values, from which their distances are taken
 
 
@@ -37,9 +38,17 @@ def _candidates(logs: Logs, limits: HistoryLimits, length: int) -> list[int]:
     """
     if len(logs) < 2 * limits.min_size or np.ptp(logs) == 0:
         return []
-    kernel = {"gamma": _gamma(logs)}
-    search = KernelCPD("rbf", min_size=limits.min_size, params=kernel).fit(logs.reshape(-1, 1))
-    return [int(start) for start in search.predict(pen=limits.penalty * math.log(length))[:-1]]
+    search = KernelCPD("rbf", min_size=limits.min_size, params={"gamma": _gamma(logs)})
+    found: list[int] = []
+    for begin in range(0, max(len(logs) - SPAN // 2, 1), SPAN // 2):
+        end = begin + SPAN
+        # Spans overlap by half, and each answers for its middle: there it sees what came before and after.
+        answers = range(begin + SPAN // 4 if begin else 0, end - SPAN // 4 if end < len(logs) else len(logs))
+        ends = search.fit(logs[begin:end].reshape(-1, 1)).predict(pen=limits.penalty * math.log(length))
+        for start in (begin + int(place) for place in ends[:-1]):
+            if start in answers and (not found or start - found[-1] >= limits.min_size):
+                found.append(start)
+    return found
 
 
 def _gamma(logs: Logs) -> float:

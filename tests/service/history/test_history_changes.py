@@ -58,6 +58,12 @@ def test_a_change_says_between_which_revisions_how_much_and_how_sure():
     assert change.p < 1e-10
 
 
+@pytest.mark.parametrize("place", [60, 200, 300, 301, 1499, 1940])
+def test_a_step_is_found_anywhere_in_a_long_series(place):
+    [change] = changes(seen(noisy((place, 100), (2000 - place, 103))))
+    assert abs(change.ordinal - place) <= 1
+
+
 def test_bytes_do_not_vary_and_their_steps_are_found():
     [change] = changes(seen([4096.0] * 30 + [5120.0] * 30))
     assert (change.ordinal, change.ratio, change.level) == (30, pytest.approx(1.25), Level.BLOCK)
