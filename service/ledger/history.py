@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import ColumnElement, func, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
 from service.database import reading, transaction
 from service.histories import Histories, Name
@@ -29,52 +29,6 @@ log = structlog.get_logger()
 
 FEW_RUNS = 8  # with more news than these everything is looked at
 SOME = 500  # databases limit how many parameters a statement may have
-
-
-@dataclass(frozen=True)
-class Pointed:
-    """A change point with the revisions on both its sides."""
-
-    row: ChangePoint
-    target: str
-    revision: Revision  # the first after the step
-    before: Revision
-
-
-def points(
-    session: Session, target: Target | None = None, device: str | None = None, state: PointState | None = None
-) -> list[Pointed]:
-    """The change points of a target (None: of all), those of the newest revisions first."""
-    which = []
-    if target is not None:
-        which.append(ChangePoint.target_id == target.id)
-    if device is not None:
-        which.append(ChangePoint.device == device)
-    if state is not None:
-        which.append(ChangePoint.state == state)
-    return _pointed(session, *which)
-
-
-def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[Pointed]:
-    """The change points of one series, the newest first."""
-    series = ChangePoint.case == case, ChangePoint.provider == provider, ChangePoint.device == device
-    return _pointed(session, ChangePoint.target_id == target.id, *series)
-
-
-def _pointed(session: Session, *which: ColumnElement[bool]) -> list[Pointed]:
-    before = aliased(Revision)
-    rows = session.execute(
-        select(ChangePoint, Target.name, Revision, before)
-        .join(Target, Target.id == ChangePoint.target_id)
-        .join(Revision, Revision.id == ChangePoint.revision_id)
-        .join(before, before.id == ChangePoint.before_id)
-        .where(*which)
-        .order_by(Revision.committed_at.desc(), ChangePoint.id.desc())
-    )
-    return [Pointed(*row) for row in rows]
-
-
-# -- looking
 
 
 def look_due() -> None:

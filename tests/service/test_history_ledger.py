@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from kernels.words import Case, Role
 from service.database import reading, transaction
 from service.evidence import Evidence, Taken
-from service.ledger import history, queue, recording, searching
+from service.ledger import change_points, history, queue, recording, searching
 from service.ledger.history_rows import histories, mainline
 from service.models import (
     CellState,
@@ -147,9 +147,9 @@ class Watched:
             recording.record(session, lease, Evidence(tuple(taken), run.baseline, (), {"torch": "2"}, {}, True))
         return True
 
-    def points(self, case: str | None = None, state: PointState | None = None) -> list[history.Pointed]:
+    def points(self, case: str | None = None, state: PointState | None = None) -> list[change_points.Pointed]:
         with reading() as session:
-            found = history.points(session, self.target(session), "cpu", state)
+            found = change_points.points(session, self.target(session), "cpu", state)
         return sorted((one for one in found if case in (None, one.row.case)), key=lambda one: one.revision.ordinal)
 
     def searches(self) -> list[Run]:
@@ -175,7 +175,7 @@ def anywhere(either: str) -> Watched:
     return Watched().register()
 
 
-def places(points: list[history.Pointed]) -> list[int | None]:
+def places(points: list[change_points.Pointed]) -> list[int | None]:
     return [one.revision.ordinal for one in points]
 
 
@@ -195,8 +195,8 @@ def test_a_step_is_found_once_with_its_size_and_where_it_lies(anywhere):
     assert point.row.p < 1e-3
     with reading() as session:
         target = anywhere.target(session)
-        assert [one.row.id for one in history.points_of(session, target, FIRST, "norms", "cpu")] == [point.row.id]
-        assert history.points_of(session, target, CASES[1], "norms", "cpu") == []
+        assert [one.row.id for one in change_points.points_of(session, target, FIRST, "norms", "cpu")] == [point.row.id]
+        assert change_points.points_of(session, target, CASES[1], "norms", "cpu") == []
 
 
 def test_nothing_is_found_in_noise(watched):
