@@ -79,12 +79,7 @@ def cells(
             copied = next((p for r, p in by_contender if r is Role.CONTROL), None)
             original = by_contender.get((Role.PARENT if parents else Role.HEAD, copied or provider), {})
             found += [
-                replace(
-                    _cell(
-                        head, parents.get(case), _aa(original.get(case), control.get(case)), baseline_note, wrong_before
-                    ),
-                    quarantined=quarantined.get((provider, str(case))),
-                )
+                _cell(head, parents.get(case), _aa(original.get(case), control.get(case)), baseline_note, wrong_before)
                 for case, head in heads.items()
                 if head.state is not CellState.UNSUPPORTED or _measured(parents.get(case))
             ]

@@ -33,8 +33,8 @@ def headline(replay: Replay) -> str:
     whole = replay.whole
     return (
         f"{replay.runs} runs from {_day(replay.first_at)} to {_day(replay.last_at)}, policy {versions}: "
-        f"of {whole.alarmed} alarms {whole.stay} stay, {whole.missed} would be missed and {whole.spared} spared; "
-        f"{whole.new} are new, and {whole.undecided} cases are undecided by what is stored."
+        f"{whole.alarmed} alarmed, of which {whole.stay} stay, {whole.missed} missed and {whole.spared} spared; {whole.new} new; "
+        f"{whole.undecided} undecided by what is stored."
     )
 
 
@@ -47,12 +47,12 @@ def sentences(replay: Replay) -> list[str]:
             + (f", and at least {whole.lacking:,} more asked for." if whole.lacking else ".")
         )
     if whole.behind_before or whole.behind:
-        said.append(f"Behind SOTA: {whole.behind_before} cases were, {whole.behind} would have been.")
+        said.append(f"Cases behind SOTA: {whole.behind_before}; it would have been {whole.behind}.")
     if whole.leaks_before or whole.leaks:
-        said.append(f"Slower than the slow baseline: {whole.leaks_before} were, {whole.leaks} would have been.")
+        said.append(f"Cases slower than the slow baseline: {whole.leaks_before}; it would have been {whole.leaks}.")
     if replay.equal.comparisons:
         said.append(
-            f"Equal code: of {replay.equal.comparisons:,} comparisons {replay.equal_before.alarmed} alarmed, and "
+            f"Comparisons of equal code: {replay.equal.comparisons:,}; {replay.equal_before.alarmed} alarmed, "
             f"{replay.equal.alarmed} would have."
         )
     return said

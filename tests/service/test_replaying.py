@@ -315,9 +315,9 @@ def test_the_command_only_reads(history, tmp_path):
     file, before = tmp_path / "policy.toml", counts()
     file.write_text("smallest_change = 0.1\n")
     table = said("--target", "norms")
-    assert "of 2 alarms 1 stay, 1 would be missed and 0 spared" in table
+    assert "2 alarmed, of which 1 stay, 1 missed and 0 spared; 0 new; 0 undecided by what is stored." in table
     assert "Alarmed, and would have been missed: 1" in table
-    assert "Equal code: of 2 comparisons 0 alarmed, and 0 would have." in table
+    assert "Comparisons of equal code: 2; 0 alarmed, 0 would have." in table
     document = json.loads(said("--format", "json", "--device", "cpu", "--since", "2020-01-01"))
     assert (document["runs"], document["whole"]["missed"], document["told"][0]["fate"]) == (6, 1, "missed")
     assert "| device | provider |" in said("--format", "md")
