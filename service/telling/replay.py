@@ -33,8 +33,8 @@ def headline(replay: Replay) -> str:
     whole = replay.whole
     return (
         f"{replay.runs} runs from {_day(replay.first_at)} to {_day(replay.last_at)}, policy {versions}: "
-        f"{whole.alarmed} alarmed, of which {whole.stay} stay, {whole.missed} missed and {whole.spared} spared; {whole.new} new; "
-        f"{whole.undecided} undecided by what is stored."
+        f"{whole.alarmed} alarmed, of which {whole.stay} stay, {whole.missed} missed and {whole.spared} spared; "
+        f"{whole.new} new; {whole.undecided} undecided by what is stored."
     )
 
 
