@@ -58,6 +58,12 @@ class AgainstSota:
     behind: bool
     reason: str
     best: Measured | None
+    cause: Cause | None = None  # of the gap: who moved
+
+    @property
+    def told(self) -> str:
+        """Since when, and who moved."""
+        return one_line("; ".join(filter(None, (self.reason.rstrip("."), self.cause.words if self.cause else ""))), 400)
 
 
 @dataclass(frozen=True)
@@ -388,7 +394,8 @@ class Report:
         # What is bad and stands here was so before.
         found = listed(f"{said}{' as before' * (word in ALARMING)}" for word, said in self.tally)
         if slow := self.slow_before:
-            found += f"; {slow[0].as_before}" if len(slow) == 1 else f"; {len(slow)} as slow as before, not by this one"
+            since = {row.as_before for row in slow}
+            found += f"; {len(slow)} {since.pop() if len(since) == 1 else 'as slow as before, not by this revision'}"
         if self.leaks:
             found += f"; {len(self.leaks)} slower than the slow baseline {self.slow or ''}".rstrip()
         return found
@@ -551,7 +558,9 @@ def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tu
 
 def _against_sota(verdict: VerdictRow, best: Measured | None) -> AgainstSota:
     provider = best.provider if best else "SOTA"
-    return AgainstSota(provider, verdict.ratio, verdict.low, verdict.high, verdict.behind, verdict.reason, best)
+    return AgainstSota(
+        provider, verdict.ratio, verdict.low, verdict.high, verdict.behind, verdict.reason, best, _cause(verdict)
+    )
 
 
 def _by_gap(row: Row) -> tuple[float, str, str]:

@@ -224,7 +224,7 @@ def _standing(rows: Sequence[Row]) -> str:
             continue
         taken = [amount(side.median if side else None, row.lane) for side in (row.head, row.sota.best)]
         ratio = "" if row.sota.ratio is None else f"{row.sota.ratio:.2f}"
-        lines.append(_line([_name(row), *taken, ratio, escaped(one_line(row.sota.reason))]))
+        lines.append(_line([_name(row), *taken, ratio, escaped(row.sota.told)]))
     return "\n".join(lines)
 
 

@@ -513,7 +513,7 @@ def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
     before = Beside("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "as slow as since 1234567890", None, None)
     row = replace(a_row(Outcome.STEADY), good=before)
     said = markdown.comment(a_report(row))
-    assert said.splitlines()[0].endswith("1 steady; as slow as before: not this revision's doing.")
+    assert said.splitlines()[0].endswith("1 steady; 1 as slow as before: not this revision's doing.")
     named = markdown.comment(a_report(replace(row, known=Known(12, "1234567890"))))
     assert "as slow as since 1234567890 (regression 12): not this revision's doing." in named.splitlines()[0]
     assert "1 slower than the last good revision, and not by this one" in said
@@ -521,6 +521,14 @@ def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
     assert markdown.check(a_report(row))["conclusion"] == "success"
     again = replace(row, outcome=Outcome.REGRESSION)
     assert "not by this one" not in markdown.comment(a_report(again)), "where this revision slows it once more"
+
+
+def test_who_moved_stands_beside_the_gap() -> None:
+    row = a_row(Outcome.STEADY, behind=True)
+    assert row.sota
+    moved = Cause(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster")
+    said = markdown.comment(a_report(replace(row, sota=replace(row.sota, cause=moved))))
+    assert "as wide as it was; not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster |" in said
 
 
 def test_a_leak_is_told_beside_the_verdict() -> None:
