@@ -44,11 +44,9 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
         case Ending.PROVED:
             return _found(progress, names, merge)
         case Ending.UNTESTED:
-            return (
-                f"An end of the search cannot be measured: {progress.answered[-1].step.trouble}.  Choose another end."
-            )
+            return f"An end of the search cannot be measured: {progress.answered[-1].step.trouble}. Choose another end."
         case Ending.STEADY:
-            return f"{bad} is not slower than {good}: {_steadily(progress)}.  There is nothing to search for."
+            return f"{bad} is not slower than {good}: {_steadily(progress)}. There is nothing to search for."
         case Ending.UNDECIDED:
             times, why = len(progress.answered), progress.answered[-1].step.trouble
             return (
@@ -68,7 +66,7 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
             culprit, parent = _pair(progress)
             return (
                 f"No single revision: {bad} is {_size(progress)} slower than {good}, half of that is passed at "
-                f"{culprit}, and {culprit} is no slower than its parent {parent}.  It came in small steps."
+                f"{culprit}, and {culprit} is no slower than its parent {parent}. It came in small steps."
             )
         case Ending.SPENT:
             return f"The budget of {len(progress.answered)} runs is spent; left: {left}."
@@ -109,7 +107,7 @@ def _found(progress: Progress, names: Names, merge: Merge | None) -> str:
     if merge:
         inside = f"; bisect inside it with {names.command(merge.base, merge.tip)}" if merge.base else ""
         sentences.append(f"It is a merge of {_revisions(merge.revisions)}{inside}.")
-    return "  ".join(sentences)
+    return " ".join(sentences)
 
 
 def _rest(progress: Progress, slow: Mapping[Series, Sight]) -> list[str]:

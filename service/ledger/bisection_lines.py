@@ -38,7 +38,7 @@ def sound(target: Target, good: str, bad: str, line: Sequence[Found]) -> list[st
 
 def _not_on_one_line(good: str, bad: str) -> str:
     return (
-        f"{short(good)} is not on the first-parent line of {short(bad)}: a search follows first parents.  "
+        f"{short(good)} is not on the first-parent line of {short(bad)}: a search follows first parents. "
         "Write GOOD..BAD, the older one first; where the good one lies on a merged branch, take the commit that it "
         f"left the line from (`git merge-base {short(good)} {short(bad)}`)."
     )

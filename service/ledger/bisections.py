@@ -146,7 +146,7 @@ def stop(session: Session, bisection_id: int, who: str) -> Bisection:
     search = steps.search(session, row)
     if search.pending is not None:
         queue.cancel(session, search.pending.id, who)
-    so_far = f"  {search.words[:1].upper()}{search.words[1:]}." if search.steps else ""
+    so_far = f" {search.words[:1].upper()}{search.words[1:]}." if search.steps else ""
     _end(session, row, SearchState.STOPPED, f"Stopped by {who}.{so_far}")
     return row
 
@@ -155,7 +155,7 @@ def _ask(session: Session, row: Bisection, search: steps.Search, question: Quest
     target = session.get_one(Target, row.target_id)
     _, recipe = recipe_of(session, target)
     if why := _no_longer(recipe, row):
-        _end(session, row, SearchState.STOPPED, f"The recipe changed: {why}  Search again with what it has now.")
+        _end(session, row, SearchState.STOPPED, f"The recipe changed: {why} Search again with what it has now.")
         return
     policy = effective(recipe, row.device)
     if row.asked_by == KERNELWATCH and _spent_today(session, row.target_id) >= policy.bisect.most_a_day:

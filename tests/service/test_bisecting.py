@@ -300,13 +300,13 @@ STORIES = {
         script(SLOW, SAME, sight(REGRESSION, 1.1)),
         Ending.PROVED,
         "c2 is 10.0 % slower at rmsnorm.fwd.64x4096.fp32 (norms) against its parent c1 (1.095 to 1.105, 5 fresh "
-        "launches).  It makes 36% of the slow-down; other revisions of the line made the rest.",
+        "launches). It makes 36% of the slow-down; other revisions of the line made the rest.",
     ),
     "no regression": (
         9,
         script(SAME),
         Ending.STEADY,
-        "c8 is not slower than c0: no change at rmsnorm.fwd.64x4096.fp32 (norms).  There is nothing to search for.",
+        "c8 is not slower than c0: no change at rmsnorm.fwd.64x4096.fp32 (norms). There is nothing to search for.",
     ),
     "nobody knows": (
         9,
@@ -319,7 +319,7 @@ STORIES = {
         9,
         script(BROKEN),
         Ending.UNTESTED,
-        "An end of the search cannot be measured: error: no such header.  Choose another end.",
+        "An end of the search cannot be measured: error: no such header. Choose another end.",
     ),
     "all between is broken": (
         4,
@@ -358,7 +358,7 @@ STORIES = {
         script(SLOW, SAME, SLOW, SAME, SAME, SLOW, SAME),
         Ending.SMALL_STEPS,
         "No single revision: c3 is 30.0 % slower than c0, half of that is passed at c2, and c2 is no slower than its "
-        "parent c1.  It came in small steps.",
+        "parent c1. It came in small steps.",
     ),
     "the proof missed it once": (
         4,

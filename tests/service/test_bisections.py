@@ -357,7 +357,7 @@ def test_a_person_stops_a_search(mainline):
 
     found = mainline.see(search)
     assert found.row.state is SearchState.STOPPED
-    assert found.words == "Stopped by ada.  8 of 8 revisions left: c1 … c8."
+    assert found.words == "Stopped by ada. 8 of 8 revisions left: c1 … c8."
     assert mainline.runs()[-1].state is RunState.CANCELLED
     assert not mainline.measure()
     with transaction() as session, pytest.raises(Conflict, match="ended already: stopped"):
@@ -383,7 +383,7 @@ def test_a_recipe_that_no_longer_has_the_case_ends_the_search(mainline):
     searching.advance_due()
     found = mainline.see(search)
     assert found.row.state is SearchState.STOPPED
-    assert found.words.startswith(f"The recipe changed: suite both no longer has {WIDE}.  Search again")
+    assert found.words.startswith(f"The recipe changed: suite both no longer has {WIDE}. Search again")
 
 
 @pytest.mark.parametrize(
