@@ -293,6 +293,7 @@ class Run(Base):
         Index("ix_runs_queue", "device", "state", "priority", "id"),
         Index("ix_runs_revision", "revision_id", "device"),
         Index("ix_runs_lease", "state", "lease_until"),
+        Index("ix_runs_calibrations", "only_worker", "target_id", "created_at"),  # of all others no worker is named
         Index("ix_runs_untold", "id", sqlite_where=_UNTOLD, postgresql_where=_UNTOLD),
         Index("ix_runs_bisection", "bisection_id", sqlite_where=_STEP, postgresql_where=_STEP),
         Index("ix_runs_unlooked", "target_id", "device", sqlite_where=_UNLOOKED, postgresql_where=_UNLOOKED),

@@ -69,7 +69,7 @@ def test_baselines_beside_sota_are_named_for_all_devices_or_for_each():
 
 
 def test_a_baseline_that_nobody_knows_is_refused():
-    with pytest.raises(BadInput, match="line 1: .*unknown provider 'quark'; known: eager"):
+    with pytest.raises(BadInput, match=r"line 1: .*unknown provider 'quark'; known: eager"):
         parse(f'baselines = ["quark"]\n{WHOLE}')
 
 

@@ -146,6 +146,7 @@ def upgrade() -> None:
         for column in columns:
             op.add_column(table, column, inline_references=True)
     op.create_index("ix_measurements_history", "measurements", HISTORY)
+    op.create_index("ix_runs_calibrations", "runs", ["only_worker", "target_id", "created_at"])
     op.create_index("ix_runs_bisection", "runs", ["bisection_id"], sqlite_where=STEP, postgresql_where=STEP)
     op.create_index(
         "ix_runs_unlooked", "runs", ["target_id", "device"], sqlite_where=UNLOOKED, postgresql_where=UNLOOKED
@@ -156,6 +157,7 @@ def downgrade() -> None:
     op.drop_index("ix_runs_unlooked", "runs")
     op.drop_index("ix_runs_bisection", "runs")
     op.drop_index("ix_measurements_history", "measurements")
+    op.drop_index("ix_runs_calibrations", "runs")
     # A column with a key of its own can only be dropped with the table copied, which SQLite then does.
     for table, columns in _added().items():
         with op.batch_alter_table(table) as batch:
