@@ -8,7 +8,7 @@ import numpy as np
 
 from service.history.adjusted import adjusted
 from service.history.segments import Place, places
-from service.history.steps import Logs, middle_and_spread
+from service.history.steps import Logs, middle_and_spread, ratio_of
 from service.history.values import Change, HistoryLimits, Level, Seen
 
 HARDLY_OVERLAPPING = 0.8  # Cliff's delta of two levels: nine in ten pairs of values are in the same order
@@ -51,9 +51,9 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, known: Sequen
     return Change(
         ordinal=level[-1].ordinal,
         before=level[-2].ordinal,
-        ratio=math.exp(shift),
-        low=math.exp(shift - 1.96 * sigma),
-        high=math.exp(shift + 1.96 * sigma),
+        ratio=ratio_of(shift),
+        low=ratio_of(shift - 1.96 * sigma),
+        high=ratio_of(shift + 1.96 * sigma),
         level=Level.NOTIFY,
         p=math.erfc(abs(shift) / sigma / math.sqrt(2)) if sigma else 0.0,
     )
@@ -101,7 +101,7 @@ def _change(epoch: Sequence[Seen], place: Place, limits: HistoryLimits) -> Chang
     return Change(
         ordinal=epoch[place.start].ordinal,
         before=epoch[place.start - 1].ordinal,
-        ratio=math.exp(step.shift),
+        ratio=ratio_of(step.shift),
         low=low,
         high=high,
         level=Level.BLOCK if blocks else Level.NOTIFY,

@@ -1,6 +1,7 @@
 """How strong is the step between two levels?  A robust t test that knows autocorrelation, and an overlap."""
 
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,12 @@ MEAN_TO_SIGMA = 1.2533
 BORROWED = 20
 LARGEST_AUTOCORRELATION = 0.9
 TINIEST = 1e-9  # spread of a series that does not vary at all (bytes), in log units: far below any change
+LARGEST_LOG = math.log(sys.float_info.max)
+
+
+def ratio_of(log: float) -> float:
+    """e to this power, and where no float is so large the largest."""
+    return math.exp(log) if log < LARGEST_LOG else sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Step:
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Bounds of after over before, as ratios."""
         reach = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
-        return math.exp(self.shift - reach), math.exp(self.shift + reach)
+        return ratio_of(self.shift - reach), ratio_of(self.shift + reach)
 
 
 def step_between(before: Logs, after: Logs) -> Step:

@@ -202,6 +202,18 @@ def test_what_never_varies_never_changes(value, count):
     assert newest(revisions) is None
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from([1.0, 1.0 + 1e-15, 2.0, 1e-300, 1e300]) | st.floats(1e-300, 1e300), max_size=60),
+    st.lists(st.none() | st.floats(1e-3, 1e3), min_size=60, max_size=60),
+)
+def test_whatever_was_measured_the_answer_is_in_order(values, references):
+    revisions = [Seen(place, *pair) for place, pair in enumerate(zip(values, references, strict=False))]
+    found = changes(revisions, HistoryLimits(min_size=2))
+    assert [change.ordinal for change in found] == sorted({change.ordinal for change in found})
+    assert all(change.low <= change.ratio <= change.high < math.inf and 0 <= change.p <= 1 for change in found)
+
+
 def test_the_newest_revision_raises_a_suspicion_and_no_more():
     values = noisy((30, 100))
     assert newest(seen(values)) is None
