@@ -50,7 +50,7 @@ def against_parent(report: Report) -> Figure | None:
             ]
             points = [(place, row.ratio or 1.0, row.low, row.high) for place, row in picked]
             figure["data"].append(_dots(outcome.value, outcome.value, SYMBOLS[outcome], points, texts))
-    changes = [(*ends, report.policy.at(case).smallest_change) for *ends, case in _by_lane(rows)]
+    changes = _changes(report, rows)
     bands = [_band(1 / (1 + change), 1 + change, top, end) for top, end, change in changes]
     widest = max(change for *_, change in changes)
     return _finish(figure, [*bands, _upright(1.0)], [1 / (1 + 2 * widest), 1 + 2 * widest])
@@ -94,6 +94,17 @@ def _by_lane(rows: Sequence[Row]) -> list[tuple[float, float, str]]:
     """Where the rows of each lane begin and end on the upright axis, and one case of it."""
     groups = [list(rows) for _, rows in groupby(enumerate(rows), key=lambda placed: placed[1].lane)]
     return [(group[0][0] - 0.8, group[-1][0] + 0.2, group[0][1].case) for group in groups]
+
+
+def _changes(report: Report, rows: Sequence[Row]) -> list[tuple[float, float, float]]:
+    """Where the rows with the same smallest change that matters begin and end, and which that is."""
+
+    def smallest(placed: tuple[int, Row]) -> tuple[Lane, float]:
+        row = placed[1]
+        return row.lane, row.smallest or report.policy.at(row.case).smallest_change
+
+    groups = [(key, list(placed)) for key, placed in groupby(enumerate(rows), key=smallest)]
+    return [(group[0][0] - 0.8, group[-1][0] + 0.2, change) for (_, change), group in groups]
 
 
 def _over(rows: Sequence[Row]) -> str:
