@@ -25,7 +25,7 @@ class Limits:
     """`smallest` is the log of the smallest relevant change; the others are chances of a wrong answer, over all looks.
 
     A change is one when it is surely past `least`.  Were that the smallest change itself, a change of exactly that size
-    would be found every second time only; at half of it 85 of 100 are found in 8 launches, at .4 of it 95
+    would be found every second time only; at half of it 85 of 100 are found in 8 launches, at .4 of it 92
     (launches that vary by .25 %, simulated), and what is shown to be below the smallest change is steady all the same.
     """
 
@@ -62,16 +62,17 @@ def first_look(effects: Effects, limits: Limits, prior: Prior | None) -> Seen:
     for stop in stops(limits.steps, len(effects)):
         estimate = Estimate.of(_measured(effects[: stop.launches]), prior)
         if estimate is not None:
-            seen = Seen(_zone(estimate, limits, stop.share), estimate, estimate.p_no_change())
+            p = estimate.p_no_change()
+            seen = Seen(_zone(estimate, p, limits, stop.share), estimate, p)
         if seen.zone is not Zone.OPEN:
             break
     return seen
 
 
-def _zone(estimate: Estimate, limits: Limits, share: float) -> Zone:
+def _zone(estimate: Estimate, p_no_change: float, limits: Limits, share: float) -> Zone:
     if estimate.p_within(limits.smallest) <= limits.missed * share:
         return Zone.SMALL
-    if estimate.p_no_change() <= limits.error * share and abs(estimate.centre) >= limits.least:
+    if p_no_change <= limits.error * share and abs(estimate.centre) >= limits.least:
         return Zone.MORE if estimate.centre > 0 else Zone.LESS
     return Zone.OPEN
 
@@ -140,7 +141,7 @@ def _beyond(estimate: Estimate, one: Suspect) -> float:
 
 def _refuted(estimate: Estimate, one: Suspect, share: float) -> Zone:
     """SMALL, or the other direction, where the fresh launches show that; else it is open."""
-    zone = _zone(estimate, one.limits, share)
+    zone = _zone(estimate, estimate.p_no_change(), one.limits, share)
     return Zone.OPEN if zone is one.direction else zone
 
 
