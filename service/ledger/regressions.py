@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from service.database import transaction
+from service.database import reading, transaction
 from service.errors import NotFound
 from service.ledger import incidents
 from service.ledger.once import lock
@@ -141,7 +141,7 @@ def done(session: Session, regression_id: int, deed: Deed) -> RegressionRow:
     target_id = session.scalar(select(RegressionRow.target_id).where(RegressionRow.id == regression_id))
     if target_id is None:
         raise NotFound("regression", regression_id, "`kernelwatch regressions` lists those that there are.")
-    [row] = _changed(session, target_id, RegressionRow.id == regression_id, deed, always=True)
+    [row] = _changed(session, target_id, RegressionRow.id == regression_id, deed)
     return row
 
 
@@ -154,14 +154,12 @@ def done_to_incident(session: Session, incident_id: int, deed: Deed) -> list[Reg
     return _changed(session, target_id, RegressionRow.incident_id == incident_id, deed)
 
 
-def _changed(
-    session: Session, target_id: int, which: ColumnElement[bool], deed: Deed, *, always: bool = False
-) -> list[RegressionRow]:
+def _changed(session: Session, target_id: int, which: ColumnElement[bool], deed: Deed) -> list[RegressionRow]:
     lock(session, target_id)
     rows = _fresh(session, which)
     able = [row for row in rows if possible(row.state, deed.action)]
     now = clock(session)
-    for row in rows if always or not able else able:  # where it can be done to none, the first says why
+    for row in able or rows:  # where it can be done to none, the first says why
         change(session, row, deed, now)
     incidents.settle(session, [row.incident_id for row in able], now)
     return able
@@ -185,13 +183,18 @@ def fix_doubted_at(session: Session, row: RegressionRow) -> float | None:
 
 def expire_due() -> int:
     """Acknowledgements that have ended: their regressions are open again.  Returns how many."""
+    with reading() as session:
+        due = (RegressionRow.state == RegressionState.ACKNOWLEDGED, RegressionRow.until <= clock(session))
+        targets = session.scalars(select(RegressionRow.target_id).where(*due).distinct()).all()
+    return sum(_expire(target_id) for target_id in sorted(targets))
+
+
+def _expire(target_id: int) -> int:
     with transaction() as session:
+        lock(session, target_id)
         now = clock(session)
-        ended = (RegressionRow.state == RegressionState.ACKNOWLEDGED, RegressionRow.until <= now)
-        targets = session.scalars(select(RegressionRow.target_id).where(*ended).distinct()).all()
-        for target_id in sorted(targets):
-            lock(session, target_id)
-        rows = _fresh(session, *ended)
+        accepted = (RegressionRow.target_id == target_id, RegressionRow.state == RegressionState.ACKNOWLEDGED)
+        rows = _fresh(session, *accepted, RegressionRow.until <= now)
         for row in rows:
             change(session, row, Deed(Action.EXPIRE, words=row.reason), now)
             log.info("an acknowledgement ended", regression=row.id)
