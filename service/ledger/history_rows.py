@@ -169,7 +169,7 @@ class _Grid:
         """One row for each of `names`, or for each series in the order of `row`; NaN where there is nothing."""
         grid = np.full((len(self.row) + 1, self._columns), np.nan)  # the last row is of what is not known
         for rows, column, medians in self._cells:
-            grid[rows, column] = medians
+            grid[rows, column] = np.where(np.isfinite(medians), medians, np.nan)
         if names is None:
             return grid[:-1]
         return grid[[self.row.get(name, len(self.row)) for name in names]]
