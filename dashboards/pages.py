@@ -426,9 +426,9 @@ def calendar(seconds: float) -> str:
 
 
 def numbers(row: Row) -> str:
-    """What the decision rests on beside the launches: `q 0.0003, smallest change that matters 1.4 %`."""
-    said = [f"q {row.q:.2g}"] if row.q is not None else []
-    said += [f"smallest change that matters {row.smallest * 100:.3g} %"] if row.smallest is not None else []
+    """What the decision rests on beside the launches: `smallest change that matters 1.4 %, q 0.0003`."""
+    said = [f"smallest change that matters {row.smallest * 100:.3g} %"] if row.smallest is not None else []
+    said += [f"q {row.q:.2g}"] if row.q is not None else []
     return ", ".join(said)
 
 

@@ -15,7 +15,7 @@ from service import migrate
 from service.database import reading
 from service.ledger.queue import clock
 from service.ledger.reading import waiting, workers
-from service.models import Effect, Run, VerdictRow
+from service.models import Effect, Quarantine, RegressionRow, Run, VerdictRow
 
 router = APIRouter(tags=["health"])
 DAY_S = 86_400.0
@@ -120,4 +120,18 @@ def _families(session: Session) -> Iterator[Metric]:
         select(Effect.kind, Effect.state, func.count()).group_by(Effect.kind, Effect.state)
     ):
         effects.add_metric((kind, effect_state.value), n)
-    yield from (runs, age, seen, verdicts, effects)
+    regressions = GaugeMetricFamily(
+        "kernelwatch_regressions", "Regressions by state and device.", labels=("state", "device")
+    )
+    for regression_state, device, n in session.execute(
+        select(RegressionRow.state, RegressionRow.device, func.count()).group_by(
+            RegressionRow.state, RegressionRow.device
+        )
+    ):
+        regressions.add_metric((regression_state.value, device), n)
+    quarantined = GaugeMetricFamily("kernelwatch_quarantined_cases", "Cases that alarm nobody.", labels=("device",))
+    for device, n in session.execute(
+        select(Quarantine.device, func.count()).where(Quarantine.released_at.is_(None)).group_by(Quarantine.device)
+    ):
+        quarantined.add_metric((device,), n)
+    yield from (runs, age, seen, verdicts, effects, regressions, quarantined)

@@ -322,9 +322,9 @@ def events_of(session: Session, found: Iterable[RegressionRow]) -> Mapping[int, 
 
 
 def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
-    """All runs of one revision, the newest first."""
-    statement = select(Run).where(Run.revision_id == revision_id).options(*_NAMES).order_by(Run.id.desc()).limit(20)
-    return session.scalars(statement).all()
+    """The runs of one revision that are watched for, the newest first; no steps of searches, no calibrations."""
+    watched = (Run.revision_id == revision_id, Run.purpose == Purpose.WATCH)
+    return session.scalars(select(Run).where(*watched).options(*_NAMES).order_by(Run.id.desc()).limit(20)).all()
 
 
 def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Sequence[Trailing]:

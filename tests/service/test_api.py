@@ -270,6 +270,12 @@ def test_change_points_calibration_and_quarantines(get: Get, decided: Seeded) ->
     assert len(get("/api/v1/quarantines", params={"released": True}).json()["items"]) == 2
 
 
+def test_metrics_count_what_stands_and_what_is_quarantined(get: Get, decided: Seeded) -> None:
+    said = get("/metrics").text
+    assert 'kernelwatch_regressions{device="h200",state="blamed"} 1.0' in said
+    assert 'kernelwatch_quarantined_cases{device="h200"} 1.0' in said
+
+
 def test_verdicts_and_runs_say_what_they_rest_on(get: Get, decided: Seeded) -> None:
     run = get(f"/api/v1/runs/{decided.runs['slow']}", params={"expand": "verdicts"}).json()
     [slow] = [one for one in run["verdicts"] if one["against"] == "parent" and one["case"] == CASES[1]]
