@@ -9,9 +9,10 @@ from service import models as m
 from service.database import reading as reading_only
 from service.database import transaction
 from service.errors import BadInput, NotFound
-from service.ledger import reading, regressed
+from service.ledger import change_points, reading, regressed
 from service.ledger.targets import target_named
 from service.verdicts import Outcome
+from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, NOW, RECIPE, Seeded, seed
 
 
@@ -196,3 +197,28 @@ def test_a_recipe_of_another_version_does_not_break_the_page(seeded: Seeded) -> 
         session.get_one(m.Recipe, 1).text = RECIPE + "\n[from_the_future]\n"
     with reading_only() as session:
         assert reading.card(session, target_named(session, seeded.target)).devices == ("cpu", "h200")
+
+
+def test_what_deciding_left_is_read_from_both_databases(either: str) -> None:
+    with transaction() as session:
+        decided = seed_deciding.seed(session)
+    with reading_only() as session:
+        target = target_named(session, decided.target)
+        standing = reading.card(session, target).standing
+        assert {state.value: n for state, n in standing.items()} == {"open": 1, "acknowledged": 1, "blamed": 1}
+        found = reading.found_in(session, decided.runs["fast"])
+        [slow] = found.slow_before
+        assert slow.known
+        assert slow.known.regression == 4
+        assert slow.as_before.endswith("(regression 4): not this revision's doing")
+        assert [row.case for row in found.leaks] == [CASES[4]]
+        assert [row.case for row in found.quarantined] == [CASES[0]]
+        assert ("quarantined", "1 quarantined") in found.tally
+        assert found.policy_version == found.policy.digest[:10]
+        [glance] = reading.glances(session, [reading.whole_run(session, decided.runs["fast"])])
+        assert Outcome.INCONCLUSIVE not in glance.counts, "of what is quarantined nobody hears"
+        assert glance.behind == 1, "behind the best of the baselines is another flag"
+        [one] = change_points.points_of(session, target, CASES[2], "norms", "h200")
+        assert one.row.state is m.PointState.CLOSED
+        watched = reading.runs_of(session, reading.whole_run(session, decided.runs["slow"]).revision_id)
+        assert [run.id for run in watched] == [decided.runs["slow"]], "no steps of searches"
