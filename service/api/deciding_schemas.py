@@ -17,10 +17,10 @@ class EventOut(Answer):
     """Who did what to a regression, and when."""
 
     at: Moment
-    who: str
-    what: str
+    who: str = Field(examples=["ada", "kernelwatch"])
+    what: str = Field(examples=["opened", "acknowledged", "blamed", "fixed"])
     state: RegressionState = Field(description="After it.")
-    words: str | None
+    words: str | None = Field(examples=["exact sums are worth 3 %"])
     run_id: int | None = Field(description="The measurement that showed it.")
 
 
@@ -43,8 +43,8 @@ class IncidentOut(Answer):
     revision: str = Field(description="The earliest that is in it.")
     opened_at: Moment
     closed_at: Moment | None = Field(description="When the last of its regressions was fixed or dismissed.")
-    cause: str | None
-    why: str | None
+    cause: str | None = Field(examples=["code"])
+    why: str | None = Field(examples=["slower because the kernel now spills 50 registers at N=16384"])
     regressions: list[MemberOut] = Field(description="The largest first.")
 
     @classmethod
@@ -59,9 +59,9 @@ class BisectionOut(Answer):
     target: str
     device: str
     suite: str
-    cases: list[str]
-    good: str
-    bad: str
+    cases: list[str] = Field(examples=[["rmsnorm.fwd.32768x4096.bf16"]])
+    good: str = Field(description="The end that was not slow.")
+    bad: str = Field(description="The end that is.")
     state: SearchState
     asked_by: str
     most_runs: int
@@ -84,7 +84,7 @@ class StepOut(BaseModel):
     against: str
     aim: str | None = Field(description="verify, search, again or prove.")
     answer: str | None = Field(description="bad, good, skip or undecided.")
-    words: str
+    words: str = Field(examples=["bad: 21.4 % slower at rmsnorm.fwd.32768x4096.bf16 (norms)"])
 
     @classmethod
     def of(cls, found: Stepped) -> Self:
@@ -156,7 +156,9 @@ class ChangePointOut(Answer):
     p: Number
     level: str = Field(description="notify or block.")
     state: PointState
-    reason: str | None = Field(description="Why it was closed, or what explains it.")
+    reason: str | None = Field(
+        description="Why it was closed, or what explains it.", examples=["two fresh sessions did not repeat it"]
+    )
     found_at: Moment
     bisection_id: int | None
     regression_id: int | None
@@ -208,8 +210,8 @@ class QuarantineOut(Answer):
     provider: str
     case: str
     since: Moment
-    by: str
-    reason: str
+    by: str = Field(description="A person, or kernelwatch.")
+    reason: str = Field(examples=["9 of the last 60 comparisons of equal code speak against it"])
     released_at: Moment | None
     released_by: str | None
     released_why: str | None

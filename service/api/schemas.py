@@ -169,7 +169,9 @@ class VerdictOut(Answer):
     q: Number = Field(description="p among the family of the run (Benjamini-Hochberg).")
     smallest: Number = Field(description="The smallest change that mattered at this case, relative.")
     cause: str | None = Field(description="code, baseline, stack, machine, noise or unknown.")
-    why: str | None = Field(description="The cause in words.")
+    why: str | None = Field(
+        description="The cause in words.", examples=["slower because the kernel now spills 50 registers at N=16384"]
+    )
     policy: Version = Field(description="The version of the policy that made it.")
     control: Number = Field(description="The A/A control's ratio at this case, beside a comparison with the parent.")
     reason: str
