@@ -19,6 +19,7 @@ WORDS = {  # without torch
     "kernels.arena",
     "kernels.channel",
     "kernels.messages",
+    "kernels.studies.launching",
 }
 
 # What a module may import of ours: whole rooms, or single modules.

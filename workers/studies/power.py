@@ -26,6 +26,7 @@ from typing import Any
 from kernels import messages
 from kernels.arena import Contender
 from kernels.channel import Channel
+from kernels.studies.launching import open_process, say
 from kernels.suites import SUITES
 from kernels.words import Case, Role
 from service import explaining, verdicts
@@ -245,8 +246,6 @@ def _equal_cases() -> tuple[Case, ...]:
 
 
 def _contender(role: Role, name: str, calls: Mapping[str, str], imports: Path, folder: Path) -> Contender:
-    from kernels.studies.launching import open_process  # beside torch, which the service does without
-
     spec = messages.targets_own(name, calls)
     log = folder / f"{role}-{name}.log"
 
@@ -362,10 +361,6 @@ def _invented(what: str, found: Sequence[Found]) -> None:
 
 def _base(ones: Sequence[Found]) -> float:
     return median([one.base_us for one in ones if one.base_us] or [0.0])
-
-
-def say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  what a study is for
 
 
 if __name__ == "__main__":
