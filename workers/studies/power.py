@@ -11,6 +11,7 @@ Everything is as in a run: fresh processes for each launch, the looks of the pol
 """
 
 import argparse
+import gzip
 import json
 import math
 import shutil
@@ -284,8 +285,8 @@ def told(folder: Path) -> None:
     """Judge every session of a folder by the default policy, and print what was found and what was invented."""
     planted: list[tuple[Plant, Found]] = []
     equal_code: list[Found] = []
-    for file in sorted(folder.glob("*.json")):
-        kept = json.loads(file.read_text())
+    for file in sorted((*folder.glob("*.json"), *folder.glob("*.json.gz"))):
+        kept = json.loads(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())
         taken = [_taken(one) for one in kept["taken"]]
         if plants_of := {one["case"]: Plant(**{**one, "size": tuple(one["size"])}) for one in kept["plants"]}:
             planted += [(plants_of[one.case], one) for one in _judged(taken)]
