@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.reports import Row
+from service.report_rows import Row
 from service.texts import apart, one_line, plain
 
 NAMES = {

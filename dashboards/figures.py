@@ -11,7 +11,8 @@ from service.ledger.change_points import Pointed
 from service.ledger.reading import Point
 from service.measured import Measured
 from service.models import PointState
-from service.reports import Report, Row
+from service.report_rows import Row
+from service.reports import Report
 from service.texts import interval
 from service.verdicts import Outcome
 

@@ -42,7 +42,8 @@ from service.models import (
     RunState,
     Target,
 )
-from service.reports import Report, Row, counted, readable
+from service.report_rows import Row
+from service.reports import Report, counted, readable
 from service.telling import markdown
 from service.telling.as_json import moment, rfc3339
 from service.texts import interval, listed, short

@@ -35,7 +35,8 @@ from service.models import (
     Worker,
     storable,
 )
-from service.reports import WORST_FIRST, Known, Report, readable, report
+from service.report_rows import Known
+from service.reports import WORST_FIRST, Report, readable, report
 from service.stacks import moved
 from service.texts import short
 from service.verdicts import QUARANTINED, Outcome

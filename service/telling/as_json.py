@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from service.measured import Measured
-from service.reports import Report, Row
+from service.report_rows import Row
+from service.reports import Report
 
 _TIMES = ("committed_at", "created_at", "started_at", "finished_at")
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from kernels.words import Lane
 from service.lanes import WORDS, amount, digits, percent
 from service.models import RunState
-from service.reports import NOUNS, Beside, Report, Row, Unsupported
+from service.report_rows import Beside, Row, Unsupported
+from service.reports import NOUNS, Report
 from service.summaries import Summary
 from service.texts import interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome, in_percent

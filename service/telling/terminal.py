@@ -6,7 +6,8 @@ from rich.text import Text
 
 from kernels.words import Lane
 from service.lanes import WORDS, amount, percent
-from service.reports import Report, Row
+from service.report_rows import Row
+from service.reports import Report
 from service.texts import interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome
 

@@ -8,7 +8,8 @@ from service.database import reading
 from service.ledger.reading import whole_run
 from service.measured import differences
 from service.models import RunState
-from service.reports import Report, Row, report
+from service.report_rows import Row
+from service.reports import Report, report
 from service.texts import last_lines, one_line, printable
 from service.verdicts import Outcome
 from tests.dashboards.seed import CASES, watched

@@ -17,7 +17,8 @@ from service.light import Speed
 from service.measured import Measured
 from service.models import CellState, RunState
 from service.policy import Policy
-from service.reports import AgainstSota, Beside, Known, Report, Row, Unsupported
+from service.report_rows import AgainstSota, Beside, Known, Row, Unsupported
+from service.reports import Report
 from service.summaries import Summary
 from service.telling import as_json, markdown, terminal
 from service.texts import printable
