@@ -3,9 +3,8 @@
 Pure: numbers in, changes out; no clock, no session, no client.
 """
 
-from service.history.arriving import changes_since
 from service.history.detection import changes, newest
 from service.history.incidents import incidents
 from service.history.values import Change, HistoryLimits, Level, Marked, Seen
 
-__all__ = ["Change", "HistoryLimits", "Level", "Marked", "Seen", "changes", "changes_since", "incidents", "newest"]
+__all__ = ["Change", "HistoryLimits", "Level", "Marked", "Seen", "changes", "incidents", "newest"]

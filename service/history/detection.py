@@ -25,21 +25,20 @@ def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> list[Chan
     Epochs (one stack each) are looked at alone: what changed together with the stack is nobody's commit.
     Raises ValueError where the revisions are not in order.
     """
-    check_order(seen)
-    return [change for epoch in _epochs(seen) for change in changes_of(epoch, logs_of(epoch), limits)]
+    _check_order(seen)
+    return [change for epoch in _epochs(seen) for change in _changes_of(epoch, limits)]
 
 
-def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, known: Sequence[Change] = ()) -> Change | None:
-    """The newest revision as a change, where it is out of line with what was usual since the last of `known`.
+def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> Change | None:
+    """The newest revision as a change, where it is out of line with what was usual: give what follows the last change.
 
     One revision is a suspicion, never more than NOTIFY: ask for two fresh sessions of it and of its parent.
     None where fewer than eight revisions of its stack came before it.
     """
     if not seen:
         return None
-    check_order(seen)
-    since = max((change.ordinal for change in known), default=-math.inf)
-    level = [one for one in newest_epoch(seen) if one.ordinal >= since]
+    _check_order(seen)
+    level = newest_epoch(seen)
     if len(level) <= FEWEST_USUAL:
         return None
     logs = logs_of(level)
@@ -59,7 +58,7 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS, known: Sequen
     )
 
 
-def check_order(seen: Sequence[Seen]) -> None:
+def _check_order(seen: Sequence[Seen]) -> None:
     ordinals = [one.ordinal for one in seen]
     if ordinals == sorted(set(ordinals)):
         return
@@ -88,9 +87,8 @@ def logs_of(epoch: Sequence[Seen]) -> Logs:
     return adjusted(value, np.log([math.nan if one.reference is None else one.reference for one in epoch]))
 
 
-def changes_of(epoch: Sequence[Seen], logs: Logs, limits: HistoryLimits, length: int | None = None) -> list[Change]:
-    """The changes of one epoch; where it is only the end of a longer series, `length` is that of all of it."""
-    return [_change(epoch, place, limits) for place in places(logs, limits, length or len(logs))]
+def _changes_of(epoch: Sequence[Seen], limits: HistoryLimits) -> list[Change]:
+    return [_change(epoch, place, limits) for place in places(logs_of(epoch), limits)]
 
 
 def _change(epoch: Sequence[Seen], place: Place, limits: HistoryLimits) -> Change:

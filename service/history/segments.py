@@ -23,15 +23,15 @@ class Place:
     step: Step
 
 
-def places(logs: Logs, limits: HistoryLimits, length: int) -> list[Place]:
-    """The changes of level in an epoch, oldest first; `length` is that of the series, which the search pays for."""
-    found = _pruned(logs, _candidates(logs, limits, length), limits)
+def places(logs: Logs, limits: HistoryLimits) -> list[Place]:
+    """The changes of level in an epoch, oldest first."""
+    found = _pruned(logs, _candidates(logs, limits), limits)
     while len(left := without_flips(logs, starts := [place.start for place in found])) < len(starts):
         found = _pruned(logs, left, limits)
     return found
 
 
-def _candidates(logs: Logs, limits: HistoryLimits, length: int) -> list[int]:
+def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
     """Kernel change points (Arlot, Celisse and Harchaoui, 2019) by PELT (Killick, Fearnhead and Eckley, 2012).
 
     With a Gaussian kernel no value costs more than 1, however far out it lies: an outlier is not a change.
@@ -44,7 +44,7 @@ def _candidates(logs: Logs, limits: HistoryLimits, length: int) -> list[int]:
         end = begin + SPAN
         # Spans overlap by half, and each answers for its middle: there it sees what came before and after.
         answers = range(begin + SPAN // 4 if begin else 0, end - SPAN // 4 if end < len(logs) else len(logs))
-        ends = search.fit(logs[begin:end].reshape(-1, 1)).predict(pen=limits.penalty * math.log(length))
+        ends = search.fit(logs[begin:end].reshape(-1, 1)).predict(pen=limits.penalty * math.log(len(logs)))
         for start in (begin + int(place) for place in ends[:-1]):
             if start in answers and (not found or start - found[-1] >= limits.min_size):
                 found.append(start)

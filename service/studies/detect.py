@@ -19,7 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from service.history import Change, HistoryLimits, Level, Seen, changes, changes_since
+from service.history import Change, HistoryLimits, Level, Seen, changes
+from service.studies.detect_arriving import delays, replayed
 from service.studies.detect_rules import RULES
 from service.studies.detect_score import LARGE, Labelled, Predictions, Score, read, score
 
@@ -190,43 +191,22 @@ def choose(labelled: Collection[Labelled]) -> None:
 
 
 def arriving(labelled: Collection[Labelled]) -> None:
-    """As in service: one revision after the other, nothing known of what comes."""
-    for part, series in parts(labelled).items():
-        final: dict[str, list[Change]] = {}
-        ever: dict[str, list[int]] = {}
-        blocked: dict[str, list[int]] = {}
-        delays = []
-        for one in series:
-            first = _replayed(one, final)
-            ever[one.name], blocked[one.name] = sorted(first), sorted(place for place in first if first[place][1])
-            told = [[when for place, (when, _) in first.items() if abs(place - mark) <= 5] for mark in one.changes]
-            delays += [max(0, min(when) - mark) for mark, when in zip(one.changes, told, strict=True) if when]
-        say(f"\n{part}, revision by revision\n\n| | P | R | F1 |\n|---|---|---|---|")
-        for what, predicted in (
-            ("at the end, notify", _places(final)),
-            ("at the end, block", _places(final, Level.BLOCK)),
-            ("ever told, notify", ever),
-            ("ever told, block", blocked),
-        ):
-            say(f"| {what} | {_figures(score(series, predicted))} |")
-        late = np.quantile(delays, (0.5, 0.75, 0.9))
-        say(
-            "\nRevisions until told: half within {:.0f}, three quarters within {:.0f}, 90 % within {:.0f}".format(*late)
-        )
-
-
-def _replayed(one: Labelled, final: dict[str, list[Change]]) -> dict[int, tuple[int, bool]]:
-    """Of each change that was ever told: at which revision, and whether it ever blocked."""
-    revisions, first = seen(one.values), dict[int, tuple[int, bool]]()
-    known: list[Change] = []
-    for count in range(1, len(revisions) + 1):
-        known = changes_since(revisions[:count], known)
-        for change in known:
-            place = next((place for place in first if abs(place - change.ordinal) <= 5), change.ordinal)
-            when, blocked = first.get(place, (count - 1, False))
-            first[place] = (when, blocked or change.level is Level.BLOCK)
-    final[one.name] = known
-    return first
+    """As in service: one revision after the other, nothing known of what comes, and nobody who answers."""
+    for words, paired in (("the pair of each revision was steady", True), ("no pair says anything", False)):
+        every = {one.name: replayed(one.values, paired=paired) for one in labelled}
+        for part, series in parts(labelled).items():
+            say(f"\n{part}, where {words}\n\n| | P | R | F1 | false per 1,000 |\n|---|---|---|---|---|")
+            for when, level in product(("at the end", "ever told"), ("notify", "block")):
+                predicted = {
+                    name: [one.place for one in told if (one.open or when == "ever told") and one.reaches(level)]
+                    for name, told in every.items()
+                }
+                scored = score(series, predicted)
+                say(f"| {when}, {level} | {_figures(scored)} | {scored.false_per_1000:.2f} |")
+            if late := delays(series, every):
+                half, most, nearly_all = np.quantile(late, (0.5, 0.75, 0.9))
+                say(f"\nRevisions until told: half within {half:.0f}, three quarters within {most:.0f}, 90 % within "
+                    f"{nearly_all:.0f}")  # fmt: skip
 
 
 def speed() -> None:
@@ -237,10 +217,6 @@ def speed() -> None:
         for what, logs in (("calm", noise), ("with steps", noise + steps)):
             revisions = seen(np.exp(logs).tolist())
             say(f"{count:,} points, {what}: {best_of(5, partial(changes, revisions)):.2f} ms")
-    fleet = [seen(np.exp(random.normal(0, 0.01, 1_000)).tolist()) for _ in range(200)]
-    known = [changes(revisions[:-1]) for revisions in fleet]
-    once = best_of(5, lambda: [changes_since(*pair) for pair in zip(fleet, known, strict=True)])
-    say(f"one more revision for 1,000 calm series of 1,000 points: {5 * once:.0f} ms (five times 200)")
 
 
 def best_of(count: int, measured: Callable[[], object]) -> float:

@@ -241,7 +241,7 @@ def test_when_the_newest_is_out_of_line(values, suspected):
 
 def test_the_newest_is_compared_with_its_own_level_and_stack():
     stepped = noisy((30, 100), (20, 110))
-    known = changes(seen(stepped))
-    assert newest(seen([*stepped, 110.0]), known=known) is None
-    assert newest(seen([*stepped, 100.0]), known=known) is not None
+    [step] = changes(seen(stepped))
+    assert newest(seen([*stepped, 110.0])[step.ordinal :]) is None
+    assert newest(seen([*stepped, 100.0])[step.ordinal :]) is not None
     assert newest([*seen(noisy((30, 100)), stack=1), Seen(30, 150.0, stack=2)]) is None

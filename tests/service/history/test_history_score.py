@@ -4,7 +4,6 @@ import gzip
 
 import pytest
 
-from service.history import Change
 from service.studies import detect
 from service.studies.detect_rules import RULES, perfherder
 from service.studies.detect_score import LARGE, Labelled, matched, read, score
@@ -76,16 +75,10 @@ def test_the_table_has_a_line_for_each_tool(capsys):
     assert "| kernelwatch, block | 2.0% | 1.000 | 1.000 | 1.000 | 1.000 | 0.00 |" in said
 
 
-def test_a_series_is_replayed_as_it_arrived():
-    final: dict[str, list[Change]] = {}
-    one = Labelled("p|s|b", tuple(100 + place % 3 / 10 + 10 * (place >= 50) for place in range(100)), (50,), ())
-
-    first = detect._replayed(one, final)
-
-    assert [change.ordinal for change in final[one.name]] == [50]
-    [(when, blocked)] = first.values()
-    assert 50 < when <= 56
-    assert blocked
+def test_the_study_says_what_was_told_as_the_revisions_came(capsys):
+    detect.arriving([Labelled("p|s|b", tuple(value + place % 3 / 10 for place, value in enumerate(STEP)), (50,), ())])
+    said = capsys.readouterr().out
+    assert said.count("| at the end, block | 1.000 | 1.000 | 1.000 | 0.00 |") == 4, "all and one part, with and without"
 
 
 def test_a_peers_rule_finds_a_plain_step():
