@@ -282,7 +282,8 @@ class Revision(Base):
 
 _STEP = text("bisection_id IS NOT NULL")
 _UNTOLD = text("told <> state")
-_UNLOOKED = text("history_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
+# As written in its index, which a query with parameters would not use.
+UNLOOKED = text("history_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
 
 
 class Run(Base):
@@ -296,7 +297,7 @@ class Run(Base):
         Index("ix_runs_calibrations", "only_worker", "target_id", "created_at"),  # of all others no worker is named
         Index("ix_runs_untold", "id", sqlite_where=_UNTOLD, postgresql_where=_UNTOLD),
         Index("ix_runs_bisection", "bisection_id", sqlite_where=_STEP, postgresql_where=_STEP),
-        Index("ix_runs_unlooked", "target_id", "device", sqlite_where=_UNLOOKED, postgresql_where=_UNLOOKED),
+        Index("ix_runs_unlooked", "target_id", "device", sqlite_where=UNLOOKED, postgresql_where=UNLOOKED),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     dedupe: Mapped[str] = mapped_column(String(200), unique=True)

@@ -5,6 +5,7 @@ import fnmatch
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -168,6 +169,7 @@ class Recipe(_Part):
         return any(hit(path, self.paths.matter) and not hit(path, self.paths.ignore) for path in changed)
 
 
+@lru_cache(maxsize=256)  # control asks every few seconds, and recipes hardly ever change
 def parse(text: str) -> Recipe:
     """Read a recipe.  Raises BadInput with one sentence for each mistake, each naming its line."""
     try:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from service import migrate
 from service.database import engine
+from service.ledger.patience import patience
 from service.settings import settings
 
 POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
@@ -75,3 +76,4 @@ def _forget() -> None:
         engine().dispose()
     engine.cache_clear()
     settings.cache_clear()
+    patience.forget()

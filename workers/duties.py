@@ -2,12 +2,25 @@
 
 import os
 import platform
+import time
+from collections.abc import Callable
 from functools import cache
 
 import structlog
 
 from service.database import transaction
-from service.ledger import blame, history, intake, nightly, outbox, queue, regressions, searching, telling
+from service.ledger import (
+    blame,
+    history,
+    history_follow,
+    intake,
+    nightly,
+    outbox,
+    queue,
+    regressions,
+    searching,
+    telling,
+)
 from service.settings import settings
 from workers import device, sandbox, session
 from workers.heartbeat import stopping
@@ -51,6 +64,24 @@ def _claim(on: str) -> queue.Lease | None:
         return lease
 
 
+class Seldom:
+    """A duty that can wait, and that costs something even where there is nothing to do: at most every so often."""
+
+    def __init__(self, duty: Callable[[], object], every_s: float) -> None:
+        self._duty, self._every_s, self._next = duty, every_s, 0.0
+        self.__name__ = duty.__name__
+
+    def __call__(self) -> None:
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + self._every_s  # whether it breaks or not
+            self._duty()
+
+
+_follow = Seldom(history_follow.follow_due, 300.0)  # what has news is followed at once, by the look that found them
+_blame = Seldom(blame.search_due, 10.0)
+_calibrate = Seldom(nightly.plan_due, 60.0)
+
+
 def control() -> None:
     """Understand deliveries, poll remotes, return lost runs to the queue, and tell people what came of them."""
     for duty in (
@@ -58,10 +89,11 @@ def control() -> None:
         intake.poll_due,
         sweep,
         regressions.expire_due,
-        blame.search_due,
+        _blame,
         history.look_due,
+        _follow,
         searching.advance_due,
-        nightly.plan_due,
+        _calibrate,
         telling.tell_due,
         outbox.deliver_due,
     ):

@@ -7,9 +7,10 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from service.database import reading, transaction
-from service.errors import ServiceError
+from service.errors import BadInput, ServiceError
 from service.ledger import bisections, regressions
 from service.ledger.once import lock
+from service.ledger.patience import patience
 from service.ledger.queue import clock
 from service.ledger.revisions import recipe_of
 from service.lives import KERNELWATCH, Action, Deed
@@ -32,16 +33,36 @@ def search_due() -> int:
 
     A regression is searched for once by itself; a person may search again with `kernelwatch bisect`.
     """
-    with reading() as session:
-        targets = session.scalars(select(RegressionRow.target_id).where(*_UNBLAMED).distinct()).all()
     began = 0
-    for target_id in targets:
+    for target_id in _targets():
+        key = "blame", target_id
+        if patience.lets_be(key):
+            continue
         try:
             with transaction() as session:
                 began += _begin(session, target_id)
+            patience.went_well(key)
         except Exception:  # one target must not keep the others from being searched
+            patience.failed(key)
             log.exception("no search could begin", target=target_id)
     return began
+
+
+def _targets() -> list[int]:
+    """Those with something to search for, where a search may begin: writers are not held up for the others."""
+    with reading() as session:
+        rows = select(RegressionRow.target_id, RegressionRow.device).where(*_UNBLAMED).distinct()
+        allowed = {target_id for target_id, device in session.execute(rows).all() if _may(session, target_id, device)}
+    return sorted(allowed)
+
+
+def _may(session: Session, target_id: int, device: str) -> bool:
+    target = session.get_one(Target, target_id)
+    try:
+        _, recipe = recipe_of(session, target)
+    except BadInput:  # written for another version of this program
+        return False
+    return bisections.may_start(session, target, effective(recipe, device))
 
 
 _searched = (

@@ -16,13 +16,14 @@ from service.database import reading, transaction
 from service.histories import Histories, Name
 from service.history import Change, Level
 from service.history_points import MISSES, Known
-from service.ledger.history_follow import follow_due, policy_of
+from service.ledger.history_follow import follow_news, policy_of
 from service.ledger.history_rows import Mainline, histories, mainline
 from service.ledger.once import inserted, lock
+from service.ledger.patience import patience
 from service.ledger.quarantines import quarantined
 from service.ledger.queue import clock
 from service.looking import LONG, SHORT, Found, closely, limits_of, worth_a_look
-from service.models import WATCHED, ChangePoint, PointState, Revision, Run, RunState, Target, VerdictRow
+from service.models import UNLOOKED, ChangePoint, PointState, Revision, Run, Target, VerdictRow
 from service.verdicts import Outcome
 
 log = structlog.get_logger()
@@ -32,15 +33,20 @@ SOME = 500  # databases limit how many parameters a statement may have
 
 
 def look_due() -> None:
-    """Look at every history that has news, and go on with the points that were found before."""
+    """Look at every history that has news, and go on with its points and with those whose search has ended."""
     with reading() as session:
         due = _due(session)
     for (target_id, device), runs in due.items():
+        key = "history", target_id, device
+        if patience.lets_be(key):
+            continue
         try:
             looked(target_id, device, runs)
+            patience.went_well(key)
         except Exception:  # what one target has must not keep the others from being looked at
+            patience.failed(key)
             log.exception("a history could not be looked at", target=target_id, device=device)
-    follow_due()
+    follow_news(due.keys())
 
 
 def _due(session: Session) -> dict[tuple[int, str], list[int]]:
@@ -48,7 +54,7 @@ def _due(session: Session) -> dict[tuple[int, str], list[int]]:
     rows = session.execute(
         select(Run.target_id, Run.device, Run.id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.history_at.is_(None), Run.state == RunState.DONE, WATCHED, Revision.ordinal.is_not(None))
+        .where(UNLOOKED, Revision.ordinal.is_not(None))
         .order_by(Run.target_id, Run.device, Run.id)
     )
     due: dict[tuple[int, str], list[int]] = {}

@@ -4,10 +4,10 @@ A point ends once.  Nothing here opens one again that is confirmed or closed.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import structlog
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from kernels.words import Role
@@ -20,12 +20,15 @@ from service.ledger import bisections
 from service.ledger.history_rows import Mainline, mainline
 from service.ledger.history_searches import settle
 from service.ledger.once import lock
+from service.ledger.patience import patience
 from service.ledger.quarantines import quarantined
 from service.ledger.queue import clock
 from service.ledger.revisions import recipe_of
 from service.lives import KERNELWATCH
 from service.models import (
+    OPEN_SEARCHES,
     WATCHED,
+    Bisection,
     CellState,
     ChangePoint,
     Measurement,
@@ -46,6 +49,7 @@ log = structlog.get_logger()
 
 LATELY_S = 7 * 86_400.0  # a point of another target that was found before then tells nothing of the machine now
 UNEXPLAINED = (PointState.OPEN, PointState.CHECKING)
+Pair = tuple[int, str]  # target and device
 
 
 def policy_of(session: Session, target: Target, device: str) -> Policy:
@@ -55,19 +59,42 @@ def policy_of(session: Session, target: Target, device: str) -> Policy:
 
 
 def follow_due() -> None:
-    """Go on with every point that has no answer yet.  Any number of processes may do so at once."""
+    """Go on with every point that has no answer yet: a budget is free again, a person has dismissed what explains it.
+
+    Any number of processes may do so at once.
+    """
+    _follow_all(lambda session: _with_points(session, ChangePoint.state.in_(UNEXPLAINED)))
+
+
+def follow_news(looked: Collection[Pair]) -> None:
+    """Go on with the points of what was just looked at, and with those whose search has ended."""
+
+    def news(session: Session) -> set[Pair]:
+        over = select(Bisection.id).where(Bisection.state.not_in(OPEN_SEARCHES))
+        ended = ChangePoint.state == PointState.CHECKING, ChangePoint.bisection_id.in_(over)
+        return _with_points(session, *ended) | {*looked}
+
+    _follow_all(news)
+
+
+def _with_points(session: Session, *which: ColumnElement[bool]) -> set[Pair]:
+    rows = session.execute(select(ChangePoint.target_id, ChangePoint.device).where(*which).distinct())
+    return {(target_id, device) for target_id, device in rows}
+
+
+def _follow_all(which: Callable[[Session], set[Pair]]) -> None:
     with reading() as session:
-        due = session.execute(
-            select(ChangePoint.target_id, ChangePoint.device)
-            .where(ChangePoint.state.in_(UNEXPLAINED))
-            .distinct()
-            .order_by(ChangePoint.target_id, ChangePoint.device)
-        ).all()
+        due = sorted(which(session))
     for target_id, device in due:
+        key = "points", target_id, device
+        if patience.lets_be(key):
+            continue
         try:
             with transaction() as session:
                 follow(session, session.get_one(Target, target_id), device)
+            patience.went_well(key)
         except Exception:  # what one target has must not keep the others from going on
+            patience.failed(key)
             log.exception("change points could not be followed", target=target_id, device=device)
 
 
@@ -80,6 +107,8 @@ def follow(session: Session, target: Target, device: str) -> None:
         .order_by(ChangePoint.id)
         .execution_options(populate_existing=True)
     ).all()
+    if not rows:
+        return
     measured = mainline(session, target.id, device)
     _leave(row for row in rows if row.revision_id not in measured.place_of)
     settle(session, [row for row in rows if row.state is PointState.CHECKING])

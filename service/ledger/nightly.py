@@ -1,75 +1,126 @@
 """Every night each worker measures a revision against itself, for each target of its device."""
 
-from functools import lru_cache
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from sqlalchemy import select, update
+import structlog
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from service import recipes
-from service.database import transaction
+from service.database import reading, transaction
 from service.errors import BadInput
 from service.ledger import asked, queue, references, targets
 from service.ledger.once import lock
+from service.ledger.revisions import recipe_of
 from service.models import WATCHED, CellState, Measurement, Purpose, Revision, Run, RunState, Target, Worker
-from service.recipes import Recipe
 from service.server_policy import effective
+
+log = structlog.get_logger()
 
 LATELY_S = 15 * 60.0  # a worker that was seen since then is there
 GONE_S = 24 * 3600.0  # one that was not seen for so long takes no run that waits for it alone
 NEWEST = 20  # revisions among which a fit one is looked for
 
 
+@dataclass(frozen=True)
+class Due:
+    """A worker that is to calibrate a target, since `every_s` seconds have gone by."""
+
+    target_id: int
+    worker: str
+    device: str
+    every_s: float
+
+
 def plan_due() -> int:
     """Ask for the calibrations that are due; how many.  Any number of controls may do it at once."""
-    with transaction() as session:
+    with reading() as session:
         now = queue.clock(session)
-        _give_up(session, now)
-        here = list(session.execute(select(Worker).where(Worker.seen_at >= now - LATELY_S)).scalars())
-        watched = [one for one in targets.all_targets(session) if one.recipe] if here else []
-        return sum(_planned(session, target, worker, now) for target in watched for worker in here)
+        lost = session.execute(select(Run.id).where(*_lost(now)).limit(1)).first() is not None
+        due = list(_due(session, now))
+    if lost:
+        _give_up()
+    return sum(map(_asked, due))
 
 
-def _planned(session: Session, target: Target, worker: Worker, now: float) -> bool:
-    recipe = _recipe(target.recipe.text) if target.recipe else None
-    if recipe is None or worker.device not in recipe.devices or (worker.sandbox and not target.allow_unsandboxed):
+def _due(session: Session, now: float) -> Iterator[Due]:
+    """The first one comes a night after the worker and the target met: who is new has more urgent things to measure."""
+    workers = session.scalars(select(Worker).where(Worker.seen_at >= now - LATELY_S).order_by(Worker.name)).all()
+    if not workers:
+        return
+    last, waiting = _last(session, [one.name for one in workers]), _waiting(session)
+    for target in targets.all_targets(session):
+        every, fit = _every_s(target), dict[str, bool]()
+        for one in workers:
+            every_s, pair = every.get(one.device, 0.0), (target.id, one.name)
+            before = last.get(pair, max(one.started_at, target.created_at))
+            barred = one.sandbox is not None and not target.allow_unsandboxed
+            if every_s == 0 or pair in waiting or now - before < every_s or barred:
+                continue
+            if one.device not in fit:
+                fit[one.device] = _fit(session, target, one.device) is not None
+            if fit[one.device]:
+                yield Due(target.id, one.name, one.device, every_s)
+
+
+def _last(session: Session, workers: list[str]) -> dict[tuple[int, str], float]:
+    """When each worker was last asked to calibrate each target; of no other run a worker is named."""
+    series = Run.target_id, Run.only_worker
+    rows = select(*series, func.max(Run.created_at)).where(Run.only_worker.in_(workers)).group_by(*series)
+    return {(target_id, worker or ""): at for target_id, worker, at in session.execute(rows)}
+
+
+def _waiting(session: Session) -> set[tuple[int, str]]:
+    rows = select(Run.target_id, Run.only_worker).where(*_OPEN)
+    return {(target_id, worker or "") for target_id, worker in session.execute(rows)}
+
+
+_OPEN = (Run.only_worker.is_not(None), Run.state.in_((RunState.QUEUED, RunState.LEASED)))
+
+
+def _every_s(target: Target) -> dict[str, float]:
+    """By device, seconds between two calibrations; 0 for never."""
+    try:
+        recipe = recipes.parse(target.recipe.text) if target.recipe else None
+    except BadInput:  # written for another version of this program
+        recipe = None
+    if recipe is None:
+        return {}
+    return {device: effective(recipe, device).calibrate.every_h * 3600 for device in recipe.devices}
+
+
+def _asked(due: Due) -> bool:
+    try:
+        with transaction() as session:
+            return _ask(session, due)
+    except Exception:  # what one target has must not keep the others from being calibrated
+        log.exception("no calibration was asked for", target=due.target_id, worker=due.worker)
         return False
-    every_s = effective(recipe, worker.device).calibrate.every_h * 3600
-    if every_s == 0 or not _due(session, target, worker, now - every_s):
+
+
+def _ask(session: Session, due: Due) -> bool:
+    lock(session, due.target_id)
+    now = queue.clock(session)
+    asked_since = Run.target_id == due.target_id, Run.only_worker == due.worker, Run.created_at > now - due.every_s
+    if session.execute(select(Run.id).where(*asked_since).limit(1)).first() is not None:  # by another control
         return False
-    lock(session, target.id)
-    revision = _fit(session, target, worker.device)
-    if revision is None or not _due(session, target, worker, now - every_s):
+    target = session.get_one(Target, due.target_id)
+    revision, (_, recipe) = _fit(session, target, due.device), recipe_of(session, target)
+    if revision is None:
         return False
     asked.run_asked(
         session,
         target,
         revision,
         Purpose.CALIBRATION,
-        key=f"{target.id}:{worker.name}:{int(now // every_s)}",
-        device=worker.device,
-        suite=recipe.suite_on(worker.device),
+        key=f"{target.id}:{due.worker}:{int(now // due.every_s)}",
+        device=due.device,
+        suite=recipe.suite_on(due.device),
         baseline=revision.sha,
-        worker=worker.name,
+        worker=due.worker,
     )
     return True
-
-
-@lru_cache(maxsize=256)
-def _recipe(text: str) -> Recipe | None:
-    """Control asks every few seconds, and recipes hardly ever change."""
-    try:
-        return recipes.parse(text)
-    except BadInput:  # written for another version of this program
-        return None
-
-
-def _due(session: Session, target: Target, worker: Worker, since: float) -> bool:
-    """Has this worker calibrated none since then, and does none wait for it?"""
-    known = select(Run.id).where(
-        Run.target_id == target.id, Run.purpose == Purpose.CALIBRATION, Run.only_worker == worker.name
-    )
-    open_or_new = Run.state.in_((RunState.QUEUED, RunState.LEASED)) | (Run.created_at > since)
-    return session.execute(known.where(open_or_new).limit(1)).first() is None
 
 
 def _fit(session: Session, target: Target, device: str) -> Revision | None:
@@ -88,12 +139,15 @@ def _fit(session: Session, target: Target, device: str) -> Revision | None:
     return next((one for one in newest if references.unfit(session, target, one.sha, device) is None), None)
 
 
-def _give_up(session: Session, now: float) -> None:
-    """What waits for a worker that went away would wait for ever."""
+def _lost(now: float) -> tuple[ColumnElement[bool], ...]:
+    """What waits for a worker that went away, and would wait for ever."""
     there = select(Worker.name).where(Worker.seen_at >= now - GONE_S)
-    session.execute(
-        update(Run)
-        .where(Run.purpose == Purpose.CALIBRATION, Run.state == RunState.QUEUED, Run.only_worker.not_in(there))
-        .values(state=RunState.CANCELLED, finished_at=now, reason="its worker has not been seen for a day")
-        .execution_options(synchronize_session=False)
-    )
+    return Run.only_worker.is_not(None), Run.state == RunState.QUEUED, Run.only_worker.not_in(there)
+
+
+def _give_up() -> None:
+    with transaction() as session:
+        now = queue.clock(session)
+        given_up = {"state": RunState.CANCELLED, "finished_at": now, "reason": "its worker has not been seen for a day"}
+        rows = update(Run).where(*_lost(now)).values(given_up)
+        session.execute(rows.execution_options(synchronize_session=False))

@@ -13,6 +13,7 @@ from service.database import reading, transaction
 from service.errors import BadInput, ServiceError, SourceFailed
 from service.ledger import bisections, targets
 from service.ledger.bisection_lines import moved_between
+from service.ledger.patience import patience
 from service.ledger.revisions import recipe_of
 from service.models import Target, TargetKind
 from service.recipes import Recipe
@@ -71,11 +72,17 @@ def advance_due() -> int:
     with reading() as session:
         due = bisections.due(session)
     for bisection_id in due:
+        key = "bisection", bisection_id
+        if patience.lets_be(key):
+            continue
         try:
             _advance(bisection_id)
+            patience.went_well(key)
         except SourceFailed as failure:
+            patience.failed(key)
             log.warning("a bisection waits for its source", bisection=bisection_id, why=str(failure))
         except Exception:  # one search must not keep the others from going on
+            patience.failed(key)
             log.exception("a bisection could not go on", bisection=bisection_id)
     return len(due)
 

@@ -87,10 +87,11 @@ class House:
             found = Evidence(tuple(taken), beside, (), {"torch": "2.13.0"}, {}, True)
             return recording.record(session, lease, found)
 
-    def worker(self, name: str, *, ago_s: float = 0.0, sandbox: str | None = None) -> None:
+    def worker(self, name: str, *, ago_s: float = 0.0, sandbox: str | None = None, known_h: float = 48) -> None:
         with transaction() as session:
             queue.seen(session, name, "cpu", "a processor", sandbox, None)
-            session.execute(update(Worker).where(Worker.name == name).values(seen_at=Worker.seen_at - ago_s))
+            times = {"seen_at": Worker.seen_at - ago_s, "started_at": Worker.seen_at - known_h * HOUR}
+            session.execute(update(Worker).where(Worker.name == name).values(times))
 
     def quarantined(self) -> dict[tuple[str, str], str]:
         with reading() as session:
@@ -153,6 +154,34 @@ def test_the_next_night_it_is_asked_again(house):
     assert nightly.plan_due() == 1
     house.hours_go_by(50)
     assert nightly.plan_due() == 0, "one waits for this worker already"
+
+
+def test_who_is_new_is_left_alone_for_a_day(house):
+    """The first hours of a worker, and of a target, belong to the runs that somebody waits for."""
+    house.worker("one", known_h=23)
+    house.measured(1)
+    assert nightly.plan_due() == 0
+    house.worker("one", known_h=25)
+    with transaction() as session:
+        now = queue.clock(session)
+        session.execute(update(Target).values(created_at=now - 23 * HOUR))
+    assert nightly.plan_due() == 0
+    with transaction() as session:
+        session.execute(update(Target).values(created_at=now - 25 * HOUR))
+    assert nightly.plan_due() == 1
+
+
+def test_a_recipe_of_another_version_keeps_nobody_else_from_being_calibrated(house):
+    house.worker("one")
+    house.measured(1)
+    with transaction() as session:
+        other = Target(name="a", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
+        session.add(other)
+        session.flush()
+        session.add(Recipe(id=2, target_id=other.id, digest="2" * 64, text="no = ", adapters={}, created_at=0.0))
+        session.flush()
+        other.recipe_id = 2
+    assert nightly.plan_due() == 1
 
 
 def test_workers_that_cannot_do_it_are_not_asked(house):

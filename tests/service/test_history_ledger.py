@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from kernels.words import Case, Role
 from service.database import reading, transaction
 from service.evidence import Evidence, Taken
-from service.ledger import change_points, history, queue, recording, searching
+from service.ledger import change_points, history, history_follow, queue, recording, searching
 from service.ledger.history_rows import histories, mainline
 from service.models import (
     CellState,
@@ -515,8 +515,40 @@ def test_without_a_budget_a_point_waits(watched):
     with transaction() as session:
         recipe = session.scalars(select(Recipe)).one()
         recipe.text = RECIPE
+    history_follow.follow_due()
     watched.settle()
     assert watched.points()[0].row.state is PointState.CONFIRMED
+
+
+def test_where_nothing_is_new_nothing_is_followed(anywhere, monkeypatch):
+    """Control looks every few seconds: a point that waits for weeks must not be followed each time."""
+    anywhere.true = {FIRST: step(40, 0.96)}
+    anywhere.measure(60)
+    followed = []
+    monkeypatch.setattr(history_follow, "follow", lambda session, target, device: followed.append(device))
+    for _ in range(3):
+        history.look_due()
+    assert followed == ["cpu"]
+    anywhere.measure(1)
+    history.look_due()
+    history_follow.follow_due()
+    assert followed == ["cpu"] * 3
+
+
+def test_a_history_that_cannot_be_looked_at_is_let_be_for_a_while(watched, monkeypatch):
+    watched.measure(20)
+    other = Watched(name="other", seed=1).register()
+    other.true = {FIRST: step(40, 1.05)}
+    other.measure(60)
+    with transaction() as session:
+        session.execute(update(Recipe).where(Recipe.target_id == watched.target(session).id).values(text="no = "))
+    failed = []
+    monkeypatch.setattr(history.log, "exception", lambda *_, target, **__: failed.append(target))
+    monkeypatch.setattr(history_follow.log, "exception", lambda *_, **__: None)
+    for _ in range(5):
+        history.look_due()
+    assert failed == [1, 1, 1]
+    assert places(other.points()) == [40], "the others do not wait for it"
 
 
 def test_a_point_whose_revision_left_the_mainline_is_closed(watched):
@@ -525,7 +557,7 @@ def test_a_point_whose_revision_left_the_mainline_is_closed(watched):
     history.look_due()
     with transaction() as session:
         session.execute(update(Revision).where(Revision.ordinal == 40).values(ordinal=None))
-    history.look_due()
+    history_follow.follow_due()
     [point] = watched.points()
     assert point.row.reason == "the mainline was rewritten without its revision"
 
