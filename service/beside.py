@@ -16,6 +16,7 @@ from service.policy import Policy
 from service.readings import comparison, family, group_of, usual
 from service.statistics.estimates import Estimate
 from service.statistics.families import benjamini_hochberg
+from service.statistics.looking import LEAST
 from service.verdicts import in_percent
 
 
@@ -75,15 +76,15 @@ class Compared:
 Limit = Callable[[Policy, Beside], float]  # in the policy as it is at this case: slower by more than this share
 
 
-def compared(besides: Iterable[Beside], policy: Policy, most: Limit, *, half: bool = False) -> dict[Name, Compared]:
-    """Test every case that has times for being slower than `most`, or than `half` of it."""
+def compared(besides: Iterable[Beside], policy: Policy, most: Limit, share: float = 1.0) -> dict[Name, Compared]:
+    """Test every case that has times for being slower than `most`, or than this share of it."""
     timed = [(one, one.pairs.effects()) for one in besides]
     known = family([(one.case, effects) for one, effects in timed], policy)
     seen = []
     for one, effects in timed:
         if (estimate := Estimate.of(effects, known.get(group_of(one.case)))) is not None:
             limit = most(policy.at(one.case), one)
-            seen.append((one, estimate, limit, estimate.p_above(log1p(limit) / (2 if half else 1))))
+            seen.append((one, estimate, limit, estimate.p_above(share * log1p(limit))))
     qs = benjamini_hochberg([p for *_, p in seen])
     return {
         one.name: Compared(one, estimate, comparison(estimate, one.pairs, policy.confidence), limit, p, q)
@@ -99,14 +100,14 @@ def leaks(besides: Sequence[Beside], policy: Policy) -> dict[Name, Stand]:
 def against_good(besides: Sequence[Beside], policy: Policy) -> dict[Name, Stand]:
     """Against the last revision that was not slow: is a known slow-down still there?
 
-    Past half of the smallest relevant change, as between head and parent.  There is no confirmation: this opens
-    nothing, it only says whether what is known still stands.
+    Past the same share of the smallest relevant change as between head and parent.  There is no confirmation: this
+    opens nothing, it only says whether what is known still stands.
     """
 
     def smallest(limits: Policy, one: Beside) -> float:
         return limits.relevant(one.case, usual(one.pairs.baseline, limits.looks[0]))
 
-    return _stands(besides, compared(besides, policy, smallest, half=True), policy)
+    return _stands(besides, compared(besides, policy, smallest, LEAST), policy)
 
 
 def _stands(besides: Sequence[Beside], seen: dict[Name, Compared], policy: Policy) -> dict[Name, Stand]:

@@ -60,10 +60,12 @@ def summaries(cells: Sequence[Cell], policy: Policy) -> list[Summary]:
 
 
 def _whole(cases: Sequence[Sequence[float | None]]) -> list[list[float]]:
-    """The effects of the cases that have one in every launch that was not lost to all of them.
+    """The effects of the cases that have one in every launch that at least half of them have.
 
-    A mean over other cases in one launch than in the next would differ by which they are.
+    A mean over other cases in one launch than in the next would differ by which they are; and a launch that a throttled
+    device took from all but a few must not leave the mean of those few.
     """
-    launches = [n for n in range(max(map(len, cases))) if any(n < len(one) and one[n] is not None for one in cases)]
+    having = [sum(n < len(one) and one[n] is not None for one in cases) for n in range(max(map(len, cases)))]
+    launches = [n for n, count in enumerate(having) if 0 < max(having) <= 2 * count]
     whole = ([one[n] for n in launches if n < len(one)] for one in cases)
-    return [effects for one in whole if len(effects := [e for e in one if e is not None]) == len(launches) and launches]
+    return [effects for one in whole if len(effects := [e for e in one if e is not None]) == len(launches)]

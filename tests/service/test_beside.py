@@ -46,6 +46,13 @@ def test_a_known_slow_down_is_still_there_or_it_is_not(ratio, outcome):
     assert first.outcome is outcome
 
 
+@pytest.mark.parametrize(("ratio", "q"), [(1.0045, 0.0), (1.0035, 1.0)])
+def test_still_slow_is_past_the_same_share_of_the_smallest_change_as_a_regression_is(ratio, q):
+    """.4 of 1 %; without noise, so that it is certain on which side of that it is."""
+    [one] = against_good([beside("rmsnorm.fwd.1x4096.bf16", ratio, noise=0)], POLICY).values()
+    assert one.q == q
+
+
 def test_hardly_anything_is_told_where_nothing_is():
     """Eight hundred ratios that are just at the limit, of noisy launches: chance alone puts half of them above it."""
     told = sum(

@@ -73,6 +73,12 @@ def test_a_launch_that_all_lost_is_no_launch():
     assert summaries([cell("rmsnorm.fwd.1x8.bf16", None, None, 1.0)], POLICY) == [], "one launch has no interval"
 
 
+def test_a_launch_that_all_but_one_lost_counts_for_nobody():
+    lost = [cell(f"rmsnorm.fwd.{n}x8.bf16", 1.0, None, 1.02) for n in range(1, 10)]
+    [one] = summaries([*lost, cell("rmsnorm.fwd.10x8.bf16", 1.0, 9.0, 1.02)], POLICY)
+    assert (one.cases, one.launches, one.ratio) == (10, 2, pytest.approx(1.01, abs=1e-3))
+
+
 def test_it_is_stored_as_it_was():
     [one] = summaries([cell("rmsnorm.fwd.1x8.bf16.call", 1.0, 1.01, 1.1)], POLICY)
     assert Summary.from_json(json.loads(json.dumps(one.as_json()))) == one
