@@ -17,8 +17,8 @@ from service.causes import Cause
 from service.cells import Name
 from service.evidence import Evidence, Taken, beside_best, beside_revision, beside_sota
 from service.gap_causes import Shift, Side, gap_cause
-from service.ledger import standing
-from service.models import WATCHED, Measurement, Revision, Run, RunState, VerdictRow
+from service.ledger.gaps import Distance, note_gaps
+from service.models import WATCHED, Measurement, Purpose, Revision, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.stacks import replaced
 from service.verdicts import CHANGES, Verdict
@@ -72,6 +72,8 @@ def compare(session: Session, decided: Decided) -> list[VerdictRow]:
         to_slow = beside.leaks(beside_revision(evidence.taken, Role.SLOW, slow_everywhere), policy)
         slow = explaining.beside(evidence, Role.SLOW, to_slow)
         rows += [_row(decided, "slow", evidence.slow, name, stand, slow) for name, stand in to_slow.items()]
+    if decided.run.purpose is not Purpose.WATCH:
+        return rows  # no search and no calibration asks how far the best is
     rows += _beside_others(decided, "best", beside_best(evidence.taken))
     to_sota = _beside_others(decided, "sota", beside_sota(evidence.taken))
     if decided.mainline:
@@ -108,16 +110,16 @@ def _row(
 
 
 def _note_gaps(session: Session, decided: Decided, rows: Iterable[VerdictRow]) -> None:
-    """The rows come in one order, so that two workers never wait for each other's gaps."""
     sides, run, revision = _sides(decided.evidence.taken), decided.run, decided.revision
-    for row in rows:
-        name = (row.provider, row.case)
+    measured = {(row.provider, row.case): row for row in rows if row.ratio is not None}
+    found = dict[Name, Distance]()
+    for name, row in measured.items():
         own, best = sides.own.get(name), sides.baselines.get((row.baseline or "", row.case))
-        if row.ratio is None or own is None or best is None:
-            continue
-        now = sota.Standing(revision.short, row.ratio, own.took, best.took, run.stack_id, row.behind)
-        moved = decided.moved(name)
-        row.reason = standing.note_gap(session, run, revision, row, now, best.name, moved, decided.policy) or row.reason
+        if row.ratio is not None and own is not None and best is not None:
+            now = sota.Standing(revision.short, row.ratio, own.took, best.took, run.stack_id, row.behind)
+            found[name] = Distance(now, best.name, decided.moved(name))
+    for name, told in note_gaps(session, run, revision, found, decided.policy).items():
+        measured[name].reason = told
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ The caller holds the target's lock and settles the incidents.
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
@@ -54,13 +55,20 @@ def over(session: Session, run: Run, judged: Collection[Name], policy: Policy, n
     ).all()
     here = [(row, ordinal) for row, ordinal in standing if (row.provider, row.case) in judged]
     seen = _seen_since(session, run, here)
+    ids = [row.id for row, _ in here if seen[row.provider, row.case]]
+    smallest, doubted = _smallest(session, ids), regressions.fixes_doubted_at(session, ids)
+    mending = dict[int, Revision]()  # by the run that showed it
     closed = []
     for row, ordinal in here:
+        news = [one for one in seen[row.provider, row.case] if one.at > doubted.get(row.id, -inf)]
+        least = smallest.get(row.id, policy.at(row.case).smallest_change)
         if ordinal is None:
             regressions.leave(session, row, now)
-        elif (by := _mended(session, row, ordinal, seen[row.provider, row.case], policy)) is not None:
-            mending = session.scalars(select(Revision).join(Run).where(Run.id == by)).one()
-            words = f"as fast at {mending.short} as it was at {short(row.good)}" if row.good else f"by {mending.short}"
+        elif (by := _mended(row, ordinal, news, least)) is not None:
+            if by not in mending:
+                mending[by] = session.scalars(select(Revision).join(Run).where(Run.id == by)).one()
+            name = mending[by].short
+            words = f"as fast at {name} as it was at {short(row.good)}" if row.good else f"by {name}"
             regressions.change(session, row, Deed(Action.FIX, words=words, run_id=by), now)
         else:
             continue
@@ -68,21 +76,28 @@ def over(session: Session, run: Run, judged: Collection[Name], policy: Policy, n
     return closed
 
 
-def _mended(session: Session, row: RegressionRow, ordinal: int, seen: Sequence[Seen], policy: Policy) -> int | None:
-    """The run that mended it.  Where a person doubted a fix, only what was measured after that counts."""
-    doubted = regressions.fix_doubted_at(session, row) if seen else None
-    steps = {
-        one.step.ordinal: _with_direct(one, row.good)
-        for one in seen
-        if one.step.ordinal > ordinal and (doubted is None or one.at > doubted)
-    }
-    if not steps:
-        return None
-    then = select(VerdictRow.smallest).where(VerdictRow.run_id == row.run_id, VerdictRow.provider == row.provider)
-    known = session.scalar(then.where(VerdictRow.case == row.case, VerdictRow.against == "parent"))
-    smallest = known if known is not None else policy.at(row.case).smallest_change
+def _mended(row: RegressionRow, ordinal: int, seen: Sequence[Seen], smallest: float) -> int | None:
+    """The run that mended it."""
+    steps = {one.step.ordinal: _with_direct(one, row.good) for one in seen if one.step.ordinal > ordinal}
     before = row.ratio if row.found_by is FoundBy.SLOW else 1.0
     return mended_by(list(steps.values()), ordinal, row.ratio, smallest, before=before)
+
+
+def _smallest(session: Session, ids: Sequence[int]) -> dict[int, float]:
+    """The smallest relevant change that held when these regressions were opened, where it is known."""
+    rows = (
+        select(RegressionRow.id, VerdictRow.smallest)
+        .join(
+            VerdictRow,
+            and_(
+                VerdictRow.run_id == RegressionRow.run_id,
+                VerdictRow.provider == RegressionRow.provider,
+                VerdictRow.case == RegressionRow.case,
+            ),
+        )
+        .where(RegressionRow.id.in_(ids), VerdictRow.against == "parent", VerdictRow.smallest.is_not(None))
+    )
+    return {regression_id: smallest for regression_id, smallest in session.execute(rows) if smallest is not None}
 
 
 def _with_direct(one: Seen, good: str | None) -> Step:

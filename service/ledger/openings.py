@@ -3,12 +3,16 @@
 The caller holds the target's lock and settles the incidents.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import Select, and_, or_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.cells import Name
 from service.ledger import regressions
+from service.ledger.regressions import Opening
 from service.mending import unexplained
 from service.models import (
     STANDING,
@@ -24,58 +28,88 @@ from service.models import (
 from service.policy import Policy
 from service.verdicts import Outcome
 
-_IN_THIS_ORDER = {"parent": 1, "good": 2, "slow": 3}  # a leak is what the others leave unexplained
 _ACCEPTED = (RegressionState.ACKNOWLEDGED, RegressionState.DISMISSED)
 
 
-def opened_by(session: Session, run: Run, verdicts: Sequence[VerdictRow], policy: Policy) -> list[RegressionRow]:
+@dataclass(frozen=True)
+class _Recorded:
+    """A record of a case, with what the run that opened it was of and compared with."""
+
+    row: RegressionRow
+    revision_id: int
+    ordinal: int | None
+    baseline: str | None
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One slower case of the run, and the records that there are of it."""
+
+    run: Run
+    verdict: VerdictRow
+    pair: VerdictRow | None  # the same case against the parent
+    policy: Policy  # as it is at this case
+    recorded: Sequence[_Recorded]
+
+    @property
+    def ratio(self) -> float:
+        return self.verdict.ratio or 1.0
+
+    @property
+    def smallest(self) -> float:
+        known = self.pair.smallest if self.pair else None
+        return known if known is not None else self.policy.smallest_change
+
+
+def opened_by(
+    session: Session, run: Run, verdicts: Sequence[VerdictRow], policy: Policy, now: float
+) -> list[RegressionRow]:
     """The records that the verdicts of a run open.  What has one already opens no second."""
     slower = [one for one in verdicts if one.outcome == Outcome.REGRESSION and one.ratio is not None]
     pairs = {(one.provider, one.case): one for one in verdicts if one.against == "parent"}
-    found = list[RegressionRow | None]()
-    for one in sorted(slower, key=lambda one: _IN_THIS_ORDER.get(one.against, 0)):
-        limits, pair = policy.at(one.case), pairs.get((one.provider, one.case))
-        smallest = pair.smallest if pair and pair.smallest is not None else limits.smallest_change
-        match one.against:
-            case "parent":
-                found.append(_of_the_pair(session, run, one, smallest))
-            case "good":
-                found.append(_carried_on(session, run, one, pair, smallest))
-            case "slow":
-                found.append(_leaked(session, run, one, limits.leak))
-    return [one for one in found if one is not None]
+    opened = list[RegressionRow]()
+    # In this order, each with what the one before opened: a leak is what the others leave unexplained.
+    for against, asked in {"parent": _of_the_pair, "good": _carried_on, "slow": _leaked}.items():
+        these = [one for one in slower if one.against == against]
+        recorded = _recorded(session, run, these) if these else {}
+        wanted = list[Opening]()
+        for one in these:
+            name = (one.provider, one.case)
+            case = _Case(run, one, pairs.get(name), policy.at(one.case), recorded.get(name, ()))
+            if (opening := asked(session, case)) is not None:
+                wanted.append(opening)
+        opened += regressions.open_all(session, wanted, now)
+    return opened
 
 
-def _of_the_pair(session: Session, run: Run, verdict: VerdictRow, smallest: float) -> RegressionRow | None:
+def _of_the_pair(session: Session, case: _Case) -> Opening | None:
     """Slower than its baseline.  Where that is its parent it did it itself; else one that was passed over may have."""
-    same_baseline = and_(
-        Run.baseline == run.baseline,
-        Revision.ordinal.is_not(None),
+    run = case.run
+    for one in case.recorded:
+        if one.row.found_by is FoundBy.SLOW:
+            continue
         # A dismissed one does not come back with the next revision that is compared with the same baseline.
-        RegressionRow.state != RegressionState.FIXED,
-        RegressionRow.ratio * (1 + smallest) >= verdict.ratio,
-    )
-    known = _recorded(run, verdict).where(RegressionRow.found_by != FoundBy.SLOW)
-    if session.scalars(known.where(or_(Run.revision_id == run.revision_id, same_baseline)).limit(1)).first():
-        return None
-    return _open(session, run, _slower(verdict), FoundBy.PAIR, run.baseline, verdict.reason)
+        stands = one.ordinal is not None and one.row.state is not RegressionState.FIXED
+        same_baseline = stands and run.baseline is not None and one.baseline == run.baseline
+        if one.revision_id == run.revision_id or (same_baseline and one.row.ratio * (1 + case.smallest) >= case.ratio):
+            return None
+    return _opening(session, run, _slower(case.verdict), FoundBy.PAIR, run.baseline, case.verdict.reason)
 
 
-def _carried_on(
-    session: Session, run: Run, verdict: VerdictRow, pair: VerdictRow | None, smallest: float
-) -> RegressionRow | None:
+def _carried_on(session: Session, case: _Case) -> Opening | None:
     """Slower than the last good revision without a record of that: what was suspected of an earlier one is confirmed.
 
     That comparison is fresh to the suspicion, but only asks whether something is left of it: the size has to matter as
     well.  What this revision did itself, beside its parent, has a record of its own.
     """
-    if session.scalars(_recorded(run, verdict).where(RegressionRow.good == verdict.baseline).limit(1)).first():
+    run, verdict, pair = case.run, case.verdict, case.pair
+    if any(one.row.good == verdict.baseline for one in case.recorded):
         return None
     slower = _slower(verdict)
     if pair is not None and pair.outcome == Outcome.REGRESSION:
         left = unexplained(slower.ratio, [pair.ratio or 1.0])
         slower = regressions.Slower(slower.provider, slower.case, left)
-    if slower.ratio < 1 + smallest:
+    if slower.ratio < 1 + case.smallest:
         return None
     suspected = session.scalars(
         select(Run)
@@ -90,24 +124,24 @@ def _carried_on(
     ).first()
     head = session.get_one(Revision, run.revision_id).short
     words = f"suspected before, and confirmed by the session of {head}: {verdict.reason}"
-    return _open(session, suspected or run, slower, FoundBy.PAIR, verdict.baseline, words)
+    return _opening(session, suspected or run, slower, FoundBy.PAIR, verdict.baseline, words)
 
 
-def _leaked(session: Session, run: Run, verdict: VerdictRow, leak: float) -> RegressionRow | None:
+def _leaked(session: Session, case: _Case) -> Opening | None:
     """Slower than the slow baseline, in sessions of two successive revisions, by more than what has records already."""
-    ratio = verdict.ratio or 1.0
-    known = _recorded(run, verdict).where(RegressionRow.found_by == FoundBy.SLOW)
-    known = known.where(RegressionRow.good == verdict.baseline, RegressionRow.state != RegressionState.FIXED)
-    for row in session.scalars(known):
-        if row.state not in _ACCEPTED or ratio <= row.ratio * (1 + leak):
+    run, verdict, leak = case.run, case.verdict, case.policy.leak
+    for one in case.recorded:
+        same = one.row.found_by is FoundBy.SLOW and one.row.good == verdict.baseline
+        grew = one.row.state in _ACCEPTED and case.ratio > one.row.ratio * (1 + leak)
+        if same and one.row.state is not RegressionState.FIXED and not grew:
             return None
     place = session.get_one(Revision, run.revision_id).ordinal or 0
-    if unexplained(ratio, _explaining(session, run, verdict, place)) <= 1 + leak:
+    if unexplained(case.ratio, _explaining(session, case, place)) <= 1 + leak:
         return None
     for neighbour, at, outcome in _neighbours(session, run, verdict, place):
         if outcome == Outcome.REGRESSION:
             first = neighbour if at < place else run
-            return _open(session, first, _slower(verdict), FoundBy.SLOW, verdict.baseline, verdict.reason)
+            return _opening(session, first, _slower(verdict), FoundBy.SLOW, verdict.baseline, verdict.reason)
     return None
 
 
@@ -127,25 +161,34 @@ def _neighbours(session: Session, run: Run, verdict: VerdictRow, place: int) -> 
     return [(one, at or 0, outcome) for which in (before, after) for one, at, outcome in session.execute(which)]
 
 
-def _explaining(session: Session, run: Run, verdict: VerdictRow, place: int) -> Sequence[float]:
+def _explaining(session: Session, case: _Case, place: int) -> Sequence[float]:
     """How large the regressions of the case are that stand and came between the slow baseline and `place`."""
     since = session.scalar(
-        select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == verdict.baseline)
+        select(Revision.ordinal).where(Revision.target_id == case.run.target_id, Revision.sha == case.verdict.baseline)
     )
-    known = _recorded(run, verdict).where(RegressionRow.found_by != FoundBy.SLOW, RegressionRow.state.in_(STANDING))
-    known = known.where(Revision.ordinal > (-1 if since is None else since), Revision.ordinal <= place)
-    return [row.ratio for row in session.scalars(known)]
+    first = -1 if since is None else since
+    return [
+        one.row.ratio
+        for one in case.recorded
+        if one.row.found_by is not FoundBy.SLOW and one.row.state in STANDING
+        if one.ordinal is not None and first < one.ordinal <= place
+    ]
 
 
-def _recorded(run: Run, verdict: VerdictRow) -> Select[RegressionRow]:
-    """The records of the verdict's case, joined with the runs that opened them and their revisions."""
-    return (
-        select(RegressionRow)
+def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Mapping[Name, list[_Recorded]]:
+    """The records of the verdicts' cases."""
+    rows = session.execute(
+        select(RegressionRow, Run.revision_id, Revision.ordinal, Run.baseline)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
-        .where(RegressionRow.provider == verdict.provider, RegressionRow.case == verdict.case)
+        .where(RegressionRow.case.in_(sorted({one.case for one in verdicts})))
+        .order_by(RegressionRow.id)
     )
+    found: dict[Name, list[_Recorded]] = defaultdict(list)
+    for row, revision_id, ordinal, baseline in rows:
+        found[row.provider, row.case].append(_Recorded(row, revision_id, ordinal, baseline))
+    return found
 
 
 def _slower(verdict: VerdictRow) -> regressions.Slower:
@@ -153,9 +196,9 @@ def _slower(verdict: VerdictRow) -> regressions.Slower:
     return regressions.Slower(*name, ratio, verdict.low, verdict.high, verdict.cause, verdict.why)
 
 
-def _open(
+def _opening(
     session: Session, run: Run, slower: regressions.Slower, found_by: FoundBy, good: str | None, words: str
-) -> RegressionRow:
+) -> Opening:
     revision = session.get_one(Revision, run.revision_id)
     itself = revision.sha if found_by is FoundBy.PAIR and good is not None and good == revision.parent else None
-    return regressions.open_one(session, run, slower, found_by=found_by, good=good, culprit=itself, words=words)
+    return Opening(run, slower, found_by, good, itself, words)

@@ -37,6 +37,7 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     causes = explaining.against_parent(evidence, found, judged, policy, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
     calibrations.compared(session, run, evidence, policy)
+    made_by = policies.known(session, policy).id
     revision = session.get_one(Revision, run.revision_id)
     decided = besides.Decided(run, revision, evidence, policy, judged, causes)
     if decided.mainline:
@@ -44,12 +45,10 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     rows = [_against_parent(decided, name, verdict) for name, verdict in judged.items()]
     rows += besides.compare(session, decided)
     rows += _removed(decided, recipe)
-    made_by = policies.known(session, policy).id
     for row in rows:
         row.policy_id = made_by
-    session.add_all(rows)
+    session.bulk_save_objects(rows)  # hundreds at once: SQLite's ORM inserts one by one where it wants their ids back
     if decided.mainline:
-        session.flush()  # what stands is read from the rows
         standing.note_regressions(session, run, policy)
     return run
 
@@ -74,7 +73,7 @@ def _store(session: Session, run: Run, evidence: Evidence) -> None:
     run.telemetry = dict(evidence.telemetry)
     run.slow, good = evidence.slow, list(evidence.good.values())
     run.good = max(good, key=good.count) if good else None  # each row names its own
-    session.add_all(_measurement(run.id, one) for one in evidence.taken)
+    session.bulk_save_objects([_measurement(run.id, one) for one in evidence.taken])
 
 
 def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None) -> Run:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.database import reading, transaction
@@ -46,6 +46,21 @@ class Slower:
     why: str | None = None
 
 
+@dataclass(frozen=True)
+class Opening:
+    """A slow-down since `good` that `run` of a mainline revision showed.
+
+    `culprit` is the revision that did it, where the comparison itself names it.
+    """
+
+    run: Run
+    slower: Slower
+    found_by: FoundBy
+    good: str | None
+    culprit: str | None = None
+    words: str | None = None
+
+
 def opened(
     session: Session,
     run: Run,
@@ -56,10 +71,7 @@ def opened(
     culprit: str | None = None,
     words: str | None = None,
 ) -> RegressionRow:
-    """The record of a slow-down since `good` that `run` of a mainline revision showed; once for each revision and case.
-
-    `culprit` is the revision that did it, where the comparison itself names it.
-    """
+    """The record of a slow-down, settled in its incident: see `Opening`.  There is one for each revision and case."""
     lock(session, run.target_id)
     known = session.execute(
         select(RegressionRow)
@@ -71,46 +83,48 @@ def opened(
     ).scalar_one_or_none()
     if known is not None:
         return known
-    row = open_one(session, run, slower, found_by=found_by, good=good, culprit=culprit, words=words)
+    [row] = open_all(session, [Opening(run, slower, found_by, good, culprit, words)], clock(session))
     incidents.settle(session, [row.incident_id], row.opened_at)
     return row
 
 
-def open_one(
-    session: Session,
-    run: Run,
-    slower: Slower,
-    *,
-    found_by: FoundBy,
-    good: str | None,
-    culprit: str | None,
-    words: str | None,
-) -> RegressionRow:
-    """As `opened`, for whoever holds the lock, knows that there is no record yet, and settles the incident."""
-    now = clock(session)
-    revision = session.get_one(Revision, run.revision_id)
-    row = RegressionRow(
+def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[RegressionRow]:
+    """As `opened`, for whoever holds the lock, knows that there are no records yet, and settles the incidents."""
+    joined = dict[tuple[int, FoundBy, str | None], int]()  # of whatever one run showed alike, the first finds it
+    rows = list[RegressionRow]()
+    for one in openings:
+        alike = one.run.id, one.found_by, one.culprit
+        if alike not in joined:
+            revision = session.get_one(Revision, one.run.revision_id)
+            joined[alike] = incidents.joined(session, one.run, revision, one.found_by, one.culprit, now)
+        rows.append(_row(one, joined[alike], now))
+        session.add(rows[-1])
+    session.flush()
+    for one, row in zip(openings, rows, strict=True):
+        change(session, row, Deed(Action.OPEN, words=one.words, run_id=one.run.id), now)
+    return rows
+
+
+def _row(opening: Opening, incident_id: int, now: float) -> RegressionRow:
+    run, slower = opening.run, opening.slower
+    return RegressionRow(
         target_id=run.target_id,
         device=run.device,
         provider=slower.provider,
         case=slower.case,
         run_id=run.id,
-        incident_id=incidents.joined(session, run, revision, found_by, culprit, now),
-        found_by=found_by,
+        incident_id=incident_id,
+        found_by=opening.found_by,
         ratio=slower.ratio,
         low=slower.low,
         high=slower.high,
         state=RegressionState.OPEN,
         opened_at=now,
-        good=good,
-        culprit=culprit,
+        good=opening.good,
+        culprit=opening.culprit,
         cause=slower.cause,
         why=slower.why,
     )
-    session.add(row)
-    session.flush()
-    change(session, row, Deed(Action.OPEN, words=words, run_id=run.id), now)
-    return row
 
 
 def change(session: Session, row: RegressionRow, deed: Deed, now: float) -> None:
@@ -171,11 +185,17 @@ def _fresh(session: Session, *which: ColumnElement[bool]) -> Sequence[Regression
     return session.scalars(rows.execution_options(populate_existing=True)).all()
 
 
-def fix_doubted_at(session: Session, row: RegressionRow) -> float | None:
-    """When a person last said that it was not fixed, though a measurement had shown it."""
-    doubted = select(RegressionEvent.at).where(RegressionEvent.regression_id == row.id)
-    doubted = doubted.where(RegressionEvent.what == Action.REOPEN.value, RegressionEvent.run_id.is_not(None))
-    return session.scalar(doubted.order_by(RegressionEvent.id.desc()).limit(1))
+def fixes_doubted_at(session: Session, ids: Collection[int]) -> dict[int, float]:
+    """When a person last said of these that they were not fixed, though a measurement had shown it.
+
+    Only what was measured after that counts.
+    """
+    doubted = select(RegressionEvent.regression_id, func.max(RegressionEvent.at)).where(
+        RegressionEvent.regression_id.in_(ids),
+        RegressionEvent.what == Action.REOPEN.value,
+        RegressionEvent.run_id.is_not(None),
+    )
+    return dict(session.execute(doubted.group_by(RegressionEvent.regression_id)).all())
 
 
 # -- what time, searches and the mainline do

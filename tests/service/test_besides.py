@@ -320,6 +320,13 @@ def test_sota_and_the_best_stand_in_rows_of_their_own(ledger):
     assert best[FAST].reason == "takes 1.43 times as long as inductor"
 
 
+@pytest.mark.parametrize("purpose", [Purpose.BISECTION, Purpose.CALIBRATION])
+def test_neither_a_search_nor_a_calibration_says_anything_of_other_peoples_code(ledger, purpose):
+    run = ledger.run(1, HEAD, PARENT, CONTROL, purpose=purpose)
+    assert ledger.rows(run, "sota") == ledger.rows(run, "best") == {}
+    assert set(ledger.rows(run, "parent")) == {FAST, WIDE}
+
+
 def test_who_moved_against_sota_is_told_with_what_came_between(ledger):
     ledger.run(0, HEAD, replace(SOTA, wide=80.0))
     run = ledger.run(1, HEAD, PARENT, CONTROL, replace(SOTA, wide=75.2), stack=NEWER)
