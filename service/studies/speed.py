@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 
 from service.policy import Policy
-from service.studies.families import NOISES, Family, Session, names, planted
+from service.studies.families import planted
+from service.studies.simulated import NOISES, Family, Session, names
 from service.summaries import summaries
 from service.verdicts import judge, wanted
 

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from service.policy import Policy
-from service.studies.families import CASES, NOISES, Family, Session, harmless, names, planted, score, table
+from service.studies.families import harmless, planted, score, table
+from service.studies.simulated import CASES, NOISES, Family, Session, names
 from service.verdicts import CHANGES, judge, wanted
 
 NOISE = {noise.name: noise for noise in NOISES}
@@ -59,6 +60,12 @@ def test_a_family_is_what_it_says_it_is():
     assert len(set(names())) == CASES
     assert (family.took_us < 100).mean() == pytest.approx(0.5, abs=0.1)
     assert score(NOISE["drift"], "planted", 5) == score(NOISE["drift"], "planted", 5), "a seed says all"
+
+
+def test_what_is_told_is_right_where_all_else_is_just_no_change_yet():
+    seen = scored("unlike", "mixed", 4)
+    assert seen["0.4% long suspected"] > 10, "they look like changes at first,"
+    assert (seen["found"] > 40, seen["false"]) == (True, 0)
 
 
 def test_the_tables_say_how_many_families_they_rest_on():
