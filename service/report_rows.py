@@ -9,6 +9,7 @@ from service.measured import Measured, differences
 from service.texts import listed, one_line
 from service.verdicts import QUARANTINED, Outcome
 
+NOT_ITS_DOING = "not this revision's doing"
 UNCERTAIN = ("probably", "perhaps", "not certain")  # what the words of an uncertain cause hold
 
 
@@ -101,16 +102,17 @@ class Row:
 
     @property
     def slow_before(self) -> Beside | None:
-        """The last good revision, where the head is slower than that, and not by this revision's doing."""
+        """The last good revision, where the head is slower than that and its baseline was so already."""
         return self.good if self.good and self.good.slower and self.outcome is not Outcome.REGRESSION else None
 
     @property
     def as_before(self) -> str:
-        """`as slow as since 3f2a9c0d11 (regression 12): not this revision's doing`; empty where it is not."""
+        """`slow since 3f2a9c0d11 (regression 12): not this revision's doing`; empty where it is not."""
         if self.slow_before is None:
             return ""
-        since = f"since {self.known.revision} (regression {self.known.regression})" if self.known else "before"
-        return f"as slow as {since}: not this revision's doing"
+        since = f"since {self.known.revision} (regression {self.known.regression})" if self.known else "already before"
+        # Where the pair decided nothing, or found some of it mended, nobody can say how much of it is this revision's.
+        return f"slow {since}{': ' + NOT_ITS_DOING if self.outcome is Outcome.STEADY else ''}"
 
     @property
     def leaks(self) -> bool:

@@ -12,10 +12,10 @@ from service.causes import Cause, Kind
 from service.errors import BadInput
 from service.lanes import words
 from service.measured import Measured
-from service.models import CellState, Measurement, Purpose, Run, RunState, VerdictRow
+from service.models import CellState, FoundBy, Measurement, Purpose, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
-from service.report_rows import UNCERTAIN, AgainstSota, Beside, Known, Row, Unsupported
+from service.report_rows import NOT_ITS_DOING, UNCERTAIN, AgainstSota, Beside, Known, Row, Unsupported
 from service.server_policy import effective
 from service.settings import settings
 from service.summaries import Summary
@@ -111,7 +111,7 @@ class Report:
 
     @property
     def slow_before(self) -> tuple[Row, ...]:
-        """The cases that are as slow as an earlier revision made them: not this revision's doing."""
+        """The cases that an earlier revision made slow, and that still are."""
         return tuple(row for row in self.rows if row.slow_before)
 
     @property
@@ -210,6 +210,8 @@ class Report:
         return {row.outcome for row in self.rows if row.news} == {Outcome.INCONCLUSIVE}
 
     def _to_do(self) -> str:
+        if self.purpose is Purpose.CALIBRATION and self.regressions:
+            return "equal code against itself, so that whatever is found is false: nothing to mend"
         if wrong := self._news(Outcome.INVALID):
             was_right = any(row.parent and row.parent.state is CellState.MEASURED for row in wrong)
             computes = "something else than before" if was_right else "wrong results"
@@ -233,12 +235,22 @@ class Report:
             return f"{'the session ended too early' if short_of_time else why} to tell; run it again"
         # What is bad and stands here was so before.
         found = listed(f"{said}{' as before' * (word in ALARMING)}" for word, said in self.tally)
-        if slow := self.slow_before:
-            since = {row.as_before for row in slow}
-            found += f"; {len(slow)} {since.pop() if len(since) == 1 else 'as slow as before, not by this revision'}"
+        if self.slow_before:
+            found += f"; {self._slow_since()}"
         if self.leaks:
             found += f"; {len(self.leaks)} slower than the slow baseline {self.slow or ''}".rstrip()
         return found
+
+    def _slow_since(self) -> str:
+        """`3 slow since 3f2a9c0d11 (regressions 12, 13 and 14): not this revision's doing`."""
+        slow = self.slow_before
+        known = [row.known for row in slow if row.known]
+        since = {one.revision for one in known}
+        said = f"{len(slow)} slow already before"
+        if len(known) == len(slow) and len(since) == 1:
+            records = listed(map(str, sorted(one.regression for one in known)))
+            said = f"{len(slow)} slow since {since.pop()} (regression{'s' * (len(known) > 1)} {records})"
+        return f"{said}: {NOT_ITS_DOING}" if all(row.outcome is Outcome.STEADY for row in slow) else said
 
 
 def report(run: Run, *, address: str | None = None, known: Mapping[Name, Known] | None = None) -> Report:
@@ -314,7 +326,9 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
     sotas = [one for one in run.measurements if one.role == Role.SOTA]
     best = {one.case: measured[one.role, one.provider, one.case] for one in sotas}
     against = {(v.against, v.provider, v.case): v for v in run.verdicts}
-    opened = {(one.provider, one.case): one for one in run.regressions}
+    # Of two records of a case, what the pair itself found is the verdict's.
+    pair_last = sorted(run.regressions, key=lambda one: (one.found_by is FoundBy.PAIR, -one.id))
+    opened = {(one.provider, one.case): one for one in pair_last}
 
     def beside(word: str, name: Name, *roles: Role) -> Beside | None:
         if (found := against.get((word, *name))) is None:

@@ -166,8 +166,9 @@ def report_on(session: Session, run: Run) -> Report:
 
 
 def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
-    """Why cases of the run are slower than a last good revision: of each the newest record that stood then."""
-    if not any(row.against == "good" for row in run.verdicts):
+    """Why cases of the run are held against a last good revision: of each the earliest record that names that one."""
+    good = {(row.provider, row.case): row.baseline for row in run.verdicts if row.against == "good"}
+    if not good:
         return {}
     rows = session.execute(
         select(RegressionRow, Revision)
@@ -176,9 +177,14 @@ def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
         .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
         .where(RegressionRow.run_id < run.id)
         .where(RegressionRow.fixed_by.is_(None) | (RegressionRow.fixed_by > run.id))
-        .order_by(RegressionRow.id)
+        .where(RegressionRow.good.in_(set(good.values())))
+        .order_by(Revision.ordinal.desc(), RegressionRow.id.desc())  # the earliest stays
     )
-    return {(row.provider, row.case): Known(row.id, revision.short) for row, revision in rows}
+    return {
+        name: Known(row.id, revision.short)
+        for row, revision in rows
+        if row.good == good.get(name := (row.provider, row.case))
+    }
 
 
 _NAMES = (selectinload(Run.target), selectinload(Run.revision))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kernels.words import Lane
 from service.lanes import WORDS, amount, digits, percent
-from service.models import RunState
+from service.models import Purpose, RunState
 from service.report_rows import Beside, Row, Unsupported
 from service.reports import NOUNS, Report
 from service.summaries import Summary
@@ -138,7 +138,7 @@ def _tables(report: Report, most: int) -> list[str]:
     if rows := report.of(Outcome.REMOVED):
         parts.append(_folded(f"{len(rows)} removed: no longer asked for", _reasoned, rows, most))
     if rows := report.slow_before:
-        title = f"{len(rows)} slower than the last good revision, and not by this one"
+        title = f"{len(rows)} slow already before this revision: slower than the last good one"
         parts.append(_folded(title, _slow_before, rows, most))
     if rows := report.leaks:
         parts.append(_folded(f"{len(rows)} slower than the slow baseline {report.slow or ''}", _leaks, rows, most))
@@ -158,19 +158,21 @@ def _tables(report: Report, most: int) -> list[str]:
 
 def _to_do(report: Report) -> list[str]:
     """How to mend or accept what this run found, where there is something to accept."""
-    if not report.regressions:
+    if not report.regressions or report.purpose is not Purpose.WATCH:
         return []
+    them = "it" if len(report.regressions) == 1 else "them"
     known = sorted(row.regression for row in report.regressions if row.regression is not None)
     events = {row.incident for row in report.regressions if row.regression is not None}
     if len(known) > 1 and len(events) == 1 and None not in events:
         command = code(f"kernelwatch regression acknowledge {events.pop()} --incident --reason …")
         return [f"Mend them, or accept them: {command} (regressions {listed(map(str, known))})."]
     if known:
-        commands = (code(f"kernelwatch regression acknowledge {one} --reason …") for one in known[:SHOWN])
-        return [f"Mend {'it' if len(known) == 1 else 'them'}, or accept what is worth it: {listed(commands)}."]
+        command, more = code(f"kernelwatch regression acknowledge {known[0]} --reason …"), listed(map(str, known[1:]))
+        return [f"Mend {them}, or accept what is worth it: {command}{f', and so {more}' if more else ''}."]
     if report.pull is None:
         return []
-    return ["Mend it, or merge it knowing: it is then a regression of the mainline until it is mended or accepted."]
+    then = "it is then a regression" if them == "it" else "they are then regressions"
+    return [f"Mend {them}, or merge {them} knowing: {then} of the mainline until mended or accepted."]
 
 
 def _quiet(rows: Sequence[Row]) -> list[str]:

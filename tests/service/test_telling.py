@@ -15,7 +15,7 @@ from kernels.words import Lane
 from service.causes import Cause, Kind
 from service.light import Speed
 from service.measured import Measured
-from service.models import CellState, RunState
+from service.models import CellState, Purpose, RunState
 from service.policy import Policy
 from service.report_rows import AgainstSota, Beside, Known, Row, Unsupported
 from service.reports import Report
@@ -500,7 +500,8 @@ def test_it_says_how_to_accept_what_it_found() -> None:
     assert "merge it knowing" in markdown.comment(a_report(slower))
     recorded = [replace(slower, case=case, regression=n) for n, case in ((12, CASE), (13, "rmsnorm.fwd.1x64.bf16"))]
     said = markdown.comment(a_report(*recorded, pull=None))
-    assert "`kernelwatch regression acknowledge 12 --reason …` and `kernelwatch regression acknowledge 13" in said
+    assert "or accept what is worth it: `kernelwatch regression acknowledge 12 --reason …`, and so 13." in said
+    assert "merge them knowing: they are then regressions" in markdown.comment(a_report(slower, slower))
     one_event = [replace(row, incident=3) for row in recorded]
     said = markdown.comment(a_report(*one_event, pull=None))
     assert (
@@ -511,17 +512,29 @@ def test_it_says_how_to_accept_what_it_found() -> None:
 
 
 def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
-    before = Beside("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "as slow as since 1234567890", None, None)
+    before = Beside("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "20.0% slower than 1234567890", None, None)
     row = replace(a_row(Outcome.STEADY), good=before)
     said = markdown.comment(a_report(row))
-    assert said.splitlines()[0].endswith("1 steady; 1 as slow as before: not this revision's doing.")
+    assert said.splitlines()[0].endswith("1 steady; 1 slow already before: not this revision's doing.")
     named = markdown.comment(a_report(replace(row, known=Known(12, "1234567890"))))
-    assert "as slow as since 1234567890 (regression 12): not this revision's doing." in named.splitlines()[0]
-    assert "1 slower than the last good revision, and not by this one" in said
+    assert "1 slow since 1234567890 (regression 12): not this revision's doing." in named.splitlines()[0]
+    three = (replace(row, case=f"rmsnorm.fwd.{n}x64.bf16", known=Known(n, "1234567890")) for n in (14, 12, 13))
+    assert "3 slow since 1234567890 (regressions 12, 13 and 14): not" in first_line(a_report(*three))
+    for outcome in (Outcome.INCONCLUSIVE, Outcome.IMPROVEMENT):
+        partly = a_report(replace(row, outcome=outcome), STEADY)
+        assert "1 slow already before." in first_line(partly), "how much of it is its own is not known"
+        assert "doing" not in markdown.comment(partly)
+    assert "1 slow already before this revision: slower than the last good one" in said
     assert "| 20.0 % slower | 1.190 to 1.210 |" in said
     assert markdown.check(a_report(row))["conclusion"] == "success"
     again = replace(row, outcome=Outcome.REGRESSION)
-    assert "not by this one" not in markdown.comment(a_report(again)), "where this revision slows it once more"
+    assert "slow already before" not in markdown.comment(a_report(again)), "where this revision slows it once more"
+
+
+def test_what_a_calibration_finds_is_nobodys_to_mend() -> None:
+    found = a_report(a_row(Outcome.REGRESSION, 1.1), pull=None, purpose=Purpose.CALIBRATION)
+    assert "whatever is found is false: nothing to mend" in first_line(found)
+    assert "accept" not in markdown.comment(found)
 
 
 def test_who_moved_stands_beside_the_gap() -> None:
