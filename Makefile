@@ -11,7 +11,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check doctor secrets clean bench bench-arena bench-detect bench-families bench-judge bench-facts bench-history bench-kernels
+.PHONY: help run test check doctor secrets clean bench bench-arena bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-power
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -51,8 +51,8 @@ secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those 
 	@echo "A GitHub token goes into secrets/kernelwatch_github_token, the webhook's secret is beside it."
 
 bench:  ## Every benchmark; what needs a GPU says so and is left out without one
-	@$(if $(ARGS),$(error the benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena or bench-kernels))
-	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels
+	@$(if $(ARGS),$(error the benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels or bench-power))
+	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
 	@$(PY) -m kernels.studies.arena $(ARGS)
