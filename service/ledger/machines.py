@@ -4,7 +4,7 @@ from sqlalchemy import and_, case, func, select
 from sqlalchemy.orm import Session
 
 from service.ledger.queue import clock
-from service.models import Run, RunState, Target, VerdictRow
+from service.models import Purpose, Run, RunState, Target, VerdictRow
 
 AT_THAT_TIME_S = 6 * 3600.0  # a neighbour, a fan or a driver lasts for hours; a commit of another target is over in one
 MOST = 0.5  # of what was compared, moving one way: commits slow down a few cases, machines nearly all
@@ -14,7 +14,8 @@ FEWEST = 4  # cases, of which half are no accident
 def moved_elsewhere(session: Session, run: Run) -> dict[bool, tuple[str, ...]]:
     """The other targets of which most cases became slower (True), or faster, on the worker of `run` lately.
 
-    Each of their cases was compared with its own baseline, so no commit of theirs is to be expected behind it.
+    Each of their cases was compared with its own baseline, so no commit of theirs is to be expected behind it: but the
+    steps of a search compare what is slower, and a stranger could have a pull request be slower, on purpose.
     """
     slower, faster = (
         func.sum(case((and_(VerdictRow.suspected, VerdictRow.ratio > 1), 1), else_=0)),
@@ -27,6 +28,7 @@ def moved_elsewhere(session: Session, run: Run) -> dict[bool, tuple[str, ...]]:
         .join(VerdictRow, VerdictRow.run_id == Run.id)
         .where(Run.worker == run.worker, Run.target_id != run.target_id, Run.state == RunState.DONE)
         .where(Run.finished_at >= clock(session) - AT_THAT_TIME_S)
+        .where(Run.purpose != Purpose.BISECTION, Run.trusted)
         .where(VerdictRow.against == "parent", VerdictRow.ratio.is_not(None))
         .group_by(Target.name)
         .order_by(Target.name)

@@ -147,15 +147,17 @@ def upgrade() -> None:
             op.add_column(table, column, inline_references=True)
     op.create_index("ix_measurements_history", "measurements", HISTORY)
     op.create_index("ix_runs_calibrations", "runs", ["only_worker", "target_id", "created_at"])
+    op.create_index("ix_runs_worker", "runs", ["worker", "finished_at"])
     op.create_index("ix_runs_bisection", "runs", ["bisection_id"], sqlite_where=STEP, postgresql_where=STEP)
     op.create_index(
-        "ix_runs_unlooked", "runs", ["target_id", "device"], sqlite_where=UNLOOKED, postgresql_where=UNLOOKED
+        "ix_runs_unlooked", "runs", ["history_at", "purpose"], sqlite_where=UNLOOKED, postgresql_where=UNLOOKED
     )
 
 
 def downgrade() -> None:
     op.drop_index("ix_runs_unlooked", "runs")
     op.drop_index("ix_runs_bisection", "runs")
+    op.drop_index("ix_runs_worker", "runs")
     op.drop_index("ix_measurements_history", "measurements")
     op.drop_index("ix_runs_calibrations", "runs")
     # A column with a key of its own can only be dropped with the table copied, which SQLite then does.
