@@ -171,9 +171,9 @@ def table(found: Mapping[str, Mapping[str, Counter[str]]]) -> str:
             "1.0 steady",
         )
         what = says[name] if truth == "planted" else f"{says[name]}, the others at the edge"
-        rates = [f"{seen['fdp'] / 1e6 / seen['families']:.5f}"]
-        rates += [f"{_of_long(seen, *key.split(' ', 1)):.3f}" for key in asked]
-        lines.append(f"| {what} | {seen['families']} | {' | '.join(rates)} |")
+        said = [f"{seen['fdp'] / 1e6 / seen['families']:.5f}"]
+        said += [f"{_of_long(seen, *key.split(' ', 1)):.3f}" for key in asked]
+        lines.append(f"| {what} | {seen['families']} | {' | '.join(said)} |")
     return "\n".join(lines) + "\n"
 
 
