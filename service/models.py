@@ -298,7 +298,7 @@ class Run(Base):
         Index("ix_runs_calibrations", "only_worker", "target_id", "created_at"),  # of all others no worker is named
         Index("ix_runs_untold", "id", sqlite_where=_UNTOLD, postgresql_where=_UNTOLD),
         Index("ix_runs_bisection", "bisection_id", sqlite_where=_STEP, postgresql_where=_STEP),
-        Index("ix_runs_unlooked", "history_at", "purpose", sqlite_where=UNLOOKED, postgresql_where=UNLOOKED),
+        Index("ix_runs_unlooked", "state", "purpose", sqlite_where=UNLOOKED, postgresql_where=UNLOOKED),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     dedupe: Mapped[str] = mapped_column(String(200), unique=True)
