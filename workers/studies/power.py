@@ -11,18 +11,13 @@ Everything is as in a run: fresh processes for each launch, the looks of the pol
 """
 
 import argparse
-import gzip
 import json
-import math
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 from kernels import messages
 from kernels.arena import Contender
@@ -30,15 +25,12 @@ from kernels.channel import Channel
 from kernels.studies.launching import open_process, say
 from kernels.suites import SUITES
 from kernels.words import Case, Role
-from service import explaining, verdicts
-from service.cells import Outcome
-from service.evidence import Evidence, Taken, cells
-from service.models import CellState
+from service.evidence import Taken, cells
 from service.policy import Policy
 from service.readings import compare
-from service.verdicts import Verdict
 from workers.device import DeviceHere, ask
 from workers.launches import Launches
+from workers.studies.power_told import Plant, keep, told
 from workers.tally import Tally
 
 SHARES = (0.01, 0.02, 0.03, 0.05)
@@ -72,30 +64,6 @@ class Awake:
 
     def keep_going(self) -> None:
         pass
-
-
-@dataclass(frozen=True)
-class Plant:
-    case: str
-    size: tuple[int, int]
-    share: float = 0.0  # of the time that is planted
-    how: str = "nothing"  # "delay", "bytes"
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the judge said of one cell."""
-
-    provider: str
-    case: str
-    base_us: float | None
-    verdict: Verdict
-    cause: str
-    launches: int  # the confirming ones among them
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.verdict.outcome
 
 
 def main() -> None:
@@ -154,7 +122,7 @@ def _planted_session(
     if copied:
         contenders.append(_contender(Role.CONTROL, "planted", _CALLS, parent, folder))
     taken = _session(contenders, tuple(Case.parse(one.case) for one in wanted), here, seed)
-    _keep(out, taken, wanted)
+    keep(out, taken, wanted)
 
 
 def plants(sizes: Sequence[tuple[int, int]]) -> list[Plant]:
@@ -233,7 +201,7 @@ def equal(folder: Path, here: DeviceHere, wanted: int, seed: int, out: Path) -> 
     contenders.append(_contender(Role.CONTROL, names[0], calls, root, folder))
     cases = _equal_cases()
     for number in range(-(-wanted // (len(names) * len(cases)))):
-        _keep(out / f"equal-{number}.json", _session(contenders, cases, here, seed * 1000 + 500 + number))
+        keep(out / f"equal-{number}.json", _session(contenders, cases, here, seed * 1000 + 500 + number))
 
 
 def _equal_cases() -> tuple[Case, ...]:
@@ -271,97 +239,6 @@ def _session(
     spent = ", ".join(f"{one['what']} {sum(one['seconds'].values()):.0f} s" for one in launches.spent)
     say(f"session {seed}: {len(cases)} cases, {len(contenders)} contenders, {time.monotonic() - began:.0f} s ({spent})")
     return tally.taken()
-
-
-def _keep(file: Path, taken: Sequence[Taken], wanted: Sequence[Plant] = ()) -> None:
-    kept = {"taken": [{**asdict(one), "case": str(one.case)} for one in taken], "plants": [asdict(p) for p in wanted]}
-    file.write_text(json.dumps(kept))
-
-
-# -- what is told of it ----------------------------------------------------------------------------------------------
-
-
-def told(folder: Path) -> None:
-    """Judge every session of a folder by the default policy, and print what was found and what was invented."""
-    planted: list[tuple[Plant, Found]] = []
-    equal_code: list[Found] = []
-    for file in sorted((*folder.glob("*.json"), *folder.glob("*.json.gz"))):
-        kept = json.loads(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())
-        taken = [_taken(one) for one in kept["taken"]]
-        if plants_of := {one["case"]: Plant(**{**one, "size": tuple(one["size"])}) for one in kept["plants"]}:
-            planted += [(plants_of[one.case], one) for one in _judged(taken)]
-        else:
-            equal_code += _judged(taken) + _judged(_copies(taken))
-    if planted:
-        _table(planted)
-    if equal_code:
-        _invented("Equal code", equal_code)
-
-
-def _taken(kept: dict[str, Any]) -> Taken:
-    rounds = {part: tuple(tuple(launch) for launch in kept[part]) for part in ("looked", "confirmed")}
-    named = {"role": Role(kept["role"]), "case": Case.parse(kept["case"]), "state": CellState(kept["state"])}
-    return Taken(**{**kept, **named, **rounds})
-
-
-def _copies(taken: Sequence[Taken]) -> list[Taken]:
-    """The A/A copies as heads, beside the parents that they are copies of."""
-    copied = [replace(one, role=Role.HEAD) for one in taken if one.role is Role.CONTROL]
-    names = {one.provider for one in copied}
-    return copied + [one for one in taken if one.role is Role.PARENT and one.provider in names]
-
-
-def _judged(taken: Sequence[Taken]) -> list[Found]:
-    """As a run is judged, but that equal code excuses nobody: what the clock alone says."""
-    policy = Policy()
-    found = [replace(cell, same_code=False) for cell in cells(taken)]
-    judged = verdicts.judge(found, policy)
-    evidence = Evidence(tuple(taken), "parent", (), {}, {}, sandboxed=False)
-    causes = explaining.against_parent(evidence, cells(taken), judged, policy)
-    base = {(one.provider, str(one.case)): one.median for one in taken if one.role is Role.PARENT}
-    heads = {(one.provider, str(one.case)): one for one in taken if one.role is Role.HEAD}
-    return [
-        Found(
-            *name,
-            base.get(name),
-            verdict,
-            causes[name].words if name in causes else "",
-            sum(bool(rounds) for rounds in (*heads[name].looked, *heads[name].confirmed)),
-        )
-        for name, verdict in judged.items()
-    ]
-
-
-def _table(found: Sequence[tuple[Plant, Found]]) -> None:
-    """What became of each share at each size, over the sessions."""
-    say(f"\n{'base':>9} {'planted':>8} {'how':>8} {'found':>6} {'of':>3} {'said':>22} {'launches':>9}  others; cause")
-    groups: dict[tuple[tuple[int, int], str, float], list[Found]] = {}
-    for plant, one in found:
-        groups.setdefault((plant.size, plant.how, plant.share), []).append(one)
-    for (size, how, share), ones in sorted(groups.items(), key=lambda group: (math.prod(group[0][0]), group[0][1:])):
-        slower = [one for one in ones if one.outcome is Outcome.REGRESSION]
-        said = ", ".join(f"{one.verdict.comparison.ratio - 1:+.2%}" for one in ones if one.verdict.comparison)
-        others = ", ".join(sorted(one.outcome for one in ones if one.outcome is not Outcome.REGRESSION))
-        say(
-            f"{_base([one for (of, *_), each in groups.items() if of == size for one in each]):6.1f} us {share:8.1%} "
-            f"{how:>8} {len(slower):6} {len(ones):3} {said:>22} {median([one.launches for one in ones]):9.0f}  "
-            f"{others or slower[0].cause}"
-        )
-    _invented("Nothing planted", [one for plant, one in found if plant.how == "nothing"])
-
-
-def _invented(what: str, found: Sequence[Found]) -> None:
-    """What was told of equal code, all of it false, and what was suspected on the way."""
-    counts = Counter(one.outcome.value for one in found)
-    suspected = [one for one in found if one.verdict.suspected]
-    say(f"\n{what}: {len(found)} comparisons, {dict(counts)}; suspected at first: {len(suspected)}")
-    for one in found:
-        if one.verdict.suspected or one.outcome not in (Outcome.STEADY, Outcome.NEW):
-            say(f"  {one.provider} {one.case}: {one.outcome}: {one.verdict.reason}")
-
-
-def _base(ones: Sequence[Found]) -> float:
-    return median([one.base_us for one in ones if one.base_us] or [0.0])
 
 
 if __name__ == "__main__":
