@@ -66,36 +66,43 @@ class Baselines:
         """All that the head is measured beside.  A search and a calibration ask for exactly their baseline."""
         run = self._assignment.run
         if run.purpose is not Purpose.WATCH and run.baseline is not None:
-            return References(Built(run.baseline, self.build(run.baseline)))
+            return References(Built(run.baseline, self._asked(run.baseline)))
         parent, notes = self._parent()
         good, good_notes = self._good(parent.sha) if parent else ((), ())
         slow, slow_notes = self._slow(parent)
         return References(parent, good, slow, (*notes, *good_notes, *slow_notes))
+
+    def _asked(self, sha: str) -> Environment:
+        """Without it there is nothing to say; and it is not the revision that fails then."""
+        try:
+            return self.build(sha)
+        except BuildFailed as failure:
+            raise BuildFailed(f"{short(sha)}, which it was to be compared with: {failure}", failure.log) from None
 
     # -- did this commit do it? ---------------------------------------------------------------------------------------
 
     def _parent(self) -> tuple[Built | None, tuple[str, ...]]:
         """The nearest first-parent ancestor that can be measured, and why it is not the parent itself.
 
-        Where none is fit, the nearest of the unfit that can be built: at the cases that it gets right it serves as
-        well.
+        Where none is fit, the nearest that is wrong somewhere and can be built: at the cases that it gets right it
+        serves as well.
         """
         run, sha = self._assignment.run, self._assignment.run.baseline
-        passed, unfit = list[str](), list[str]()
+        passed, wrong = list[str](), list[str]()
         for _ in range(FARTHEST_BASELINE):
             if sha is None:
                 break
             with reading() as session:
                 why = references.unfit(session, run.target, sha, run.device)
             if why is not None:
-                unfit.append(sha)
+                wrong += [sha] if why != references.DOES_NOT_BUILD else []
             elif isinstance(built := self._built(sha), Environment):
                 return Built(sha, built), (*passed, f"compared with {sha[:10]} instead") if passed else ()
             else:
                 why = built
             passed.append(f"{sha[:10]} was passed over as baseline: {why}")
             sha = self._parent_of(sha)
-        for sha in unfit:
+        for sha in wrong:
             if isinstance(built := self._built(sha), Environment):
                 all_the_same = f"compared with {sha[:10]} all the same, since no earlier revision is fit"
                 return Built(sha, built), (*passed, all_the_same)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from sqlalchemy.exc import OperationalError
 
 from kernels import messages
 from kernels.arena import Contender
@@ -22,6 +23,7 @@ from service.models import Purpose
 from service.server_policy import effective
 from service.settings import settings
 from service.sources import open_source
+from service.texts import one_line
 from workers import environments
 from workers.assignments import Assignment, assigned
 from workers.baselines import Baselines, References
@@ -29,11 +31,13 @@ from workers.contenders import contender
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment
 from workers.folders import remove
-from workers.heartbeat import Heartbeat, Stopped
+from workers.heartbeat import Heartbeat, Stopped, stopping
 from workers.launches import Launches
 from workers.tally import Tally
 
 log = structlog.get_logger()
+
+RECORDED_AGAIN_S = (1.0, 5.0, 15.0)  # after so many seconds each: nobody renews the lease meanwhile, and it has to last
 
 
 def measure(lease: queue.Lease, here: DeviceHere) -> None:
@@ -41,8 +45,7 @@ def measure(lease: queue.Lease, here: DeviceHere) -> None:
     try:
         with Heartbeat(lease, settings().lease_s) as heart:
             evidence = _examine(lease, here, heart)
-        with transaction() as session:
-            recording.record(session, lease, evidence)
+        _record(lease, evidence)
     except LeaseLost as lost:
         log.info("run lost", run=lease.run_id, reason=str(lost))
     except Stopped as stopped:
@@ -59,6 +62,20 @@ def measure(lease: queue.Lease, here: DeviceHere) -> None:
     except Exception as error:
         log.exception("run broke", run=lease.run_id)
         _end(lease, _plainly(error), again=True)
+
+
+def _record(lease: queue.Lease, evidence: Evidence) -> None:
+    """What took a GPU minutes is not lost to a bad moment of the database's: a restart, a deadlock that it broke up."""
+    for wait_s in (*RECORDED_AGAIN_S, None):
+        try:
+            with transaction() as session:
+                recording.record(session, lease, evidence)
+            return
+        except OperationalError as trouble:
+            if wait_s is None:
+                raise
+            log.warning("run not recorded yet", run=lease.run_id, reason=one_line(str(trouble)), again_in_s=wait_s)
+            stopping.wait(wait_s)
 
 
 def _plainly(error: Exception) -> str:
@@ -134,9 +151,11 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
 def _stack(tally: Tally) -> tuple[dict[str, Any], dict[str, Any]]:
     """The versions that all contenders share, and the device they ran on.
 
-    SOTA's process has only the stack in it, so its versions are the stack's; any other serves where there is no SOTA.
+    SOTA and its rivals have only the stack in their processes, so their versions are the stack's; in any other a
+    revision speaks for itself, which serves where there is none of them.
     """
-    labels = sorted(tally.stacks, key=lambda label: not label.startswith(Role.SOTA))
+    builtin = (Role.SOTA, Role.RIVAL)
+    labels = sorted(tally.stacks, key=lambda label: not label.startswith(builtin))
     versions = dict(tally.stacks[labels[0]]) if labels else {}
     device = versions.pop("device", {})
     if driver := next((one["gpu"]["driver"] for one in tally.telemetry if one.get("gpu", {}).get("driver")), None):

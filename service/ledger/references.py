@@ -26,6 +26,7 @@ from service.models import (
 )
 from service.verdicts import KNOWN_BEFORE, QUARANTINED
 
+DOES_NOT_BUILD = "it does not build"
 _UNSETTLED = (Outcome.REGRESSION, Outcome.INCONCLUSIVE)
 UNACCEPTED = (RegressionState.OPEN, RegressionState.BISECTING, RegressionState.BLAMED)
 
@@ -50,7 +51,7 @@ def unfit(session: Session, target: Target, sha: str, device: str) -> str | None
     if newest is None:
         return None
     if newest.state is RunState.FAILED:
-        return "it does not build"
+        return DOES_NOT_BUILD
     if newest.baseline is not None and any(not row.reason.startswith(KNOWN_BEFORE) for row in _wrong(newest)):
         return "it computes wrong results"
     return None
@@ -112,32 +113,20 @@ def _suspected(session: Session, target_id: int, device: str, sha: str, decided:
 
     Until it is seen to be as fast as that last good revision, it is asked about again.
     """
-    newest = (
-        select(Run.id)
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.target_id == target_id, Run.device == device, Revision.sha == sha, Revision.target_id == target_id)
-        .where(WATCHED, Run.state == RunState.DONE)
-        .order_by(Run.id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
     good = aliased(VerdictRow)
+    same = (good.run_id == VerdictRow.run_id, good.provider == VerdictRow.provider, good.case == VerdictRow.case)
     rows = session.execute(
         select(VerdictRow, good)
-        .outerjoin(
-            good,
-            and_(
-                good.run_id == VerdictRow.run_id,
-                good.provider == VerdictRow.provider,
-                good.case == VerdictRow.case,
-                good.against == "good",
-            ),
-        )
-        .where(VerdictRow.run_id == newest, VerdictRow.against == "parent")
-    ).all()
+        .join(Run, Run.id == VerdictRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .outerjoin(good, and_(*same, good.against == "good"))
+        .where(Run.target_id == target_id, Run.device == device, Revision.sha == sha, Revision.target_id == target_id)
+        .where(WATCHED, Run.state == RunState.DONE, VerdictRow.against == "parent")
+        .order_by(Run.id)
+    )
+    newest = {(row.provider, row.case): (row, beside) for row, beside in rows}  # not every run has every case
     found = dict[Name, str]()
-    for against_parent, against_good in rows:
-        name = (against_parent.provider, against_parent.case)
+    for name, (against_parent, against_good) in newest.items():
         carried = against_good is not None and against_good.outcome in _UNSETTLED
         row = against_good if carried else against_parent if _slower_perhaps(against_parent) else None
         if row is not None and row.baseline is not None and name not in decided:

@@ -206,7 +206,13 @@ def expire_due() -> int:
     with reading() as session:
         due = (RegressionRow.state == RegressionState.ACKNOWLEDGED, RegressionRow.until <= clock(session))
         targets = session.scalars(select(RegressionRow.target_id).where(*due).distinct()).all()
-    return sum(_expire(target_id) for target_id in sorted(targets))
+    expired = 0
+    for target_id in sorted(targets):
+        try:
+            expired += _expire(target_id)
+        except Exception:  # one target must not keep the others from it
+            log.exception("acknowledgements could not end", target=target_id)
+    return expired
 
 
 def _expire(target_id: int) -> int:

@@ -40,6 +40,7 @@ rmsnorm.fwd = "norms:rmsnorm"
 
 [suites]
 two = ["rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"]
+one = ["rmsnorm.fwd.512x512.fp32"]
 """
 CODE: dict[str, Any] = {"kind": "triton", "ops": [], "kernels": 1, "spills": 0}
 FACTS = {**CODE, "code": "a"}
@@ -280,6 +281,16 @@ def test_a_suspicion_that_nobody_could_settle_is_asked_about_at_the_next_revisio
     assert ledger.last_good(2) == {WIDE: "c0"}, "nobody has shown that it is as it was"
     ledger.run(3, HEAD, parent, CONTROL, Took(Role.GOOD, fast=None), good={WIDE: "c0"})
     assert ledger.last_good(3) == {}
+
+
+def test_a_run_of_other_cases_does_not_hide_a_suspicion(ledger):
+    ledger.run(0, HEAD)
+    unsettled = [replace(one, confirmed=()) for took in (SLOW_HEAD, PARENT) for one in took.taken()]
+    ledger.run(1, *(Given(one) for one in unsettled))
+    fast_alone = [Given(took.taken()[1]) for took in (HEAD, PARENT, CONTROL)]
+    assert fast_alone[0].one.case == Case.parse(FAST)
+    ledger.run(1, *fast_alone, suite="one")
+    assert ledger.last_good(1) == {WIDE: "c0"}
 
 
 @dataclass(frozen=True)

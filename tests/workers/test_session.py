@@ -192,3 +192,18 @@ def test_a_launch_ends_after_the_case_in_hand_and_not_long_after(state, monkeypa
     assert bool(tally.taken()) is some
     assert len(tally.taken()) < len(cases)
     assert time.monotonic() - began < 10
+
+
+def test_a_bad_moment_of_the_database_costs_no_measurement(watched, monkeypatch):
+    tries, record = [], session.recording.record
+
+    def deadlocked_once(*args: Any) -> Run:
+        tries.append(args)
+        if len(tries) == 1:
+            raise OperationalError("UPDATE targets", {}, Exception("deadlock detected"))
+        return record(*args)
+
+    monkeypatch.setattr(session.recording, "record", deadlocked_once)
+    monkeypatch.setattr(session, "RECORDED_AGAIN_S", (0.0,))
+    run = measured(commit(watched))
+    assert (run.state, run.attempt, len(tries)) == (RunState.DONE, 1, 2)

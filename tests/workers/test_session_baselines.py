@@ -188,6 +188,20 @@ def test_a_calibration_measures_a_revision_against_itself_and_nobody_else(reposi
     assert outcomes(calibration, "parent") == {CASE: "steady", WIDE: "steady"}
 
 
+def test_a_search_whose_good_end_does_not_build_says_which_side_it_was(repository):
+    broken = repository.norms.commit({"speed.json": "{}", "broken": ""})
+    (repository.norms.folder / "broken").unlink()
+    run = repository.push()
+    with transaction() as database:
+        revision = database.get_one(Revision, run.revision_id)
+        target = database.get_one(Target, run.target_id)
+        names = {"device": "cpu", "suite": "two", "baseline": broken}
+        asked.run_asked(database, target, revision, Purpose.BISECTION, key="1:1", **names)
+    step = repository.measure()
+    assert step.build_failed
+    assert step.reason.startswith(f"{broken[:10]}, which it was to be compared with: The build failed at ")
+
+
 def states() -> list[RegressionState]:
     with reading() as database:
         return list(database.execute(select(RegressionRow.state)).scalars())
