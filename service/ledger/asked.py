@@ -48,7 +48,7 @@ def run_asked(
         only_cases=None if cases is None else sorted(cases),
         only_worker=worker,
         bisection_id=bisection_id,
-        trusted=True,  # only revisions that were on the mainline are asked for
+        trusted=True,  # it was on the mainline, or a person named the ends of the line it lies on
         priority=_PRIORITY[purpose],
         state=RunState.QUEUED,
         attempt=0,
