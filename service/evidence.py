@@ -11,7 +11,7 @@ from service.beside import Beside, best_of
 from service.cells import Cell, Name, Outcome, Pairs
 from service.models import CellState, Rounds
 from service.texts import short
-from service.verdicts import KNOWN_BEFORE
+from service.verdicts import KNOWN_BEFORE, QUARANTINED
 
 _NONE: Mapping[tuple[str, str], str] = {}
 
@@ -125,7 +125,7 @@ def _trouble(head: Taken, parent: Taken | None, wrong_before: Collection[Name]) 
     same_trouble = parent is not None and parent.state is head.state
     if same_trouble or (head.state is CellState.INVALID and (head.provider, str(head.case)) in wrong_before):
         reason = KNOWN_BEFORE + reason
-    elif reason.startswith(KNOWN_BEFORE):  # it comes from the revision's own process, which would excuse itself
+    elif reason.startswith((KNOWN_BEFORE, QUARANTINED)):  # it comes from the revision's own process, which would excuse itself
         reason = f"it says: {reason}"
     return Outcome(head.state.value), reason
 

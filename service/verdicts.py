@@ -24,13 +24,11 @@ __all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "in_perc
 Why = Literal["look", "confirm"]  # what more launches are for
 
 CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
-# How two kinds of reasons begin, by which a reader of stored verdicts knows them again.
+# How kinds of reasons begin, by which a reader of stored verdicts knows them again.
 KNOWN_BEFORE = "already so before this revision: "
+QUARANTINED = "quarantined: "
 SESSION_ENDED = "the session ended before "
 THROTTLED = "were lost to a throttled device"  # and how the reason ends that names how many
-
-
-QUARANTINED = "quarantined: "
 
 
 @dataclass(frozen=True)

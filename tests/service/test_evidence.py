@@ -67,8 +67,8 @@ def test_a_wrong_result_of_a_baseline_that_was_passed_over_is_no_news_either():
     assert cell.trouble == (Outcome.INVALID, "already so before this revision: y is wrong")
 
 
-def test_a_revision_cannot_excuse_itself():
-    said = "already so before this revision: y is wrong"
+@pytest.mark.parametrize("said", ["already so before this revision: y is wrong", "quarantined: y is wrong"])
+def test_a_revision_cannot_excuse_itself(said):
     [cell] = cells([took(Role.HEAD, state=CellState.INVALID, reason=said), took(Role.PARENT)])
     assert cell.trouble == (Outcome.INVALID, f"it says: {said}")
 
