@@ -31,7 +31,7 @@ from service.errors import BadInput, BuildFailed, ServiceError
 from service.ledger import intake, queue, targets
 from service.ledger import reading as facts_of
 from service.log import set_up_logging
-from service.models import OPEN_STATES, Run, RunState, TargetKind
+from service.models import OPEN_STATES, Purpose, Run, RunState, TargetKind
 from service.reports import Report
 from service.server_policy import server_policy
 from service.settings import settings
@@ -334,8 +334,10 @@ def _report(run_id: int) -> Report:
 
 
 def _code(report: Report) -> int:
-    """The exit code of one run."""
-    outcomes = {row.outcome for row in report.rows if not row.known_before}
+    """The exit code of one run.  What a calibration finds is false, and no regression."""
+    if report.purpose is Purpose.CALIBRATION and report.state is RunState.DONE:
+        return 0
+    outcomes = {row.outcome for row in report.rows if row.news}
     if Outcome.REGRESSION in outcomes:
         return 1
     if report.build_failed or outcomes & {Outcome.INVALID, Outcome.FAILED}:
@@ -423,16 +425,28 @@ def approve(run_id: int) -> None:
 @app.command()
 def status() -> None:
     """Targets, workers and the queue."""
-    table = Table("run", "target", "revision", "device", "state", "stage")
+    table = Table("run", "target", "revision", "device", "for", "state", "stage")
     with reading() as session:
+        cards = [facts_of.card(session, one, lines=1) for one in targets.all_targets(session)]
         for one in facts_of.queue(session):
-            cells = (str(one.id), one.target.name, one.revision.short, one.device, one.state.value, one.stage or "")
+            names = (str(one.id), one.target.name, one.revision.short, one.device)
+            cells = (*names, _purpose(one), one.state.value, one.stage or "")
             table.add_row(*(Text(printable(cell)) for cell in cells))
         workers = facts_of.workers(session)
         now = queue.clock(session)
-    out.print(table)
+    for card in cards:
+        standing = ", ".join(f"{n} {state.value}" for state, n in card.standing.items()) or "none"
+        line("target ", (card.target.name, "bold"), f": regressions {standing}; {card.behind} behind SOTA")
+    out.print(table if table.row_count else "The queue is empty.")
     for each in workers:
         line("worker ", (each.name, "bold"), f" ({each.description}) was seen {now - each.seen_at:.0f} s ago")
+
+
+def _purpose(one: Run) -> str:
+    """What it is measured for, where that is not to be told."""
+    if one.purpose is Purpose.WATCH:
+        return f"pull request {one.pull}" if one.pull else ""
+    return f"bisection {one.bisection_id}" if one.bisection_id else one.purpose.value
 
 
 def _register_demo() -> None:

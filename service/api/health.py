@@ -15,7 +15,7 @@ from service import migrate
 from service.database import reading
 from service.ledger.queue import clock
 from service.ledger.reading import waiting, workers
-from service.models import Effect, Quarantine, RegressionRow, Run, VerdictRow
+from service.models import Effect, Purpose, Quarantine, RegressionRow, Run, VerdictRow
 
 router = APIRouter(tags=["health"])
 DAY_S = 86_400.0
@@ -105,13 +105,13 @@ def _families(session: Session) -> Iterator[Metric]:
         seen.add_metric((worker.name, worker.device), max(0.0, now - worker.seen_at))
     verdicts = GaugeMetricFamily(
         "kernelwatch_verdicts_last_day",
-        "Verdicts against the parent, of the last 24 hours.",
+        "Verdicts against the parent, of the last 24 hours; without bisections and calibrations.",
         labels=("outcome", "device"),
     )
     for outcome, device, n in session.execute(
         select(VerdictRow.outcome, Run.device, func.count())
         .join(Run, Run.id == VerdictRow.run_id)
-        .where(VerdictRow.against == "parent", Run.finished_at > now - DAY_S)
+        .where(VerdictRow.against == "parent", Run.purpose == Purpose.WATCH, Run.finished_at > now - DAY_S)
         .group_by(VerdictRow.outcome, Run.device)
     ):
         verdicts.add_metric((outcome, device), n)

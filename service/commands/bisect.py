@@ -10,7 +10,6 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from service.bisecting_words import answer_in_words
 from service.commands.printing import Format, err, line, out
 from service.database import reading, transaction
 from service.errors import BadInput
@@ -18,7 +17,7 @@ from service.ledger import bisections, searching, targets
 from service.ledger.bisection_steps import Search, Stepped
 from service.models import SearchState
 from service.settings import settings
-from service.telling.bisection import document, page
+from service.telling.bisection import COLUMNS, document, page, step_cells
 from service.texts import printable, short
 
 bisection_app = typer.Typer(no_args_is_help=True, help="Searches for the revision that made it slower.")
@@ -122,10 +121,7 @@ def _show(found: Search, form: Format) -> None:
 
 
 def _table(steps: tuple[Stepped, ...]) -> Table:
-    table = Table("run", "revision", "against", "aim", "answer")
+    table = Table(*COLUMNS)
     for one in steps:
-        aim = one.answered.question.aim.value if one.answered else ""
-        said = answer_in_words(one.answered) if one.answered else one.step.words
-        cells = (str(one.run.id), one.run.revision.short, short(one.step.against), aim, said)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        table.add_row(*(Text(printable(cell)) for cell in step_cells(one)))
     return table

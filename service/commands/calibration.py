@@ -18,6 +18,8 @@ from service.ledger import quarantines, targets
 from service.ledger.calibration_rates import CaseRate, LaneRate, by_lane, rates
 from service.ledger.queue import clock
 from service.models import Quarantine
+from service.telling.as_json import rfc3339
+from service.telling.markdown import grid
 from service.texts import printable
 
 calibration_app = typer.Typer(invoke_without_command=True)
@@ -124,8 +126,7 @@ def _print(rows: list[Cells], form: Format) -> None:
     if not cells:
         return
     if form is Format.MD:
-        lines = [head, ("---",) * len(head), *cells]
-        print(*(f"| {' | '.join(printable(cell).replace('|', '/') for cell in one)} |" for one in lines), "", sep="\n")  # noqa: T201
+        print(*grid(head, cells), "", sep="\n")  # noqa: T201
         return
     table = Table(*head, box=None, pad_edge=False)
     for one in cells:
@@ -143,7 +144,13 @@ def _document(found: list[CaseRate], lanes: list[LaneRate], standing: Any) -> di
         "lanes": [counted(one) for one in lanes],
         "cases": [counted(one) for one in found],
         "quarantined": [
-            {"target": target, "device": row.device, "provider": row.provider, "case": row.case, "since": row.since}
+            {
+                "target": target,
+                "device": row.device,
+                "provider": row.provider,
+                "case": row.case,
+                "since": rfc3339(row.since),
+            }
             | {"by": row.by, "reason": row.reason}
             for row, target in standing
         ],

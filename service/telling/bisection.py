@@ -4,11 +4,15 @@ from typing import Any
 
 from service.bisecting_words import answer_in_words
 from service.ledger.bisection_steps import Search, Stepped
-from service.texts import printable, short
+from service.telling.as_json import rfc3339
+from service.telling.markdown import escaped, grid
+from service.texts import short
+
+COLUMNS = ("run", "revision", "against", "aim", "answer")
 
 
 def document(search: Search) -> dict[str, Any]:
-    """All of it; times are seconds since the epoch, ratios those of the revision over what it was measured against."""
+    """All of it; times are RFC 3339, ratios those of the revision over what it was measured against."""
     row = search.row
     return {
         "id": row.id,
@@ -26,8 +30,8 @@ def document(search: Search) -> dict[str, Any]:
         "asked_by": row.asked_by,
         "incident": row.incident_id,
         "most_runs": row.most_runs,
-        "created_at": row.created_at,
-        "finished_at": row.finished_at,
+        "created_at": rfc3339(row.created_at),
+        "finished_at": rfc3339(row.finished_at),
         "steps": [_step(one) for one in search.steps],
         "pending_run": search.pending.id if search.pending else None,
     }
@@ -59,24 +63,15 @@ def _step(one: Stepped) -> dict[str, Any]:
 def page(search: Search) -> str:
     """A heading, what was found, and a table of the steps."""
     row = search.row
-    lines = [
-        f"### Bisection {row.id} of {search.target} on {row.device}: {row.state.value}",
-        "",
-        _cell(search.words),
-        "",
-        "| run | revision | against | aim | answer |",
-        "|---|---|---|---|---|",
-    ]
-    for one in search.steps:
-        aim = one.answered.question.aim.value if one.answered else ""
-        revision, against = (f"`{_cell(short(sha))}`" for sha in (one.step.revision, one.step.against))
-        lines.append(f"| {one.run.id} | {revision} | {against} | {aim} | {_cell(_words(one))} |")
-    return "\n".join(lines)
+    title = f"### Bisection {row.id} of {escaped(search.target)} on {escaped(row.device)}: {row.state.value}"
+    return "\n".join([title, "", escaped(search.words), "", *grid(COLUMNS, [step_cells(one) for one in search.steps])])
+
+
+def step_cells(one: Stepped) -> tuple[str, ...]:
+    """A step as people read it, in the order of `COLUMNS`."""
+    aim = one.answered.question.aim.value if one.answered else ""
+    return str(one.run.id), one.run.revision.short, short(one.step.against), aim, _words(one)
 
 
 def _words(one: Stepped) -> str:
     return answer_in_words(one.answered) if one.answered else one.step.words
-
-
-def _cell(text: str) -> str:
-    return " ".join(printable(text).split()).replace("|", "\\|").replace("<", "&lt;")

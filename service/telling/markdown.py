@@ -275,6 +275,12 @@ def _unsupported(cases: Sequence[Unsupported]) -> str:
     return "\n".join([*lines, *rows])
 
 
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table of plain text: whatever strangers wrote stays in its cell, and does nothing there."""
+    plain = (_line([escaped(cell) for cell in row]) for row in rows)
+    return [_line(head), _line(["---"] * len(head)), *plain]
+
+
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 

@@ -1,6 +1,5 @@
 """A replayed policy as a table, as Markdown and as JSON."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +11,8 @@ from kernels.words import Lane
 from service.lanes import WORDS, percent
 from service.ledger.replays import Replay, Told
 from service.replaying import Fate, Sum
+from service.telling.as_json import rfc3339
+from service.telling.markdown import escaped, grid
 from service.texts import one_line, printable
 
 SHOWN = 40  # of each kind; JSON has all of them
@@ -77,22 +78,22 @@ def table(replay: Replay) -> RenderableType:
 
 def page(replay: Replay) -> str:
     """The same in Markdown."""
-    lines = [headline(replay), ""]
+    lines = [escaped(headline(replay)), ""]
     if replay.sums:
-        lines += [*_table(COLUMNS, _sums(replay)), ""]
+        lines += [*grid(COLUMNS, _sums(replay)), ""]
     for fate, told in _by_fate(replay):
-        lines += [f"**{TITLES[fate]}: {len(told)}**", "", *_table(ROW, [_cells(one) for one in told[:SHOWN]])]
+        lines += [f"**{TITLES[fate]}: {len(told)}**", "", *grid(ROW, [_cells(one) for one in told[:SHOWN]])]
         lines += ["", *([f"… and {len(told) - SHOWN} more", ""] if len(told) > SHOWN else [])]
     return "\n".join([*lines, *sentences(replay)]).rstrip()
 
 
 def document(replay: Replay) -> dict[str, Any]:
-    """All of it; `since` and `until` are seconds since the epoch."""
+    """All of it; `since` and `until` are RFC 3339."""
     return {
         "policies": replay.versions,
         "runs": replay.runs,
-        "since": replay.first_at,
-        "until": replay.last_at,
+        "since": rfc3339(replay.first_at),
+        "until": rfc3339(replay.last_at),
         "whole": vars(replay.whole),
         "sums": [
             {"device": device, "provider": provider, "lane": lane.value, **vars(own)}
@@ -147,13 +148,6 @@ def _cells(told: Told) -> tuple[str, ...]:
     was = one.before.value if one.before else "not judged"
     place = (str(told.run_id), told.revision, told.device, one.provider, one.case)
     return *place, was, one.verdict.outcome.value, change, one_line(one.verdict.reason)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(printable(cell).replace('|', '/') for cell in cells)} |"
-
-    return [line(head), "|---" * len(head) + "|", *(line(row) for row in rows)]
 
 
 def _day(at: float | None) -> str:

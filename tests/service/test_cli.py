@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from service import cli, migrate, supervisor, torch_install
 from service.database import transaction
 from service.ledger import intake, targets
-from service.models import Run, RunState, Target
+from service.models import Purpose, Run, RunState, Target
 from tests.dashboards.seed import Seeded, watched
 from workers import device, environments
 from workers.device import DeviceHere
@@ -68,6 +68,26 @@ def test_markdown_of_several_devices_is_one_comment(seeded: Seeded, monkeypatch:
     done = kernelwatch("run", "norms", "main", "--wait", "--format", "md")
     assert done.stdout.count("<!-- kernelwatch") == 1
     assert "Queued" not in done.stdout
+
+
+def test_what_a_calibration_finds_is_no_regression(seeded: Seeded) -> None:
+    """Its code is equal on both sides: whatever differs is false."""
+    with transaction() as session:
+        session.get_one(Run, seeded.runs["slow"]).purpose = Purpose.CALIBRATION
+    try:
+        assert kernelwatch("report", str(seeded.runs["slow"])).exit_code == 0
+    finally:
+        with transaction() as session:
+            session.get_one(Run, seeded.runs["slow"]).purpose = Purpose.WATCH
+
+
+def test_the_status_says_what_stands_and_what_a_run_is_for(seeded: Seeded) -> None:
+    with transaction() as session:
+        [waiting] = session.query(Run).filter_by(state=RunState.QUEUED).limit(1)
+        waiting.purpose, waiting.only_worker = Purpose.CALIBRATION, "h200-box"
+    said = kernelwatch("status").stdout
+    assert "target norms: regressions 1 open; 1 behind SOTA" in said
+    assert "calibr" in said, "a narrow terminal folds it"
 
 
 def test_words_of_a_remote_are_no_markup(seeded: Seeded) -> None:

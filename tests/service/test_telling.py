@@ -256,6 +256,14 @@ def test_nobody_is_mentioned_and_nothing_is_linked() -> None:
     assert not re.search(r"@ada|#12|://|www\.", said)
 
 
+@given(ANY_TEXT)
+@settings(max_examples=40, deadline=None)
+def test_a_grid_shows_strange_text_in_its_cell(text: str) -> None:
+    page = shown("\n".join(markdown.grid(("case", "why"), [("rmsnorm_noweight", text)])))
+    assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td"}
+    assert "rmsnorm_noweight" in page.text
+
+
 # -- however much there is to say, a forge takes it
 
 reasons = st.text(max_size=2000)
