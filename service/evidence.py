@@ -125,7 +125,8 @@ def _trouble(head: Taken, parent: Taken | None, wrong_before: Collection[Name]) 
     same_trouble = parent is not None and parent.state is head.state
     if same_trouble or (head.state is CellState.INVALID and (head.provider, str(head.case)) in wrong_before):
         reason = KNOWN_BEFORE + reason
-    elif reason.startswith((KNOWN_BEFORE, QUARANTINED)):  # it comes from the revision's own process, which would excuse itself
+    elif reason.startswith((KNOWN_BEFORE, QUARANTINED)):
+        # It comes from the revision's own process, which would excuse itself.
         reason = f"it says: {reason}"
     return Outcome(head.state.value), reason
 
