@@ -4,7 +4,8 @@ What was looked at is marked on its run, in the transaction that stores what was
 forgotten, and nothing is found twice.  While numbers are looked at no transaction is open for writing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from service.verdicts import Outcome
 log = structlog.get_logger()
 
 FEW_RUNS = 8  # with more news than these everything is looked at
+LONGEST_S = 10.0  # after which no other look begins: control has other duties
 SOME = 500  # databases limit how many parameters a statement may have
 
 
@@ -36,10 +38,13 @@ def look_due() -> None:
     """Look at every history that has news, and go on with its points and with those whose search has ended."""
     with reading() as session:
         due = _due(session)
+    until = time.monotonic() + LONGEST_S
     for (target_id, device), runs in due.items():
         key = "history", target_id, device
         if patience.lets_be(key):
             continue
+        if time.monotonic() > until:  # many targets were measured long before anybody looked: the rest comes next time
+            break
         try:
             looked(target_id, device, runs)
             patience.went_well(key)
@@ -66,7 +71,8 @@ def _due(session: Session) -> dict[tuple[int, str], list[int]]:
 def looked(target_id: int, device: str, runs: Sequence[int]) -> bool:
     """Look at the histories of a target on a device, now that there are these runs.
 
-    Where somebody else stored points meanwhile, nothing is kept: the look comes again.  Whether it was kept.
+    Where somebody else looked meanwhile, nothing is kept: the look comes again, if it is still wanted.  Whether it was
+    kept.
     """
     with reading() as session:
         look = _look(session, target_id, device, runs)
@@ -139,11 +145,11 @@ def _last_point(session: Session, target_id: int, device: str) -> int:
 def _keep(session: Session, look: Look, runs: Sequence[int]) -> bool:
     measured = look.measured
     lock(session, measured.target_id)
-    if _last_point(session, measured.target_id, measured.device) != look.last_point:
+    if _last_point(session, measured.target_id, measured.device) != look.last_point or _looked_at(session, runs):
         return False
     now = clock(session)
-    for start in range(0, len(runs), SOME):
-        session.execute(update(Run).where(Run.id.in_(runs[start : start + SOME])).values(history_at=now))
+    for some in _some(runs):
+        session.execute(update(Run).where(Run.id.in_(some)).values(history_at=now))
     rows = _rows(session, look.found.values())
     for name, found in look.found.items():
         for change in found.matched.new:
@@ -157,14 +163,23 @@ def _keep(session: Session, look: Look, runs: Sequence[int]) -> bool:
     return True
 
 
+def _looked_at(session: Session, runs: Sequence[int]) -> bool:
+    """Has somebody looked with any of these runs?  What one look misses must not count twice."""
+    known = (select(Run.id).where(Run.id.in_(some), Run.history_at.is_not(None)).limit(1) for some in _some(runs))
+    return any(session.scalar(one) is not None for one in known)
+
+
+def _some(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ids[start : start + SOME] for start in range(0, len(ids), SOME))
+
+
 def _rows(session: Session, found: Iterable[Found]) -> dict[int, ChangePoint]:
     """The stored points that a look has something to say of."""
     touched = [(one.matched.missed, [point_id for point_id, _ in one.matched.again]) for one in found]
     ids = sorted({point_id for missed, again in touched for point_id in (*missed, *again)})
     rows: dict[int, ChangePoint] = {}
-    for start in range(0, len(ids), SOME):
-        some = session.scalars(select(ChangePoint).where(ChangePoint.id.in_(ids[start : start + SOME])))
-        rows |= {row.id: row for row in some}
+    for some in _some(ids):
+        rows |= {row.id: row for row in session.scalars(select(ChangePoint).where(ChangePoint.id.in_(some)))}
     return rows
 
 

@@ -339,6 +339,36 @@ def test_two_controls_at_once_find_what_one_finds(anywhere):
     assert places(anywhere.points()) == [40] * 4
 
 
+def test_a_look_that_another_control_was_faster_with_is_not_kept(anywhere):
+    """Else what one look misses would count twice, and a point be closed that was missed in fewer looks."""
+    anywhere.true = {FIRST: step(40, 0.97)}
+    anywhere.measure(60)
+    history.look_due()
+    anywhere.true = {}
+    with transaction() as session:
+        session.execute(update(Measurement).where(Measurement.case == FIRST).values(median=500.0))
+    with transaction() as session:
+        session.execute(update(Run).values(history_at=None))
+        target_id = anywhere.target(session).id
+        runs = session.scalars(select(Run.id).order_by(Run.id)).all()
+    assert [history.looked(target_id, "cpu", runs) for _ in range(2)] == [True, False]
+    assert [one.row.missed for one in anywhere.points()] == [1]
+
+
+def test_with_very_much_to_look_at_the_other_duties_have_their_turn(watched, monkeypatch):
+    other = Watched(name="other", seed=1).register()
+    for one in (watched, other):
+        one.measure(20)
+    seconds = iter(range(0, 1000, 8))
+    monkeypatch.setattr(history.time, "monotonic", lambda: next(seconds))
+    left = []
+    for _ in range(2):
+        history.look_due()
+        with reading() as session:
+            left.append(len(session.scalars(select(Run.id).where(Run.history_at.is_(None))).all()))
+    assert left == [20, 0]
+
+
 def test_what_later_data_do_not_show_is_closed_after_three_looks_and_stays_so(watched):
     """A point that only the first sixty revisions showed: they are measured again, and the step is gone."""
     watched.true = {FIRST: step(40, 0.97)}
