@@ -167,7 +167,8 @@ def _to_do(report: Report) -> list[str]:
         command = code(f"kernelwatch regression acknowledge {events.pop()} --incident --reason …")
         return [f"Mend them, or accept them: {command} (regressions {listed(map(str, known))})."]
     if known:
-        command, more = code(f"kernelwatch regression acknowledge {known[0]} --reason …"), listed(map(str, known[1:]))
+        first, *others = (str(one) for one in known)
+        command, more = code(f"kernelwatch regression acknowledge {first} --reason …"), listed(others) if others else ""
         return [f"Mend {them}, or accept what is worth it: {command}{f', and so {more}' if more else ''}."]
     if report.pull is None:
         return []

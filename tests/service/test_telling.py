@@ -509,6 +509,8 @@ def test_it_says_how_to_accept_what_it_found() -> None:
     recorded = [replace(slower, case=case, regression=n) for n, case in ((12, CASE), (13, "rmsnorm.fwd.1x64.bf16"))]
     said = markdown.comment(a_report(*recorded, pull=None))
     assert "or accept what is worth it: `kernelwatch regression acknowledge 12 --reason …`, and so 13." in said
+    alone = markdown.comment(a_report(recorded[0], pull=None))
+    assert "accept what is worth it: `kernelwatch regression acknowledge 12 --reason …`." in alone
     assert "merge them knowing: they are then regressions" in markdown.comment(a_report(slower, slower))
     one_event = [replace(row, incident=3) for row in recorded]
     said = markdown.comment(a_report(*one_event, pull=None))
