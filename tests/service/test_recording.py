@@ -303,6 +303,27 @@ def test_two_workers_on_a_new_stack_both_keep_their_sessions(ledger):
         assert set(session.execute(select(Run.state)).scalars()) == {RunState.DONE}
 
 
+def test_workers_that_record_a_mainline_at_once_leave_what_they_would_one_after_the_other(ledger):
+    ledger.run(0, baseline=None)
+    leases = {place: ledger.leased(place) for place in range(1, 5)}
+    together = Barrier(len(leases))
+
+    def end(place: int) -> None:
+        found = ledger.found(1.0, 1.5 if place == 2 else 1.0, place - 1, {}, sota_us=50.0)
+        together.wait()
+        with transaction() as session:
+            recording.record(session, leases[place], found)
+
+    with ThreadPoolExecutor(len(leases)) as workers:
+        list(workers.map(end, leases))
+    assert ledger.open() == [1.5]
+    with reading() as session:
+        gaps = session.execute(select(Gap)).scalars().all()
+    assert {(gap.case, gap.behind, gap.last_run_id) for gap in gaps} == {
+        (case, True, leases[4].run_id) for case in (FAST, WIDE)
+    }
+
+
 HELD = f"{FAST}.memory"
 
 
