@@ -59,7 +59,10 @@ def against_parent(
 
 
 def beside(evidence: Evidence, role: Role, stood: Mapping[Name, Stand]) -> dict[Name, Cause]:
-    """The same for the last good revision and for the slow baseline, which no fresh launches confirm."""
+    """The same for the last good revision and for the slow baseline, which no fresh launches confirm.
+
+    They sat out the launches that came later, and the head's clock is that of all: it says nothing of those they share.
+    """
     heads, others = _by_name(evidence.taken, Role.HEAD), _by_name(evidence.taken, role)
     throttled = _throttled(evidence.telemetry)
     return {
@@ -68,7 +71,7 @@ def beside(evidence: Evidence, role: Role, stood: Mapping[Name, Stand]) -> dict[
                 name[1],
                 stand.comparison.ratio,
                 confirmed=False,
-                head=heads[name].facts,
+                head={**heads[name].facts, "sm_mhz": None},
                 beside=others[name].facts,
                 same_code=same_kernels(heads[name], others[name]),
                 lost=_lost(heads[name]),

@@ -317,6 +317,15 @@ def test_a_leak_is_told_against_the_slow_baseline_and_says_what_it_is_slower_tha
     assert ledger.rows(run, "slow")[FAST].outcome == "steady"
 
 
+def test_a_clock_of_later_launches_explains_nothing_of_the_first(ledger):
+    """The slow baseline takes part in the first launches alone, the head in all of them."""
+    ledger.run(0, HEAD)
+    head, parent = (replace(one, wide=105.0, facts={**OTHER, "spills": 0, "sm_mhz": 1700}) for one in (HEAD, PARENT))
+    run = ledger.run(1, head, parent, CONTROL, Took(Role.SLOW, facts={**FACTS, "sm_mhz": 1980}), slow="v1.2")
+    row = ledger.rows(run, "slow")[WIDE]
+    assert (row.outcome, row.cause) == ("regression", "code"), row.why
+
+
 # -- SOTA and the best
 
 SOTA, RIVAL = Took(Role.SOTA, 80.0, 80.0, "quack", {}), Took(Role.RIVAL, 90.0, 70.0, "inductor", {})
