@@ -30,6 +30,7 @@ from service.texts import short
 
 CONTROL = "control"  # the queue of those who advance searches
 _DAY_S = 86_400.0
+_WAITS = "waits for tomorrow's budget"
 _STATE = {
     Aim.VERIFY: SearchState.VERIFYING,
     Aim.SEARCH: SearchState.SEARCHING,
@@ -128,6 +129,15 @@ def advance(session: Session, bisection_id: int, merge: Merge | None = None) -> 
         _ask(session, row, search, progress.question)
 
 
+def waits(session: Session, bisection_id: int) -> bool:
+    """Has this search said already that it waits for its daily budget, and is that still spent?  Cheap to ask."""
+    row = session.get_one(Bisection, bisection_id)
+    if not (row.reason or "").startswith(_WAITS):
+        return False
+    _, recipe = recipe_of(session, session.get_one(Target, row.target_id))
+    return row.device in recipe.devices and _has_to_wait(session, row, effective(recipe, row.device))
+
+
 def ended(session: Session, bisection_id: int, why: str) -> None:
     """It cannot go on: the ends do not lie on one line, say."""
     if (row := _held(session, bisection_id)) is not None:
@@ -158,8 +168,8 @@ def _ask(session: Session, row: Bisection, search: steps.Search, question: Quest
         _end(session, row, SearchState.STOPPED, f"The recipe changed: {why} Search again with what it has now.")
         return
     policy = effective(recipe, row.device)
-    if row.asked_by == KERNELWATCH and _spent_today(session, row.target_id) >= policy.bisect.most_a_day:
-        row.reason = f"waits for tomorrow's budget ({policy.bisect.most_a_day} steps a day); {search.words}"
+    if _has_to_wait(session, row, policy):
+        row.reason = f"{_WAITS} ({policy.bisect.most_a_day} steps a day); {search.words}"
         return
     progress = search.progress
     of_moved = sorted({case for _, case in progress.sizes}) if progress else []
@@ -251,6 +261,10 @@ def _held(session: Session, bisection_id: int) -> Bisection | None:
 
 def _open_ones(target_id: int) -> Select[Bisection]:
     return select(Bisection).where(Bisection.target_id == target_id, Bisection.state.in_(OPEN_SEARCHES))
+
+
+def _has_to_wait(session: Session, row: Bisection, policy: Policy) -> bool:
+    return row.asked_by == KERNELWATCH and _spent_today(session, row.target_id) >= policy.bisect.most_a_day
 
 
 def _spent_today(session: Session, target_id: int) -> int:

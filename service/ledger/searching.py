@@ -89,6 +89,8 @@ def advance_due() -> int:
 
 def _advance(bisection_id: int) -> None:
     with reading() as session:
+        if bisections.waits(session, bisection_id):
+            return
         found = bisections.one(session, bisection_id)
         target = session.get_one(Target, found.row.target_id)
     if found.done or found.pending is not None:

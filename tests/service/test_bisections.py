@@ -316,7 +316,7 @@ def test_a_budget_ends_a_search_with_what_is_left(mainline):
     assert found.words == "The budget of 3 runs is spent; left: 2 revisions (c5 … c6)."
 
 
-def test_what_kernelwatch_starts_by_itself_waits_for_the_next_day(either_mainline):
+def test_what_kernelwatch_starts_by_itself_waits_for_the_next_day(either_mainline, monkeypatch):
     either_mainline.slowness = {WIDE: slow_from(5), FAST: slow_from(2)}
     first = either_mainline.start(cases=(WIDE,), asked_by="kernelwatch")
     second = either_mainline.start(cases=(FAST,), asked_by="kernelwatch")
@@ -332,6 +332,9 @@ def test_what_kernelwatch_starts_by_itself_waits_for_the_next_day(either_mainlin
         SearchState.PROVING,
     }
     assert "waits for tomorrow's budget (5 steps a day)" in either_mainline.see(first).row.reason
+    with monkeypatch.context() as patch:
+        patch.setattr(bisections, "advance", lambda *_: pytest.fail("until then nobody locks or reads anything for it"))
+        searching.advance_due()
     for _ in range(3):  # days
         with transaction() as session:
             session.execute(update(Run).values(created_at=Run.created_at - 90_000))
