@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -29,6 +30,8 @@ from service.verdicts import CHANGES, judge
 
 EFFECTS = (0.01, 0.02, 0.03, 0.05)
 PLANTED = 20  # of the cases of a family that is not harmless: five of each effect
+ALONE_SDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02)
+LONG = POLICY.model_copy(update={"smallest_change_short": POLICY.smallest_change, "smallest_ns": 0.0})  # 1 % for all
 EDGE = LEAST * math.log1p(POLICY.smallest_change)  # the log of what is just no change yet of a long case
 
 
@@ -87,6 +90,24 @@ def _scores(noise: Noise, truth: str, seeds: Sequence[int]) -> Counter[str]:
     return sum((score(noise, truth, seed) for seed in seeds), Counter[str]())
 
 
+def told_alone(sd: float, effect: float, seeds: Sequence[int]) -> int:
+    """Of so many cases that have no family: how many are told, where launches vary by `sd` (in shares of 1)."""
+    noise, told = replace(NOISES[0], sd=sd), 0
+    for seed in seeds:
+        cells = Session(Family(noise, [effect] * CASES, seed), names()[:1]).until_decided(LONG)
+        told += sum(verdict.outcome in CHANGES for verdict in judge(cells, LONG).values())
+    return told
+
+
+def alone(count: int, seed: int) -> None:
+    """The table of cases without a family."""
+    seeds = range(seed * 1_000_000, seed * 1_000_000 + count)
+    sys.stdout.write("| launch sd | told of those that are equal | of those slower by .4 % |\n|---|---|---|\n")
+    for sd in ALONE_SDS:
+        equal, nearly = (told_alone(sd, effect, seeds) / count for effect in (0.0, EDGE))
+        sys.stdout.write(f"| {sd:.2%} | {equal:.4f} | {nearly:.4f} |\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", type=int, default=2000, help="harmless and planted, with the noise of the facts")
@@ -96,7 +117,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="20 and 5, to see that it runs")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--alone", type=int, help="so many cases without a family, instead")
     chosen = parser.parse_args()
+    if chosen.alone:
+        alone(chosen.alone, chosen.seed)
+        return
     facts, others = (20, 5) if chosen.quick else (chosen.families, chosen.others)
     found = dict[str, dict[str, Counter[str]]]()
     with ProcessPoolExecutor(os.cpu_count()) as pool:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from service.policy import Policy
-from service.studies.families import harmless, planted, score, table
+from service.studies.families import EDGE, harmless, planted, score, table, told_alone
 from service.studies.simulated import CASES, NOISES, Family, Session, names
 from service.verdicts import CHANGES, judge, wanted
 
@@ -66,6 +66,11 @@ def test_what_is_told_is_right_where_all_else_is_just_no_change_yet():
     seen = scored("unlike", "mixed", 4)
     assert seen["0.4% long suspected"] > 10, "they look like changes at first,"
     assert (seen["found"] > 40, seen["false"]) == (True, 0)
+
+
+def test_a_case_without_a_family_is_told_when_it_moved_and_not_when_it_did_not():
+    seeds = range(20)
+    assert [told_alone(0.0025, effect, seeds) for effect in (0.0, EDGE, 0.05)] == [0, 0, 20]
 
 
 def test_the_tables_say_how_many_families_they_rest_on():
