@@ -105,8 +105,8 @@ def check_by_hand(deed: Deed, now: float) -> None:
     if deed.until is not None and deed.until <= now:
         raise BadInput("An acknowledgement cannot end in the past; name a later day, or none.")
     for name in (deed.who, deed.assignee):
-        if name is not None and not 0 < len(name.strip()) <= LONGEST_NAME:
-            raise BadInput(f"A name has 1 to {LONGEST_NAME} characters; {name[:20]!r} has {len(name.strip())}.")
+        if name is not None and not (name.strip() and len(name) <= LONGEST_NAME and name.isprintable()):
+            raise BadInput(f"A name has 1 to {LONGEST_NAME} printable characters; {name[:20]!r} has {len(name)}.")
 
 
 def changes(deed: Deed, now: float) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """`kernelwatch bisect` and `kernelwatch bisection`: who made it slower?"""
 
-import getpass
 import json
 import sys
 import time
@@ -10,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from service.commands.people import this_person
 from service.commands.printing import Format, err, line, out
 from service.database import reading, transaction
 from service.errors import BadInput
@@ -49,7 +49,7 @@ def bisect(
     if not (good and dots and bad) or bad.startswith("."):
         raise BadInput(f"{revisions!r} is not GOOD..BAD.")
     bisection_id = searching.search(
-        target, good, bad, device=device, suite=suite, patterns=case or (), most_runs=most, asked_by=getpass.getuser()
+        target, good, bad, device=device, suite=suite, patterns=case or (), most_runs=most, asked_by=this_person()
     )
     said = out if form is Format.TABLE else err  # a document must stand alone
     said.print(f"Bisection {bisection_id}  ({settings().address}/bisections/{bisection_id})", soft_wrap=True)
@@ -92,7 +92,7 @@ def bisection_show(bisection_id: int, form: Formatted = Format.TABLE) -> None:
 def bisection_stop(bisection_id: int) -> None:
     """End a search; what it found so far is kept."""
     with transaction() as session:
-        row = bisections.stop(session, bisection_id, getpass.getuser())
+        row = bisections.stop(session, bisection_id, this_person())
     line(row.reason or "")
 
 

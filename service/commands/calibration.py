@@ -1,6 +1,5 @@
 """`kernelwatch calibration`: how often equal code differed, and the cases that are quarantined for it."""
 
-import getpass
 import json
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from kernels.words import Lane
 from service.calibrating import Rate
+from service.commands.people import this_person
 from service.commands.printing import Format, line, out
 from service.database import reading, transaction
 from service.lanes import WORDS
@@ -74,7 +74,7 @@ def quarantine(
     with transaction() as session:
         of = targets.target_named(session, target)
         for name in quarantines.providers_of(session, of, device, case, provider):
-            made = quarantines.quarantine(session, of.id, device, (name, case), getpass.getuser(), reason)
+            made = quarantines.quarantine(session, of.id, device, (name, case), this_person(), reason)
             line((case, "bold"), f" of {name} is quarantined{'' if made else ' already; nothing was changed'}.")
 
 
@@ -89,7 +89,7 @@ def release(
     """Let a quarantined case alarm again.  What equal code did before counts no more."""
     with transaction() as session:
         of = targets.target_named(session, target)
-        released = quarantines.release(session, of, device, case, provider, getpass.getuser(), reason)
+        released = quarantines.release(session, of, device, case, provider, this_person(), reason)
     line((case, "bold"), f" alarms again ({released} released).")
 
 

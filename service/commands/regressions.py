@@ -1,12 +1,12 @@
 """`kernelwatch regressions` and `kernelwatch regression`: what stands, whole lives, and what people do about it."""
 
-import getpass
 import json
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
+from service.commands.people import this_person
 from service.commands.printing import Format, line
 from service.database import reading, transaction
 from service.errors import BadInput
@@ -209,7 +209,7 @@ def _do(regression_id: int, deed: Deed, of_incident: bool) -> None:
 
 
 def _who(given: str | None) -> str:
-    return given if given is not None else getpass.getuser()
+    return given if given is not None else this_person()
 
 
 def _seconds(day: datetime | None) -> float | None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,7 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     found = _cells(session, run, evidence, policy)
     _store(session, run, evidence)
     judged = verdicts.judge(found, policy)
-    causes = explaining.against_parent(evidence, found, judged, policy, moved_elsewhere(session, run))
+    causes = explaining.against_parent(evidence, _known(run, found), judged, policy, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
     calibrations.compared(session, run, evidence, policy)
     made_by = policies.known(session, policy).id
@@ -64,6 +64,11 @@ def _cells(session: Session, run: Run, evidence: Evidence, policy: Policy) -> li
     if run.purpose is Purpose.CALIBRATION:  # its code is the same on purpose: that must not excuse what the clock says
         return [replace(cell, same_code=False) for cell in found]
     return found
+
+
+def _known(run: Run, found: Sequence[Cell]) -> Sequence[Cell]:
+    """The cells with what explains them: whatever moved in a calibration, the code did not."""
+    return [replace(cell, same_code=True) for cell in found] if run.purpose is Purpose.CALIBRATION else found
 
 
 def _store(session: Session, run: Run, evidence: Evidence) -> None:

@@ -347,6 +347,14 @@ def test_neither_a_search_nor_a_calibration_says_anything_of_other_peoples_code(
     assert set(ledger.rows(run, "parent")) == {FAST, WIDE}
 
 
+def test_what_moves_in_a_calibration_is_never_the_code(ledger):
+    call = {"kind": "operators", "ops": [], "code": "a"}  # which proves nothing by itself
+    head, parent = (Took(role, wide, facts=call) for role, wide in ((Role.HEAD, 120.0), (Role.PARENT, 100.0)))
+    run = ledger.run(1, head, parent, CONTROL, purpose=Purpose.CALIBRATION)
+    row = ledger.rows(run, "parent")[WIDE]
+    assert (row.outcome, row.cause) == ("regression", "machine"), row.why
+
+
 def test_who_moved_against_sota_is_told_with_what_came_between(ledger):
     ledger.run(0, HEAD, replace(SOTA, wide=80.0))
     run = ledger.run(1, HEAD, PARENT, CONTROL, replace(SOTA, wide=75.2), stack=NEWER)

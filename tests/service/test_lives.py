@@ -99,9 +99,10 @@ def test_whatever_happens_a_measurement_can_fix_what_stands_and_a_person_can_reo
         (Deed(Action.ACKNOWLEDGE, "ada", "wanted", until=NOW - 1), "cannot end in the past"),
         (
             Deed(Action.ASSIGN, "ada", assignee="x" * 81),
-            "A name has 1 to 80 characters; 'xxxxxxxxxxxxxxxxxxxx' has 81.",
+            "A name has 1 to 80 printable characters; 'xxxxxxxxxxxxxxxxxxxx' has 81.",
         ),
-        (Deed(Action.REOPEN, " "), "A name has 1 to 80 characters"),
+        (Deed(Action.REOPEN, " "), "A name has 1 to 80 printable characters"),
+        (Deed(Action.REOPEN, "eve\x00"), "A name has 1 to 80 printable characters"),
     ],
 )
 def test_a_person_has_to_say_enough(deed, told):

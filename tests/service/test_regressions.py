@@ -4,6 +4,7 @@ Of each kind of change one test runs on PostgreSQL as well.
 """
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from sqlalchemy import func, select, update
 from typer.testing import CliRunner
 
 from service import cli
+from service.commands import people
 from service.database import reading, transaction
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger import bisections, blame, queue, regressed, regressions, revisions, standing
@@ -600,6 +602,14 @@ def test_the_command_does_the_same_to_a_whole_incident(line):
     )
     kernelwatch("regression reopen 2 --reason 'it is not the machine'")
     assert (line.state(1), line.state(2)) == ("dismissed", "open")
+
+
+def test_a_user_whom_the_system_has_no_name_for_is_a_number(monkeypatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(people.getpass, "getuser", nameless)
+    assert people.this_person() == f"user {os.getuid()}"
 
 
 # -- several at once
