@@ -1,8 +1,9 @@
 """What else happened to a machine while a run was measured on it."""
 
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import and_, case, func, not_, select
 from sqlalchemy.orm import Session
 
+from service.causes import Kind
 from service.ledger.queue import clock
 from service.models import Purpose, Run, RunState, Target, VerdictRow
 
@@ -14,12 +15,14 @@ FEWEST = 4  # cases, of which half are no accident
 def moved_elsewhere(session: Session, run: Run) -> dict[bool, tuple[str, ...]]:
     """The other targets of which most cases became slower (True), or faster, on the worker of `run` lately.
 
-    Each of their cases was compared with its own baseline, so no commit of theirs is to be expected behind it: but the
-    steps of a search compare what is slower, and a stranger could have a pull request be slower, on purpose.
+    Each of their cases was compared with its own baseline: what neither a commit of theirs is known to have done, nor a
+    search was looking for, nor a stranger could have wanted, is the machine's.
     """
+    theirs = and_(VerdictRow.confirmed, func.coalesce(VerdictRow.cause, "") == Kind.CODE)  # a commit of theirs did that
+    moved = and_(VerdictRow.suspected, not_(theirs))
     slower, faster = (
-        func.sum(case((and_(VerdictRow.suspected, VerdictRow.ratio > 1), 1), else_=0)),
-        func.sum(case((and_(VerdictRow.suspected, VerdictRow.ratio < 1), 1), else_=0)),
+        func.sum(case((and_(moved, VerdictRow.ratio > 1), 1), else_=0)),
+        func.sum(case((and_(moved, VerdictRow.ratio < 1), 1), else_=0)),
     )
     compared = func.count(VerdictRow.id)
     rows = session.execute(

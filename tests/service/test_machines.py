@@ -26,7 +26,9 @@ def target(name: str) -> tuple[int, int, int]:
         return row.id, recipe.id, revision.id
 
 
-def measured(of: tuple[int, int, int], *ratios: float, ago_s: float = 60.0, **columns: Any) -> Run:
+def measured(
+    of: tuple[int, int, int], *ratios: float, ago_s: float = 60.0, cause: str | None = None, **columns: Any
+) -> Run:
     """A run on the worker "here", with one case for each ratio of head over parent."""
     target_id, recipe_id, revision_id = of
     known = {"worker": "here", "trusted": True, "purpose": Purpose.WATCH, "state": RunState.DONE, **columns}
@@ -41,6 +43,7 @@ def measured(of: tuple[int, int, int], *ratios: float, ago_s: float = 60.0, **co
                 run_id=run.id, provider="norms", case=f"rmsnorm.fwd.{number + 1}x64.fp32", against="parent"
             )
             row.ratio, row.outcome, row.reason, row.suspected = ratio, "steady", "", ratio != STEADY
+            row.cause, row.confirmed = cause, cause is not None
             session.add(row)
         return run
 
@@ -53,7 +56,7 @@ def told(run: Run) -> dict[bool, tuple[str, ...]]:
 def test_other_targets_of_which_most_cases_moved_one_way_are_named():
     ours, slower, faster, both = (target(name) for name in ("ours", "slower", "faster", "both"))
     run = measured(ours, *[SLOWER] * 6)
-    measured(slower, SLOWER, SLOWER, SLOWER, STEADY)
+    measured(slower, SLOWER, SLOWER, SLOWER, STEADY, cause="machine")
     measured(faster, FASTER, FASTER, STEADY, STEADY)
     measured(both, SLOWER, FASTER, STEADY, STEADY, STEADY)
     assert told(run) == {True: ("slower",), False: ("faster",)}
@@ -66,6 +69,7 @@ def test_other_targets_of_which_most_cases_moved_one_way_are_named():
         {"ago_s": AT_THAT_TIME_S + 60},
         {"state": RunState.FAILED},
         {"purpose": Purpose.BISECTION},  # its steps compare what is slower
+        {"cause": "code"},  # a commit of theirs did it
         {"trusted": False},  # a stranger would choose what is blamed on the machine
     ],
     ids=lambda columns: next(iter(columns)),
