@@ -3,6 +3,7 @@
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sqlalchemy.exc import OperationalError
 from service import migrate
 from service.database import engine
 from service.ledger.patience import patience
+from service.models import Base
 from service.settings import settings
 
 POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
@@ -43,8 +45,8 @@ def state(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     _forget()
 
 
-@pytest.fixture
-def postgres() -> Iterator[str]:
+@contextmanager
+def _database() -> Iterator[str]:
     """The URL of an empty scratch database on the machine's PostgreSQL."""
     name = f"kernelwatch_{uuid.uuid4().hex[:12]}"
     server = create_engine(POSTGRES, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 3})
@@ -60,13 +62,41 @@ def postgres() -> Iterator[str]:
     server.dispose()
 
 
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    with _database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres() -> Iterator[str]:
+    """The URL of a migrated database that tests use one after the other: making one takes longer than most of them."""
+    with _database() as url:
+        migrate.upgrade(url)
+        yield url
+
+
+def _emptied(url: str) -> None:
+    """As it was after the migrations, whatever the test before left, and whoever of it still holds a connection."""
+    emptying = create_engine(url)
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    with emptying.begin() as connection:
+        connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
+        connection.execute(text("SET LOCAL session_replication_role = replica"))  # tables refer to each other
+        for table in Base.metadata.sorted_tables:
+            connection.execute(table.delete())
+        connection.execute(text("SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S'"))
+    emptying.dispose()
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def either(request: pytest.FixtureRequest, state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The state fixture on SQLite, and once more on PostgreSQL."""
     if request.param == "postgres":
-        monkeypatch.setenv("KERNELWATCH_DATABASE_URL", str(request.getfixturevalue("postgres")))
+        url = str(request.getfixturevalue("migrated_postgres"))
+        _emptied(url)
+        monkeypatch.setenv("KERNELWATCH_DATABASE_URL", url)
         _forget()
-        migrate.upgrade()
     yield request.param
     _forget()
 
