@@ -612,6 +612,12 @@ def test_a_user_whom_the_system_has_no_name_for_is_a_number(monkeypatch):
     assert people.this_person() == f"user {os.getuid()}"
 
 
+def test_a_person_in_the_services_container_is_not_the_service(monkeypatch):
+    """Its user is named as the service is: their searches would have its budget, their quarantines its releases."""
+    monkeypatch.setattr(people.getpass, "getuser", lambda: "kernelwatch")
+    assert people.this_person() == "a person, as kernelwatch"
+
+
 # -- several at once
 
 
