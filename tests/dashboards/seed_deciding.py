@@ -126,7 +126,8 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
     )  # fmt: skip
     crept = m.RegressionRow(
         **shared, case=cases[5], run_id=slow.id, ratio=1.031, low=1.025, high=1.037, opened_at=now - 9 * HOUR,
-        found_by=m.FoundBy.HISTORY, good="0123456789" * 4, cause="unknown", why="not certain: no fact of the code explains it",
+        found_by=m.FoundBy.HISTORY, good="0123456789" * 4, cause="unknown",
+        why="not certain: no fact of the code explains it",
     )  # fmt: skip
     session.add_all([accepted, crept])
     session.flush()

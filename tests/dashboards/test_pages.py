@@ -1,11 +1,8 @@
 """The pages as text: what they say, that strange names do nothing, and that nothing comes from another host."""
 
-import asyncio
 import re
-from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 from sqlalchemy import select
 
@@ -13,38 +10,22 @@ from dashboards import figures
 from dashboards.comments import shown
 from dashboards.pages import ago, flat, without_secrets
 from service import models as m
-from service.app import create_app
 from service.database import transaction
+from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import CASES, Seeded, seed
 
-Get = Callable[..., httpx.Response]
 NASTY = '<script>alert("1")</script>{{ 7*7 }}`|**'
 
 
 @pytest.fixture(scope="module")
 def get() -> Get:
     """GET a page of the app, in this process."""
-    app = create_app()
-
-    def ask(path: str, **rest: object) -> httpx.Response:
-        async def once() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://watch.example") as client:
-                return await client.get(path, **rest)  # type: ignore[arg-type]
-
-        return asyncio.run(once())
-
-    return ask
+    return asking()
 
 
 def pages(seeded: Seeded) -> list[str]:
     runs = [f"/runs/{run_id}" for run_id in seeded.runs.values()]
     return ["/", "/targets/norms", "/targets/liger", "/regressions", "/regressions?state=fixed", "/workers", *runs]
-
-
-def words(page: httpx.Response) -> str:
-    """The text of a page on one line."""
-    main = page.text[page.text.index("<main") : page.text.index("</main>")]
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", main))
 
 
 def test_the_overview_says_what_is_open_and_who_works(get: Get, seeded: Seeded) -> None:

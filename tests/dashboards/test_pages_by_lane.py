@@ -1,25 +1,21 @@
 """The pages of runs in several lanes: units, ceilings, facts, telemetry, changes of stack, what is not supported."""
 
-import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple, replace
 
-import httpx
 import pytest
 
 from dashboards import facts, telemetry
 from dashboards.facts import Line
-from service.app import create_app
 from service.database import reading as reading_only
 from service.ledger import reading
 from service.reports import report
 from service.telling import as_json
+from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import watched
 from tests.dashboards.seed_lanes import BLOCK, SHAPE, SMALL, TELEMETRY, UNSUPPORTED, Lanes, seed
-
-Get = Callable[..., httpx.Response]
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +26,7 @@ def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lanes]:
 
 @pytest.fixture(scope="module")
 def get(lanes: Lanes) -> Get:
-    app = create_app()
-
-    def ask(path: str, **rest: object) -> httpx.Response:
-        async def once() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://watch.example") as client:
-                return await client.get(path, **rest)  # type: ignore[arg-type]
-
-        return asyncio.run(once())
-
-    return ask
-
-
-def words(page: httpx.Response) -> str:
-    """The text of a page on one line."""
-    main = page.text[page.text.index("<main") : page.text.index("</main>")]
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", main))
+    return asking()
 
 
 def test_a_run_is_told_lane_by_lane_in_the_unit_of_each(get: Get, lanes: Lanes) -> None:
@@ -100,7 +81,10 @@ def test_the_comment_names_the_lane_where_it_is_not_the_kernels(get: Get, lanes:
     assert f"| `{SHAPE}.memory` norms, peak memory | 67.1 MB | 75.5 MB | **12.5 % more memory** |" in comment
     assert f"| `{SHAPE}` norms | 35.1 µs | 35.0 µs | 90 % of a copy |" in comment
     assert "ceilings of this session 4,258 GB/s for a copy, 790 TFLOP/s for a bf16 matrix product" in comment
-    assert "smallest change 1 % (2 % below 100 µs, call time 5 %, block time 2 %, compile time 20 %, peak memory 0.5 %)" in comment
+    assert (
+        "smallest change 1 % (2 % below 100 µs, call time 5 %, block time 2 %, compile time 20 %, peak memory 0.5 %)"
+        in comment
+    )
 
 
 def test_programs_get_values_with_their_unit(get: Get, lanes: Lanes) -> None:

@@ -1,41 +1,20 @@
 """The pages of what was decided: causes, the lives of regressions, bisections, change points, calibration."""
 
-import asyncio
 import re
-from collections.abc import Callable
 
-import httpx
 import pytest
 from sqlalchemy import select
 
 from service import models as m
-from service.app import create_app
 from service.database import transaction
+from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import CASES, Seeded
-
-Get = Callable[..., httpx.Response]
 
 
 @pytest.fixture(scope="module")
 def get() -> Get:
     """GET a page of the app, in this process."""
-    app = create_app()
-
-    def ask(path: str, **rest: object) -> httpx.Response:
-        async def once() -> httpx.Response:
-            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://watch.example") as client:
-                return await client.get(path, **rest)  # type: ignore[arg-type]
-
-        return asyncio.run(once())
-
-    return ask
-
-
-def words(page: httpx.Response) -> str:
-    """The text of a page on one line."""
-    assert page.status_code == 200, page.text
-    main = page.text[page.text.index("<main") : page.text.index("</main>")]
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", main))
+    return asking()
 
 
 def test_a_run_says_why_in_words_and_what_that_rests_on(get: Get, decided: Seeded) -> None:

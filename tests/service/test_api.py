@@ -1,12 +1,10 @@
 """The REST API as a program in CI sees it: over HTTP, on a database with a few days in it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
-import httpx
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
@@ -17,25 +15,14 @@ from service.app import create_app
 from service.database import transaction
 from service.settings import settings
 from tests.dashboards import seed_deciding
+from tests.dashboards.asking import Get, asking
 from tests.dashboards.seed import CASES, Seeded, watched
-
-Get = Callable[..., httpx.Response]
 
 
 @pytest.fixture(scope="module")
 def get() -> Get:
     """GET an address of the app, in this process."""
-    app = create_app()
-
-    def ask(path: str, **rest: Any) -> httpx.Response:
-        async def once() -> httpx.Response:
-            transport = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://watch.example") as client:
-                return await client.request(rest.pop("method", "GET"), path, **rest)
-
-        return asyncio.run(once())
-
-    return ask
+    return asking()
 
 
 @pytest.fixture(scope="module")
