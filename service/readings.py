@@ -6,7 +6,7 @@ that was decided after three launches stays so, whatever the others were asked f
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -17,8 +17,6 @@ from service.policy import Policy
 from service.statistics.estimates import Estimate, variance
 from service.statistics.looking import Effects, Limits, Seen, Suspect, Zone, confirm, first_look
 from service.statistics.moderation import Prior, priors
-
-Priors = Mapping[str, Prior]  # by group
 
 
 @dataclass(frozen=True)

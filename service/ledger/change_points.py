@@ -19,17 +19,20 @@ class Pointed:
 
 
 def points(
-    session: Session, target: Target | None = None, device: str | None = None, state: PointState | None = None
+    session: Session,
+    target: Target,
+    device: str | None = None,
+    state: PointState | None = None,
+    *,
+    most: int | None = None,
 ) -> list[Pointed]:
-    """The change points of a target (None: of all), those of the newest revisions first."""
-    which = []
-    if target is not None:
-        which.append(ChangePoint.target_id == target.id)
+    """The change points of a target, those of the newest revisions first; at most so many."""
+    which = [ChangePoint.target_id == target.id]
     if device is not None:
         which.append(ChangePoint.device == device)
     if state is not None:
         which.append(ChangePoint.state == state)
-    return _pointed(session, *which)
+    return _pointed(session, *which, most=most)
 
 
 def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[Pointed]:
@@ -38,7 +41,7 @@ def points_of(session: Session, target: Target, case: str, provider: str, device
     return _pointed(session, ChangePoint.target_id == target.id, *series)
 
 
-def _pointed(session: Session, *which: ColumnElement[bool]) -> list[Pointed]:
+def _pointed(session: Session, *which: ColumnElement[bool], most: int | None = None) -> list[Pointed]:
     before = aliased(Revision)
     rows = session.execute(
         select(ChangePoint, Target.name, Revision, before)
@@ -47,5 +50,6 @@ def _pointed(session: Session, *which: ColumnElement[bool]) -> list[Pointed]:
         .join(before, before.id == ChangePoint.before_id)
         .where(*which)
         .order_by(Revision.committed_at.desc(), ChangePoint.id.desc())
+        .limit(most)
     )
     return [Pointed(*row) for row in rows]

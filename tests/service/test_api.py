@@ -257,6 +257,17 @@ def test_change_points_calibration_and_quarantines(get: Get, decided: Seeded) ->
     assert len(get("/api/v1/quarantines", params={"released": True}).json()["items"]) == 2
 
 
+def test_change_points_come_in_pages(get: Get, decided: Seeded) -> None:
+    every = [one["id"] for one in get("/api/v1/targets/norms/change-points").json()["items"]]
+    found, cursor = list[int](), "0"
+    while cursor:
+        page = get("/api/v1/targets/norms/change-points", params={"limit": 2, "cursor": cursor}).json()
+        found += [one["id"] for one in page["items"]]
+        cursor = page["next"]
+    assert found == every
+    assert len(every) == 3
+
+
 def test_metrics_count_what_stands_and_what_is_quarantined(get: Get, decided: Seeded) -> None:
     said = get("/metrics").text
     assert 'kernelwatch_regressions{device="h200",state="blamed"} 1.0' in said
