@@ -12,6 +12,7 @@ from service.models import OPEN_SEARCHES, OPEN_STATES, Bisection, Purpose, Revis
 from service.texts import one_line
 from service.verdicts import Outcome
 
+WAITS = "waits for tomorrow's budget"  # how the reason of a search begins that has spent today's
 _SOME = 500  # databases limit how many parameters a statement may have
 
 
@@ -57,8 +58,8 @@ def search(session: Session, row: Bisection) -> Search:
     answered = {id(one.step): one for one in progress.answered}
     steps = tuple(Stepped(run, step, answered.get(id(step))) for run, step in over)
     found = Search(row, target.name, progress, steps, "", pending)
-    done = row.state not in OPEN_SEARCHES
-    return replace(found, words=row.reason or "" if done else said(progress, found.names))
+    stored = row.state not in OPEN_SEARCHES or (row.reason or "").startswith(WAITS)
+    return replace(found, words=row.reason or "" if stored else said(progress, found.names))
 
 
 def steps_of(session: Session, bisection_id: int) -> list[Run]:

@@ -30,7 +30,6 @@ from service.texts import short
 
 CONTROL = "control"  # the queue of those who advance searches
 _DAY_S = 86_400.0
-_WAITS = "waits for tomorrow's budget"
 _STATE = {
     Aim.VERIFY: SearchState.VERIFYING,
     Aim.SEARCH: SearchState.SEARCHING,
@@ -126,13 +125,13 @@ def advance(session: Session, bisection_id: int, merge: Merge | None = None) -> 
     if progress.ending is not None:
         _end(session, row, progress.ending.state, said(progress, search.names, merge), progress)
     elif progress.question is not None:
-        _ask(session, row, search, progress.question)
+        _ask(session, row, search, progress, progress.question)
 
 
 def waits(session: Session, bisection_id: int) -> bool:
     """Has this search said already that it waits for its daily budget, and is that still spent?  Cheap to ask."""
     row = session.get_one(Bisection, bisection_id)
-    if not (row.reason or "").startswith(_WAITS):
+    if not (row.reason or "").startswith(steps.WAITS):
         return False
     _, recipe = recipe_of(session, session.get_one(Target, row.target_id))
     return row.device in recipe.devices and _has_to_wait(session, row, effective(recipe, row.device))
@@ -156,12 +155,14 @@ def stop(session: Session, bisection_id: int, who: str) -> Bisection:
     search = steps.search(session, row)
     if search.pending is not None:
         queue.cancel(session, search.pending.id, who)
-    so_far = f" {search.words[:1].upper()}{search.words[1:]}." if search.steps else ""
+    words = said(search.progress, search.names) if search.steps and search.progress else ""
+    so_far = f" {words[:1].upper()}{words[1:]}." if words else ""
     _end(session, row, SearchState.STOPPED, f"Stopped by {who}.{so_far}")
     return row
 
 
-def _ask(session: Session, row: Bisection, search: steps.Search, question: Question) -> None:
+def _ask(session: Session, row: Bisection, search: steps.Search, progress: Progress, question: Question) -> None:
+    words = said(progress, search.names)
     target = session.get_one(Target, row.target_id)
     _, recipe = recipe_of(session, target)
     if why := _no_longer(recipe, row):
@@ -169,10 +170,9 @@ def _ask(session: Session, row: Bisection, search: steps.Search, question: Quest
         return
     policy = effective(recipe, row.device)
     if _has_to_wait(session, row, policy):
-        row.reason = f"{_WAITS} ({policy.bisect.most_a_day} steps a day); {search.words}"
+        row.reason = f"{steps.WAITS} ({policy.bisect.most_a_day} steps a day); {words}"
         return
-    progress = search.progress
-    of_moved = sorted({case for _, case in progress.sizes}) if progress else []
+    of_moved = sorted({case for _, case in progress.sizes})
     revision = session.execute(
         select(Revision).where(Revision.target_id == row.target_id, Revision.sha == question.revision)
     ).scalar_one()
@@ -188,7 +188,7 @@ def _ask(session: Session, row: Bisection, search: steps.Search, question: Quest
         cases=row.cases if question.aim is Aim.VERIFY else of_moved,
         bisection_id=row.id,
     )
-    row.state, row.reason = _STATE[question.aim], search.words
+    row.state, row.reason = _STATE[question.aim], words
 
 
 def _no_longer(recipe: recipes.Recipe, row: Bisection) -> str | None:

@@ -10,10 +10,10 @@ from service.calibrating import Compared
 from service.errors import BadInput, NotFound
 from service.ledger.once import inserted
 from service.ledger.queue import clock
+from service.lives import KERNELWATCH
 from service.models import Calibration, Measurement, Quarantine, Run, Target
 from service.policy import Policy
 
-KERNELWATCH = "kernelwatch"
 Name = tuple[str, str]  # provider and case
 
 

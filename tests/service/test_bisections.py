@@ -331,7 +331,9 @@ def test_what_kernelwatch_starts_by_itself_waits_for_the_next_day(either_mainlin
         SearchState.SEARCHING,
         SearchState.PROVING,
     }
-    assert "waits for tomorrow's budget (5 steps a day)" in either_mainline.see(first).row.reason
+    waiting = either_mainline.see(first)
+    assert waiting.words.startswith("waits for tomorrow's budget (5 steps a day); "), "and whoever asks is told"
+    assert waiting.words.count("budget") == 1
     with monkeypatch.context() as patch:
         patch.setattr(bisections, "advance", lambda *_: pytest.fail("until then nobody locks or reads anything for it"))
         searching.advance_due()
