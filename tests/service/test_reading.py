@@ -1,6 +1,7 @@
 """The questions asked of the ledger, on SQLite and on PostgreSQL."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy.orm import Session
@@ -222,3 +223,20 @@ def test_what_deciding_left_is_read_from_both_databases(either: str) -> None:
         assert one.row.state is m.PointState.CLOSED
         watched = reading.runs_of(session, reading.whole_run(session, decided.runs["slow"]).revision_id)
         assert [run.id for run in watched] == [decided.runs["slow"]], "no steps of searches"
+
+
+def test_a_run_names_the_records_that_its_verdicts_rest_on(state: Path) -> None:
+    with transaction() as session:
+        decided = seed_deciding.seed(session)
+        crept = session.get_one(m.RegressionRow, 4)
+        crept.good = "f" * 40  # another comparison than the one that this run repeated
+        pair = session.get_one(m.RegressionRow, 1)
+        leak = {"provider": pair.provider, "case": pair.case, "device": pair.device, "target_id": pair.target_id}
+        slow = m.FoundBy.SLOW
+        session.add(m.RegressionRow(**leak, run_id=pair.run_id, ratio=1.3, found_by=slow, opened_at=pair.opened_at))
+    with reading_only() as session:
+        [row] = reading.found_in(session, decided.runs["fast"]).slow_before
+        assert row.known is None
+        assert row.as_before == "slow already before: not this revision's doing"
+        rows = reading.found_in(session, decided.runs["slow"]).regressions
+        assert {one.regression for one in rows} == {1, 2}, "what the pair found, whatever else was found there"
