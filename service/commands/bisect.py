@@ -76,7 +76,7 @@ def bisection_list(
             ends = f"{short(row.good)}..{short(row.bad)}"
             cells = (str(row.id), row.target.name, row.device, ends, row.state.value, row.reason or "queued")
             table.add_row(*(Text(printable(cell)) for cell in cells))
-        out.print(table)
+        out.print(table if rows else "None yet.  `kernelwatch bisect TARGET GOOD..BAD` begins one.")
 
 
 @bisection_app.command("show")

@@ -90,6 +90,13 @@ def test_the_status_says_what_stands_and_what_a_run_is_for(seeded: Seeded) -> No
     assert "calibr" in said, "a narrow terminal folds it"
 
 
+def test_where_there_is_nothing_it_says_so(state: Path) -> None:
+    assert "The queue is empty." in kernelwatch("status").stdout
+    assert "None yet." in kernelwatch("bisection", "list").stdout
+    assert "Nothing stands." in kernelwatch("regressions").stdout
+    assert "Nothing was compared with itself yet" in kernelwatch("calibration").stdout
+
+
 def test_words_of_a_remote_are_no_markup(seeded: Seeded) -> None:
     with transaction() as session:
         target = session.query(Target).filter_by(name="liger").one()
