@@ -149,9 +149,7 @@ def upgrade() -> None:
     op.create_index("ix_runs_calibrations", "runs", ["only_worker", "target_id", "created_at"])
     op.create_index("ix_runs_worker", "runs", ["worker", "finished_at"])
     op.create_index("ix_runs_bisection", "runs", ["bisection_id"], sqlite_where=STEP, postgresql_where=STEP)
-    op.create_index(
-        "ix_runs_unlooked", "runs", ["state", "purpose"], sqlite_where=UNLOOKED, postgresql_where=UNLOOKED
-    )
+    op.create_index("ix_runs_unlooked", "runs", ["state", "purpose"], sqlite_where=UNLOOKED, postgresql_where=UNLOOKED)
 
 
 def downgrade() -> None:
