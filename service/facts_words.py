@@ -53,8 +53,7 @@ _SIZES = (("registers", "registers", "registers a thread"), ("shared", "shared m
 
 
 def _spills(head: Mapping[str, Any], beside: Mapping[str, Any]) -> Change | None:
-    two = _both(head, beside, "spills")
-    if two is None or two[0] == two[1]:
+    if (two := _moved(head, beside, "spills")) is None:
         return None
     before, now = two
     if not now:
@@ -77,8 +76,7 @@ def _configuration(head: Mapping[str, Any], beside: Mapping[str, Any]) -> Change
 
 
 def _counted(head: Mapping[str, Any], beside: Mapping[str, Any], key: str, noun: str, says: str) -> Change | None:
-    two = _both(head, beside, key)
-    if two is None or two[0] == two[1]:
+    if (two := _moved(head, beside, key)) is None:
         return None
     before, now = two
     because = f"{says} {now:,} {noun}{'s' * (now != 1)} instead of {before:,}"
@@ -86,12 +84,17 @@ def _counted(head: Mapping[str, Any], beside: Mapping[str, Any], key: str, noun:
 
 
 def _size(head: Mapping[str, Any], beside: Mapping[str, Any], key: str, name: str, unit: str) -> Change | None:
-    two = _both(head, beside, key)
-    if two is None or two[0] == two[1]:
+    if (two := _moved(head, beside, key)) is None:
         return None
     before, now = two
     because = f"the kernel now takes {now:,} {unit} instead of {before:,}"
     return Change(because, f"{name} {before:,} → {now:,}", now > before, strong=False)
+
+
+def _moved(head: Mapping[str, Any], beside: Mapping[str, Any], key: str) -> tuple[int, int] | None:
+    """Before and now, where they differ."""
+    two = _both(head, beside, key)
+    return two if two and two[0] != two[1] else None
 
 
 def _both(head: Mapping[str, Any], beside: Mapping[str, Any], key: str) -> tuple[int, int] | None:

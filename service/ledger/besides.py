@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session, defer, selectinload
 
-from kernels.words import Role
+from kernels.words import Comparison, Role
 from service import beside, explaining, sota
 from service.beside import Beside, Stand
 from service.causes import Cause
@@ -98,12 +98,17 @@ def _row(
     provider, case = name
     row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, against=against, baseline=baseline)
     row.outcome, row.reason, row.p, row.q = stand.outcome.value, stand.reason, stand.p, stand.q
-    if stand.comparison is not None:
-        row.ratio, row.low, row.high = stand.comparison.ratio, stand.comparison.low, stand.comparison.high
-        row.launches, row.rounds = stand.comparison.launches, stand.comparison.rounds
-    if (why := causes.get(name)) is not None:
-        row.cause, row.why = why.kind.value, why.words
+    measured(row, stand.comparison, causes.get(name))
     return row
+
+
+def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) -> None:
+    """What every verdict keeps of what it rests on: the size with its interval, and the cause."""
+    if comparison is not None:
+        row.ratio, row.low, row.high = comparison.ratio, comparison.low, comparison.high
+        row.launches, row.rounds = comparison.launches, comparison.rounds
+    if why is not None:
+        row.cause, row.why = why.kind.value, why.words
 
 
 # -- since when, and who moved ----------------------------------------------------------------------------------------

@@ -120,11 +120,7 @@ def _against_parent(decided: besides.Decided, name: Name, verdict: Verdict) -> V
     row.outcome, row.reason, row.confirmed = verdict.outcome.value, verdict.reason, verdict.confirmed
     row.control, row.suspected, row.smallest = verdict.control, verdict.suspected, verdict.smallest
     row.p, row.q = verdict.p, verdict.q
-    if verdict.comparison:
-        row.ratio, row.low, row.high = verdict.comparison.ratio, verdict.comparison.low, verdict.comparison.high
-        row.launches, row.rounds = verdict.comparison.launches, verdict.comparison.rounds
-    if (why := decided.causes.get(name)) is not None:
-        row.cause, row.why = why.kind.value, why.words
+    besides.measured(row, verdict.comparison, decided.causes.get(name))
     return row
 
 
