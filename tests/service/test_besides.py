@@ -22,11 +22,11 @@ from service.models import (
     Revision,
     Run,
     Target,
-    TargetKind,
     VerdictRow,
 )
 from service.recipes import parse
 from service.summaries import Summary
+from tests.fakes.ledger import watched_target
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = """
@@ -74,15 +74,8 @@ class Ledger:
     """A mainline c0, c1, …, of which each commit has the one before as parent."""
 
     def __init__(self) -> None:
-        with transaction() as session:
-            target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-            session.add(target)
-            session.flush()
-            recipe = Recipe(target_id=target.id, digest="1" * 64, text=RECIPE, adapters={}, created_at=0.0)
-            session.add(recipe)
-            session.flush()
-            target.recipe_id = self.recipe_id = recipe.id
-            self.target_id = target.id
+        target = watched_target(RECIPE)
+        self.target_id, self.recipe_id = target.id, target.recipe_id
 
     def run(
         self,

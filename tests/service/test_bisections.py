@@ -36,6 +36,7 @@ from service.models import (
 )
 from service.recipes import parse
 from service.sources import Found
+from tests.fakes.ledger import watched_target
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = f"""
@@ -153,13 +154,8 @@ def slow_from(place: int, ratio: float = 1.5) -> Callable[[int], float]:
 
 
 def nine_revisions() -> Mainline:
+    target = watched_target(RECIPE, recipe_id=1)
     with transaction() as session:
-        target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-        session.add(target)
-        session.flush()
-        session.add(Recipe(id=1, target_id=target.id, digest="1" * 64, text=RECIPE, adapters={}, created_at=0.0))
-        session.flush()
-        target.recipe_id = 1
         for place in range(9):
             parent = f"c{place - 1}" if place else None
             row = Revision(target_id=target.id, sha=f"c{place}", parent=parent, ordinal=place, subject=f"work {place}")

@@ -36,6 +36,7 @@ from service.models import (
     Worker,
 )
 from service.policy import Policy
+from tests.fakes.ledger import watched_target
 
 CASE, OTHER = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = """
@@ -110,14 +111,7 @@ def took(role: Role, case: str, us: float, state: CellState = CellState.MEASURED
 
 @pytest.fixture
 def house(either: str) -> House:
-    with transaction() as session:
-        target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-        session.add(target)
-        session.flush()
-        session.add(Recipe(id=1, target_id=target.id, digest="1" * 64, text=RECIPE, adapters={}, created_at=0.0))
-        session.flush()
-        target.recipe_id = 1
-    return House(target.id)
+    return House(watched_target(RECIPE, recipe_id=1).id)
 
 
 def asked() -> list[Run]:

@@ -29,10 +29,10 @@ from service.models import (
     RunState,
     Stack,
     Target,
-    TargetKind,
     VerdictRow,
 )
 from service.studies.made_histories import Made, store
+from tests.fakes.ledger import watched_target
 
 CASES = tuple(f"rmsnorm.fwd.{rows}x4096.fp32" for rows in (512, 1024, 2048, 4096))
 FIRST = CASES[0]
@@ -74,14 +74,7 @@ class Watched:
     measured: int = 0
 
     def register(self) -> "Watched":
-        with transaction() as session:
-            target = Target(name=self.name, kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-            session.add(target)
-            session.flush()
-            recipe = Recipe(target_id=target.id, digest="1" * 64, text=RECIPE, adapters={}, created_at=0.0)
-            session.add(recipe)
-            session.flush()
-            target.recipe_id = recipe.id
+        watched_target(RECIPE, self.name)
         return self
 
     @property

@@ -39,10 +39,10 @@ from service.models import (
     RunState,
     SearchState,
     Target,
-    TargetKind,
     VerdictRow,
 )
 from service.policy import Policy
+from tests.fakes.ledger import watched_target
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = f"""
@@ -164,15 +164,7 @@ def _verdict(
 
 @pytest.fixture
 def line(state: Path) -> Line:
-    with transaction() as session:
-        target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-        session.add(target)
-        session.flush()
-        session.add(Recipe(id=1, target_id=target.id, digest="1" * 64, text=RECIPE, adapters={}, created_at=0.0))
-        session.flush()
-        target.recipe_id = 1
-        target_id = target.id
-    made = Line(target_id)
+    made = Line(watched_target(RECIPE, recipe_id=1).id)
     made.measured(0, baseline=-1)
     return made
 

@@ -22,13 +22,10 @@ from service.models import (
     CellState,
     Measurement,
     Purpose,
-    Recipe,
     RegressionRow,
     RegressionState,
     Revision,
     Run,
-    Target,
-    TargetKind,
     VerdictRow,
     pack,
 )
@@ -36,6 +33,7 @@ from service.policy import Policy
 from service.policy_layers import NOTHING, read
 from service.replaying import Fate, Sum, replay, summed
 from service.verdicts import judge
+from tests.fakes.ledger import watched_target
 
 LONG, SHORT = "rmsnorm.fwd.32768x4096.bf16", "rmsnorm.fwd.64x4096.bf16"
 
@@ -186,15 +184,7 @@ def ledger(state: Path) -> Ledger:
 
 
 def opened() -> Ledger:
-    with transaction() as session:
-        target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-        session.add(target)
-        session.flush()
-        text = RECIPE.format(policy="smallest_change = 0.02")
-        session.add(Recipe(id=1, target_id=target.id, digest="1" * 64, text=text, adapters={}, created_at=0.0))
-        session.flush()
-        target.recipe_id = 1
-    return Ledger(target.id)
+    return Ledger(watched_target(RECIPE.format(policy="smallest_change = 0.02"), recipe_id=1).id)
 
 
 @pytest.fixture
