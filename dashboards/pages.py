@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from dashboards import assets, comments, facts, figures, telemetry
 from kernels.words import Lane
-from service.api.common import Key, Reading, tagged
+from service.api.common import Key, Reading, ReadingRoute, tagged
 from service.bisecting import Aim
 from service.bisecting_words import answer_in_words
 from service.causes import Kind
@@ -49,7 +49,7 @@ from service.telling.as_json import moment, rfc3339
 from service.texts import interval, listed, short
 from service.verdicts import Outcome
 
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
 # Each outcome has its own mark, so that colours are never needed to tell them apart.
 MARKS = {

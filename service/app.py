@@ -4,6 +4,7 @@ import importlib.util
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 import anyio.to_thread
@@ -27,10 +28,13 @@ from service.settings import settings
 log = structlog.get_logger()
 
 # Endpoints run in threads.  More threads than the database serves at once only wait for each other: with SQLite 40 of
-# them made the slowest requests take a second.
+# them made the slowest requests take a second.  With the threads of webhooks and health they stay below the 15
+# connections of the engine's pool, so nobody ever waits for a connection.
 _THREADS = {"sqlite": 4}
 _MOST_THREADS = 8
 _API = "/api/v1"
+_UNCAPPED = ("/webhooks/", "/healthz", "/readyz", "/metrics")
+_RETRY_AFTER_S = 1
 _FOR_PROGRAMS = ("/api/", "/webhooks/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/assets/")
 
 # Everything comes from here and nothing runs inline.  plotly.js sets style attributes and adds two <style> elements, an
@@ -62,6 +66,7 @@ def create_app() -> FastAPI:
     # No interactive documentation: its pages load scripts from other hosts.  /openapi.json is there for programs.
     app = FastAPI(title="kernelwatch", version=_version(), docs_url=None, redoc_url=None, lifespan=_lifespan)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
+    app.add_middleware(_Capped, most=settings().requests_limit)
     app.add_middleware(_Watched, metrics=metrics)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -136,9 +141,59 @@ class _Watched:
             self.duration.labels(scope["method"], route, str(status)).observe(time.perf_counter() - began)
 
 
+class _Capped:
+    """Refuses requests for pages and API while `most` of them are in progress: waiting longer would help nobody.
+
+    A request is in progress until its response begins, so that readers on slow connections take no place.
+    """
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self.app = app
+        self.most = most
+        self.in_progress = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(_UNCAPPED):
+            await self.app(scope, receive, send)
+            return
+        if self.in_progress >= self.most:
+            await _busy(scope["path"].startswith(_FOR_PROGRAMS))(scope, receive, send)
+            return
+        self.in_progress += 1
+        waits = True
+
+        def leave() -> None:
+            nonlocal waits
+            self.in_progress -= waits
+            waits = False
+
+        async def send_and_leave(message: Message) -> None:
+            leave()
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_and_leave)
+        finally:
+            leave()
+
+
+@cache
+def _busy(for_program: bool) -> Response:
+    """The refusal, made once: under load it is sent more often than anything else."""
+    detail = (
+        f"Too many requests are in progress; try again in {_RETRY_AFTER_S} s. "
+        "KERNELWATCH_REQUESTS_LIMIT says how many are served at once."
+    )
+    return _error(for_program, 503, detail, {"Retry-After": str(_RETRY_AFTER_S)})
+
+
 def _answer(request: Request, status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-    """A mistake, as JSON for programs and as a page for people."""
-    if request.url.path.startswith(_FOR_PROGRAMS):
+    return _error(request.url.path.startswith(_FOR_PROGRAMS), status, detail, headers)
+
+
+def _error(for_program: bool, status: int, detail: str, headers: dict[str, str] | None) -> Response:
+    """An error, as JSON for programs and as a page for people."""
+    if for_program:
         return JSONResponse({"detail": detail}, status, headers=headers)
     return dashboards.pages.error_page(status, detail, headers)
 

@@ -32,6 +32,9 @@ class Settings(BaseSettings):
     broker_url: SecretStr | None = Field(None, description="Celery broker; without one the workers only use a timer.")
     host: str = "127.0.0.1"
     port: int = 8712
+    requests_limit: int = Field(
+        64, gt=0, description="Requests for pages and API in progress at once; more are refused with 503."
+    )
     public_url: str | None = Field(None, description="How people reach the dashboard; used in comments.")
 
     policy: Path | None = Field(None, description="A TOML file: the policy where a recipe says nothing else.")

@@ -1,10 +1,15 @@
-"""What several endpoints need: a reading transaction, page parameters, and answers that need not be sent twice."""
+"""What several endpoints need: a reading transaction, page parameters, ETags, and reserved threads."""
 
+import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
-from typing import Annotated, TypeVar
+import inspect
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from typing import Annotated, Any, ParamSpec, TypeVar
 
-from fastapi import Depends, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
@@ -12,18 +17,49 @@ from service.database import reading
 
 LARGEST_KEY = 2**63 - 1
 Item = TypeVar("Item")
+Given = ParamSpec("Given")
 
-
-def _reading() -> Iterator[Session]:
-    with reading() as session:
-        yield session
-
-
-Reading = Annotated[Session, Depends(_reading, scope="function")]  # over before the response leaves
+Reading = Annotated[Session, "a reading transaction, opened by ReadingRoute"]
 Key = Annotated[int, Path(ge=1, le=LARGEST_KEY)]
 Cursor = Annotated[str | None, Query(max_length=200, description="`next` of the page before.")]
 Place = Annotated[int, Query(alias="cursor", ge=0, le=1_000_000, description="`next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
+
+
+class ReadingRoute(APIRoute):
+    """A route that gives its endpoint a reading transaction, as the parameter annotated `Reading`.
+
+    The transaction opens and closes in the thread that runs the endpoint.  A dependency with `yield` would open it in
+    one thread and close it in another: requests that wait for a thread to close their transaction keep their
+    connections from the requests that have a thread, and twenty readers stop the service.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, _with_transaction(endpoint), **options)
+
+
+def _with_transaction(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(endpoint)
+    wanted = [name for name, one in signature.parameters.items() if one.annotation == Reading]
+    if not wanted:
+        return endpoint
+    [name] = wanted
+
+    @wraps(endpoint)
+    def run(**given: Any) -> Any:
+        with reading() as session:
+            return endpoint(**given, **{name: session})
+
+    rest = [one for one in signature.parameters.values() if one.name != name]
+    run.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]  # what FastAPI reads
+    return run
+
+
+async def in_thread_of(
+    threads: ThreadPoolExecutor, function: Callable[Given, Item], *args: Given.args, **kwargs: Given.kwargs
+) -> Item:
+    """Run a blocking function in one of `threads`, which the readers of pages and API do not use."""
+    return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(*args, **kwargs))
 
 
 def one_page(found: Sequence[Item], place: int, limit: int) -> tuple[Sequence[Item], str | None]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from service.api.common import Cursor, Key, Limit, Place, Reading, one_page
+from service.api.common import Cursor, Key, Limit, Place, Reading, ReadingRoute, one_page
 from service.api.deciding_schemas import (
     BisectionOut,
     BisectionWhole,
@@ -21,7 +21,7 @@ from service.ledger.queue import clock
 from service.ledger.targets import target_named
 from service.models import PointState, RegressionState
 
-router = APIRouter(responses={404: {"model": Problem}})
+router = APIRouter(route_class=ReadingRoute, responses={404: {"model": Problem}})
 DAY_S = 86_400.0
 TargetName = Annotated[str | None, Query(description="Of this target only.", max_length=80)]
 

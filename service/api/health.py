@@ -1,6 +1,7 @@
 """Is this process alive, can it do its work, and how much of it was there."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -12,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from service import migrate
+from service.api.common import in_thread_of
 from service.database import reading
 from service.ledger.queue import clock
 from service.ledger.reading import waiting, workers
@@ -19,19 +21,20 @@ from service.models import Effect, Purpose, Quarantine, RegressionRow, Run, Verd
 
 router = APIRouter(tags=["health"])
 DAY_S = 86_400.0
+_THREADS = ThreadPoolExecutor(2, "health")  # these endpoints answer when all other threads are busy
 _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
 @router.get("/healthz")
-def healthz() -> dict[str, str]:
+async def healthz() -> dict[str, str]:
     """The process answers."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", responses={503: {"description": "Not ready; `reasons` says why."}})
-def readyz(response: Response) -> dict[str, Any]:
+async def readyz(response: Response) -> dict[str, Any]:
     """The database answers, and its schema is the one that this code was written for."""
-    reasons = _reasons()
+    reasons = await in_thread_of(_THREADS, _reasons)
     response.status_code = 503 if reasons else 200
     return {"status": "not ready" if reasons else "ready", "reasons": reasons}
 
@@ -68,9 +71,10 @@ class Metrics:
         routes = APIRouter(tags=["health"])
 
         @routes.get("/metrics", response_class=Response)
-        def metrics() -> Response:
+        async def metrics() -> Response:
             """Figures for Prometheus."""
-            return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+            text = await in_thread_of(_THREADS, generate_latest, self.registry)
+            return Response(text, media_type=CONTENT_TYPE_LATEST)
 
         return routes
 

@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.common import Key, Limit, Place, Reading, one_page, tagged, tagged_json
+from service.api.common import Key, Limit, Place, Reading, ReadingRoute, one_page, tagged, tagged_json
 from service.api.schemas import Page, Problem, RunOut, RunWhole, WorkerOut
 from service.errors import BadInput
 from service.ledger import reading
 from service.ledger.queue import clock
 from service.telling import as_json, markdown
 
-router = APIRouter(tags=["runs"], responses={404: {"model": Problem}})
+router = APIRouter(route_class=ReadingRoute, tags=["runs"], responses={404: {"model": Problem}})
 _EXPANDABLE = frozenset({"measurements", "verdicts"})
 _CACHED: dict[int | str, dict[str, Any]] = {304: {"description": "What If-None-Match names is still right."}}
 

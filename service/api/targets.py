@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from service.api.common import Cursor, Limit, Place, Reading, one_page
+from service.api.common import Cursor, Limit, Place, Reading, ReadingRoute, one_page
 from service.api.schemas import (
     GapOut,
     Page,
@@ -22,7 +22,7 @@ from service.ledger import reading, regressed
 from service.ledger.targets import all_targets, target_named
 from service.models import RegressionState
 
-router = APIRouter(prefix="/targets", tags=["targets"], responses={404: {"model": Problem}})
+router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"], responses={404: {"model": Problem}})
 
 
 @router.get("", response_model=Page[TargetOut])

@@ -1,11 +1,12 @@
 """What forges post: checked on the raw body, stored, answered.  The control worker understands it afterwards."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
-import anyio.to_thread
 from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel
 
+from service.api.common import in_thread_of
 from service.database import transaction
 from service.errors import BadInput, Refused, TooLarge, Unsigned
 from service.forge.signature import signed
@@ -15,6 +16,7 @@ from service.settings import settings
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
 _LONGEST_GUID, _LONGEST_EVENT = 80, 40
+_THREADS = ThreadPoolExecutor(2, "webhooks")  # readers must not delay a delivery: GitHub waits for 10 s
 
 
 class Accepted(BaseModel):
@@ -42,7 +44,7 @@ async def github(
         raise Unsigned("X-Hub-Signature-256 does not fit the body: the secrets of both sides differ.")
     if not (0 < len(x_github_delivery) <= _LONGEST_GUID and 0 < len(x_github_event) <= _LONGEST_EVENT):
         raise BadInput("X-GitHub-Delivery or X-GitHub-Event is missing, or too long.")
-    return await anyio.to_thread.run_sync(_stored, x_github_delivery, x_github_event, body)
+    return await in_thread_of(_THREADS, _stored, x_github_delivery, x_github_event, body)
 
 
 async def _body(request: Request, limit: int) -> bytes:
