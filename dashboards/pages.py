@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -471,6 +472,12 @@ def flat(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def commands(text: str) -> Markup:
+    """Text in which commands are written in backticks, with each of them as code."""
+    parts = [Markup("<code>{}</code>" if n % 2 else "{}").format(part) for n, part in enumerate(text.split("`"))]  # noqa: S704
+    return Markup("").join(parts)
+
+
 def _commit_address(target: Target, sha: str) -> str | None:
     """Where the forge shows a commit."""
     return f"https://github.com/{target.forge}/commit/{sha}" if target.forge else None
@@ -487,6 +494,7 @@ def _templates_() -> Environment:
     environment.filters |= {
         "ago": ago,
         "calendar": calendar,
+        "commands": commands,
         "counted": counted,
         "day": lambda seconds: calendar(seconds)[:10],
         "flat": flat,

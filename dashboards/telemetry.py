@@ -14,7 +14,7 @@ from service.light import number
 _HARMLESS = {"idle", "clocks_setting", "display"}  # reasons for lower clocks that are none for slower kernels
 _BOARD = {"driver": "Driver", "uuid": "UUID", "pstate": "Performance state", "ecc": "ECC", "mig": "MIG"}
 _NAMES = {**_BOARD, "sms": "SMs", "l2_bytes": "L2, bytes", "memory_bytes": "Memory, bytes", "l2": "L2, bytes"}
-_TOLD = {"launches", "device", "ceilings", "load_before", "began", "worker"}
+_TOLD = {"launches", "device", "ceilings", "load_before", "began", "worker", "no_sandbox"}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy import make_url
@@ -93,6 +94,7 @@ def up(demo: Annotated[bool, typer.Option(help="Register the demo target and mea
         migrate.upgrade()
         if demo:
             _register_demo()
+            _say_how_the_demo_runs()
 
     this = [sys.executable, "-P", "-m", "service.cli"]
     commands = {name: [*this, name] for name in ("api", "control", "worker")}
@@ -108,6 +110,7 @@ def up(demo: Annotated[bool, typer.Option(help="Register the demo target and mea
 def demo() -> None:
     """Watch the demo target, and queue the measuring of its history."""
     _register_demo()
+    _say_how_the_demo_runs()
     out.print(f"The demo is watched: {settings().address}/targets/demo")
 
 
@@ -219,7 +222,7 @@ def target_add(
     branch: Annotated[str | None, typer.Option(help="The mainline; by default the remote's default branch.")] = None,
     forge: Annotated[str | None, typer.Option(help="owner/name on GitHub, for webhooks and comments.")] = None,
     trusted: Annotated[
-        bool, typer.Option(help="Its mainline may be measured where there is no sandbox, if allowed.")
+        bool, typer.Option(help="Its mainline may be measured without a sandbox, once `allow-unsandboxed` allows it.")
     ] = False,
     backfill: Annotated[int, typer.Option(help="How many revisions of the mainline to measure now.", min=0)] = 1,
 ) -> None:
@@ -265,7 +268,7 @@ def target_list() -> None:
 
 @target_app.command("allow-unsandboxed")
 def target_allow_unsandboxed(name: str, allow: bool = True) -> None:
-    """Let a trusted target run where bubblewrap cannot work.  Its pages and comments will say so."""
+    """Let a trusted target be measured on workers that have no sandbox.  Its pages and comments say so."""
     with transaction() as session:
         target = targets.target_named(session, name)
         if allow and not target.trusted:
@@ -449,8 +452,28 @@ def _purpose(one: Run) -> str:
     return f"bisection {one.bisection_id}" if one.bisection_id else one.purpose.value
 
 
+def _say_how_the_demo_runs() -> None:
+    """Where there is no sandbox: what that means for the demo and for other targets, and how to get one."""
+    from workers import sandbox
+
+    if (trouble := sandbox.self_test()) is None:
+        return
+    with reading() as session:
+        allowed = targets.target_named(session, "demo").allow_unsandboxed
+    out.print(f"[yellow]No sandbox here[/yellow]: {escape(trouble)}.", soft_wrap=True)
+    if allowed:
+        out.print("The demo is measured without a sandbox: its code came with kernelwatch.", soft_wrap=True)
+    else:
+        changed = f"{settings().state / 'demo'} has commits that did not come with kernelwatch"
+        out.print(f"The demo is not measured: {escape(changed)}. Remove that folder to build it anew.", soft_wrap=True)
+    out.print("Other targets are not measured until the sandbox works (`kernelwatch doctor`).", soft_wrap=True)
+
+
 def _register_demo() -> None:
-    """Build the demo repository beside the database and watch it; a second start changes nothing."""
+    """Build the demo repository beside the database and watch it; a second start changes nothing.
+
+    Only a repository whose commits are exactly those built here may be measured without a sandbox.
+    """
     import importlib.util
 
     example = Path(__file__).parent.parent / "examples" / "norms"
@@ -470,6 +493,7 @@ def _register_demo() -> None:
             kind=TargetKind.GIT,
             branch="main",
             trusted=True,
+            allow_unsandboxed=module.is_built(repository),
             recipe_text=text,
             adapters=adapters,
         )

@@ -68,25 +68,31 @@ def show(found: Sequence[Check], out: Console) -> int:
 
 def _python() -> Check:
     fits = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    mend = f"{_packages('python3 python3-venv')}, then `make clean run`"
+    mend = f"{install('python3 python3-venv')}, then `make clean run`"
     return Check("Python", fits, platform.python_version(), "kernelwatch is written for 3.11 to 3.13", mend)
 
 
 def _git() -> Check:
     version = _said("git", "--version").removeprefix("git version ")
-    return Check("git", bool(version), version or "not found", "no repository can be watched", _packages("git"))
+    return Check("git", bool(version), version or "not found", "no repository can be watched", install("git"))
 
 
 def _sandbox(self_test: Callable[[], str | None]) -> Check:
-    costs = "revisions are not run, except those of trusted targets that were allowed to run without a sandbox"
-    version = _said("bwrap", "--version")
-    if not version:
-        return Check("bubblewrap", False, "not found", costs, _packages("bubblewrap"))
-    trouble = self_test()
-    return Check("bubblewrap", trouble is None, f"{version}: {trouble or 'works'}", costs, _allow_user_namespaces())
+    costs = (
+        "only the demo, and trusted targets allowed to run without a sandbox, are measured; "
+        "runs of every other target fail"
+    )
+    if version := _said("bwrap", "--version"):
+        trouble = self_test()
+        return Check("bubblewrap", trouble is None, f"{version}: {trouble or 'works'}", costs, allow_user_namespaces())
+    if _said("unshare", "--user", "--map-root-user", "echo", "works"):
+        return Check("bubblewrap", False, "not found", costs, install("bubblewrap"))
+    found = "not found; the user namespaces that it needs are refused as well"
+    return Check("bubblewrap", False, found, costs, f"{install('bubblewrap')}; then {allow_user_namespaces()}")
 
 
-def _allow_user_namespaces() -> str:
+def allow_user_namespaces() -> str:
+    """The command that lets a process make user namespaces on this machine, or what to do where there is none."""
     if _setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
         return "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0 (or an AppArmor profile for bwrap)"
     if _setting("kernel/unprivileged_userns_clone") == "0":
@@ -104,7 +110,7 @@ def _stack(stacks: Sequence[str]) -> Check:
 def _compiler() -> Check:
     found = next((path for name in ("g++", "clang++", "c++") if (path := shutil.which(name))), None)
     costs = "torch.compile has no back end on the CPU, and Triton cannot build its launchers"
-    return Check("C++ compiler", bool(found), found or "not found", costs, _packages("g++"), needed=False)
+    return Check("C++ compiler", bool(found), found or "not found", costs, install("g++"), needed=False)
 
 
 def _room(state: Path) -> Check:
@@ -166,11 +172,11 @@ def _browser() -> Check:
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
     )
     costs = "only tests miss it: those that look at the pages in a browser are skipped"
-    return Check("chromium", bool(found), found or "not found", costs, _packages("chromium"), needed=False)
+    return Check("chromium", bool(found), found or "not found", costs, install("chromium"), needed=False)
 
 
-def _packages(names: str) -> str:
-    """How this machine's package manager gets them, by their names on Debian."""
+def install(names: str) -> str:
+    """The command of this machine's package manager that installs packages, given by their names on Debian."""
     managers = {"apt-get": "install -y", "dnf": "install -y", "zypper": "install -y", "pacman": "-S", "brew": "install"}
     elsewhere = {"g++": "gcc-c++"} if shutil.which("dnf") or shutil.which("zypper") else {}
     manager = next((name for name in managers if shutil.which(name)), "apt-get")

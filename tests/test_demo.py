@@ -1,16 +1,23 @@
 """The demo, measured for real on the processor, as `make run` starts it: supervised processes and SQLite."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from service import cli
+from service.database import reading, transaction
+from service.errors import Refused
+from service.ledger import queue, targets
 from tests.fakes import demo
 from tests.fakes.processes import free_port, running, until
-from workers import environments
+from workers import environments, sandbox
+from workers.assignments import Assignment, assigned
 
 
 @pytest.mark.demo
@@ -36,3 +43,63 @@ def test_the_demo_comes_to_the_verdicts_that_its_commits_deserve(state, record_p
         assert heading
         assert "<strong>1 regression</strong>" in comment
         assert "rmsnorm.bwd.512x512.fp32" in comment
+
+
+@pytest.fixture
+def no_bubblewrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PATH with everything that this machine has, but bubblewrap."""
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for folder in ("/usr/bin", "/bin"):
+        for command in Path(folder).iterdir():
+            if command.name != "bwrap" and not (commands / command.name).is_symlink():
+                (commands / command.name).symlink_to(command)
+    monkeypatch.setenv("PATH", str(commands))
+    monkeypatch.setattr(sandbox, "_trouble", None)
+
+
+def started() -> str:
+    """What starting the demo prints."""
+    done = CliRunner().invoke(cli.app, ["demo"])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.stdout.split())
+
+
+def first_of_the_queue() -> Assignment:
+    with transaction() as session:
+        lease = queue.next_run(session, "cpu", "test/cpu-0", 60)
+    assert lease
+    return assigned(lease)
+
+
+def test_without_bubblewrap_the_demo_is_measured_and_says_how(state: Path, no_bubblewrap: None) -> None:
+    said = started()
+    assert "No sandbox here: bubblewrap is not installed; install it with `sudo" in said
+    assert "The demo is measured without a sandbox: its code came with kernelwatch." in said
+    assert "Other targets are not measured until the sandbox works" in said
+
+    assignment = first_of_the_queue()
+    assert not assignment.sandboxed
+    assert "bubblewrap is not installed" in (assignment.no_sandbox or "")
+
+
+def test_the_name_of_the_demo_allows_nothing(state: Path, no_bubblewrap: None) -> None:
+    recipe = (demo.EXAMPLE / "recipe.toml").read_text()
+    with transaction() as session:
+        targets.register(session, "demo", location="https://github.com/mallory/demo", recipe_text=recipe, trusted=True)
+    done = CliRunner().invoke(cli.app, ["demo"])
+    assert "watches https://github.com/mallory/demo already" in str(done.exception)
+    with reading() as session:
+        assert not targets.target_named(session, "demo").allow_unsandboxed
+
+
+def test_a_demo_with_commits_of_somebody_else_needs_the_sandbox(state: Path, no_bubblewrap: None) -> None:
+    started()
+    identity = ("-c", "user.name=Mallory", "-c", "user.email=mallory@example.org")
+    commit = ["git", "-C", str(state / "demo"), *identity, "commit", "--quiet", "--allow-empty", "-m", "mine"]
+    subprocess.run(commit, check=True)
+
+    said = started()
+    assert "has commits that did not come with kernelwatch. Remove that folder to build it anew." in said
+    with pytest.raises(Refused, match=r"bubblewrap is not installed.*Target demo needs one"):
+        first_of_the_queue()

@@ -23,7 +23,11 @@ class Assignment:
     run: Run
     recipe: Recipe
     adapters: Mapping[str, str]
-    sandboxed: bool
+    no_sandbox: str | None  # why it is measured without one; None: it has one
+
+    @property
+    def sandboxed(self) -> bool:
+        return self.no_sandbox is None
 
     @property
     def target(self) -> Target:
@@ -47,12 +51,12 @@ def assigned(lease: queue.Lease) -> Assignment:
     trouble = sandbox.self_test()
     if trouble and not (run.trusted and run.target.allow_unsandboxed):
         raise Refused(
-            f"The sandbox does not work on this worker ({trouble}), and "
+            f"There is no sandbox on this worker: {trouble}. "
             + (
-                f"target {run.target.name} may not run without it: mend it (`kernelwatch doctor`), or allow this "
-                f"target with `kernelwatch target allow-unsandboxed {run.target.name}`."
+                f"Target {run.target.name} needs one. Where you trust its code and have added it with `--trusted`, "
+                f"`kernelwatch target allow-unsandboxed {run.target.name}` lets it run without."
                 if run.trusted
-                else "an untrusted revision never runs without it: mend it (`kernelwatch doctor`)."
+                else "A revision that is not trusted never runs without one."
             )
         )
-    return Assignment(run, recipes.parse(run.recipe.text), run.recipe.adapters, sandboxed=trouble is None)
+    return Assignment(run, recipes.parse(run.recipe.text), run.recipe.adapters, trouble)

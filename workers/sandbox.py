@@ -2,6 +2,9 @@
 
 The walls are bubblewrap's namespaces, a filter of system calls, and limits kept from outside.  Where bubblewrap cannot
 work, `Box(sandboxed=False)` keeps the limits and the bare environment, and nothing else.
+
+User namespaces without bubblewrap are not used: the same walls (mounts in order, masked /proc, dropped capabilities, no
+nested namespaces, death with the parent) would be a second implementation of it, and one package installs the first.
 """
 
 import os
@@ -130,8 +133,10 @@ _watches: "weakref.WeakKeyDictionary[subprocess.Popen[Any], Watch]" = weakref.We
 
 
 def _tested() -> str | None:
+    from service import doctor  # it loads the migrations, which a worker with a sandbox does without
+
     if _bwrap() is None:
-        return "bubblewrap is not installed; `apt install bubblewrap` (or `dnf`) mends it"
+        return f"bubblewrap is not installed; install it with `{doctor.install('bubblewrap')}`"
     with tempfile.TemporaryDirectory(prefix="kernelwatch-") as folder, _handed(Box(Path(folder))) as (arguments, fds):
         command = [*arguments, "--", "/bin/sh", "-c", "echo works"]
         done = subprocess.run(
@@ -145,7 +150,10 @@ def _tested() -> str | None:
     said = " ".join(done.stderr.split())[-300:] or f"it exited with {done.returncode}"
     if "Unknown option" in said:
         return f"bubblewrap is too old here, {_OLDEST} or later is needed: {said}"
-    return f"bubblewrap cannot work here, most likely because user namespaces are refused: {said}"
+    return (
+        f"bubblewrap is installed but fails, most likely because user namespaces are refused ({said}); "
+        f"to allow them: {doctor.allow_user_namespaces()}"
+    )
 
 
 def _open(
@@ -157,7 +165,7 @@ def _open(
         leaves.callback(groups.remove, group)
     if box.sandboxed:
         if _bwrap() is None:
-            raise Refused("The sandbox does not work here: bubblewrap is not installed.")
+            raise Refused(f"There is no sandbox here: {_tested()}.")
         with _handed(box) as (arguments, fds):
             told, tell = os.pipe()
             command = [

@@ -135,6 +135,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
         "device": device,
         "ceilings": launches.ceilings,
         "launches": launches.spent,
+        **({} if assignment.sandboxed else {"no_sandbox": assignment.no_sandbox}),
     }
     return Evidence(
         tally.taken(),

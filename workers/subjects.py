@@ -86,5 +86,5 @@ def _sandboxed(*, without_it: bool, mend: str) -> bool:
     """Whether there is a sandbox to compile in.  Raises Refused where there is none and it may not go without."""
     trouble = sandbox.self_test()
     if trouble and not without_it:
-        raise Refused(f"The sandbox does not work here ({trouble}). Mend it (`kernelwatch doctor`), or {mend}.")
+        raise Refused(f"There is no sandbox here: {trouble}. Or {mend}.")
     return trouble is None

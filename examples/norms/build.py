@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,16 @@ def build(folder: Path) -> Path:
         made[commit["name"]] = _commit(unfinished, commit, made, _FIRST_COMMIT + 3600 * number)
     unfinished.replace(folder)  # an interrupted build leaves no half repository behind
     return folder
+
+
+def is_built(folder: Path) -> bool:
+    """Does the repository have exactly the branches and commits that `build` makes?  Ids cover every byte."""
+    with tempfile.TemporaryDirectory(prefix="kernelwatch-") as fresh:
+        return _references(build(Path(fresh) / "demo")) == _references(folder)
+
+
+def _references(repository: Path) -> str:
+    return _git(repository, "for-each-ref", "--format=%(refname) %(objectname)") + _git(repository, "rev-parse", "HEAD")
 
 
 def commits() -> list[dict[str, Any]]:

@@ -105,7 +105,9 @@ def _first_line(report: Report) -> str:
 def _body(report: Report, most: int) -> list[str]:
     parts = []
     if report.sandboxed is False:
-        parts.append("> **This ran without a sandbox** on the worker, because its target allows that.")
+        parts.append(
+            "> **Measured without a sandbox**: the worker has none, and this target is allowed to run without one."
+        )
     if report.build_failed:
         why = escaped(one_line(report.reason or "The build failed"))
         parts += [f"{why}. The last lines of the log:", fenced(last_lines(report.log or ""))]

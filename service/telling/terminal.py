@@ -27,7 +27,7 @@ def table(report: Report) -> RenderableType:
     """The headline, the cases with the worst first, and the end of the log where the build failed."""
     parts: list[RenderableType] = [Text(printable(report.headline), style="bold")]
     if report.sandboxed is False:
-        parts.append(Text("This ran without a sandbox.", style="yellow"))
+        parts.append(Text("Measured without a sandbox.", style="yellow"))
     if report.log:
         parts.append(Text(last_lines(report.log), style="dim"))
     if report.rows:

@@ -55,6 +55,7 @@ smallest_change = 0.02
 
 AGAIN = "Widths get their own block again, and the backward one pass"
 WRONG = "y differs from the float64 result by 3.1 times the allowed error"
+UNSANDBOXED = {"no_sandbox": "bubblewrap is not installed; install it with `sudo apt-get install -y bubblewrap`"}
 TELEMETRY = {
     "worker": "h200-box",
     "launches": [
@@ -225,7 +226,7 @@ def _run(
         log=told.log,
         sandboxed=told.device != "cpu" if begun else None,
         stack_id=stack.id if over else None,
-        telemetry=TELEMETRY if over else None,
+        telemetry=TELEMETRY | (UNSANDBOXED if told.device == "cpu" else {}) if over else None,
     )
     session.add(run)
     session.flush()

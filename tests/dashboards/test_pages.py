@@ -104,8 +104,10 @@ def test_what_was_not_measured_says_why(get: Get, state: Path) -> None:
 
 
 def test_what_ran_without_a_sandbox_says_so(get: Get, seeded: Seeded) -> None:
-    assert "This ran without a sandbox" in words(get(f"/runs/{seeded.runs['cpu']}"))
-    assert "This ran without a sandbox" not in words(get(f"/runs/{seeded.runs['fast']}"))
+    page = get(f"/runs/{seeded.runs['cpu']}")
+    assert "Measured without a sandbox. On its worker bubblewrap is not installed; install it with" in words(page)
+    assert "<code>sudo apt-get install -y bubblewrap</code>" in page.text
+    assert "Measured without a sandbox" not in words(get(f"/runs/{seeded.runs['fast']}"))
 
 
 def test_what_waits_says_for_what(get: Get, seeded: Seeded) -> None:

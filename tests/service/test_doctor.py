@@ -59,12 +59,31 @@ def test_a_machine_with_all_that_is_needed(state: Path) -> None:
 def test_a_bare_machine_is_told_the_commands(state: Path, bare: Path) -> None:
     found = by_name(doctor.checks(works, []))
     assert found["git"].mend == "sudo apt-get install -y git"
-    assert found["bubblewrap"].mend == "sudo apt-get install -y bubblewrap"
+    assert found["bubblewrap"].mend.startswith("sudo apt-get install -y bubblewrap")
     assert found["stack"].mend == "kernelwatch stack create host"
     assert not found["C++ compiler"].needed
     text, code = said(*found.values())
     assert code == 1
     assert "Needed and missing: git, bubblewrap, stack." in text
+
+
+@pytest.mark.parametrize(
+    ("allowed", "found", "mend"),
+    [
+        (True, "not found", "sudo apt-get install -y bubblewrap"),
+        (False, "not found; the user namespaces that it needs are refused as well", "; then "),
+    ],
+)
+def test_without_bubblewrap_it_says_whether_installing_it_is_enough(
+    state: Path, bare: Path, allowed: bool, found: str, mend: str
+) -> None:
+    unshare = bare / "unshare"
+    unshare.write_text(f"#!/bin/sh\n{'echo works' if allowed else 'exit 1'}\n")
+    unshare.chmod(0o755)
+    sandbox = by_name(doctor.checks(works, FINE))["bubblewrap"]
+    assert sandbox.found == found
+    assert mend in sandbox.mend
+    assert "only the demo" in sandbox.costs
 
 
 def test_a_sandbox_that_cannot_work_says_why(state: Path) -> None:

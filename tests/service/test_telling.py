@@ -182,7 +182,7 @@ def test_it_says_where_and_with_what_it_was_measured() -> None:
     assert "torch 2.13.0" in said
     assert "smallest change 1 % (2 % below 100 µs)" in said
     assert "sandbox" not in said
-    assert "ran without a sandbox" in markdown.comment(a_report(STEADY, sandboxed=False))
+    assert "Measured without a sandbox" in markdown.comment(a_report(STEADY, sandboxed=False))
 
 
 def test_devices_share_one_comment() -> None:

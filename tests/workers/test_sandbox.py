@@ -313,7 +313,7 @@ def test_a_program_outlives_the_thread_that_started_it_but_not_the_process(folde
 
 def test_where_bubblewrap_is_missing_it_says_what_mends_it(monkeypatch, folder):
     monkeypatch.setenv("PATH", "/nonexistent")
-    assert "apt install bubblewrap" in (sandbox._tested() or "")
+    assert "install it with `sudo apt-get install -y bubblewrap`" in (sandbox._tested() or "")
 
 
 def test_where_bubblewrap_is_too_old_it_says_which_is_needed(monkeypatch, tmp_path):
