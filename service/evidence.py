@@ -1,9 +1,10 @@
 """What a session measured, arranged for deciding.  Pure values: the worker fills them, the ledger stores them."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 from kernels.words import Case, Lane, Role
@@ -53,18 +54,23 @@ class Evidence:
     sandboxed: bool
     good: Mapping[Name, str] = field(default_factory=dict)  # where the baseline is slow: the last that was not
     slow: str | None = None  # the slow baseline, where it took part
+    earlier: Mapping[Name, str] = field(default_factory=dict)  # where `baseline` is broken: what takes its place
+
+    def baseline_at(self, name: Name) -> str | None:
+        """The revision that the head was compared with at this case."""
+        return self.earlier.get(name, self.baseline)
 
 
 def cells(
     taken: Iterable[Taken],
     baseline_note: str | None = None,
-    wrong_before: Collection[Name] = (),
+    broken_before: Mapping[Name, CellState] = MappingProxyType({}),
     quarantined: Mapping[tuple[str, str], str] = _NONE,
 ) -> list[Cell]:
     """One cell for each case of each of the head's providers.
 
-    `wrong_before` names those at which a revision was wrong that was passed over as baseline, `quarantined` says which
-    are to alarm nobody, and why.
+    `broken_before` names those at which a revision that was passed over as the baseline was wrong or failed,
+    `quarantined` says which are to alarm nobody, and why.
     """
     by_contender: dict[tuple[Role, str], dict[Case, Taken]] = {}
     for one in taken:
@@ -79,7 +85,7 @@ def cells(
             copied = next((p for r, p in by_contender if r is Role.CONTROL), None)
             original = by_contender.get((Role.PARENT if parents else Role.HEAD, copied or provider), {})
             found += [
-                _cell(head, parents.get(case), _aa(original.get(case), control.get(case)), baseline_note, wrong_before)
+                _cell(head, parents.get(case), _aa(original.get(case), control.get(case)), baseline_note, broken_before)
                 for case, head in heads.items()
                 if head.state is not CellState.UNSUPPORTED or _measured(parents.get(case))
             ]
@@ -95,7 +101,7 @@ def _cell(
     parent: Taken | None,
     control: Pairs,
     baseline_note: str | None,
-    wrong_before: Collection[Name],
+    broken_before: Mapping[Name, CellState],
 ) -> Cell:
     baseline_trouble = None
     if parent is None:
@@ -109,13 +115,13 @@ def _cell(
         looked=Pairs(head.looked, beside.looked if beside else ()),
         confirmed=Pairs(head.confirmed, beside.confirmed if beside else ()),
         control=control,
-        trouble=_trouble(head, parent, wrong_before),
+        trouble=_trouble(head, parent, broken_before),
         baseline_trouble=baseline_trouble,
         same_code=parent is not None and same_kernels(head, parent),
     )
 
 
-def _trouble(head: Taken, parent: Taken | None, wrong_before: Collection[Name]) -> tuple[Outcome, str] | None:
+def _trouble(head: Taken, parent: Taken | None, broken_before: Mapping[Name, CellState]) -> tuple[Outcome, str] | None:
     """Why the head has no times here, and whether that is new with it."""
     if head.state is CellState.MEASURED:
         return None
@@ -123,7 +129,7 @@ def _trouble(head: Taken, parent: Taken | None, wrong_before: Collection[Name]) 
     if head.state is CellState.UNSUPPORTED:
         return Outcome.FAILED, f"its baseline does this case, and it does not: {reason}"
     same_trouble = parent is not None and parent.state is head.state
-    if same_trouble or (head.state is CellState.INVALID and (head.provider, str(head.case)) in wrong_before):
+    if same_trouble or broken_before.get((head.provider, str(head.case))) is head.state:
         reason = KNOWN_BEFORE + reason
     elif reason.startswith((KNOWN_BEFORE, QUARANTINED)):
         # It comes from the revision's own process, which would excuse itself.

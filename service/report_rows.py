@@ -76,6 +76,7 @@ class Row:
     parent: Measured | None
     control: Measured | None
     sota: AgainstSota | None
+    instead: str | None = None  # short: what it was compared with, where the baseline of the run is broken
     known_before: bool = False  # the baseline does not compute this case either: no news, and not this revision's doing
     control_ratio: float | None = None  # the A/A control, paired as the verdict is: 1 where the machine is fair
     suspected: bool = False  # the first launches looked like a change
@@ -161,7 +162,10 @@ class Row:
         """Its cause and reason, and what a reader of the head's figures has to know: on one bounded line."""
         cause = one_line(self.cause.words) if self.cause else ""
         leak = one_line(self.slow.reason) if self.slow and self.leaks else ""
-        parts = (cause, one_line(self.reason), self.as_before, leak, *self.notes)
+        other = (
+            f"compared with {self.instead}, since the run's baseline is wrong or failed here" if self.instead else ""
+        )
+        parts = (cause, one_line(self.reason), other, self.as_before, leak, *self.notes)
         return one_line("; ".join(part for part in parts if part), 500)
 
 

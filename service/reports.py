@@ -351,6 +351,7 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
             rounds=verdict.rounds,
             confirmed=verdict.confirmed,
             reason=verdict.reason,
+            instead=short(verdict.baseline) if verdict.baseline not in (None, run.baseline) else None,
             head=measured.get((Role.HEAD, *name)),
             parent=measured.get((Role.PARENT, *name)),
             control=measured.get((Role.CONTROL, *name)),

@@ -411,7 +411,10 @@ def test_a_wrong_result_is_invalid_never_fast_and_never_a_baseline(story):
 
     after = story.push("clever, but right", fast=100.0)
     assert story.outcomes(after) == {FAST: "steady", WIDE: "steady"}
-    assert "was passed over as baseline: it computes wrong results" in story.run_of(after).reason
+    first = story.git("rev-parse", f"{wrong}^")
+    assert story.run_of(after).reason == (
+        f"1 case compared with {first[:10]}, since {wrong[:10]} is wrong or failed there"
+    )
 
 
 def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared_with_an_older(story):

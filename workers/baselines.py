@@ -1,15 +1,18 @@
-"""The revisions that a head is measured beside: its parent, the last good one where that is slow, the slow baseline.
+"""The revisions that a head is compared with: its parent, the last good one where that is slow, the slow baseline.
 
-All of them are built here.  What cannot be built is no fault of the head's: a note says so, and the run goes on.
+Where the parent is wrong or failed at some cases, earlier revisions take its place there.  All are built here.  What
+cannot be built is no fault of the head's: a note says so, and the run goes on.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from kernels.words import Case
 from service.database import reading
 from service.errors import BadInput, BuildFailed, NotFound, Refused, SourceFailed
 from service.ledger import references
+from service.ledger.references import FARTHEST_BASELINE
 from service.models import Purpose
 from service.recipes import LAST_RELEASE
 from service.sources import Source
@@ -18,8 +21,9 @@ from workers import environments
 from workers.assignments import Assignment
 from workers.environments import Environment
 
-FARTHEST_BASELINE = 20  # how many parents back a usable baseline is looked for
-MOST_GOOD = 2  # last good revisions of one session: each is another build, and processes of its own
+# Each further revision of a session is another build, and processes of its own.
+MAX_EARLIER = 2  # that take the parent's place at the cases at which it is broken
+MOST_GOOD = 2  # last good ones
 
 _UNAVAILABLE = (SourceFailed, BuildFailed, BadInput, NotFound, Refused)
 Name = tuple[str, str]  # of a cell: provider and case
@@ -33,15 +37,35 @@ class Built:
     place: Environment
     names: frozenset[Name] | None = None
 
+    def cases_of(self, provider: str, cases: Sequence[Case]) -> frozenset[Case] | None:
+        """Those of `cases` at which this provider of it takes part; None for all."""
+        if self.names is None:
+            return None
+        return frozenset(case for case in cases if (provider, str(case)) in self.names)
+
 
 @dataclass(frozen=True)
 class References:
-    """Who stands beside the head in its session, and why it is not who one would expect."""
+    """Who is compared with the head in its session, and why it is not who one would expect.
 
-    parent: Built | None
+    `parents` share the cases among them: the nearest usable revision first, then those that take its place where it
+    is broken.  It is empty where there is nothing to compare with.
+    """
+
+    parents: tuple[Built, ...]
     good: tuple[Built, ...] = ()
     slow: Built | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def baseline(self) -> str | None:
+        """The nearest of the parents."""
+        return self.parents[0].sha if self.parents else None
+
+    @property
+    def earlier(self) -> dict[Name, str]:
+        """The cases at which that one is broken, each with the revision that takes its place."""
+        return {name: one.sha for one in self.parents[1:] for name in one.names or ()}
 
 
 class Baselines:
@@ -66,11 +90,11 @@ class Baselines:
         """All that the head is measured beside.  A search and a calibration ask for exactly their baseline."""
         run = self._assignment.run
         if run.purpose is not Purpose.WATCH and run.baseline is not None:
-            return References(Built(run.baseline, self._asked(run.baseline)))
-        parent, notes = self._parent()
-        good, good_notes = self._good(parent.sha) if parent else ((), ())
-        slow, slow_notes = self._slow(parent)
-        return References(parent, good, slow, (*notes, *good_notes, *slow_notes))
+            return References((Built(run.baseline, self._asked(run.baseline)),))
+        parents, notes = self._parents()
+        good, good_notes = self._good(parents)
+        slow, slow_notes = self._slow(parents[0] if parents else None)
+        return References(parents, good, slow, (*notes, *good_notes, *slow_notes))
 
     def _asked(self, sha: str) -> Environment:
         """Without it there is nothing to say; and it is not the revision that fails then."""
@@ -81,32 +105,50 @@ class Baselines:
 
     # -- did this commit do it? ---------------------------------------------------------------------------------------
 
-    def _parent(self) -> tuple[Built | None, tuple[str, ...]]:
-        """The nearest first-parent ancestor that can be measured, and why it is not the parent itself.
+    def _parents(self) -> tuple[tuple[Built, ...], tuple[str, ...]]:
+        """The nearest first-parent ancestor that can be measured, and earlier ones at the cases at which it is broken.
 
-        Where none is fit, the nearest that is wrong somewhere and can be built: at the cases that it gets right it
-        serves as well.
+        A case that no ancestor within reach is known to get right keeps the nearest, and so does a run of which
+        every ancestor is broken everywhere.  The notes say who was passed over, and why.
         """
         run, sha = self._assignment.run, self._assignment.run.baseline
-        passed, wrong = list[str](), list[str]()
+        open_still, found, everywhere_broken, notes = self._names(), list[Built](), list[str](), list[str]()
         for _ in range(FARTHEST_BASELINE):
             if sha is None:
                 break
             with reading() as session:
-                why = references.unfit(session, run.target, sha, run.device)
-            if why is not None:
-                wrong += [sha] if why != references.DOES_NOT_BUILD else []
-            elif isinstance(built := self._built(sha), Environment):
-                return Built(sha, built), (*passed, f"compared with {sha[:10]} instead") if passed else ()
-            else:
-                why = built
-            passed.append(f"{sha[:10]} was passed over as baseline: {why}")
+                fit = references.fitness(session, run.target, sha, run.device)
+            # What takes another's place costs a build: it has to be known to be right there.
+            names = open_still & fit.measured if found else open_still - fit.broken
+            why = None if fit.builds else "it does not build"
+            if why is None and not names and not found:
+                why = "it is wrong or failed at every case"
+                everywhere_broken.append(sha)
+            elif why is None and names:
+                built = self._built(sha)
+                if isinstance(built, Environment):
+                    found.append(Built(sha, built, names))
+                    open_still -= names
+                else:
+                    why = built
+            if why is not None and not found:
+                notes.append(f"{short(sha)} was passed over as baseline: {why}")
+            if not open_still or len(found) > MAX_EARLIER:
+                break
             sha = self._parent_of(sha)
-        for sha in wrong:
+        if found:
+            return self._shared(found, open_still), (*notes, *_instead(found, passed_over=bool(notes)))
+        for sha in everywhere_broken:
             if isinstance(built := self._built(sha), Environment):
-                all_the_same = f"compared with {sha[:10]} all the same, since no earlier revision is fit"
-                return Built(sha, built), (*passed, all_the_same)
-        return None, (*passed, "there is no earlier revision to compare with")
+                all_the_same = f"compared with {short(sha)} all the same, since no earlier revision is fit"
+                return (Built(sha, built),), (*notes, all_the_same)
+        return (), (*notes, "there is no earlier revision to compare with")
+
+    def _shared(self, found: Sequence[Built], left: frozenset[Name]) -> tuple[Built, ...]:
+        """The nearest has what is left as well; alone it has every case."""
+        nearest, *others = found
+        whole = None if not others else frozenset(nearest.names or ()) | left
+        return (replace(nearest, names=whole), *others)
 
     def _built(self, sha: str) -> Environment | str:
         """The environment of a baseline, or why there can be none; what may pass is tried again with the run."""
@@ -127,13 +169,17 @@ class Baselines:
 
     # -- what does not become a reference by itself -------------------------------------------------------------------
 
-    def _good(self, parent: str) -> tuple[tuple[Built, ...], tuple[str, ...]]:
-        """Of the cases at which the parent is slow already, the last revisions at which they were not."""
-        run = self._assignment.run
-        with reading() as session:
-            last_good = references.last_good(session, run.target_id, run.device, parent)
+    def _good(self, parents: Sequence[Built]) -> tuple[tuple[Built, ...], tuple[str, ...]]:
+        """Of the cases at which the baseline is slow already, the last revisions at which they were not."""
+        run, wanted = self._assignment.run, dict[Name, str]()
+        for parent in parents:
+            with reading() as session:
+                last_good = references.last_good(session, run.target_id, run.device, parent.sha)
+            of_it = self._names() if parent.names is None else parent.names
+            apart = (parent.sha, run.revision.sha)
+            wanted |= {name: sha for name, sha in last_good.items() if name in of_it and sha not in apart}
         built, notes = list[Built](), list[str]()
-        for sha, names in _by_revision(last_good, self._names(), apart=(parent, run.revision.sha)):
+        for sha, names in _by_revision(wanted):
             cases = f"{len(names)} case{'' if len(names) == 1 else 's'} at which the baseline is slow already"
             if len(built) == MOST_GOOD:
                 notes.append(f"{short(sha)}, the last good revision of {cases}, is one too many for this session")
@@ -168,12 +214,19 @@ class Baselines:
             return None, (f"not compared with the slow baseline {named}: {one_line(str(failure))}",)
 
 
-def _by_revision(
-    last_good: Mapping[Name, str], asked: frozenset[Name], apart: Iterable[str]
-) -> list[tuple[str, frozenset[Name]]]:
+def _instead(found: Sequence[Built], *, passed_over: bool) -> list[str]:
+    """Who is compared with, where that is not the revision that was asked for."""
+    nearest, *others = found
+    said = [f"compared with {short(nearest.sha)} instead"] if passed_over else []
+    for one in others:
+        cases = f"{len(one.names or ())} case{'' if len(one.names or ()) == 1 else 's'}"
+        said.append(f"{cases} compared with {short(one.sha)}, since {short(nearest.sha)} is wrong or failed there")
+    return said
+
+
+def _by_revision(last_good: Mapping[Name, str]) -> list[tuple[str, frozenset[Name]]]:
     """The revisions with what they were good at, those with most of it first."""
     found = defaultdict[str, set[Name]](set)
     for name, sha in last_good.items():
-        if name in asked and sha not in apart:
-            found[sha].add(name)
+        found[sha].add(name)
     return [(sha, frozenset(names)) for sha, names in sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))]

@@ -5,7 +5,7 @@ No transaction is open while anything here builds or measures.
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from service.sources import open_source
 from service.texts import one_line
 from workers import environments
 from workers.assignments import Assignment, assigned
-from workers.baselines import Baselines, References
+from workers.baselines import Baselines, Built, References
 from workers.contenders import contender
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment
@@ -139,13 +139,14 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
     }
     return Evidence(
         tally.taken(),
-        beside.parent.sha if beside.parent else None,
+        beside.baseline,
         notes,
         stack,
         telemetry,
         assignment.sandboxed,
         good={name: one.sha for one in beside.good for name in one.names or ()},
         slow=beside.slow.sha if beside.slow else None,
+        earlier=beside.earlier,
     )
 
 
@@ -179,8 +180,7 @@ def _make_room(here: DeviceHere) -> None:
 
 
 def _contenders(assignment: Assignment, head: Environment, beside: References, here: DeviceHere) -> Iterator[Contender]:
-    recipe, device = assignment.recipe, assignment.run.device
-    parent = beside.parent.place if beside.parent else None
+    recipe, run, device = assignment.recipe, assignment.run, assignment.run.device
 
     def one(
         role: Role,
@@ -193,23 +193,27 @@ def _contenders(assignment: Assignment, head: Environment, beside: References, h
         sandboxed, scratch = assignment.sandboxed, _scratch(here)
         return contender(name, role, spec, place, here, sandboxed=sandboxed, scratch=scratch, cases=cases)
 
+    def some(role: Role, spec: Mapping[str, Any], revisions: Sequence[Built]) -> Iterator[Contender]:
+        """The revisions that share the cases of a role among them."""
+        for number, revision in enumerate(revisions):
+            cases = revision.cases_of(spec["name"], assignment.cases)
+            if cases is None or cases:
+                label = f"{role}:{spec['name']}" + (f":{number}" if number else "")
+                yield one(role, spec, revision.place, label, cases)
+
     own = [
         messages.targets_own(name, provider.calls, compile=provider.compile)
         for name, provider in recipe.providers_on(device).items()
     ]
     for spec in own:
         yield one(Role.HEAD, spec, head)
-        if parent is not None:
-            yield one(Role.PARENT, spec, parent)
-        for number, good in enumerate(beside.good):
-            at = frozenset(case for case in assignment.cases if (spec["name"], str(case)) in (good.names or ()))
-            if at:
-                yield one(Role.GOOD, spec, good.place, f"{Role.GOOD}:{spec['name']}:{number}", at)
+        yield from some(Role.PARENT, spec, beside.parents)
+        yield from some(Role.GOOD, spec, beside.good)
         if beside.slow is not None:
             yield one(Role.SLOW, spec, beside.slow.place)
     if own:
-        yield one(Role.CONTROL, own[0], parent or head)
-    if assignment.run.purpose is not Purpose.WATCH:
+        yield from some(Role.CONTROL, own[0], beside.parents or (Built(run.revision.sha, head),))
+    if run.purpose is not Purpose.WATCH:
         return  # how far the best is, is no question of a search or of a calibration
     stack = environments.stack(recipe.base.stack)
     yield one(Role.SOTA, messages.built_in(recipe.sota_on(device)), stack)

@@ -58,10 +58,7 @@ def moved_between(session: Session, target: Target, device: str, good: str, bad:
         .join(Revision, Revision.id == Run.revision_id)
         .join(VerdictRow, VerdictRow.run_id == Run.id)
         .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, Revision.sha == bad)
-        .where(
-            ((VerdictRow.against == "parent") & (Run.baseline == good))
-            | ((VerdictRow.against == "good") & (Run.good == good))
-        )
+        .where(VerdictRow.against.in_(("parent", "good")), VerdictRow.baseline == good)
         .order_by(Run.id.desc())
     )
     rows = session.execute(compared).all()

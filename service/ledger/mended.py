@@ -128,7 +128,9 @@ def _seen_since(
     columns = (VerdictRow.provider, VerdictRow.case, Run.id, Revision.ordinal, Run.finished_at)
     pairs = (
         _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, base.ordinal))
-        .outerjoin(base, and_(base.target_id == Run.target_id, base.sha == Run.baseline))
+        .outerjoin(
+            base, and_(base.target_id == Run.target_id, base.sha == func.coalesce(VerdictRow.baseline, Run.baseline))
+        )
         .where(VerdictRow.against == "parent", matters)
     )
     for provider, case, run_id, place, at, outcome, ratio, before in session.execute(pairs):

@@ -124,7 +124,10 @@ def _ask(session: Session, due: Due) -> bool:
 
 
 def _fit(session: Session, target: Target, device: str) -> Revision | None:
-    """The newest revision of the mainline that was measured on this device, and may be a baseline there."""
+    """The newest revision of the mainline that was measured on this device and is right at every case.
+
+    Where there is none, the newest that builds.
+    """
     measured = select(Measurement.id).where(
         Measurement.run_id == Run.id, Measurement.role == "head", Measurement.state == CellState.MEASURED
     )
@@ -136,7 +139,13 @@ def _fit(session: Session, target: Target, device: str) -> Revision | None:
         .order_by(Revision.ordinal.desc())
         .limit(NEWEST)
     ).scalars()
-    return next((one for one in newest if references.unfit(session, target, one.sha, device) is None), None)
+    building = []
+    for one in newest:
+        found = references.fitness(session, target, one.sha, device)
+        if found.builds and not found.broken:
+            return one
+        building += [one] * found.builds
+    return next(iter(building), None)  # a broken case is not calibrated, and all its others are
 
 
 def _lost(now: float) -> tuple[ColumnElement[bool], ...]:

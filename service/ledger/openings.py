@@ -33,12 +33,11 @@ _ACCEPTED = (RegressionState.ACKNOWLEDGED, RegressionState.DISMISSED)
 
 @dataclass(frozen=True)
 class _Recorded:
-    """A record of a case, with what the run that opened it was of and compared with."""
+    """A record of a case, with the revision of the run that opened it."""
 
     row: RegressionRow
     revision_id: int
     ordinal: int | None
-    baseline: str | None
 
 
 @dataclass(frozen=True)
@@ -84,16 +83,16 @@ def opened_by(
 
 def _of_the_pair(session: Session, case: _Case) -> Opening | None:
     """Slower than its baseline.  Where that is its parent it did it itself; else one that was passed over may have."""
-    run = case.run
+    run, baseline = case.run, case.verdict.baseline
     for one in case.recorded:
         if one.row.found_by is FoundBy.SLOW:
             continue
         # A dismissed one does not come back with the next revision that is compared with the same baseline.
         stands = one.ordinal is not None and one.row.state is not RegressionState.FIXED
-        same_baseline = stands and run.baseline is not None and one.baseline == run.baseline
+        same_baseline = stands and baseline is not None and one.row.good == baseline
         if one.revision_id == run.revision_id or (same_baseline and one.row.ratio * (1 + case.smallest) >= case.ratio):
             return None
-    return _opening(session, run, _slower(case.verdict), FoundBy.PAIR, run.baseline, case.verdict.reason)
+    return _opening(session, run, _slower(case.verdict), FoundBy.PAIR, baseline, case.verdict.reason)
 
 
 def _carried_on(session: Session, case: _Case) -> Opening | None:
@@ -116,7 +115,7 @@ def _carried_on(session: Session, case: _Case) -> Opening | None:
         .join(VerdictRow, VerdictRow.run_id == Run.id)
         .join(Revision, Revision.id == Run.revision_id)
         .where(Run.target_id == run.target_id, Run.device == run.device, WATCHED, Revision.ordinal.is_not(None))
-        .where(Run.baseline == verdict.baseline, Run.revision_id != run.revision_id)
+        .where(VerdictRow.baseline == verdict.baseline, Run.revision_id != run.revision_id)
         .where(VerdictRow.provider == verdict.provider, VerdictRow.case == verdict.case)
         .where(VerdictRow.against == "parent", VerdictRow.suspected)
         .order_by(Revision.ordinal, Run.id.desc())
@@ -178,7 +177,7 @@ def _explaining(session: Session, case: _Case, place: int) -> Sequence[float]:
 def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Mapping[Name, list[_Recorded]]:
     """The records of the verdicts' cases."""
     rows = session.execute(
-        select(RegressionRow, Run.revision_id, Revision.ordinal, Run.baseline)
+        select(RegressionRow, Run.revision_id, Revision.ordinal)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
@@ -186,8 +185,8 @@ def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Map
         .order_by(RegressionRow.id)
     )
     found: dict[Name, list[_Recorded]] = defaultdict(list)
-    for row, revision_id, ordinal, baseline in rows:
-        found[row.provider, row.case].append(_Recorded(row, revision_id, ordinal, baseline))
+    for row, revision_id, ordinal in rows:
+        found[row.provider, row.case].append(_Recorded(row, revision_id, ordinal))
     return found
 
 

@@ -7,9 +7,10 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session, selectinload
 
 from kernels.words import Case, Role
-from service.cells import Cell, Name, Outcome
+from service.cells import Cell, Name
 from service.evidence import Taken, cells
-from service.models import Measurement, Purpose, Quarantine, Run, RunState, Target, VerdictRow, unpack
+from service.ledger.references import BROKEN
+from service.models import CellState, Measurement, Purpose, Quarantine, Run, RunState, Target, VerdictRow, unpack
 from service.policy import Policy
 from service.verdicts import KNOWN_BEFORE
 
@@ -26,14 +27,14 @@ class Rebuilt:
     def cells(self, policy: Policy) -> list[Cell]:
         """What there was to be judged of the head against its parent, where `policy` says what is quarantined."""
         note = (self.run.reason or "").split("; ")[0] if self.run.baseline is None else None
-        wrong_before = {
-            (provider, case)
+        broken_before = {
+            (provider, case): CellState(row.outcome)
             for (provider, case, against), row in self.verdicts.items()
-            if against == "parent" and row.outcome == Outcome.INVALID and row.reason.startswith(KNOWN_BEFORE)
+            if against == "parent" and row.outcome in BROKEN and row.reason.startswith(KNOWN_BEFORE)
         }
         heads = [(one.provider, str(one.case)) for one in self.taken if one.role is Role.HEAD]
         silent = {name: why for name in heads if (why := self.silent.get(name) or policy.quarantined(name[1]))}
-        return cells(self.taken, note or None, wrong_before, silent)
+        return cells(self.taken, note or None, broken_before, silent)
 
 
 def rebuilt(

@@ -16,6 +16,7 @@ from service.evidence import Evidence, Taken, cells
 from service.ledger import besides, calibrations, policies, quarantines, queue, references, standing
 from service.ledger.machines import moved_elsewhere
 from service.ledger.once import inserted
+from service.ledger.references import BROKEN
 from service.models import Measurement, Purpose, Revision, Run, RunState, Stack, VerdictRow, pack
 from service.models import Recipe as RecipeRow
 from service.policy import Policy
@@ -55,12 +56,15 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
 
 def _cells(session: Session, run: Run, evidence: Evidence, policy: Policy) -> list[Cell]:
     """What is to be judged, with what only the ledger knows of it."""
-    passed_over = run.baseline != evidence.baseline
-    wrong_before = references.wrong_before(session, run, run.baseline) if passed_over else set[Name]()
+    heads = {(one.provider, str(one.case)): one for one in evidence.taken if one.role is Role.HEAD}
+    # Another revision than the one asked for is compared with, which may have been right where that one was not.
+    elsewhere = {
+        name for name, one in heads.items() if one.state in BROKEN and evidence.baseline_at(name) != run.baseline
+    }
+    broken_before = references.broken_before(session, run, run.baseline, elsewhere)
     note = evidence.notes[0] if evidence.notes and evidence.baseline is None else None
-    names = [(one.provider, str(one.case)) for one in evidence.taken if one.role is Role.HEAD]
-    silent = quarantines.quarantined(session, run.target_id, run.device, policy, names)
-    found = cells(evidence.taken, note, wrong_before, silent)
+    silent = quarantines.quarantined(session, run.target_id, run.device, policy, list(heads))
+    found = cells(evidence.taken, note, broken_before, silent)
     if run.purpose is Purpose.CALIBRATION:  # its code is the same on purpose: that must not excuse what the clock says
         return [replace(cell, same_code=False) for cell in found]
     return found
@@ -116,7 +120,7 @@ def _measurement(run_id: int, one: Taken) -> Measurement:
 def _against_parent(decided: besides.Decided, name: Name, verdict: Verdict) -> VerdictRow:
     provider, case = name
     row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, against="parent")
-    row.baseline = decided.evidence.baseline
+    row.baseline = decided.evidence.baseline_at(name)
     row.outcome, row.reason, row.confirmed = verdict.outcome.value, verdict.reason, verdict.confirmed
     row.control, row.suspected, row.smallest = verdict.control, verdict.suspected, verdict.smallest
     row.p, row.q = verdict.p, verdict.q

@@ -1,20 +1,25 @@
-"""Who may be a baseline, and what a case is held against where its baseline is slow already.
+"""Who may be a baseline at which case, and what a case is held against where its baseline is slow already.
 
-A revision that does not build, or that became wrong, is passed over.  Nothing slow becomes a reference by itself.
+A revision that does not build is passed over; one that is wrong or failed at a case is passed over at that case alone.
+Nothing slow becomes a reference by itself.
 A regression that stands, or a suspicion that nobody could confirm, leaves its revision a baseline for the question
 "did this commit do it?" alone.  Whether the case is as it should be is asked of the last revision before it, until a
 measurement shows that it is, or a person accepts it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from sqlalchemy import Row, and_, or_, select
-from sqlalchemy.orm import Session, aliased, selectinload
+from sqlalchemy import Row, and_, select
+from sqlalchemy.orm import Session, aliased
 
+from kernels.words import Role
 from service.causes import Kind
 from service.cells import Name, Outcome
 from service.models import (
     WATCHED,
+    CellState,
+    Measurement,
     Purpose,
     RegressionRow,
     RegressionState,
@@ -24,57 +29,73 @@ from service.models import (
     Target,
     VerdictRow,
 )
-from service.verdicts import KNOWN_BEFORE, QUARANTINED
+from service.verdicts import QUARANTINED
 
-DOES_NOT_BUILD = "it does not build"
+FARTHEST_BASELINE = 20  # how many parents back a usable baseline is looked for
+BROKEN = (CellState.INVALID, CellState.FAILED)
 _UNSETTLED = (Outcome.REGRESSION, Outcome.INCONCLUSIVE)
 UNACCEPTED = (RegressionState.OPEN, RegressionState.BISECTING, RegressionState.BLAMED)
 
 
-def unfit(session: Session, target: Target, sha: str, device: str) -> str | None:
-    """Why this revision must not be a baseline on this device, when the recipe of today has shown that already.
+@dataclass(frozen=True)
+class Fitness:
+    """What the watched runs of a revision on one device say of it as a baseline."""
 
-    Wrong results count only when they came with this revision: what was wrong before it stays wrong beside any other
-    baseline, and must not hide what the other cases do.
+    builds: bool = True
+    broken: frozenset[Name] = frozenset()  # wrong or failed when last measured, by the recipe of today
+    measured: frozenset[Name] = frozenset()  # right when last measured, by whichever recipe
+
+
+def fitness(session: Session, target: Target, sha: str, device: str) -> Fitness:
+    """At which cases a revision can be a baseline on this device.  Of each case its newest run decides.
+
+    Nothing is held against a revision that was not measured, or only by an earlier recipe.
     """
-    newest = session.execute(
-        select(Run)
+    runs = session.execute(
+        select(Run.id, Run.recipe_id, Run.state, Run.log.is_not(None))
         .join(Revision)
         .where(Revision.target_id == target.id, Revision.sha == sha, Run.device == device)
-        .where(Run.recipe_id == target.recipe_id, Run.purpose == Purpose.WATCH)
-        # A run that failed without a log was given up because of the machine.
-        .where(or_(Run.state == RunState.DONE, and_(Run.state == RunState.FAILED, Run.log.is_not(None))))
-        .order_by(Run.id.desc())
-        .limit(1)
-        .options(selectinload(Run.verdicts))
-    ).scalar_one_or_none()
-    if newest is None:
-        return None
-    if newest.state is RunState.FAILED:
-        return DOES_NOT_BUILD
-    if newest.baseline is not None and any(not row.reason.startswith(KNOWN_BEFORE) for row in _wrong(newest)):
-        return "it computes wrong results"
-    return None
+        .where(Run.purpose == Purpose.WATCH, Run.state.in_((RunState.DONE, RunState.FAILED)))
+        .order_by(Run.id)
+    ).all()
+    # A run that failed without a log was given up because of the machine.
+    answered = [
+        state for _, recipe, state, log in runs if recipe == target.recipe_id and (log or state is RunState.DONE)
+    ]
+    today = {run_id for run_id, recipe, *_ in runs if recipe == target.recipe_id}
+    rows = session.execute(
+        select(Measurement.run_id, Measurement.provider, Measurement.case, Measurement.state)
+        .where(Measurement.run_id.in_([run_id for run_id, *_ in runs]), Measurement.role == Role.HEAD.value)
+        .order_by(Measurement.run_id)
+    )
+    newest = {(provider, case): (run_id in today, state) for run_id, provider, case, state in rows}
+    return Fitness(
+        builds=not answered or answered[-1] is RunState.DONE,
+        broken=frozenset(name for name, (now, state) in newest.items() if now and state in BROKEN),
+        measured=frozenset(name for name, (_, state) in newest.items() if state is CellState.MEASURED),
+    )
 
 
-def wrong_before(session: Session, run: Run, wanted: str | None) -> set[Name]:
-    """Where the newest measured revision up to `wanted`, which was passed over as baseline, was wrong."""
+def broken_before(session: Session, run: Run, wanted: str | None, names: Collection[Name]) -> dict[Name, CellState]:
+    """At which of these cases the newest measured revision up to `wanted` was broken, and how.
+
+    `wanted` was passed over as the baseline, there or everywhere.
+    """
     place = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == wanted)
-    newest = session.execute(
-        select(Run)
-        .join(Revision)
+    last = session.scalar(place)
+    if last is None or not names:
+        return {}
+    rows = session.execute(
+        select(Measurement.provider, Measurement.case, Measurement.state)
+        .join(Run, Run.id == Measurement.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
         .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
-        .where(Run.purpose == Purpose.WATCH)
-        .where(Revision.ordinal <= place.scalar_subquery())
-        .order_by(Revision.ordinal.desc(), Run.id.desc())
-        .limit(1)
-        .options(selectinload(Run.verdicts))
-    ).scalar_one_or_none()
-    return {(row.provider, row.case) for row in _wrong(newest)} if newest else set()
-
-
-def _wrong(run: Run) -> list[VerdictRow]:
-    return [row for row in run.verdicts if row.outcome == Outcome.INVALID.value]
+        .where(Run.purpose == Purpose.WATCH, Revision.ordinal.between(last - FARTHEST_BASELINE, last))
+        .where(Measurement.role == Role.HEAD.value, Measurement.case.in_({case for _, case in names}))
+        .order_by(Revision.ordinal, Run.id)
+    )
+    newest: Mapping[Name, CellState] = {(provider, case): state for provider, case, state in rows}
+    return {name: state for name in names if (state := newest.get(name)) in BROKEN}
 
 
 def last_good(session: Session, target_id: int, device: str, sha: str) -> dict[Name, str]:

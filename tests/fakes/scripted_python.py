@@ -1,7 +1,8 @@
 """An interpreter that plays a contender: real processes and pipes, scripted timings.
 
 It reads `speed.json` from the revision's tree: {"rmsnorm.fwd.4x8.fp32": 100.0, ...} microseconds, or "invalid: why",
-"crash" or "hang".  Anything else that it is asked to run, it runs as the real interpreter would.
+"crash" or "hang"; "wide:rmsnorm.fwd.4x8.fp32" is of the provider `wide` alone.  Anything else that it is asked to
+run, it runs as the real interpreter would.
 """
 
 import json
@@ -19,21 +20,21 @@ def play() -> None:
         if folder and os.path.exists(os.path.join(folder, "speed.json")):
             with open(os.path.join(folder, "speed.json")) as file:
                 speed = json.load(file)
-    case, builtin = "", False
+    case, builtin, provider = "", False, ""
     for line in sys.stdin:
         asked = json.loads(line)
         answer: dict[str, object] = {"ok": True}
         if asked["do"] == "start":
-            builtin = asked["provider"]["builtin"]
+            builtin, provider = asked["provider"]["builtin"], asked["provider"]["name"]
             answer = {"ready": True, "stack": {"torch": "2.13.0", "scripted": "1"}, "device": {"name": "scripted"}}
         elif asked["do"] == "prepare":
             case = asked["case"]
-            says = 100.0 if builtin else speed.get(case, 100.0)
+            says = 100.0 if builtin else speed.get(f"{provider}:{case}", speed.get(case, 100.0))
             wrong = isinstance(says, str) and says.startswith("invalid")
             answer = {"state": "invalid" if wrong else "measured", "reason": str(says)[9:] if wrong else None}
             answer["facts"] = {"code": f"{says}", "kernels": 1}
         elif asked["do"] == "turn":
-            says = 100.0 if builtin else speed.get(case, 100.0)
+            says = 100.0 if builtin else speed.get(f"{provider}:{case}", speed.get(case, 100.0))
             if says == "crash":
                 os.abort()
             if says == "hang":

@@ -63,7 +63,7 @@ def test_what_was_broken_before_is_said_to_be(state):
 
 def test_a_wrong_result_of_a_baseline_that_was_passed_over_is_no_news_either():
     head, parent = took(Role.HEAD, state=CellState.INVALID, reason="y is wrong"), took(Role.PARENT)
-    [cell] = cells([head, parent], wrong_before={("norms", str(FIRST))})
+    [cell] = cells([head, parent], broken_before={("norms", str(FIRST)): CellState.INVALID})
     assert cell.trouble == (Outcome.INVALID, "already so before this revision: y is wrong")
 
 

@@ -12,6 +12,7 @@ from service.database import reading, transaction
 from service.evidence import Evidence, Taken
 from service.ledger import queue, recording, references
 from service.ledger.reading import series, stack_change, whole_run
+from service.ledger.references import Fitness
 from service.models import (
     CellState,
     Gap,
@@ -30,6 +31,7 @@ from service.reports import Report, report
 from service.verdicts import Outcome
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
+BOTH = frozenset({("norms", FAST), ("norms", WIDE)})
 RECIPE = """
 devices = ["cpu"]
 sota = "inductor"
@@ -97,9 +99,9 @@ class Ledger:
         sha = None if baseline is None else f"c{baseline}"
         return Evidence(tuple(taken), sha, passed, {"torch": "2.13.0"}, {}, True)
 
-    def unfit(self, place: int) -> str | None:
+    def fitness(self, place: int) -> Fitness:
         with reading() as session:
-            return references.unfit(session, session.get_one(Target, self.target_id), f"c{place}", "cpu")
+            return references.fitness(session, session.get_one(Target, self.target_id), f"c{place}", "cpu")
 
     def report(self, run_id: int) -> Report:
         with reading() as session:
@@ -142,13 +144,13 @@ def ledger(either: str) -> Ledger:
 # -- who may be a baseline
 
 
-def test_a_revision_that_became_wrong_is_passed_over_and_the_next_one_that_stays_wrong_is_not(ledger):
+def test_a_revision_that_is_wrong_at_a_case_is_a_baseline_at_its_other_cases(ledger):
     ledger.run(0, baseline=None)
+    assert ledger.fitness(0) == Fitness(measured=BOTH)
     ledger.run(1, fast=INVALID)
-    assert ledger.unfit(1) == "it computes wrong results"
+    assert ledger.fitness(1) == Fitness(broken=frozenset({("norms", FAST)}), measured=frozenset({("norms", WIDE)}))
 
     still = ledger.report(ledger.run(2, fast=INVALID, wide=1.5, baseline=0))
-    assert ledger.unfit(2) is None, "or each later revision would be compared with c0, and blamed for c2's regression"
     [wrong] = still.of(Outcome.INVALID)
     assert (wrong.known_before, wrong.reason) == (True, "already so before this revision: y is wrong")
     assert still.verdict == "1 regression"
@@ -158,24 +160,30 @@ def test_a_revision_that_became_wrong_is_passed_over_and_the_next_one_that_stays
     assert ledger.open() == [1.5]
 
 
+def test_of_each_case_the_newest_run_decides_whether_it_is_broken(ledger):
+    ledger.run(0, fast=INVALID, baseline=None)
+    ledger.run(0, fast="failed", wide=INVALID, baseline=None)
+    assert ledger.fitness(0) == Fitness(broken=BOTH)
+    with transaction() as session:
+        session.execute(update(Target).values(recipe_id=2))
+    assert ledger.fitness(0) == Fitness(), "a change of the recipe gives everybody another chance"
+
+
 def test_what_was_wrong_from_the_start_blinds_nobody(ledger):
     first = ledger.report(ledger.run(0, fast=INVALID, baseline=None))
     assert first.advice == "it computes wrong results; mend that first, a wrong kernel has no speed"
-    assert ledger.unfit(0) is None
-
     after = ledger.report(ledger.run(1, fast=INVALID, wide=1.5, was={FAST: INVALID}))
     assert [row.case for row in after.regressions] == [WIDE]
-    assert ledger.unfit(1) is None
 
 
 def test_a_revision_that_does_not_build_is_no_baseline_until_its_recipe_changes(ledger):
     ledger.run(0, baseline=None)
     with transaction() as session:
         recording.fail(session, ledger.leased(1), "the build failed", "SyntaxError")
-    assert ledger.unfit(1) == "it does not build"
+    assert not ledger.fitness(1).builds
     with transaction() as session:
         session.execute(update(Target).values(recipe_id=2))
-    assert ledger.unfit(1) is None
+    assert ledger.fitness(1).builds
 
 
 def test_trouble_of_the_machine_makes_nobody_unfit(ledger):
@@ -183,7 +191,7 @@ def test_trouble_of_the_machine_makes_nobody_unfit(ledger):
     lease = ledger.leased(1)
     with transaction() as session:
         recording.fail(session, lease, "given up after 3 attempts: No space left on device")
-    assert ledger.unfit(1) is None
+    assert ledger.fitness(1) == Fitness()
 
 
 # -- regressions until they are mended

@@ -53,10 +53,10 @@ class Repository:
     def __init__(self, norms: Norms) -> None:
         self.norms = norms
 
-    def push(self, wide: object = 100.0, **files: str) -> Run:
-        """Commit a revision at which the wide case takes so many us, and measure it."""
-        speeds = {CASE: 100.0, WIDE: wide}
-        sha = self.norms.commit({"speed.json": json.dumps(speeds), "when": str(time.monotonic_ns()), **files})
+    def push(self, wide: object = 100.0, **others: object) -> Run:
+        """Commit a revision at which the wide case takes so many us, and others what they are given; measure it."""
+        speeds = {CASE: 100.0, WIDE: wide, **others}
+        sha = self.norms.commit({"speed.json": json.dumps(speeds), "when": str(time.monotonic_ns())})
         intake.backfill_last(1, 2)
         while (run := self.measure()).revision.sha != sha:
             pass
@@ -205,3 +205,51 @@ def test_a_search_whose_good_end_does_not_build_says_which_side_it_was(repositor
 def states() -> list[RegressionState]:
     with reading() as database:
         return list(database.execute(select(RegressionRow.state)).scalars())
+
+
+def test_each_provider_has_the_baseline_that_it_gets_right(scripted, norms):
+    text = RECIPE.replace("[suites]", '[providers.other]\nrmsnorm.fwd = "norms:other"\n[suites]')
+    with transaction() as database:
+        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=text)
+    repository = Repository(norms)
+    first = repository.push().revision.sha
+    second = repository.push(wide=150.0, **{f"other:{WIDE}": "invalid: y is wrong"}).revision.sha
+    third = repository.push(wide=150.0)  # the other provider is right again, and slow
+
+    with reading() as database:
+        rows = database.scalars(select(VerdictRow).where(VerdictRow.run_id == third.id, VerdictRow.against == "parent"))
+        found = {(row.provider, row.case): (row.baseline, row.outcome) for row in rows}
+    assert found == {
+        ("norms", CASE): (second, "steady"),
+        ("norms", WIDE): (second, "steady"),
+        ("other", CASE): (second, "steady"),
+        ("other", WIDE): (first, "regression"),
+    }
+    assert third.reason is not None
+    assert third.reason.startswith(
+        f"1 case compared with {first[:10]}, since {second[:10]} is wrong or failed there"
+    ), third.reason
+
+
+def test_so_many_earlier_revisions_take_the_place_of_a_broken_one_and_no_more(scripted, norms):
+    cases = [f"rmsnorm.fwd.{rows}x8.fp32" for rows in (1, 2, 3, 4, 5)]
+    text = RECIPE.replace(f'"{CASE}", "{WIDE}"', ", ".join(f'"{case}"' for case in cases))
+    with transaction() as database:
+        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=text)
+    repository = Repository(norms)
+    shas, speeds = [], dict.fromkeys(cases, 100.0)
+    for case in (None, *cases[:4]):  # one case after the other breaks
+        if case is not None:
+            speeds[case] = "invalid: y is wrong"
+        shas.append(repository.push(**speeds).revision.sha)
+    run = repository.push(**dict.fromkeys(cases, 100.0))
+    with reading() as database:
+        rows = database.scalars(select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.against == "parent"))
+        found = {row.case: (row.baseline, row.outcome) for row in rows}
+    assert found == {
+        cases[4]: (shas[4], "steady"),
+        cases[3]: (shas[3], "steady"),
+        cases[2]: (shas[2], "steady"),
+        cases[1]: (shas[4], "new"),
+        cases[0]: (shas[4], "new"),
+    }
