@@ -17,15 +17,22 @@ from typing import Any
 from . import messages, telemetry
 from .audit import Turns, disagreement
 from .players import Ahead, Contender, Line, Player, Players, mapping, reason_of
+from .repeatability import ENOUGH, FEWEST, Repeats, of_facts, together
 from .sizes import GRAPH_S, most_calls
-from .words import Case, Lane
+from .words import Case, Lane, Role
 
 __all__ = ["Ahead", "Cell", "Contender", "Launch", "Line", "OutOfTime", "Pace", "order", "run_launch"]
 
 # Of the answer to prepare; `sm_mhz` is added: the clock of the device in the case's rounds.
 _EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
 LARGEST = 1e12  # of a sample: eleven days, or a terabyte
+OTHER_BITS = "its CUDA graph computes something else than its calls: other bits"
+COMPARED_WITH = (Role.HEAD, Role.PARENT)  # whose repeatability is estimated; of the others a few calls are compared
 MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsupported"
+
+
+KnownRepeats = Mapping[tuple[Case, str], Repeats]  # by case and hash of the code
+NOTHING_KNOWN: KnownRepeats = {}
 
 
 class OutOfTime(Exception):
@@ -107,6 +114,7 @@ def run_launch(
     uuid: str | None = None,
     watch: telemetry.Watch | None = None,
     deadline: float = math.inf,
+    repeats_before: KnownRepeats = NOTHING_KNOWN,
 ) -> Launch:
     """Measure every case with every contender, in fresh processes.
 
@@ -116,13 +124,13 @@ def run_launch(
     every process ended (`OutOfTime` ends it early, with what was measured).  `once_open` is called when all have
     started.  `watch` reads the device (by default NVML on "cuda", the GPU with this `uuid`); a round with a reason in
     it is dropped for everybody and repeated.  No case begins after `deadline`, a time of the monotonic clock: what was
-    measured until then is returned.
+    measured until then is returned.  `repeats_before` says how code repeated that was measured in earlier runs.
 
     A contender takes part at its own cases alone: elsewhere it has no turn and no cell, and one that has none of
     these cases is not started.
     """
     contenders = [one for one in contenders if any(map(one.takes, cases))]
-    session = _Session(contenders, pace, device, seed, core, thorough, keep_going, uuid, watch)
+    session = _Session(contenders, pace, device, seed, core, thorough, keep_going, uuid, watch, repeats_before)
     try:
         with suppress(OutOfTime):
             session.open()
@@ -149,9 +157,11 @@ class _Session:
         keep_going: Callable[[], None],
         uuid: str | None,
         watch: telemetry.Watch | None,
+        repeats_before: KnownRepeats,
     ) -> None:
         self.pace, self.device, self.seed, self.thorough = pace, device, seed, thorough
         self.keep_going, self.uuid, self.watch = keep_going, uuid, watch
+        self.repeats_before = repeats_before
         self.random = random.Random(seed)  # noqa: S311  an order, not a secret
         # Who starts and allocates when, and who follows whom in a round, must differ from launch to launch: in a fixed
         # order equal code in two places differed by 1.4 to 1.8 %, the same way in every launch (H200, November).
@@ -218,15 +228,46 @@ class _Session:
 
         Each has a share of the memory, so that nobody takes what another needs.
         """
-        question = messages.prepare(case, self.seed, thorough=self.thorough, graph_s=self.pace.graph_s)
         taking = [player for player in self.players.all if player.contender.takes(case)]
         present = [player for player in taking if player.channel is not None]
         alone = [player for player in present if player.tunes or case.lane in (Lane.COMPILE, Lane.BLOCK)]
-        together = dict.fromkeys((player for player in present if player not in alone), question)
+        at_once = {player: self._question(player, case) for player in present if player not in alone}
         limit = self.pace.prepare_limit_s
-        answers = self.players.ask_all(together, limit)
-        answers |= self.players.ask_all(dict.fromkeys(alone, question), limit, 1)
-        return {player: self._cell(player, answers.get(player), case) for player in taking}
+        answers = self.players.ask_all(at_once, limit)
+        answers |= self.players.ask_all({player: self._question(player, case) for player in alone}, limit, 1)
+        cells = {player: self._cell(player, answers.get(player), case) for player in taking}
+        self._compare_bits(cells, case)
+        return cells
+
+    def _question(self, player: Player, case: Case) -> dict[str, Any]:
+        known = {code: repeats for (at, code), repeats in self.repeats_before.items() if at == case}
+        return messages.prepare(
+            case,
+            self.seed,
+            thorough=self.thorough,
+            graph_s=self.pace.graph_s,
+            repeats=ENOUGH if player.contender.role in COMPARED_WITH else FEWEST,
+            known=known,
+        )
+
+    def _compare_bits(self, cells: Mapping[Player, Cell], case: Case) -> None:
+        """Other bits in the graph than in a call are wrong only of code that is known to repeat.
+
+        What the same code showed in any process of this launch, or in an earlier run, counts for all of them.
+        """
+        estimates: dict[str, list[Repeats]] = {}
+        for (at, code), before in self.repeats_before.items():
+            if at == case:
+                estimates[code] = [before]
+        own = {player: _estimate(cell) for player, cell in cells.items()}
+        for player, cell in cells.items():
+            if estimate := own[player]:
+                estimates.setdefault(_code(cell, player), []).append(estimate)
+        for player, cell in cells.items():
+            if own[player] and (found := together(estimates[_code(cell, player)])):
+                cell.facts |= found.facts
+                if found.repeatable and cell.facts.get("graph_bits") == "other":
+                    cell.becomes(INVALID, OTHER_BITS)
 
     def _cell(self, player: Player, answer: Mapping[str, Any] | None, case: Case) -> Cell:
         if answer is None:
@@ -326,6 +367,22 @@ class _Session:
         now = time.monotonic()
         self.launch.seconds[what] = self.launch.seconds.get(what, 0.0) + now - began
         return now
+
+
+def _estimate(cell: Cell) -> Repeats | None:
+    """How a contender says that its calls repeat; a graph that varies is an output of its own."""
+    found = of_facts(cell.facts)
+    return (
+        replace(found, distinct=max(2, found.distinct))
+        if found and cell.facts.get("graph_bits") == "varying"
+        else found
+    )
+
+
+def _code(cell: Cell, player: Player) -> str:
+    """The hash of its code; code that has none is nobody else's."""
+    code = cell.facts.get("code")
+    return code if isinstance(code, str) and code else player.label
 
 
 def _is_figure(value: object) -> bool:

@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 # Taken before any code of a target is loaded, which might replace it.
 from time import perf_counter, process_time, thread_time
@@ -12,8 +13,8 @@ from typing import Any, Protocol
 import torch
 
 from . import facts, fresh
-from .checks import Outputs, Untouched, Wrong, judged, own_memory, poison, same, snapshot, still_judges
-from .clocks import Call
+from .checks import Outputs, Untouched, Wrong, judged, own_memory, poison, snapshot, still_judges
+from .clocks import Call, CudaClock
 from .edges import edge_inputs
 from .inputs import Inputs, fresh_values, make_sets, refill
 from .lanes import clock_of
@@ -21,7 +22,8 @@ from .lanes.caches import forget_graphs
 from .oracle import Oracle, named
 from .providers import Provider, forward_backward, open_provider
 from .providers.base import Bind
-from .repeats import repeat
+from .repeatability import ENOUGH, FEWEST, Repeats
+from .repeats import GraphBits, graph_bits, repeat
 from .sizes import GRAPH_S, sets_needed, stays_in_l2
 from .words import BY_ROW, DTYPE_BYTES, Case, Direction, Lane
 
@@ -30,6 +32,7 @@ __all__ = ["OTHER_NUMBERS", "AtCase", "Bench", "Prepared", "Wrong"]
 CHECKED = 2  # input sets whose outputs are looked at: with one, a buffer that is used again would go unnoticed
 OTHER_NUMBERS = 1 << 20  # sets from here on are those for the check after the timing
 
+NOTHING_KNOWN: Mapping[str, Repeats] = {}
 IN_A_GRAPH = "its CUDA graph computes something else than its calls: "
 AFTERWARDS = "after the timing, with other numbers in its inputs: "
 
@@ -94,18 +97,28 @@ class Bench:
             return None
         return int(torch.cuda.get_device_properties(self.device).total_memory)
 
-    def prepare(self, case: Case, seed: int, *, thorough: bool = True, graph_s: float = GRAPH_S) -> Prepared:
+    def prepare(
+        self,
+        case: Case,
+        seed: int,
+        *,
+        thorough: bool = True,
+        graph_s: float = GRAPH_S,
+        repeats: int = ENOUGH,
+        known: Mapping[str, Repeats] = NOTHING_KNOWN,
+    ) -> Prepared:
         """Compile, check and get the clock ready.  Raises what the provider raises, and Wrong.
 
         When not `thorough`, what cannot change from launch to launch is not looked at again.  `graph_s` is about how
-        long a CUDA graph of the kernel lane takes, on a good kernel.
+        long a CUDA graph of the kernel lane takes, on a good kernel.  A thorough preparation calls up to `repeats`
+        times on the same inputs; FEWEST times where `known`, by the hash of the code, says already how it repeats.
         """
         self.free()
         forget_graphs()  # a target may call torch.compile itself, and no case must depend on those before it
         with self.working():
             if case.lane is Lane.BLOCK:
                 return self._at_block(self, case, seed, thorough=thorough)
-            return AtCase(self, case, seed, thorough=thorough, graph_s=graph_s)
+            return AtCase(self, case, seed, thorough=thorough, graph_s=graph_s, repeats=repeats, known=known)
 
     def provider_at(self, case: Case) -> Bind:
         """How the provider binds input sets at a case.  Raises what the provider raises."""
@@ -160,7 +173,17 @@ class AtCase:
     beside other work, compares the clock's calls with plain ones, and after the timing times numbers never seen.
     """
 
-    def __init__(self, bench: Bench, case: Case, seed: int, *, thorough: bool = True, graph_s: float = GRAPH_S) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        case: Case,
+        seed: int,
+        *,
+        thorough: bool,
+        graph_s: float,
+        repeats: int,
+        known: Mapping[str, Repeats],
+    ) -> None:
         self.bench, self.case, self.seed, self.thorough, self.graph_s = bench, case, seed, thorough, graph_s
         self.facts: dict[str, Any] = {}
         self.spent: dict[str, float] = {}
@@ -182,13 +205,13 @@ class AtCase:
                 self._right_at_the_edges(bind)
         if thorough and case.lane is Lane.KERNEL:
             with self._spending("repeat"):
-                self._repeat()
+                self._repeat(repeats, known)
         with self._spending("clock"):
             self.clock = clock_of(case, bench, bind, self.sets, self.calls, graph_s)
         self.facts |= getattr(self.clock, "facts", {})
-        if thorough and case.lane is Lane.KERNEL and bench.stream is not None:
+        if thorough and isinstance(self.clock, CudaClock):
             with self._spending("repeat"):
-                self._same_in_the_graph()
+                self._right_in_the_graph(self.clock)
         self.cpu_s = self.own_cpu_s = 0.0  # of all threads, and of those it was given, in all turns on a CPU
 
     def describe(self) -> dict[str, Any]:
@@ -265,17 +288,24 @@ class AtCase:
         if reason := self.oracle.judge_edges(inputs, outputs).reason:
             raise Wrong(reason)
 
-    def _repeat(self) -> None:
-        found = repeat(self.case, self.calls[0], self.bench.stream)
-        self.facts |= {"repeatable": found.same, "repeats": found.calls}
+    def _repeat(self, calls: int, known: Mapping[str, Repeats]) -> None:
+        before = known.get(self.facts.get("code") or "")
+        if before is not None and before.repeatable is not None:
+            calls = FEWEST
+        found = repeat(self.case, self.calls[0], self.bench.stream, calls)
+        self.facts |= found.facts
 
-    def _same_in_the_graph(self) -> None:
-        """What the clock times is what a call does: right, and to the bit where that is repeatable."""
-        for number, output in self.clock.again():
-            timed = snapshot(self.case, output)
-            judged(self.oracle, self.sets[number], timed, IN_A_GRAPH)
-            if self.facts["repeatable"] and not same(timed, named(self.case, self.calls[number]())):
-                raise Wrong(f"{IN_A_GRAPH}other bits")
+    def _right_in_the_graph(self, clock: CudaClock) -> None:
+        """What the clock times is right, and how its bits compare with those of a call is a fact.
+
+        Whether other bits are wrong depends on how surely the code repeats, for which the driver knows more.
+        """
+        numbers = []
+        for number, output in clock.again():
+            judged(self.oracle, self.sets[number], snapshot(self.case, output), IN_A_GRAPH)
+            numbers.append(number)
+        compared = [graph_bits(self.case, partial(clock.replay, each), self.calls[each]) for each in numbers]
+        self.facts["graph_bits"] = str(max(compared, key=list(GraphBits).index))
 
     # -- after the timing ---------------------------------------------------------------------------------------------
 

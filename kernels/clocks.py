@@ -96,6 +96,12 @@ class CpuClock:
         return (perf_counter_ns() - began) / 1e9
 
 
+def _forget(output: Any) -> None:
+    """What a replay does not write stays wrong."""
+    for tensor in output if isinstance(output, tuple | list) else (output,):
+        tensor.data.fill_(math.nan)
+
+
 class CudaClock:
     """One CUDA graph of many calls over rotating input sets, timed by events.
 
@@ -136,11 +142,18 @@ class CudaClock:
             for number, output in seen:
                 if before is not None:
                     before(number)
-                for tensor in output if isinstance(output, tuple | list) else (output,):
-                    tensor.data.fill_(math.nan)  # what a replay does not write stays wrong
+                _forget(output)
             _replay_graph(self._graph)
         self._stream.synchronize()
         return seen
+
+    def replay(self, number: int) -> Any:
+        """The outputs of input set `number` after one more replay; the next one writes over them."""
+        output = next(output for each, output in self._kept if each == number)
+        with torch.cuda.stream(self._stream):
+            _forget(output)
+            _replay_graph(self._graph)
+        return output
 
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, list[tuple[int, Any]]]:
         """A graph of `self.calls` calls, and the last outputs of each set, which stay where they are."""

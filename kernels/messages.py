@@ -3,7 +3,7 @@
 | request | answer |
 |---|---|
 | `start` with provider, device, threads, core, memory | `ready` (else a `reason`), `stack`, `device`, `tunes` |
-| `prepare` with case, seed, thorough, graph_s | `state`, `reason`, `facts`, `errors`, `sets`, `calls`, `spent` … |
+| `prepare` with case, seed, thorough, graph_s, repeats, known | `state`, `reason`, `facts`, `errors`, `calls` … |
 | `turn` with warm and timed | `samples` in the unit of the case's lane (us per call, bytes), and the `calls` in each |
 | `ceilings` | `ceilings`: what the GPU can do at best, GB/s of a copy and TFLOP/s of a matrix product |
 | `check` | `state` and `reason`: are the outputs still right, after the timing and for changed inputs? |
@@ -18,6 +18,7 @@ Any answer may instead be `{"error": reason}`; `broken` beside it or beside a st
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from .repeatability import ENOUGH, Repeats
 from .sizes import GRAPH_S
 from .words import Case
 
@@ -51,8 +52,19 @@ def start(
     return {"do": "start", **asked}
 
 
-def prepare(case: Case, seed: int, *, thorough: bool = True, graph_s: float = GRAPH_S) -> dict[str, Any]:
-    return {"do": "prepare", "case": str(case), "seed": seed, "thorough": thorough, "graph_s": graph_s}
+def prepare(
+    case: Case,
+    seed: int,
+    *,
+    thorough: bool = True,
+    graph_s: float = GRAPH_S,
+    repeats: int = ENOUGH,
+    known: Mapping[str, Repeats] | None = None,
+) -> dict[str, Any]:
+    """`repeats` is how many calls are compared bit by bit; fewer where `known` says how that code repeats."""
+    asked = {"case": str(case), "seed": seed, "thorough": thorough, "graph_s": graph_s, "repeats": repeats}
+    estimates = {code: estimate.facts for code, estimate in (known or {}).items()}
+    return {"do": "prepare", **asked, "known": estimates}
 
 
 def turn(warm: int, timed: int) -> dict[str, Any]:

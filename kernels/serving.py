@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from importlib import metadata
 from typing import Any
 
+from .repeatability import ENOUGH, of_facts
 from .sizes import GRAPH_S
 from .words import Case
 
@@ -145,8 +146,15 @@ class Server:
         case = Case.parse(message["case"])
         self._at_case = None
         with _judged(self._bench) as verdict, self._any_core():
-            how = {"thorough": bool(message.get("thorough", True)), "graph_s": float(message.get("graph_s", GRAPH_S))}
-            self._at_case = at_case = self._bench.prepare(case, int(message["seed"]), **how)
+            estimates = {code: of_facts(facts) for code, facts in message.get("known", {}).items()}
+            self._at_case = at_case = self._bench.prepare(
+                case,
+                int(message["seed"]),
+                thorough=bool(message.get("thorough", True)),
+                graph_s=float(message.get("graph_s", GRAPH_S)),
+                repeats=int(message.get("repeats", ENOUGH)),
+                known={code: estimate for code, estimate in estimates.items() if estimate},
+            )
             verdict |= at_case.describe()
         if verdict["state"] != MEASURED and not verdict.get("broken"):  # or its error would hide the reason
             self.free({})

@@ -19,6 +19,7 @@ WORDS = {  # without torch
     "kernels.arena",
     "kernels.channel",
     "kernels.messages",
+    "kernels.repeatability",
     "kernels.studies.launching",
 }
 

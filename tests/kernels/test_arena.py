@@ -11,6 +11,7 @@ import pytest
 from kernels import messages
 from kernels.arena import Ahead, Contender, OutOfTime, Pace, order, run_launch
 from kernels.channel import ContenderLost
+from kernels.repeatability import ENOUGH, FEWEST, Repeats
 from kernels.telemetry import Watch
 from kernels.words import Case, Role
 
@@ -200,6 +201,58 @@ def test_who_is_not_right_takes_no_turns(state):
 
     assert (launch.cells["b", CASE].state, launch.cells["b", CASE].reason) == (state, "because")
     assert set(stage.turns()) == {"a"}
+
+
+REPEATS = {"code": "abc", "repeats": ENOUGH, "distinct": 1, "repeatable": True}
+VARIES = {"code": "abc", "repeats": ENOUGH, "distinct": 4, "repeatable": False}
+UNSURE = {"code": "abc", "repeats": FEWEST, "distinct": 1, "repeatable": None}
+
+
+def prepared(**facts: Any) -> dict[str, Any]:
+    return {"state": "measured", "reason": None, "facts": facts, "sets": 2, "calls": 4}
+
+
+@pytest.mark.parametrize(
+    ("mine", "parents", "before", "state"),
+    [
+        (REPEATS, None, {}, "invalid"),
+        (UNSURE, None, {}, "measured"),  # its numbers were right within the tolerance
+        (VARIES, None, {}, "measured"),
+        (UNSURE, VARIES, {}, "measured"),
+        (REPEATS, VARIES, {}, "measured"),  # it agreed by chance: its parent's identical code does not repeat
+        (REPEATS, {**VARIES, "code": "other"}, {}, "invalid"),
+        (REPEATS, None, {(CASE, "abc"): Repeats(45, 2)}, "measured"),
+        (REPEATS, None, {(OTHER, "abc"): Repeats(45, 2), (CASE, "other"): Repeats(45, 2)}, "invalid"),
+        (UNSURE, None, {(CASE, "abc"): Repeats(45, 1)}, "invalid"),
+    ],
+)
+def test_other_bits_in_the_graph_are_wrong_only_of_code_that_is_known_to_repeat(mine, parents, before, state):
+    stage = Stage(a_prepare=prepared(graph_bits="other", **mine), b_prepare=prepared(**(parents or {"code": None})))
+    launch = stage.launch("a", "b", repeats_before=before)
+
+    assert (launch.cells["a", CASE].state, launch.cells["b", CASE].state) == (state, "measured")
+    if state == "invalid":
+        assert "other bits" in launch.cells["a", CASE].reason
+    if mine is REPEATS and parents is VARIES:
+        assert {launch.cells[label, CASE].facts["repeatable"] for label in "ab"} == {False}
+
+
+def test_a_graph_that_varies_does_not_repeat():
+    launch = Stage(a_prepare=prepared(graph_bits="varying", **REPEATS)).launch("a")
+
+    assert launch.cells["a", CASE].state == "measured"
+    assert launch.cells["a", CASE].facts["repeatable"] is False
+
+
+def test_only_the_two_sides_are_called_often_and_all_know_what_was_seen_before():
+    stage = Stage()
+    contenders = [replace(stage.contender("a"), role=Role.PARENT), replace(stage.contender("b"), role=Role.SOTA)]
+    before = {(CASE, "abc"): Repeats(45, 2), (OTHER, "def"): Repeats(45, 1)}
+    run_launch(contenders, [CASE], Pace(rounds=1), device="cpu", seed=1, repeats_before=before)
+
+    asked = {label: message for label, message in stage.messages if message["do"] == "prepare"}
+    assert (asked["a"]["repeats"], asked["b"]["repeats"]) == (ENOUGH, FEWEST)
+    assert asked["a"]["known"] == {"abc": Repeats(45, 2).facts}
 
 
 def test_who_is_wrong_after_the_timing_has_no_time():

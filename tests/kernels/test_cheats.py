@@ -95,7 +95,7 @@ def test_other_bits_each_time_are_a_fact_and_no_fault(played):
 
     assert state == "measured"
     assert prepared["facts"]["repeatable"] is False
-    assert 2 <= prepared["facts"]["repeats"] <= 50
+    assert prepared["facts"]["distinct"] > 1
 
 
 @pytest.mark.parametrize("thorough", [True, False])

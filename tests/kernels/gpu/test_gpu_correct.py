@@ -8,7 +8,8 @@ import torch
 
 from kernels import fresh, messages
 from kernels.bench import Bench
-from kernels.repeats import FEWEST, REPEATS, repeat
+from kernels.repeatability import ENOUGH, FEWEST
+from kernels.repeats import repeat
 from kernels.words import Case
 
 pytestmark = [
@@ -51,9 +52,10 @@ def test_honest_from_the_beginning_to_the_end(benches, name, text, monkeypatch):
     at_case.check()
 
     told = at_case.describe()
-    assert FEWEST <= told["facts"]["repeats"] <= REPEATS
+    assert FEWEST <= told["facts"]["repeats"] <= ENOUGH
     if name != "eager" or ".fwd." in text:  # its backward pass may add up in any order
         assert told["facts"]["repeatable"] is True
+        assert told["facts"]["graph_bits"] == "same"
     ratio = min(taken[0].new) / median(taken[0].known)
     print(f"{name} {text}: new/known {ratio:.3f}, {told['facts']['repeats']} repeats, spent {told['spent']}")
     assert ratio < 1.15
@@ -91,6 +93,6 @@ def test_a_race_shows_beside_other_work():
         raced, fixed = repeat(case, by_chance, stream), repeat(case, in_order, stream)
         stream.synchronize()
 
-    assert raced.same is False
-    assert fixed.same is True
-    assert fixed.calls == REPEATS
+    assert raced.repeatable is False
+    assert fixed.repeatable is True
+    assert fixed.calls == ENOUGH
