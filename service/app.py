@@ -1,6 +1,8 @@
 """The front door for browsers, programs and forges: `create_app()` puts API, webhooks and pages together."""
 
+import asyncio
 import importlib.util
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,13 +29,14 @@ from service.settings import settings
 
 log = structlog.get_logger()
 
-# Endpoints run in threads.  More threads than the database serves at once only wait for each other: with SQLite 40 of
-# them made the slowest requests take a second.  With the threads of webhooks and health they stay below the 15
-# connections of the engine's pool, so nobody ever waits for a connection.
-_THREADS = {"sqlite": 4}
-_MOST_THREADS = 8
+# Endpoints run in threads.  What they do is mostly Python, one at a time, so more threads only compete with each other
+# and with the event loop, which webhooks and health need.  With the threads of those they stay below the 15 connections
+# of the engine's pool, so nobody ever waits for a connection.
+_THREADS = {"sqlite": 2}
+_MOST_THREADS = 4
 _API = "/api/v1"
 _UNCAPPED = ("/webhooks/", "/healthz", "/readyz", "/metrics")
+_PATIENCE_S = 1.0  # for a place among the requests in progress
 _RETRY_AFTER_S = 1
 _FOR_PROGRAMS = ("/api/", "/webhooks/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/assets/")
 
@@ -142,37 +145,42 @@ class _Watched:
 
 
 class _Capped:
-    """Refuses requests for pages and API while `most` of them are in progress: waiting longer would help nobody.
+    """Serves at most `most` requests for pages and API at once; the next wait for a moment and are then refused.
 
-    A request is in progress until its response begins, so that readers on slow connections take no place.
+    A request is in progress until its response begins, so that readers on slow connections take no place.  One that
+    waits holds neither a thread nor a connection.  Refusing without any wait would cost more than serving, because
+    clients that ignore Retry-After come back at once.
     """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self.app = app
-        self.most = most
-        self.in_progress = 0
+        self.places = asyncio.Semaphore(most)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(_UNCAPPED):
             await self.app(scope, receive, send)
             return
-        if self.in_progress >= self.most:
+        try:
+            # Spread, or requests that came together are refused together, and come back together.
+            async with asyncio.timeout(_PATIENCE_S * random.uniform(0.5, 1.5)):  # noqa: S311
+                await self.places.acquire()
+        except TimeoutError:
             await _busy(scope["path"].startswith(_FOR_PROGRAMS))(scope, receive, send)
             return
-        self.in_progress += 1
-        waits = True
+        in_progress = True
 
         def leave() -> None:
-            nonlocal waits
-            self.in_progress -= waits
-            waits = False
+            nonlocal in_progress
+            if in_progress:
+                self.places.release()
+            in_progress = False
 
-        async def send_and_leave(message: Message) -> None:
+        async def leave_and_send(message: Message) -> None:
             leave()
             await send(message)
 
         try:
-            await self.app(scope, receive, send_and_leave)
+            await self.app(scope, receive, leave_and_send)
         finally:
             leave()
 

@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = 8712
     requests_limit: int = Field(
-        64, gt=0, description="Requests for pages and API in progress at once; more are refused with 503."
+        32, gt=0, description="Requests for pages and API in progress at once; more wait for a second, then get 503."
     )
     public_url: str | None = Field(None, description="How people reach the dashboard; used in comments.")
 

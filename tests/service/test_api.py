@@ -215,7 +215,7 @@ def test_so_many_threads_as_the_database_serves(state: Path) -> None:
         async with app.router.lifespan_context(app):
             return anyio.to_thread.current_default_thread_limiter().total_tokens
 
-    assert asyncio.run(tokens()) == 4
+    assert asyncio.run(tokens()) == 2
 
 
 def test_a_regression_is_told_with_its_life(get: Get, decided: Seeded) -> None:
