@@ -29,8 +29,9 @@ from service.commands.regressions import regression_app, regressions_command
 from service.commands.replay import replay
 from service.database import reading, transaction
 from service.errors import BadInput, BuildFailed, ServiceError
-from service.ledger import intake, queue, targets
+from service.ledger import intake, queue, registry, targets
 from service.ledger import reading as facts_of
+from service.ledger.reading import Glance
 from service.log import set_up_logging
 from service.models import OPEN_STATES, Purpose, Run, RunState, TargetKind
 from service.reports import Report
@@ -132,6 +133,9 @@ def api() -> None:
 
     server_policy()
     _send_wakeups()
+    # The event loop competes with the endpoints' threads for the interpreter's lock at each of its steps.  With the
+    # default of 5 ms, and all threads busy, a webhook took half as long again.
+    sys.setswitchinterval(0.001)
     uvicorn.run(create_app(), host=settings().host, port=settings().port, log_level="warning", access_log=False)
 
 
@@ -227,23 +231,16 @@ def target_add(
     backfill: Annotated[int, typer.Option(help="How many revisions of the mainline to measure now.", min=0)] = 1,
 ) -> None:
     """Watch a repository or a package."""
-    text, adapters = _read_recipe(recipe) if recipe else (None, {})
-    with transaction() as session:
-        target = targets.register(
-            session,
-            name,
-            recipe_from_branch=recipe is None,
-            location=location,
-            kind=TargetKind.PACKAGE if package else TargetKind.GIT,
-            package=package,
-            branch=branch,
-            forge=forge,
-            trusted=trusted,
-            recipe_text=text,
-            adapters=adapters,
-        )
-        target_id = target.id
-    queued = intake.backfill_last(target_id, backfill) if backfill else 0
+    queued = registry.add(
+        name,
+        location=location,
+        package=package,
+        branch=branch,
+        forge=forge,
+        trusted=trusted,
+        recipe=_read_recipe(recipe) if recipe else None,
+        backfill=backfill,
+    )
     out.print(f"Target [bold]{name}[/bold] is watched; {queued} runs were queued.")
 
 
@@ -290,10 +287,28 @@ def run(
     """Measure one revision."""
     ids = intake.run_revision(target, revision, device=device, suite=suite, again=again)
     said = out if form is Format.TABLE else err  # a document must stand alone
-    queued = ", ".join(f"run {one}" for one in ids)
-    said.print(f"Queued: {queued}  ({settings().address}/runs/{ids[0]})", soft_wrap=True)
+    with reading() as session:
+        for glance in facts_of.glances(session, facts_of.runs_with_ids(session, ids)):
+            line(f"{_what_became(glance)}  ({settings().address}/runs/{glance.run.id})", to=said)
     if wait:
         sys.exit(_wait(ids, form))
+
+
+def _what_became(glance: Glance) -> str:
+    """What asking for a run did: `Queued: run 12`, `Already measured: run 7, steady; …`."""
+    run = glance.run
+    measure_again = "use --again to measure it again"
+    match run.state:
+        case RunState.QUEUED:
+            return f"Queued: run {run.id} on {run.device}"
+        case RunState.LEASED:
+            return f"Already being measured: run {run.id} on {run.device}"
+        case RunState.HELD:
+            return f"Held: run {run.id} on {run.device}; `kernelwatch approve {run.id}` lets it run"
+        case RunState.DONE:
+            return f"Already measured: run {run.id} on {run.device}, {glance.word}; {measure_again}"
+        case _:
+            return f"Already {run.state}: run {run.id} on {run.device}, {run.reason}; {measure_again}"
 
 
 def _wait(ids: list[int], form: Format) -> int:

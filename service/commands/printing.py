@@ -17,7 +17,7 @@ class Format(StrEnum):
     MD = "md"
 
 
-def line(*parts: str | tuple[str, str]) -> None:
+def line(*parts: str | tuple[str, str], to: Console = out) -> None:
     """One line with words from elsewhere, which can neither colour nor break it; a part may have a style."""
     plain = (printable(part) if isinstance(part, str) else (printable(part[0]), part[1]) for part in parts)
-    out.print(Text.assemble(*plain), soft_wrap=True)
+    to.print(Text.assemble(*plain), soft_wrap=True)

@@ -178,7 +178,7 @@ def run_revision(
     source = open_source(target)
     source.refresh()
     found = source.describe(source.resolve(revision))
-    told = _recipe_told(target, source)
+    told = recipe_told(target, source)
     with transaction() as session:
         target = _adopted(session, target, told)
         devices = [device] if device else revisions.recipe_of(session, target)[1].devices
@@ -203,7 +203,7 @@ def pull_appeared(
     found = source.between(base, head)
     if not found:
         return f"pull request {number} adds nothing to its base."
-    told = _recipe_told(target, source)
+    told = recipe_told(target, source)
     with transaction() as session:
         target = _adopted(session, target, told)
         lock(session, target.id)
@@ -364,7 +364,7 @@ def _appear(
     gone: tuple[str, ...] = (),
     delivery_id: int | None = None,
 ) -> Appeared:
-    told = _recipe_told(target, source)
+    told = recipe_told(target, source)
     with transaction() as session:
         target = _adopted(session, target, told)
         if gone:
@@ -400,7 +400,7 @@ def _overtaken(session: Session, target: Target, pull: int, delivery_id: int) ->
     return session.execute(select(Push.id).where(*later).limit(1)).first() is not None
 
 
-def _recipe_told(target: Target, source: Source) -> tuple[str, Mapping[str, str]] | None:
+def recipe_told(target: Target, source: Source) -> tuple[str, Mapping[str, str]] | None:
     """The recipe at the head of the mainline, with its adapters, when that is where this target's recipe comes from."""
     if not target.recipe_from_branch:
         return None

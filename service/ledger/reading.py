@@ -328,6 +328,11 @@ def events_of(session: Session, found: Iterable[RegressionRow]) -> Mapping[int, 
     return {row.id: row for row in rows}
 
 
+def runs_with_ids(session: Session, ids: Sequence[int]) -> Sequence[Run]:
+    """These runs, in the order of their ids."""
+    return session.scalars(select(Run).where(Run.id.in_(ids)).options(*_NAMES).order_by(Run.id)).all()
+
+
 def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
     """The runs of one revision that are watched for, the newest first; no steps of searches, no calibrations."""
     watched = (Run.revision_id == revision_id, Run.purpose == Purpose.WATCH)

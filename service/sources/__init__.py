@@ -45,6 +45,12 @@ class Source(Protocol):
     def refresh(self) -> None:
         """Learn what is new at the origin.  The other methods answer from what is already known here."""
 
+    def is_kept(self) -> bool:
+        """Whether anything of the origin is kept here."""
+
+    def forget(self) -> None:
+        """Delete what is kept here of the origin."""
+
     def default_branch(self) -> str: ...
 
     def resolve(self, rev: str) -> str:

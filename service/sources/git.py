@@ -82,12 +82,21 @@ class GitSource:
             if branch := self._origin_branch():
                 self._git("symbolic-ref", "HEAD", f"refs/heads/{branch}")
 
+    def is_kept(self) -> bool:
+        return self._mirror.exists()
+
+    def forget(self) -> None:
+        if self._mirror.exists():
+            with self._alone():
+                shutil.rmtree(self._mirror)
+        self._mirror.with_suffix(".lock").unlink(missing_ok=True)
+
     def default_branch(self) -> str:
         """The branch that the origin's HEAD names."""
         self._have()
         branch = self._git("symbolic-ref", "--short", "HEAD").decode().strip()
         if not self._commit(f"refs/heads/{branch}"):
-            raise NotFound("commit", f"in {self.location}", "The repository is empty, or its HEAD names no branch.")
+            raise NotFound("commit", f"in {self.location}", self._why_no_default())
         return branch
 
     def resolve(self, rev: str) -> str:
@@ -114,7 +123,9 @@ class GitSource:
             self.refresh()
             tip = self._tip(branch)
         if tip is None:
-            raise NotFound("branch", f"{branch} in {self.location}", f"Branches: {some(self._branches())}.")
+            branches = self._branches()
+            hint = f"Branches: {some(branches)}." if branches else self._why_no_default()
+            raise NotFound("branch", f"{branch} in {self.location}", hint)
         return self._log(f"--max-count={min(limit, MOST_COMMITS)}", tip)
 
     def between(self, base: str, head: str) -> list[Found]:
@@ -190,6 +201,12 @@ class GitSource:
     def _tip(self, branch: str) -> str | None:
         answer = self._git("show-ref", "--verify", "--hash", "--", f"refs/heads/{branch}", fine=(0, 1, 128))
         return answer.decode().strip() or None
+
+    def _why_no_default(self) -> str:
+        branches = self._branches()
+        if not branches:
+            return "The repository is empty: push a first commit, then try again."
+        return f"Its HEAD names no branch: name one. Branches: {some(branches)}."
 
     def _branches(self) -> list[str]:
         listed = self._git("for-each-ref", "--format=%(refname:lstrip=2)", "--count=200", "refs/heads/")

@@ -86,6 +86,12 @@ class PackageSource:
         fresh.write_text(json.dumps([asdict(wheel) for wheel in wheels]))
         fresh.rename(self._kept / "index.json")
 
+    def is_kept(self) -> bool:
+        return self._kept.exists()
+
+    def forget(self) -> None:
+        shutil.rmtree(self._kept, ignore_errors=True)
+
     def default_branch(self) -> str:
         return RELEASES
 

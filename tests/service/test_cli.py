@@ -54,12 +54,28 @@ def test_a_script_learns_the_verdict_from_the_exit_code(
         assert kernelwatch("report", str(seeded.runs[runs[0]])).exit_code == code
 
 
+def test_asking_for_what_is_there_says_what_it_is(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(name: str) -> str:
+        monkeypatch.setattr(intake, "run_revision", lambda *_, **__: [seeded.runs[name]])
+        done = kernelwatch("run", "norms", "main")
+        assert done.exit_code == 0
+        return done.stdout
+
+    number = seeded.runs["steady"]
+    assert said("steady").startswith(f"Already measured: run {number} on h200, steady; use --again to measure it again")
+    assert said("slow").startswith(f"Already measured: run {seeded.runs['slow']} on h200, regression;")
+    assert said("broken").startswith(f"Already failed: run {seeded.runs['broken']} on h200, `sh -c")
+    assert said("running").startswith(f"Already being measured: run {seeded.runs['running']} on h200  (http")
+    assert said("queued").startswith(f"Queued: run {seeded.runs['queued']} on cpu  (http")
+    assert f"`kernelwatch approve {seeded.runs['held']}`" in said("held")
+
+
 def test_json_of_several_devices_is_one_document(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [seeded.runs["steady"], seeded.runs["slow"]]
     monkeypatch.setattr(intake, "run_revision", lambda *_, **__: ids)
     done = kernelwatch("run", "norms", "main", "--wait", "--format", "json")
     assert [report["run_id"] for report in json.loads(done.stdout)] == ids
-    assert done.stderr.startswith("Queued: run ")
+    assert done.stderr.startswith("Already measured: run ")
 
 
 def test_markdown_of_several_devices_is_one_comment(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
