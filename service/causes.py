@@ -54,6 +54,7 @@ class Move:
     lean: float | None = None  # of the A/A control, where that is further off than the policy allows
     lost: float = 0.0  # share of the rounds that throttling spoiled
     throttled: tuple[str, ...] = ()  # for which reasons
+    machine: bool = False  # most cases of the run moved this way, and equal code with them
     alike: int = 0  # other cases of the session that moved the same way although their code is the same
     elsewhere: tuple[str, ...] = ()  # other targets of which most moved the same way on this machine at that time
 
@@ -64,6 +65,9 @@ class Move:
 
 def cause(move: Move) -> Cause:
     """Why a case moved against a revision of its own session."""
+    if move.machine:
+        both = "most cases of this run moved the same way, and equal code moved with them"
+        return Cause(Kind.MACHINE, f"the machine: {both}")
     doubts = list(_doubts(move))
     if move.refuted:
         return Cause(Kind.NOISE, "probably noise: fresh launches did not repeat it", certain=False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
-from service.statistics.effects import launch_effect
+from service.statistics.effects import launch_effects
 
 Rounds = Sequence[float | None]  # in the unit of the lane, one a round; None where the round was lost
 Name = tuple[str, str]  # provider and case
@@ -34,8 +34,12 @@ class Pairs:
 
         Of the first so many, when asked.
         """
-        launches = ((mine, theirs) for mine, theirs in zip(self.candidate, self.baseline, strict=False) if mine)
-        return [launch_effect(mine, theirs) for mine, theirs in islice(launches, most)]
+        return launch_effects(self.launches[:most])
+
+    @property
+    def launches(self) -> list[tuple[Rounds, Rounds]]:
+        """Candidate and baseline in each launch that was made."""
+        return [(mine, theirs) for mine, theirs in zip(self.candidate, self.baseline, strict=False) if mine]
 
     def effects(self) -> list[float]:
         """Of the launches that have one."""
@@ -44,6 +48,13 @@ class Pairs:
     @property
     def rounds(self) -> int:
         return sum(len(rounds) for rounds in self.candidate)
+
+
+def made(many: Sequence[Pairs]) -> list[list[float | None]]:
+    """`Pairs.made` of each, at once."""
+    launches = [one.launches for one in many]
+    effects = iter(launch_effects([launch for some in launches for launch in some]))
+    return [list(islice(effects, len(some))) for some in launches]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from service.beside import Stand
 from service.causes import Cause, Move, cause
 from service.cells import Cell, Name, Outcome
 from service.evidence import Evidence, Taken, same_kernels
-from service.policy import Policy
-from service.readings import control_lean
+from service.readings import Doubt
 from service.verdicts import CHANGES, Verdict
 
 REPEATED = 0.5  # of what the first launches showed: fresh ones that show less did not repeat it
@@ -23,7 +22,6 @@ def against_parent(
     evidence: Evidence,
     cells: Iterable[Cell],
     judged: Mapping[Name, Verdict],
-    policy: Policy,
     elsewhere: Mapping[bool, tuple[str, ...]] = MappingProxyType({}),
 ) -> dict[Name, Cause]:
     """Why each case that moved, or that looked as if it did and could not be settled, did so.
@@ -48,7 +46,8 @@ def against_parent(
                 parents[name].facts,
                 cell.same_code,
                 refuted=verdict.outcome not in CHANGES and _refuted(cell, seen.ratio),
-                lean=control_lean(cell, policy.at(cell.case)),
+                lean=verdict.control - 1 if verdict.control and verdict.doubt is Doubt.CONTROL else None,
+                machine=verdict.doubt is Doubt.MACHINE,
                 lost=_lost(heads[name]),
                 throttled=throttled,
                 alike=alike[slower] - (cell.same_code and verdict.suspected),

@@ -16,8 +16,11 @@ from service.lanes import lane_of
 LANES: Mapping[Lane, float] = {Lane.CALL: 0.05, Lane.BLOCK: 0.02, Lane.COMPILE: 0.20, Lane.MEMORY: 0.01}
 
 # Part of every version of a policy: raise it when the same numbers make other verdicts than before.
-METHOD = 2
+METHOD = 3
 
+# Less would call nearly every control off.  It also refuses what was written when the limit was no share: 0.02 for 2 %.
+LEAST_CONTROL = 0.1
+CONTROL_LIMIT = "As a share of the smallest change: an A/A control beyond it makes the case inconclusive."
 ROUNDS = (
     "In each launch; what varies is the launch.  Compiling and memory have 1, a block at most 10, "
     "and on a GPU every case of a launch of more than 60 at most 4."
@@ -30,7 +33,7 @@ class LanePolicy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     smallest_change: float = Field(gt=0, lt=1)
-    control_limit: float | None = Field(None, gt=0, lt=1, description="As smallest_change, where it is not given.")
+    control_limit: float | None = Field(None, ge=LEAST_CONTROL, le=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -46,7 +49,7 @@ class CasePolicy(BaseModel):
 
     smallest_change: float | None = Field(None, gt=0, lt=1)
     smallest_ns: float | None = Field(None, ge=0)
-    control_limit: float | None = Field(None, gt=0, lt=1)
+    control_limit: float | None = Field(None, ge=LEAST_CONTROL, le=1)
     behind: float | None = Field(None, gt=0, lt=10)
     leak: float | None = Field(None, gt=0, lt=1)
     quarantine: str | None = Field(None, min_length=3, description="Measured and shown, but alarms nobody: the reason.")
@@ -90,7 +93,7 @@ class Policy(BaseModel):
     )
     confirms: tuple[int, ...] = Field((2, 5, 8, 12), description="The same for the fresh launches that confirm.")
     rounds: int = Field(8, ge=4, le=200, description=ROUNDS)
-    control_limit: float = Field(0.02, gt=0, lt=1, description="A/A beyond this makes the session's case inconclusive.")
+    control_limit: float = Field(0.5, ge=LEAST_CONTROL, le=1, description=CONTROL_LIMIT)
     behind: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
     behind_false: float = Field(0.01, gt=0, lt=0.5, description="Share of what is called behind that is not.")
     leak: float = Field(0.03, gt=0, lt=1, description="Slower than the slow baseline by more than this is a leak.")
@@ -131,7 +134,7 @@ class Policy(BaseModel):
             limits = self.lanes.get(lane) or self._usual(lane)
             change = limits.smallest_change
             own = {"smallest_change": change, "smallest_change_short": change}
-            own["control_limit"] = limits.control_limit or change
+            own["control_limit"] = limits.control_limit or self.control_limit
             # Nobody is behind, or leaks, by less than what is a change at all.
             own |= {"behind": max(self.behind, change), "leak": max(self.leak, change)}
         if (named := self._named(case)) is not None:
@@ -165,5 +168,4 @@ class Policy(BaseModel):
         """A machine on which kernels are that noisy times nothing better; bytes are the same on all."""
         if lane is Lane.MEMORY:
             return LanePolicy.model_validate(LANES[lane])
-        change, control = (max(LANES[lane], own) for own in (self.smallest_change, self.control_limit))
-        return LanePolicy(smallest_change=change, control_limit=control)
+        return LanePolicy(smallest_change=max(LANES[lane], self.smallest_change))

@@ -94,32 +94,21 @@ def over(below: Table, own: Any) -> Any:
     return merged
 
 
-def _floors(own: Table) -> dict[str, Any]:
-    """What a device, or a recipe over the server's policy, says of how noisy its kernels are."""
-    return {key: own[key] for key in ("smallest_change", "control_limit") if isinstance(own.get(key), int | float)}
-
-
 def _raised_case(limits: Any, own: Table) -> Any:
-    if not isinstance(limits, Mapping):
+    if not isinstance(limits, Mapping) or not isinstance(limits.get("smallest_change"), int | float):
         return limits
-    floors = _floors(own)
-    return {
-        key: max(value, floors[key]) if key in floors and isinstance(value, int | float) else value
-        for key, value in limits.items()
-    }
+    return {**limits, "smallest_change": max(limits["smallest_change"], _floor(own))}
 
 
 def _raised_lane(limits: Any, own: Table) -> Any:
     """What is no number is left to be refused."""
-    table, floors = limits if isinstance(limits, Mapping) else {"smallest_change": limits}, _floors(own)
-    if not floors or "smallest_change" not in table or not all(isinstance(one, int | float) for one in table.values()):
-        return limits
-    change = max(table["smallest_change"], floors.get("smallest_change", 0))
-    return {
-        **table,
-        "smallest_change": change,
-        "control_limit": max(table.get("control_limit", change), floors.get("control_limit", 0)),
-    }
+    return _raised_case(limits if isinstance(limits, Mapping) else {"smallest_change": limits}, own)
+
+
+def _floor(own: Table) -> float:
+    """How noisy a device, or a recipe over the server's policy, says that its kernels are; 0 where it does not."""
+    floor = own.get("smallest_change")
+    return floor if isinstance(floor, int | float) else 0.0
 
 
 _RAISED = {"lanes": _raised_lane, "cases": _raised_case}

@@ -8,6 +8,7 @@ raising it, decide alone whether there is one, for all suspected cases of the ru
 `judge` and `wanted` take all cells of a run.  Nothing else in the service knows how a verdict is reached.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,7 +17,8 @@ from kernels.words import Comparison
 from service.cells import Cell, Name, Outcome, Pairs
 from service.lanes import words
 from service.policy import Policy
-from service.readings import Reading, compare, comparison, control_lean, readings
+from service.readings import Doubt, Reading, compare, comparison, readings
+from service.statistics.estimates import Estimate
 from service.statistics.looking import Effects, Seen, Zone
 
 __all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "in_percent", "judge", "wanted"]
@@ -42,6 +44,7 @@ class Verdict:
     p: float | None = None  # of the fresh launches where there are any, else of the first
     q: float | None = None  # p among the family of the run
     smallest: float | None = None  # the smallest relevant change that held here, relative
+    doubt: Doubt | None = None  # what equal code of the session says against deciding it, where it is inconclusive
 
 
 def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
@@ -57,6 +60,8 @@ def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:
     """
     asked: dict[Name, Why] = {}
     for name, one in readings(cells, policy).items():
+        if one.last.futile:
+            continue
         if one.first.zone is Zone.OPEN:
             if len(one.looked) < policy.looks[-1]:
                 asked[name] = "look"
@@ -72,8 +77,8 @@ def launches_until_next_look(done: int, policy: Policy, why: Why = "look") -> in
 
 
 def _controlled(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
-    control = compare(cell.control, policy.confidence)
-    return replace(_judge(cell, reading, policy), control=control.ratio if control else None)
+    control = reading.control if reading else Estimate.of(cell.control.effects())
+    return replace(_judge(cell, reading, policy), control=math.exp(control.centre) if control else None)
 
 
 def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
@@ -83,14 +88,17 @@ def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
     if reading is None:
         return Verdict(Outcome.NEW, cell.baseline_trouble or "there is no earlier revision to compare with")
     verdict = _first(cell, reading, policy) if not reading.suspected else _second(cell, reading, policy)
-    return replace(verdict, suspected=reading.suspected, smallest=reading.smallest)
+    doubt = reading.doubt if verdict.outcome is Outcome.INCONCLUSIVE else None
+    return replace(verdict, suspected=reading.suspected, smallest=reading.smallest, doubt=doubt)
 
 
 def _first(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     """The first launches show that there is nothing, or not even whether there may be something."""
     seen, outcome = reading.first, Outcome.INCONCLUSIVE
-    if seen.zone is Zone.SMALL:
+    if seen.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
         outcome, reason = Outcome.STEADY, f"within {in_percent(reading.smallest)} of its baseline"
+    elif reading.doubt is not None:
+        reason = _doubted(reading)
     elif len(reading.looked) < policy.looks[-1] or None in reading.looked:
         reason = _cut_short(reading.looked, policy.looks, "more launches could settle it")
     else:
@@ -101,15 +109,14 @@ def _first(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
 def _second(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     """It looked like a change, and fresh launches were to decide."""
     fresh = reading.fresh
-    if fresh.zone is Zone.SMALL:
+    if fresh.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
         reason = (
             f"within {in_percent(reading.smallest)} of its baseline: {fresh.launches} fresh launches did not repeat "
             "what looked like a change"
         )
         return _of(Outcome.STEADY, reason, fresh, cell.confirmed, policy)
-    if (lean := control_lean(cell, policy)) is not None:
-        distrusted = f"the A/A control leaned by {lean:.1%}, so this session's times are not trusted"
-        return _of(Outcome.INCONCLUSIVE, distrusted, reading.first, cell.looked, policy)
+    if reading.doubt is not None:
+        return _of(Outcome.INCONCLUSIVE, _doubted(reading), reading.first, cell.looked, policy)
     if fresh.zone is not reading.first.zone:
         return _unconfirmed(cell, reading, policy)
     if cell.same_code:
@@ -125,6 +132,36 @@ def _second(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     # The fresh launches alone give the size: those that raised the suspicion were chosen for being large.
     verdict = _of(outcome, "", fresh, cell.confirmed, policy)
     return replace(verdict, reason=_size(cell, verdict), confirmed=True)
+
+
+def _may_hide_a_change(reading: Reading, policy: Policy) -> bool:
+    """Could the head be steady only because its baseline's processes were off, by as much as the control shows?
+
+    Then it is steady where it is within the smallest change of the copy as well.
+    """
+    seen = reading.last.estimate
+    if not reading.off or reading.control is None or seen is None:
+        return False
+    from_copy = replace(seen, centre=seen.centre - reading.control.centre)
+    return from_copy.p_within(math.log1p(reading.smallest)) > policy.missed
+
+
+def _doubted(reading: Reading) -> str:
+    """What equal code of the session says against deciding the case."""
+    smallest = in_percent(reading.smallest)
+    if reading.doubt is Doubt.MACHINE:
+        return "the machine: most cases moved this way in this session, and equal code moved with them"
+    if reading.doubt is Doubt.CONTROL and reading.control is not None:
+        size = math.expm1(reading.control.centre)
+        return (
+            f"the control is off: a second copy of the baseline differed from it by {size:+.2%} here, "
+            f"which is too much to decide {smallest}"
+        )
+    spread = f" ({reading.offset.sd:.2%})" if reading.offset else ""
+    return (
+        f"copies of the baseline differ too much in this session{spread} to decide {smallest} here, "
+        "and more launches do not change that"
+    )
 
 
 def _unconfirmed(cell: Cell, reading: Reading, policy: Policy) -> Verdict:

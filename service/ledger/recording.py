@@ -35,7 +35,7 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     found = _cells(session, run, evidence, policy)
     _store(session, run, evidence)
     judged = verdicts.judge(found, policy)
-    causes = explaining.against_parent(evidence, _known(run, found), judged, policy, moved_elsewhere(session, run))
+    causes = explaining.against_parent(evidence, _known(run, found), judged, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
     calibrations.compared(session, run, evidence, policy)
     made_by = policies.known(session, policy).id

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from scipy.special import stdtr, stdtrit
 
 from .moderation import Prior
+from .offsets import Offset
 
 CONSTANT = 1e-9  # launches that differ by less do not differ: the last bits of a logarithm
 
@@ -22,11 +23,19 @@ class Estimate:
     launches: int
 
     @classmethod
-    def of(cls, effects: Sequence[float], prior: Prior | None = None, *, at_least: float = 0.0) -> Self | None:
+    def of(
+        cls,
+        effects: Sequence[float],
+        prior: Prior | None = None,
+        *,
+        at_least: float = 0.0,
+        offset: Offset | None = None,
+    ) -> Self | None:
         """From one effect a launch; None with fewer than two.
 
         The variance over launches is moderated by what is known of the family (Smyth 2004), and then not below
         `at_least`.  Without a prior it stands alone, and where it is zero then, the size of the effect alone decides.
+        The `offset` of the session is added to the error, as no number of launches averages it out.
         """
         count = len(effects)
         if count < 2:
@@ -34,7 +43,16 @@ class Estimate:
         centre, spread, df = sum(effects) / count, variance(effects), float(count - 1)
         if prior is not None:
             spread, df = prior.moderate(spread, df)
-        return cls(centre, math.sqrt(max(spread, at_least) / count), df, count)
+        plain = cls(centre, math.sqrt(max(spread, at_least) / count), df, count)
+        return plain if offset is None else plain.with_variance(offset.variance, offset.cases)
+
+    def with_variance(self, added: float, df: float) -> Self:
+        """The same with another variance in its error, known with `df` (Satterthwaite 1946)."""
+        if added == 0:
+            return self
+        launches = self.error**2
+        both = launches + added
+        return replace(self, error=math.sqrt(both), df=both**2 / (launches**2 / self.df + added**2 / df))
 
     def p_no_change(self) -> float:
         """Two-sided: how often equal sides would look at least this different."""

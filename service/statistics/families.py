@@ -29,8 +29,10 @@ def stops(steps: tuple[int, ...], made: int) -> tuple[Stop, ...]:
     return tuple(found)
 
 
-def benjamini_hochberg(p: Sequence[float]) -> list[float]:
+def benjamini_hochberg(p: Sequence[float], tests: int | None = None) -> list[float]:
     """Each p-value's q: the smallest false discovery rate at which it would be among the discoveries.
+
+    `tests` is the number of hypotheses, where there are more than p-values: those left out have p = 1.
 
     Benjamini & Hochberg 1995; it holds for independent cases, and for such as share a disturbance that moves them the
     same way (Benjamini & Yekutieli 2001).
@@ -38,6 +40,6 @@ def benjamini_hochberg(p: Sequence[float]) -> list[float]:
     count, least = len(p), 1.0
     q = [1.0] * count
     for rank, place in zip(range(count, 0, -1), sorted(range(count), key=lambda n: -p[n]), strict=True):
-        least = min(least, p[place] * count / rank)
+        least = min(least, p[place] * max(count, tests or 0) / rank)
         q[place] = least
     return q

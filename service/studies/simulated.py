@@ -8,12 +8,14 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.arena import order
 from service.cells import Cell, Pairs
 from service.policy import Policy
 from service.verdicts import Why, launches_until_next_look, wanted
 
 CASES = 200
 MANY, FEW_ROUNDS = 60, 4  # a launch of more cases has so few rounds on a GPU (workers/launches.py)
+SIDES = 3  # head, baseline and the copy of the baseline
 ROUND_SD = 0.001  # of one side's sample; head over parent was measured at .0015 (H200, November)
 POLICY = Policy()
 
@@ -32,6 +34,11 @@ class Noise:
     odd_round: tuple[float, float] = (0.0, 0.0)  # how often a sample is off, and by how much
     strangers: tuple[float, float] = (0.0, 0.0)  # which part of the cases has another sd, and which
     drift: float = 0.0  # of the machine within a launch; whoever goes second in a round has more of it
+    controlled: bool = True  # a copy of the baseline shares the session
+    # What all launches of a session share, of head over baseline, each contender drawing its own:
+    offset: float = 0.0  # sd, a case its own
+    side: float = 0.0  # sd, the same at all cases of a contender
+    alike: float = 0.0  # correlation of a launch with the next one, of the launch sd
 
 
 NOISES = (
@@ -48,7 +55,16 @@ NOISES = (
     Noise("clocks", "a side's clock is 3 % slower in one launch of 7", slow_clock=(0.15, 0.03)),
     Noise("drift", "the machine becomes 5 % slower within each launch", drift=0.05),
     Noise("loud", "launch sd 2 %", sd=0.02),
+    Noise("alike", "launch sd .5 %, each launch like the one before (AR .8)", sd=0.005, alike=0.8),
+    Noise("offsets", "an offset of the session at each case, sd .3 %", offset=0.003),
+    Noise("large offsets", "an offset of the session at each case, sd .5 %", offset=0.005),
+    Noise("sides", "an offset of the session for each contender, the same at all its cases, sd .3 %", side=0.003),
+    Noise("large sides", "an offset of the session for each contender, the same at all its cases, sd .5 %", side=0.005),
 )
+SESSIONS = ("alike", "offsets", "large offsets", "sides", "large sides")  # what more launches do not average out
+
+
+_ORDER = [[int(side) for side in order("012", number)] for number in range(POLICY.rounds)]
 
 
 def names() -> list[str]:
@@ -67,24 +83,44 @@ class Family:
         low, high = math.log(noise.sd), math.log(noise.widest or noise.sd)
         self.sd = np.exp(self._dice.uniform(low, high, CASES))
         self.sd[self._dice.random(CASES) < noise.strangers[0]] = noise.strangers[1]
+        self._last = np.full((SIDES, CASES), np.nan)
+        at_cases = self._dice.normal(size=(SIDES, CASES)) * noise.offset
+        self._offsets = (at_cases + self._dice.normal(size=(SIDES, 1)) * noise.side) / math.sqrt(2)
 
-    def launch(self, cases: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Candidate and baseline of these cases in one launch: cases x rounds, in us."""
+    def launch(self, cases: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Head, baseline and its copy at these cases in one launch: contenders x cases x rounds, in us."""
         noise, dice, count = self.noise, self._dice, len(cases)
         rounds = FEW_ROUNDS if count > MANY else POLICY.rounds
-        common = dice.normal() * math.sqrt(noise.shared)
-        effect = self.effects[cases] + self.sd[cases] * (common + math.sqrt(1 - noise.shared) * dice.normal(size=count))
-        effect += self._odd(noise.odd_launch, count) * dice.choice((-1, 1), count)
-        effect += self._odd(noise.slow_clock, count) - self._odd(noise.slow_clock, count)
-        sides = dice.normal(0, ROUND_SD, (2, count, rounds)) + self._odd(noise.odd_round, (2, count, rounds))
-        first = np.arange(rounds) % 2
-        turns = np.stack((2 * np.arange(rounds) + first, 2 * np.arange(rounds) + 1 - first)) / (2 * rounds)
-        logs = sides + noise.drift * turns[:, None, :] + np.log(self.took_us[cases])[:, None]
-        return np.exp(logs[0] + effect[:, None]), np.exp(logs[1])
+        # Half of the variance of a ratio is each side's.
+        common = dice.normal(size=(SIDES, 1)) * math.sqrt(noise.shared / 2)
+        own = self._own(cases) * math.sqrt((1 - noise.shared) / 2)
+        logs = self.sd[cases] * (common + own) + self._offsets[:, cases]
+        logs[0] += self.effects[cases]
+        logs[::2] += self._odd(noise.odd_launch, (2, count)) * dice.choice((-1, 1), (2, count))
+        logs += self._odd(noise.slow_clock, (SIDES, count))
+        samples = dice.normal(0, ROUND_SD, (SIDES, count, rounds)) + self._odd(noise.odd_round, (SIDES, count, rounds))
+        turns = np.array([[turn.index(side) for turn in _ORDER[:rounds]] for side in range(SIDES)])
+        turns = (turns + SIDES * np.arange(rounds)) / (SIDES * rounds)
+        samples += logs[:, :, None] + noise.drift * turns[:, None, :] + np.log(self.took_us[cases])[:, None]
+        return np.exp(samples)
+
+    def _own(self, cases: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What a launch adds at each case of each side, of variance 1, and like the launch before where they are."""
+        fresh = self._dice.normal(size=(SIDES, len(cases)))
+        if not self.noise.alike:
+            return fresh
+        rho = self.noise.alike
+        before = self._last[:, cases]
+        now = np.where(np.isnan(before), fresh, rho * before + math.sqrt(1 - rho**2) * fresh)
+        self._last[:, cases] = now
+        return now
 
     def _odd(self, what: tuple[float, float], shape: int | tuple[int, ...]) -> NDArray[np.float64]:
         often, by = what
         return np.where(self._dice.random(shape) < often, by, 0.0)
+
+
+WHYS: tuple[Why, Why] = ("look", "confirm")
 
 
 @dataclass
@@ -95,15 +131,14 @@ class Session:
     cases: list[str]
 
     def __post_init__(self) -> None:
-        self._taken: dict[Why, list[list[tuple[tuple[float, ...], tuple[float, ...]]]]] = {
-            "look": [[] for _ in self.cases],
-            "confirm": [[] for _ in self.cases],
+        self._taken: dict[Why, list[list[list[tuple[float, ...]]]]] = {
+            why: [[[] for _ in self.cases] for _ in range(SIDES)] for why in WHYS
         }
 
     def until_decided(self, policy: Policy) -> list[Cell]:
         """First every look, then every confirmation, as `workers.launches` does."""
         on = list(range(len(self.cases)))
-        for why in ("look", "confirm"):
+        for why in WHYS:
             done = 0
             if why == "confirm":
                 on = self._asked("confirm", policy)
@@ -115,20 +150,18 @@ class Session:
         return self.cells()
 
     def _launch(self, why: Why, on: Sequence[int]) -> None:
-        candidate, baseline = self.family.launch(np.array(on))
-        for place, mine, theirs in zip(on, candidate.tolist(), baseline.tolist(), strict=True):
-            self._taken[why][place].append((tuple(mine), tuple(theirs)))
+        for side, taken in zip(self._taken[why], self.family.launch(np.array(on)).tolist(), strict=True):
+            for place, rounds in zip(on, taken, strict=True):
+                side[place].append(tuple(rounds))
 
     def _asked(self, why: Why, policy: Policy) -> list[int]:
         asked = wanted(self.cells(), policy)
         return [place for place, case in enumerate(self.cases) if asked.get(("norms", case)) == why]
 
     def cells(self) -> list[Cell]:
-        looks, confirms = self._taken["look"], self._taken["confirm"]
-        return [
-            Cell("norms", case, _pairs(looks[place]), _pairs(confirms[place])) for place, case in enumerate(self.cases)
-        ]
+        return [self._cell(place, case) for place, case in enumerate(self.cases)]
 
-
-def _pairs(launches: Sequence[tuple[tuple[float, ...], tuple[float, ...]]]) -> Pairs:
-    return Pairs(tuple(mine for mine, _ in launches), tuple(theirs for _, theirs in launches))
+    def _cell(self, place: int, case: str) -> Cell:
+        (head, base, copy), (heads, bases, copies) = ([side[place] for side in self._taken[why]] for why in WHYS)
+        control = Pairs((*copy, *copies), (*base, *bases)) if self.family.noise.controlled else Pairs()
+        return Cell("norms", case, Pairs(tuple(head), tuple(base)), Pairs(tuple(heads), tuple(bases)), control)

@@ -219,7 +219,8 @@ def test_the_last_good_revision_is_asked_about_a_case_until_it_is_as_it_was(ledg
 
     parent = replace(SLOW_HEAD, role=Role.PARENT)
     good = Took(Role.GOOD, fast=None)
-    still = ledger.run(2, SLOW_HEAD, parent, CONTROL, good, good={WIDE: "c0"})
+    copy = replace(parent, role=Role.CONTROL)
+    still = ledger.run(2, SLOW_HEAD, parent, copy, good, good={WIDE: "c0"})
     assert ledger.rows(still, "parent")[WIDE].outcome == "steady", "this commit did not do it"
     row = ledger.rows(still, "good")[WIDE]
     assert (row.outcome, row.baseline, set(ledger.rows(still, "good"))) == ("regression", "c0", {WIDE})
@@ -230,7 +231,7 @@ def test_the_last_good_revision_is_asked_about_a_case_until_it_is_as_it_was(ledg
         assert len(session.execute(select(RegressionRow)).all()) == 1
     assert ledger.last_good(2) == {WIDE: "c0"}
 
-    mended = ledger.run(3, HEAD, parent, CONTROL, good, good={WIDE: "c0"})
+    mended = ledger.run(3, HEAD, parent, copy, good, good={WIDE: "c0"})
     assert ledger.rows(mended, "good")[WIDE].outcome == "steady"
     assert ledger.last_good(3) == {}
     with reading() as session:
@@ -302,7 +303,7 @@ class Given:
 def test_a_leak_is_told_against_the_slow_baseline_and_says_what_it_is_slower_than(ledger):
     ledger.run(0, HEAD)
     head, parent = replace(HEAD, wide=105.0, facts=OTHER), replace(HEAD, role=Role.PARENT, wide=105.0, facts=OTHER)
-    run = ledger.run(1, head, parent, CONTROL, Took(Role.SLOW), slow="v1.2")
+    run = ledger.run(1, head, parent, replace(parent, role=Role.CONTROL), Took(Role.SLOW), slow="v1.2")
     row = ledger.rows(run, "slow")[WIDE]
     assert (row.outcome, row.baseline, row.reason) == ("regression", "v1.2", "5.0% slower than v1.2")
     assert row.why == "perhaps slower because the kernel now spills 50 registers at N=4096"

@@ -4,12 +4,13 @@
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from service.policy import Policy
 from service.studies.families import EDGE, harmless, planted, score, table, told_alone
-from service.studies.simulated import CASES, NOISES, Family, Session, names
+from service.studies.simulated import CASES, NOISES, SESSIONS, Family, Session, names
 from service.verdicts import CHANGES, judge, wanted
 
 NOISE = {noise.name: noise for noise in NOISES}
@@ -44,6 +45,19 @@ def test_where_launches_vary_much_it_says_so_and_does_not_guess(noise):
     assert seen["found"] == 0
     assert seen["0.0% long inconclusive"] > 0, "never silently green"
     assert share(seen, "0.0% long", "launches") > 4
+
+
+@pytest.mark.parametrize("noise", SESSIONS)
+def test_what_a_session_adds_to_all_its_launches_alarms_nobody_where_a_control_shares_it(noise):
+    seen = scored(noise, "harmless", 3)
+    assert seen["found"] == 0
+    assert share(seen, "0.0% long", "launches") < 10, "more launches do not average it out, so none are asked for"
+
+
+def test_without_a_control_the_same_sessions_alarm():
+    """What the controls are for: the offsets cannot be seen in the launches of the head and its baseline."""
+    alone = replace(NOISE["large offsets"], controlled=False)
+    assert sum((score(alone, "harmless", seed) for seed in range(3)), Counter[str]())["alarmed"] == 3
 
 
 def test_a_session_ends_when_nothing_is_wanted_any_more():

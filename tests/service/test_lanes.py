@@ -58,17 +58,17 @@ def test_a_change_is_said_in_the_words_of_its_lane(ratio: float | None, lane: La
 @pytest.mark.parametrize(
     ("given", "lane", "change", "control"),
     [
-        ({}, "kernel", 0.01, 0.02),
-        ({}, "call", 0.05, 0.05),
-        ({}, "block", 0.02, 0.02),
-        ({}, "compile", 0.20, 0.20),
-        ({}, "memory", 0.01, 0.01),
-        ({"smallest_change": 0.15, "control_limit": 0.1}, "kernel", 0.15, 0.1),
-        ({"smallest_change": 0.15, "control_limit": 0.1}, "call", 0.15, 0.1),  # nothing is less noisy than kernels …
-        ({"smallest_change": 0.15, "control_limit": 0.1}, "memory", 0.01, 0.01),  # … but bytes have no noise
-        ({"smallest_change": 0.15, "lanes": {"call": 0.03}}, "call", 0.03, 0.03),
-        ({"lanes": {"call": 0.03}}, "compile", 0.20, 0.20),
-        ({"lanes": {"call": {"smallest_change": 0.03, "control_limit": 0.08}}}, "call", 0.03, 0.08),
+        ({}, "kernel", 0.01, 0.5),
+        ({}, "call", 0.05, 0.5),
+        ({}, "block", 0.02, 0.5),
+        ({}, "compile", 0.20, 0.5),
+        ({}, "memory", 0.01, 0.5),
+        ({"smallest_change": 0.15, "control_limit": 0.4}, "kernel", 0.15, 0.4),
+        ({"smallest_change": 0.15, "control_limit": 0.4}, "call", 0.15, 0.4),  # nothing is less noisy than kernels …
+        ({"smallest_change": 0.15, "control_limit": 0.4}, "memory", 0.01, 0.4),  # … but bytes have no noise
+        ({"smallest_change": 0.15, "lanes": {"call": 0.03}}, "call", 0.03, 0.5),
+        ({"lanes": {"call": 0.03}}, "compile", 0.20, 0.5),
+        ({"lanes": {"call": {"smallest_change": 0.03, "control_limit": 0.8}}}, "call", 0.03, 0.8),
     ],
 )
 def test_each_lane_has_its_limits(given: dict[str, object], lane: str, change: float, control: float):
@@ -82,3 +82,8 @@ def test_each_lane_has_its_limits(given: dict[str, object], lane: str, change: f
 def test_a_limit_that_is_none_is_refused(lanes: dict[str, object]):
     with pytest.raises(ValidationError):
         Policy.model_validate({"lanes": lanes})
+
+
+def test_a_control_limit_from_before_it_was_a_share_is_refused():
+    with pytest.raises(ValidationError, match=r"control_limit\n.*greater than or equal to 0\.1"):
+        Policy.model_validate({"control_limit": 0.02})

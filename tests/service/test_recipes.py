@@ -95,15 +95,15 @@ def test_a_lane_has_limits_of_its_own_on_each_device():
 @pytest.mark.parametrize(
     ("device", "call", "memory"),
     [
-        ("smallest_change = 0.15", (0.15, 0.08), (0.005, 0.005)),
-        ("smallest_change = 0.03", (0.04, 0.08), (0.005, 0.005)),
-        ("control_limit = 0.1", (0.04, 0.1), (0.005, 0.005)),
-        ("smallest_change = 0.15\nlanes = {call = 0.03}", (0.03, 0.03), (0.005, 0.005)),
-        ("blocking = true", (0.04, 0.08), (0.005, 0.005)),
+        ("smallest_change = 0.15", (0.15, 0.8), (0.005, 0.5)),
+        ("smallest_change = 0.03", (0.04, 0.8), (0.005, 0.5)),
+        ("control_limit = 0.4", (0.04, 0.8), (0.005, 0.4)),
+        ("smallest_change = 0.15\nlanes = {call = 0.03}", (0.03, 0.5), (0.005, 0.5)),
+        ("blocking = true", (0.04, 0.8), (0.005, 0.5)),
     ],
 )
 def test_what_a_device_takes_over_is_no_less_than_what_it_names(device, call, memory):
-    limits = "call = {smallest_change = 0.04, control_limit = 0.08}\nmemory = 0.005"
+    limits = "call = {smallest_change = 0.04, control_limit = 0.8}\nmemory = 0.005"
     text = WHOLE.replace("smallest_change = 0.1\n", f"{device}\n") + f"[policy.lanes]\n{limits}\n"
     policy = parse(text).policy_on("cpu")
     found = [policy.at(f"rmsnorm.fwd.512x512.fp32.{lane}") for lane in ("call", "memory")]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.policy import Policy
+from service.readings import Doubt
 from service.verdicts import CHANGES, Cell, Outcome, Pairs, compare, judge, launches_until_next_look, wanted
 
 POLICY = Policy(smallest_change=0.02, looks=(3, 5, 8), confirms=(3, 5, 8))
@@ -147,8 +148,79 @@ def test_a_leaning_control_takes_the_trust_from_the_session():
     leaning = Cell("norms", "a case", pairs(1.05), pairs(1.05, seed=1), control=pairs(1.04, seed=2))
     [only] = judge([leaning], POLICY).values()
     assert only.outcome is Outcome.INCONCLUSIVE
-    assert "A/A" in only.reason
+    assert only.doubt is Doubt.CONTROL
     assert only.control == pytest.approx(1.04, abs=0.005), "it is kept beside the verdict, paired as that is"
+
+
+ONE_PERCENT = Policy(smallest_change_short=0.01)
+
+
+def controlled(head: float, copy: float) -> Cell:
+    """Head and copy of the baseline over the baseline, all of whose launches were confirmed."""
+    quiet = {"launch_noise": 0.0005, "round_noise": 0.001}
+    fresh, control = pairs(head, 5, seed=1, **quiet), pairs(copy, 8, seed=2, **quiet)
+    return Cell("norms", "a case", pairs(head, **quiet), fresh, control=control)
+
+
+@pytest.mark.parametrize(
+    ("head", "copy", "expected", "doubt"),
+    [
+        (1.0130, 1.0195, Outcome.INCONCLUSIVE, Doubt.CONTROL),  # the copy moved more than the head
+        (1.0130, 0.9925, Outcome.INCONCLUSIVE, Doubt.CONTROL),
+        (1.0130, 1.0030, Outcome.REGRESSION, None),  # less than half of what matters
+        (0.9870, 1.0195, Outcome.INCONCLUSIVE, Doubt.CONTROL),
+        (1.0010, 1.0195, Outcome.INCONCLUSIVE, Doubt.CONTROL),  # 1.8 % from the copy: the baseline's process may be off
+        (1.0040, 1.0070, Outcome.STEADY, None),  # steady beside either
+        (1.0000, 1.0000, Outcome.STEADY, None),
+    ],
+)
+def test_a_control_beyond_half_the_smallest_change_leaves_its_case_undecided(head, copy, expected, doubt):
+    [only] = judge([controlled(head, copy)], ONE_PERCENT).values()
+    assert (only.outcome, only.doubt) == (expected, doubt), only.reason
+
+
+def session(head: float, copy: float, **more: Any) -> list[Cell]:
+    """24 cases that all moved alike, and their controls."""
+    quiet = {"launch_noise": 0.001, "round_noise": 0.001}
+    return [
+        Cell(
+            "norms",
+            case,
+            pairs(head, seed=n, **quiet),
+            pairs(head, 5, seed=100 + n, **quiet),
+            control=pairs(copy, 8, seed=200 + n, **quiet),
+            **more,
+        )
+        for n, case in enumerate(SHAPES)
+    ]
+
+
+def test_shared_code_that_became_slower_everywhere_is_a_regression_while_the_controls_hold():
+    for copy in (1.0, 1.0002):
+        told = judge(session(1.03, copy), ONE_PERCENT).values()
+        assert {(one.outcome, one.doubt) for one in told} == {(Outcome.REGRESSION, None)}
+
+
+def test_what_moved_the_controls_as_well_is_the_machine_and_no_regression():
+    told = judge(session(1.008, 1.0045), ONE_PERCENT).values()
+    assert {one.outcome for one in told} == {Outcome.INCONCLUSIVE}
+    assert {one.doubt for one in told} == {Doubt.MACHINE}
+
+
+def test_what_moved_cases_of_equal_code_as_well_is_the_machine():
+    cells = session(1.02, 1.0)
+    same = [replace(cell, same_code=n % 3 == 0) for n, cell in enumerate(cells)]
+    told = judge(same, ONE_PERCENT).values()
+    assert {(one.outcome, one.doubt) for one in told} == {(Outcome.INCONCLUSIVE, Doubt.MACHINE)}
+
+
+def test_one_case_of_many_is_told_although_the_session_shifted_all_of_them():
+    """All cases of the head's processes are .4 % slower, and so is the copy; one of them is slower by 5 % more."""
+    cells = session(1.004, 1.004)
+    changed = session(1.054, 1.004)[0]
+    told = judge([changed, *cells[1:]], ONE_PERCENT)
+    assert told[changed.name].outcome is Outcome.REGRESSION
+    assert not [name for name, one in told.items() if one.outcome in CHANGES and name != changed.name]
 
 
 MEMORY = "rmsnorm.fwd.4096x1024.bf16.memory"

@@ -85,7 +85,7 @@ def _judged(taken: Sequence[Taken]) -> list[Found]:
     found = [replace(cell, same_code=False) for cell in cells(taken)]
     judged = verdicts.judge(found, policy)
     evidence = Evidence(tuple(taken), "parent", (), {}, {}, sandboxed=False)
-    causes = explaining.against_parent(evidence, cells(taken), judged, policy)
+    causes = explaining.against_parent(evidence, cells(taken), judged)
     base = {(one.provider, str(one.case)): one.median for one in taken if one.role is Role.PARENT}
     heads = {(one.provider, str(one.case)): one for one in taken if one.role is Role.HEAD}
     return [
