@@ -8,15 +8,20 @@ from typing import Any
 import torch
 from triton import knobs
 
+from .accesses import Argument, Bytes, of_ptx, of_ttgir, traffic
 from .offline.architectures import KNOWN, occupancy
-from .offline.described import settings_of
 from .offline.machine import code_of
 
+OPTIONS = ("maxnreg", "launch_cooperative_grid")  # named where they are set
+SHORT = (bool, int, float, str, type(None))
 MOST_CANDIDATES = 20  # of a timing table, best first
 
 
-def of_launcher(tuner: Any, timings: Sequence[tuple[Any, float]]) -> dict[str, Any]:
-    """Of Inductor's CachingAutotuner, whose first launcher is the one that runs."""
+def of_launcher(tuner: Any, timings: Sequence[tuple[Any, float]], values: Sequence[Argument] = ()) -> dict[str, Any]:
+    """Of Inductor's CachingAutotuner, whose first launcher is the one that runs.
+
+    Its grid is not known, so that of memory only the arguments' bytes are.
+    """
     launcher = tuner.launchers[0]
     facts = {
         "name": getattr(tuner.fn, "__name__", None),
@@ -27,16 +32,20 @@ def of_launcher(tuner: Any, timings: Sequence[tuple[Any, float]]) -> dict[str, A
     }
     cubin = None
     with suppress(Exception):  # its own launcher forgets the machine code; Triton's cache keeps it
-        [file] = (Path(knobs.cache.dir) / launcher.cache_hash).glob("*.cubin")
+        folder = Path(knobs.cache.dir) / launcher.cache_hash
+        [file] = folder.glob("*.cubin")
         cubin = file.read_bytes()
+        facts |= of_ptx(file.with_suffix(".ptx").read_text())
+    if sizes := [value.size for value in values if isinstance(value, Bytes)]:
+        facts["bytes"] = sum(sizes)
     if timings:
         best = sorted(timings, key=lambda candidate: candidate[1])[:MOST_CANDIDATES]
         facts["timings"] = [{"ms": round(ms, 6), **_configuration(config)} for config, ms in best]
     return _placed(facts, cubin)
 
 
-def of_kernel(kernel: Any) -> dict[str, Any]:
-    """Of Triton's CompiledKernel."""
+def of_kernel(kernel: Any, grid: Sequence[int] = (), values: Sequence[Argument] = ()) -> dict[str, Any]:
+    """Of Triton's CompiledKernel, launched on this grid with these arguments."""
     facts = {
         "name": kernel.metadata.name,
         "registers": getattr(kernel, "n_regs", None),
@@ -47,7 +56,36 @@ def of_kernel(kernel: Any) -> dict[str, Any]:
     }
     with suppress(AttributeError):  # what was not compiled from Python has no constants
         facts["settings"] = settings_of(kernel)
+    facts |= accesses_of(kernel.asm, grid, values)
     return _placed(facts, kernel.asm.get("cubin"))
+
+
+def settings_of(kernel: Any) -> dict[str, Any]:
+    """The compile-time constants that a Triton kernel was called with, by name, and the options that were set.
+
+    Not the arguments that happened to be 1, nor the options that every kernel has: warps and stages.
+    """
+    function = kernel.src.fn
+    found = {name: value for name in OPTIONS if (value := getattr(kernel.metadata, name, None))}
+    for where, value in kernel.src.constants.items():
+        number = where[0] if isinstance(where, tuple) else where
+        parameter = function.params[number] if isinstance(number, int) else None
+        if parameter is not None and parameter.is_constexpr:
+            value = getattr(value, "value", value)
+            found[parameter.name] = value if isinstance(value, SHORT) else str(value)[:80]
+    return found
+
+
+def accesses_of(asm: Any, grid: Sequence[int], values: Sequence[Argument]) -> dict[str, Any]:
+    """How a launch accesses memory and what it computes, as far as its texts are there."""
+    facts: dict[str, Any] = {}
+    with suppress(Exception):
+        facts |= of_ptx(asm["ptx"])
+    with suppress(Exception):
+        if grid:
+            facts |= {"grid": list(grid), **of_ttgir(asm["ttgir"], values, grid)}
+            facts["bytes"] = sum(traffic(facts))
+    return facts
 
 
 def _configuration(config: Any) -> dict[str, Any]:
@@ -75,5 +113,10 @@ def _placed(facts: dict[str, Any], cubin: Any) -> dict[str, Any]:
             registers=facts["registers"],
             shared=facts["shared"] + facts.get("shared_static", 0),
         )
-        facts |= {"occupancy": fits.share, "limited_by": fits.limited_by}
+        facts |= {
+            "occupancy": fits.share,
+            "limited_by": fits.limited_by,
+            "blocks": fits.blocks,
+            "sms": architecture.sms,
+        }
     return facts

@@ -58,21 +58,28 @@ def _facts(seen: Seen, compiled: bool, pinned: tuple[str, ...]) -> dict[str, Any
         facts["ops"] = seen.operators[:MOST_NAMES]
         facts["kernels"] = seen.launched + seen.hooked
         strange = [name for name in seen.operators if not name.startswith(("aten::", "prims::", "prim::"))]
-        ptx = [_ptx(kernel) for kernel, _ in seen.triton]
+        facts["calls"] = [{"name": call.name, "bytes": call.bytes} for call in seen.calls[:MOST_NAMES]]
+        ptx = [_ptx(launch.kernel) for launch in seen.triton]
         if ptx and len(ptx) == seen.hooked and None not in ptx and not strange:
-            launches = [launch for _, launch in seen.triton]
+            launches = [launch.text for launch in seen.triton]
             facts |= {"kind": "triton", "code": _hash([*seen.described, *map(str, ptx), *launches])}
         elif seen.launched and not strange and not seen.hooked:
             facts |= {"kind": "operators", "code": _hash(seen.described)}
         elif versions := [f"{name} {metadata.version(name)}" for name in pinned]:
             facts |= {"kind": "pinned", "code": _hash([*seen.described, *versions])}
-    if kernels:
-        facts["triton"] = kernels[:MOST_NAMES]
-        facts["config"] = "; ".join(_configuration(kernel) for kernel in kernels)[:400]
-        for name, together in (("registers", max), ("spills", sum), ("shared", max)):
-            known = [kernel[name] for kernel in kernels if kernel.get(name) is not None]
-            if known:
-                facts[name] = together(known)
+    return facts | totals(kernels)
+
+
+def totals(kernels: list[dict[str, Any]]) -> dict[str, Any]:
+    """The facts of a case's Triton kernels one by one, and what they come to together."""
+    if not kernels:
+        return {}
+    facts: dict[str, Any] = {"triton": kernels[:MOST_NAMES]}
+    facts["config"] = "; ".join(_configuration(kernel) for kernel in kernels)[:400]
+    for name, together in (("registers", max), ("spills", sum), ("shared", max)):
+        known = [kernel[name] for kernel in kernels if kernel.get(name) is not None]
+        if known:
+            facts[name] = together(known)
     return facts
 
 
@@ -81,8 +88,8 @@ def _kernels(seen: Seen) -> list[dict[str, Any]]:
         return []
     from .compiled_kernels import of_kernel, of_launcher  # they need Triton
 
-    launchers = [of_launcher(tuner, seen.timings.get(id(tuner), ())) for tuner in seen.tuned]
-    return launchers or [of_kernel(kernel) for kernel, _ in seen.triton]
+    launchers = [of_launcher(tuner, seen.timings.get(id(tuner), ()), values) for tuner, values in seen.tuned]
+    return launchers or [of_kernel(launch.kernel, launch.grid, launch.values) for launch in seen.triton]
 
 
 def normalised(code: str) -> str:

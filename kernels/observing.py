@@ -13,11 +13,30 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .accesses import Argument, argument_of, bytes_of, values_of
 from .ran import readable
 
 _Mode: Any = TorchDispatchMode  # without types in it
 
 _ALLOCATES = re.compile(r"^aten::(empty|new_empty|empty_like|detach|alias|lift_fresh|_unsafe_view|_reshape_alias)")
+
+
+@dataclass(frozen=True)
+class TritonLaunch:
+    """One launch of a Triton kernel, without holding on to its tensors."""
+
+    kernel: Any  # Triton's CompiledKernel
+    text: str  # its grid, options and arguments, as far as they decide what runs
+    grid: tuple[int, ...] = (1, 1, 1)
+    values: tuple[Argument, ...] = ()  # the arguments that TTGIR has as parameters
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """An operator that computes, and the bytes that it has to move at least."""
+
+    name: str
+    bytes: int
 
 
 @dataclass
@@ -27,10 +46,12 @@ class Seen:
     operators: list[str] = field(default_factory=list)  # names
     described: list[str] = field(default_factory=list)  # names with arguments
     launched: int = 0  # operators that compute, not those that view or allocate
+    calls: list[OperatorCall] = field(default_factory=list)  # those, in order
     generated: list[str] = field(default_factory=list)
-    triton: list[tuple[Any, str]] = field(default_factory=list)  # kernels launched, each with its grid and arguments
+    triton: list[TritonLaunch] = field(default_factory=list)
     hooked: int = 0  # Triton launches whoever started them; those of Inductor are not among `triton`
-    tuned: list[Any] = field(default_factory=list)  # Inductor's launchers, in order
+    # Inductor's launchers, in order, each with the arguments of its launch
+    tuned: list[tuple[Any, tuple[Argument, ...]]] = field(default_factory=list)
     # of the candidates of a launcher (its id) the configuration and its time in ms, where they were timed
     timings: dict[int, list[tuple[Any, float]]] = field(default_factory=dict)
 
@@ -48,16 +69,19 @@ class Operators(_Mode):  # type: ignore[misc]
         self._seen = seen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
         with suppress(Exception):
-            self._note(func, args, kwargs)
-        return func(*args, **(kwargs or {}))
+            self._note(func, args, kwargs, result)
+        return result
 
-    def _note(self, func: Any, args: Any, kwargs: Any) -> None:
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = func.name()
         if name != "prim::device":  # a tensor without storage is asked where it is
             self._seen.operators.append(name)
             self._seen.described.append(f"{name}({described(args)}, {described(kwargs)})")
-            self._seen.launched += not (func.is_view or _ALLOCATES.match(name))
+            if not (func.is_view or _ALLOCATES.match(name)):
+                self._seen.launched += 1
+                self._seen.calls.append(OperatorCall(name, _bytes(name, (args, kwargs or {}), result)))
 
 
 class Entering(Operators):
@@ -85,8 +109,9 @@ class Entering(Operators):
         if seen.launched != launched or not self._is_all(call, triton, seen.hooked - hooked):
             del seen.operators[operators:], seen.described[texts:]
             seen.launched = launched
+            del seen.calls[launched:]
             with suppress(Exception):
-                self._note(func, args, kwargs)
+                self._note(func, args, kwargs, result)
         return result
 
     def _is_all(self, call: Callable[[], Any], first: int, hooked: int) -> bool:
@@ -95,13 +120,54 @@ class Entering(Operators):
         if not triton - first == hooked > 0:
             return False
         try:
-            names = [readable(kernel.metadata.name) for kernel, _ in self._seen.triton[first:]]
+            names = [readable(launch.kernel.metadata.name) for launch in self._seen.triton[first:]]
             return Counter(self._put_on_stream(call)) == Counter(names)
         except Exception:  # what can not be captured is not known
             return False
         finally:  # those of the second call were no launches
             del self._seen.triton[triton:]
             self._seen.hooked = hooks
+
+
+def moved_bytes(name: str, given: Any, result: Any) -> int:
+    """Bytes that an operator reads and writes at least: each tensor once, one that is changed in place twice.
+
+    What a copy or a fill overwrites is not read before.
+    """
+    read, written = (list(_tensors(value)) for value in (given, result))
+    places = {(tensor.data_ptr() if _placed(tensor) else id(tensor)) for tensor in read}
+    new = [tensor for tensor in written if (tensor.data_ptr() if _placed(tensor) else id(tensor)) not in places]
+    operator = name.partition("::")[2].partition(".")[0]
+    if operator.endswith("_like") or operator.startswith("new_"):
+        return sum(map(bytes_of, new))  # its input says how large it is, and no more
+    once = sum(map(bytes_of, read)) + sum(map(bytes_of, new))
+    in_place = operator.endswith("_") and operator not in _OVERWRITES
+    return once + (bytes_of(written[0]) if in_place and written else 0)
+
+
+def _bytes(name: str, given: Any, result: Any) -> int:
+    """The same; 0 where a tensor does not say how large it is."""
+    with suppress(Exception):
+        return moved_bytes(name, given, result)
+    return 0
+
+
+_OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_")
+
+
+def _placed(tensor: torch.Tensor) -> bool:
+    """Has it an address?  Without a GPU tensors have none."""
+    return type(tensor) is torch.Tensor and tensor.data_ptr() != 0
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _tensors(each)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
 
 
 def python_code(func: Any) -> Callable[..., Any] | None:
@@ -202,7 +268,8 @@ def inductor_launches(seen: Seen) -> Iterator[None]:
 
     def observed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         result = run(tuner, *args, **kwargs)
-        seen.tuned.append(tuner)
+        with suppress(Exception):
+            seen.tuned.append((tuner, tuple(map(argument_of, args))))
         return result
 
     heuristics.CachingAutotuner.run = observed
@@ -235,7 +302,8 @@ def triton_launches(seen: Seen) -> Iterator[None]:
 
     def observed(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
         with suppress(Exception):
-            seen.triton.append((kernel, _launch(kernel, grid, args)))
+            values = tuple(values_of(getattr(kernel.src, "signature", {}), args))
+            seen.triton.append(TritonLaunch(kernel, _launch(kernel, grid, args), (*grid, 1, 1)[:3], values))
         return metadata_of(kernel, grid, stream, *args)
 
     def hooked(_: Any) -> None:

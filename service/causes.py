@@ -1,26 +1,31 @@
 """Why did it move?  Pure: what is stored of a comparison in, one sentence and how far to trust it out.
 
-A few exact rules in the order of how certain they are, and no scores.  Whoever compares two revisions ran both in turn
-on one machine and one stack, so that what is left is the code, unless something stored says otherwise: equal hashes of
-the compiled code, a control that leaned, clocks that differed, cases that moved alike although their code is the same.
-The sentences end without a full stop, so that a report can go on.
+Both sides of a comparison ran in turn on one machine and one stack.  What remains is the code, unless something stored
+says otherwise: equal hashes of the compiled code, a control that leaned, clocks that differed, cases that moved alike
+although their code is the same.  Of the code, that is named which explains most of the change by its size
+(`service.explanations`).  The sentences end without a full stop, so that a report can go on.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import log
+from math import exp, inf, log
 from typing import Any
 
-from kernels.words import Lane
-from service.facts_words import Change, alike, changed
-from service.lanes import lane_of, words
+from service.explanations import By, Explained, Explanation, Timing, explained
+from service.facts_words import alike
+from service.lanes import words
 from service.light import number
 from service.texts import listed
 
 CLOCK_DIFFERS = 0.02  # of an SM clock between two sides; an H200 steps by 15 MHz, which is 0.8 %
 EXPLAINS = 0.5  # a clock that differs by this share of the move, or more, may be what moved it
+LARGEST_ESTIMATE = 2.0  # an estimate of up to more than 200 % tells a reader nothing
+EXPLAINS_ALL = 0.8  # of the effect: what explains less leaves room for another cause
+EXPLAINS_MUCH = 0.3  # a score below it is no match for what speaks against the code
+EXPLAINS_LITTLE = 0.08  # what explains less is not named as the cause
+NAMED_AS_WELL = 2  # explanations after the first
 SAME_CODE_ALIKE = 2  # cases with the same code that moved alike: one may be chance
 
 
@@ -36,8 +41,9 @@ class Kind(StrEnum):
 @dataclass(frozen=True)
 class Cause:
     kind: Kind
-    words: str  # as a person would write it: "slower because the kernel now spills 50 registers at N=16384"
+    words: str  # a sentence: "slower because each call now also runs aten::clone, which moves 537 MB"
     certain: bool = True
+    by: By | None = None  # what explains it, where something of the code does
 
 
 @dataclass(frozen=True)
@@ -57,10 +63,20 @@ class Move:
     machine: bool = False  # most cases of the run moved this way, and equal code with them
     alike: int = 0  # other cases of the session that moved the same way although their code is the same
     elsewhere: tuple[str, ...] = ()  # other targets of which most moved the same way on this machine at that time
+    us: float | None = None  # what the other side took, in the unit of the case's lane
+    copy_gb_s: float | None = None  # ceiling of the session
 
     @property
     def slower(self) -> bool:
         return self.ratio > 1
+
+    @property
+    def effect(self) -> float:
+        return log(self.ratio)
+
+    @property
+    def explained(self) -> Explained:
+        return explained(self.head, self.beside, Timing(self.case, self.us, self.copy_gb_s), self.effect)
 
 
 def cause(move: Move) -> Cause:
@@ -127,66 +143,89 @@ def _not_the_code(move: Move, equal: str, doubts: list[str]) -> Cause:
         return Cause(Kind.MACHINE, f"{'' if certain else 'probably '}the machine: {equal}, and {doubts[0]}", certain)
     if move.same_code:
         return Cause(Kind.MACHINE, f"probably the machine: {equal}", certain=False)
-    if explained := _explaining(move, changed(move.head, move.beside)):
+    configuration = next((one for one in move.explained.explanations if one.by is By.CONFIGURATION), None)
+    if configuration is not None:
         # An autotuner chose by its clock: the same code in another configuration is no change of the commit's.
-        return Cause(Kind.UNKNOWN, f"not certain: {equal}, but {explained[0].because}", certain=False)
+        return Cause(Kind.UNKNOWN, f"not certain: {equal}, but {configuration.words}", certain=False)
     if move.head.get("kind") == "generated":
         return Cause(Kind.MACHINE, f"probably the machine: {equal}", certain=False)
-    return Cause(Kind.CODE, f"probably the Python around it: {equal}", certain=False)
+    return Cause(Kind.CODE, f"probably because of the Python around it: {equal}", certain=False)
 
 
 def _code(move: Move, doubts: list[str]) -> Cause:
-    changes = changed(move.head, move.beside)
-    explained = _explaining(move, changes)
-    strong = next((one for one in explained if one.strong), None)
-    if doubts and strong is None:
+    found = move.explained
+    first = next((one for one in found.explanations if one.score(move.effect) >= EXPLAINS_LITTLE), None)
+    if doubts and (first is None or first.score(move.effect) < EXPLAINS_MUCH):
         also = "; the code changed as well" if _other_code(move) else ""
         return Cause(Kind.MACHINE, f"probably the machine: {doubts[0]}{also}", certain=False)
-    doubt = f"; not certain, because {doubts[0]}" if doubts else ""
-    if explained:
-        first = strong or explained[0]
-        others = [one.short for one in changes if one is not first]
-        also = f"; also {listed(others)}" if others else ""
-        certain = strong is not None and move.confirmed and not doubts
-        return Cause(Kind.CODE, f"{_hedged(move, strong)} because {_at(first, move.case)}{also}{doubt}", certain)
-    if changes:
-        other_way = listed(one.short for one in changes)
-        said = f"not certain: the code changed, but what is known of it points the other way ({other_way})"
-        return Cause(Kind.CODE, said, certain=False)
+    doubt = f"; but {doubts[0]}" if doubts else ""
+    if first is not None:
+        return _explained_by(first, found, move, doubt)
     if not _other_code(move):
         said = "probably the code: both ran in turn on one machine and stack, and what was compiled is not known"
         return Cause(Kind.CODE, said, certain=False)
     same = alike(move.head, move.beside)
     with_same = f", with the same {listed(same)}" if same else ""
+    switches = f" ({listed(found.switches[:3])})" if found.switches else ""
     what = "other operators ran" if move.head.get("kind") == "operators" else "the code changed"
-    return Cause(Kind.CODE, f"{_direction(move, hedge=not move.confirmed)} because {what}{with_same}", move.confirmed)
+    said = f"{_direction(move)}, {_hedge(move)} because {what}{switches}{with_same}; nothing recorded explains its size"
+    return Cause(Kind.CODE, f"{said}{doubt}", certain=False)
 
 
-def _explaining(move: Move, changes: list[Change]) -> list[Change]:
-    """What of it can have moved this lane this way: what a kernel is made of costs no compilation and no memory."""
-    beyond_kernels = lane_of(move.case) in (Lane.COMPILE, Lane.MEMORY)
-    return [one for one in changes if one.explains(move.slower) and not (beyond_kernels and one.of_kernel)]
+def _explained_by(first: Explanation, found: Explained, move: Move, doubt: str) -> Cause:
+    """The explanation that accounts for most, after the configuration that it follows from, and what else can be."""
+    by, said = first.by, _at(first, move.case)
+    others = [one for one in found.explanations if one is not first and one.score(move.effect) >= EXPLAINS_MUCH]
+    configuration = next((one for one in found.changed if one.by is By.CONFIGURATION), None)
+    if first.of_kernel and configuration is not None and first is not configuration:
+        by, said = By.CONFIGURATION, f"{configuration.words}, and {said}"
+        others = [one for one in others if one is not configuration]
+    certain = move.confirmed and not doubt and _no_alternative(first, found, move)
+    also = f"; also {listed(one.words for one in others[:NAMED_AS_WELL])}" if others else ""
+    hedge = "" if certain else f", {_hedge(move)}"
+    sentence = f"{_direction(move)}{hedge} because {said}{_by_how_much(first, move)}{also}{doubt}"
+    return Cause(Kind.CODE, sentence, certain, by)
+
+
+def _no_alternative(first: Explanation, found: Explained, move: Move) -> bool:
+    """Is it the only thing that changed, and of the size that was measured?"""
+    seen = {move.head.get("kind"), move.beside.get("kind")} <= {"triton", "operators"}
+    alone = found.only_traffic and len(found.changed) == 1 and first.by is By.TRAFFIC
+    return first.exact and seen and alone and first.explains(move.effect) >= EXPLAINS_ALL
+
+
+def _by_how_much(first: Explanation, move: Move) -> str:
+    """What an estimate says, beside what was measured."""
+    if first.slower is None or first.most == inf:
+        return ""
+    measured = share_in_words(abs(move.ratio - 1))
+    if first.exact:
+        part = share_in_words(first.expected) if first.expected < abs(move.ratio - 1) else "all"
+        return f" (explains {part} of {measured})"
+    least, most = (exp(end) - 1 if first.slower else 1 - exp(-end) for end in (first.least, first.most))
+    if most > LARGEST_ESTIMATE:
+        return ""
+    between = f"{share_in_words(least)} to " if least >= 0.005 else "up to "
+    return f" (estimate: {between}{share_in_words(most)}, of {measured})"
 
 
 def _other_code(move: Move) -> bool:
     return bool(move.head.get("code") and move.beside.get("code"))
 
 
-def _hedged(move: Move, strong: Change | None) -> str:
-    if strong is None and move.confirmed:
-        return f"probably {_direction(move)}"
-    return _direction(move, hedge=not move.confirmed)
-
-
-def _direction(move: Move, *, hedge: bool = False) -> str:
+def _direction(move: Move) -> str:
     said = words(move.case)
-    return f"{'perhaps ' * hedge}{said.more if move.slower else said.less}"
+    return said.more if move.slower else said.less
 
 
-def _at(change: Change, case: str) -> str:
+def _hedge(move: Move) -> str:
+    return "probably" if move.confirmed else "perhaps"
+
+
+def _at(explanation: Explanation, case: str) -> str:
     """With the width of the rows, which is what decides how much of a row a kernel holds at a time."""
     columns = _COLUMNS.search(case)
-    return f"{change.because} at N={columns[1]}" if change.of_kernel and columns else change.because
+    return f"{explanation.words} at N={columns[1]}" if explanation.of_kernel and columns else explanation.words
 
 
 _COLUMNS = re.compile(r"\.\d+x(\d+)")

@@ -232,6 +232,12 @@ def paired(before: Compiled, after: Compiled) -> Iterator[tuple[str, int, int]]:
             yield now.name, left[now.name].pop(0), number
 
 
+def paired_kernels(before: tuple[Kernel, ...], after: tuple[Kernel, ...]) -> list[tuple[Kernel, Kernel]]:
+    """The same of two calls' kernels, as the kernels themselves."""
+    both = (Compiled(State.COMPILED, kernels=kernels) for kernels in (before, after))
+    return [(before[old], after[new]) for _, old, new in paired(*both)]
+
+
 def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:
     if was.sass is not None and was.sass == now.sass and (was.grid, was.configuration) == (now.grid, now.configuration):
         return

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 MOST_KERNELS = 1000  # of one case; Inductor's largest graphs have some dozens
@@ -29,6 +30,22 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Access:
+    """What a launch does to one argument: bytes that it asks for, and bytes that the argument has."""
+
+    asked: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operator that computes, and the bytes that it moves at least."""
+
+    name: str
+    bytes: int | None
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kernel as the compiler left it; None where the compiler did not say.  Sizes are in bytes."""
 
@@ -49,6 +66,23 @@ class Kernel:
     configuration: Mapping[str, str] = field(default_factory=dict)  # num_warps, num_stages, and the kernel's own
     grid: tuple[int, ...] | None = None
     candidates: int | None = None  # configurations that the GPU will choose from
+    hints: Mapping[str, int] = field(default_factory=dict)  # "load evict_first" to how many instructions carry it
+    reads: Mapping[str, "Access"] = field(default_factory=dict)  # by argument
+    writes: Mapping[str, "Access"] = field(default_factory=dict)
+    looped: Mapping[str, int] = field(default_factory=dict)  # bytes of `reads` that are asked for inside of loops
+    work: Mapping[str, int] = field(default_factory=dict)  # elements by kind of operation, of the whole launch
+    bytes: int | None = None  # that a launch has to move at least
+    blocks: int | None = None  # that fit on an SM at once
+    sms: int | None = None  # of the GPU
+
+    @property
+    def programs(self) -> int | None:
+        return prod(self.grid) if self.grid else None
+
+    @property
+    def warps(self) -> int | None:
+        said = self.configuration.get("num_warps", "")
+        return int(said) if said.isdecimal() else None
 
     @property
     def shared(self) -> int | None:
@@ -80,6 +114,7 @@ class Compiled:
     extern: int = 0  # calls that no compiler of ours made: aten, cuBLAS
     over: str | None = None  # which hard limit it breaks, and by how much
     refused: tuple[str, ...] = ()  # the same of kernels in whose place the case launched another
+    calls: tuple[Call, ...] = ()  # the operators among `extern` that were seen
 
     @property
     def spills(self) -> int | None:
@@ -92,7 +127,7 @@ def read(answer: Mapping[str, Any]) -> Compiled:
     """An answer to `compile`; what makes no sense in it counts as not said."""
     facts = _table(answer.get("facts"))
     listed = facts.get("kernels")
-    kernels = tuple(_kernel(_table(one)) for one in listed[:MOST_KERNELS]) if isinstance(listed, list) else ()
+    kernels = kernels_of(listed)
     said, reason = answer.get("state"), answer.get("reason") or answer.get("error")
     state = State(said) if isinstance(said, str) and said in list(State) else State.FAILED
     refused = facts.get("refused")
@@ -108,7 +143,18 @@ def read(answer: Mapping[str, Any]) -> Compiled:
         tuple(_text(_table(one).get("over")) or "?" for one in refused[:MOST_KERNELS])
         if isinstance(refused, list)
         else (),
+        calls_of(facts.get("calls")),
     )
+
+
+def kernels_of(listed: Any) -> tuple[Kernel, ...]:
+    """Kernels as a contender describes them, those that ran and those that were only compiled."""
+    return tuple(_kernel(_table(one)) for one in listed[:MOST_KERNELS]) if isinstance(listed, list) else ()
+
+
+def calls_of(listed: Any) -> tuple[Call, ...]:
+    tables = [_table(one) for one in listed[:MOST_KERNELS]] if isinstance(listed, list) else []
+    return tuple(Call(_text(one.get("name")) or "?", _whole(one.get("bytes"))) for one in tables)
 
 
 def _kernel(said: Mapping[str, Any]) -> Kernel:
@@ -120,7 +166,8 @@ def _kernel(said: Mapping[str, Any]) -> Kernel:
     return Kernel(
         _text(said.get("name")) or "?",
         _text(said.get("sass")),
-        **{name: _whole(said.get(name)) for name in _WHOLE},
+        **{name: _whole(said.get(name)) for name in _WHOLE}
+        | ({"shared_dynamic": _whole(said.get("shared"))} if "shared" in said else {}),
         occupancy=float(occupancy) if isinstance(occupancy, int | float) and 0 <= occupancy <= 1 else None,
         limited_by=_text(said.get("limited_by")),
         loads=_counts(said.get("loads")),
@@ -128,11 +175,21 @@ def _kernel(said: Mapping[str, Any]) -> Kernel:
         async_loads=_counts(said.get("async_loads")),
         configuration=configuration,
         grid=tuple(_whole(size) or 0 for size in grid[:3]) if isinstance(grid, list) else None,
+        hints=_counts(said.get("hints")),
+        reads=_accesses(said.get("reads")),
+        writes=_accesses(said.get("writes")),
+        looped=_counts(said.get("looped")),
+        work=_counts(said.get("work")),
     )
 
 
+def _accesses(value: Any) -> dict[str, Access]:
+    tables = {_clean(name[:80]).lstrip("%"): _table(each) for name, each in _entries(value)}
+    return {name: Access(_whole(one.get("asked")) or 0, _whole(one.get("size")) or 0) for name, one in tables.items()}
+
+
 _WHOLE: tuple[str, ...] = ("registers", "spills", "stack", "shared_static", "shared_dynamic", "shared_limit")
-_WHOLE += ("instructions", "candidates")
+_WHOLE += ("instructions", "candidates", "bytes", "blocks", "sms")
 
 
 def _table(value: Any) -> Mapping[str, Any]:
@@ -160,7 +217,7 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
 
 
 def _counts(value: Any) -> dict[str, int]:
-    read = {_clean(width[:20]): _whole(count) for width, count in _entries(value)}
+    read = {_clean(width[:40]): _whole(count) for width, count in _entries(value)}
     return {width: count for width, count in read.items() if count}
 
 

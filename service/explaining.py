@@ -12,6 +12,7 @@ from service.beside import Stand
 from service.causes import Cause, Move, cause
 from service.cells import Cell, Name, Outcome
 from service.evidence import Evidence, Taken, same_kernels
+from service.light import ceilings
 from service.readings import Doubt
 from service.verdicts import CHANGES, Verdict
 
@@ -32,6 +33,7 @@ def against_parent(
     alike = _alike(by_name, judged)
     heads, parents = _by_name(evidence.taken, Role.HEAD), _by_name(evidence.taken, Role.PARENT)
     throttled = _throttled(evidence.telemetry)
+    copy_gb_s = ceilings(evidence.telemetry).get("copy_gb_s")
     found = {}
     for name, verdict in judged.items():
         if (seen := _moved(verdict)) is None or name not in parents:
@@ -52,6 +54,8 @@ def against_parent(
                 throttled=throttled,
                 alike=alike[slower] - (cell.same_code and verdict.suspected),
                 elsewhere=elsewhere.get(slower, ()),
+                us=parents[name].median,
+                copy_gb_s=copy_gb_s,
             )
         )
     return found
@@ -75,6 +79,8 @@ def beside(evidence: Evidence, role: Role, stood: Mapping[Name, Stand]) -> dict[
                 same_code=same_kernels(heads[name], others[name]),
                 lost=_lost(heads[name]),
                 throttled=throttled,
+                us=others[name].median,
+                copy_gb_s=ceilings(evidence.telemetry).get("copy_gb_s"),
             )
         )
         for name, stand in stood.items()

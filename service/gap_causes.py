@@ -6,7 +6,7 @@ more exact than times of two sessions are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.causes import CLOCK_DIFFERS, Cause, Kind, share_in_words
@@ -64,11 +64,12 @@ def gap_cause(shift: Shift) -> Cause | None:
 def _ours_confirmed(shift: Shift, ratio: float) -> Cause:
     said = words(shift.case)
     size = f"{share_in_words(abs(ratio - 1))} {said.more if ratio > 1 else said.less}"
+    sentence = f"this commit {said.is_} {size} than its baseline"
     if shift.why is None:
-        return Cause(Kind.CODE, f"this commit {said.is_} {size} than its baseline")
-    return Cause(
-        shift.why.kind, f"this commit {said.is_} {size} than its baseline: {shift.why.words}", shift.why.certain
-    )
+        return Cause(Kind.CODE, sentence)
+    why = shift.why.words.removeprefix(said.more if ratio > 1 else said.less)
+    why = why if why != shift.why.words else f": {why}"
+    return replace(shift.why, words=f"{sentence}{why}")
 
 
 def _theirs(shift: Shift) -> Cause:

@@ -439,6 +439,8 @@ class VerdictRow(Base):
     smallest: Mapped[float | None]  # the smallest relevant change that held here, relative
     cause: Mapped[str | None] = mapped_column(String(16))  # a service.causes.Kind
     why: Mapped[str | None]  # the cause in words that a person would write
+    cause_certain: Mapped[bool | None]  # the facts leave no alternative; None where there is no cause
+    cause_by: Mapped[str | None] = mapped_column(String(16))  # a service.explanations.By: what of the code explains it
     policy_id: Mapped[int | None] = mapped_column(ForeignKey("policies.id"))
     reason: Mapped[str]  # in words that a person would write
     policy: Mapped["PolicyRow | None"] = relationship(lazy="raise", viewonly=True)

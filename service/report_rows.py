@@ -10,7 +10,6 @@ from service.texts import listed, one_line
 from service.verdicts import QUARANTINED, Outcome
 
 NOT_ITS_DOING = "not this revision's doing"
-UNCERTAIN = ("probably", "perhaps", "not certain")  # what the words of an uncertain cause hold
 
 
 @dataclass(frozen=True)
@@ -123,10 +122,9 @@ class Row:
     def because(self) -> str:
         """How its size and its cause read in one sentence: `10.2 % slower because the kernel now spills`."""
         said = self.cause.words if self.cause else listed(self.explained[:3]) if self.explained else ""
-        for word in (words(self.case).more, words(self.case).less):
-            hedge, found, why = said.partition(f"{word} because ")
-            if found and hedge.strip() in ("", *UNCERTAIN):
-                return f"{self.change}{', ' if hedge else ' '}{hedge}because {why}"
+        for direction in (words(self.case).more, words(self.case).less):
+            if (why := said.removeprefix(direction)) != said:
+                return f"{self.change}{why}"
         return f"{self.change} ({said})" if said else self.change
 
     @property

@@ -15,7 +15,7 @@ from service.measured import Measured
 from service.models import CellState, FoundBy, Measurement, Purpose, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
-from service.report_rows import NOT_ITS_DOING, UNCERTAIN, AgainstSota, Beside, Known, Row, Unsupported
+from service.report_rows import NOT_ITS_DOING, AgainstSota, Beside, Known, Row, Unsupported
 from service.server_policy import effective
 from service.settings import settings
 from service.summaries import Summary
@@ -398,8 +398,7 @@ def _beside(verdict: VerdictRow, measured: Measured | None) -> Beside:
 def _cause(verdict: VerdictRow) -> Cause | None:
     if verdict.cause is None or verdict.why is None:
         return None
-    certain = verdict.cause != Kind.UNKNOWN and not any(word in verdict.why for word in UNCERTAIN)
-    return Cause(Kind(verdict.cause), verdict.why, certain)
+    return Cause(Kind(verdict.cause), verdict.why, bool(verdict.cause_certain))
 
 
 def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Unsupported, ...]:

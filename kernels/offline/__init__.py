@@ -16,6 +16,7 @@ from .architectures import KNOWN
 from .cute import Cute, dumps, prepare_environment
 
 if TYPE_CHECKING:
+    from ..observing import OperatorCall
     from .launches import Launch
 
 COMPILED, UNSUPPORTED, FAILED = "compiled", "unsupported", "failed"
@@ -121,6 +122,7 @@ class Offline:
             {"compile": round(time.monotonic() - began, 4)},
             over,
             passing,
+            seen.calls,
         )
 
     def _read(self, several: Iterable["Compiled"]) -> None:
@@ -136,7 +138,14 @@ class Offline:
 
         state, reason = compiled.state, compiled.reason
         try:
-            facts = facts_of(self.architecture, self._reader, compiled.launches, compiled.around, compiled.extern)
+            facts = facts_of(
+                self.architecture,
+                self._reader,
+                compiled.launches,
+                compiled.around,
+                compiled.extern,
+                compiled.calls,
+            )
             if compiled.refused:
                 facts["refused"] = refused(self.architecture, self._reader, compiled.refused)
         except Exception as trouble:
@@ -194,6 +203,7 @@ class Compiled:
     spent: dict[str, float]
     over: str | None  # the hard limit at which it ended
     passing: bool  # may another time go well: memory or disk were short
+    calls: "list[OperatorCall]"  # the operators beside the kernels that compute, as far as they were seen
 
 
 def _prepare_environment(architecture: str) -> None:

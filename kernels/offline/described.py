@@ -5,24 +5,32 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ..facts import normalised_ptx
-from ..observing import described
+from ..accesses import values_of
+from ..compiled_kernels import SHORT, accesses_of, settings_of
+from ..facts import MOST_NAMES, normalised_ptx
+from ..observing import OperatorCall, described
 from .architectures import REGISTERS, Architecture, occupancy
 from .launches import Launch
 from .machine import Reader, disassembled
 
 MOST_CHOICES = 24  # of an autotuner that are told one by one
 LONGEST_TEXT = 700_000  # characters: an answer is one line of at most 1 MiB
-OPTIONS = ("maxnreg", "launch_cooperative_grid")  # told where they are set
-SHORT = (bool, int, float, str, type(None))
 
 _LOCATION = re.compile(r"^#loc.*\n|\s*loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
 
 
 def facts_of(
-    architecture: Architecture, reader: Reader, launches: Sequence[Launch], around: Sequence[str], extern: int
+    architecture: Architecture,
+    reader: Reader,
+    launches: Sequence[Launch],
+    around: Sequence[str],
+    extern: int,
+    calls: Sequence[OperatorCall] = (),
 ) -> dict[str, Any]:
-    """Of a case: its kernels in launch order.  `around` are the operators beside them, of which `extern` compute."""
+    """Of a case: its kernels in launch order.
+
+    `around` are the operators beside them, of which `extern` compute; `calls` are those of these that were seen.
+    """
     read = iter(reader.facts(cubins_of(launches)))
     kernels, hashed = [], list(around)
     for launch in launches:
@@ -46,6 +54,7 @@ def facts_of(
         "code": _hash(hashed) if hashed else None,
         "count": len(kernels),
         "extern": extern,
+        "calls": [{"name": call.name, "bytes": call.bytes} for call in calls[:MOST_NAMES]],
         "kernels": kernels,
     }
 
@@ -89,13 +98,16 @@ def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) ->
     dynamic = int(metadata.shared or 0)
     warps = int(metadata.num_warps)
     fits = occupancy(architecture, warps=warps, registers=code["registers"], shared=dynamic + code["shared_static"])
+    values = values_of(getattr(getattr(launch.kernel, "src", None), "signature", {}), launch.arguments)
     facts = {
         "name": launch.name or metadata.name,
+        **accesses_of(launch.kernel.asm, launch.grid or (), values),
         **code,
         "shared_dynamic": dynamic,
         "shared_limit": architecture.shared_limit,
         "occupancy": fits.share,
         "blocks": fits.blocks,
+        "sms": architecture.sms,
         "limited_by": fits.limited_by,
         "warps": warps,
         "stages": metadata.num_stages,
@@ -109,22 +121,6 @@ def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) ->
     if not fits.blocks and fits.limited_by == "registers":
         over = over or f"registers: asks for {code['registers'] * warps * 32} registers of {REGISTERS}"
     return facts | ({"over": over} if over else {})
-
-
-def settings_of(kernel: Any) -> dict[str, Any]:
-    """The compile-time constants that a Triton kernel was called with, by name, and the options that were set.
-
-    Not the arguments that happened to be 1, nor the options that every kernel has: warps and stages.
-    """
-    function = kernel.src.fn
-    found = {name: value for name in OPTIONS if (value := getattr(kernel.metadata, name, None))}
-    for where, value in kernel.src.constants.items():
-        number = where[0] if isinstance(where, tuple) else where
-        parameter = function.params[number] if isinstance(number, int) else None
-        if parameter is not None and parameter.is_constexpr:
-            value = getattr(value, "value", value)
-            found[parameter.name] = value if isinstance(value, SHORT) else str(value)[:80]
-    return found
 
 
 def text_of(launch: Launch, kind: str) -> str:

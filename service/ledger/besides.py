@@ -108,7 +108,8 @@ def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) 
         row.ratio, row.low, row.high = comparison.ratio, comparison.low, comparison.high
         row.launches, row.rounds = comparison.launches, comparison.rounds
     if why is not None:
-        row.cause, row.why = why.kind.value, why.words
+        row.cause, row.why, row.cause_certain = why.kind.value, why.words, why.certain
+        row.cause_by = why.by.value if why.by else None
 
 
 # -- since when, and who moved ----------------------------------------------------------------------------------------

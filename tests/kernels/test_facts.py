@@ -64,6 +64,8 @@ def test_what_a_triton_kernel_takes_of_an_sm(h200):
         "shared_limit": 232448,
         "occupancy": 0.25,
         "limited_by": "registers",
+        "blocks": 1,
+        "sms": 132,
     }
 
 

@@ -164,7 +164,7 @@ def test_a_verdict_keeps_what_it_rests_on(ledger):
     assert row.q is not None
     assert row.p <= row.q < 0.01
     assert row.smallest == 0.01
-    assert (row.cause, row.why) == ("code", "slower because the kernel now spills 50 registers at N=4096")
+    assert (row.cause, row.why) == ("code", "slower, probably because the kernel now spills 50 registers at N=4096")
     steady = ledger.rows(run, "parent")[FAST]
     assert (steady.outcome, steady.cause, steady.why, steady.suspected) == ("steady", None, None, False)
     with reading() as session:
@@ -225,7 +225,7 @@ def test_the_last_good_revision_is_asked_about_a_case_until_it_is_as_it_was(ledg
     row = ledger.rows(still, "good")[WIDE]
     assert (row.outcome, row.baseline, set(ledger.rows(still, "good"))) == ("regression", "c0", {WIDE})
     assert row.reason == "20.0% slower than c0"
-    assert row.why == "perhaps slower because the kernel now spills 50 registers at N=4096"
+    assert row.why == "slower, perhaps because the kernel now spills 50 registers at N=4096"
     with reading() as session:
         assert session.get_one(Run, still).good == "c0"
         assert len(session.execute(select(RegressionRow)).all()) == 1
@@ -306,7 +306,7 @@ def test_a_leak_is_told_against_the_slow_baseline_and_says_what_it_is_slower_tha
     run = ledger.run(1, head, parent, replace(parent, role=Role.CONTROL), Took(Role.SLOW), slow="v1.2")
     row = ledger.rows(run, "slow")[WIDE]
     assert (row.outcome, row.baseline, row.reason) == ("regression", "v1.2", "5.0% slower than v1.2")
-    assert row.why == "perhaps slower because the kernel now spills 50 registers at N=4096"
+    assert row.why == "slower, perhaps because the kernel now spills 50 registers at N=4096"
     assert ledger.rows(run, "parent")[WIDE].outcome == "steady"
     assert ledger.rows(run, "slow")[FAST].outcome == "steady"
 
@@ -364,8 +364,8 @@ def test_a_commit_that_fell_behind_is_told_its_own_cause(ledger):
     ledger.run(0, HEAD, SOTA)
     run = ledger.run(1, SLOW_HEAD, PARENT, CONTROL, SOTA)
     row = ledger.rows(run, "sota")[WIDE]
-    because = "slower because the kernel now spills 50 registers at N=4096"
-    assert (row.cause, row.why) == ("code", f"this commit is 20 % slower than its baseline: {because}")
+    because = "probably because the kernel now spills 50 registers at N=4096"
+    assert (row.cause, row.why) == ("code", f"this commit is 20 % slower than its baseline, {because}")
 
 
 # -- what is not asked for any more

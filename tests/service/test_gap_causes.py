@@ -34,7 +34,7 @@ STORIES = [
         replace(ours(108.0), confirmed=1.08, why=SPILLS),
         Cause(
             Kind.CODE,
-            "this commit is 8 % slower than its baseline: slower because the kernel now spills 50 registers at N=4096",
+            "this commit is 8 % slower than its baseline because the kernel now spills 50 registers at N=4096",
         ),
     ),
     (replace(ours(92.0), confirmed=0.92), Cause(Kind.CODE, "this commit is 8 % faster than its baseline")),

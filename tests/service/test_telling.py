@@ -497,7 +497,7 @@ def test_the_cause_reads_as_one_sentence_with_the_size() -> None:
     assert "is 10.0 % slower because the kernel now spills 50 registers at N=16384." in said.splitlines()[0]
     assert "slower because the kernel now spills 50 registers" in said.splitlines()[4], "and stands in its row"
     assert "registers 40 → 64" not in said, "the cause has taken from the facts what matters"
-    hedged = replace(slower, cause=Cause(Kind.CODE, "probably slower because the registers are 64, not 40", False))
+    hedged = replace(slower, cause=Cause(Kind.CODE, "slower, probably because the registers are 64, not 40", False))
     assert "is 10.0 % slower, probably because the registers are 64" in markdown.comment(a_report(hedged))
     unsure = replace(slower, cause=Cause(Kind.MACHINE, "probably the machine: the A/A control leaned too", False))
     assert "is 10.0 % slower (probably the machine" in markdown.comment(a_report(unsure))
