@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import uuid
 import weakref
@@ -109,14 +110,16 @@ def start(argv: Sequence[str], box: Box, log: Path) -> subprocess.Popen[str]:
         raise
     finally:
         os.close(write_end)
-    pump(read_end, tail)
+    _pumps[process] = pump(read_end, tail)
     return process
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """End a started program and everything it started, and wait until it is gone."""
+    """End a started program and everything it started, and wait until it is gone and its log is complete."""
     if watch := _watches.get(process):
         watch.over()
+    if pumping := _pumps.get(process):
+        pumping.join(timeout=5)
 
 
 def self_test() -> str | None:
@@ -129,6 +132,7 @@ def self_test() -> str | None:
 
 _trouble: tuple[float, str | None] | None = None
 _TEXT: dict[str, Any] = {"text": True, "encoding": "utf-8", "errors": "replace", "bufsize": 1}
+_pumps: "weakref.WeakKeyDictionary[subprocess.Popen[Any], threading.Thread]" = weakref.WeakKeyDictionary()
 _watches: "weakref.WeakKeyDictionary[subprocess.Popen[Any], Watch]" = weakref.WeakKeyDictionary()
 
 
