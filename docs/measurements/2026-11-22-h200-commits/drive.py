@@ -15,7 +15,7 @@ from pathlib import Path
 STATE = Path(os.environ["KERNELWATCH_STATE"])
 ADDRESS = f"http://127.0.0.1:{os.environ['KERNELWATCH_PORT']}"
 REPOSITORY = "okafor/warpnorm"
-QUIET_S = 6  # nothing was queued or leased for so long: control may still ask for more
+QUIET_S = 13  # nothing was queued or leased for so long: control may still ask for more
 
 
 def rows(question, *values):
@@ -55,6 +55,18 @@ def idle(seconds):
         time.sleep(1)
     open_ones = [(one[0], one[5], one[6]) for one in found if str(one[5]).lower() in ("queued", "leased")]
     print(f"still open after {seconds} s: {open_ones}", flush=True)
+
+
+def calibrated(seconds):
+    """Wait until a calibration has ended: control asks for one when a night has gone by."""
+    until = time.monotonic() + float(seconds)
+    while time.monotonic() < until:
+        ended = rows("SELECT id, finished_at - started_at FROM runs WHERE purpose = 'calibration' AND state = 'done'")
+        if ended:
+            print(f"calibrations: {ended}", flush=True)
+            return
+        time.sleep(1)
+    print(f"no calibration after {seconds} s", flush=True)
 
 
 def outcomes(number):
@@ -107,4 +119,4 @@ def pages(folder):
 
 
 if __name__ == "__main__":
-    {"known": known, "idle": idle, "pull": pull, "pages": pages}[sys.argv[1]](*sys.argv[2:])
+    {"known": known, "idle": idle, "calibrated": calibrated, "pull": pull, "pages": pages}[sys.argv[1]](*sys.argv[2:])

@@ -7,11 +7,11 @@ HERE=$(cd "$(dirname "$0")" && pwd)
 TREE=$(cd "$HERE/../../.." && pwd)
 GIFTS=${GIFTS:-$TREE/.gpu} PLACE=${PLACE:-/tmp/kw} PYTHON=${PYTHON:-/opt/torch/.venv/bin/python3} DEVICE=${DEVICE:-h200}
 OUT=${OUT:-$PLACE/out}
-export PYTHONUNBUFFERED=1 PYTHONPATH=$PLACE/site:$TREE
+export PYTHONUNBUFFERED=1 PYTHONPATH=$PLACE/site:$PLACE/tree
 export KERNELWATCH_STATE=$PLACE/state KERNELWATCH_ALLOWED_ROOTS="[\"$PLACE\"]" KERNELWATCH_PORT=${PORT:-8712}
 export KERNELWATCH_POLL_EVERY_S=3 KERNELWATCH_LOOK_EVERY_S=0.5 KERNELWATCH_WEBHOOK_SECRET=${SECRET:-on-this-host-alone}
-export KERNELWATCH_SESSION_LIMIT_S=${SESSION_LIMIT_S:-240}
-kw() { "$PYTHON" -m service.cli "$@"; }
+export KERNELWATCH_SESSION_LIMIT_S=${SESSION_LIMIT_S:-400}
+kw() { "$PYTHON" -P -m service.cli "$@"; }
 drive() { "$PYTHON" "$HERE/drive.py" "$@"; }
 
 quack() {
@@ -36,7 +36,13 @@ truth() {  # what the commits really do; nobody else is on the device
     cp "$PLACE/truth.log" "$OUT/"
 }
 
+program() {  # the service runs from a copy: the checkout may change while it runs
+    mkdir -p "$PLACE/tree"
+    cp -r "$TREE"/{service,kernels,workers,dashboards,examples} "$PLACE/tree/"
+}
+
 site() {
+    program
     mkdir -p "$PLACE/site"
     for deb in "$GIFTS"/debs/*.deb; do dpkg -x "$deb" "$PLACE/debs"; done
     command -v bwrap || cp "$PLACE/debs/usr/bin/bwrap" /usr/bin/
@@ -62,7 +68,7 @@ stack() {
 }
 
 start() {
-    setsid "$PYTHON" -m service.cli up >> "$PLACE/up.log" 2>&1 < /dev/null &
+    setsid "$PYTHON" -P -m service.cli up >> "$PLACE/up.log" 2>&1 < /dev/null &
     echo $! > "$PLACE/up.pid"
     for _ in $(seq 120); do curl -fs "http://127.0.0.1:$KERNELWATCH_PORT/readyz" && break || sleep 0.5; done
     kw doctor || true
@@ -111,6 +117,8 @@ facts() {  # both pull requests and one commit, compiled without the GPU
 }
 
 idle() { drive idle "$1"; }
+
+calibrated() { drive calibrated "$1"; }
 
 pages() {
     mkdir -p "$PLACE/pages"
