@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
-from service.light import Speed
+from service.light import Speed, number
 from service.models import CellState
 from service.texts import apart, listed, plain
 
@@ -19,6 +20,13 @@ _FACTS = {
     "graph_breaks": "graph breaks",
     "recompiles": "recompiles",
 }
+
+
+class Repeatability(StrEnum):
+    """What became of the head's repeatability: whether a kernel gives the same bits for the same inputs."""
+
+    LOST = "lost"
+    GAINED = "gained"
 
 
 @dataclass(frozen=True)
@@ -47,14 +55,26 @@ class Measured:
         """What a reader of these figures has to know beside them."""
         said = []
         if not self.repeatable:
-            calls = self.facts.get("repeats")
-            said.append(f"not bitwise repeatable{f' (compared over {plain(calls, 20)} calls)' if calls else ''}")
+            calls, distinct = self.facts.get("repeats"), number(self.facts.get("distinct")) or 0
+            outputs = f"{distinct:g} different outputs of {plain(calls, 20)} calls"
+            seen = outputs if distinct > 1 else f"compared over {plain(calls, 20)} calls"
+            said.append(f"not bitwise repeatable{f' ({seen})' if calls else ''}")
         if self.speed.l2_resident:
             said.append("its inputs stay in L2, so its GB/s are not those of the memory")
         counts = [(self.facts[key], noun) for key, noun in _COUNTED if isinstance(self.facts.get(key), int)]
         if counts:
             said.append(listed(f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts))
         return tuple(said)
+
+
+def repeatability(head: Mapping[str, Any], parent: Mapping[str, Any]) -> Repeatability | None:
+    """None where it stayed, or where the calls of a side were too few to know."""
+    match parent.get("repeatable"), head.get("repeatable"):
+        case True, False:
+            return Repeatability.LOST
+        case False, True:
+            return Repeatability.GAINED
+    return None
 
 
 def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:
@@ -64,8 +84,8 @@ def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str
         # Of what was not compiled only the operators that ran are known, and not the Python between them.
         what = "operators" if head.get("kind") == "operators" else "code"
         said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
-    if parent.get("repeatable") is True and head.get("repeatable") is False:
-        said.append("no longer bitwise repeatable")
+    if moved := repeatability(head, parent):
+        said.append("no longer bitwise repeatable" if moved is Repeatability.LOST else "now bitwise repeatable")
     in_full = [configurations(facts) for facts in (parent, head)]
     for fact, name in _FACTS.items():
         before, now = in_full if fact == "config" and all(in_full) else (parent.get(fact), head.get(fact))

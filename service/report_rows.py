@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kernels.words import Lane
 from service.causes import Cause
 from service.lanes import lane_of, percent, words
-from service.measured import Measured, differences
+from service.measured import Measured, Repeatability, differences, repeatability
 from service.texts import listed, one_line
 from service.verdicts import QUARANTINED, Outcome
 
@@ -144,6 +144,11 @@ class Row:
     def explained(self) -> tuple[str, ...]:
         """What the compiler says about the change: "registers 40 → 64"; empty where it says nothing."""
         return differences(self.head.facts, self.parent.facts) if self.head and self.parent else ()
+
+    @property
+    def repeatability(self) -> Repeatability | None:
+        """Whether the head lost or gained it against its baseline.  It alarms by itself, however fast the head is."""
+        return repeatability(self.head.facts, self.parent.facts) if self.head and self.parent else None
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from service import light
 from service.causes import Cause, Kind
 from service.errors import BadInput
 from service.lanes import words
-from service.measured import Measured
+from service.measured import Measured, Repeatability
 from service.models import CellState, FoundBy, Measurement, Purpose, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
@@ -120,6 +120,11 @@ class Report:
         return tuple(row for row in self.rows if row.leaks)
 
     @property
+    def lost_repeatability(self) -> tuple[Row, ...]:
+        """The cases whose baseline gives the same bits for the same inputs, and whose head does not."""
+        return tuple(row for row in self.rows if row.repeatability is Repeatability.LOST)
+
+    @property
     def quarantined(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.quarantined)
 
@@ -196,6 +201,8 @@ class Report:
 
     def _found(self) -> str:
         bad = [counted(outcome, len(rows)) for outcome in ALARMING if (rows := self._news(outcome))]
+        if lost := len(self.lost_repeatability):
+            bad.append(f"{lost} case{'s' * (lost > 1)} no longer repeatable")
         if bad:
             return listed(bad)
         if not self.rows:
@@ -221,6 +228,8 @@ class Report:
             return f"mend or accept it, {worst}" if len(rows) == 1 else f"mend or accept them, first of all {worst}"
         if failed := self._news(Outcome.FAILED):
             return one_line(failed[0].reason)
+        if lost := self.lost_repeatability:
+            return f"make it repeatable again or accept that it is not, {lost[0].case} is {lost[0].notes[0]}"
         if not self.rows:
             none = (
                 "its providers support no case of the suite"

@@ -29,6 +29,7 @@ def facts(report: Report) -> dict[str, Any]:
         "headline": report.headline,
         "counts": {outcome.value: n for outcome, n in report.counts.items()},
         "behind_sota": len(report.behind),
+        "lost_repeatability": len(report.lost_repeatability),
         **plain,
         "rows": [_row(report, row) for row in report.rows],
         **{name: rfc3339(getattr(report, name)) for name in _TIMES},
@@ -38,7 +39,12 @@ def facts(report: Report) -> dict[str, Any]:
 def _row(report: Report, row: Row) -> dict[str, Any]:
     """A row with its lane, its change in words, and what counts as a change in that lane."""
     limit = row.smallest or report.policy.at(row.case).smallest_change
-    flags = {"quarantined": row.quarantined, "slow_before": row.slow_before is not None, "leaks": row.leaks}
+    flags: dict[str, Any] = {
+        "quarantined": row.quarantined,
+        "slow_before": row.slow_before is not None,
+        "leaks": row.leaks,
+    }
+    flags["repeatability"] = row.repeatability
     return {"lane": row.lane.value, "change": row.change, "smallest_change": limit, **flags, **_plain(row)}
 
 

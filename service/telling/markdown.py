@@ -126,6 +126,11 @@ def _tables(report: Report, most: int) -> list[str]:
         parts += _to_do(report)
     if changed[SHOWN:]:
         parts.append(_folded(f"{len(changed) - SHOWN} more that changed", _timed, changed[SHOWN:], most))
+    if rows := report.lost_repeatability:
+        parts.append("**No longer repeatable**: the same inputs give other bits from call to call, and did not before")
+        parts.append(_unrepeatable(rows[:SHOWN]))
+        if rows[SHOWN:]:
+            parts.append(_folded(f"{len(rows) - SHOWN} more", _unrepeatable, rows[SHOWN:], most))
     for outcome in (Outcome.INVALID, Outcome.FAILED):
         if rows := tuple(row for row in report.of(outcome) if not row.known_before):
             parts.append(f"**{NOUNS[outcome][1].capitalize()}** (not timed)")
@@ -221,6 +226,11 @@ def _timed(rows: Sequence[Row]) -> str:
 def _reasoned(rows: Sequence[Row]) -> str:
     lines = ["| case | what happened |", "|---|---|"]
     return "\n".join([*lines, *(_line([_name(row), escaped(row.told)]) for row in rows)])
+
+
+def _unrepeatable(rows: Sequence[Row]) -> str:
+    lines = ["| case | what was seen |", "|---|---|"]
+    return "\n".join([*lines, *(_line([_name(row), escaped("; ".join(row.notes))]) for row in rows)])
 
 
 def _standing(rows: Sequence[Row]) -> str:

@@ -30,6 +30,9 @@ def table(report: Report) -> RenderableType:
         parts.append(Text("Measured without a sandbox.", style="yellow"))
     if report.log:
         parts.append(Text(last_lines(report.log), style="dim"))
+    if lost := report.lost_repeatability:
+        said = listed([f"{row.case} ({row.provider})" for row in lost])
+        parts.append(Text(f"No longer repeatable: {printable(said)}.", style="bold yellow"))
     if report.rows:
         parts.append(_cases(report))
     if report.summaries:

@@ -459,15 +459,36 @@ def test_json_has_units_lanes_and_shares() -> None:
     assert (row["lane"], row["change"], row["smallest_change"]) == ("memory", "10.2 % more memory", 0.01)
 
 
-def test_who_no_longer_repeats_itself_is_told_so() -> None:
+def repeating(head: bool | None, parent: bool | None) -> Row:
+    """A steady row whose sides are repeatable, or not, or too seldom called to know."""
     assert STEADY.head
     assert STEADY.parent
-    head = replace(STEADY.head, facts={"repeatable": False, "repeats": 50})
-    row = replace(STEADY, head=head, parent=replace(STEADY.parent, facts={"repeatable": True}))
-    assert row.notes == ("not bitwise repeatable (compared over 50 calls)",)
-    assert "not bitwise repeatable (compared over 50 calls); no longer bitwise" in markdown.comment(a_report(row))
-    assert "not bitwise repeatable" in " ".join(printed(a_report(row)).split())
-    assert replace(STEADY, head=replace(head, facts={"repeatable": True})).notes == ()
+    mine = {"repeatable": head, "repeats": 45, "distinct": 1 if head else 7}
+    return replace(
+        STEADY,
+        head=replace(STEADY.head, facts=mine),
+        parent=replace(STEADY.parent, facts={"repeatable": parent, "repeats": 45, "distinct": 1}),
+    )
+
+
+def test_lost_repeatability_is_a_headline_of_its_own_in_every_renderer() -> None:
+    report = a_report(repeating(head=False, parent=True))
+    assert first_line(report).startswith("**1 case no longer repeatable** at")
+    assert "7 different outputs of 45 calls" in first_line(report)
+    assert "**No longer repeatable**" in markdown.comment(report)
+    assert f"No longer repeatable: {STEADY.case} ({STEADY.provider})." in " ".join(printed(report).split())
+    told = json.loads(as_json.document(report))
+    assert (told["lost_repeatability"], told["rows"][0]["repeatability"]) == (1, "lost")
+    slower = a_report(repeating(head=False, parent=True), SLOW)
+    assert first_line(slower).startswith("**1 regression and 1 case no longer repeatable** at")
+
+
+@pytest.mark.parametrize(("head", "parent"), [(True, True), (False, False), (None, True), (False, None), (True, False)])
+def test_repeatability_that_stayed_came_or_is_not_known_alarms_nobody(head: bool | None, parent: bool | None) -> None:
+    report = a_report(row := repeating(head, parent))
+    assert first_line(report) == first_line(a_report(STEADY))
+    assert "No longer" not in markdown.comment(report) + printed(report)
+    assert ("now bitwise repeatable" in row.explained) is ((head, parent) == (True, False))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.STEADY, Outcome.NEW])
