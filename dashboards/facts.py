@@ -18,6 +18,8 @@ NAMES = {
     "l2_resident": "stays in L2",
     "repeatable": "bitwise repeatable",
     "repeats": "calls compared bit by bit",
+    "distinct": "different outputs of those calls",
+    "graph_bits": "bits of the graph, against a call's",
     "sets": "input sets",
     "errors": "error, of what is allowed",
     "prepare_s": "made ready in, s",

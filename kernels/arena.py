@@ -21,7 +21,19 @@ from .repeatability import ENOUGH, FEWEST, Repeats, of_facts, together
 from .sizes import GRAPH_S, most_calls
 from .words import Case, Lane, Role
 
-__all__ = ["Ahead", "Cell", "Contender", "Launch", "Line", "OutOfTime", "Pace", "order", "run_launch"]
+__all__ = [
+    "NOTHING_KNOWN",
+    "Ahead",
+    "Cell",
+    "Contender",
+    "KnownRepeats",
+    "Launch",
+    "Line",
+    "OutOfTime",
+    "Pace",
+    "order",
+    "run_launch",
+]
 
 # Of the answer to prepare; `sm_mhz` is added: the clock of the device in the case's rounds.
 _EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")

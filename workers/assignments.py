@@ -1,16 +1,17 @@
 """What a worker is asked to do, as the ledger says it, and whether it may do it here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import select
 from sqlalchemy.orm import selectinload
 
+from kernels.arena import KnownRepeats
 from kernels.words import Case
 from service import recipes
 from service.database import reading
 from service.errors import Refused
-from service.ledger import queue
+from service.ledger import queue, repeats
 from service.models import Run, Target
 from service.recipes import Recipe
 from workers import sandbox
@@ -24,6 +25,7 @@ class Assignment:
     recipe: Recipe
     adapters: Mapping[str, str]
     no_sandbox: str | None  # why it is measured without one; None: it has one
+    repeats_before: KnownRepeats = field(default_factory=dict)  # how code repeated in the target's last runs
 
     @property
     def sandboxed(self) -> bool:
@@ -48,6 +50,8 @@ def assigned(lease: queue.Lease) -> Assignment:
     loads = (selectinload(Run.target), selectinload(Run.recipe), selectinload(Run.revision))
     with reading() as session:
         run = session.execute(select(Run).where(Run.id == lease.run_id).options(*loads)).scalar_one()
+        recipe = recipes.parse(run.recipe.text)
+        before = repeats.repeats_before(session, run, recipe.cases(run.suite))
     trouble = sandbox.self_test()
     if trouble and not (run.trusted and run.target.allow_unsandboxed):
         raise Refused(
@@ -59,4 +63,4 @@ def assigned(lease: queue.Lease) -> Assignment:
                 else "A revision that is not trusted never runs without one."
             )
         )
-    return Assignment(run, recipes.parse(run.recipe.text), run.recipe.adapters, trouble)
+    return Assignment(run, recipe, run.recipe.adapters, trouble, before)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernels.arena import Ahead, Contender, OutOfTime, Pace, run_launch
+from kernels.arena import NOTHING_KNOWN, Ahead, Contender, KnownRepeats, OutOfTime, Pace, run_launch
 from kernels.words import Case, Lane, Role
 from service import verdicts
 from service.evidence import cells
@@ -36,11 +36,13 @@ class Launches:
         here: DeviceHere,
         heart: Heart,
         seed: int,
+        repeats_before: KnownRepeats = NOTHING_KNOWN,
     ) -> None:
         self.spent: list[dict[str, Any]] = []
         self.ceilings: dict[str, float] = {}
         self.late = False
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
+        self._repeats_before = repeats_before
         self._on_gpu, self._uuid = here.name != "cpu", here.uuid
         self._ahead = Ahead(contenders)
         # A sample on either is some milliseconds of calls.  What varies is the launch: 6 rounds of 3 repeat from launch
@@ -87,6 +89,7 @@ class Launches:
             once_open=lambda: self._ahead.more(who) if ahead else None,
             uuid=self._uuid,
             deadline=self._deadline,
+            repeats_before=self._repeats_before,
         )
         self.late = {case for _, case in turned.cells} != set(on)
         self.ceilings = self.ceilings or turned.ceilings

@@ -116,7 +116,9 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
     policy = effective(assignment.recipe, run.device)
     began, load = time.time(), os.getloadavg()
     try:
-        launches = Launches(tally, contenders, policy, here, heart, seed=lease.run_id * 10_000 + lease.attempt * 100)
+        seed = lease.run_id * 10_000 + lease.attempt * 100
+        before = assignment.repeats_before
+        launches = Launches(tally, contenders, policy, here, heart, seed=seed, repeats_before=before)
         launches.until_decided(cases)
     finally:
         remove(_scratch(here))

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from kernels.repeatability import Repeats
 from kernels.words import Case, Role
 from service.database import reading, transaction
 from service.evidence import Evidence, Taken
-from service.ledger import queue, recording, references
+from service.ledger import queue, recording, references, repeats
 from service.models import (
     Calibration,
     CellState,
@@ -382,3 +383,25 @@ def test_a_case_that_the_recipe_drops_is_told_as_removed_once(ledger):
     row = ledger.rows(first, "parent")[FAST]
     assert (row.outcome, row.reason) == ("removed", "the recipe asks for it no longer; last measured at c0")
     assert FAST not in ledger.rows(ledger.run(2, *gone), "parent")
+
+
+# -- how surely code repeats, as earlier runs saw it
+
+
+def test_what_earlier_runs_showed_of_code_is_known_by_its_hash_and_never_added_up(ledger):
+    sure, varies = {"repeats": 45, "distinct": 1}, {"repeats": 12, "distinct": 3}
+    first = ledger.run(0, replace(HEAD, facts={**FACTS, **sure}))
+    ledger.run(
+        1, replace(HEAD, facts={**OTHER, **varies}), replace(PARENT, facts={**FACTS, "repeats": 50, "distinct": 1})
+    )
+    ledger.run(2, replace(HEAD, fast=None, facts={**FACTS, "code": "c", "repeats": "many", "distinct": 1}))
+    last = ledger.run(3, HEAD)
+
+    with reading() as session:
+        cases = [Case.parse(WIDE)]
+        known = repeats.repeats_before(session, session.get_one(Run, last), cases)
+        assert known == {(cases[0], "a"): Repeats(50, 1), (cases[0], "b"): Repeats(12, 3)}
+        alone = session.get_one(Run, first)
+        alone.device = "h200"  # nothing was measured there
+        assert repeats.repeats_before(session, alone, cases) == {}
+        session.rollback()
