@@ -66,6 +66,7 @@ class Cell:
     looked: Pairs = Pairs()
     confirmed: Pairs = Pairs()  # fresh launches, asked for after a suspicion
     control: Pairs = Pairs()  # the baseline against a second copy of itself
+    borrowed: str | None = None  # the provider that the control is of, where this one has none at the case
     trouble: tuple[Outcome, str] | None = None  # invalid or failed, and why
     baseline_trouble: str | None = None  # why the baseline has no times here, when it has none
     same_code: bool = False  # facts say that head and parent compiled to the same code

@@ -75,17 +75,12 @@ def cells(
     by_contender: dict[tuple[Role, str], dict[Case, Taken]] = {}
     for one in taken:
         by_contender.setdefault((one.role, one.provider), {})[one.case] = one
-    control = {
-        case: one for (role, _), cases in by_contender.items() if role is Role.CONTROL for case, one in cases.items()
-    }
     found = []
     for (role, provider), heads in by_contender.items():
         if role is Role.HEAD:
             parents = by_contender.get((Role.PARENT, provider), {})
-            copied = next((p for r, p in by_contender if r is Role.CONTROL), None)
-            original = by_contender.get((Role.PARENT if parents else Role.HEAD, copied or provider), {})
             found += [
-                _cell(head, parents.get(case), _aa(original.get(case), control.get(case)), baseline_note, broken_before)
+                _cell(head, parents.get(case), _control(by_contender, provider, case), baseline_note, broken_before)
                 for case, head in heads.items()
                 if head.state is not CellState.UNSUPPORTED or _measured(parents.get(case))
             ]
@@ -99,7 +94,7 @@ def _measured(one: Taken | None) -> bool:
 def _cell(
     head: Taken,
     parent: Taken | None,
-    control: Pairs,
+    control: tuple[Pairs, str | None],
     baseline_note: str | None,
     broken_before: Mapping[Name, CellState],
 ) -> Cell:
@@ -114,7 +109,8 @@ def _cell(
         str(head.case),
         looked=Pairs(head.looked, beside.looked if beside else ()),
         confirmed=Pairs(head.confirmed, beside.confirmed if beside else ()),
-        control=control,
+        control=control[0],
+        borrowed=control[1],
         trouble=_trouble(head, parent, broken_before),
         baseline_trouble=baseline_trouble,
         same_code=parent is not None and same_kernels(head, parent),
@@ -137,11 +133,22 @@ def _trouble(head: Taken, parent: Taken | None, broken_before: Mapping[Name, Cel
     return Outcome(head.state.value), reason
 
 
-def _aa(original: Taken | None, copy: Taken | None) -> Pairs:
-    """All launches of both: those that confirm a change are controlled as well."""
-    if original is None or copy is None:
-        return Pairs()
-    return Pairs((*copy.looked, *copy.confirmed), (*original.looked, *original.confirmed))
+def _control(
+    by_contender: Mapping[tuple[Role, str], Mapping[Case, Taken]], provider: str, case: Case
+) -> tuple[Pairs, str | None]:
+    """The provider's own control at a case; else another's, which shares the session and the machine, and whose it is.
+
+    All launches of both: those that confirm a change are controlled as well.
+    """
+    copies = [copied for role, copied in by_contender if role is Role.CONTROL]
+    for copied in sorted(copies, key=lambda name: name != provider):
+        copy = by_contender[Role.CONTROL, copied].get(case)
+        role = Role.PARENT if (Role.PARENT, copied) in by_contender else Role.HEAD
+        original = by_contender.get((role, copied), {}).get(case)
+        if copy is not None and original is not None and _measured(copy) and _measured(original):
+            pairs = Pairs((*copy.looked, *copy.confirmed), (*original.looked, *original.confirmed))
+            return pairs, None if copied == provider else copied
+    return Pairs(), None
 
 
 def same_kernels(head: Taken, other: Taken) -> bool:

@@ -163,7 +163,7 @@ def _offsets(
         one = read[cell.name]
         first = [effect for effect in controls[cell.name][: policy.looks[0]] if effect is not None]
         estimate = Estimate.of(first, one.prior)
-        if estimate is not None and lane_of(cell.case) is not Lane.MEMORY:
+        if estimate is not None and lane_of(cell.case) is not Lane.MEMORY and cell.borrowed is None:
             control = Control(cell.provider, tuple(first), estimate.error**2, estimate.df)
             kinds[_kind(cell, one, policy.at(cell.case))].append(control)
     return {kind: found for kind, seen in kinds.items() if (found := offset(seen)) is not None}
@@ -181,7 +181,7 @@ def _moved_with_equal_code(cells: Sequence[Cell], read: Mapping[Name, Reading]) 
     for members in kinds.values():
         seen = {cell.name: read[cell.name] for cell in members}
         sizes = {name: one.first.estimate.centre for name, one in seen.items() if one.first.estimate}
-        copies = [one.control.centre for one in seen.values() if one.control is not None]
+        copies = [one.control.centre for cell in members if (one := seen[cell.name]).control and not cell.borrowed]
         same = [sizes[cell.name] for cell in members if cell.same_code and cell.name in sizes]
         equal = [median(some) for some in (copies, same) if len(some) >= FEWEST_MOVED]
         for sign in (1, -1):

@@ -181,7 +181,9 @@ def _size(cell: Cell, verdict: Verdict) -> str:
     word = said.more if verdict.outcome is Outcome.REGRESSION else said.less
     size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times {said.as_much}"
     reason = f"{size} its baseline, confirmed by {verdict.comparison.launches} fresh launches"
-    return reason if cell.control.effects() else f"{reason}, without an A/A control at this case"
+    if not cell.control.effects():
+        return f"{reason}, without an A/A control at this case"
+    return f"{reason}, with the A/A control of {cell.borrowed}" if cell.borrowed else reason
 
 
 def _of(outcome: Outcome, reason: str, seen: Seen, pairs: Pairs, policy: Policy) -> Verdict:

@@ -22,7 +22,7 @@ from workers.tally import Tally
 # 0.5 %, and 60 cases of three contenders took 18 s a launch (H200, November).
 MANY_CASES = 60
 HOST_LANES = (Lane.CALL, Lane.COMPILE)
-AGAIN = (Role.HEAD, Role.PARENT)
+AGAIN = (Role.HEAD, Role.PARENT, Role.CONTROL)
 
 
 class Launches:
@@ -107,21 +107,14 @@ class Launches:
         return replace(self._pace, rounds=min(self._pace.rounds, 4), timed=2, graph_s=0.8e-3)
 
     def _asked(self, kind: verdicts.Why, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
-        """Who must run again on which cases: the two sides, and the control.
+        """Who must run again on which cases: the two sides, and the control of each provider.
 
         All that is asked of the other baselines is settled by the first launches.
         """
         wanted = verdicts.wanted(cells(self._tally.taken()), self._policy)
         names = {name for name, why in wanted.items() if why == kind}
         providers, texts = {provider for provider, _ in names}, {case for _, case in names}
-        # the control says nothing without the one that it is a copy of
-        copied = {one.provider["name"] for one in self._ahead.contenders if one.role is Role.CONTROL}
-        providers |= copied if names else set()
-        who = [
-            one
-            for one in self._ahead.contenders
-            if one.role is Role.CONTROL or (one.role in AGAIN and one.provider["name"] in providers)
-        ]
+        who = [one for one in self._ahead.contenders if one.role in AGAIN and one.provider["name"] in providers]
         return who, tuple(case for case in cases if str(case) in texts)
 
 

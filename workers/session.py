@@ -213,8 +213,8 @@ def _contenders(assignment: Assignment, head: Environment, beside: References, h
         yield from some(Role.GOOD, spec, beside.good)
         if beside.slow is not None:
             yield one(Role.SLOW, spec, beside.slow.place)
-    if own:
-        yield from some(Role.CONTROL, own[0], beside.parents or (Built(run.revision.sha, head),))
+    for spec in own:
+        yield from some(Role.CONTROL, spec, beside.parents or (Built(run.revision.sha, head),))
     if run.purpose is not Purpose.WATCH:
         return  # how far the best is, is no question of a search or of a calibration
     stack = environments.stack(recipe.base.stack)

@@ -32,9 +32,20 @@ def test_each_case_of_each_of_the_heads_providers_is_one_cell():
     found = cells(taken)
     assert {cell.name for cell in found} == {(p, str(c)) for p in ("norms", "norms-compiled") for c in (FIRST, SECOND)}
     assert all(cell.looked.effects() == [0.0] * 3 for cell in found)
-    assert all(cell.control.effects() == [0.0] * 3 for cell in found), (
-        "one control serves every provider of its session"
+    assert all(cell.control.effects() == [0.0] * 3 for cell in found)
+    assert [cell.borrowed for cell in found if cell.provider == "norms-compiled"] == ["norms", "norms"], (
+        "whose copy did not run (it may not fit into the memory) is controlled by another's, and says so"
     )
+
+
+def test_each_provider_has_a_control_of_its_own():
+    slower = tuple(tuple(2 * us for us in launch) for launch in LAUNCHES)
+    both = [took(role, provider=name) for role in (Role.HEAD, Role.PARENT) for name in ("norms", "compiled")]
+    copies = [took(Role.CONTROL), replace(took(Role.CONTROL, provider="compiled"), looked=slower)]
+    own, other = cells([*both, *copies])
+    assert (own.borrowed, other.borrowed) == (None, None)
+    assert own.control.effects() == [0.0] * 3
+    assert other.control.effects() == pytest.approx([math.log(2)] * 3)
 
 
 def test_what_neither_side_supports_is_no_cell():
