@@ -25,7 +25,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column, relationship
 
 from service.lanes import lane_of
 
@@ -83,6 +83,11 @@ def _enum(kind: type[enum.StrEnum]) -> Enum:
     return Enum(
         kind, native_enum=False, create_constraint=False, length=32, values_callable=lambda e: [m.value for m in e]
     )
+
+
+def _large(*of: Any) -> MappedColumn[Any]:
+    """A column that is read only where it is asked for (`undefer`, or by itself in an open session), never by lists."""
+    return mapped_column(*of, deferred=True)
 
 
 class TargetKind(enum.StrEnum):
@@ -329,13 +334,13 @@ class Run(Base):
     finished_at: Mapped[float | None]
     stage: Mapped[str | None]  # what is being done now, for people
     reason: Mapped[str | None]  # why it failed, was skipped, held, superseded or cancelled
-    log: Mapped[str | None]  # the last lines of a build that failed
+    log: Mapped[str | None] = _large()  # the last lines of a build that failed
     sandboxed: Mapped[bool | None]
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
-    telemetry: Mapped[dict[str, Any] | None]
+    telemetry: Mapped[dict[str, Any] | None] = _large()
     good: Mapped[str | None] = mapped_column(String(64))  # the last revision that was not slow, where the baseline is
     slow: Mapped[str | None] = mapped_column(String(64))  # the slow baseline: the last release, or the recipe's pin
-    summary: Mapped[list[Any] | None]  # geometric means: see service.summaries
+    summary: Mapped[list[Any] | None] = _large()  # geometric means: see service.summaries
     told: Mapped[str] = mapped_column(String(32), default="")  # the state that people were told of last
     history_at: Mapped[float | None]  # when the histories of its cases were looked at with it
     target: Mapped[Target] = relationship(lazy="raise")
@@ -407,7 +412,7 @@ class Measurement(Base):
     launches: Mapped[int] = mapped_column(default=0)
     rounds: Mapped[int] = mapped_column(default=0)
     facts: Mapped[dict[str, Any]]
-    samples: Mapped[bytes | None] = mapped_column(LargeBinary)  # see pack()
+    samples: Mapped[bytes | None] = _large(LargeBinary)  # see pack()
 
     @property
     def unit(self) -> str:

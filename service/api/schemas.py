@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from sqlalchemy import inspect
 
 from service import light
 from service.lanes import lane_of
@@ -358,7 +359,9 @@ class WorkerOut(Answer):
 
 
 def columns(row: Any) -> dict[str, Any]:
-    return {column.key: getattr(row, column.key) for column in row.__mapper__.column_attrs}
+    """What was loaded of a row."""
+    loaded = inspect(row).dict
+    return {column.key: loaded[column.key] for column in row.__mapper__.column_attrs if column.key in loaded}
 
 
 def _run(run: Run) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session, defer, selectinload
+from sqlalchemy.orm import Session, selectinload
 
 from kernels.words import Comparison, Role
 from service import beside, explaining, sota
@@ -56,7 +56,7 @@ def before(session: Session, run: Run, revision: Revision) -> Run | None:
         .order_by(Revision.ordinal.desc(), Run.id.desc())
         .limit(1)
         .options(selectinload(Run.revision), selectinload(Run.stack), selectinload(Run.verdicts))
-        .options(selectinload(Run.measurements).options(defer(Measurement.samples, raiseload=True)))
+        .options(selectinload(Run.measurements))
     )
     return session.execute(earlier).scalar_one_or_none()
 

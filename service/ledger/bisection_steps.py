@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy.orm import Session, selectinload, undefer
 
 from service.bisecting import Answered, Progress, decide
 from service.bisecting_answers import Answer, Sight, Step
@@ -63,7 +63,7 @@ def search(session: Session, row: Bisection) -> Search:
 
 
 def steps_of(session: Session, bisection_id: int) -> list[Run]:
-    loads = (selectinload(Run.revision), selectinload(Run.verdicts))
+    loads = (undefer(Run.log), selectinload(Run.revision), selectinload(Run.verdicts))
     rows = select(Run).where(Run.bisection_id == bisection_id).order_by(Run.id).options(*loads)
     return list(session.execute(rows.execution_options(populate_existing=True)).scalars())
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Select, func, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, selectinload
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, selectinload, undefer
 
 from kernels.words import Role
 from service.errors import BadInput, NotFound
@@ -141,11 +141,14 @@ class Waiting:
 def whole_run(session: Session, run_id: int) -> Run:
     """A run with everything that a Report needs."""
     whole = (
+        undefer(Run.log),
+        undefer(Run.summary),
+        undefer(Run.telemetry),
         selectinload(Run.target),
         selectinload(Run.revision),
         selectinload(Run.recipe),
         selectinload(Run.stack),
-        selectinload(Run.measurements).defer(Measurement.samples),
+        selectinload(Run.measurements),
         selectinload(Run.verdicts).selectinload(VerdictRow.policy),
         selectinload(Run.regressions),
     )

@@ -56,7 +56,8 @@ def rebuilt(
 
 def one(session: Session, run_id: int) -> Rebuilt:
     """A run put together again."""
-    loads = [selectinload(part) for part in (Run.target, Run.revision, Run.measurements, Run.verdicts)]
+    loads = [selectinload(part) for part in (Run.target, Run.revision, Run.verdicts)]
+    loads.append(selectinload(Run.measurements).undefer(Measurement.samples))
     run = session.execute(select(Run).where(Run.id == run_id).options(*loads)).scalar_one()
     verdicts = {(row.provider, row.case, row.against): row for row in run.verdicts}
     return Rebuilt(run, taken(run.measurements), verdicts, _silent(session, run))
