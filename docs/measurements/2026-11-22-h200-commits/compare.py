@@ -107,7 +107,7 @@ def report(runs, verdicts, truth, names, labels):
     print("\n## Causes\n")
     kinds = Counter(kind for kind, *_ in causes)
     print(", ".join(f"{count} {kind}" for kind, count in kinds.most_common()), "\n")
-    print("| | commit | case | truth | said | cause |\n|---|---|---|--:|--:|---|")
+    print("| | commit | case | truth | said | cause | |\n|---|---|---|--:|--:|---|---|")
     for kind, *rest in causes:
         print(f"| {kind} | {' | '.join(map(str, rest))} |")
 
@@ -161,7 +161,8 @@ def judge(run, row, name, label, truth, counts, covered, causes):
             kind = "only that the code changed"
         else:
             kind = "to be read"
-        causes.append((kind, name, case, f"{math.exp(middle):.3f}", f"{row['ratio']:.3f}", why))
+        certain = "certain" if row["cause_certain"] else ""
+        causes.append((kind, name, case, f"{math.exp(middle):.3f}", f"{row['ratio']:.3f}", why, certain))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The service watches the repository of commits on a GPU host that has torch, Triton and Python 3.12, but no package index.
 # Usage: steps.sh STEP...   A step is a function below; `push:NAME`, `pull:N` and `idle:SECONDS` take one argument.
-# GIFTS holds what was carried there: bundle.tar.xz (Quack), whl/ (wheels of requirements.txt), debs/ (bubblewrap).
+# GIFTS holds what was carried there: an archive .tar.xz (Quack), whl/ (wheels of requirements.txt), debs/ (bubblewrap).
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 TREE=$(cd "$HERE/../../.." && pwd)
@@ -16,7 +16,7 @@ drive() { "$PYTHON" "$HERE/drive.py" "$@"; }
 
 quack() {
     rm -rf "$PLACE/quack" && mkdir -p "$PLACE/quack"
-    tar -C "$PLACE/quack" -xJf "$GIFTS/bundle.tar.xz"
+    tar -C "$PLACE/quack" -xJf "$(ls "$GIFTS"/*.tar.xz | head -1)"
     ls "$PLACE/quack" | wc -l
 }
 
