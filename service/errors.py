@@ -54,6 +54,12 @@ class SourceFailed(ServiceError):
         self.passing = passing
 
 
+class Unavailable(ServiceError):
+    """This machine lacks what a revision needs: a stack, a compiler, a sandbox.  Nothing is wrong with the revision."""
+
+    status = 503
+
+
 class BuildFailed(ServiceError):
     """A revision does not build.  `log` holds the last lines, because someone will read them in a pull request."""
 

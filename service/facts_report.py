@@ -1,8 +1,9 @@
 """What a comparison of compiled code has to say, as one value; table, JSON and Markdown are renderings of it.  Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from service import changes, limits
 from service.changes import Change, Group, What
@@ -12,6 +13,7 @@ from service.limits import Violation
 from service.listings import Difference
 from service.texts import listed, short
 
+MOST_FINDINGS = 12  # lines of each kind that are kept
 MENDS = {
     "over_limit": "use smaller blocks, fewer stages or a narrower tile: the kernel cannot be launched as it is",
     "refused": 'use smaller blocks or fewer stages, or allow the fallback with refused = "report"',
@@ -103,6 +105,60 @@ class FactsReport:
         if not self.same:
             return f"{said}other machine code at {_all(self.compared)}"
         return f"{said}the same machine code at {self.same} of {_cases(self.compared)}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of what a comparison found."""
+
+    said: str
+    where: str
+    cases: int
+    worse: bool | None = None  # None where a person has to know
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is kept of a report, and shown beside the times of a run."""
+
+    headline: str
+    base: str | None  # the revision compared with, short
+    broken: tuple[Finding, ...] = ()  # limits of the recipe's `[facts]`
+    changes: tuple[Finding, ...] = ()
+    uncompiled: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    more: int = 0  # lines that were left out
+
+    @classmethod
+    def of(cls, report: FactsReport) -> "Findings":
+        groups = report.groups
+        return cls(
+            report.headline,
+            report.base.short if report.base else None,
+            tuple(
+                Finding(f"{one.said}: {MENDS[one.rule]}", at(one.places), len(one.places), worse=True)
+                for one in report.violations[:MOST_FINDINGS]
+            ),
+            tuple(Finding(_named(one), at(one.places), len(one.places), one.worse) for one in groups[:MOST_FINDINGS]),
+            tuple(
+                Finding(f"{one.state.value}: {one.reason}", at(one.places), len(one.places))
+                for one in report.unexplained[:MOST_FINDINGS]
+            ),
+            report.notes[:MOST_FINDINGS],
+            max(0, len(groups) - MOST_FINDINGS),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Findings":
+        lines = {name: tuple(Finding(**one) for one in kept[name]) for name in ("broken", "changes", "uncompiled")}
+        return cls(kept["headline"], kept["base"], **lines, notes=tuple(kept["notes"]), more=kept["more"])
+
+
+def _named(group: Group) -> str:
+    return f"{group.said} ({group.kernel})" if group.kernel else group.said
 
 
 def compared(report: FactsReport, was: changes.Facts | None, now: changes.Facts, policy: FactsPolicy) -> FactsReport:

@@ -451,6 +451,42 @@ class VerdictRow(Base):
     policy: Mapped["PolicyRow | None"] = relationship(lazy="raise", viewonly=True)
 
 
+class FactsState(enum.StrEnum):
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"  # the revision does not build, or compiles at no case
+    UNAVAILABLE = "unavailable"  # what it needs is not on the machine that took it
+    SKIPPED = "skipped"  # there is no GPU among the recipe's devices
+
+
+class FactsCheck(Base):
+    """A revision compiled without a GPU and compared with its baseline, once for all devices; a queue as well."""
+
+    __tablename__ = "facts_checks"
+    __table_args__ = (
+        UniqueConstraint("revision_id", "recipe_id", "base"),
+        Index("ix_facts_checks_queue", "state", "id"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))
+    recipe_id: Mapped[int] = mapped_column(ForeignKey("recipes.id"))
+    base: Mapped[str] = mapped_column(String(64))  # sha compared with; empty where there is none
+    trusted: Mapped[bool]
+    state: Mapped[FactsState] = mapped_column(_enum(FactsState), default=FactsState.QUEUED)
+    attempt: Mapped[int] = mapped_column(default=0)
+    lease_until: Mapped[float | None]
+    not_before: Mapped[float] = mapped_column(default=0.0)
+    created_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    reason: Mapped[str | None]  # why there are no findings
+    findings: Mapped[dict[str, Any] | None]  # a service.facts_report.Findings
+    target: Mapped[Target] = relationship(lazy="raise")
+    revision: Mapped[Revision] = relationship(lazy="raise")
+    recipe: Mapped[Recipe] = relationship(lazy="raise")
+
+
 class PolicyRow(Base):
     """One version of a policy, as it was when it made verdicts."""
 

@@ -2,6 +2,7 @@
 
     celery --app workers.app worker --queues h200 --concurrency 1              one for each GPU
     celery --app workers.app worker --queues control,notify --concurrency 1    one, anywhere
+    celery --app workers.app worker --queues facts --concurrency 1             where there is a stack to compile with
     celery --app workers.app beat                                              one, anywhere
 
 The database is the queue: a lost message, a wiped broker or a dead beat cost seconds, never work.
@@ -32,7 +33,7 @@ from workers.heartbeat import stopping
 
 log = structlog.get_logger()
 
-CONTROL, NOTIFY = "control", "notify"
+CONTROL, NOTIFY, FACTS = "control", "notify", "facts"
 ENDING_S = 50  # how long a process waits for its timer to put a run back; compose kills it after 60
 STALE_S = 60  # a wake-up that nobody took by then: the timers have looked many times since
 SULK_S = 10  # how long nothing is sent after a failure: a broker that is away must not hold up every request
@@ -72,7 +73,7 @@ celery.conf.update(
     task_default_queue=CONTROL,
     task_ignore_result=True,
     task_publish_retry=False,
-    task_queues=[_queue(name) for name in (CONTROL, NOTIFY)],
+    task_queues=[_queue(name) for name in (CONTROL, NOTIFY, FACTS)],
     worker_enable_remote_control=False,
     worker_prefetch_multiplier=1,
 )
@@ -90,6 +91,12 @@ def control() -> None:
     _once(_control)
 
 
+@celery.task(name="facts", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
+def facts() -> None:
+    """A revision may wait to be compiled: look."""
+    _once(_compile)
+
+
 _silent_until = 0.0
 
 
@@ -102,6 +109,8 @@ def send_wakeup(queue: str) -> None:
     try:
         if queue in (CONTROL, NOTIFY):
             control.apply_async(**options)
+        elif queue == FACTS:
+            facts.apply_async(**options)
         else:
             work.apply_async((queue,), **options)
     except Exception:
@@ -168,6 +177,8 @@ def _look_until_stopped() -> None:
     duties: list[Callable[[], object]] = [partial(_measure, device) for device in _devices()]
     if CONTROL in _queues:
         duties.append(_control)
+    if FACTS in _queues:
+        duties.append(_compile)
     settings().state.mkdir(parents=True, exist_ok=True)
     while not stopping.is_set():
         for duty in duties:
@@ -184,7 +195,7 @@ _timer = threading.Thread(target=_look_until_stopped, name="timer", daemon=True)
 
 
 def _devices() -> list[str]:
-    return [queue for queue in _queues if queue not in (CONTROL, NOTIFY)]
+    return [queue for queue in _queues if queue not in (CONTROL, NOTIFY, FACTS)]
 
 
 def _once(duty: Callable[[], object]) -> None:
@@ -211,3 +222,9 @@ def _control() -> None:
     from workers import duties
 
     duties.control()
+
+
+def _compile() -> None:
+    from workers import facts_lane
+
+    facts_lane.compile_due()

@@ -13,7 +13,7 @@ from kernels import messages
 from kernels.words import BUILT_IN_PROVIDERS, Case, Lane
 from service import changes, compiled, facts_report
 from service.compiled import Compiled, Place, State
-from service.errors import BadInput, BuildFailed, ServiceError
+from service.errors import BadInput, BuildFailed, ServiceError, Unavailable
 from service.facts_report import FactsReport, Side
 from service.recipes import Recipe
 from service.settings import settings
@@ -28,6 +28,7 @@ from workers.subjects import Subject
 ARCHS = ("sm_90", "sm_100")
 ABANDONED_S = 86_400
 
+_ARCH_OF = {"a100": "sm_80", "l40s": "sm_89", "h100": "sm_90", "h200": "sm_90", "b200": "sm_100", "gb200": "sm_100"}
 _ARCH = re.compile(r"sm_[0-9]{2,3}a?")
 _SPAN = re.compile(r"(?P<base>.+?)(?P<dots>\.\.\.?)(?P<head>[^.].*)")
 Say = Callable[[str], None]
@@ -43,6 +44,11 @@ class Wish:
     providers: tuple[str, ...] = ()
     show: str | None = None
     texts: Path | None = None  # a folder for whole texts
+
+
+def archs_of(recipe: Recipe) -> tuple[str, ...]:
+    """The architectures of the recipe's devices; none where all of them are processors or not known."""
+    return tuple(dict.fromkeys(_ARCH_OF[device] for device in recipe.devices if device in _ARCH_OF))
 
 
 def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsReport:
@@ -224,9 +230,14 @@ def _silent(said: Said, place: Environment, cases: Sequence[Case]) -> dict[Place
 
 
 def _complain_if_nothing_compiles(said: Said, head: Environment, base: Environment | None) -> None:
-    """Raise BuildFailed when the head is no good at all, and ServiceError when the base is neither."""
+    """Raise BuildFailed when the head is no good at all, and ServiceError when the base is neither.
+
+    Raises Unavailable where the stack has no compiler.
+    """
     if (why := _nothing(said, head)) is None:
         return
+    if any(isinstance(one, CannotStart) and one.no_compiler for one in said.values()):
+        raise Unavailable(f"Nothing can be compiled: {why}.")
     if base is not None and base != head and _nothing(said, base):
         raise ServiceError(f"Nothing can be compiled, neither at the base nor at the head: {why}.")
     raise BuildFailed(f"Nothing of the head can be compiled: {why}.")

@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.settings import settings
-from workers import duties
+from workers import duties, facts_lane
 from workers.device import exclusive
 from workers.heartbeat import stopping
 
@@ -44,4 +44,5 @@ def worker() -> None:
 
 
 def control() -> None:
+    facts_lane.beside_control()
     until_stopped(duties.control, settings().look_every_s)

@@ -45,7 +45,14 @@ class Job:
 
 
 class CannotStart(Exception):
-    """A contender does not come up: the module that the recipe names cannot be imported, say."""
+    """A contender does not come up: the module that the recipe names cannot be imported, say.
+
+    `no_compiler`: its stack has no Triton, so that nothing of any revision can be compiled.
+    """
+
+    def __init__(self, why: str, *, no_compiler: bool = False) -> None:
+        super().__init__(why)
+        self.no_compiler = no_compiler
 
 
 Answers = dict[str, dict[str, Any]]  # by case
@@ -150,9 +157,11 @@ class Bench:
                 raise CannotStart(f"{job.provider['name']} does not come up for {job.arch}: {gone}") from None
             if not ready.get("ready"):
                 why = str(ready.get("reason") or ready.get("error") or "it did not say why")
-                if "No module named 'triton'" in why:  # torch for the processor comes without it
+                no_compiler = "No module named 'triton'" in why  # torch for the processor comes without it
+                if no_compiler:
                     why += "; make a stack that has it with `kernelwatch stack create NAME triton`"
-                raise CannotStart(f"{job.provider['name']} cannot be compiled for {job.arch}: {why}")
+                said = f"{job.provider['name']} cannot be compiled for {job.arch}: {why}"
+                raise CannotStart(said, no_compiler=no_compiler)
             yield line
         finally:
             line.close()

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from service import reports
 from service.database import reading, transaction
-from service.ledger import outbox, queue
+from service.ledger import facts_checks, outbox, queue
 from service.ledger.once import lock
 from service.ledger.reading import pull_reports, report_on, whole_run
 from service.ledger.revisions import UNDONE
@@ -76,8 +76,9 @@ def _comment(session: Session, run: Run, pull: int) -> None:
         return
     key = f"comment:{run.target_id}:{pull}"
     begun = session.execute(select(Effect.id).where(Effect.key == key)).first() is not None
-    if begun or run.state in _WORTH_A_COMMENT:
-        payload = {"pull": pull, "body": markdown.comment(*pull_reports(session, run))}
+    facts = facts_checks.in_words(session, run)
+    if begun or facts_checks.are_found(session, run) or run.state in _WORTH_A_COMMENT:
+        payload = {"pull": pull, "body": markdown.comment(*pull_reports(session, run), facts=facts)}
         outbox.say(session, key, "comment", run.target, run, payload)
 
 

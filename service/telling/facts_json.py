@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from service.compiled import Compiled, Place
@@ -68,4 +69,9 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def _unfrozen(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    """As JSON has it: lists, tables, and the fields of a value."""
+    if isinstance(value, tuple):
+        return [_unfrozen(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _unfrozen(one) for name, one in value.items()}
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from service.facts_report import MENDS, FactsReport, Uncompiled, at
+from service.facts_report import MENDS, FactsReport, Finding, Findings, Uncompiled, at
 from service.listings import Difference
 from service.telling.facts_table import title
 from service.telling.markdown import code, escaped, fenced
+from service.texts import one_line
 
 SHOWN = 40  # lines of changes; the weightiest come first
 LARGEST = 60_000  # GitHub takes 65,536 characters in a comment
@@ -33,6 +34,33 @@ def document(report: FactsReport) -> str:
         if sum(map(len, parts)) + sum(map(len, one.lines)) < LARGEST:
             parts.append(_difference(one))
     return "\n\n".join(parts)
+
+
+def part(findings: Findings) -> str:
+    """What was found without a GPU, as a part of a comment: a broken limit is open to see, the rest is folded."""
+    against = f" against {code(findings.base)}" if findings.base else ""
+    title = f"**Facts of the compiled code**{against}, compiled without a GPU: {escaped(findings.headline)}."
+    broken = [f"- **{escaped(one.said)}** at {code(one.where)}" for one in findings.broken]
+    rows = [f"| {_weighted(one)} | {one.cases} | {code(one.where)} |" for one in findings.changes]
+    table = ["| what changed | cases | where |", "|---|--:|---|", *rows] if rows else []
+    if findings.more:
+        table += ["", f"{findings.more} more lines: `kernelwatch facts` shows all."]
+    rest = [f"- {escaped(one.said)} at {code(one.where)}" for one in findings.uncompiled]
+    rest += [f"- {escaped(note)}" for note in findings.notes]
+    folded = "\n\n".join("\n".join(lines) for lines in (table, rest) if lines)
+    parts = [title, "\n".join(broken)]
+    if folded:
+        parts.append(f"<details><summary>What changed in the compiled code</summary>\n\n{folded}\n\n</details>")
+    return "\n\n".join(filter(None, parts))
+
+
+def without(reason: str) -> str:
+    """One quiet line where the code was not compiled."""
+    return f"<sub>No facts of the compiled code: {escaped(one_line(reason, 300))}.</sub>"
+
+
+def _weighted(one: Finding) -> str:
+    return f"**{escaped(one.said)}**" if one.worse else escaped(one.said)
 
 
 def _changes(report: FactsReport) -> str:

@@ -32,12 +32,15 @@ def marker(target: str, pull: int | None) -> str:
     return f"<!-- kernelwatch:{re.sub(r'[^A-Za-z0-9_./-]', '_', target)}:{pull or 0} -->"
 
 
-def comment(*reports: Report) -> str:
-    """The one comment of a pull request: the verdict of each device first, then what changed, then the rest, folded."""
+def comment(*reports: Report, facts: str = "") -> str:
+    """The one comment of a pull request: the verdict of each device first, then what changed, then the rest, folded.
+
+    `facts` is what was found without a GPU, as Markdown.
+    """
     if not reports:
         raise ValueError("a comment needs at least one report")
     for most in _FOLDED:
-        text = _comment(reports, most)
+        text = _comment(reports, most, facts)
         if len(text) <= LARGEST:
             return text
     # Dozens of devices: their verdicts, and a link for each, are what fits.
@@ -91,8 +94,10 @@ def _judged(report: Report) -> str:
     return "skipped" if found <= {Outcome.NEW, Outcome.REMOVED} else "success"
 
 
-def _comment(reports: Sequence[Report], most: int) -> str:
+def _comment(reports: Sequence[Report], most: int, facts: str) -> str:
     parts = [part for report in reports for part in (_first_line(report), *_body(report, most))]
+    if facts:
+        parts.append(facts)
     parts.append(_signature(reports[0]))
     return "\n\n".join(parts) + "\n"
 
