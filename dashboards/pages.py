@@ -44,7 +44,7 @@ from service.models import (
     Target,
 )
 from service.report_rows import Row
-from service.reports import Report, counted, readable
+from service.reports import counted, readable
 from service.telling import markdown
 from service.telling.as_json import moment, rfc3339
 from service.texts import interval, listed, short
@@ -204,7 +204,7 @@ def run(run_id: Key, session: Reading) -> str:
         comment_html=comments.shown(comment),
         effects=effects,
         told=_told(session, whole, effects),
-        without_sota=_without_sota(found),
+        without_sota=markdown.without_sota(found),
         live=whole.state in OPEN_STATES,
         opened=whole.regressions,
         figures=figures.against_parent(found) is not None or figures.against_sota(found) is not None,
@@ -235,12 +235,6 @@ def _told(session: Session, whole: Run, effects: Sequence[Effect]) -> str:
     if said is None or session.get_one(Run, said.run_id).revision_id != whole.revision_id:
         return "would have been"
     return {EffectState.SENT: "is", EffectState.WAITING: "will be"}.get(said.state, "would be")
-
-
-def _without_sota(found: Report) -> list[tuple[str, int]]:
-    """Why cases with a time of their own have none of SOTA to stand beside, and how many."""
-    timed = (row for row in found.rows if row.head and row.head.median)
-    return Counter(row.sota.reason for row in timed if row.sota and row.sota.ratio is None).most_common()
 
 
 def _others(session: Session, whole: Run) -> list[Glance]:

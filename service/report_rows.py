@@ -173,6 +173,14 @@ class Row:
 
 
 @dataclass(frozen=True)
+class WithoutSota:
+    """Cases with a time of their own that SOTA has no time for, all for one reason."""
+
+    reason: str
+    cases: int
+
+
+@dataclass(frozen=True)
 class Unsupported:
     """A case that a provider of the head says it does not support: neither measured nor judged."""
 

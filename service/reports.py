@@ -1,5 +1,6 @@
 """What there is to tell of a run, as one frozen value that every renderer reads.  Pure: a Run in, a Report out."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +16,12 @@ from service.measured import Measured, Repeatability
 from service.models import CellState, FoundBy, Measurement, Purpose, Run, RunState, VerdictRow
 from service.policy import Policy
 from service.recipes import Recipe, parse
-from service.report_rows import NOT_ITS_DOING, AgainstSota, Beside, Known, Row, Unsupported
+from service.report_rows import NOT_ITS_DOING, AgainstSota, Beside, Known, Row, Unsupported, WithoutSota
 from service.server_policy import effective
 from service.settings import settings
 from service.summaries import Summary
 from service.texts import listed, one_line, short
+from service.torch_install import PACKAGES
 from service.verdicts import KNOWN_BEFORE, SESSION_ENDED, THROTTLED, Outcome
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
@@ -108,6 +110,24 @@ class Report:
     def behind(self) -> tuple[Row, ...]:
         """The cases that run behind SOTA, the furthest first; whether they changed or not."""
         return tuple(sorted((row for row in self.rows if row.behind), key=_by_gap))
+
+    @property
+    def without_sota(self) -> tuple[WithoutSota, ...]:
+        """The cases that could not be compared with SOTA, by reason, the most cases first."""
+        timed = (row.sota for row in self.rows if row.head and row.head.median)
+        reasons = Counter(sota.reason.rstrip(".") for sota in timed if sota and sota.ratio is None)
+        return tuple(WithoutSota(reason, cases) for reason, cases in reasons.most_common())
+
+    @property
+    def sota_remedy(self) -> str:
+        """What to do where no case at all could be compared with SOTA; else empty."""
+        if not self.without_sota or any(row.sota and row.sota.ratio is not None for row in self.rows):
+            return ""
+        other = f"name another `sota` for {self.device} in the recipe"
+        package = None if self.device == "cpu" else PACKAGES.get(self.sota)
+        if package is None or self.sota.removesuffix("-tuned") in self.stack:
+            return other
+        return f"install `{package}` in the stack that the recipe names (docs/operating.md, Stacks), or {other}"
 
     @property
     def slow_before(self) -> tuple[Row, ...]:

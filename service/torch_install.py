@@ -12,6 +12,8 @@ from pathlib import Path
 
 TORCH = "2.13.0"
 QUACK = "quack-kernels==0.6.5"  # moves fast and tunes itself: another version is another state of the art
+# What to install for the providers that are not part of torch.
+PACKAGES = {"quack": QUACK, "quack-tuned": QUACK, "liger": "liger-kernel"}
 BESIDE = ("numpy>=2", "packaging")  # torch warns without NumPy; Liger and Quack ask for versions
 
 

@@ -18,6 +18,7 @@ from service.texts import interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome, in_percent
 
 LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters
+REASONS = 3  # why cases are not compared with SOTA
 SHOWN = 10  # rows before the rest goes into <details>
 _FOLDED = (400, 100, 30, 10, 3, 0)  # rows of each folded table; the next smaller number is tried until the comment fits
 _PUNCTUATION = re.compile(r"[\\`*_\[\]#!|~$]")
@@ -119,7 +120,23 @@ def _body(report: Report, most: int) -> list[str]:
     if report.state is RunState.DONE and report.reason:
         parts.append(f"Note: {escaped(one_line(report.reason))}.")
     parts += _tables(report, most)
+    if missing := without_sota(report):
+        parts.append(escaped(missing))
     return [*parts, _footing(report)]
+
+
+def without_sota(report: Report) -> str:
+    """Which cases could not be compared with SOTA, why, and what to do; empty where all were."""
+    if not report.without_sota:
+        return ""
+    reasons = [
+        f"{one.cases} case{'s' * (one.cases > 1)} ({one_line(one.reason, 300)})"
+        for one in report.without_sota[:REASONS]
+    ]
+    others = sum(one.cases for one in report.without_sota[REASONS:])
+    reasons += [f"{others} more for other reasons"] * bool(others)
+    remedy = f" To compare them, {report.sota_remedy}." if report.sota_remedy else ""
+    return f"Not compared with {report.sota}: {listed(reasons)}.{remedy}"
 
 
 def _tables(report: Report, most: int) -> list[str]:

@@ -8,6 +8,7 @@ from kernels.words import Lane
 from service.lanes import WORDS, amount, percent
 from service.report_rows import Row
 from service.reports import Report
+from service.telling.markdown import without_sota
 from service.texts import interval, last_lines, listed, one_line, printable
 from service.verdicts import Outcome
 
@@ -39,6 +40,8 @@ def table(report: Report) -> RenderableType:
         parts.append(_summary(report))
     if report.unsupported:
         parts.append(_unsupported(report))
+    if missing := without_sota(report):
+        parts.append(Text(printable(missing), style="yellow"))
     parts.append(Text(report.url, style="underline"))
     return Group(*parts)
 

@@ -1,5 +1,6 @@
 """The comment, the check, the terminal and the JSON: one report, said in four ways."""
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -618,3 +619,32 @@ def test_the_geometric_means_are_folded_and_in_words() -> None:
 
 def test_it_names_the_version_of_the_policy() -> None:
     assert "(policy `0123456789`)" in markdown.comment(a_report(a_row(Outcome.STEADY), policy_version="0123456789"))
+
+
+def shown_on_a_terminal(report: Report) -> str:
+    console = Console(width=200, file=io.StringIO())
+    console.print(terminal.table(report))
+    return console.file.getvalue()
+
+
+def test_a_missing_sota_is_named_with_its_reason_and_what_to_do() -> None:
+    reason = "Quack is not installed here (No module named 'quack')"
+    missing = AgainstSota("SOTA", None, None, None, False, reason, None)
+    rows = [replace(a_row(Outcome.STEADY, case=case), sota=missing) for case in (CASE, CASE.replace("1024", "2048"))]
+    report = a_report(*rows, stack={"torch": "2.13.0"})
+    said = (
+        f"Not compared with quack: 2 cases ({reason}). To compare them, install `quack-kernels==0.6.5` in the stack "
+        "that the recipe names (docs/operating.md, Stacks), or name another `sota` for h200 in the recipe."
+    )
+    assert markdown.without_sota(report) == said
+    assert markdown.escaped(said) in markdown.comment(report)
+    assert said in " ".join(shown_on_a_terminal(report).split())
+
+
+def test_a_case_that_sota_does_not_support_is_named_and_asks_for_nothing() -> None:
+    missing = AgainstSota("quack", None, None, None, False, "Quack has no fp32 backward of that width.", None)
+    report = a_report(a_row(Outcome.STEADY), replace(a_row(Outcome.NEW), sota=missing))
+    said = "Not compared with quack: 1 case (Quack has no fp32 backward of that width)."
+    assert said in markdown.comment(report)
+    assert said in " ".join(shown_on_a_terminal(report).split())
+    assert "Not compared with" not in markdown.comment(a_report(a_row(Outcome.STEADY)))
