@@ -85,7 +85,7 @@ class Row:
     cause: Cause | None = None
     regression: int | None = None  # the record that this run opened for it
     incident: int | None = None  # of which event that is
-    known: Known | None = None  # why the baseline is slow already
+    known: Known | None = None  # the regression that stood at the baseline already
     good: Beside | None = None  # where the baseline is slow already: the last revision that was not
     slow: Beside | None = None
     best: Beside | None = None
@@ -108,6 +108,9 @@ class Row:
     @property
     def as_before(self) -> str:
         """`slow since 3f2a9c0d11 (regression 12): not this revision's doing`; empty where it is not."""
+        if self.known and self.good is None and self.outcome is Outcome.STEADY:
+            record = f"{self.known.revision} (regression {self.known.regression})"
+            return f"slow since {record}; not compared with its last good revision in this session"
         if self.slow_before is None:
             return ""
         since = f"since {self.known.revision} (regression {self.known.regression})" if self.known else "already before"

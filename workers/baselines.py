@@ -4,8 +4,7 @@ Where the parent is wrong or failed at some cases, earlier revisions take its pl
 cannot be built is no fault of the head's: a note says so, and the run goes on.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kernels.words import Case
@@ -23,7 +22,7 @@ from workers.environments import Environment
 
 # Each further revision of a session is another build, and processes of its own.
 MAX_EARLIER = 2  # that take the parent's place at the cases at which it is broken
-MOST_GOOD = 2  # last good ones
+MAX_GOOD = 3  # last good ones; where there are more they take turns over sessions
 
 _UNAVAILABLE = (SourceFailed, BuildFailed, BadInput, NotFound, Refused)
 Name = tuple[str, str]  # of a cell: provider and case
@@ -178,15 +177,16 @@ class Baselines:
             of_it = self._names() if parent.names is None else parent.names
             apart = (parent.sha, run.revision.sha)
             wanted |= {name: sha for name, sha in last_good.items() if name in of_it and sha not in apart}
+        with reading() as session:
+            turns = references.in_turn(session, run, wanted)
         built, notes = list[Built](), list[str]()
-        for sha, names in _by_revision(wanted):
-            cases = f"{len(names)} case{'' if len(names) == 1 else 's'} at which the baseline is slow already"
-            if len(built) == MOST_GOOD:
-                notes.append(f"{short(sha)}, the last good revision of {cases}, is one too many for this session")
-                continue
+        for sha, names in turns:
+            if len(built) == MAX_GOOD:
+                break
             try:
                 built.append(Built(sha, self.build(sha), names))
             except _UNAVAILABLE as failure:
+                cases = f"{len(names)} case{'' if len(names) == 1 else 's'} at which the baseline is slow already"
                 notes.append(f"{short(sha)}, the last good revision of {cases}, is not there: {one_line(str(failure))}")
         return tuple(built), tuple(notes)
 
@@ -222,11 +222,3 @@ def _instead(found: Sequence[Built], *, passed_over: bool) -> list[str]:
         cases = f"{len(one.names or ())} case{'' if len(one.names or ()) == 1 else 's'}"
         said.append(f"{cases} compared with {short(one.sha)}, since {short(nearest.sha)} is wrong or failed there")
     return said
-
-
-def _by_revision(last_good: Mapping[Name, str]) -> list[tuple[str, frozenset[Name]]]:
-    """The revisions with what they were good at, those with most of it first."""
-    found = defaultdict[str, set[Name]](set)
-    for name, sha in last_good.items():
-        found[sha].add(name)
-    return [(sha, frozenset(names)) for sha, names in sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))]

@@ -14,6 +14,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, selectinload
 from kernels.words import Role
 from service.errors import BadInput, NotFound
 from service.ledger.queue import clock
+from service.ledger.references import UNACCEPTED
 from service.models import (
     OPEN_STATES,
     STANDING,
@@ -169,10 +170,16 @@ def report_on(session: Session, run: Run) -> Report:
 
 
 def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
-    """Why cases of the run are held against a last good revision: of each the earliest record that names that one."""
+    """The regressions that stood at the run's baseline, by case.
+
+    Of a case that is compared with a last good revision it is the earliest record that names that one; of any other
+    the earliest that nobody has accepted.
+    """
     good = {(row.provider, row.case): row.baseline for row in run.verdicts if row.against == "good"}
-    if not good:
+    if run.purpose is not Purpose.WATCH:
         return {}
+    parent = {(row.provider, row.case): row.baseline for row in run.verdicts if row.against == "parent"}
+    baseline = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == run.baseline)
     rows = session.execute(
         select(RegressionRow, Revision)
         .join(Run, Run.id == RegressionRow.run_id)
@@ -180,14 +187,16 @@ def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
         .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
         .where(RegressionRow.run_id < run.id)
         .where(RegressionRow.fixed_by.is_(None) | (RegressionRow.fixed_by > run.id))
-        .where(RegressionRow.good.in_(set(good.values())))
+        .where(Revision.ordinal <= baseline.scalar_subquery())
         .order_by(Revision.ordinal.desc(), RegressionRow.id.desc())  # the earliest stays
     )
-    return {
-        name: Known(row.id, revision.short)
-        for row, revision in rows
-        if row.good == good.get(name := (row.provider, row.case))
-    }
+    found = {}
+    for row, revision in rows:
+        name = row.provider, row.case
+        unaccepted = row.state in (*UNACCEPTED, RegressionState.FIXED)  # as far as is known today
+        if row.good == good[name] if name in good else unaccepted and row.good != parent.get(name):
+            found[name] = Known(row.id, revision.short)
+    return found
 
 
 _NAMES = (selectinload(Run.target), selectinload(Run.revision))

@@ -7,10 +7,11 @@ A regression that stands, or a suspicion that nobody could confirm, leaves its r
 measurement shows that it is, or a person accepts it.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Row, and_, select
+from sqlalchemy import Row, and_, func, select
 from sqlalchemy.orm import Session, aliased
 
 from kernels.words import Role
@@ -32,6 +33,7 @@ from service.models import (
 from service.verdicts import QUARANTINED
 
 FARTHEST_BASELINE = 20  # how many parents back a usable baseline is looked for
+LATELY = 100  # runs among which it is looked up when a last good revision had its turn
 BROKEN = (CellState.INVALID, CellState.FAILED)
 _UNSETTLED = (Outcome.REGRESSION, Outcome.INCONCLUSIVE)
 UNACCEPTED = (RegressionState.OPEN, RegressionState.BISECTING, RegressionState.BLAMED)
@@ -112,6 +114,39 @@ def last_good(session: Session, target_id: int, device: str, sha: str) -> dict[N
         if row.state in UNACCEPTED and row.good is not None:
             found.setdefault(name, row.good)  # the earliest that stands: what came after it is no better
     return {**_suspected(session, target_id, device, sha, decided), **found}
+
+
+def in_turn(session: Session, run: Run, wanted: Mapping[Name, str]) -> list[tuple[str, frozenset[Name]]]:
+    """The last good revisions with their cases, in the order in which sessions are to measure them.
+
+    First those that a suspicion waits for: nothing would ask for it again.  Then those that were compared with the
+    longest ago, so that each has its turn.
+    """
+    cases: dict[str, set[Name]] = defaultdict(set)
+    for name, sha in wanted.items():
+        cases[sha].add(name)
+    if not cases:
+        return []
+    records = session.execute(
+        select(RegressionRow.provider, RegressionRow.case)
+        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
+        .where(RegressionRow.state.in_(UNACCEPTED), RegressionRow.good.in_(cases))
+    )
+    recorded = {(provider, case) for provider, case in records}
+    lately = (
+        select(Run.id)
+        .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
+        .order_by(Run.id.desc())
+        .limit(LATELY)
+    )
+    compared = session.execute(
+        select(VerdictRow.baseline, func.max(VerdictRow.run_id))
+        .where(VerdictRow.run_id.in_(lately), VerdictRow.against == "good", VerdictRow.baseline.in_(cases))
+        .group_by(VerdictRow.baseline)
+    )
+    last = {sha or "": run_id for sha, run_id in compared}
+    order = sorted(cases, key=lambda sha: (cases[sha] <= recorded, last.get(sha, 0), -len(cases[sha]), sha))
+    return [(sha, frozenset(cases[sha])) for sha in order]
 
 
 def _recorded(

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from service.database import reading, transaction
 from service.errors import BuildFailed
 from service.ledger import asked, intake, queue, targets
+from service.ledger.reading import found_in
 from service.models import (
     Measurement,
     Purpose,
@@ -253,3 +254,31 @@ def test_so_many_earlier_revisions_take_the_place_of_a_broken_one_and_no_more(sc
         cases[1]: (shas[4], "new"),
         cases[0]: (shas[4], "new"),
     }
+
+
+def test_more_last_good_revisions_than_a_session_has_room_for_take_turns_over_sessions(scripted, norms):
+    cases = [f"rmsnorm.fwd.{rows}x8.fp32" for rows in (1, 2, 3, 4)]
+    text = RECIPE.replace(f'"{CASE}", "{WIDE}"', ", ".join(f'"{case}"' for case in cases))
+    text = text.replace('slow = "last-release"\n', "")
+    with transaction() as database:
+        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=text)
+    repository = Repository(norms)
+    speeds = dict.fromkeys(cases, 100.0)
+    repository.push(**speeds)
+    for case in cases:  # one case after the other becomes slow
+        speeds[case] = 150.0
+        repository.push(**speeds)
+
+    first, second = repository.push(**speeds), repository.push(**speeds)
+    compared = [took_part(run)["good"] for run in (first, second)]
+    assert [len(each) for each in compared] == [3, 3]
+    assert compared[0] | compared[1] == set(cases), "each has its turn"
+    assert (first.reason, second.reason) == (None, None), "there is nothing that anybody should do"
+    [waiting] = set(cases) - compared[1]
+    with reading() as database:
+        [row] = [row for row in found_in(database, second.id).rows if row.case == waiting]
+    since = f"slow since {row.known.revision} (regression {row.known.regression})"
+    assert row.as_before == f"{since}; not compared with its last good revision in this session"
+
+    fixed = repository.push(**dict.fromkeys(cases, 100.0))
+    assert set(states()) == {RegressionState.FIXED}, fixed.reason
