@@ -2,13 +2,29 @@
 
 from enum import StrEnum
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 from service.texts import printable
 
-out = Console(highlight=False)
-err = Console(highlight=False, stderr=True)
+UNBOUNDED = 100_000  # columns: nothing that is printed here is as wide
+
+
+class Output(Console):
+    """A terminal's width where there is a terminal; else lines as wide as what is in them, for files and pipes."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        bounded = self.is_terminal or self._width is not None  # COLUMNS says so
+        return super().size if bounded else ConsoleDimensions(UNBOUNDED, super().size.height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
+
+
+out = Output(highlight=False)
+err = Output(highlight=False, stderr=True)
 
 
 class Format(StrEnum):

@@ -1,7 +1,10 @@
 """The command line as a script in CI uses it: what goes to which stream, and the exit code."""
 
 import json
+import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +16,8 @@ from service import cli, migrate, supervisor, torch_install
 from service.database import transaction
 from service.ledger import intake, targets
 from service.models import Purpose, Run, RunState, Target
-from tests.dashboards.seed import Seeded, watched
+from tests.dashboards import seed_deciding
+from tests.dashboards.seed import CASES, Seeded, watched
 from workers import device, environments
 from workers.device import DeviceHere
 
@@ -196,3 +200,47 @@ def test_a_stack_on_a_gpu_machine_has_quack(
     done = kernelwatch("stack", "create", "host")
     assert (done.exit_code, asked) == (0, installed)
     assert ("Nothing will be compared with Quack: no such package [/x]" in done.stderr) is driver
+
+
+LISTS = (
+    "status",
+    "target list",
+    "stack list",
+    "report {slow}",
+    "regressions",
+    "regression show 1",
+    "bisection list",
+    "bisection show 1",
+    "calibration show",
+    "replay --policy {policy}",
+)
+_SAY_ALL = """
+import json, sys
+from service.cli import app
+for command in json.loads(sys.argv[1]):
+    print("##", command, flush=True)
+    try:
+        app(command.split(), standalone_mode=False)
+    except SystemExit:
+        pass
+"""
+
+
+def test_without_a_terminal_every_list_prints_whole_words(tmp_path: Path) -> None:
+    def printed(commands: list[str], **environment: str) -> str:
+        plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR", "TERM")}
+        program = [sys.executable, "-c", _SAY_ALL, json.dumps(commands)]
+        done = subprocess.run(program, env=plain | environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return re.sub(r"\d+ s ago", "lately", done.stdout)
+
+    with watched(tmp_path / "state", seed_deciding.seed) as story:
+        policy = tmp_path / "policy.toml"
+        policy.write_text("[policy]\nsmallest_change = 0.5\n")
+        commands = [one.format(slow=story.runs["slow"], policy=policy) for one in LISTS]
+        whole = printed(commands)
+        assert whole == printed(commands, COLUMNS="5000"), "nothing was shortened or broken for want of room"
+    for command in commands:
+        assert whole.split(f"## {command}\n")[1].split("##")[0].strip(), f"{command} printed something"
+    shown = whole.split(f"## report {story.runs['slow']}\n")[1].split("##")[0]
+    assert any(CASES[0] in line and "regression" in line for line in shown.splitlines())
