@@ -1,6 +1,7 @@
-"""What steps.sh asks of a running service: `drive.py known SHA | idle SECONDS | pull N HEAD BASE | pages FOLDER`."""
+"""What steps.sh asks of a running service: `drive.py known SHA | idle SECONDS | copy FILE | pull N HEAD BASE | …`."""
 
 import contextlib
+import gzip
 import hashlib
 import hmac
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 STATE = Path(os.environ["KERNELWATCH_STATE"])
 ADDRESS = f"http://127.0.0.1:{os.environ['KERNELWATCH_PORT']}"
 REPOSITORY = "okafor/warpnorm"
+COPIED_EVERY_S = 20
 QUIET_S = 13  # nothing was queued or leased for so long: control may still ask for more
 
 
@@ -37,7 +39,11 @@ def known(sha):
 def idle(seconds):
     """Wait until no run is queued or leased, or until the time is over; say what ended meanwhile."""
     until, quiet_since, said = time.monotonic() + float(seconds), time.monotonic(), {}
+    copied = time.monotonic()
     while time.monotonic() < until:
+        if time.monotonic() - copied > COPIED_EVERY_S:
+            copy(Path(os.environ["OUT"], "kernelwatch.db.gz"))
+            copied = time.monotonic()
         found = rows(
             "SELECT runs.id, targets.name, substr(sha, 1, 7), subject, purpose, state, stage, started_at, finished_at"
             " FROM runs JOIN revisions ON revisions.id = runs.revision_id JOIN targets ON targets.id = runs.target_id"
@@ -55,6 +61,21 @@ def idle(seconds):
         time.sleep(1)
     open_ones = [(one[0], one[5], one[6]) for one in found if str(one[5]).lower() in ("queued", "leased")]
     print(f"still open after {seconds} s: {open_ones}", flush=True)
+
+
+def copy(to):
+    """A compressed copy of the database, whole at every moment."""
+    to = Path(to)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    place = STATE / "copy.db"
+    place.unlink(missing_ok=True)
+    original = contextlib.closing(sqlite3.connect(STATE / "kernelwatch.db", timeout=30))
+    with original as database, contextlib.closing(sqlite3.connect(place)) as other:
+        database.backup(other)
+        other.execute("VACUUM")
+    unfinished = STATE / "copy.db.gz"
+    unfinished.write_bytes(gzip.compress(place.read_bytes(), 6))
+    to.write_bytes(unfinished.read_bytes())
 
 
 def calibrated(seconds):
@@ -119,4 +140,6 @@ def pages(folder):
 
 
 if __name__ == "__main__":
-    {"known": known, "idle": idle, "calibrated": calibrated, "pull": pull, "pages": pages}[sys.argv[1]](*sys.argv[2:])
+    {"known": known, "idle": idle, "calibrated": calibrated, "copy": copy, "pull": pull, "pages": pages}[sys.argv[1]](
+        *sys.argv[2:]
+    )

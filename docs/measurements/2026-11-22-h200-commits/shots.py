@@ -1,6 +1,7 @@
 """Pictures of the pages of a kept database: `shots.py kernelwatch.db.gz FOLDER [PATH …]`, run in the repository.
 
-Without paths: the dashboard, the watched target, the run with most verdicts of each outcome, regressions, bisections and the calibration.
+Without paths: the dashboard, the targets, the run with most verdicts of each outcome, regressions, bisections and the
+calibration.
 """
 
 import gzip

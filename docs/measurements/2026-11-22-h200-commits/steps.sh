@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # The service watches the repository of commits on a GPU host that has torch, Triton and Python 3.12, but no package index.
 # Usage: steps.sh STEP...   A step is a function below; `push:NAME`, `pull:N` and `idle:SECONDS` take one argument.
+# A step that fails is named, and the others go on, but for those without which nothing works (NEEDED).
+# While `idle` waits it copies the database to OUT every 20 s, so that a call which is cut off returns something.
 # GIFTS holds what was carried there: an archive .tar.xz (Quack), whl/ (wheels of requirements.txt), debs/ (bubblewrap).
 set -euo pipefail
 HERE=$(cd "$(dirname "$0")" && pwd)
 TREE=$(cd "$HERE/../../.." && pwd)
 GIFTS=${GIFTS:-$TREE/.gpu} PLACE=${PLACE:-/tmp/kw} PYTHON=${PYTHON:-/opt/torch/.venv/bin/python3} DEVICE=${DEVICE:-h200}
-OUT=${OUT:-$PLACE/out}
+NEEDED="quack repository site stack start watch"
+export OUT=${OUT:-$PLACE/out}
 export PYTHONUNBUFFERED=1 PYTHONPATH=$PLACE/site:$PLACE/tree
 export KERNELWATCH_STATE=$PLACE/state KERNELWATCH_ALLOWED_ROOTS="[\"$PLACE\"]" KERNELWATCH_PORT=${PORT:-8712}
 export KERNELWATCH_POLL_EVERY_S=3 KERNELWATCH_LOOK_EVERY_S=0.5 KERNELWATCH_WEBHOOK_SECRET=${SECRET:-on-this-host-alone}
@@ -24,7 +27,7 @@ repository() {  # all commits in full/, and in warpnorm/, which is watched, a ma
     mkdir -p "$PLACE"
     rm -rf "$PLACE/full"
     "$PYTHON" "$HERE/build.py" "$PLACE/full" > "$PLACE/commits.txt"
-    mirror warpnorm import
+    mirror warpnorm "${START_AT:-import}"
     wc -l < "$PLACE/commits.txt"
 }
 
@@ -77,7 +80,7 @@ start() {
 watch() {  # the twelve cases, from the first commit on
     sed -e "s/^devices = .*/devices = [\"$DEVICE\"]/" "${RECIPE:-$HERE/recipe.toml}" > "$PLACE/recipe.toml"
     kw target add warpnorm "$PLACE/warpnorm" --recipe "$PLACE/recipe.toml" --forge okafor/warpnorm --branch main --trusted --backfill 0
-    drive known "$(commit_of import)"
+    drive known "$(git -C "$PLACE/warpnorm" rev-parse main)"
 }
 
 references() {  # a second target on the same commits: a pinned slow baseline, and every other baseline there is
@@ -127,14 +130,7 @@ pages() {
 
 keep() {
     mkdir -p "$OUT"
-    "$PYTHON" - "$KERNELWATCH_STATE/kernelwatch.db" "$PLACE/copy.db" <<'PY'
-import sqlite3, sys
-with sqlite3.connect(sys.argv[1]) as one, sqlite3.connect(sys.argv[2]) as copy:
-    one.backup(copy)
-    copy.commit()
-    copy.execute("VACUUM")
-PY
-    gzip -c "$PLACE/copy.db" > "$OUT/kernelwatch.db.gz"
+    drive copy "$OUT/kernelwatch.db.gz"
     { nvidia-smi; "$PYTHON" -m pip list 2>/dev/null | grep -iE "^(torch|triton|nvidia|numpy|scipy)"; uname -a; nproc; } > "$OUT/machine.txt" 2>&1 || true
     cat "$PLACE/up.log" "$KERNELWATCH_STATE"/logs/*.log > "$OUT/service.log" 2> /dev/null || true
     cp "$PLACE/commits.txt" "$OUT/"
@@ -145,8 +141,17 @@ PY
 
 stop() { kill -TERM "$(cat "$PLACE/up.pid")" && sleep 3; }
 
+one() { case $1 in *:*) "${1%%:*}" "${1#*:}" ;; *) "$1" ;; esac }
+
+if [ "$1" = --one ]; then
+    one "$2"
+    exit
+fi
 for step in "$@"; do
     echo "== $step ($(date +%T))"
-    case $step in *:*) "${step%%:*}" "${step#*:}" ;; *) "$step" ;; esac
+    if ! bash "$0" --one "$step"; then
+        echo "!! $step failed"
+        case " $NEEDED " in *" ${step%%:*} "*) bash "$0" --one keep || true; exit 1 ;; esac
+    fi
 done
 echo "== done ($(date +%T))"
