@@ -51,14 +51,16 @@ class Bytes:
 Argument = Bytes | int | float | None
 
 
-def of_ttgir(ttgir: str, arguments: Sequence[Argument], grid: Sequence[int]) -> dict[str, Any]:
+def of_ttgir(
+    ttgir: str, arguments: Sequence[Argument], grid: Sequence[int], names: Sequence[str] = ()
+) -> dict[str, Any]:
     """What a launch asks of memory and of the SMs, in all its programs together.
 
     `reads`, `writes`: by argument the bytes asked for (`asked`) and those it has (`size`); more asked for than there
     are is read again.  `looped`: the bytes of `reads` that are asked for inside of loops.  `work`: elements by kind of
-    operation.  Where a loop's bounds are not known it counts once, and `unknown_loops` says so.
+    operation.  `names` are those of the arguments in the source, which older TTGIR has not.  Where a loop's bounds are not known it counts once, and `unknown_loops` says so.
     """
-    reader = _Reader(arguments, (*grid, 1, 1)[:3])
+    reader = _Reader(arguments, (*grid, 1, 1)[:3], names)
     for line in ttgir.splitlines()[:MOST_LINES]:
         reader.line(line)
     return reader.counts()
@@ -70,6 +72,7 @@ class _Reader:
 
     arguments: Sequence[Argument]
     grid: tuple[int, ...]
+    names: Sequence[str] = ()  # of the arguments, as the source has them
     _values: dict[str, float] = field(default_factory=dict)  # scalars that are known
     _roots: dict[str, str] = field(default_factory=dict)  # a pointer to the argument that it was made of
     _bounds: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)  # a mask: limits, with their extent
@@ -113,15 +116,16 @@ class _Reader:
 
     def _function(self, text: str) -> None:
         """The arguments, in order; a tensor is a pointer here."""
-        given = iter(self.arguments)
+        given, named = iter(self.arguments), iter(self.names)
         for found in _PARAMETER.finditer(text):
             name, value = found["name"], next(given, None)
+            shown = next(named, name.lstrip("%"))
             if isinstance(value, Bytes):
-                self._roots[name], self._sizes[name] = name, value.size
+                self._roots[name], self._sizes[shown] = shown, value.size
             elif isinstance(value, int | float):
                 self._values[name] = value
             elif found["type"].startswith("!tt.ptr"):
-                self._roots[name], self._sizes[name] = name, 0
+                self._roots[name], self._sizes[shown] = shown, 0
 
     def _trips(self, text: str) -> float:
         if found := _FOR.search(text):
@@ -268,6 +272,11 @@ def values_of(signature: Mapping[str, Any], arguments: Sequence[Any]) -> list[Ar
         for (_, kind), argument in zip(signature.items(), arguments, strict=False)
         if kind != "constexpr"
     ]
+
+
+def names_of(signature: Mapping[str, Any]) -> list[str]:
+    """Their names in the source."""
+    return [str(name) for name, kind in signature.items() if kind != "constexpr"]
 
 
 def argument_of(value: Any) -> Argument:

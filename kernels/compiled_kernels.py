@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from triton import knobs
 
-from .accesses import Argument, Bytes, of_ptx, of_ttgir, traffic
+from .accesses import Argument, Bytes, names_of, of_ptx, of_ttgir, traffic
 from .offline.architectures import KNOWN, occupancy
 from .offline.machine import code_of
 
@@ -56,7 +56,7 @@ def of_kernel(kernel: Any, grid: Sequence[int] = (), values: Sequence[Argument] 
     }
     with suppress(AttributeError):  # what was not compiled from Python has no constants
         facts["settings"] = settings_of(kernel)
-    facts |= accesses_of(kernel.asm, grid, values)
+    facts |= accesses_of(kernel, grid, values)
     return _placed(facts, kernel.asm.get("cubin"))
 
 
@@ -76,14 +76,15 @@ def settings_of(kernel: Any) -> dict[str, Any]:
     return found
 
 
-def accesses_of(asm: Any, grid: Sequence[int], values: Sequence[Argument]) -> dict[str, Any]:
+def accesses_of(kernel: Any, grid: Sequence[int], values: Sequence[Argument]) -> dict[str, Any]:
     """How a launch accesses memory and what it computes, as far as its texts are there."""
     facts: dict[str, Any] = {}
     with suppress(Exception):
-        facts |= of_ptx(asm["ptx"])
+        facts |= of_ptx(kernel.asm["ptx"])
     with suppress(Exception):
         if grid:
-            facts |= {"grid": list(grid), **of_ttgir(asm["ttgir"], values, grid)}
+            names = names_of(getattr(kernel.src, "signature", {}))
+            facts |= {"grid": list(grid), **of_ttgir(kernel.asm["ttgir"], values, grid, names)}
             facts["bytes"] = sum(traffic(facts))
     return facts
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, zip_longest
 
-from service.compiled import Compiled, Kernel, Place, State
+from kernels.words import Lane
+from service.compiled import Access, Compiled, Kernel, Place, State
+from service.lanes import amount
+from service.texts import listed
 
 Facts = Mapping[Place, Compiled]
 Said = tuple["What", str, str, str, bool | None]  # what, its sentence, before, after, worse
@@ -27,6 +30,8 @@ class What(StrEnum):
     OCCUPANCY = "occupancy"
     LOADS = "loads"
     STORES = "stores"
+    READS = "reads"
+    HINTS = "hints"
     REGISTERS = "registers"
     STACK = "stack"
     GRID = "grid"
@@ -212,8 +217,21 @@ def _whole_case(before: Compiled, after: Compiled) -> Iterator[Said]:
         said = f"{some(after.count, 'kernel')} instead of {before.count}"
         yield What.KERNELS, said, str(before.count), str(after.count), after.count > before.count
     if before.extern != after.extern:
-        said = f"{some(after.extern, 'call')} of other libraries instead of {before.extern or 'none'}"
+        instead = f"instead of {before.extern or 'none'}{_which(before, after)}"
+        said = f"{some(after.extern, 'call')} of other libraries {instead}"
         yield What.EXTERN, said, str(before.extern), str(after.extern), None
+
+
+def _which(before: Compiled, after: Compiled) -> str:
+    """`: aten::clone (537 MB) more`, where the operators were seen."""
+    now, was = (Counter(side.calls) for side in (after, before))
+    sides = ((now - was, "more"), (was - now, "fewer"))
+    said = [
+        f"{listed(f'{one.name} ({amount(float(one.bytes or 0), Lane.MEMORY)})' for one in list(calls)[:3])} {word}"
+        for calls, word in sides
+        if calls
+    ]
+    return f": {', '.join(said)}" if said else ""
 
 
 STATES = {State.COMPILED: "compiled", State.UNSUPPORTED: "unsupported", State.FAILED: "failed to compile"}
@@ -269,6 +287,13 @@ def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:
     for what, widths, others in ((What.LOADS, was.fetches, now.fetches), (What.STORES, was.stores, now.stores)):
         if widths != others:
             yield _moved(what, f"{what}:", _widths(widths), _widths(others), _narrower(widths, others))
+    for name, access in now.reads.items():
+        before = was.reads.get(name)
+        if before and before.size and access.size and abs(_times(access) - _times(before)) > 0.05:
+            times = f"{_times(before):,.3g}", f"{_times(access):,.3g}"
+            yield _moved(What.READS, f"{name} is read, times:", *times, _times(access) > _times(before))
+    if was.hints != now.hints:
+        yield _moved(What.HINTS, "cache hints:", _hints(was.hints), _hints(now.hints), None)
     if was.configuration != now.configuration:
         yield _configuration(was.configuration, now.configuration)
     if was.grid is not None and now.grid is not None and was.grid != now.grid:
@@ -285,6 +310,14 @@ def _configuration(was: Mapping[str, str], now: Mapping[str, str]) -> Said:
     moved = ", ".join(f"{name} {old[name]} → {new[name]}" for name in names)
     before, after = (", ".join(f"{name}={value}" for name, value in side.items()) for side in (old, new))
     return What.CONFIGURATION, f"configuration: {moved}", before, after, None
+
+
+def _times(access: Access) -> float:
+    return access.asked / access.size
+
+
+def _hints(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
 
 
 def _widths(counts: Mapping[str, int]) -> str:

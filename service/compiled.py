@@ -184,7 +184,7 @@ def _kernel(said: Mapping[str, Any]) -> Kernel:
 
 
 def _accesses(value: Any) -> dict[str, Access]:
-    tables = {_clean(name[:80]).lstrip("%"): _table(each) for name, each in _entries(value)}
+    tables = {_clean(name[:80]): _table(each) for name, each in _entries(value)}
     return {name: Access(_whole(one.get("asked")) or 0, _whole(one.get("size")) or 0) for name, one in tables.items()}
 
 

@@ -101,7 +101,7 @@ def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) ->
     values = values_of(getattr(getattr(launch.kernel, "src", None), "signature", {}), launch.arguments)
     facts = {
         "name": launch.name or metadata.name,
-        **accesses_of(launch.kernel.asm, launch.grid or (), values),
+        **accesses_of(launch.kernel, launch.grid or (), values),
         **code,
         "shared_dynamic": dynamic,
         "shared_limit": architecture.shared_limit,

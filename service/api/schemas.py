@@ -173,6 +173,10 @@ class VerdictOut(Answer):
     why: str | None = Field(
         description="The cause in words.", examples=["slower because the kernel now spills 50 registers at N=16384"]
     )
+    cause_certain: bool | None = Field(description="The facts leave no alternative.")
+    cause_by: str | None = Field(
+        description="What of the code the cause rests on.", examples=["traffic", "spills", "configuration"]
+    )
     policy: Version = Field(description="The version of the policy that made it.")
     control: Number = Field(description="The A/A control's ratio at this case, beside a comparison with the parent.")
     reason: str

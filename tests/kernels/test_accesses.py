@@ -65,12 +65,19 @@ def test_bytes_are_counted_over_loops_and_programs_and_without_what_a_mask_leave
     found = of_ttgir(TTGIR, [Bytes(1000 * 512 * 2), Bytes(512 * 4), 1000, 512], (10,))
 
     assert found["reads"] == {
-        "%W": {"asked": 10 * 512 * 4, "size": 512 * 4},
-        "%X": {"asked": 1000 * 512 * 2, "size": 1000 * 512 * 2},
+        "W": {"asked": 10 * 512 * 4, "size": 512 * 4},
+        "X": {"asked": 1000 * 512 * 2, "size": 1000 * 512 * 2},
     }
-    assert found["looped"] == {"%X": 1000 * 512 * 2}
+    assert found["looped"] == {"X": 1000 * 512 * 2}
     assert (found["work"]["convert"], found["work"]["reduce"]) == (1000 * 1024, 1000 * 1024)
     assert "unknown_loops" not in found
+
+
+def test_arguments_have_the_names_of_the_source_where_the_text_has_none():
+    text = TTGIR.replace("%X", "%arg0").replace("%W", "%arg1")
+    found = of_ttgir(text, [Bytes(1024000), Bytes(2048), 1000, 512], (10,), ["X", "W", "M", "N"])
+
+    assert set(found["reads"]) == {"X", "W"}
 
 
 def test_a_loop_of_unknown_length_is_counted_once_and_said():
@@ -99,5 +106,5 @@ def test_bytes_that_an_operator_moves(name, call, bytes_):
 def test_texts_that_are_not_there_cost_nothing():
     from kernels.compiled_kernels import accesses_of
 
-    assert accesses_of({}, (1,), ()) == {}
+    assert accesses_of(SimpleNamespace(asm={}), (1,), ()) == {}
     assert accesses_of(SimpleNamespace(), (1,), ()) == {}

@@ -171,6 +171,10 @@ def step(norm):
 first = step(rms_norm)
 assert first["kind"] == "triton" and first["kernels"] == len(first["triton"]) >= 2, first
 assert [one["name"] for one in first["triton"]][:2] == ["_forward", "_backward"]
+forward = first["triton"][0]
+sizes = sorted(one["size"] for one in forward["reads"].values())
+assert 64 * 512 * 4 in sizes, (forward["reads"], "the bytes of x as the launch got it")
+assert forward["bytes"] >= 2 * 64 * 512 * 4, "read and written"
 assert not [name for name in first["ops"] if name.startswith("kernelwatch::")], first["ops"]
 assert step(rms_norm)["code"] == first["code"]
 assert step(lambda x, weight, eps: layer_norm(x, weight, None, eps=eps))["code"] != first["code"]
