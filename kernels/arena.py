@@ -37,6 +37,7 @@ __all__ = [
 
 # Of the answer to prepare; `sm_mhz` is added: the clock of the device in the case's rounds.
 _EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
+MOST_TUNED, LONGEST_TUNED = 16, 200  # kernels with a choice of configuration, and characters of each
 LARGEST = 1e12  # of a sample: eleven days, or a terabyte
 OTHER_BITS = "its CUDA graph computes something else than its calls: other bits"
 COMPARED_WITH = (Role.HEAD, Role.PARENT)  # whose repeatability is estimated; of the others a few calls are compared
@@ -83,6 +84,7 @@ class Cell:
     samples: list[float | None] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+    tuned: dict[str, str] = field(default_factory=dict)  # by kernel, the configuration that its autotuner chose
 
     def becomes(self, state: str, reason: str) -> None:
         """No longer measured: a time that was taken on the way is nobody's business."""
@@ -238,26 +240,30 @@ class _Session:
     def _prepared(self, case: Case) -> dict[Player, Cell]:
         """Whoever times on the device gets ready alone, and so does a block, for its memory; the others together.
 
-        Each has a share of the memory, so that nobody takes what another needs.
+        That an autotuner is about to time candidates shows only then: who says so is asked again when the others are
+        ready.  Each has a share of the memory, so that nobody takes what another needs.
         """
         taking = [player for player in self.players.all if player.contender.takes(case)]
         present = [player for player in taking if player.channel is not None]
         alone = [player for player in present if player.tunes or case.lane in (Lane.COMPILE, Lane.BLOCK)]
-        at_once = {player: self._question(player, case) for player in present if player not in alone}
+        at_once = {player: self._question(player, case, alone=False) for player in present if player not in alone}
         limit = self.pace.prepare_limit_s
         answers = self.players.ask_all(at_once, limit)
-        answers |= self.players.ask_all({player: self._question(player, case) for player in alone}, limit, 1)
+        alone += [player for player in at_once if answers.get(player, {}).get("needs_device") is True]
+        in_turn = {player: self._question(player, case, alone=True) for player in alone}
+        answers |= self.players.ask_all(in_turn, limit, 1)
         cells = {player: self._cell(player, answers.get(player), case) for player in taking}
         self._compare_bits(cells, case)
         return cells
 
-    def _question(self, player: Player, case: Case) -> dict[str, Any]:
+    def _question(self, player: Player, case: Case, *, alone: bool) -> dict[str, Any]:
         known = {code: repeats for (at, code), repeats in self.repeats_before.items() if at == case}
         return messages.prepare(
             case,
             self.seed,
             thorough=self.thorough,
             graph_s=self.pace.graph_s,
+            alone=alone,
             repeats=ENOUGH if player.contender.role in COMPARED_WITH else FEWEST,
             known=known,
         )
@@ -290,6 +296,7 @@ class _Session:
             reason_of(answer),
             facts=mapping(answer.get("facts")),
             extra={key: answer[key] for key in _EXTRA if key in answer},
+            tuned=_texts(answer.get("tuned")),
         )
         most = most_calls(case, self.pace.graph_s)
         in_graph = self.device == "cuda" and case.lane is Lane.KERNEL
@@ -395,6 +402,12 @@ def _code(cell: Cell, player: Player) -> str:
     """The hash of its code; code that has none is nobody else's."""
     code = cell.facts.get("code")
     return code if isinstance(code, str) and code else player.label
+
+
+def _texts(said: object) -> dict[str, str]:
+    """A contender's texts by name, bounded."""
+    known = list(mapping(said).items())[:MOST_TUNED]
+    return {str(name)[:LONGEST_TUNED]: str(text)[:LONGEST_TUNED] for name, text in known}
 
 
 def _is_figure(value: object) -> bool:

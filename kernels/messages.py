@@ -3,7 +3,7 @@
 | request | answer |
 |---|---|
 | `start` with provider, device, threads, core, memory | `ready` (else a `reason`), `stack`, `device`, `tunes` |
-| `prepare` with case, seed, thorough, graph_s, repeats, known | `state`, `reason`, `facts`, `errors`, `calls` … |
+| `prepare` with case, seed, thorough, graph_s, alone, repeats, known | `state`, `reason`, `facts`, `calls` … |
 | `turn` with warm and timed | `samples` in the unit of the case's lane (us per call, bytes), and the `calls` in each |
 | `ceilings` | `ceilings`: what the GPU can do at best, GB/s of a copy and TFLOP/s of a matrix product |
 | `check` | `state` and `reason`: are the outputs still right, after the timing and for changed inputs? |
@@ -58,11 +58,22 @@ def prepare(
     *,
     thorough: bool = True,
     graph_s: float = GRAPH_S,
+    alone: bool = True,
     repeats: int = ENOUGH,
     known: Mapping[str, Repeats] | None = None,
 ) -> dict[str, Any]:
-    """`repeats` is how many calls are compared bit by bit; fewer where `known` says how that code repeats."""
-    asked = {"case": str(case), "seed": seed, "thorough": thorough, "graph_s": graph_s, "repeats": repeats}
+    """Unless it is `alone` on the device, a contender that would time candidates answers `needs_device` instead.
+
+    `repeats` is how many calls are compared bit by bit; fewer where `known` says how that code repeats.
+    """
+    asked = {
+        "case": str(case),
+        "seed": seed,
+        "thorough": thorough,
+        "graph_s": graph_s,
+        "alone": alone,
+        "repeats": repeats,
+    }
     estimates = {code: estimate.facts for code, estimate in (known or {}).items()}
     return {"do": "prepare", **asked, "known": estimates}
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from .repeatability import ENOUGH, of_facts
 from .sizes import GRAPH_S
+from .tuning import NeedsDevice, watched
 from .words import Case
 
 MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsupported"
@@ -145,7 +146,12 @@ class Server:
         began = time.monotonic()
         case = Case.parse(message["case"])
         self._at_case = None
-        with _judged(self._bench) as verdict, self._any_core():
+        alone, compiled = bool(message.get("alone", True)), self._bench.provider.compiled
+        with (
+            watched(alone=alone, on_gpu=self._bench.stream is not None, compiled=compiled) as tuning,
+            _judged(self._bench) as verdict,
+            self._any_core(),
+        ):
             estimates = {code: of_facts(facts) for code, facts in message.get("known", {}).items()}
             self._at_case = at_case = self._bench.prepare(
                 case,
@@ -156,6 +162,10 @@ class Server:
                 known={code: estimate for code, estimate in estimates.items() if estimate},
             )
             verdict |= at_case.describe()
+        if tuning.refused:  # also where the target caught what was raised, and went on without a choice
+            verdict |= {"state": FAILED, "reason": "it times candidates on the device", "needs_device": True}
+        if tuning.chosen:
+            verdict["tuned"] = tuning.chosen
         if verdict["state"] != MEASURED and not verdict.get("broken"):  # or its error would hide the reason
             self.free({})
         return {**verdict, "prepare_s": round(time.monotonic() - began, 3)}
@@ -209,6 +219,8 @@ def _judged(bench: Any) -> Iterator[dict[str, Any]]:
         verdict |= {"state": INVALID, "reason": str(wrong)[:LONGEST_REASON]}
     except Unsupported as why:
         verdict |= {"state": UNSUPPORTED, "reason": str(why)[:LONGEST_REASON]}
+    except NeedsDevice:
+        verdict |= {"state": FAILED, "reason": "it times candidates on the device"}
     except NotCaptured as why:
         # the allocator takes the capture to be under way still, and every later case would fail (torch 2.11)
         verdict |= {"state": FAILED, "reason": str(why)[:LONGEST_REASON], "broken": True}

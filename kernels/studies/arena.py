@@ -11,6 +11,7 @@ import json
 import math
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
@@ -21,7 +22,7 @@ from ..arena import Ahead, Cell, Contender, Pace
 from ..channel import ContenderLost
 from ..words import Case, Role
 from .launching import ROOM, contender, launched, open_process, say
-from .many import many
+from .many import LAUNCHES, many
 
 RESTARTS = 8
 PACE = Pace()  # as a run of up to 60 cases has it
@@ -41,7 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="keep all figures here, as JSON")
     parser.add_argument("--restarts", type=int, default=RESTARTS)
-    parser.add_argument("--many", type=int, default=MANY, help="cases of the second part; 0 leaves it out")
+    parser.add_argument(
+        "--many", type=int, nargs="*", default=[MANY], help="cases of the second part, a run for each number"
+    )
+    parser.add_argument("--launches", type=int, default=LAUNCHES, help="of each run of the second part")
+    parser.add_argument("--cold", action="store_true", help="begin each run of the second part with empty caches")
     parser.add_argument("--no-spread", action="store_true")
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
@@ -49,12 +54,19 @@ def main() -> None:
         return
     kept: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        parts = {"spread": not chosen.no_spread, "many": chosen.many > 0}
-        for part in (name for name, wanted in parts.items() if wanted):
-            logs = Path(folder)
-            kept |= spread(chosen.restarts, logs) if part == "spread" else {"many": many(chosen.many, logs)}
+        parts = {f"many {count}": partial(_many, count, chosen) for count in chosen.many}
+        if not chosen.no_spread:
+            parts = {"spread": partial(spread, chosen.restarts), **parts}
+        for name, part in parts.items():
+            logs = Path(folder) / name.replace(" ", "-")
+            logs.mkdir()
+            kept[name] = part(logs)
             if chosen.out:
                 chosen.out.write_text(json.dumps(kept))
+
+
+def _many(count: int, chosen: argparse.Namespace, logs: Path) -> dict[str, Any]:
+    return many(count, logs, chosen.launches, cold=chosen.cold)
 
 
 # -- spread ----------------------------------------------------------------------------------------------------------

@@ -528,6 +528,30 @@ def test_who_times_candidates_gets_ready_alone():
     assert max(stage.ready_at_once) == 2
 
 
+NEEDS_DEVICE = {"state": "failed", "reason": "it times candidates on the device", "needs_device": True}
+
+
+def test_who_turns_out_to_time_candidates_is_asked_again_when_the_others_are_ready():
+    tuned = {**prepared(), "tuned": {"norm_kernel": "BLOCK=1024 num_warps=4"}}
+    stage = Stage(b_prepare=[NEEDS_DEVICE, tuned])
+    launch = stage.launch("a", "b", "c")
+
+    asked = [(label, message["alone"]) for label, message in stage.messages if message["do"] == "prepare"]
+    assert sorted(asked[:3]) == [("a", False), ("b", False), ("c", False)]
+    assert asked[3:] == [("b", True)]
+    assert launch.cells["b", CASE].state == "measured"
+    assert launch.cells["b", CASE].tuned == {"norm_kernel": "BLOCK=1024 num_warps=4"}
+    assert launch.cells["a", CASE].tuned == {}
+
+
+def test_who_asks_for_the_device_again_and_again_is_not_measured():
+    stage = Stage(b_prepare=NEEDS_DEVICE)
+    launch = stage.launch("a", "b")
+
+    assert (launch.cells["b", CASE].state, launch.cells["a", CASE].state) == ("failed", "measured")
+    assert stage.said.count(("b", "prepare")) == 2
+
+
 def test_everybody_is_given_a_share_of_the_memory():
     stage = Stage()
     on_gpu(stage, "a", "b", "c", "d")
