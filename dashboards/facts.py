@@ -29,7 +29,12 @@ NAMES = {
     "graph_breaks": "graph breaks",
     "recompiled_at_rows": "recompiled at rows",
 }
-TABLES = {"triton": "Kernels", "kernels": "Kernels", "autotune": "Timed choices"}
+TABLES = {
+    "tuned": "Configurations that its autotuner chose",
+    "triton": "Kernels",
+    "kernels": "Kernels",
+    "autotune": "Timed choices",
+}
 INNER = {"timings": "Timed choices", "choices": "Choices"}
 # Strangers say what there is: the known facts of one case are some 30 lines, and a table has 15 columns at most.
 MOST_ROWS = 24  # of a table

@@ -8,7 +8,7 @@ although their code is the same.  Of the code, that is named which explains most
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, inf, log
 from typing import Any
@@ -18,6 +18,7 @@ from service.facts_words import alike
 from service.lanes import words
 from service.light import number
 from service.texts import listed
+from service.tuned import choices, interchangeable
 
 CLOCK_DIFFERS = 0.02  # of an SM clock between two sides; an H200 steps by 15 MHz, which is 0.8 %
 EXPLAINS = 0.5  # a clock that differs by this share of the move, or more, may be what moved it
@@ -76,7 +77,12 @@ class Move:
 
     @property
     def explained(self) -> Explained:
-        return explained(self.head, self.beside, Timing(self.case, self.us, self.copy_gb_s), self.effect)
+        """Without what follows from the configuration of the first launch, where both sides ran that in some launch."""
+        found = explained(self.head, self.beside, Timing(self.case, self.us, self.copy_gb_s), self.effect)
+        if not interchangeable(self.head, self.beside):
+            return found
+        left, changed = (tuple(one for one in kind if _of_code(one)) for kind in (found.explanations, found.changed))
+        return replace(found, explanations=left, changed=changed, switches=())
 
 
 def cause(move: Move) -> Cause:
@@ -87,6 +93,8 @@ def cause(move: Move) -> Cause:
     doubts = list(_doubts(move))
     if move.refuted:
         return Cause(Kind.NOISE, "probably noise: fresh launches did not repeat it", certain=False)
+    if (wavering := _tuned(move)) is not None and not _explains_much(move):
+        return Cause(Kind.UNKNOWN, f"not certain: {wavering}", certain=False)
     if (equal := _equal(move)) is not None:
         return _not_the_code(move, equal, doubts)
     return _code(move, doubts)
@@ -107,6 +115,23 @@ def _doubts(move: Move) -> Iterator[str]:
         yield f"{listed(move.elsewhere)} moved the same way on this machine at that time"
 
 
+def _of_code(explanation: Explanation) -> bool:
+    return not explanation.of_kernel and explanation.by is not By.CONFIGURATION
+
+
+def _explains_much(move: Move) -> bool:
+    return any(one.score(move.effect) >= EXPLAINS_MUCH for one in move.explained.explanations)
+
+
+def _tuned(move: Move) -> str | None:
+    """What an autotuner chose, where launches of a side ran configurations of different speeds."""
+    for side, facts in (("the head", move.head), ("the other side", move.beside)):
+        found = choices(facts)
+        if found.waver and not found.equally_fast:
+            return f"of {side}, {found.words}"
+    return None
+
+
 def _clock(move: Move) -> str | None:
     """Where the SM clock was lower for the slower side, by enough to have made it slower."""
     mine, theirs = number(move.head.get("sm_mhz")), number(move.beside.get("sm_mhz"))
@@ -123,6 +148,8 @@ def _equal(move: Move) -> str | None:
     if move.same_code:
         return "both ran the same compiled kernels, launched alike"
     mine, theirs = move.head, move.beside
+    if choices(mine).waver or choices(theirs).waver:
+        return None  # the hash is that of the first launch
     if not mine.get("code") or (mine.get("code"), mine.get("kind")) != (theirs.get("code"), theirs.get("kind")):
         return None
     return _EQUAL.get(str(mine.get("kind")), "the hash of the code is the same")

@@ -12,6 +12,7 @@ from service.beside import Beside, best_of
 from service.cells import Cell, Name, Outcome, Pairs
 from service.models import CellState, Rounds
 from service.texts import short
+from service.tuned import choices
 from service.verdicts import KNOWN_BEFORE, QUARANTINED
 
 _NONE: Mapping[tuple[str, str], str] = {}
@@ -163,7 +164,10 @@ def same_code(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     """Do the facts prove that both ran the same machine code, launched alike?
 
     Only hashes of compiled kernels prove it: the same sequence of operators can still be called from slower Python.
+    They are those of the first launch, which prove nothing where an autotuner chose otherwise in a later one.
     """
+    if choices(mine).waver or choices(theirs).waver:
+        return False
     compiled = mine.get("kind") == theirs.get("kind") == "triton"
     return compiled and (mine.get("code"), mine.get("ops")) == (theirs.get("code"), theirs.get("ops"))
 

@@ -8,6 +8,7 @@ from typing import Any
 from service.light import Speed, number
 from service.models import CellState
 from service.texts import apart, listed, plain
+from service.tuned import choices, interchangeable
 
 _COUNTED = (("graphs", "graph"), ("graph_breaks", "graph break"), ("recompiles", "recompile"))
 _FACTS = {
@@ -27,6 +28,9 @@ class Repeatability(StrEnum):
 
     LOST = "lost"
     GAINED = "gained"
+
+
+_OF_CONFIGURATION = ("registers", "spills", "shared", "config")  # of the first launch alone
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Measured:
             outputs = f"{distinct:g} different outputs of {plain(calls, 20)} calls"
             seen = outputs if distinct > 1 else f"compared over {plain(calls, 20)} calls"
             said.append(f"not bitwise repeatable{f' ({seen})' if calls else ''}")
+        if wavering := choices(self.facts).words:
+            said.append(wavering)
         if self.speed.l2_resident:
             said.append("its inputs stay in L2, so its GB/s are not those of the memory")
         counts = [(self.facts[key], noun) for key, noun in _COUNTED if isinstance(self.facts.get(key), int)]
@@ -86,8 +92,12 @@ def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str
         said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
     if moved := repeatability(head, parent):
         said.append("no longer bitwise repeatable" if moved is Repeatability.LOST else "now bitwise repeatable")
+    if noise := interchangeable(head, parent):
+        said.append("configurations that both sides ran in some launch, and so no difference")
     in_full = [configurations(facts) for facts in (parent, head)]
     for fact, name in _FACTS.items():
+        if noise and fact in _OF_CONFIGURATION:
+            continue
         before, now = in_full if fact == "config" and all(in_full) else (parent.get(fact), head.get(fact))
         if before != now and before is not None and now is not None:
             said.append(f"{name} {' → '.join(apart(before, now))}")

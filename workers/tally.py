@@ -61,7 +61,7 @@ class Tally:
             worst.reason,
             rounds(False),
             rounds(True),
-            _known(seen),
+            _known(seen) | _tuned(cell for _, cell in turned),
         )
 
 
@@ -78,6 +78,17 @@ def _known(seen: Sequence[Turned]) -> dict[str, Any]:
     if clocks := [mhz for cell in seen if (mhz := number(cell.extra.get("sm_mhz")))]:
         known["sm_mhz"] = median(clocks)
     return known
+
+
+def _tuned(launches: Iterable[Turned | None]) -> dict[str, Any]:
+    """The configurations that autotuners chose, launch by launch, with the median of each; nothing where none chose."""
+    chosen = [
+        {"launch": number, "configuration": choices, "median": median(samples) if samples else None}
+        for number, cell in enumerate(launches, 1)
+        if cell is not None and (choices := "; ".join(f"{name} {one}" for name, one in sorted(cell.tuned.items())))
+        for samples in [[one for one in _samples(cell) if one is not None]]
+    ]
+    return {"tuned": chosen} if chosen else {}
 
 
 def _samples(cell: Turned | None) -> Rounds:

@@ -10,6 +10,7 @@ from kernels import messages
 from kernels.arena import Pace, run_launch
 from kernels.channel import Channel
 from kernels.clocks import NotCaptured
+from kernels.providers import Provider
 from kernels.serving import Server
 from kernels.words import Case, Role
 
@@ -140,9 +141,11 @@ def test_compiled_code_is_told_by_its_hash_also_from_a_warm_cache(open_contender
 
 
 class UncapturableBench:
+    provider, stream = Provider(), None
+
     """What a GPU does after a capture that failed: everything else fails as well, and says something else."""
 
-    def prepare(self, case, seed, *, thorough, graph_s):
+    def prepare(self, case, seed, **_):
         raise NotCaptured("cannot be captured in a CUDA graph: AcceleratorError: CUDA error (norms.py:7)")
 
     def free(self):

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.causes import Kind, Move, cause
+from service.evidence import same_code
+from service.tuned import choices
 
 WIDE = "rmsnorm.bwd.2048x16384.bf16"
 BASE = {"code": "a", "kind": "triton", "ops": [], "registers": 128, "spills": 0, "shared": 1024, "kernels": 1}
@@ -353,3 +355,48 @@ def test_a_cause_is_one_sentence_without_its_full_stop(move):
 def test_spills_that_went_away_never_made_it_slower(move):
     slow = replace(move, ratio=1.2, head={**move.head, "spills": 0}, beside={**move.beside, "spills": 40})
     assert "because the kernel no longer spills" not in cause(slow).words
+
+
+# -- a target's autotuner
+
+
+def tuned(*chose: tuple[str, float]) -> dict[str, object]:
+    """What each launch chose, and its median in us."""
+    launches = [{"launch": n, "configuration": name, "median": us} for n, (name, us) in enumerate(chose, 1)]
+    return {"tuned": launches}
+
+
+EITHER = tuned(("BLOCK=64", 10.0), ("BLOCK=128", 10.02), ("BLOCK=64", 10.01))
+SLOW_ONE = tuned(("BLOCK=64", 10.0), ("BLOCK=128", 11.0), ("BLOCK=64", 10.01))
+
+
+def test_configurations_of_equal_speed_that_both_sides_ran_explain_nothing():
+    move = replace(now(triton=WARPS, spills=50, **EITHER), beside={**BASE, **EITHER})
+    found = cause(move)
+    assert (found.kind, found.certain) == (Kind.CODE, False)
+    assert "num_warps" not in found.words
+    assert "spills" not in found.words
+    assert "nothing recorded explains its size" in found.words
+
+
+def test_a_session_whose_launches_ran_configurations_of_different_speeds_says_so():
+    found = cause(replace(now(triton=WARPS, **SLOW_ONE), beside={**BASE, **EITHER}))
+    assert (found.kind, found.certain) == (Kind.UNKNOWN, False)
+    chose = "its autotuner chose 2 configurations of different speeds in 3 launches (BLOCK=64 in 2 and BLOCK=128 in 1)"
+    assert found.words == f"not certain: of the head, {chose}"
+
+
+def test_what_each_side_always_ran_is_a_difference_between_them():
+    always = tuned(("BLOCK=64", 10.0), ("BLOCK=64", 10.0)), tuned(("BLOCK=128", 11.0), ("BLOCK=128", 11.0))
+    found = cause(replace(now(triton=WARPS, **always[0]), beside={**BASE, **always[1]}))
+    assert "num_warps=16 instead of num_warps=8" in found.words
+
+
+def test_equal_code_of_the_first_launch_proves_nothing_where_a_later_one_ran_other():
+    assert same_code(BASE, BASE)
+    assert not same_code({**BASE, **EITHER}, BASE)
+
+
+@pytest.mark.parametrize("stored", [None, 5, "x", ["x"], [{}], [{"configuration": 3}], [{"configuration": "a"}] * 2])
+def test_what_a_stranger_stores_as_choices_is_harmless(stored):
+    assert choices({"tuned": stored}).words == ""

@@ -65,3 +65,16 @@ def test_who_once_did_not_repeat_itself_does_not():
         tally.add(launch(head=Cell("measured", samples=[1.0], facts={"repeatable": repeats})), confirming=False)
     [head] = tally.taken()
     assert head.facts["repeatable"] is False
+
+
+def test_the_configuration_of_each_launch_is_kept_and_not_the_first_alone():
+    tally = Tally([HEAD], [CASE])
+    for us, config in ((3.0, "BLOCK=64"), (4.0, "BLOCK=128")):
+        cell = Cell("measured", samples=[us, None, us], tuned={"norm": config})
+        tally.add(launch(head=cell), confirming=False)
+    tally.add(launch(head=Cell("measured", samples=[5.0])), confirming=True)
+    [head] = tally.taken()
+    assert head.facts["tuned"] == [
+        {"launch": 1, "configuration": "norm BLOCK=64", "median": 3.0},
+        {"launch": 2, "configuration": "norm BLOCK=128", "median": 4.0},
+    ]
