@@ -27,9 +27,10 @@ from service.commands.calibration import calibration_app
 from service.commands.printing import Format, err, line, out
 from service.commands.regressions import regression_app, regressions_command
 from service.commands.replay import replay
+from service.commands.targets import read_recipe, target_app
 from service.database import reading, transaction
 from service.errors import BadInput, BuildFailed, ServiceError
-from service.ledger import intake, queue, registry, targets
+from service.ledger import intake, queue, targets
 from service.ledger import reading as facts_of
 from service.ledger.reading import Glance
 from service.log import set_up_logging
@@ -42,7 +43,6 @@ from service.texts import printable
 from service.verdicts import Outcome
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-target_app = typer.Typer(no_args_is_help=True, help="Watched repositories and packages.")
 stack_app = typer.Typer(no_args_is_help=True, help="Base environments that revisions are measured in.")
 db_app = typer.Typer(no_args_is_help=True, help="The database.")
 app.add_typer(target_app, name="target")
@@ -208,72 +208,6 @@ def stack_list() -> None:
         print(one.name, one.python, *one.paths, sep="  ")  # noqa: T201  (for pipes, as the Makefile's)
 
 
-@target_app.command("add")
-def target_add(
-    name: str,
-    location: Annotated[
-        str, typer.Argument(help="https URL or folder of a repository; index URL or folder of wheels.")
-    ],
-    recipe: Annotated[
-        Path | None,
-        typer.Option(
-            help="The recipe, a TOML file; its adapters lie beside it.  Without one, kernelwatch.toml of the mainline."
-        ),
-    ] = None,
-    package: Annotated[
-        str | None, typer.Option(help="Watch the releases of this distribution instead of commits.")
-    ] = None,
-    branch: Annotated[str | None, typer.Option(help="The mainline; by default the remote's default branch.")] = None,
-    forge: Annotated[str | None, typer.Option(help="owner/name on GitHub, for webhooks and comments.")] = None,
-    trusted: Annotated[
-        bool, typer.Option(help="Its mainline may be measured without a sandbox, once `allow-unsandboxed` allows it.")
-    ] = False,
-    backfill: Annotated[int, typer.Option(help="How many revisions of the mainline to measure now.", min=0)] = 1,
-) -> None:
-    """Watch a repository or a package."""
-    queued = registry.add(
-        name,
-        location=location,
-        package=package,
-        branch=branch,
-        forge=forge,
-        trusted=trusted,
-        recipe=_read_recipe(recipe) if recipe else None,
-        backfill=backfill,
-    )
-    out.print(f"Target [bold]{name}[/bold] is watched; {queued} runs were queued.")
-
-
-def _read_recipe(path: Path) -> tuple[str, dict[str, str]]:
-    """The recipe's text and the adapters it names, by file name."""
-    from service import recipes
-
-    try:
-        text = path.read_text()
-        return text, {name: (path.parent / name).read_text() for name in recipes.parse(text).adapters}
-    except OSError as error:
-        raise BadInput(f"{error.filename}: {error.strerror}.") from None
-
-
-@target_app.command("list")
-def target_list() -> None:
-    """The watched targets."""
-    with reading() as session:
-        for one in targets.all_targets(session):
-            line((one.name, "bold"), f"  {one.kind}  {one.location}", (f"  {one.poll_error or ''}", "red"))
-
-
-@target_app.command("allow-unsandboxed")
-def target_allow_unsandboxed(name: str, allow: bool = True) -> None:
-    """Let a trusted target be measured on workers that have no sandbox.  Its pages and comments say so."""
-    with transaction() as session:
-        target = targets.target_named(session, name)
-        if allow and not target.trusted:
-            raise BadInput(f"Target {name} is not trusted; only trusted targets may run without a sandbox.")
-        target.allow_unsandboxed = allow
-    out.print(f"Target [bold]{name}[/bold] {'may' if allow else 'may not'} run without a sandbox.")
-
-
 @app.command()
 def run(
     target: str,
@@ -398,7 +332,7 @@ def facts(
         kind.value if diff else None,
         texts,
     )
-    text_and_adapters = _read_recipe(recipe) if recipe else None
+    text_and_adapters = read_recipe(recipe) if recipe else None
     subject = subjects.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
     try:
         with err.status("looking at the revisions") as status:  # silent where stderr is no terminal
@@ -454,7 +388,8 @@ def status() -> None:
         now = queue.clock(session)
     for card in cards:
         standing = ", ".join(f"{n} {state.value}" for state, n in card.standing.items()) or "none"
-        line("target ", (card.target.name, "bold"), f": regressions {standing}; {card.behind} behind SOTA")
+        paused = "; paused" if card.target.paused_at else ""
+        line("target ", (card.target.name, "bold"), f": regressions {standing}; {card.behind} behind SOTA{paused}")
     out.print(table if table.row_count else "The queue is empty.")
     for each in workers:
         line("worker ", (each.name, "bold"), f" ({each.description}) was seen {now - each.seen_at:.0f} s ago")
@@ -499,7 +434,7 @@ def _register_demo() -> None:
     spec.loader.exec_module(module)
     folder = settings().state / "demo"
     repository = folder if (folder / ".git").exists() else module.build(folder)
-    text, adapters = _read_recipe(example / "recipe.toml")
+    text, adapters = read_recipe(example / "recipe.toml")
     with transaction() as session:
         target = targets.register(
             session,

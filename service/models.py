@@ -220,6 +220,7 @@ class Target(Base):
     poll_at: Mapped[float] = mapped_column(default=0.0)
     poll_failures: Mapped[int] = mapped_column(default=0)
     poll_error: Mapped[str | None]
+    paused_at: Mapped[float | None]  # no new revisions are taken since then
     recipe: Mapped["Recipe | None"] = relationship(lazy="raise", foreign_keys=[recipe_id])
 
 

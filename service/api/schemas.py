@@ -81,6 +81,7 @@ class TargetOut(Answer):
     poll_at: Moment
     poll_failures: int
     poll_error: str | None
+    paused_at: Moment | None = Field(description="No new revisions are taken since then.")
     devices: list[str] = Field(description="What its recipe wants measured.")
 
     @classmethod

@@ -45,6 +45,7 @@ GIVEN_UP = 5  # failures after which a delivery waits for a person, who may rede
 _RETRY_S = (0, 10, 60, 300, 1200)  # after receipt, by the number of failures
 _LONGEST_POLL_S = 3600.0
 _POLLING_S = 600.0  # nobody else polls a target for so long while one does
+_PAUSED = "the target is paused; redeliver this after `kernelwatch target resume`."
 _DEEPEST = 1000  # revisions read back to find where a rewritten mainline left the known one
 
 
@@ -104,7 +105,8 @@ def understand(delivery_id: int) -> str:
 def poll_due(first: int = 1) -> int:
     """Ask the remotes of targets whose time has come for new revisions.  Returns how many were asked."""
     with reading() as session:
-        due = session.execute(select(Target.id).where(Target.poll_at <= database_now(session))).scalars().all()
+        polled = (Target.poll_at <= database_now(session), Target.paused_at.is_(None))
+        due = session.execute(select(Target.id).where(*polled)).scalars().all()
     asked = 0
     for target_id in due:
         if _claimed(target_id):
@@ -275,6 +277,8 @@ def _for_each_target(repository: str, act: Callable[[Target], str]) -> str:
 
 
 def _pushed(target: Target, event: Pushed, delivery_id: int) -> str:
+    if target.paused_at is not None:
+        return _PAUSED
     source = open_source(target)
     source.refresh()
     mainline = target.branch or source.default_branch()
@@ -286,6 +290,8 @@ def _pushed(target: Target, event: Pushed, delivery_id: int) -> str:
 
 
 def _pull_changed(target: Target, event: PullChanged, delivery_id: int) -> str:
+    if target.paused_at is not None:
+        return _PAUSED
     return pull_appeared(
         target.id, event.number, head=event.head, base=event.base_sha, fork=event.fork, delivery_id=delivery_id
     )

@@ -51,6 +51,8 @@ def _due(session: Session, now: float) -> Iterator[Due]:
         return
     last, waiting = _last(session, [one.name for one in workers]), _waiting(session)
     for target in targets.all_targets(session):
+        if target.paused_at is not None:
+            continue
         every, fit = _every_s(target), dict[str, bool]()
         for one in workers:
             every_s, pair = every.get(one.device, 0.0), (target.id, one.name)

@@ -120,6 +120,12 @@ def check_adapters(recipe: recipes.Recipe, adapters: Mapping[str, str]) -> None:
         raise BadInput(f"The recipe names adapters that are not there: {', '.join(missing)}.")
 
 
+def check_name(name: str) -> None:
+    """Raise BadInput for what cannot be a target's name."""
+    if not _NAME.fullmatch(name) or name.endswith("-"):
+        raise BadInput(f"{name[:90]!r} cannot be a target's name: lower-case letters, digits, -, _ and ., at most 80.")
+
+
 def _check(
     name: str,
     kind: TargetKind,
@@ -130,8 +136,7 @@ def _check(
     recipe_from_branch: bool,
     recipe_text: str | None,
 ) -> None:
-    if not _NAME.fullmatch(name) or name.endswith("-"):
-        raise BadInput(f"{name[:90]!r} cannot be a target's name: lower-case letters, digits, -, _ and ., at most 80.")
+    check_name(name)
     if (kind is TargetKind.PACKAGE) != (package is not None):
         raise BadInput("A package target needs the name of its package, and only a package target has one.")
     if forge and not _FORGE.fullmatch(forge):

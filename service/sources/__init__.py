@@ -1,5 +1,6 @@
 """Where revisions come from: a git repository, or the releases of a package."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +48,6 @@ class Source(Protocol):
 
     def is_kept(self) -> bool:
         """Whether anything of the origin is kept here."""
-
-    def forget(self) -> None:
-        """Delete what is kept here of the origin."""
 
     def default_branch(self) -> str: ...
 
@@ -106,6 +104,20 @@ def open_source(target: Watched, keep_going: Callable[[], object] = lambda: None
     from service.sources.git import GitSource
 
     return GitSource(target.name, target.location, keep_going)
+
+
+def forget(target: Watched) -> None:
+    """Delete what is kept here of a target's origin, also when its location may not be used any more."""
+    if target.kind == TargetKind.PACKAGE:
+        from service.sources.packages import releases_of
+
+        shutil.rmtree(releases_of(target.name, target.location, target.package or ""), ignore_errors=True)
+        return
+    from service.sources.git import mirror_of
+
+    mirror = mirror_of(target.name, target.location)
+    shutil.rmtree(mirror, ignore_errors=True)
+    mirror.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def some(names: Sequence[str], most: int = 8) -> str:

@@ -60,6 +60,11 @@ _CONFIGURATION = """[safe]\n\tdirectory = *
 """
 
 
+def mirror_of(name: str, location: str) -> Path:
+    """Where the mirror of a target's repository is."""
+    return place(name, location).with_suffix(".git")
+
+
 class GitSource:
     """The commits of one repository."""
 
@@ -68,7 +73,7 @@ class GitSource:
         self._folder = folder_of(location)
         if self._folder is None:
             check_url(location)
-        self._mirror = place(name, location).with_suffix(".git")
+        self._mirror = mirror_of(name, location)
 
     def refresh(self) -> None:
         """Fetch branches, tags and heads of pull requests into the mirror.  One process fetches at a time."""
@@ -84,12 +89,6 @@ class GitSource:
 
     def is_kept(self) -> bool:
         return self._mirror.exists()
-
-    def forget(self) -> None:
-        if self._mirror.exists():
-            with self._alone():
-                shutil.rmtree(self._mirror)
-        self._mirror.with_suffix(".lock").unlink(missing_ok=True)
 
     def default_branch(self) -> str:
         """The branch that the origin's HEAD names."""

@@ -60,6 +60,11 @@ class Wheel:
         return parse_wheel_filename(self.filename)[3]
 
 
+def releases_of(name: str, location: str, package: str) -> Path:
+    """Where what is known of a target's package is kept."""
+    return place(name, f"{location} {canonicalize_name(package)}")
+
+
 class PackageSource:
     """The releases of one package, in the order of their versions.  A revision's sha is its version."""
 
@@ -72,7 +77,7 @@ class PackageSource:
         self._folder = folder_of(location)
         if self._folder is None:
             check_url(location)
-        self._kept = place(name, f"{location} {self.package}")
+        self._kept = releases_of(name, location, self.package)
         self._wheels: dict[Version, list[Wheel]] | None = None
 
     def refresh(self) -> None:
@@ -88,9 +93,6 @@ class PackageSource:
 
     def is_kept(self) -> bool:
         return self._kept.exists()
-
-    def forget(self) -> None:
-        shutil.rmtree(self._kept, ignore_errors=True)
 
     def default_branch(self) -> str:
         return RELEASES

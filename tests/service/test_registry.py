@@ -1,6 +1,7 @@
 """Targets are added, changed and removed as wholes: what is refused leaves database and folders as they were."""
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,13 +9,16 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from typer.testing import CliRunner
 
 from service import cli
-from service.database import reading
+from service.database import reading, transaction
 from service.errors import ServiceError
-from service.ledger import registry, targets
-from service.models import Base, Run
+from service.ledger import intake, registry, targets
+from service.models import Base, Run, Worker
 from service.settings import settings
+from tests.dashboards import seed_deciding
+from tests.dashboards.asking import asking, words
 from tests.fakes.repository import Repository
 
 RECIPE = """
@@ -118,6 +122,120 @@ def _folders(tmp_path: Path) -> None:
     for name in ("wheels", "empty", "nothing"):
         (tmp_path / name).mkdir()
     subprocess.run(["git", "init", "--quiet", "--initial-branch=main", str(tmp_path / "empty")], check=True)
+
+
+def test_an_edit_changes_what_is_named(norms: Repository, tmp_path: Path) -> None:
+    _add(tmp_path, recipe=RECIPE, forge="acme/norms")
+    run = kernelwatch
+    norms.git("branch", "release", "HEAD~1")
+    assert run("target", "edit", "norms", "--branch", "release", "--trusted").exit_code == 0
+    after = _columns()
+    assert (after["branch"], after["trusted"], after["forge"]) == ("release", True, "acme/norms")
+    assert run("target", "edit", "norms", "--branch", "", "--forge", "", "--recipe-from-branch").exit_code == 0
+    after = _columns()
+    assert (after["branch"], after["forge"], after["recipe_from_branch"]) == (None, None, True)
+    norms.folder.rename(tmp_path / "moved")
+    assert run("target", "edit", "norms", "--location", str(tmp_path / "moved")).exit_code == 0
+    assert _columns()["location"] == str(tmp_path / "moved")
+    assert len(mirrors()) == 1, "the copy of the old address is deleted"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ([], "Name what to change"),
+        (["--branch", "nope"], "No branch nope"),
+        (["--forge", "github.com/acme/norms"], "is not owner/name"),
+        (["--location", "empty"], "The repository is empty: push a first commit"),
+        (["--location", "nothing"], "does not exist, is no git repository"),
+        (["--location", "other"], "does not have .*, the newest known revision of norms"),
+        (["--recipe", "missing.toml"], "No such file"),
+        (["--recipe", "wrong.toml"], "The recipe has mistakes"),
+        (["--recipe", "right.toml", "--recipe-from-branch"], "not both"),
+        (["--recipe-from-branch", "--branch", "bare"], "has no kernelwatch.toml"),
+    ],
+)
+def test_a_refused_edit_changes_nothing(norms: Repository, tmp_path: Path, options: list[str], why: str) -> None:
+    _folders(tmp_path)
+    other = Repository(tmp_path / "other")
+    other.commit("another history", {"kernelwatch.toml": RECIPE})
+    (tmp_path / "wrong.toml").write_text("devices = []")
+    (tmp_path / "right.toml").write_text(RECIPE)
+    norms.git("checkout", "--quiet", "-b", "bare")
+    norms.git("rm", "--quiet", "kernelwatch.toml")
+    norms.git("commit", "--quiet", "--message", "No recipe")
+    norms.git("checkout", "--quiet", "main")
+    _add(tmp_path, recipe=RECIPE)
+    before = rows(), mirrors(), _columns()
+
+    named = [str(tmp_path / one) if (tmp_path / one).exists() or one == "missing.toml" else one for one in options]
+    done = kernelwatch("target", "edit", "norms", *named)
+    assert done.exit_code == 2
+    assert re.search(why, str(done.exception))
+    assert (rows(), mirrors(), _columns()) == before
+
+
+def test_a_renamed_target_keeps_its_history(norms: Repository, tmp_path: Path) -> None:
+    _add(tmp_path)
+    before, first = rows(), _columns()["id"]
+    assert kernelwatch("target", "rename", "norms", "No Name").exit_code == 2
+    assert kernelwatch("target", "rename", "norms", "norms").exit_code == 2
+    assert kernelwatch("target", "rename", "norms", "layers").exit_code == 0
+    with reading() as session:
+        assert targets.target_named(session, "layers").id == first
+    assert rows() == before
+    norms.commit("third", {"norms.py": "# third"})
+    assert intake.poll(first)
+    assert rows()["revisions"] == before["revisions"] + 1
+    assert len(mirrors()) == 1
+
+
+def test_a_paused_target_takes_nothing_new_until_it_resumes(norms: Repository, tmp_path: Path) -> None:
+    _add(tmp_path, forge="acme/norms")
+    before = rows()
+    assert kernelwatch("target", "pause", "norms").exit_code == 0
+    assert kernelwatch("target", "pause", "norms").exit_code == 2
+    pushed = norms.commit("third", {"norms.py": "# third"})
+    assert intake.poll_due() == 0
+    body = {"ref": "refs/heads/main", "before": "0" * 40, "after": pushed, "repository": {"full_name": "acme/norms"}}
+    with transaction() as session:
+        stored, _ = intake.store_delivery(session, "one", "push", json.dumps(body).encode())
+    assert "norms: the target is paused" in intake.understand(stored.id)
+    assert rows() == before | {"deliveries": 1}
+    ask = asking()
+    assert "Paused since" in words(ask("/"))
+    assert "kernelwatch target resume norms" in words(ask("/targets/norms"))
+    assert ask("/api/v1/targets/norms").json()["paused_at"] is not None
+    assert "; paused" in CliRunner().invoke(cli.app, ("status",)).stdout
+    assert "  paused" in CliRunner().invoke(cli.app, ("target", "list")).stdout
+
+    assert kernelwatch("target", "resume", "norms").exit_code == 0
+    assert kernelwatch("target", "resume", "norms").exit_code == 2
+    assert intake.poll_due() == 1
+    assert rows()["revisions"] == before["revisions"] + 1
+
+
+def test_a_removed_target_leaves_nothing(either: str) -> None:
+    with transaction() as session:
+        seeded = seed_deciding.seed(session)
+    full = rows()
+    assert min(full[name] for name in ("attempts", "measurements", "regression_events", "bisections", "gaps")) > 0
+
+    busy = kernelwatch("target", "remove", seeded.target, "--yes")
+    assert (busy.exit_code, rows()) == (2, full)
+    assert f"`kernelwatch cancel {seeded.runs['running']}`" in str(busy.exception)
+    assert kernelwatch("cancel", str(seeded.runs["running"])).exit_code == 0
+    asked = CliRunner().invoke(cli.app, ("target", "remove", seeded.target), input="n\n")
+    assert f"Delete target norms: {full['revisions']} revisions" in asked.stdout
+    assert (asked.exit_code, rows()) == (1, full)
+
+    assert kernelwatch("target", "remove", seeded.target, "--yes").exit_code == 0
+    shared = {"targets", "recipes", "stacks", "policies", "workers", "deliveries"}
+    left = {name for name, count in rows().items() if count}
+    assert left <= shared
+    with reading() as session:
+        assert [one.name for one in targets.all_targets(session)] == [seeded.empty]
+        assert session.scalars(select(Worker.run_id)).all() == [None] * rows()["workers"]
 
 
 class Done:
