@@ -1,10 +1,10 @@
 """A served dashboard with a few days in it, and a real browser to look at it."""
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import uvicorn
@@ -14,7 +14,7 @@ from service.app import create_app
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import Seeded, watched
 
-CHROMIUM = Path("/usr/bin/chromium")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -42,10 +42,11 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if not CHROMIUM.exists():
-        pytest.skip(f"no browser at {CHROMIUM}; install it with `apt-get install chromium`")
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(f"no {', '.join(BROWSERS)} on the PATH; install one with `apt-get install chromium`")
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        opened = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
         yield opened
         opened.close()
 

@@ -11,7 +11,7 @@ from service.database import transaction
 from service.ledger import targets
 from service.settings import settings
 from service.sources import Source, open_source
-from tests.fakes.repository import Repository, Target
+from tests.fakes.repository import MEASURED_ANYWHERE, Repository, Target
 from workers import environments
 
 CASE = "rmsnorm.fwd.4x8.fp32"
@@ -72,5 +72,6 @@ def scripted(state, tmp_path, monkeypatch) -> None:
 def watched(scripted, norms):
     """A watched repository; its commits are measured only when a test says so."""
     with transaction() as database:
-        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=RECIPE)
+        where = {"location": str(norms.folder), "branch": "main"}
+        targets.register(database, "norms", recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
     return norms

@@ -18,6 +18,7 @@ from service.ledger import intake, queue, targets
 from service.models import Measurement, Run, RunState, TargetKind
 from service.policy import Policy
 from service.settings import settings
+from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.workers.conftest import CASE, RECIPE
 from workers import baselines, environments, launches, session
 from workers.device import DeviceHere
@@ -115,7 +116,7 @@ def test_a_release_that_cannot_be_had_is_passed_over_as_baseline(scripted, tmp_p
     wheel(folder, "1.2")
     where = {"location": str(folder), "kind": TargetKind.PACKAGE, "package": "norm-kernels"}
     with transaction() as database:
-        targets.register(database, "norms", recipe_text=RECIPE, **where)
+        targets.register(database, "norms", recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
 
     run = measured("1.2")
 

@@ -22,6 +22,7 @@ from service.models import (
     VerdictRow,
 )
 from service.settings import settings
+from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.workers.conftest import CASE, Norms
 from workers import baselines, session
 from workers.device import DeviceHere
@@ -83,7 +84,8 @@ class Repository:
 @pytest.fixture
 def repository(scripted, norms) -> Repository:
     with transaction() as database:
-        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=RECIPE)
+        where = {"location": str(norms.folder), "branch": "main"}
+        targets.register(database, "norms", recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
     return Repository(norms)
 
 
