@@ -3,7 +3,9 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 KERNELWATCH := $(VENV)/bin/kernelwatch
-PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
+# Byte code of what was installed and of the checkout, on every core where pip uses one.  Contenders cannot write it.
+COMPILE := $(PY) -m compileall -qq -j 0 $(VENV)/lib kernels service workers dashboards
 export PYTHONUNBUFFERED := 1
 
 # What runs this project, in the order in which it is looked for; a name may exist without an interpreter behind it.
@@ -93,6 +95,7 @@ $(VENV)/bin/python:
 $(VENV)/.runtime: requirements.txt | $(VENV)/bin/python
 	@echo "Installing what kernelwatch needs (once) ..."
 	@$(PIP) --require-hashes -r requirements.txt
+	@$(COMPILE) || true
 	@echo "$(CURDIR)" > "$$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kernelwatch.pth"
 	@printf '#!/bin/sh\nexec "%s/$(PY)" -P -m service.cli "$$@"\n' "$(CURDIR)" > $(KERNELWATCH)
 	@chmod +x $(KERNELWATCH)
@@ -101,6 +104,7 @@ $(VENV)/.runtime: requirements.txt | $(VENV)/bin/python
 $(VENV)/.dev: requirements-dev.txt service/torch_install.py $(VENV)/.runtime
 	@echo "Installing what the tests need, torch among it (once; some minutes) ..."
 	@$(PIP) --require-hashes -r requirements-dev.txt
+	@$(COMPILE) || true
 	@$(PY) -m service.torch_install $(PY)
 	@touch $@
 
