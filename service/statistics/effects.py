@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+MANY = 16  # launches from which on an array is faster
 TRIMMED = 0.2  # of the rounds at each end, and at least one: four rounds have an outlier as well
 
 
@@ -22,21 +23,29 @@ def launch_effect(candidate: Sequence[float | None], baseline: Sequence[float | 
 
 def launch_effects(launches: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> list[float | None]:
     """`launch_effect` of many launches: those without a lost round together, which is several times as fast."""
+    if len(launches) < MANY:
+        return [launch_effect(mine, theirs) for mine, theirs in launches]
     found = list[float | None]([None] * len(launches))
-    whole = defaultdict[int, list[int]](list)
+    by_rounds = defaultdict[int, list[int]](list)
     for place, (mine, theirs) in enumerate(launches):
-        if len(mine) == len(theirs) > 2 and all(mine) and all(theirs):
-            whole[len(mine)].append(place)
-        else:
-            found[place] = launch_effect(mine, theirs)
-    for rounds, places in whole.items():
-        sides = np.array([launches[place] for place in places], dtype=float)
-        logs = np.sort(np.log(sides[:, 0] / sides[:, 1]), axis=1)
-        cut = _cut(rounds)
-        means = (logs[:, cut : rounds - cut].sum(1) + cut * (logs[:, cut] + logs[:, -cut - 1])) / rounds
-        for place, mean in zip(places, means.tolist(), strict=True):
-            found[place] = mean
+        by_rounds[len(mine) if len(mine) == len(theirs) else 0].append(place)
+    for rounds, places in by_rounds.items():
+        means = _winsorised([launches[place] for place in places]) if rounds > 2 else [math.nan] * len(places)
+        for place, mean in zip(places, means, strict=True):
+            found[place] = mean if math.isfinite(mean) else launch_effect(*launches[place])
     return found
+
+
+def _winsorised(launches: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> list[float]:
+    """Of launches with as many rounds; no finite number where a round was lost."""
+    sides = np.array(launches, dtype=float)  # a lost round is no number, and makes none of its launch
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.sort(np.log(sides[:, 0] / sides[:, 1]), axis=1)
+    rounds = logs.shape[1]
+    cut = _cut(rounds)
+    means = (logs[:, cut : rounds - cut].sum(1) + cut * (logs[:, cut] + logs[:, -cut - 1])) / rounds
+    whole: list[float] = np.where(np.isfinite(logs).all(1), means, np.nan).tolist()
+    return whole
 
 
 def winsorised_mean(values: Sequence[float]) -> float:

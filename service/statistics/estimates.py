@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 from scipy.special import stdtr, stdtrit
@@ -52,7 +52,14 @@ class Estimate:
             return self
         launches = self.error**2
         both = launches + added
-        return replace(self, error=math.sqrt(both), df=both**2 / (launches**2 / self.df + added**2 / df))
+        return self.with_error(math.sqrt(both), both**2 / (launches**2 / self.df + added**2 / df))
+
+    def with_error(self, error: float, df: float) -> Self:
+        return type(self)(self.centre, error, df, self.launches)
+
+    def less(self, shift: float) -> Self:
+        """The same effect without what all cases have in common."""
+        return type(self)(self.centre - shift, self.error, self.df, self.launches)
 
     def p_no_change(self) -> float:
         """Two-sided: how often equal sides would look at least this different."""

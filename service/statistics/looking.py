@@ -76,7 +76,7 @@ def _futile(estimate: Estimate, limits: Limits, offset: Offset | None) -> bool:
     """Would this stay open with any number of launches, as the offset of the session alone hides the answer?"""
     if offset is None or offset.variance == 0:
         return False
-    at_best = replace(estimate, error=offset.sd, df=offset.cases)
+    at_best = estimate.with_error(offset.sd, offset.cases)
     return _zone(at_best, at_best.p_no_change(), limits, 1.0) is Zone.OPEN
 
 
@@ -124,13 +124,13 @@ class Suspect:
         p = _beyond(estimate, self)
         if self.exceeds_common(estimate):
             return p
-        return max(p, _beyond(replace(estimate, centre=estimate.centre - self.typical), self))
+        return max(p, _beyond(estimate.less(self.typical), self))
 
     def exceeds_common(self, estimate: Estimate) -> bool:
         """Is the change surely larger than what all cases of the session have in common without any?"""
         if self.offset is None or self.offset.common == 0:
             return True
-        common = replace(estimate, error=math.sqrt(self.offset.common), df=self.offset.providers)
+        common = estimate.with_error(math.sqrt(self.offset.common), self.offset.providers)
         return _beyond(common, self) <= self.limits.error
 
     def _estimate(self, launches: int, effects: Sequence[float], *, common: bool) -> Estimate | None:
@@ -183,10 +183,10 @@ def _in_vain(estimate: Estimate, one: Suspect) -> bool:
     """Could no number of fresh launches confirm or refute it, because of the session's offset?"""
     if one.offset is None or one.offset.variance == 0:
         return False
-    at_best = replace(estimate, error=math.sqrt(one.offset.own), df=one.offset.cases)
+    at_best = estimate.with_error(math.sqrt(one.offset.own), one.offset.cases)
     if at_best.p_within(one.limits.smallest) <= one.limits.missed:
         return False
-    apart = replace(at_best, centre=at_best.centre - one.typical)
+    apart = at_best.less(one.typical)
     p = max(_beyond(at_best, one), 0.0 if one.exceeds_common(estimate) else _beyond(apart, one))
     return p > one.limits.error
 

@@ -1,6 +1,7 @@
 """The statistics by themselves: tables of numbers from the sources, and what they do to samples with a known answer."""
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import digamma, polygamma
 
-from service.statistics.effects import launch_effect, winsorised_mean
+from service.statistics.effects import launch_effect, launch_effects, winsorised_mean
 from service.statistics.estimates import Estimate, pooled_variance, variance
 from service.statistics.families import Stop, benjamini_hochberg, stops
 from service.statistics.moderation import FEWEST, Prior, priors
@@ -195,3 +196,14 @@ def test_benjamini_hochberg_is_scipys(p):
 )
 def test_what_may_be_wrong_is_spent_in_proportion_to_launches(made, looks):
     assert list(stops((3, 5, 8, 12, 16), made)) == [Stop(at, pytest.approx(share)) for at, share in looks]
+
+
+def test_effects_of_many_launches_are_those_of_each():
+    dice = random.Random(1)
+    whole = [([dice.uniform(90, 110) for _ in range(8)], [dice.uniform(90, 110) for _ in range(8)]) for _ in range(30)]
+    odd = [([100.0, None, 101.0], [99.0, 98.0, None]), ([None], [1.0]), ([1.0, 2.0], [1.0, 1.0]), ([1.0] * 3, [1.0] * 2)]
+    launches = [*whole, *odd, ([0.0, 1.0, 2.0], [1.0, 1.0, 1.0])]
+    alone = [launch_effect(mine, theirs) for mine, theirs in launches]
+    together = launch_effects(launches)
+    assert [one is None for one in together] == [one is None for one in alone]
+    assert together[:30] == pytest.approx(alone[:30])
