@@ -14,7 +14,7 @@ from scipy.special import bdtrc, betaincinv, stdtr
 
 from kernels.words import Role
 from service.evidence import Taken, cells
-from service.models import CellState
+from service.models import CellState, Equal
 from service.policy import Calibrating, Policy
 from service.statistics.looking import LEAST
 from service.verdicts import CHANGES, Cell, Pairs, judge
@@ -37,6 +37,7 @@ class Compared:
     p: float
     launches: int
     alarmed: bool  # it would have been told as a change
+    kind: Equal = Equal.COPY
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,16 @@ NONE = Rate(0, 0, 0)
 
 
 def compared(taken: Sequence[Taken], policy: Policy, *, calibration: bool) -> list[Compared]:
-    """Every comparison of equal code in a session: of a calibration head and baseline, else the control.
+    """Every comparison of equal code in a session: the controls, and in a calibration head and baseline: two builds.
 
     p is Student's (1908), over the effects of the first look's launches alone: how many more there are depends on
     what was seen, and would make it smaller than it is.
     """
-    copies = _nightly(taken) if calibration else list(_controls(taken))
+    found = _compared(list(_controls(taken)), policy, Equal.COPY)
+    return found + _compared(_builds(taken), policy, Equal.BUILD) if calibration else found
+
+
+def _compared(copies: Sequence[Cell], policy: Policy, kind: Equal) -> list[Compared]:
     judged = judge(copies, policy)
     found = []
     for cell in copies:
@@ -83,11 +88,11 @@ def compared(taken: Sequence[Taken], policy: Policy, *, calibration: bool) -> li
         if len(effects) >= 2:
             alarmed = judged[cell.name].outcome in CHANGES
             ratio = math.exp(fmean(effects))
-            found.append(Compared(cell.provider, cell.case, ratio, student(effects), len(effects), alarmed))
+            found.append(Compared(cell.provider, cell.case, ratio, student(effects), len(effects), alarmed, kind))
     return found
 
 
-def _nightly(taken: Sequence[Taken]) -> list[Cell]:
+def _builds(taken: Sequence[Taken]) -> list[Cell]:
     """The head beside itself, as anybody is judged, but that equal code is no excuse here."""
     return [replace(cell, same_code=False) for cell in cells(taken) if cell.comparable]
 

@@ -129,6 +129,13 @@ class Priority(enum.IntEnum):
     CALIBRATION = 50
 
 
+class Equal(enum.StrEnum):
+    """What was the same on both sides of a comparison of equal code."""
+
+    COPY = "copy"  # two processes of one build
+    BUILD = "build"  # two builds of one source: other path, other hash seed, cold caches
+
+
 class Purpose(enum.StrEnum):
     """What a run is for.  Only what is watched makes series, regressions and gaps, and is told of."""
 
@@ -343,6 +350,7 @@ class Run(Base):
     slow: Mapped[str | None] = mapped_column(String(64))  # the slow baseline: the last release, or the recipe's pin
     summary: Mapped[list[Any] | None] = _large()  # geometric means: see service.summaries
     told: Mapped[str] = mapped_column(String(32), default="")  # the state that people were told of last
+    repeated: Mapped[bool] = mapped_column(default=False)  # its first session was discarded: its controls were off
     history_at: Mapped[float | None]  # when the histories of its cases were looked at with it
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")
@@ -443,6 +451,7 @@ class VerdictRow(Base):
     p: Mapped[float | None]  # of the fresh launches where there are any, else of the first
     q: Mapped[float | None]  # p among the family of the run (Benjamini-Hochberg)
     smallest: Mapped[float | None]  # the smallest relevant change that held here, relative
+    doubt: Mapped[str | None] = mapped_column(String(16))  # a service.readings.Doubt: what equal code says against it
     cause: Mapped[str | None] = mapped_column(String(16))  # a service.causes.Kind
     why: Mapped[str | None]  # the cause in words that a person would write
     cause_certain: Mapped[bool | None]  # the facts leave no alternative; None where there is no cause
@@ -617,7 +626,7 @@ class Calibration(Base):
 
     __tablename__ = "calibrations"
     __table_args__ = (
-        UniqueConstraint("run_id", "provider", "case"),
+        UniqueConstraint("run_id", "provider", "case", "kind", name="uq_calibrations_comparison"),
         Index("ix_calibrations_case", "target_id", "device", "provider", "case", "id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
@@ -631,6 +640,7 @@ class Calibration(Base):
     p: Mapped[float]  # of "there is no difference", two-sided: below 0.05 in 5 of 100 where the machine is fair
     launches: Mapped[int]
     alarmed: Mapped[bool]  # would it have been told as a change?
+    kind: Mapped[Equal] = mapped_column(_enum(Equal), default=Equal.COPY)
     at: Mapped[float]
 
 

@@ -6,6 +6,7 @@ from kernels.words import Lane
 from service.causes import Cause
 from service.lanes import lane_of, percent, words
 from service.measured import Measured, Repeatability, differences, repeatability
+from service.readings import Doubt
 from service.texts import listed, one_line
 from service.verdicts import QUARANTINED, Outcome
 
@@ -82,6 +83,7 @@ class Row:
     p: float | None = None  # of the fresh launches where there are any, else of the first
     q: float | None = None  # p among the family of the run
     smallest: float | None = None  # the smallest change that matters at this case, relative
+    doubt: Doubt | None = None  # what equal code of the session says against deciding it
     cause: Cause | None = None
     regression: int | None = None  # the record that this run opened for it
     incident: int | None = None  # of which event that is

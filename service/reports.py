@@ -15,6 +15,7 @@ from service.lanes import words
 from service.measured import Measured, Repeatability
 from service.models import CellState, FoundBy, Measurement, Purpose, Run, RunState, VerdictRow
 from service.policy import Policy
+from service.readings import Doubt
 from service.recipes import Recipe, parse
 from service.report_rows import NOT_ITS_DOING, AgainstSota, Beside, Known, Row, Unsupported, WithoutSota
 from service.server_policy import effective
@@ -90,6 +91,7 @@ class Report:
     bisection: int | None = None  # whose step it is
     good: str | None = None  # short: the last revision that was not slow, where the baseline is
     slow: str | None = None  # short: the slow baseline
+    repeated: bool = False  # the controls of its first session were off, so it was measured once more
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
         """The rows with these outcomes, the largest change first."""
@@ -328,6 +330,7 @@ def report(run: Run, *, address: str | None = None, known: Mapping[Name, Known] 
         policy_version=next((row.policy.digest[:10] for row in run.verdicts if row.policy), None),
         purpose=run.purpose or Purpose.WATCH,
         bisection=run.bisection_id,
+        repeated=run.repeated,
         good=short(run.good) if run.good else None,
         slow=short(run.slow) if run.slow else None,
     )
@@ -391,6 +394,7 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
             p=verdict.p,
             q=verdict.q,
             smallest=verdict.smallest,
+            doubt=Doubt(verdict.doubt) if verdict.doubt else None,
             cause=_cause(verdict),
             regression=record.id if record else None,
             incident=record.incident_id if record else None,

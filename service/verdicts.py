@@ -25,6 +25,7 @@ __all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "in_perc
 
 Why = Literal["look", "confirm"]  # what more launches are for
 
+MANY_DOUBTED = 0.1
 CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
 # How kinds of reasons begin, by which a reader of stored verdicts knows them again.
 KNOWN_BEFORE = "already so before this revision: "
@@ -51,6 +52,16 @@ def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
     """A verdict for every cell of a run, each by the limits of its lane and case."""
     read = readings(cells, policy)
     return {cell.name: _controlled(cell, read.get(cell.name), policy.at(cell.case)) for cell in cells}
+
+
+def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
+    """Did equal code leave so much of the run undecided that another session is worth its time?
+
+    That is where a suspected change is in doubt, or one case in ten.
+    """
+    doubted = [one for one in judged.values() if one.doubt is not None]
+    compared = sum(one.comparison is not None for one in judged.values())
+    return any(one.suspected for one in doubted) or len(doubted) > MANY_DOUBTED * compared
 
 
 def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:

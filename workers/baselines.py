@@ -73,8 +73,8 @@ class Baselines:
     def __init__(self, assignment: Assignment, source: Source, keep_going: Callable[[], None]) -> None:
         self._assignment, self._source, self._keep_going = assignment, source, keep_going
 
-    def build(self, sha: str) -> Environment:
-        """The environment of a revision.  Raises what building it raises."""
+    def build(self, sha: str, apart: int | None = None) -> Environment:
+        """The environment of a revision; `apart` from others with another number.  Raises what building it raises."""
         return environments.build(
             self._source,
             sha,
@@ -83,6 +83,7 @@ class Baselines:
             kind=self._assignment.target.kind.value,
             sandboxed=self._assignment.sandboxed,
             keep_going=self._keep_going,
+            apart=apart,
         )
 
     def beside(self) -> References:
@@ -97,8 +98,10 @@ class Baselines:
 
     def _asked(self, sha: str) -> Environment:
         """Without it there is nothing to say; and it is not the revision that fails then."""
+        run = self._assignment.run
+        calibrating = run.purpose is Purpose.CALIBRATION  # a second build, whose caches no earlier night has warmed
         try:
-            return self.build(sha)
+            return self.build(sha, run.id if calibrating else None)
         except BuildFailed as failure:
             raise BuildFailed(f"{short(sha)}, which it was to be compared with: {failure}", failure.log) from None
 

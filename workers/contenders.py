@@ -12,7 +12,7 @@ from kernels.words import Case, Role
 from service.settings import GIB, MIB, settings
 from workers import sandbox
 from workers.device import DeviceHere
-from workers.environments import BaseStack, Environment, cache_of
+from workers.environments import BaseStack, Environment, cache_of, hash_seed
 from workers.folders import remove
 from workers.sandbox import Box, Limits
 from workers.watch import used
@@ -70,6 +70,7 @@ def contender(
         # Inductor keeps its precompiled headers among the temporary files: fresh ones cost each start 5 s (November).
         "TMPDIR": str(caches / "tmp"),
         **{variable: str(caches / folder) for variable, folder in _CACHES.items()},
+        **(hash_seed(place.hash_seed) if isinstance(place, Environment) else {}),
         **(_ON_CPU if here.name == "cpu" else _on_gpu(here)),
     }
 

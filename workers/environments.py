@@ -90,6 +90,7 @@ class Environment:
     tree: tuple[Path, ...]  # what is the revision's to import from, and its adapters
     paths: tuple[Path, ...]  # the stack's
     read_only: tuple[Path, ...]
+    hash_seed: int | None = None  # PYTHONHASHSEED of its build and of its processes; by default any
 
 
 # -- stacks ---------------------------------------------------------------------------------------------------------
@@ -204,24 +205,27 @@ def build(
     kind: str,
     sandboxed: bool,
     keep_going: Callable[[], None] = lambda: None,
+    apart: int | None = None,
 ) -> Environment:
     """The environment of a revision, from the cache or built now.  Raises BuildFailed with the log's last lines.
 
-    `keep_going` is called now and then while commands run; what it raises ends the build.
+    Builds of one source with different numbers `apart` share nothing: each has a path, caches and a hash seed of its
+    own.  `keep_going` is called now and then while commands run; what it raises ends the build.
     """
     base = stack(recipe.base.stack)
     for name in adapters:
         if not _ADAPTER.fullmatch(name):
             raise BadInput(f"{name!r} cannot be an adapter: it must be the plain name of a file beside the recipe.")
     table = [kind, source.identity(sha), recipe.build.commands, recipe.build.import_paths, sorted(adapters.items())]
-    key = _digest(base.key, json.dumps(table))
+    key = _digest(base.key, json.dumps(table if apart is None else [*table, apart]))
+    seed = None if apart is None else apart % 2**32
     final = _environments() / key
     if not (final / "whole").exists():
-        _build(source, sha, recipe, adapters, base, final, sandboxed=sandboxed, keep_going=keep_going)
+        _build(source, sha, recipe, adapters, base, final, sandboxed=sandboxed, keep_going=keep_going, seed=seed)
     os.utime(final / "whole")
     # Adapters first: a revision must not be able to put a file of its own in the place of one.
     tree = [Path(os.path.normpath(final / "tree" / path)) for path in recipe.build.import_paths]
-    return Environment(key, base.python, (final / "adapters", *tree), base.paths, (*base.read_only, final))
+    return Environment(key, base.python, (final / "adapters", *tree), base.paths, (*base.read_only, final), seed)
 
 
 def _build(
@@ -234,6 +238,7 @@ def _build(
     *,
     sandboxed: bool,
     keep_going: Callable[[], None],
+    seed: int | None,
 ) -> None:
     _environments().mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=_BUILDING, dir=_environments()))
@@ -245,7 +250,7 @@ def _build(
         box = Box(
             unfinished / "tree",
             read_only=base.read_only,
-            environment=_for_building(base),
+            environment=_for_building(base) | hash_seed(seed),
             sandboxed=sandboxed,
             inside=final / "tree" if sandboxed else None,  # what is built may keep its own place in mind
         )
@@ -303,6 +308,10 @@ def _for_building(base: BaseStack) -> dict[str, str]:
         "UV_OFFLINE": "1",
         "UV_LINK_MODE": "copy",
     }
+
+
+def hash_seed(seed: int | None) -> dict[str, str]:
+    return {} if seed is None else {"PYTHONHASHSEED": str(seed)}
 
 
 def cache_of(key: str) -> Path:

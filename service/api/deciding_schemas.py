@@ -10,7 +10,16 @@ from service.ledger import regressed
 from service.ledger.bisection_steps import Search, Stepped
 from service.ledger.calibration_rates import CaseRate, LaneRate
 from service.ledger.change_points import Pointed
-from service.models import Bisection, Incident, PointState, Quarantine, RegressionRow, RegressionState, SearchState
+from service.models import (
+    Bisection,
+    Equal,
+    Incident,
+    PointState,
+    Quarantine,
+    RegressionRow,
+    RegressionState,
+    SearchState,
+)
 
 
 class EventOut(Answer):
@@ -185,12 +194,14 @@ class RateOut(BaseModel):
     low: Number = Field(description="Of an exact interval of 95 % for the share.")
     high: Number
     nominal: float
+    kind: Equal = Field(description="Two processes of one build (copy), or two builds of one source (build).")
 
     @classmethod
     def of(cls, found: CaseRate | LaneRate) -> Self:
         named = {name: getattr(found, name, None) for name in ("target", "provider", "case")}
         rate = {name: getattr(found.rate, name) for name in ("comparisons", "differed", "alarmed", "share", "low")}
         shared = {"worker": found.worker, "device": found.device, "lane": found.lane.value, "nominal": found.nominal}
+        shared["kind"] = found.kind
         return cls.model_validate({**named, **rate, **shared, "high": found.rate.high})
 
 

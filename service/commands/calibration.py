@@ -14,7 +14,7 @@ from service.commands.people import this_person
 from service.commands.printing import Format, line, out
 from service.database import reading, transaction
 from service.lanes import WORDS
-from service.ledger import quarantines, targets
+from service.ledger import nightly, quarantines, targets
 from service.ledger.calibration_rates import CaseRate, LaneRate, by_lane, rates
 from service.ledger.queue import clock
 from service.models import Quarantine
@@ -62,6 +62,22 @@ def show(
     _print([_QUARANTINES, *(_quarantine(*one) for one in standing)], form)
 
 
+@calibration_app.command("run")
+def run(
+    target: str,
+    device: OnDevice,
+    revision: Annotated[str | None, typer.Option(help="By default the newest fit one of the mainline.")] = None,
+    suite: Annotated[str | None, typer.Option(help="By default that of the device.")] = None,
+    worker: Annotated[str | None, typer.Option(help="Only this worker takes it.")] = None,
+) -> None:
+    """Calibrate now: queue two builds of one revision, and a copy, to be measured against each other."""
+    with transaction() as session:
+        of = targets.target_named(session, target)
+        asked = nightly.ask_now(session, of, device, sha=revision, suite=suite, worker=worker)
+        number = asked.id
+    line("Queued as run ", (str(number), "bold"), f": `kernelwatch status {number}` shows it.")
+
+
 @calibration_app.command("quarantine")
 def quarantine(
     target: str,
@@ -93,20 +109,28 @@ def release(
     line((case, "bold"), f" alarms again ({released} released).")
 
 
-_LANES = ("worker", "device", "lane", "comparisons", "differed", "rate", "95 %", "nominal", "alarmed")
-_CASES = ("case", "provider", "target", "worker", "comparisons", "differed", "rate", "95 %")
+_LANES = ("worker", "device", "lane", "equal", "comparisons", "differed", "rate", "95 %", "nominal", "alarmed")
+_CASES = ("case", "provider", "target", "worker", "equal", "comparisons", "differed", "rate", "95 %")
 _QUARANTINES = ("quarantined", "provider", "target", "device", "by", "why")
 Cells = tuple[str, ...]
 
 
 def _lane(one: LaneRate) -> Cells:
     counts = (f"{one.rate.comparisons:,}", str(one.rate.differed), _share(one.rate), _interval(one.rate))
-    return one.worker, one.device, WORDS[one.lane].name, *counts, f"{one.nominal:.1%}", str(one.rate.alarmed)
+    return (
+        one.worker,
+        one.device,
+        WORDS[one.lane].name,
+        one.kind.value,
+        *counts,
+        f"{one.nominal:.1%}",
+        str(one.rate.alarmed),
+    )
 
 
 def _case(one: CaseRate) -> Cells:
     counts = (f"{one.rate.comparisons:,}", str(one.rate.differed), _share(one.rate), _interval(one.rate))
-    return one.case, one.provider, one.target, one.worker, *counts
+    return one.case, one.provider, one.target, one.worker, one.kind.value, *counts
 
 
 def _quarantine(row: Quarantine, target: str) -> Cells:
@@ -136,9 +160,13 @@ def _print(rows: list[Cells], form: Format) -> None:
 
 def _document(found: list[CaseRate], lanes: list[LaneRate], standing: Any) -> dict[str, Any]:
     def counted(one: CaseRate | LaneRate) -> dict[str, Any]:
-        return {**asdict(one), "lane": Lane(one.lane).value, "rate": one.rate.share, **asdict(one.rate)} | {
-            "interval": [one.rate.low, one.rate.high]
-        }
+        return {
+            **asdict(one),
+            "lane": Lane(one.lane).value,
+            "kind": one.kind.value,
+            "rate": one.rate.share,
+            **asdict(one.rate),
+        } | {"interval": [one.rate.low, one.rate.high]}
 
     return {
         "lanes": [counted(one) for one in lanes],

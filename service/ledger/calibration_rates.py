@@ -13,7 +13,7 @@ from service.calibrating import NONE, Rate
 from service.errors import BadInput
 from service.lanes import lane_of
 from service.ledger import targets
-from service.models import Calibration, Target
+from service.models import Calibration, Equal, Target
 from service.policy import Policy
 from service.server_policy import effective
 
@@ -30,6 +30,7 @@ class CaseRate:
     rate: Rate
     nominal: float
     last_at: float
+    kind: Equal
 
     @property
     def lane(self) -> Lane:
@@ -47,6 +48,7 @@ class LaneRate:
     rate: Rate
     nominal: float
     cases: int
+    kind: Equal
 
 
 def rates(
@@ -69,13 +71,13 @@ def rates(
 
 
 def by_lane(found: Sequence[CaseRate]) -> list[LaneRate]:
-    """Summed by worker, device and lane; targets with another nominal rate stand apart."""
-    grouped = defaultdict[tuple[str, str, Lane, float], list[CaseRate]](list)
+    """Summed by worker, device, lane and kind; targets with another nominal rate stand apart."""
+    grouped = defaultdict[tuple[str, str, Lane, float, Equal], list[CaseRate]](list)
     for one in found:
-        grouped[one.worker, one.device, one.lane, one.nominal].append(one)
+        grouped[one.worker, one.device, one.lane, one.nominal, one.kind].append(one)
     return [
-        LaneRate(worker, device, lane, sum((one.rate for one in ones), NONE), nominal, len(ones))
-        for (worker, device, lane, nominal), ones in sorted(grouped.items())
+        LaneRate(worker, device, lane, sum((one.rate for one in ones), NONE), nominal, len(ones), kind)
+        for (worker, device, lane, nominal, kind), ones in sorted(grouped.items())
     ]
 
 
@@ -91,7 +93,7 @@ def _nominal(target: Target) -> Iterator[tuple[str, float]]:
 def _rates(
     session: Session, target: Target, device: str, nominal: float, worker: str | None, since: float
 ) -> Iterator[CaseRate]:
-    of = (Calibration.worker, Calibration.provider, Calibration.case)
+    of = (Calibration.worker, Calibration.provider, Calibration.case, Calibration.kind)
     counted = (
         select(
             *of,
@@ -104,6 +106,6 @@ def _rates(
         .where(*([] if worker is None else [Calibration.worker == worker]))
         .group_by(*of)
     )
-    for who, provider, text, comparisons, differed, alarmed, last_at in session.execute(counted):
+    for who, provider, text, kind, comparisons, differed, alarmed, last_at in session.execute(counted):
         rate = Rate(comparisons, differed, alarmed)
-        yield CaseRate(target.name, who or "unknown", device, provider, text, rate, nominal, last_at)
+        yield CaseRate(target.name, who or "unknown", device, provider, text, rate, nominal, last_at, kind)

@@ -1,4 +1,4 @@
-"""What each session says of equal code: nightly calibrations whole, every other session by its A/A control."""
+"""What each session says of equal code: by its A/A controls, and a calibration by two builds of one source as well."""
 
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
@@ -16,7 +16,7 @@ def compared(session: Session, run: Run, evidence: Evidence, policy: Policy) -> 
 
     Not where a stranger's code took part: who disturbs the control would choose which cases nobody looks at.
     """
-    if not run.trusted:
+    if not run.trusted or run.repeated:  # of a run that is measured twice the first session counts, as of any other
         return
     found = calibrating.compared(evidence.taken, policy, calibration=run.purpose is Purpose.CALIBRATION)
     if not found:
@@ -38,5 +38,6 @@ def _row(run: Run, one: Compared, now: float) -> dict[str, object]:
         "p": one.p,
         "launches": one.launches,
         "alarmed": one.alarmed,
+        "kind": one.kind,
         "at": now,
     }

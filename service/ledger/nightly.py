@@ -1,4 +1,4 @@
-"""Every night each worker measures a revision against itself, for each target of its device."""
+"""Every night each worker measures two builds of one revision against each other, for each target of its device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -123,6 +123,42 @@ def _ask(session: Session, due: Due) -> bool:
         worker=due.worker,
     )
     return True
+
+
+def ask_now(
+    session: Session,
+    target: Target,
+    device: str,
+    *,
+    sha: str | None = None,
+    suite: str | None = None,
+    worker: str | None = None,
+) -> Run:
+    """Queue a calibration that nobody has to wait a night for.  Raises BadInput where no revision is fit for it."""
+    _, recipe = recipe_of(session, target)
+    if device not in recipe.devices:
+        known = ", ".join(recipe.devices)
+        raise BadInput(f"The recipe of {target.name} has no device {device}; it has {known}.")
+    if sha is None:
+        revision = _fit(session, target, device)
+        hint = "let a revision of its mainline be measured there first, or name one with --revision"
+    else:
+        measured = Revision.target_id == target.id, Revision.sha.startswith(sha, autoescape=True)
+        revision = session.execute(select(Revision).where(*measured).limit(2)).scalars().first()
+        hint = "name one that `kernelwatch runs` lists"
+    if revision is None:
+        raise BadInput(f"{target.name} has no revision to calibrate {device} with: {hint}.")
+    return asked.run_asked(
+        session,
+        target,
+        revision,
+        Purpose.CALIBRATION,
+        key=f"{target.id}:{device}:now:{queue.clock(session):.3f}",
+        device=device,
+        suite=suite or recipe.suite_on(device),
+        baseline=revision.sha,
+        worker=worker,
+    )
 
 
 def _fit(session: Session, target: Target, device: str) -> Revision | None:

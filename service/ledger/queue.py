@@ -99,6 +99,12 @@ def give_back(session: Session, lease: Lease, why: str, *, blame: bool = True) -
     _queue_or_fail(session, run, why, wait=blame)
 
 
+def repeat(session: Session, run: Run, why: str) -> None:
+    """Queue a run that has just ended once more, for a session of its own; the attempt does not count."""
+    run.repeated, run.max_attempts = True, run.max_attempts + 1
+    _queue_or_fail(session, run, why, wait=False)
+
+
 def sweep(session: Session) -> list[int]:
     """Return runs whose lease ended to the queue, or fail them after `max_attempts`.  Anyone may call it."""
     now = clock(session)

@@ -26,18 +26,27 @@ from service.summaries import summaries
 from service.texts import short
 from service.verdicts import Verdict
 
+CONTROLS_OFF = "the controls of its first session were off, so it is measured once more"
+
 
 def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
-    """Store and judge what a session found.  Raises LeaseLost, and stores nothing, when the run is not ours."""
+    """Store and judge what a session found.  Raises LeaseLost, and stores nothing, when the run is not ours.
+
+    Where the controls of the session are off, the run is queued once more instead: the second session counts, whatever
+    its controls say.
+    """
     run = queue.end(session, lease, RunState.DONE)
     recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
     policy = effective(recipe, run.device)
     found = _cells(session, run, evidence, policy)
-    _store(session, run, evidence)
     judged = verdicts.judge(found, policy)
+    calibrations.compared(session, run, evidence, policy)  # before it is known whether this session counts
+    if run.purpose is Purpose.WATCH and not run.repeated and verdicts.controls_are_off(judged):
+        queue.repeat(session, run, CONTROLS_OFF)
+        return run
+    _store(session, run, evidence)
     causes = explaining.against_parent(evidence, _known(run, found), judged, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
-    calibrations.compared(session, run, evidence, policy)
     made_by = policies.known(session, policy).id
     revision = session.get_one(Revision, run.revision_id)
     decided = besides.Decided(run, revision, evidence, policy, judged, causes)
@@ -123,7 +132,7 @@ def _against_parent(decided: besides.Decided, name: Name, verdict: Verdict) -> V
     row.baseline = decided.evidence.baseline_at(name)
     row.outcome, row.reason, row.confirmed = verdict.outcome.value, verdict.reason, verdict.confirmed
     row.control, row.suspected, row.smallest = verdict.control, verdict.suspected, verdict.smallest
-    row.p, row.q = verdict.p, verdict.q
+    row.p, row.q, row.doubt = verdict.p, verdict.q, verdict.doubt
     besides.measured(row, verdict.comparison, decided.causes.get(name))
     return row
 

@@ -117,6 +117,8 @@ def _body(report: Report, most: int) -> list[str]:
     if report.build_failed:
         why = escaped(one_line(report.reason or "The build failed"))
         parts += [f"{why}. The last lines of the log:", fenced(last_lines(report.log or ""))]
+    if report.repeated:
+        parts.append("Measured once more: the controls of its first session were off.")
     if report.state is RunState.DONE and report.reason:
         parts.append(f"Note: {escaped(one_line(report.reason))}.")
     parts += _tables(report, most)

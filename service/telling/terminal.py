@@ -29,6 +29,8 @@ def table(report: Report) -> RenderableType:
     parts: list[RenderableType] = [Text(printable(report.headline), style="bold")]
     if report.sandboxed is False:
         parts.append(Text("Measured without a sandbox.", style="yellow"))
+    if report.repeated:
+        parts.append(Text("Measured once more: the controls of its first session were off.", style="yellow"))
     if report.log:
         parts.append(Text(last_lines(report.log), style="dim"))
     if lost := report.lost_repeatability:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernels.words import Case, Role
 from service.calibrating import Rate, compared, distrusted, matters, patience, student, trusted_again
 from service.evidence import Taken
-from service.models import CellState
+from service.models import CellState, Equal
 from service.policy import Calibrating, Policy
 from service.studies.quarantine import life
 
@@ -37,6 +37,17 @@ def test_a_calibration_compares_every_provider_with_itself():
     assert [(one.provider, one.ratio, one.p, one.launches, one.alarmed) for one in found] == [
         ("norms", 1.0, 1.0, 3, False),
         ("other", 1.0, 1.0, 3, False),
+    ]
+
+
+def test_a_calibration_compares_two_builds_and_two_processes_of_one():
+    head, parent, control = (
+        took(role, *(us,) * 3) for role, us in ((Role.HEAD, 202), (Role.PARENT, 200), (Role.CONTROL, 201))
+    )
+    found = compared([head, parent, control], Policy(), calibration=True)
+    assert [(one.kind, one.ratio) for one in found] == [
+        (Equal.COPY, pytest.approx(1.005)),
+        (Equal.BUILD, pytest.approx(1.01)),
     ]
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from service import cli, migrate, supervisor, torch_install
 from service.database import transaction
 from service.ledger import intake, targets
-from service.models import Purpose, Run, RunState, Target
+from service.models import Purpose, Revision, Run, RunState, Target
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, Seeded, watched
 from workers import device, environments
@@ -99,6 +99,17 @@ def test_what_a_calibration_finds_is_no_regression(seeded: Seeded) -> None:
     finally:
         with transaction() as session:
             session.get_one(Run, seeded.runs["slow"]).purpose = Purpose.WATCH
+
+
+def test_a_calibration_is_queued_by_hand(seeded: Seeded) -> None:
+    refused = kernelwatch("calibration", "run", "norms", "--device", "mi300")
+    assert "no device mi300" in str(refused.exception)
+    said = kernelwatch("calibration", "run", "norms", "--device", "h200").stdout
+    number = int(said.split("run ")[1].split(":")[0])
+    with transaction() as session:
+        run = session.get_one(Run, number)
+        assert (run.purpose, run.baseline) == (Purpose.CALIBRATION, session.get_one(Revision, run.revision_id).sha)
+        session.delete(run)
 
 
 def test_the_status_says_what_stands_and_what_a_run_is_for(seeded: Seeded) -> None:

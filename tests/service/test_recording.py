@@ -14,6 +14,7 @@ from service.ledger import queue, recording, references
 from service.ledger.reading import series, stack_change, whole_run
 from service.ledger.references import Fitness
 from service.models import (
+    Calibration,
     CellState,
     Gap,
     Recipe,
@@ -27,6 +28,7 @@ from service.models import (
     TargetKind,
     VerdictRow,
 )
+from service.readings import Doubt
 from service.reports import Report, report
 from service.verdicts import Outcome
 
@@ -81,6 +83,14 @@ class Ledger:
             run.dedupe = f"{sha}+{session.execute(select(func.count()).select_from(Run)).scalar_one()}"
             run.device, run.suite, run.trusted, run.priority, run.created_at = "cpu", "smoke", True, 20, 0.0
             session.add(run)
+        return self.next()
+
+    def leased_again(self, run_id: int) -> queue.Lease:
+        lease = self.next()
+        assert lease.run_id == run_id
+        return lease
+
+    def next(self) -> queue.Lease:
         with transaction() as session:
             lease = queue.next_run(session, "cpu", "worker", 60)
         assert lease
@@ -281,14 +291,62 @@ def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):
     # Of the two copies each launch the machine was another: what counts is the ratio within a launch.
     drifting = [
         Taken(role, "norms", Case.parse(FAST), CellState.MEASURED, None, ((us,), (2 * us,), (9 * us,)))
-        for role, us in ((Role.PARENT, 100.0), (Role.CONTROL, 101.0))
+        for role, us in ((Role.PARENT, 100.0), (Role.CONTROL, 100.2))
     ]
     taken = [one for one in taken if (one.role, one.provider) != (Role.PARENT, "norms")]
     with transaction() as session:
         recording.record(session, lease, Evidence((*taken, *drifting), "c0", (), {"torch": "2.13.0"}, {}, True))
     told = ledger.report(lease.run_id)
     ratios = {row.provider: row.control_ratio for row in told.rows}
-    assert ratios == {"norms": pytest.approx(1.01), "compiled": pytest.approx(1.01)}
+    assert ratios == {"norms": pytest.approx(1.002), "compiled": pytest.approx(1.002)}
+
+
+# -- a session whose controls are off
+
+
+def session_of(control: float, *, head: float = 1.2) -> Evidence:
+    """A head that is slower, and a copy of its baseline that is as well."""
+    us = {Role.HEAD: 100.0 * head, Role.PARENT: 100.0, Role.CONTROL: 100.0 * control}
+    rounds = tuple((1 + n / 1000,) * 2 for n in range(5))
+    taken = [
+        Taken(role, "norms", Case.parse(FAST), CellState.MEASURED, None, *(scaled(one, at) for one in (rounds, rounds)))
+        for role, at in us.items()
+    ]
+    return Evidence(tuple(taken), "c0", (), {"torch": "2.13.0"}, {}, True)
+
+
+def scaled(launches: tuple[tuple[float, ...], ...], us: float) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(us * one for one in launch) for launch in launches)
+
+
+def test_a_session_whose_control_is_off_is_repeated_once_by_itself(ledger):
+    lease = ledger.leased(1)
+    with transaction() as session:
+        recording.record(session, lease, session_of(1.1))
+    with reading() as session:
+        run = session.get_one(Run, lease.run_id)
+        assert (run.state, run.repeated, run.attempt < run.max_attempts) == (RunState.QUEUED, True, True)
+        assert session.execute(select(func.count(VerdictRow.id))).scalar_one() == 0, "nobody is told of it"
+        [off] = session.execute(select(Calibration.ratio)).scalars()
+        assert off == pytest.approx(1.1), "what it says of equal code is kept"
+
+    again = ledger.leased_again(lease.run_id)
+    with transaction() as session:
+        recording.record(session, again, session_of(1.1))
+    found = ledger.report(lease.run_id)
+    assert (found.state, found.repeated) == (RunState.DONE, True), "never more than once"
+    [row] = found.rows
+    assert (row.outcome, row.doubt) == (Outcome.INCONCLUSIVE, Doubt.CONTROL)
+
+
+def test_the_second_session_decides_where_its_control_holds(ledger):
+    lease = ledger.leased(1)
+    with transaction() as session:
+        recording.record(session, lease, session_of(1.1))
+    with transaction() as session:
+        recording.record(session, ledger.leased_again(lease.run_id), session_of(1.0))
+    found = ledger.report(lease.run_id)
+    assert ([row.outcome for row in found.rows], found.repeated) == ([Outcome.REGRESSION], True)
 
 
 # -- two workers at once

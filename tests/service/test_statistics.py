@@ -201,7 +201,12 @@ def test_what_may_be_wrong_is_spent_in_proportion_to_launches(made, looks):
 def test_effects_of_many_launches_are_those_of_each():
     dice = random.Random(1)
     whole = [([dice.uniform(90, 110) for _ in range(8)], [dice.uniform(90, 110) for _ in range(8)]) for _ in range(30)]
-    odd = [([100.0, None, 101.0], [99.0, 98.0, None]), ([None], [1.0]), ([1.0, 2.0], [1.0, 1.0]), ([1.0] * 3, [1.0] * 2)]
+    odd = [
+        ([100.0, None, 101.0], [99.0, 98.0, None]),
+        ([None], [1.0]),
+        ([1.0, 2.0], [1.0, 1.0]),
+        ([1.0] * 3, [1.0] * 2),
+    ]
     launches = [*whole, *odd, ([0.0, 1.0, 2.0], [1.0, 1.0, 1.0])]
     alone = [launch_effect(mine, theirs) for mine, theirs in launches]
     together = launch_effects(launches)

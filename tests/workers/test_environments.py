@@ -69,6 +69,16 @@ def test_the_same_is_not_built_again_and_anything_else_is(norms):
     assert len(keys) == 4
 
 
+def test_builds_of_one_source_apart_share_neither_path_nor_caches_nor_hash_seed(norms):
+    sha = norms.commit({"norms.py": "1"})
+    wanted = recipe('echo "$PYTHONHASHSEED" > seed')
+    first, second = (build(norms, sha, wanted, apart=number) for number in (7, 8))
+    assert len({first.key, second.key, build(norms, sha, wanted).key}) == 3
+    assert environments.cache_of(first.key) != environments.cache_of(second.key)
+    assert [(one.tree[1] / "seed").read_text().strip() for one in (first, second)] == ["7", "8"]
+    assert (first.hash_seed, second.hash_seed) == (7, 8)
+
+
 def test_an_environment_is_read_only_and_appears_as_a_whole(norms):
     sha = norms.commit({"folder/norms.py": "1"})
     made = build(norms, sha, recipe())
