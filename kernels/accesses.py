@@ -58,7 +58,8 @@ def of_ttgir(
 
     `reads`, `writes`: by argument the bytes asked for (`asked`) and those it has (`size`); more asked for than there
     are is read again.  `looped`: the bytes of `reads` that are asked for inside of loops.  `work`: elements by kind of
-    operation.  `names` are those of the arguments in the source, which older TTGIR has not.  Where a loop's bounds are not known it counts once, and `unknown_loops` says so.
+    operation.  `names` are those of the arguments in the source, which older TTGIR has not.  Where a loop's bounds are
+    not known it counts once, and `unknown_loops` says so.
     """
     reader = _Reader(arguments, (*grid, 1, 1)[:3], names)
     for line in ttgir.splitlines()[:MOST_LINES]:

@@ -183,11 +183,12 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
     for was, now_ in pairs:
         if _same_machine_code(was, now_):
             continue
-        if inside:
-            found += _in_kernel(was, now_, timing)
         configuration, selecting = _configuration(was, now_)
         switches += selecting
-        found += configuration if inside else ()
+        if inside:
+            of_it = [*_in_kernel(was, now_, timing), *configuration]
+            several = len(pairs) > 1  # "its" and "the kernel" are not clear then
+            found += [replace(one, words=f"{one.words} in {now_.name}") if several else one for one in of_it]
     if all(kernel.registers is None for kernel in (*now.kernels, *before.kernels)):
         found += _counted_sizes(head, base) if inside else ()
     found += _compiler(head, base)

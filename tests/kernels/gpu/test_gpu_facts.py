@@ -66,6 +66,10 @@ def test_what_runs_is_what_was_compiled_without_a_gpu(started):
             assert (one["shared"], one["shared_static"]) == (other["shared_dynamic"], other["shared_static"])
             assert (one["occupancy"], one["limited_by"]) == (other["occupancy"], other["limited_by"])
             assert (one["spills"] > 0) == (other["spills"] > 0)
+            # what a run's causes rest on is what a compilation alone knows
+            for name in ("grid", "hints", "reads", "writes", "work", "bytes", "blocks"):
+                assert one[name] == other[name], (str(case), one["name"], name)
+            assert one["bytes"] > 0, one
 
 
 @pytest.mark.parametrize("text", ["rmsnorm.fwdbwd.4096x1024.bf16-fp32", "layernorm.fwdbwd.512x65536.bf16"])
