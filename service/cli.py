@@ -1,8 +1,8 @@
 """The console command: the front door for operators, CI scripts and people at a terminal.
 
-Exit codes: 0 fine, 1 a regression, 2 trouble with the infrastructure or the command line, 125 the revision cannot be
-measured.  Of several devices the regression counts first, then what cannot be measured.  `facts`: 1 a broken limit, 125
-the head does not build.
+Exit codes: 0 fine; 1 a regression; 2 trouble with the infrastructure or the command line; 3 undecided: nothing bad was
+found, and not every case could be decided; 125 the revision cannot be measured; 141 whoever reads the output closed it.
+Of several devices the first of 1, 125, 2 and 3 counts.  `facts`: 1 a broken limit, 125 the head does not build.
 """
 
 import json
@@ -30,6 +30,7 @@ from service.commands.replay import replay
 from service.commands.targets import read_recipe, target_app
 from service.database import reading, transaction
 from service.errors import BadInput, BuildFailed, ServiceError
+from service.gate import worst_exit_code
 from service.ledger import intake, queue, targets
 from service.ledger import reading as facts_of
 from service.ledger.reading import Glance
@@ -40,7 +41,6 @@ from service.server_policy import server_policy
 from service.settings import settings
 from service.telling import as_json, facts_json, facts_markdown, facts_table, markdown, terminal
 from service.texts import printable
-from service.verdicts import Outcome
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 stack_app = typer.Typer(no_args_is_help=True, help="Base environments that revisions are measured in.")
@@ -263,13 +263,15 @@ def _wait(ids: list[int], form: Format) -> int:
                 print(markdown.comment(*reports))  # noqa: T201
             else:
                 out.print(*(terminal.table(one) for one in reports), sep="\n")
-            return next(code for code in (1, 125, 2, 0) if code in map(_code, reports))
+            return worst_exit_code(one.gate for one in reports)
         time.sleep(1)
 
 
 @app.command("report")
 def report_command(run_id: int, form: Annotated[Format, typer.Option("--format")] = Format.TABLE) -> None:
-    """What a run found; exits 1 on a confirmed regression, 125 if the revision cannot be measured, 2 if it was not."""
+    """What a run found.  Exits 1 on a confirmed regression, 125 if the revision cannot be measured, 2 if it was not,
+    and 3 if it is undecided.
+    """
     report = _report(run_id)
     if form is Format.JSON:
         print(as_json.document(report))  # noqa: T201  (for pipes: no wrapping, no colours)
@@ -277,24 +279,12 @@ def report_command(run_id: int, form: Annotated[Format, typer.Option("--format")
         print(markdown.comment(report))  # noqa: T201
     else:
         out.print(terminal.table(report))
-    sys.exit(_code(report))
+    sys.exit(report.gate.exit_code)
 
 
 def _report(run_id: int) -> Report:
     with reading() as session:
         return facts_of.found_in(session, run_id)
-
-
-def _code(report: Report) -> int:
-    """The exit code of one run.  What a calibration finds is false, and no regression."""
-    if report.purpose is Purpose.CALIBRATION and report.state is RunState.DONE:
-        return 0
-    outcomes = {row.outcome for row in report.rows if row.news}
-    if Outcome.REGRESSION in outcomes:
-        return 1
-    if report.build_failed or outcomes & {Outcome.INVALID, Outcome.FAILED}:
-        return 125
-    return 0 if report.state in (RunState.DONE, RunState.SKIPPED) else 2
 
 
 @app.command()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
@@ -21,6 +22,41 @@ METHOD = 3
 # Less would call nearly every control off.  It also refuses what was written when the limit was no share: 0.02 for 2 %.
 LEAST_CONTROL = 0.1
 CONTROL_LIMIT = "As a share of the smallest change: an A/A control beyond it makes the case inconclusive."
+
+class GateKind(StrEnum):
+    """What a run may find that the gate has an action for."""
+
+    REGRESSION = "regression"
+    BEHIND_SOTA = "behind-sota"
+    INCONCLUSIVE = "inconclusive"
+    INVALID = "invalid"
+    FAILED = "failed"
+
+
+class GateAction(StrEnum):
+    FAIL = "fail"  # not to be merged
+    WARN = "warn"  # never green, and no failure
+    PASS = "pass"  # noqa: S105
+
+
+# What `blocking` is short for: the actions of the kinds that `[policy.gate]` does not name.
+GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
+    False: {
+        GateKind.REGRESSION: GateAction.WARN,
+        GateKind.BEHIND_SOTA: GateAction.PASS,
+        GateKind.INCONCLUSIVE: GateAction.WARN,
+        GateKind.INVALID: GateAction.FAIL,
+        GateKind.FAILED: GateAction.WARN,
+    },
+    True: {
+        GateKind.REGRESSION: GateAction.FAIL,
+        GateKind.BEHIND_SOTA: GateAction.WARN,
+        GateKind.INCONCLUSIVE: GateAction.FAIL,
+        GateKind.INVALID: GateAction.FAIL,
+        GateKind.FAILED: GateAction.FAIL,
+    },
+}
+
 ROUNDS = (
     "In each launch; what varies is the launch.  Compiling and memory have 1, a block at most 10, "
     "and on a GPU every case of a launch of more than 60 at most 4."
@@ -53,6 +89,7 @@ class CasePolicy(BaseModel):
     behind: float | None = Field(None, gt=0, lt=10)
     leak: float | None = Field(None, gt=0, lt=1)
     quarantine: str | None = Field(None, min_length=3, description="Measured and shown, but alarms nobody: the reason.")
+    gate: Mapping[GateKind, GateAction] = {}
 
 
 class Bisecting(BaseModel):
@@ -97,7 +134,8 @@ class Policy(BaseModel):
     behind: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
     behind_false: float = Field(0.01, gt=0, lt=0.5, description="Share of what is called behind that is not.")
     leak: float = Field(0.03, gt=0, lt=1, description="Slower than the slow baseline by more than this is a leak.")
-    blocking: bool = Field(False, description="A regression fails the check instead of only being reported.")
+    blocking: bool = Field(False, description="Which actions the kinds have that `gate` does not name.")
+    gate: Mapping[GateKind, GateAction] = Field({}, description="What each kind of finding does to the check.")
     lanes: Mapping[Lane, LanePolicy] = Field({}, description="What differs at lanes other than the kernel's.")
     cases: Mapping[str, CasePolicy] = Field({}, description="What differs at cases, by pattern; the last that fits.")
     bisect: Bisecting = Bisecting()
@@ -138,10 +176,15 @@ class Policy(BaseModel):
             # Nobody is behind, or leaks, by less than what is a change at all.
             own |= {"behind": max(self.behind, change), "leak": max(self.leak, change)}
         if (named := self._named(case)) is not None:
-            own |= named.model_dump(exclude_none=True, exclude={"quarantine"})
+            own |= named.model_dump(exclude_none=True, exclude={"quarantine", "gate"})
+            own["gate"] = {**self.gate, **named.gate}
             if named.smallest_change is not None:
                 own["smallest_change_short"] = named.smallest_change
         return self.model_copy(update=own) if own else self
+
+    def action(self, kind: GateKind) -> GateAction:
+        """What the gate does about a finding of this kind; ask the policy of the case (`at`)."""
+        return self.gate.get(kind, GATES[self.blocking][kind])
 
     def quarantined(self, case: str) -> str | None:
         """Why the recipe wants nobody to be alarmed by this case, when it does."""

@@ -84,7 +84,7 @@ def over(below: Table, own: Any) -> Any:
     if not isinstance(own, Mapping):
         return own
     merged = {**below, **own}
-    for name in ("lanes", "cases", "bisect", "calibrate"):
+    for name in ("lanes", "cases", "gate", "bisect", "calibrate"):
         theirs, ours = below.get(name), own.get(name, {})
         if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
             kept = {key: value for key, value in theirs.items() if key not in ours}

@@ -25,6 +25,7 @@ class AgainstSota:
     reason: str
     best: Measured | None
     cause: Cause | None = None  # of the gap: who moved
+    is_open: bool = False  # perhaps behind: the session could neither show nor exclude it
 
     @property
     def told(self) -> str:
@@ -135,6 +136,11 @@ class Row:
     @property
     def behind(self) -> bool:
         return self.sota is not None and self.sota.behind
+
+    @property
+    def behind_is_open(self) -> bool:
+        """Perhaps behind SOTA: the session could neither show nor exclude it."""
+        return self.sota is not None and self.sota.is_open
 
     @property
     def lane(self) -> Lane:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,6 +12,7 @@ from kernels.words import Lane, Role
 from service import light
 from service.causes import Cause, Kind
 from service.errors import BadInput
+from service.gate import GateResult, GateState, gate
 from service.lanes import words
 from service.measured import Measured, Repeatability
 from service.models import CellState, FoundBy, Measurement, Purpose, Run, RunState, VerdictRow
@@ -23,7 +25,7 @@ from service.settings import settings
 from service.summaries import Summary
 from service.texts import listed, one_line, short
 from service.torch_install import PACKAGES
-from service.verdicts import KNOWN_BEFORE, SESSION_ENDED, THROTTLED, Outcome
+from service.verdicts import KNOWN_BEFORE, Outcome
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
 WORST_FIRST = (
@@ -132,6 +134,11 @@ class Report:
         return f"install `{package}` in the stack that the recipe names (docs/operating.md, Stacks), or {other}"
 
     @property
+    def behind_is_open(self) -> tuple[Row, ...]:
+        """The cases that are perhaps behind SOTA: the session could neither show nor exclude it."""
+        return tuple(row for row in self.rows if row.behind_is_open)
+
+    @property
     def slow_before(self) -> tuple[Row, ...]:
         """The cases that an earlier revision made slow, and that still are."""
         return tuple(row for row in self.rows if row.slow_before)
@@ -172,6 +179,11 @@ class Report:
     def build_failed(self) -> bool:
         return self.state is RunState.FAILED and self.log is not None
 
+    @cached_property
+    def gate(self) -> GateResult:
+        """Whether the revision may be merged by this, and why not."""
+        return gate(self.state, self.rows, self.policy, build_failed=self.build_failed, purpose=self.purpose)
+
     @property
     def verdict(self) -> str:
         """The first part of the headline: what was found."""
@@ -183,7 +195,7 @@ class Report:
             case RunState.SKIPPED:
                 return "Skipped, no action needed"
             case RunState.SUPERSEDED | RunState.CANCELLED:
-                return f"{self.state.value.capitalize()}, no action needed"
+                return self.state.value.capitalize()
             case RunState.HELD:
                 return "Held for approval"
             case RunState.QUEUED:
@@ -226,17 +238,35 @@ class Report:
         if lost := len(self.lost_repeatability):
             bad.append(f"{lost} case{'s' * (lost > 1)} no longer repeatable")
         if bad:
-            return listed(bad)
+            allowed = self.gate.state is GateState.PASS and self.purpose is not Purpose.CALIBRATION
+            return f"{listed(bad)}, which the policy lets pass" if allowed else listed(bad)
+        match self.gate.state:
+            case GateState.UNDECIDED:
+                return self._undecided()
+            case GateState.PASS:
+                return "No regression found" if self._open or self.behind_is_open else "No action needed"
+        known = [counted(outcome, n) for outcome in ALARMING if (n := self.counts.get(outcome, 0))]
+        if known:
+            return f"{listed(known)} as before"
+        return f"{len(self.behind)} behind {self.sota}" if self.behind else self._perhaps_behind()
+
+    def _undecided(self) -> str:
         if not self.rows:
             return "Nothing measured"
-        return "Nothing decided" if self._undecided else "No action needed"
+        if not self._open and self.behind_is_open:
+            return self._perhaps_behind()
+        decided = sum(row.news and row.outcome is not Outcome.REMOVED for row in self.rows) - len(self._open)
+        return f"{len(self._open)} of {len(self._open) + decided} cases undecided" if decided else "Nothing decided"
+
+    def _perhaps_behind(self) -> str:
+        return f"{len(self.behind_is_open)} perhaps behind {self.sota}"
 
     def _news(self, outcome: Outcome) -> tuple[Row, ...]:
         return tuple(row for row in self.of(outcome) if row.news)
 
     @property
-    def _undecided(self) -> bool:
-        return {row.outcome for row in self.rows if row.news} == {Outcome.INCONCLUSIVE}
+    def _open(self) -> tuple[Row, ...]:
+        return self._news(Outcome.INCONCLUSIVE)
 
     def _to_do(self) -> str:
         if self.purpose is Purpose.CALIBRATION and self.regressions:
@@ -259,13 +289,13 @@ class Report:
                 else "the suite has no case for this device"
             )
             return one_line(self.reason or none)
-        if self._undecided:
-            short_of_time = any(SESSION_ENDED in row.reason for row in self.rows)
-            throttled = any(THROTTLED in row.reason for row in self.rows)
-            why = "the device was throttled too often" if throttled else "the machine was too noisy"
-            return f"{'the session ended too early' if short_of_time else why} to tell; run it again"
+        if self.gate.state is GateState.UNDECIDED and self._open:
+            [(why, _)] = Counter(one_line(row.reason) for row in self._open).most_common(1)
+            return f"{why}; run it again"
         # What is bad and stands here was so before.
         found = listed(f"{said}{' as before' * (word in ALARMING)}" for word, said in self.tally)
+        if self.behind_is_open and self.gate.state is not GateState.WARN:
+            found += f"; {self._perhaps_behind()}, which this session could not decide"
         if self.slow_before:
             found += f"; {self._slow_since()}"
         if self.leaks:

@@ -255,7 +255,7 @@ def test_a_push_is_measured_judged_and_shown(story):
     assert shown["state"] == "done"
     page = story.api("GET", f"/runs/{run.id}").text
     assert "wide rows in two passes" in page
-    assert story.status(slow).startswith("success: 1 regression"), "advisory unless the policy says blocking"
+    assert story.status(slow).startswith("pending: 1 regression"), "advisory, and never green"
 
 
 def test_a_slow_pull_request_is_told_so_once_and_the_comment_is_edited_in_place(story):
@@ -286,7 +286,7 @@ def test_a_pull_request_is_told_how_it_stands_and_hears_of_it_once_there_is_some
     assert story.said(7) == [], "a notification that says nothing"
 
     story.settle()
-    assert story.status(head).startswith("success: 1 regression")
+    assert story.status(head).startswith("pending: 1 regression")
     [comment] = story.said(7)
     assert "1 regression" in comment
 
@@ -356,7 +356,7 @@ def test_a_closed_pull_request_leaves_nothing_pending(story, monkeypatch):
     monkeypatch.setattr(duties, "work", lambda device: 0)  # the worker is busy elsewhere
     head = story.pull(7, action="opened", wide=300.0)
     story.head(7, head, action="closed")
-    assert story.status(head) == "success: Cancelled, no action needed: pull request 7 was closed"
+    assert story.status(head) == "error: Cancelled: pull request 7 was closed"
 
 
 def test_a_backfill_is_told_of_only_where_something_was_measured(story, monkeypatch):
@@ -471,7 +471,7 @@ def test_a_newer_head_supersedes_the_queued_older_one(story, monkeypatch):
     new = story.pull(7, wide=310.0)
     assert story.run_of(old).state is RunState.SUPERSEDED
     assert story.run_of(new).state is RunState.QUEUED
-    assert story.status(old).startswith("success: Superseded")
+    assert story.status(old).startswith("error: Superseded")
     assert story.status(new).startswith("pending")
 
 

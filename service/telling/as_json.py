@@ -27,6 +27,7 @@ def facts(report: Report) -> dict[str, Any]:
     plain: dict[str, Any] = _plain(report)
     return {
         "headline": report.headline,
+        "gate": _plain(report.gate),
         "counts": {outcome.value: n for outcome, n in report.counts.items()},
         "behind_sota": len(report.behind),
         "lost_repeatability": len(report.lost_repeatability),

@@ -53,46 +53,18 @@ def check(report: Report) -> dict[str, Any]:
 
     Its name holds the target: several may watch one repository.
     """
-    status, conclusion = _conclusion(report)
     title = one_line(f"{report.verdict}: {report.advice}", 140)
     text = comment(report)
     return {
         "name": f"kernelwatch / {report.target} / {report.device}",
         "sha": report.sha,
-        "status": status,
-        "conclusion": conclusion,
+        "status": report.gate.check_status,
+        "conclusion": report.gate.conclusion,
+        "commit_status": report.gate.commit_status,
         "title": title[:1].upper() + title[1:],
         "summary": text,
         "url": report.url,
     }
-
-
-def _conclusion(report: Report) -> tuple[str, str | None]:
-    """Advisory unless the policy blocks: what is certain about the code fails, what was timed does not."""
-    match report.state:
-        case RunState.QUEUED:
-            return "queued", None
-        case RunState.LEASED:
-            return "in_progress", None
-        case RunState.FAILED:  # infrastructure is nobody's fault here, and never a pass
-            return "completed", "failure" if report.build_failed else "action_required"
-        case RunState.HELD:
-            return "completed", "action_required"
-        case RunState.SKIPPED | RunState.SUPERSEDED | RunState.CANCELLED:
-            return "completed", "skipped"
-        case RunState.DONE:
-            return "completed", _judged(report)
-
-
-def _judged(report: Report) -> str:
-    found = {row.outcome for row in report.rows if row.news}
-    if Outcome.INVALID in found:
-        return "failure"
-    if found & {Outcome.REGRESSION, Outcome.FAILED}:
-        return "failure" if report.policy.blocking else "neutral"
-    if Outcome.INCONCLUSIVE in found or any(row.known_before for row in report.rows):
-        return "neutral"  # what was wrong before is not this revision's doing, and still no pass
-    return "skipped" if found <= {Outcome.NEW, Outcome.REMOVED} else "success"
 
 
 def _comment(reports: Sequence[Report], most: int, facts: str) -> str:

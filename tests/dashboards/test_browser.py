@@ -112,7 +112,7 @@ def test_a_running_page_follows_the_run_to_its_end(page: Page, served: tuple[str
     page.get_by_text("launch 3, case 1 of 6").wait_for(timeout=10_000)
     with transaction() as session:
         session.get_one(Run, seeded.runs["running"]).state = RunState.CANCELLED
-    page.get_by_role("heading", name="Cancelled, no action needed").wait_for(timeout=10_000)
+    page.get_by_role("heading", name="Cancelled at").wait_for(timeout=10_000)
     assert page.locator("[data-live]").count() == 0
 
 

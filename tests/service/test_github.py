@@ -52,10 +52,16 @@ def app(forge: FakeGitHub) -> GitHub:
     return GitHub(App("1", app_key()), forge.client(), sleep=lambda _: None)
 
 
-def check(client: GitHub, conclusion: str | None = "success", known: str | None = None, sha: str = SHA) -> str:
+def check(
+    client: GitHub,
+    conclusion: str | None = "success",
+    known: str | None = None,
+    sha: str = SHA,
+    commit_status: str = "success",
+) -> str:
     status = "completed" if conclusion else "in_progress"
     title, url = "Steady: no action needed", "http://kernelwatch/runs/1"
-    said = Check(sha, "kernelwatch / norms / h200", status, conclusion, title, "All is well.", url)
+    said = Check(sha, "kernelwatch / norms / h200", status, conclusion, title, "All is well.", url, commit_status)
     return client.put_check(REPO, said, known)
 
 
@@ -144,7 +150,7 @@ def test_a_check_that_was_made_unheard_is_found_again(forge: FakeGitHub, app: Gi
     [
         (None, "pending"),
         ("success", "success"),
-        ("neutral", "success"),
+        ("neutral", "pending"),
         ("skipped", "success"),
         ("failure", "failure"),
         ("action_required", "error"),
@@ -153,7 +159,7 @@ def test_a_check_that_was_made_unheard_is_found_again(forge: FakeGitHub, app: Gi
 def test_who_may_not_write_checks_writes_a_status(
     forge: FakeGitHub, client: GitHub, conclusion: str | None, state: str
 ) -> None:
-    made = check(client, conclusion)
+    made = check(client, conclusion, commit_status=state)
 
     [status] = forge.statuses[REPO, SHA]
     assert made == f"status:{status['id']}"
@@ -162,7 +168,7 @@ def test_who_may_not_write_checks_writes_a_status(
 
 
 def test_what_was_a_status_stays_one_and_is_not_asked_again(forge: FakeGitHub, client: GitHub) -> None:
-    known = check(client, None)
+    known = check(client, None, commit_status="pending")
     asked = len(forge.requests)
 
     check(client, "success", known)

@@ -83,7 +83,13 @@ def check(run: Run, conclusion: str | None = "success", sha: str = SHA) -> None:
         run,
         f"check:1:{sha}",
         "check",
-        {**payload, "title": "Steady", "summary": "All is well.", "url": "http://here/1"},
+        {
+            **payload,
+            "title": "Steady",
+            "summary": "All is well.",
+            "url": "http://here/1",
+            "commit_status": conclusion or "pending",
+        },
     )
 
 

@@ -13,7 +13,7 @@ from service.database import transaction
 from service.errors import BadInput
 from service.ledger import policies
 from service.models import PolicyRow
-from service.policy import Bisecting, Calibrating, CasePolicy, Policy
+from service.policy import GATES, Bisecting, Calibrating, CasePolicy, GateKind, Policy
 from service.policy_layers import NOTHING, Written, read
 from service.recipes import parse
 from service.settings import settings
@@ -98,6 +98,19 @@ def test_what_a_noisy_recipe_takes_over_from_the_server_is_no_less_noisy_than_it
     assert {lane: limits.smallest_change for lane, limits in policy.lanes.items()} == {"call": 0.15, "memory": 0.002}
 
 
+def test_each_layer_and_each_case_may_name_actions_of_the_gate():
+    server = written('blocking = true\n[gate]\nregression = "warn"\nfailed = "warn"')
+    recipe = written(
+        '[gate]\nregression = "fail"\n[devices.cpu.gate]\ninconclusive = "pass"\n'
+        '[cases."rmsnorm.*".gate]\nbehind-sota = "fail"'
+    )
+    cpu, h200 = (recipe.on(device, server) for device in ("cpu", "h200"))
+    assert [cpu.action(kind) for kind in GateKind] == ["fail", "warn", "pass", "fail", "warn"]
+    assert [h200.action(kind) for kind in GateKind] == ["fail", "warn", "fail", "fail", "warn"]
+    assert [cpu.at(CASE).action(kind) for kind in GateKind] == ["fail", "fail", "pass", "fail", "warn"]
+    assert Policy.model_validate(cpu.model_dump(mode="json")) == cpu, "as it is stored"
+
+
 CHANGES = st.fixed_dictionaries(
     {},
     optional={
@@ -152,6 +165,8 @@ def test_the_servers_policy_is_under_every_recipe(state: Path, tmp_path: Path, m
         ("[devices]\ncpu = 3", "line 2: devices.cpu: it must be a table, not 3"),
         ("devices = 3", "must be a table, and its devices a table of tables"),
         ("policy = 3", "must be a table"),
+        ('[gate]\nregresion = "fail"', "line 2: gate.regresion.[key]: Input should be 'regression', 'behind-sota'"),
+        ('[gate]\ninvalid = "block"', "line 2: gate.invalid: Input should be 'fail', 'warn' or 'pass'"),
         ("[policy", "is not TOML"),
     ],
 )
@@ -217,3 +232,5 @@ def test_the_manual_has_every_key_with_its_default():
                 default = json.dumps(field.default)
                 assert f"| `{name}` | {default} |" in manual, f"{name} is {default}"
     assert all(f"`{name}`" in manual for name in CasePolicy.model_fields)
+    for kind in GateKind:
+        assert f'| `{kind}` | `"{GATES[False][kind]}"` | `"{GATES[True][kind]}"` |' in manual

@@ -166,7 +166,7 @@ def test_a_revision_that_is_wrong_at_a_case_is_a_baseline_at_its_other_cases(led
     assert still.verdict == "1 regression"
 
     after = ledger.report(ledger.run(3, fast=INVALID, was={FAST: INVALID}))
-    assert after.headline == "No action needed at c3 on cpu: 1 wrong result as before and 1 steady."
+    assert after.headline == "1 wrong result as before at c3 on cpu: 1 wrong result as before and 1 steady."
     assert ledger.open() == [1.5]
 
 

@@ -69,10 +69,10 @@ def said() -> dict[str, str]:
         (LEASED, "in_progress", False),
         (HELD, "action_required", True),
         (SKIPPED, "skipped", False),
-        (SUPERSEDED, "skipped", False),
-        (CANCELLED, "skipped", False),
+        (SUPERSEDED, "cancelled", False),
+        (CANCELLED, "cancelled", False),
         (FAILED, "action_required", True),
-        (DONE, "skipped", True),
+        (DONE, "neutral", True),  # it has no case at all: that is no pass
     ],
 )
 def test_a_pull_request_hears_of_every_state(want: Want, now: RunState, check: str, comments: bool) -> None:
