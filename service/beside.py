@@ -41,7 +41,10 @@ class Beside:
 
 @dataclass(frozen=True)
 class Stand:
-    """`slower` is beyond the limit that was asked about, and not by chance; `q` is p among all cases of the run."""
+    """`slower` is beyond the limit that was asked about, and not by chance; `q` is p among all cases of the run.
+
+    `is_open`: neither that nor the opposite could be shown.
+    """
 
     baseline: str
     outcome: Outcome
@@ -50,6 +53,7 @@ class Stand:
     comparison: Comparison | None = None
     p: float | None = None
     q: float | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True)

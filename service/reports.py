@@ -476,7 +476,15 @@ def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tu
 def _against_sota(verdict: VerdictRow, best: Measured | None) -> AgainstSota:
     provider = best.provider if best else "SOTA"
     return AgainstSota(
-        provider, verdict.ratio, verdict.low, verdict.high, verdict.behind, verdict.reason, best, _cause(verdict)
+        provider,
+        verdict.ratio,
+        verdict.low,
+        verdict.high,
+        verdict.behind,
+        verdict.reason,
+        best,
+        _cause(verdict),
+        is_open=verdict.outcome == Outcome.INCONCLUSIVE,
     )
 
 

@@ -1,7 +1,8 @@
 """Is this case behind SOTA, since when, and who moved?  Pure; never mixed up with being a regression."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from service.beside import Beside, Compared, Stand, compared
 from service.cells import Name, Outcome
@@ -21,25 +22,40 @@ class Standing:
     stack: int | None = None
     behind: bool = False
     since: str | None = None  # the revision from which it has been behind
+    is_open: bool = False  # the session could neither show that it is behind nor that it is not
 
 
-def stand_all(besides: Sequence[Beside], policy: Policy) -> dict[Name, Stand]:
+def stand_all(
+    besides: Sequence[Beside], policy: Policy, controls: Mapping[Name, float | None] = MappingProxyType({})
+) -> dict[Name, Stand]:
     """The flag of every case of a run beside SOTA, or beside the best: slower beyond the policy, and not by chance.
 
-    Of what is called behind at most a share of `policy.behind_false` is not.  The outcome is only where the interval
-    lies; whether that matters is the flag, `slower`.
+    Of what is called behind at most a share of `policy.behind_false` is not.  A case is shown not to be behind where
+    the upper bound of its interval, widened by how far the control of the case was off (`controls`, as ratios), is
+    within the policy's limit.  What is neither is open, and *inconclusive* where it measured beyond the limit.  Every
+    other outcome is only where the interval lies; whether that matters is the flag, `slower`.
     """
     seen = compared(besides, policy, lambda limits, _: limits.behind)
-    return {one.name: _stand(one, seen.get(one.name), policy) for one in besides}
+    return {one.name: _stand(one, seen.get(one.name), controls.get(one.name) or 1.0, policy) for one in besides}
 
 
-def _stand(one: Beside, seen: Compared | None, policy: Policy) -> Stand:
+def _stand(one: Beside, seen: Compared | None, control: float, policy: Policy) -> Stand:
     if seen is None:
         return Stand(one.baseline, Outcome.NEW, one.missing)
-    low, high = seen.comparison.low, seen.comparison.high
-    outcome = Outcome.REGRESSION if low > 1 else Outcome.IMPROVEMENT if high < 1 else Outcome.STEADY
+    ratio, low, high = seen.comparison.ratio, seen.comparison.low, seen.comparison.high
     behind = seen.is_slower(policy.behind_false)
-    return Stand(one.baseline, outcome, _flag(seen, behind), behind, seen.comparison, seen.p, seen.q)
+    is_open = not behind and high * max(control, 1 / control) > 1 + seen.most
+    if is_open and ratio > 1 + seen.most:
+        outcome = Outcome.INCONCLUSIVE
+    else:
+        outcome = Outcome.REGRESSION if low > 1 else Outcome.IMPROVEMENT if high < 1 else Outcome.STEADY
+    reason = _perhaps(seen) if outcome is Outcome.INCONCLUSIVE else _flag(seen, behind)
+    return Stand(one.baseline, outcome, reason, behind, seen.comparison, seen.p, seen.q, is_open)
+
+
+def _perhaps(seen: Compared) -> str:
+    low, high = seen.comparison.low, seen.comparison.high
+    return f"perhaps behind {seen.asked.baseline}: this session leaves {low:.2f} to {high:.2f} times"
 
 
 def _flag(seen: Compared, behind: bool) -> str:
@@ -73,6 +89,12 @@ def told(
     grew = "grew" if now.ratio > before.ratio else "shrank"
     moved = _who_moved(now, before, sota, parent_ratio, policy, said)
     return f"{since}; the gap {grew} from {before.ratio:.2f} to {now.ratio:.2f} times: {moved}."
+
+
+def still_open(now: Standing, before: Standing, sota: str) -> str:
+    """One sentence at a case with a known gap that this session could neither show nor close."""
+    since = f"behind {sota} since {before.since or before.revision}, {before.ratio:.2f} times at {before.revision}"
+    return f"{since}; this session could not decide whether it still is ({now.ratio:.2f} times)."
 
 
 def _who_moved(

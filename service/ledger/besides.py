@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session, selectinload
 
 from kernels.words import Comparison, Role
 from service import beside, explaining, sota
-from service.beside import Beside, Stand
+from service.beside import Stand
 from service.causes import Cause
-from service.cells import Name
+from service.cells import Name, Outcome
 from service.evidence import Evidence, Taken, beside_best, beside_revision, beside_sota
 from service.gap_causes import Shift, Side, gap_cause
 from service.ledger.gaps import Distance, note_gaps
@@ -74,16 +74,17 @@ def compare(session: Session, decided: Decided) -> list[VerdictRow]:
         rows += [_row(decided, "slow", evidence.slow, name, stand, slow) for name, stand in to_slow.items()]
     if decided.run.purpose is not Purpose.WATCH:
         return rows  # no search and no calibration asks how far the best is
-    rows += _beside_others(decided, "best", beside_best(evidence.taken))
-    to_sota = _beside_others(decided, "sota", beside_sota(evidence.taken))
+    controls = {name: verdict.control for name, verdict in decided.judged.items()}
+    rows += _beside_others(decided, "best", sota.stand_all(beside_best(evidence.taken), policy, controls))
+    stood = sota.stand_all(beside_sota(evidence.taken), policy, controls)
+    to_sota = _beside_others(decided, "sota", stood)
     if decided.mainline:
-        _note_gaps(session, decided, to_sota)
+        _note_gaps(session, decided, to_sota, stood)
     return [*rows, *to_sota]
 
 
-def _beside_others(decided: Decided, against: str, besides: list[Beside]) -> list[VerdictRow]:
+def _beside_others(decided: Decided, against: str, stood: Mapping[Name, Stand]) -> list[VerdictRow]:
     """Beside other people's code, with who moved since the mainline was measured last."""
-    stood = sota.stand_all(besides, decided.policy)
     shifts = _shifts(decided, against, stood) if decided.before is not None else {}
     causes = {name: found for name, shift in shifts.items() if (found := gap_cause(shift)) is not None}
     rows = [_row(decided, against, stand.baseline, name, stand, causes) for name, stand in stood.items()]
@@ -115,17 +116,21 @@ def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) 
 # -- since when, and who moved ----------------------------------------------------------------------------------------
 
 
-def _note_gaps(session: Session, decided: Decided, rows: Iterable[VerdictRow]) -> None:
+def _note_gaps(session: Session, decided: Decided, rows: Iterable[VerdictRow], stood: Mapping[Name, Stand]) -> None:
     sides, run, revision = _sides(decided.evidence.taken), decided.run, decided.revision
     measured = {(row.provider, row.case): row for row in rows if row.ratio is not None}
     found = dict[Name, Distance]()
     for name, row in measured.items():
         own, best = sides.own.get(name), sides.baselines.get((row.baseline or "", row.case))
         if row.ratio is not None and own is not None and best is not None:
-            now = sota.Standing(revision.short, row.ratio, own.took, best.took, run.stack_id, row.behind)
+            took, is_open = (own.took, best.took), stood[name].is_open
+            now = sota.Standing(revision.short, row.ratio, *took, run.stack_id, row.behind, is_open=is_open)
             found[name] = Distance(now, best.name, decided.moved(name))
     for name, told in note_gaps(session, run, revision, found, decided.policy).items():
-        measured[name].reason = told
+        row = measured[name]
+        row.reason = told
+        if not row.behind:
+            row.outcome = Outcome.INCONCLUSIVE.value  # the gap was known, and this session could not close it
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,9 @@ class _Known:
 def note_gaps(
     session: Session, run: Run, revision: Revision, found: Mapping[Name, Distance], policy: Policy
 ) -> dict[Name, str]:
-    """Keep since when each case is behind; the sentences to show at those that are.
+    """Keep since when each case is behind; the sentences to show at those that are, or that perhaps still are.
 
+    A gap is closed by evidence alone: a session that left it open changes nothing.
     From here on whoever records a run of the same mainline waits: of two the second sees what the first left.
     """
     lock(session, run.target_id)
@@ -49,6 +50,10 @@ def note_gaps(
         last = known.get(name)
         if last is not None and _is_later(last.ordinal, revision.ordinal):
             continue  # how an older revision stands is no news of how the case stands
+        if distance.now.is_open:
+            if last is not None and last.gap.behind:
+                told[name] = sota.still_open(distance.now, last.standing, distance.sota)
+            continue
         gap = last.gap if last else Gap(target_id=run.target_id, device=run.device, provider=name[0], case=name[1])
         _becomes(gap, run, distance.now)
         session.add(gap)

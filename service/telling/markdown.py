@@ -156,6 +156,9 @@ def _tables(report: Report, most: int) -> list[str]:
     if behind := report.behind:
         title = f"{len(behind)} behind {report.sota} (a standing gap to the best known, not a regression)"
         parts.append(_folded(title, _standing, behind, most))
+    if perhaps := report.behind_is_open:
+        title = f"{len(perhaps)} perhaps behind {report.sota}: this session could not decide"
+        parts.append(_folded(title, _standing, perhaps, most))
     return parts
 
 

@@ -107,4 +107,5 @@ def _cells(row: Row, *, light: bool) -> list[Text]:
 def _standing(row: Row) -> str:
     if row.sota is None or row.sota.ratio is None:
         return ""
-    return f"{row.sota.ratio:.2f}{' behind' if row.sota.behind else ''}"
+    standing = " behind" if row.sota.behind else " perhaps behind" if row.sota.is_open else ""
+    return f"{row.sota.ratio:.2f}{standing}"

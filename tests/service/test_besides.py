@@ -12,9 +12,11 @@ from kernels.words import Case, Role
 from service.database import reading, transaction
 from service.evidence import Evidence, Taken
 from service.ledger import queue, recording, references, repeats
+from service.ledger.reading import whole_run
 from service.models import (
     Calibration,
     CellState,
+    Gap,
     PolicyRow,
     Purpose,
     Recipe,
@@ -26,6 +28,7 @@ from service.models import (
     VerdictRow,
 )
 from service.recipes import parse
+from service.reports import Report, report
 from service.summaries import Summary
 from tests.fakes.ledger import watched_target
 
@@ -367,6 +370,62 @@ def test_a_commit_that_fell_behind_is_told_its_own_cause(ledger):
     row = ledger.rows(run, "sota")[WIDE]
     because = "probably because the kernel now spills 50 registers at N=4096"
     assert (row.cause, row.why) == ("code", f"this commit is 20 % slower than its baseline, {because}")
+
+
+# -- a gap to SOTA is closed by evidence alone
+
+FAR = replace(SOTA, wide=40.0, fast=40.0)  # our 100 us are 2.5 times as long
+NOISY = [Given(replace(one, looked=((20.0, 21.0), (40.0, 41.0), (160.0, 150.0)))) for one in FAR.taken()]
+
+
+def gaps() -> dict[str, tuple[bool, str | None]]:
+    """Is each case behind, and since which revision?"""
+    with reading() as session:
+        found = session.execute(
+            select(Gap.case, Gap.behind, Revision.sha)
+            .outerjoin(Run, Run.id == Gap.since_run_id)
+            .outerjoin(Revision, Revision.id == Run.revision_id)
+        )
+        return {case: (behind, since) for case, behind, since in found}
+
+
+def reported(run_id: int) -> Report:
+    with reading() as session:
+        return report(whole_run(session, run_id))
+
+
+def test_a_noisy_session_closes_no_gap_and_the_next_quiet_one_keeps_its_date(ledger):
+    ledger.run(0, HEAD, FAR)
+    assert gaps() == {FAST: (True, "c0"), WIDE: (True, "c0")}
+
+    noisy = ledger.run(1, HEAD, PARENT, CONTROL, *NOISY)
+    assert gaps() == {FAST: (True, "c0"), WIDE: (True, "c0")}
+    row = ledger.rows(noisy, "sota")[WIDE]
+    assert (row.outcome, row.behind) == ("inconclusive", False)
+    assert row.reason.startswith("behind quack since c0, 2.50 times at c0; this session could not decide whether")
+    said = reported(noisy)
+    assert said.headline.startswith("No regression found at c1")
+    assert said.headline.endswith("2 steady; 2 perhaps behind quack, which this session could not decide.")
+
+    quiet = ledger.run(2, HEAD, PARENT, CONTROL, FAR)
+    assert ledger.rows(quiet, "sota")[WIDE].reason == "behind quack since c0; the gap is as wide as it was."
+    assert gaps() == {FAST: (True, "c0"), WIDE: (True, "c0")}
+
+
+def test_a_session_whose_control_is_off_closes_no_gap(ledger):
+    ledger.run(0, HEAD, FAR)
+    even = replace(SOTA, wide=100.0, fast=100.0)
+    ledger.run(1, HEAD, PARENT, replace(CONTROL, wide=115.0), even)
+    assert gaps() == {FAST: (False, None), WIDE: (True, "c0")}, "its times at that case are not trusted"
+    ledger.run(2, HEAD, PARENT, CONTROL, even)
+    assert gaps() == {FAST: (False, None), WIDE: (False, None)}
+
+
+def test_a_first_session_that_could_not_decide_opens_no_gap_and_is_not_called_quiet(ledger):
+    run = ledger.run(0, HEAD, *NOISY)
+    assert gaps() == {}
+    assert ledger.rows(run, "sota")[WIDE].outcome == "inconclusive"
+    assert reported(run).verdict == "No regression found"
 
 
 # -- what is not asked for any more
