@@ -24,6 +24,7 @@ from service import doctor as doctor_room
 from service import migrate, torch_install, wakeups
 from service.commands.bisect import bisect, bisection_app
 from service.commands.calibration import calibration_app
+from service.commands.pipes import CLOSED_PIPE, Commands, PipeClosed, outputs_of_this_process, reader_left
 from service.commands.printing import Format, err, line, out
 from service.commands.regressions import regression_app, regressions_command
 from service.commands.replay import replay
@@ -42,7 +43,9 @@ from service.settings import settings
 from service.telling import as_json, facts_json, facts_markdown, facts_table, markdown, terminal
 from service.texts import printable
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+)
 stack_app = typer.Typer(no_args_is_help=True, help="Base environments that revisions are measured in.")
 db_app = typer.Typer(no_args_is_help=True, help="The database.")
 app.add_typer(target_app, name="target")
@@ -65,6 +68,15 @@ class Kind(StrEnum):
 
 def main() -> None:
     """Run a command; an error that a person can mend is one sentence, not a traceback."""
+    outputs = outputs_of_this_process()
+    try:
+        _run(outputs)
+    finally:
+        if reader_left(outputs):
+            sys.exit(CLOSED_PIPE)
+
+
+def _run(outputs: tuple[int, ...]) -> None:
     set_up_logging()
     try:
         app()
@@ -74,8 +86,9 @@ def main() -> None:
         where = make_url(settings().database).render_as_string(hide_password=True)
         hint = "Start kernelwatch once (`kernelwatch up`), or migrate it with `kernelwatch db upgrade`."
         _complain(f"The database {where} does not answer as it should: {error.orig}. {hint}")
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        if not (isinstance(error, PipeClosed) and reader_left(outputs)):
+            traceback.print_exc()
         sys.exit(2)  # Python's own 1 would mean a regression
 
 

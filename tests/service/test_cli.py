@@ -1,5 +1,6 @@
 """The command line as a script in CI uses it: what goes to which stream, and the exit code."""
 
+import errno
 import json
 import os
 import re
@@ -255,3 +256,51 @@ def test_without_a_terminal_every_list_prints_whole_words(tmp_path: Path) -> Non
         assert whole.split(f"## {command}\n")[1].split("##")[0].strip(), f"{command} printed something"
     shown = whole.split(f"## report {story.runs['slow']}\n")[1].split("##")[0]
     assert any(CASES[0] in line and "regression" in line for line in shown.splitlines())
+
+
+# -- a closed pipe is no verdict
+
+
+def piped(command: str) -> subprocess.CompletedProcess[str]:
+    """A pipeline of a shell; its exit code is that of the first command that failed."""
+    kernelwatch = f"{sys.executable} -m service.cli"
+    script = f"set -o pipefail; {command.replace('kernelwatch', kernelwatch)}"
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",  # a table of Rich
+        "report {slow}",
+        "report {slow} --format json",  # which is printed as it is
+        "report {slow} --format md",
+        "regressions",
+        "--help",
+    ],
+)
+def test_a_closed_pipe_is_no_regression(seeded: Seeded, command: str) -> None:
+    """The reader is gone before the first line, as with `| head -0`."""
+    done = piped(f"(sleep 0.2; exec kernelwatch {command.format(slow=seeded.runs['slow'])}) | true")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_reader_that_takes_everything_leaves_the_verdict(seeded: Seeded) -> None:
+    assert piped(f"kernelwatch report {seeded.runs['slow']} --format json | cat").returncode == 1
+    assert piped("kernelwatch status | cat").returncode == 0
+
+
+def test_another_pipe_that_closes_is_trouble_and_no_regression(
+    seeded: Seeded, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A contender that died, say: Typer would exit with 1."""
+
+    def breaks(*_: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(cli.facts_of, "workers", breaks)
+    monkeypatch.setattr(sys, "argv", ["kernelwatch", "status"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "PipeClosed" in capfd.readouterr().err
