@@ -9,6 +9,7 @@ from service import changes, limits
 from service.changes import Change, Group, What
 from service.compiled import Compiled, Place, State
 from service.facts_policy import FactsPolicy
+from service.gate import UNDECIDED
 from service.limits import Violation
 from service.listings import Difference
 from service.texts import listed, short
@@ -59,6 +60,7 @@ class FactsReport:
     violations: tuple[Violation, ...] = ()
     known_before: tuple[Place, ...] = ()
     uncompiled: tuple[Uncompiled, ...] = ()
+    unjudged: tuple[Place, ...] = ()  # they failed at the head, and the base does not have them: no limit was asked
     compiled: int = 0  # places of the head
     compared: int = 0  # those that compiled at both
     same: int = 0
@@ -82,10 +84,12 @@ class FactsReport:
 
     @property
     def exit_code(self) -> int:
-        """0 fine, 1 a limit is broken, 2 nothing could be compiled: a check that looked at nothing is none."""
+        """0 fine, 1 a limit is broken, 2 nothing could be compiled, 3 some cases could not, with no base to say why."""
         if self.violations:
             return 1
-        return 0 if self.compiled or self.skipped or self.known_before else 2
+        if not (self.compiled or self.skipped or self.known_before):
+            return 2
+        return UNDECIDED if self.unjudged else 0
 
     @property
     def headline(self) -> str:
@@ -94,6 +98,7 @@ class FactsReport:
             return self.skipped
         broken = len({place for one in self.violations for place in one.places})
         said = f"{_cases(broken)} break{'s' * (broken == 1)} a limit; " if broken else ""
+        said += f"{_cases(len(self.unjudged))} undecided: not compiled, and not at the base; " if self.unjudged else ""
         if not self.compiled:
             return f"{said}nothing could be compiled"
         if self.base is None:
@@ -170,6 +175,9 @@ def compared(report: FactsReport, was: changes.Facts | None, now: changes.Facts,
         violations=tuple(limits.violations(was, now, policy)),
         known_before=limits.known_before(was, now),
         uncompiled=_uncompiled(now),
+        unjudged=tuple(
+            place for place, one in now.items() if one.state is State.FAILED and not one.over and place not in before
+        ),
         compiled=sum(map(_compiled, now.values())),
         compared=sum(_compiled(before.get(place)) and _compiled(one) for place, one in now.items()),
         same=len(changes.same_code(before, now)),

@@ -23,6 +23,7 @@ METHOD = 3
 LEAST_CONTROL = 0.1
 CONTROL_LIMIT = "As a share of the smallest change: an A/A control beyond it makes the case inconclusive."
 
+
 class GateKind(StrEnum):
     """What a run may find that the gate has an action for."""
 

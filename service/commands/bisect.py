@@ -9,10 +9,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from service.bisecting import Ending
 from service.commands.people import this_person
 from service.commands.printing import Format, err, line, out
 from service.database import reading, transaction
 from service.errors import BadInput
+from service.gate import UNDECIDED
 from service.ledger import bisections, searching, targets
 from service.ledger.bisection_steps import Search, Stepped
 from service.models import SearchState
@@ -43,7 +45,8 @@ def bisect(
 
     Exit codes with --wait, and of `bisection show`: 0 the culprit was found, or the search goes on; 1 there is a
     regression, and a range of revisions that may have made it; 2 it was stopped, or the command or the infrastructure
-    failed; 125 there is nothing to search: the bad end is not slower, or an end cannot be measured.
+    failed; 3 whether the bad end is slower stayed undecided; 125 there is nothing to search: the bad end is not slower,
+    or an end cannot be measured.
     """
     good, dots, bad = revisions.partition("..")
     if not (good and dots and bad) or bad.startswith("."):
@@ -85,7 +88,7 @@ def bisection_show(bisection_id: int, form: Formatted = Format.TABLE) -> None:
     with reading() as session:
         found = bisections.one(session, bisection_id)
     _show(found, form)
-    sys.exit(_CODES.get(found.row.state, 0))
+    sys.exit(_code(found))
 
 
 @bisection_app.command("stop")
@@ -103,11 +106,18 @@ def _wait(bisection_id: int, form: Format) -> int:
             found = bisections.one(session, bisection_id)
         if found.done:
             _show(found, form)
-            return _CODES[found.row.state]
+            return _code(found)
         if form is Format.TABLE and found.words != last:
             line(f"bisection {bisection_id}: {found.words}")
             last = found.words
         time.sleep(1)
+
+
+def _code(found: Search) -> int:
+    undecided = found.progress is not None and found.progress.ending is Ending.UNDECIDED
+    if undecided and found.row.state is SearchState.NOT_REPRODUCED:
+        return UNDECIDED
+    return _CODES.get(found.row.state, 0)
 
 
 def _show(found: Search, form: Format) -> None:

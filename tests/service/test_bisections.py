@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from kernels.words import Case, Role
 from service import cli
+from service.bisecting import REPEATS
 from service.database import reading, transaction
 from service.errors import BadInput, Conflict, NotFound
 from service.evidence import Evidence, Taken
@@ -406,6 +407,14 @@ def test_a_script_learns_the_end_from_the_exit_code(mainline, slow, broken, most
     shown = CliRunner().invoke(cli.app, show)
     assert shown.exit_code == code
     assert shown.stdout.startswith(f"### Bisection {search} of norms on cpu: {mainline.see(search).row.state}")
+
+
+def test_an_end_that_stays_undecided_is_not_said_to_be_steady(mainline):
+    mainline.slowness, mainline.given_up = {WIDE: slow_from(5)}, REPEATS
+    search = mainline.start()
+    mainline.settle()
+    assert "stayed undecided in 3 sessions" in mainline.see(search).words
+    assert CliRunner().invoke(cli.app, ("bisection", "show", str(search))).exit_code == 3
 
 
 # -- lines

@@ -298,6 +298,7 @@ def test_another_pipe_that_closes_is_trouble_and_no_regression(
     def breaks(*_: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
+    monkeypatch.setattr(cli, "set_up_logging", lambda: None)  # it would outlive the captured stderr
     monkeypatch.setattr(cli.facts_of, "workers", breaks)
     monkeypatch.setattr(sys, "argv", ["kernelwatch", "status"])
     with pytest.raises(SystemExit) as ended:

@@ -313,7 +313,7 @@ def test_whatever_a_contender_answers_can_be_read_compared_and_told(before, afte
     """Facts come from a stranger's process: nonsense in them is nothing known, and never a traceback."""
     one, other = ({"state": "compiled", "facts": facts} for facts in (before, after))
     report = reported(at(read(one)), at(read(other)))
-    assert json.loads(facts_json.document(report))["exit_code"] in (0, 1, 2)
+    assert json.loads(facts_json.document(report))["exit_code"] in (0, 1, 2, 3)
     assert facts_markdown.document(report)
     assert shown(report)
 
@@ -410,6 +410,16 @@ def test_a_check_that_looked_at_nothing_does_not_pass():
     unsupported = at(read({"state": "unsupported", "reason": "Quack is not installed"}))
     assert reported(unsupported, unsupported).exit_code == 2
     assert reported(at(compiled(kernel())), at(compiled(kernel()))).exit_code == 0
+
+
+@pytest.mark.parametrize("base", [None, at(compiled(kernel()))])
+def test_a_case_that_fails_with_nothing_to_compare_with_does_not_pass(base):
+    """It was left out of the exit code, which was 0 as soon as any other case compiled."""
+    report = reported(base, at(compiled(kernel())) | at(failed("no such intrinsic"), WIDE))
+    assert report.exit_code == 3
+    assert report.headline.startswith("1 case undecided: not compiled, and not at the base; ")
+    both = at(compiled(kernel())) | at(failed("no such intrinsic"), WIDE)
+    assert reported(both, both).exit_code == 0, "it was so before"
 
 
 def test_the_table_says_what_broke_what_mends_it_what_changed_and_what_does_not_compile():
