@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from service.measured import Repeatability
 from service.models import Purpose, RunState
 from service.policy import GateAction, GateKind, Policy
 from service.report_rows import Row
@@ -23,7 +24,14 @@ _KINDS = {
     Outcome.FAILED: GateKind.FAILED,
 }
 _WEIGHTIEST = tuple(GateAction)
-_GRAVEST = (GateKind.INVALID, GateKind.REGRESSION, GateKind.FAILED, GateKind.INCONCLUSIVE, GateKind.BEHIND_SOTA)
+_GRAVEST = (
+    GateKind.INVALID,
+    GateKind.REGRESSION,
+    GateKind.FAILED,
+    GateKind.INCONCLUSIVE,
+    GateKind.UNREPEATABLE,
+    GateKind.BEHIND_SOTA,
+)
 _EXIT_CODES = {
     GateKind.REGRESSION: REGRESSED,
     GateKind.INVALID: UNFIT,
@@ -56,13 +64,14 @@ class Reason:
 
     @property
     def exit_code(self) -> int:
-        """What was so before is not this revision's doing; a warning of a distance to SOTA is no regression."""
+        """What was so before is not this revision's doing.  What is no verdict of a case counts where it fails."""
         if self.known_before:
             return 0
-        if self.kind is GateKind.BEHIND_SOTA:
-            code = UNDECIDED if self.is_open else REGRESSED
-            return code if self.action is GateAction.FAIL else 0
-        return _EXIT_CODES[self.kind]
+        if self.kind in _EXIT_CODES:
+            return _EXIT_CODES[self.kind]
+        if self.action is not GateAction.FAIL:
+            return 0
+        return UNDECIDED if self.is_open else REGRESSED
 
 
 @dataclass(frozen=True)
@@ -134,9 +143,11 @@ def _done(rows: Sequence[Row], reasons: Sequence[Reason]) -> GateResult:
 def _reasons(rows: Sequence[Row], policy: Policy) -> list[Reason]:
     found = Counter[tuple[GateKind, GateAction, bool, bool]]()
     for row in rows:
-        if row.quarantined:
-            continue
         limits = policy.at(row.case)
+        if row.repeatability is Repeatability.LOST:
+            found[GateKind.UNREPEATABLE, limits.action(GateKind.UNREPEATABLE), False, False] += 1
+        if row.quarantined:  # for its times alone
+            continue
         if (kind := _KINDS.get(row.outcome)) is not None:
             action = limits.action(kind)
             if row.known_before and action is GateAction.FAIL:

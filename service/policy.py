@@ -32,6 +32,7 @@ class GateKind(StrEnum):
     INCONCLUSIVE = "inconclusive"
     INVALID = "invalid"
     FAILED = "failed"
+    UNREPEATABLE = "unrepeatable"
 
 
 class GateAction(StrEnum):
@@ -48,6 +49,7 @@ GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
         GateKind.INCONCLUSIVE: GateAction.WARN,
         GateKind.INVALID: GateAction.FAIL,
         GateKind.FAILED: GateAction.WARN,
+        GateKind.UNREPEATABLE: GateAction.WARN,
     },
     True: {
         GateKind.REGRESSION: GateAction.FAIL,
@@ -55,6 +57,7 @@ GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
         GateKind.INCONCLUSIVE: GateAction.FAIL,
         GateKind.INVALID: GateAction.FAIL,
         GateKind.FAILED: GateAction.FAIL,
+        GateKind.UNREPEATABLE: GateAction.WARN,
     },
 }
 
