@@ -122,6 +122,8 @@ facts() {  # both pull requests and one commit, compiled without the GPU
 
 idle() { drive idle "$1"; }
 
+calibrate() { kw calibration run warpnorm --device "$DEVICE"; }
+
 calibrated() { drive calibrated "$1"; }
 
 pages() {
