@@ -100,13 +100,14 @@ class Suspect:
     offset: Offset | None = None
     typical: float = 0.0  # by how much the middle case of the provider moved
 
-    def estimate(self, launches: int, *, common: bool = True) -> Estimate | None:
+    def estimate(self, launches: int, *, offset: bool = True) -> Estimate | None:
         """Of the first so many fresh launches alone; but a case is not taken to vary less than all of its own do.
 
         A few cases of a family may vary several times as much as the rest, which three launches do not always show.
         Without a family all that is known of the variance is what the case's own launches say.
         """
-        return self._estimate(launches, _measured(self.fresh[:launches]), common=common)
+        added = self.offset.variance if offset and self.offset else 0.0
+        return self._estimate(launches, _measured(self.fresh[:launches]), added)
 
     def p_of_all(self, launches: int) -> float:
         """How often no change would look like this, of the first launches together with so many fresh ones.
@@ -118,7 +119,7 @@ class Suspect:
         if self.offset is None:
             return 0.0
         effects = [*_measured(self.looked), *_measured(self.fresh[:launches])]
-        estimate = self._estimate(launches, effects, common=False)
+        estimate = self._estimate(launches, effects, self.offset.own)
         if estimate is None:
             return 1.0
         p = _beyond(estimate, self)
@@ -133,14 +134,14 @@ class Suspect:
         common = estimate.with_error(math.sqrt(self.offset.common), self.offset.providers)
         return _beyond(common, self) <= self.limits.error
 
-    def _estimate(self, launches: int, effects: Sequence[float], *, common: bool) -> Estimate | None:
+    def _estimate(self, launches: int, effects: Sequence[float], added: float) -> Estimate | None:
         looked = _measured(self.looked)
         own = pooled_variance(looked, _measured(self.fresh[:launches]))
         prior = self.prior or (Prior(own, len(looked) - 1, math.inf) if own else None)
         estimate = Estimate.of(effects, prior, at_least=own)
         if estimate is None or self.offset is None:
             return estimate
-        return estimate.with_variance(self.offset.variance if common else self.offset.own, self.offset.cases)
+        return estimate.with_variance(added, self.offset.cases)
 
 
 def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Seen]:
@@ -162,10 +163,10 @@ def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Seen]:
             if found[place].zone is not Zone.OPEN or found[place].futile or step >= len(looks[place]):
                 continue
             stop = looks[place][step]
-            estimate, apart = one.estimate(stop.launches), one.estimate(stop.launches, common=False)
-            if estimate is None or apart is None:
+            estimate, launches_alone = one.estimate(stop.launches), one.estimate(stop.launches, offset=False)
+            if estimate is None or launches_alone is None:
                 continue
-            p = _beyond(apart, one)
+            p = _beyond(launches_alone, one)
             found[place] = Seen(_refuted(estimate, one, stop.share), estimate, p)
             if found[place].zone is Zone.OPEN:
                 fresh[place] = min(1.0, p / stop.share)
