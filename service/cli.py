@@ -217,7 +217,9 @@ def stack_list() -> None:
     """The base environments of this machine."""
     from workers import environments
 
-    for one in environments.list_stacks():
+    if not (stacks := environments.list_stacks()):
+        err.print("No stacks. Make one with `kernelwatch stack create host`, or adopt one.")
+    for one in stacks:
         print(one.name, one.python, *one.paths, sep="  ")  # noqa: T201  (for pipes, as the Makefile's)
 
 
