@@ -23,7 +23,7 @@ from service.bisecting import Aim
 from service.bisecting_words import answer_in_words
 from service.causes import Kind
 from service.lanes import WORDS, amount, lane_of, percent
-from service.ledger import bisections, calibration_rates, change_points, quarantines, reading, regressed
+from service.ledger import bisections, build_logs, calibration_rates, change_points, quarantines, reading, regressed
 from service.ledger.change_points import Pointed
 from service.ledger.queue import clock
 from service.ledger.reading import Glance, Point
@@ -199,6 +199,7 @@ def run(run_id: Key, session: Reading) -> str:
         run=whole,
         report=found,
         attempts=reading.attempts(session, run_id),
+        build_log=build_logs.characters(session, run_id),
         ahead=reading.ahead_of(session, whole) if whole.state is RunState.QUEUED else None,
         comment=comment,
         comment_html=comments.shown(comment),

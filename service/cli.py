@@ -32,7 +32,7 @@ from service.commands.targets import read_recipe, target_app
 from service.database import reading, transaction
 from service.errors import BadInput, BuildFailed, ServiceError
 from service.gate import worst_exit_code
-from service.ledger import intake, queue, targets
+from service.ledger import build_logs, intake, queue, targets
 from service.ledger import reading as facts_of
 from service.ledger.reading import Glance
 from service.log import set_up_logging
@@ -361,6 +361,13 @@ def backfill(
     if not (base and dots and head):
         raise BadInput(f"{revisions!r} is not BASE..HEAD.")
     out.print(f"{intake.backfill(target, base, head)} runs were queued.")
+
+
+@app.command("log")
+def log_command(run_id: int) -> None:
+    """Everything that the build of a run's revision printed, also where it went well."""
+    with reading() as session:
+        print(printable(build_logs.text_of(session, run_id)).rstrip("\n"))  # noqa: T201  (for pipes)
 
 
 @app.command()

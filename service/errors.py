@@ -61,8 +61,11 @@ class Unavailable(ServiceError):
 
 
 class BuildFailed(ServiceError):
-    """A revision does not build.  `log` holds the last lines, because someone will read them in a pull request."""
+    """A revision does not build.
 
-    def __init__(self, message: str, log: str = "") -> None:
+    `log` holds the last lines, because someone will read them in a pull request, and `whole` all of it.
+    """
+
+    def __init__(self, message: str, log: str = "", whole: str = "") -> None:
         super().__init__(message)
-        self.log = log
+        self.log, self.whole = log, whole or log

@@ -56,6 +56,7 @@ class Evidence:
     good: Mapping[Name, str] = field(default_factory=dict)  # where the baseline is slow: the last that was not
     slow: str | None = None  # the slow baseline, where it took part
     earlier: Mapping[Name, str] = field(default_factory=dict)  # where `baseline` is broken: what takes its place
+    build_log: str = ""  # of the head
 
     def baseline_at(self, name: Name) -> str | None:
         """The revision that the head was compared with at this case."""

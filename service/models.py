@@ -398,6 +398,17 @@ class Stack(Base):
     versions: Mapped[dict[str, Any]]
 
 
+class BuildLog(Base):
+    """Everything that a run's build printed; the middle of a very long log is left out, and says so."""
+
+    __tablename__ = "build_logs"
+    __table_args__ = (Index("ix_build_logs_made_at", "made_at"),)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
+    packed: Mapped[bytes] = mapped_column(LargeBinary)  # zlib
+    characters: Mapped[int]
+    made_at: Mapped[float]
+
+
 class Measurement(Base):
     """The stored numbers of one contender at one case in one run."""
 

@@ -176,6 +176,11 @@ class Report:
         return [*said, *[("quarantined", f"{len(self.quarantined)} quarantined")] * bool(self.quarantined)]
 
     @property
+    def log_url(self) -> str:
+        """Where everything is that the build printed."""
+        return self.url.replace("/runs/", "/api/v1/runs/") + "/log"
+
+    @property
     def build_failed(self) -> bool:
         return self.state is RunState.FAILED and self.log is not None
 

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MIB = 1 << 20
 GIB = 1 << 30
+SHORTEST_SECRET = 6  # characters; a shorter one could be any word
 
 
 def _state_home() -> Path:
@@ -51,6 +52,7 @@ class Settings(BaseSettings):
     build_limit_s: float = Field(600, gt=0)
     build_disk: int = Field(2 * GIB, gt=0, description="Bytes a build may write.")
     log_limit: int = Field(MIB, gt=0, description="Bytes of a log that are kept.")
+    build_logs_days: float = Field(90, gt=0, description="How long the logs of builds are kept.")
     environments_limit: int = Field(20 * GIB, gt=0, description="Bytes of cached environments before the oldest go.")
     body_limit: int = Field(25 * MIB, gt=0, description="Largest webhook body; GitHub sends up to 25 MB.")
 
@@ -110,3 +112,14 @@ def settings() -> Settings:
     secrets = os.environ.get("KERNELWATCH_SECRETS_DIR")
     arguments: dict[str, Any] = {"_secrets_dir": secrets} if secrets else {}
     return Settings(**arguments)
+
+
+def without_secrets(text: str) -> str:
+    """Text in which no secret of the settings is left, for logs that others read."""
+    for name in Settings.model_fields:
+        value = getattr(settings(), name)
+        if isinstance(value, SecretStr):
+            for line in value.get_secret_value().splitlines():
+                if len(line) >= SHORTEST_SECRET:
+                    text = text.replace(line, "[secret]")
+    return text

@@ -40,6 +40,15 @@ def last_lines(log: str, lines: int = 40, characters: int = 6000) -> str:
     return "\n".join(printable(log).rstrip().splitlines()[-lines:])[-characters:]
 
 
+def without_middle(text: str, most: int) -> str:
+    """A text of at most about so many characters: what is left out is left out of its middle, and said there."""
+    if len(text) <= most:
+        return text
+    first = most // 4
+    left_out = f"[kernelwatch] {len(text) - most:,} characters were left out here"
+    return f"{text[:first]}\n{left_out}\n{text[len(text) - (most - first) :]}"
+
+
 def plain(value: Any, most: int = 120) -> str:
     """A fact as people write it: `4`, `num_warps=4 num_stages=2`; the whole of it bounded."""
     return one_line(_joined(value), most)

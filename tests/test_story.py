@@ -22,11 +22,13 @@ import httpx
 import pytest
 import uvicorn
 from sqlalchemy import select, update
+from typer.testing import CliRunner
 
+from service import cli
 from service.app import create_app
 from service.database import reading, transaction
-from service.ledger import intake, outbox, queue, targets, telling
-from service.models import Effect, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
+from service.ledger import build_logs, intake, outbox, queue, targets, telling
+from service.models import BuildLog, Effect, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
 from service.settings import settings
 from tests.fakes.github import FakeGitHub
 from tests.fakes.repository import MEASURED_ANYWHERE
@@ -42,7 +44,7 @@ sota = "inductor"
 stack = "scripted"
 
 [build]
-commands = ["test ! -e broken || {{ echo 'error: no such header' >&2; exit 1; }}"]
+commands = ["seq -s ' ' 1 60; test ! -e broken || {{ seq 100; echo 'error: no such header' >&2; exit 1; }}"]
 
 [paths]
 ignore = ["*.md"]
@@ -422,12 +424,38 @@ def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared
     broken = story.push("half done")
     run = story.run_of(broken)
     assert run.state is RunState.FAILED
-    assert "error: no such header" in run.log
+    comment = story.api("GET", f"/api/v1/runs/{run.id}/report?format=md").text
+    assert "error: no such header" in comment
     assert story.status(broken).startswith("failure: Build failed")
+    assert "58 59 60" not in comment, "the comment has the last lines alone"
+    whole = story.api("GET", f"/api/v1/runs/{run.id}/log")
+    assert whole.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "1 2 3 4" in whole.text
+    assert whole.text.rstrip().endswith("error: no such header")
+    assert f"/api/v1/runs/{run.id}/log" in story.api("GET", f"/runs/{run.id}").text
 
     (story.repository / "broken").unlink()
     mended = story.push("done", wide=150.0)
     assert story.outcomes(mended) == {FAST: "steady", WIDE: "improvement"}
+    good = story.run_of(mended)
+    assert "58 59 60" in story.api("GET", f"/api/v1/runs/{good.id}/log").text, "a build that went well has one too"
+    printed = CliRunner().invoke(cli.app, ["log", str(good.id)])
+    assert (printed.exit_code, "58 59 60" in printed.stdout) == (0, True)
+
+    with transaction() as session:
+        session.execute(update(BuildLog).where(BuildLog.run_id == good.id).values(made_at=1.0))
+    assert build_logs.forget_due() == 1
+    gone = story.api("GET", f"/api/v1/runs/{good.id}/log")
+    assert gone.status_code == 404
+    assert "90 days are over" in gone.text
+    assert f"/api/v1/runs/{good.id}/log" not in story.api("GET", f"/runs/{good.id}").text
+
+
+def test_the_comment_of_a_build_that_failed_leads_to_its_whole_log(story):
+    (story.repository / "broken").touch()
+    broken = story.pull(7, action="opened")
+    [comment] = story.said(7)
+    assert f"[the log]({settings().address}/api/v1/runs/{story.run_of(broken).id}/log)" in comment
 
 
 @pytest.mark.parametrize(("does", "said"), [("crash", "SIGABRT"), ("hang", "no answer")])

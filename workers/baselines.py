@@ -103,7 +103,9 @@ class Baselines:
         try:
             return self.build(sha, run.id if calibrating else None)
         except BuildFailed as failure:
-            raise BuildFailed(f"{short(sha)}, which it was to be compared with: {failure}", failure.log) from None
+            raise BuildFailed(
+                f"{short(sha)}, which it was to be compared with: {failure}", failure.log, failure.whole
+            ) from None
 
     # -- did this commit do it? ---------------------------------------------------------------------------------------
 

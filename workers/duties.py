@@ -11,6 +11,7 @@ import structlog
 from service.database import transaction
 from service.ledger import (
     blame,
+    build_logs,
     history,
     history_follow,
     intake,
@@ -80,6 +81,7 @@ class Seldom:
 _follow = Seldom(history_follow.follow_due, 300.0)  # what has news is followed at once, by the look that found them
 _blame = Seldom(blame.search_due, 10.0)
 _calibrate = Seldom(nightly.plan_due, 60.0)
+_forget_logs = Seldom(build_logs.forget_due, 3600.0)
 
 
 def control() -> None:
@@ -94,6 +96,7 @@ def control() -> None:
         _follow,
         searching.advance_due,
         _calibrate,
+        _forget_logs,
         telling.tell_due,
         outbox.deliver_due,
     ):

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import gzip
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import time
 import tomllib
 import uuid
 import venv
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,13 +26,15 @@ from pathlib import Path
 from service import torch_install
 from service.errors import BadInput, BuildFailed, Conflict, NotFound
 from service.recipes import Recipe
-from service.settings import MIB, settings
+from service.settings import MIB, settings, without_secrets
 from service.sources import Exported, Source
+from service.texts import without_middle
 from workers import sandbox
 from workers.folders import make_read_only, remove
 from workers.sandbox import Box, Limits
 from workers.watch import used
 
+LOG = "build.log.gz"
 LOG_LINES = 40  # of a build that failed; someone will read them in a pull request
 _BUILDING, _REMOVING = ".building-", ".removing-"
 _ADAPTER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -254,7 +258,8 @@ def _build(
             sandboxed=sandboxed,
             inside=final / "tree" if sandboxed else None,  # what is built may keep its own place in mind
         )
-        _run_commands(recipe.build.commands, box, exported, keep_going)
+        said = _run_commands(recipe.build.commands, box, exported, keep_going)
+        (unfinished / LOG).write_bytes(gzip.compress(said.encode(errors="replace")))
         make_read_only(unfinished / "tree")
         make_read_only(unfinished / "adapters")
         (unfinished / "whole").touch()
@@ -268,13 +273,21 @@ def _build(
         remove(unfinished)
 
 
-def _run_commands(commands: Sequence[str], box: Box, exported: Exported, keep_going: Callable[[], None]) -> None:
-    """Run a recipe's commands one after the other, within one limit of time for all of them."""
+def log_of(key: str) -> str:
+    """What the build of an environment printed; empty where it printed nothing, or where that was not kept."""
+    try:
+        return gzip.decompress((_environments() / key / LOG).read_bytes()).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError):  # evicted, or damaged: nothing rests on it
+        return ""
+
+
+def _run_commands(commands: Sequence[str], box: Box, exported: Exported, keep_going: Callable[[], None]) -> str:
+    """Run a recipe's commands one after the other, within one limit of time for all of them; return their log."""
     said, ends = "", time.monotonic() + settings().build_limit_s
     for command in commands:
         limits = Limits(wall_s=max(1.0, ends - time.monotonic()), disk=settings().build_disk)
         done = sandbox.run(["/bin/sh", "-ec", command], replace(box, limits=limits), keep_going)
-        said = f"{said}$ {command}\n{done.log.rstrip()}\n"[-settings().log_limit :]
+        said = without_middle(without_secrets(f"{said}$ {command}\n{done.log.rstrip()}\n"), settings().log_limit)
         if done.returncode == 0 and done.reason is None:
             continue
         if shutil.disk_usage(box.folder).free < _FULL:  # the machine's trouble, and perhaps not the revision's
@@ -284,8 +297,9 @@ def _run_commands(commands: Sequence[str], box: Box, exported: Exported, keep_go
             why = f"the build took longer than {settings().build_limit_s:g} s (KERNELWATCH_BUILD_LIMIT_S)"
         notes = " ".join(exported.notes[:5])
         raise BuildFailed(
-            f"The build failed at `{command}`: {why}.{' Note: ' if notes else ''}{notes}", _last_lines(said)
+            f"The build failed at `{command}`: {why}.{' Note: ' if notes else ''}{notes}", _last_lines(said), said
         )
+    return said
 
 
 def _for_building(base: BaseStack) -> dict[str, str]:

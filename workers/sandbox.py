@@ -66,14 +66,14 @@ class Box:
 @dataclass(frozen=True)
 class Finished:
     returncode: int
-    log: str  # the end of what it printed
+    log: str  # what it printed; where that is long, its beginning and its end
     timed_out: bool = False
     reason: str | None = None  # why it was ended, when it was
 
 
 def run(argv: Sequence[str], box: Box, keep_going: Callable[[], None] = lambda: None) -> Finished:
     """Run a program to its end or to its limits.  `keep_going` is called every half second; what it raises ends it."""
-    log = Tail(settings().log_limit)
+    log = Tail(settings().log_limit * 3 // 4, beginning=settings().log_limit // 4)
     read_end, write_end = os.pipe()
     try:
         process, watch = _open(

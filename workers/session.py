@@ -56,7 +56,7 @@ def measure(lease: queue.Lease, here: DeviceHere) -> None:
     except SourceFailed as failure:
         _end(lease, str(failure), again=failure.passing)
     except BuildFailed as failure:
-        _end(lease, str(failure), again=False, log_lines=failure.log)
+        _end(lease, str(failure), again=False, failure=failure)
     except ServiceError as error:
         _end(lease, str(error), again=False)
     except Exception as error:
@@ -84,13 +84,14 @@ def _plainly(error: Exception) -> str:
     return f"the worker could not go on: {type(error).__name__}: {error}"
 
 
-def _end(lease: queue.Lease, why: str, *, again: bool, blame: bool = True, log_lines: str | None = None) -> None:
+def _end(lease: queue.Lease, why: str, *, again: bool, blame: bool = True, failure: BuildFailed | None = None) -> None:
     try:
         with transaction() as session:
             if again:
                 queue.give_back(session, lease, why, blame=blame)
             else:
-                recording.fail(session, lease, why, log_lines)
+                log_lines, whole = (failure.log, failure.whole) if failure else (None, "")
+                recording.fail(session, lease, why, log_lines, whole)
     except LeaseLost as lost:
         log.info("run lost", run=lease.run_id, reason=str(lost))
     except Exception:  # the database is away, say: then the lease runs out, and a sweep returns the run to the queue
@@ -149,6 +150,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
         good={name: one.sha for one in beside.good for name in one.names or ()},
         slow=beside.slow.sha if beside.slow else None,
         earlier=beside.earlier,
+        build_log=environments.log_of(head.key),
     )
 
 

@@ -35,17 +35,23 @@ class Limits:
 
 
 class Tail:
-    """Takes any amount of output and keeps the end of it, in memory or in a file."""
+    """Takes any amount of output and keeps the end of it, in memory or in a file; in memory its beginning as well.
 
-    def __init__(self, limit: int, file: Path | None = None) -> None:
+    `limit` and `beginning` are in bytes.
+    """
+
+    def __init__(self, limit: int, file: Path | None = None, *, beginning: int = 0) -> None:
         self._limit, self._kept, self._dropped = limit, bytearray(), 0
+        self._first, self._beginning = bytearray(), beginning
         self._out = open(file, "wb+", buffering=0) if file else None  # noqa: SIM115  # closed by close()
         self._lock = threading.Lock()
 
     def add(self, data: bytes) -> None:
         # A full disk costs the file its lines, and nothing else: the end is kept in memory as well.
         with self._lock, suppress(OSError):
-            self._kept += data
+            room = self._beginning - len(self._first)
+            self._first += data[:room]
+            self._kept += data[room:]
             if len(self._kept) <= 2 * self._limit:
                 if self._out:
                     self._out.write(data)
@@ -65,7 +71,7 @@ class Tail:
 
     def text(self) -> str:
         with self._lock:
-            return (self._note() + self._kept[-self._limit :]).decode(errors="replace")
+            return (self._first + self._note() + self._kept[-self._limit :]).decode(errors="replace")
 
     def close(self) -> None:
         with self._lock:
@@ -75,7 +81,10 @@ class Tail:
 
     def _note(self) -> bytes:
         left_out = self._dropped + max(0, len(self._kept) - self._limit)
-        return f"[kernelwatch] the first {left_out / MIB:.1f} MiB were left out\n".encode() if left_out else b""
+        if not left_out:
+            return b""
+        start, where = ("\n", "here ") if self._first else ("", "the first ")
+        return f"{start}[kernelwatch] {where}{left_out / MIB:.1f} MiB were left out\n".encode()
 
 
 def pump(source: int, into: Tail) -> threading.Thread:

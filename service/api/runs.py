@@ -4,13 +4,15 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from service.api.common import Key, Limit, Place, Reading, ReadingRoute, one_page, tagged, tagged_json
 from service.api.schemas import Page, Problem, RunOut, RunWhole, WorkerOut
 from service.errors import BadInput
-from service.ledger import reading
+from service.ledger import build_logs, reading
 from service.ledger.queue import clock
 from service.telling import as_json, markdown
+from service.texts import printable
 
 router = APIRouter(route_class=ReadingRoute, tags=["runs"], responses={404: {"model": Problem}})
 _EXPANDABLE = frozenset({"measurements", "verdicts"})
@@ -43,6 +45,12 @@ def get_report(request: Request, run_id: Key, session: Reading, format: Form = F
     if format is Form.MD:
         return tagged(request, markdown.comment(found), "text/markdown; charset=utf-8")
     return tagged(request, as_json.document(found), "application/json")
+
+
+@router.get("/runs/{run_id}/log", response_class=PlainTextResponse, responses=_CACHED)
+def get_log(request: Request, run_id: Key, session: Reading) -> Response:
+    """Everything that the build of the run's revision printed, also where it went well."""
+    return tagged(request, printable(build_logs.text_of(session, run_id)), "text/plain; charset=utf-8")
 
 
 @router.get("/workers", response_model=Page[WorkerOut], tags=["workers"])

@@ -13,7 +13,7 @@ from kernels.words import Lane, Role
 from service import explaining, recipes, verdicts
 from service.cells import Cell, Name, Outcome
 from service.evidence import Evidence, Taken, cells
-from service.ledger import besides, calibrations, policies, quarantines, queue, references, standing
+from service.ledger import besides, build_logs, calibrations, policies, quarantines, queue, references, standing
 from service.ledger.machines import moved_elsewhere
 from service.ledger.once import inserted
 from service.ledger.references import BROKEN
@@ -45,6 +45,7 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
         queue.repeat(session, run, CONTROLS_OFF)
         return run
     _store(session, run, evidence)
+    build_logs.keep(session, run.id, evidence.build_log)
     causes = explaining.against_parent(evidence, _known(run, found), judged, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
     made_by = policies.known(session, policy).id
@@ -94,9 +95,11 @@ def _store(session: Session, run: Run, evidence: Evidence) -> None:
     session.bulk_save_objects([_measurement(run.id, one) for one in evidence.taken])
 
 
-def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None) -> Run:
+def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None, whole_log: str = "") -> Run:
     """The revision itself cannot be measured (it does not build, say): that is an answer."""
-    return queue.end(session, lease, RunState.FAILED, reason, log)
+    run = queue.end(session, lease, RunState.FAILED, reason, log)
+    build_logs.keep(session, run.id, whole_log)
+    return run
 
 
 def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:

@@ -88,7 +88,7 @@ def _body(report: Report, most: int) -> list[str]:
         )
     if report.build_failed:
         why = escaped(one_line(report.reason or "The build failed"))
-        parts += [f"{why}. The last lines of the log:", fenced(last_lines(report.log or ""))]
+        parts += [f"{why}. The last lines of [the log]({report.log_url}):", fenced(last_lines(report.log or ""))]
     if report.repeated:
         parts.append("Measured once more: the controls of its first session were off.")
     if report.state is RunState.DONE and report.reason:

@@ -285,3 +285,48 @@ def test_an_interpreter_under_another_name_is_python_to_a_build(norms, tmp_path)
     environments.adopt_stack("host", link, [])
     made = build(norms, norms.commit({"norms.py": "1"}), recipe("python -c 'import sys; print(sys.prefix)' > where"))
     assert (made.tree[1] / "where").read_text().strip() == str(tmp_path / "venv")
+
+
+def test_the_whole_log_of_a_build_is_kept_whether_it_fails_or_not(norms):
+    sha = norms.commit({"norms.py": "1"})
+    norms.source.refresh()
+    made = build(norms, sha, recipe("seq 1 100", "echo built"))
+    assert environments.log_of(made.key).splitlines() == [
+        "$ seq 1 100",
+        *map(str, range(1, 101)),
+        "$ echo built",
+        "built",
+    ]
+    with pytest.raises(BuildFailed) as failed:
+        build(norms, sha, recipe("seq 1 100; false"))
+    assert failed.value.whole.splitlines()[1] == "1"
+    assert environments.log_of("never-built") == ""
+
+
+def test_of_a_very_long_log_the_beginning_and_the_end_are_kept(norms, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_LOG_LIMIT", "4096")
+    settings.cache_clear()
+    sha = norms.commit({"norms.py": "1"})
+    norms.source.refresh()
+    log = environments.log_of(build(norms, sha, recipe("seq 1 100000", "seq 1 2000")).key)
+    assert log.startswith("$ seq 1 100000\n1\n2\n")
+    assert log.endswith("1999\n2000\n")
+    assert log.count("left out here") == 1, "and says so where it is"
+    assert len(log) < 4200
+
+
+def test_no_secret_of_the_service_is_in_a_log(norms, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_GITHUB_TOKEN", "ghp_verysecret")
+    monkeypatch.setenv("KERNELWATCH_GITHUB_APP_KEY", "-----BEGIN-----\nMIIEpAIBAAKCAQ\n-----END-----")
+    monkeypatch.setenv("KERNELWATCH_DATABASE_URL", "sqlite:///elsewhere?password=hunter2hunter2")
+    settings.cache_clear()
+    sha = norms.commit({"norms.py": "1"})
+    norms.source.refresh()
+    said = "echo ghp_verysecret MIIEpAIBAAKCAQ; env; false"
+    with pytest.raises(BuildFailed) as failed:
+        build(norms, sha, recipe(said))
+    for log in (failed.value.log, failed.value.whole):
+        assert "[secret] [secret]" in log
+        assert "verysecret" not in log
+        assert "MIIEp" not in log
+        assert "hunter2" not in log
