@@ -24,7 +24,7 @@ Span = tuple[int, int]  # first byte and the one after the last
 FEW_ROWS = 16
 FAR_OFF = 3e4  # larger than any honest output and any term of one (|dy * w * rstd| reaches 4e3), and still fp16
 
-_equal, _clone = torch.equal, Tensor.clone
+_equal, _clone, _all, _is_finite = torch.equal, Tensor.clone, Tensor.all, torch.isfinite
 
 
 class Wrong(Exception):
@@ -138,6 +138,13 @@ def judged(oracle: Oracle, inputs: Inputs, outputs: Outputs, when: str = "") -> 
     if finding.reason:
         raise Wrong(f"{when}{finding.reason}")
     return finding
+
+
+def finite(outputs: Outputs, when: str) -> None:
+    """Raises Wrong where an output has a value that is not."""
+    for name, tensor in outputs.items():
+        if not bool(_all(_is_finite(tensor))):
+            raise Wrong(f"{when}{name} has values that are not finite")
 
 
 def still_judges(case: Case, device: torch.device, seed: int) -> None:

@@ -281,3 +281,17 @@ def test_autograd_follows_numbers_that_change_unseen():
     refill(inputs, fresh_values(case, inputs, 1, 9))
 
     assert not torch.equal(before["y"], call()[0])
+
+
+def test_in_a_later_launch_on_a_gpu_one_set_is_judged_and_no_output_may_hold_nan(eager, monkeypatch):
+    at_case = eager.prepare(CASE, seed=3, thorough=False)
+    right = [(inputs, {"y": call()}) for inputs, call in zip(at_case.sets, at_case.calls, strict=True)]
+    passes, errors = [], oracle.errors
+    monkeypatch.setattr(oracle, "errors", lambda inputs, seen: passes.append(len(seen)) or errors(inputs, seen))
+    at_case._one_right_and_all_finite(right)
+    assert passes == [2]
+
+    left_out = {"y": torch.full_like(right[0][1]["y"], torch.nan)}
+    for _ in range(4):
+        with pytest.raises(Wrong, match=r"after the timing, with other numbers in its inputs: y has .* not finite"):
+            at_case._one_right_and_all_finite([right[0], (right[1][0], left_out)])

@@ -18,6 +18,7 @@ from kernels.arena import Pace, run_launch
 from kernels.bench import Bench, Wrong
 from kernels.blocks import Shape
 from kernels.inputs import make
+from kernels.lanes import caches
 from kernels.lanes.caches import TritonCaches, empty_caches
 from kernels.lanes.call import CallClock
 from kernels.lanes.compile import compilations
@@ -323,6 +324,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.lanes import caches
 from kernels.lanes.caches import TritonCaches, empty_caches
 from kernels.offline.architectures import KNOWN
 from kernels.offline.launches import Launches
@@ -513,3 +515,18 @@ def test_every_lane_in_a_session(contender):
     assert memory.samples[0] >= memory.facts["output_bytes"] == 64 * 256 * 4
     assert (compile_.state, compile_.samples) == ("unsupported", [])
     assert block.facts["flops"] == Shape(128, 128, 256).flops
+
+
+def test_what_torch_compile_has_not_met_is_not_forgotten(monkeypatch):
+    """A reset on a GPU imports Inductor, so a process that only imported dynamo does without."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    resets = []
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(1))
+    caches.forget_graphs()
+    assert resets == []
+
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    caches.forget_graphs()
+    assert resets == [1]
