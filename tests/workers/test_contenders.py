@@ -55,7 +55,7 @@ def test_head_and_sota_are_measured_side_by_side(norms, tmp_path, sandboxed):
         assert launch.stacks[one.label]["torch"]
 
 
-@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox")
+@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox: see `kernelwatch doctor`")
 def test_a_compiled_contender_compiles_into_the_cache_of_its_environment(norms, tmp_path):
     head = own(norms, tmp_path, compile=True)
     [caches] = (settings().state / "caches").iterdir()
@@ -71,7 +71,7 @@ def test_a_compiled_contender_compiles_into_the_cache_of_its_environment(norms, 
     assert [path for path in (caches / "inductor").rglob("*") if path.suffix in (".so", ".cpp")]
 
 
-@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox")
+@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox: see `kernelwatch doctor`")
 def test_a_contender_sees_its_revision_and_nothing_of_the_service(norms, tmp_path, monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "ghp_secret")
     spy = (

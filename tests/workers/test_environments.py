@@ -152,7 +152,7 @@ def test_a_build_ends_when_its_run_is_taken_away(norms):
         build(norms, sha, recipe("sleep 100"), keep_going=keep_going)
 
 
-@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox")
+@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox: see `kernelwatch doctor`")
 def test_a_build_sees_neither_the_service_nor_the_network(norms, monkeypatch):
     monkeypatch.setenv("KERNELWATCH_WEBHOOK_SECRET", "s3cret")
     sha = norms.commit({"norms.py": "1"})
