@@ -77,6 +77,7 @@ def main():
         for row in database.execute("SELECT * FROM verdicts WHERE against = 'parent' ORDER BY id"):
             verdicts[row["run_id"]].append(row)
         report(runs, verdicts, truth, names, labels)
+        spent([run for run in runs if run["state"] == "done"])
 
 
 def report(runs, verdicts, truth, names, labels):
@@ -110,6 +111,17 @@ def report(runs, verdicts, truth, names, labels):
     print("| | commit | case | truth | said | cause | |\n|---|---|---|--:|--:|---|---|")
     for kind, *rest in causes:
         print(f"| {kind} | {' | '.join(map(str, rest))} |")
+
+
+def spent(runs):
+    """Seconds by run and by phase of its launches."""
+    print("\n## Seconds\n\n| run | whole | launches | by phase |\n|--:|--:|--:|---|")
+    for run in runs:
+        phases, launches = Counter(), json.loads(run["telemetry"])["launches"]
+        for launch in launches:
+            phases.update({name: value for name, value in launch["seconds"].items() if isinstance(value, int | float)})
+        said = ", ".join(f"{name} {value:.1f}" for name, value in phases.most_common())
+        print(f"| {run['id']} | {run['finished_at'] - run['started_at']:.0f} | {len(launches)} | {said} |")
 
 
 def judge(run, row, name, label, truth, counts, covered, causes):
