@@ -62,5 +62,5 @@ async def _body(request: Request, limit: int) -> bytes:
 
 def _stored(guid: str, event: str, body: bytes) -> Accepted:
     with transaction() as session:
-        delivery, new = store_delivery(session, guid, event, body)
-        return Accepted(delivery=delivery.id, new=new)
+        delivery_id, new = store_delivery(session, guid, event, body)
+        return Accepted(delivery=delivery_id, new=new)

@@ -54,7 +54,7 @@ def plan(session: Session) -> int:
         }
         values |= {"base": run.baseline or "", "trusted": run.trusted, "created_at": clock(session)}
         values |= {"state": FactsState.QUEUED, "attempt": 0, "not_before": 0.0}
-        made += inserted(session, FactsCheck, ("revision_id", "recipe_id", "base"), values)
+        made += inserted(session, FactsCheck, ("revision_id", "recipe_id", "base"), values) is not None
     if made:
         wake(session, FACTS)
     return made

@@ -49,18 +49,22 @@ _PAUSED = "the target is paused; redeliver this after `kernelwatch target resume
 _DEEPEST = 1000  # revisions read back to find where a rewritten mainline left the known one
 
 
-def store_delivery(session: Session, guid: str, event: str, body: bytes) -> tuple[Delivery, bool]:
-    """Keep a delivery before it is understood; whether it is new.  One that was given up gets another chance."""
-    values = {"guid": guid, "event": event, "body": body, "received_at": clock(session)}
+def store_delivery(session: Session, guid: str, event: str, body: bytes) -> tuple[int, bool]:
+    """Keep a delivery before it is processed: its id, and whether it is new.  One that was given up is tried again.
+
+    A new one takes one statement: each more would wait for its turn on a busy machine.
+    """
+    values = {"guid": guid, "event": event, "body": body, "received_at": database_now(session)}
     new = inserted(session, Delivery, "guid", values)
-    delivery = session.execute(select(Delivery).where(Delivery.guid == guid).with_for_update()).scalar_one()
-    if new:
+    if new is not None:
         wake(session, CONTROL)
-    elif delivery.understood_at is not None and delivery.attempts >= GIVEN_UP:
+        return new, True
+    delivery = session.execute(select(Delivery).where(Delivery.guid == guid).with_for_update()).scalar_one()
+    if delivery.understood_at is not None and delivery.attempts >= GIVEN_UP:
         delivery.understood_at, delivery.outcome = None, None
         delivery.attempts, delivery.received_at = 0, clock(session)
         wake(session, CONTROL)
-    return delivery, new
+    return delivery.id, False
 
 
 def understand_due() -> int:

@@ -16,8 +16,8 @@ def inserted(
     unique: str | tuple[str, ...],
     values: Mapping[str, Any],
     where: ColumnElement[bool] | None = None,
-) -> bool:
-    """Insert a row unless there is one with the same `unique` column or columns; whether this call did.
+) -> int | None:
+    """Insert a row unless there is one with the same `unique` column or columns: its id, None where there was one.
 
     Where they are unique among some rows only, `where` is the condition of the index.
 
@@ -26,7 +26,8 @@ def inserted(
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     columns = (unique,) if isinstance(unique, str) else unique
     insert = dialect.insert(table).values(**values).on_conflict_do_nothing(index_elements=columns, index_where=where)
-    return session.execute(insert.returning(getattr(table, columns[0]))).first() is not None
+    found: int | None = session.scalar(insert.returning(table.__table__.c.id))
+    return found
 
 
 def lock(session: Session, target_id: int) -> None:

@@ -101,7 +101,7 @@ def quarantine(session: Session, target_id: int, device: str, name: Name, by: st
     provider, case = name
     key = {"target_id": target_id, "device": device, "provider": provider, "case": case}
     values = {**key, "since": clock(session), "by": by, "reason": reason}
-    return inserted(session, Quarantine, tuple(key), values, where=Quarantine.released_at.is_(None))
+    return inserted(session, Quarantine, tuple(key), values, where=Quarantine.released_at.is_(None)) is not None
 
 
 def release(session: Session, target: Target, device: str, case: str, provider: str | None, by: str, why: str) -> int:

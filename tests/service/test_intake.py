@@ -102,7 +102,7 @@ class Forge:
         self.deliveries += 1
         raw = json.dumps({**body, "repository": {"full_name": repository}}).encode()
         with transaction() as session:
-            return intake.store_delivery(session, f"guid-{self.deliveries}", event, raw)[0].id
+            return intake.store_delivery(session, f"guid-{self.deliveries}", event, raw)[0]
 
 
 @pytest.fixture
@@ -543,7 +543,7 @@ def test_an_unknown_repository_says_how_to_watch_it_and_may_be_redelivered(forge
         again, new = intake.store_delivery(session, "guid-1", "push", b"")
 
     assert not new
-    assert f"1 revision at {first[:10]}" in intake.understand(again.id)
+    assert f"1 revision at {first[:10]}" in intake.understand(again)
 
 
 def test_a_remote_that_fails_is_tried_again_later_and_given_up_in_the_end(
@@ -596,7 +596,7 @@ def test_a_head_that_is_not_there_yet_is_waited_for(forge: Forge, target: Target
 def test_every_delivery_ends_in_a_sentence(state: Path, event: str, body: bytes, said: str) -> None:
     with transaction() as session:
         stored, _ = intake.store_delivery(session, "one", event, body)
-    assert intake.understand(stored.id) == said
+    assert intake.understand(stored) == said
     assert delivery().understood_at
 
 
