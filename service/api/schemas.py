@@ -170,6 +170,9 @@ class VerdictOut(Answer):
     p: Number = Field(description="Of the fresh launches where there are any, else of the first.")
     q: Number = Field(description="p among the family of the run (Benjamini-Hochberg).")
     smallest: Number = Field(description="The smallest change that mattered at this case, relative.")
+    doubt: str | None = Field(
+        description="Why equal code of the session leaves it inconclusive: control, offset or machine."
+    )
     cause: str | None = Field(description="code, baseline, stack, machine, noise or unknown.")
     why: str | None = Field(
         description="The cause in words.", examples=["slower because the kernel now spills 50 registers at N=16384"]
@@ -207,6 +210,7 @@ class RunOut(Answer):
     worker: str | None
     trusted: bool
     sandboxed: bool | None
+    repeated: bool = Field(description="Measured once more, as the controls of its first session were off.")
     created_at: Moment
     started_at: Moment | None
     finished_at: Moment | None

@@ -170,7 +170,8 @@ def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Seen]:
             found[place] = Seen(_refuted(estimate, one, stop.share), estimate, p)
             if found[place].zone is Zone.OPEN:
                 fresh[place] = min(1.0, p / stop.share)
-                total[place] = min(1.0, one.p_of_all(stop.launches) / stop.share)
+                # Its looks spend nothing: the offset is the same at each of them, so it has one chance and not several.
+                total[place] = one.p_of_all(stop.launches)
         both = zip(benjamini_hochberg(fresh), benjamini_hochberg(total, compared), strict=True)
         for place, q in enumerate(map(max, both)):
             one, seen = suspects[place], found[place]
