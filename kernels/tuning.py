@@ -80,7 +80,7 @@ def watched(*, alone: bool, on_gpu: bool, compiled: bool) -> Iterator[Tuning]:
         if on_gpu or "triton" in sys.modules:
             patched.enter_context(_replaced(_TRITON, "_bench", timing))
             patched.enter_context(_replaced(_TRITON, "run", launching))
-        if compiled or "torch._dynamo" in sys.modules:
+        if compiled or _INDUCTOR[0] in sys.modules:  # importing it takes seconds, for Quack in vain
             patched.enter_context(_replaced(_INDUCTOR, "bench", timing))
         yield tuning
 
