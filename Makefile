@@ -74,7 +74,7 @@ bench-families: $(VENV)/.dev  ## How often verdicts err: simulated families of 2
 bench-history: $(VENV)/.dev  ## How long looking at 1,000 series of 1,000 revisions takes, and at one revision more
 	@$(PY) -m service.studies.history_speed $(ARGS)
 
-bench-detect: $(VENV)/.dev .venv-peers/.made  ## Changes of history: ours and peers' on labelled series (ARGS=FILE.csv.gz, --choose, --arriving)
+bench-detect: $(VENV)/.dev .venv-peers/.made  ## Changes of history: ours and peers' on simulated series, or labelled ones (ARGS="FILE.csv.gz --choose --arriving")
 	@$(PY) -m service.studies.detect --peers .venv-peers/bin/python $(ARGS)
 
 bench-power: $(VENV)/.dev  ## Which planted slow-downs are found here, and what is told of equal code (a GPU)

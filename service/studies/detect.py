@@ -2,8 +2,9 @@
 
 python -m service.studies.detect [CSV] [--peers PYTHON] [--choose] [--arriving] [--out FILE]
 
-CSV has the columns series, index, value, is_change, is_ambiguous (.gz or not).  Every tool's setting is chosen on the
-tuning part alone, which is half of the series by a hash of their names; the scoring part has no say.
+CSV has the columns series, index, value, is_change, is_ambiguous (.gz or not); without one the series are simulated,
+and say nothing about real benchmarks.  Every tool's setting is chosen on the tuning part alone, which is half of the series
+by a hash of their names; the scoring part has no say.
 """
 
 import argparse
@@ -24,7 +25,6 @@ from service.studies.detect_arriving import delays, replayed
 from service.studies.detect_rules import RULES
 from service.studies.detect_score import LARGE, Labelled, Predictions, Score, read, score
 
-USUAL_FILE = Path("../shared/data/history_labelled.csv.gz")
 PEERS = Path(__file__).with_name("detect_peers.py")
 GRID = [
     HistoryLimits(penalty=penalty, separation=separation, alpha=alpha, notify=notify)
@@ -46,18 +46,20 @@ class Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("csv", type=Path, nargs="?", default=USUAL_FILE)
+    parser.add_argument("csv", type=Path, nargs="?", help="labelled series; simulated ones without it")
     parser.add_argument("--peers", type=Path, help="the interpreter of the environment with the peers")
     parser.add_argument("--choose", action="store_true", help="the grid, and leave one project out, instead")
     parser.add_argument("--arriving", action="store_true", help="the same series revision by revision, instead")
     parser.add_argument("--out", type=Path, help="what each tool found, as JSON")
     chosen = parser.parse_args()
-    if not chosen.csv.exists():
+    if chosen.csv is not None and not chosen.csv.exists():
         sys.exit(
             f"There is no {chosen.csv}.  Give a CSV with the columns series, index, value, is_change and is_ambiguous: "
             "make bench-detect ARGS=FILE.csv.gz"
         )
-    labelled = read(chosen.csv)
+    if chosen.csv is None:
+        say("Simulated series: another seed of the same kind gives other figures, and real benchmarks do as well.")
+    labelled = read(chosen.csv) if chosen.csv else simulated()
     if chosen.choose:
         choose(labelled)
     elif chosen.arriving:
@@ -68,6 +70,25 @@ def main() -> None:
         speed()
         if chosen.out:
             chosen.out.write_text(json.dumps([row.__dict__ for row in rows]))
+
+
+def simulated(count: int = 44, points: int = 300, seed: int = 11) -> list[Labelled]:
+    """Series with AR(1) noise and outliers, and steps of 1 to 20 % at known places; a third of them have none."""
+    random, found = np.random.default_rng(seed), []
+    for number in range(count):
+        sd, carried = random.uniform(0.003, 0.02), random.uniform(0, 0.35)
+        noise = np.empty(points)
+        last = 0.0
+        for place, shock in enumerate(random.normal(0, sd * np.sqrt(1 - carried**2), points)):
+            noise[place] = last = carried * last + shock
+        noise += (random.random(points) < 0.01) * random.exponential(10 * sd, points)
+        steps = sorted(random.choice(np.arange(20, points - 20, 20), 0 if number % 3 == 0 else 4, replace=False))
+        levels = np.zeros(points)
+        for place in steps:
+            levels[place:] += random.choice((-1, 1)) * random.uniform(max(0.01, 2 * sd), 0.2)
+        name = f"simulated-{number % 8}|steps|{number}"
+        found.append(Labelled(name, tuple(100 * np.exp(levels + noise)), tuple(map(int, steps)), ()))
+    return found
 
 
 def seen(values: Sequence[float]) -> list[Seen]:

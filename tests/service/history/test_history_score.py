@@ -92,3 +92,21 @@ def test_without_the_file_the_door_says_what_it_wants(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["detect", "nowhere.csv"])
     with pytest.raises(SystemExit, match="columns series, index, value, is_change and is_ambiguous"):
         detect.main()
+
+
+def test_without_a_file_the_series_are_simulated(monkeypatch, capsys):
+    few = detect.simulated(count=6, points=120)
+    monkeypatch.setattr(detect, "simulated", lambda: few)
+    monkeypatch.setattr(detect, "speed", lambda: None)
+    monkeypatch.setattr("sys.argv", ["detect"])
+    detect.main()
+    printed = capsys.readouterr().out
+    assert printed.startswith("Simulated series")
+    assert "All: 6 series, 720 points, 16 changes" in printed
+
+
+def test_simulated_series_are_the_same_each_time():
+    one, other = detect.simulated(count=4), detect.simulated(count=4)
+    assert one == other
+    assert [len(each.changes) for each in one] == [0, 4, 4, 0]
+    assert {each.tuned_on for each in detect.simulated()} == {True, False}
