@@ -3,8 +3,8 @@
 python -m service.studies.detect [CSV] [--peers PYTHON] [--choose] [--arriving] [--out FILE]
 
 CSV has the columns series, index, value, is_change, is_ambiguous (.gz or not); without one the series are simulated,
-and say nothing about real benchmarks.  Every tool's setting is chosen on the tuning part alone, which is half of the series
-by a hash of their names; the scoring part has no say.
+and say nothing about real benchmarks.  Every tool's setting is chosen on the tuning part alone, which is half of the
+series by a hash of their names; the scoring part has no say.
 """
 
 import argparse

@@ -73,7 +73,7 @@ class Repository:
         session.measure(lease, DeviceHere("cpu", "the processor"))
         with reading() as database:
             run = database.get_one(Run, lease.run_id)
-            database.refresh(run, ["revision"])
+            database.refresh(run, ["revision", "log"])
             return run
 
     def tag(self, name: str) -> None:
