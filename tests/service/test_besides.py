@@ -274,10 +274,11 @@ def test_a_suspicion_that_nobody_could_settle_is_asked_about_at_the_next_revisio
     [good] = Took(Role.GOOD, fast=None).taken()
     noisy = Given(replace(good, looked=((95.0, 96.0), (104.0, 105.0), (100.0, 99.0))))
     parent = replace(SLOW_HEAD, role=Role.PARENT)
-    between = ledger.run(2, replace(SLOW_HEAD, wide=101.0), parent, CONTROL, noisy, good={WIDE: "c0"})
+    copy = replace(parent, role=Role.CONTROL)
+    between = ledger.run(2, replace(SLOW_HEAD, wide=101.0), parent, copy, noisy, good={WIDE: "c0"})
     assert ledger.rows(between, "good")[WIDE].outcome == "inconclusive"
     assert ledger.last_good(2) == {WIDE: "c0"}, "nobody has shown that it is as it was"
-    ledger.run(3, HEAD, parent, CONTROL, Took(Role.GOOD, fast=None), good={WIDE: "c0"})
+    ledger.run(3, HEAD, parent, copy, Took(Role.GOOD, fast=None), good={WIDE: "c0"})
     assert ledger.last_good(3) == {}
 
 
@@ -319,7 +320,8 @@ def test_a_clock_of_later_launches_explains_nothing_of_the_first(ledger):
     """The slow baseline takes part in the first launches alone, the head in all of them."""
     ledger.run(0, HEAD)
     head, parent = (replace(one, wide=105.0, facts={**OTHER, "spills": 0, "sm_mhz": 1700}) for one in (HEAD, PARENT))
-    run = ledger.run(1, head, parent, CONTROL, Took(Role.SLOW, facts={**FACTS, "sm_mhz": 1980}), slow="v1.2")
+    copy = replace(parent, role=Role.CONTROL)
+    run = ledger.run(1, head, parent, copy, Took(Role.SLOW, facts={**FACTS, "sm_mhz": 1980}), slow="v1.2")
     row = ledger.rows(run, "slow")[WIDE]
     assert (row.outcome, row.cause) == ("regression", "code"), row.why
 
@@ -415,7 +417,7 @@ def test_a_noisy_session_closes_no_gap_and_the_next_quiet_one_keeps_its_date(led
 def test_a_session_whose_control_is_off_closes_no_gap(ledger):
     ledger.run(0, HEAD, FAR)
     even = replace(SOTA, wide=100.0, fast=100.0)
-    ledger.run(1, HEAD, PARENT, replace(CONTROL, wide=115.0), even)
+    ledger.run(1, HEAD, PARENT, replace(CONTROL, wide=115.0), even, repeated=True)
     assert gaps() == {FAST: (False, None), WIDE: (True, "c0")}, "its times at that case are not trusted"
     ledger.run(2, HEAD, PARENT, CONTROL, even)
     assert gaps() == {FAST: (False, None), WIDE: (False, None)}
