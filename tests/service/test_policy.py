@@ -234,3 +234,5 @@ def test_the_manual_has_every_key_with_its_default():
     assert all(f"`{name}`" in manual for name in CasePolicy.model_fields)
     for kind in GateKind:
         assert f'| `{kind}` | `"{GATES[False][kind]}"` | `"{GATES[True][kind]}"` |' in manual
+    for kind in GateKind:
+        assert f'| `{kind}` | `"{GATES[False][kind]}"` | `"{GATES[True][kind]}"` |' in manual
