@@ -84,7 +84,9 @@ def test_a_bisection_is_told_step_by_step(get: Get, decided: Seeded) -> None:
 
 def test_calibration_shows_how_often_equal_code_differed(get: Get, decided: Seeded) -> None:
     said = words(get("/calibration"))
-    assert re.search(r"h200-box h200 kernel time 6 cases · copy ● fair 8 of 144 5\.6 % \d\.\d % to \d+\.\d % 5\.0 %", said)
+    assert re.search(
+        r"h200-box h200 kernel time 6 cases · copy ● fair 8 of 144 5\.6 % \d\.\d % to \d+\.\d % 5\.0 %", said
+    )
     assert re.search(r"⊘ quarantined 1 d ago by kernelwatch 8 of 24 copies differed", said)
     assert "they are locked now" in said
     assert re.search(r"8 of 24 33\.3 %", said)

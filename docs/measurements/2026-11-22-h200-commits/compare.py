@@ -167,12 +167,15 @@ def judge(run, row, name, label, truth, counts, covered, causes):
     if said and size != "none":
         why = row["why"] or ""
         here = any(fnmatchcase(case, pattern) for pattern in label.get("cases", []))
-        if here and label.get("cause") and re.search(label["cause"], why):
+        first = why.split("; also")[0]
+        if here and re.search(label.get("cause", "$^"), first):
             kind = "right"
+        elif here and re.search(label.get("partly", "$^"), first):
+            kind = "partly"
         elif "the code changed" in why or not why:
             kind = "only that the code changed"
         else:
-            kind = "to be read"
+            kind = "wrong"
         certain = "certain" if row["cause_certain"] else ""
         causes.append((kind, name, case, f"{math.exp(middle):.3f}", f"{row['ratio']:.3f}", why, certain))
 
