@@ -58,7 +58,7 @@ def _facts(seen: Seen, compiled: bool, pinned: tuple[str, ...]) -> dict[str, Any
         facts["ops"] = seen.operators[:MOST_NAMES]
         facts["kernels"] = seen.launched + seen.hooked
         strange = [name for name in seen.operators if not name.startswith(("aten::", "prims::", "prim::"))]
-        facts["calls"] = [{"name": call.name, "bytes": call.bytes} for call in seen.calls[:MOST_NAMES]]
+        facts["operators"] = [{"name": call.name, "bytes": call.bytes} for call in seen.calls[:MOST_NAMES]]
         ptx = [_ptx(launch.kernel) for launch in seen.triton]
         if ptx and len(ptx) == seen.hooked and None not in ptx and not strange:
             launches = [launch.text for launch in seen.triton]

@@ -143,7 +143,7 @@ def read(answer: Mapping[str, Any]) -> Compiled:
         tuple(_text(_table(one).get("over")) or "?" for one in refused[:MOST_KERNELS])
         if isinstance(refused, list)
         else (),
-        calls_of(facts.get("calls")),
+        calls_of(facts.get("operators")),
     )
 
 

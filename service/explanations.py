@@ -160,7 +160,7 @@ class Side:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Side":
-        return cls(kernels_of(facts.get("triton")), calls_of(facts.get("calls")), _whole(facts.get("kernels")))
+        return cls(kernels_of(facts.get("triton")), calls_of(facts.get("operators")), _whole(facts.get("kernels")))
 
 
 @dataclass(frozen=True)
@@ -384,7 +384,8 @@ def _widths(was: Kernel, now: Kernel) -> Iterator[Explanation]:
         if old is None or new is None or abs(log2(old / new)) < 0.4:
             continue
         steps = abs(log2(old / new)) * weight
-        said = f"its {noun} are now {_bytes(new)} wide instead of {_bytes(old)}"
+        average = " on average" if len(before) > 1 or len(after) > 1 else ""
+        said = f"its {noun} are now {_bytes(new)} wide{average} instead of {_bytes(old)}"
         yield Explanation(By.WIDTH, said, new < old, 0.01 * steps, 0.25 * steps)
 
 
@@ -449,7 +450,11 @@ def _filled(kernel: Kernel) -> float | None:
 
 
 def _occupancy(was: Kernel, now: Kernel) -> Iterator[Explanation]:
-    if not was.occupancy or not now.occupancy or was.occupancy == now.occupancy:
+    """How many warps an SM has at a time: as many as its resources allow, or fewer where the grid is too small."""
+    if not was.occupancy or not now.occupancy:
+        return
+    before, after = (one.occupancy * _resident(one) for one in (was, now) if one.occupancy)
+    if abs(log(before / after)) < 0.01:
         return
     old, new = _in_flight(was), _in_flight(now)
     fewest = FEWEST_BYTES_IN_FLIGHT
@@ -457,9 +462,18 @@ def _occupancy(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     if old and new:
         least = 0.3 * max(0.0, abs(log(min(1.0, old / fewest) / min(1.0, new / fewest))))
     by = f" (limited by {now.limited_by})" if now.limited_by else ""
-    said = f"its occupancy is now {now.occupancy:.0%} instead of {was.occupancy:.0%}".replace("%", " %")
-    most = max(least, 0.8 * abs(log(now.occupancy / was.occupancy)))
-    yield Explanation(By.OCCUPANCY, f"{said}{by}", now.occupancy < was.occupancy, least, most)
+    if was.occupancy == now.occupancy:
+        by = f": it launches {now.programs:,} programs instead of {was.programs:,}"
+    said = f"its occupancy is now {after:.0%} instead of {before:.0%}".replace("%", " %")
+    most = max(least, 0.8 * abs(log(after / before)))
+    yield Explanation(By.OCCUPANCY, f"{said}{by}", after < before, least, most)
+
+
+def _resident(kernel: Kernel) -> float:
+    """Of the blocks that fit on an SM, the share that it has at a time: less than 1 where the grid is too small."""
+    if not kernel.programs or not kernel.sms or not kernel.blocks:
+        return 1.0
+    return min(1.0, ceil(kernel.programs / kernel.sms) / kernel.blocks)
 
 
 def _in_flight(kernel: Kernel) -> float | None:
@@ -467,7 +481,7 @@ def _in_flight(kernel: Kernel) -> float | None:
     a_thread = sum(int(width) * count for width, count in kernel.fetches.items() if width.isdecimal())
     if not a_thread or not kernel.blocks or not kernel.warps:
         return None
-    return float(a_thread * kernel.blocks * kernel.warps * 32)
+    return a_thread * kernel.blocks * _resident(kernel) * kernel.warps * 32
 
 
 def _hints(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:

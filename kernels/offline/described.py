@@ -54,7 +54,7 @@ def facts_of(
         "code": _hash(hashed) if hashed else None,
         "count": len(kernels),
         "extern": extern,
-        "calls": [{"name": call.name, "bytes": call.bytes} for call in calls[:MOST_NAMES]],
+        "operators": [{"name": call.name, "bytes": call.bytes} for call in calls[:MOST_NAMES]],
         "kernels": kernels,
     }
 

@@ -400,3 +400,22 @@ def test_equal_code_of_the_first_launch_proves_nothing_where_a_later_one_ran_oth
 @pytest.mark.parametrize("stored", [None, 5, "x", ["x"], [{}], [{"configuration": 3}], [{"configuration": "a"}] * 2])
 def test_what_a_stranger_stores_as_choices_is_harmless(stored):
     assert choices({"tuned": stored}).words == ""
+
+
+def ran(programs: int, blocks: int = 2, occupancy: float = 0.25) -> list[dict[str, object]]:
+    """One kernel on 132 SMs that launches so many programs, of which `blocks` fit on an SM."""
+    kernel = {"name": "_backward", "warps": 8, "registers": 110, "loads": {"16": 8}, "sass": "d", "sms": 132}
+    return [{**kernel, "grid": [programs, 1, 1], "blocks": blocks, "occupancy": occupancy}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (264, 132, "slower, probably because its occupancy is now 12 % instead of 25 %: it launches 132 programs"),
+        (2640, 1320, None),  # enough for every SM to be full both times
+    ],
+)
+def test_a_grid_that_is_too_small_leaves_places_on_the_sms_empty(before, after, why):
+    move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": ran(after)}, beside={**BASE, "triton": ran(before)})
+    found = cause(move).words
+    assert found.startswith(why) if why else "occupancy" not in found

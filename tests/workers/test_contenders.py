@@ -9,10 +9,12 @@ from kernels.arena import Pace, run_launch
 from kernels.channel import ContenderLost
 from kernels.words import Case, Role
 from service import recipes
+from service.compiled import calls_of
 from service.settings import settings
 from workers import environments, sandbox
 from workers.contenders import contender
 from workers.device import DeviceHere
+from workers.tally import Tally
 
 SANDBOXED = sandbox.self_test() is None
 CPU = DeviceHere("cpu", "the processor")
@@ -48,11 +50,17 @@ def test_head_and_sota_are_measured_side_by_side(norms, tmp_path, sandboxed):
 
     launch = run_launch([head, sota], [CASE], Pace(rounds=2), device="cpu", seed=1)
 
-    for one in (head, sota):
+    tally = Tally([head, sota], [CASE])
+    tally.add(launch, confirming=False)
+    for one, recorded in zip((head, sota), tally.taken(), strict=True):
         cell = launch.cells[one.label, CASE]
         assert (cell.state, cell.reason) == ("measured", None)
         assert len(cell.samples) == 2
         assert launch.stacks[one.label]["torch"]
+        # What is recorded of the timing must not replace what is recorded of the code.
+        assert recorded.facts["calls"] > 0
+        assert calls_of(recorded.facts["operators"])
+        assert all(call.bytes for call in calls_of(recorded.facts["operators"]))
 
 
 @pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox: see `kernelwatch doctor`")

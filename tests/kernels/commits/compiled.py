@@ -20,9 +20,9 @@ def facts_of_run(answer: dict[str, Any]) -> dict[str, Any]:
     facts = answer["facts"]
     kernels = [{**kernel, "shared": kernel["shared_dynamic"]} for kernel in facts["kernels"]]
     kind = "triton" if kernels else "operators"
-    calls = facts["calls"]
+    calls = facts["operators"]
     code = facts["code"] + str(calls)
-    return {"kind": kind, "code": code, "calls": calls, "kernels": len(kernels) + len(calls), **totals(kernels)}
+    return {"kind": kind, "code": code, "operators": calls, "kernels": len(kernels) + len(calls), **totals(kernels)}
 
 
 def main(folder: Path) -> None:
