@@ -3,12 +3,13 @@
 import dataclasses
 import importlib
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -71,7 +72,7 @@ class Operators(_Mode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         with suppress(Exception):
-            self._note(func, args, kwargs, result)
+            _untraced(self._note)(func, args, kwargs, result)
         return result
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -82,6 +83,12 @@ class Operators(_Mode):  # type: ignore[misc]
             if not (func.is_view or _ALLOCATES.match(name)):
                 self._seen.launched += 1
                 self._seen.calls.append(OperatorCall(name, _bytes(name, (args, kwargs or {}), result)))
+
+
+def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, hidden from torch.compile: it would compile our code with the backend of a target's function."""
+    dynamo: Any = sys.modules.get("torch._dynamo")  # never imported for this: that takes two seconds
+    return function if dynamo is None else cast("Callable[..., Any]", dynamo.disable(function))
 
 
 class Entering(Operators):

@@ -1,6 +1,6 @@
 """A policy over the stored history: every run that was measured, judged once more.  Only read, never written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
@@ -128,12 +128,12 @@ def _dismissed(session: Session, run_id: int) -> set[Name]:
 
 def _equal_code(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) -> None:
     """Of a calibration whatever is told is false."""
-    rows: Mapping[Name, Calibration] = {
-        (row.provider, row.case): row
+    rows = {
+        (row.provider, row.case, row.kind): row
         for row in session.execute(select(Calibration).where(Calibration.run_id == stored.run.id)).scalars()
     }
     for one in calibrating.compared(stored.taken, policy, calibration=True):
-        row = rows.get((one.provider, one.case))
+        row = rows.get((one.provider, one.case, one.kind))
         if row is not None:
             nominal = policy.calibrate.nominal
             answer.equal_before += Rate(1, int(row.p < nominal), int(row.alarmed))

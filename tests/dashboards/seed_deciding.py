@@ -47,6 +47,7 @@ def _decided(session: Session, run_id: int, policy_id: int) -> None:
         if verdict.outcome in ("regression", "improvement"):
             verdict.suspected, verdict.p, verdict.q = True, 2.4e-5, 7.1e-5
             verdict.cause = "code"
+            verdict.cause_certain = True
             verdict.why = SPILLS if verdict.outcome == "regression" else "faster because it launches 16 warps, not 4"
     means = [
         Summary("norms", "rmsnorm", "fwd", Lane.KERNEL, 2, 1.102, 1.098, 1.106, 3),

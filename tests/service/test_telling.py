@@ -201,7 +201,7 @@ def test_a_build_that_failed_shows_the_end_of_its_log() -> None:
     log = "\n".join(f"line {n}" for n in range(200)) + "\n\x1b[31merror:\x1b[0m ```\n</details> no such header"
     said = markdown.comment(a_report(state=RunState.FAILED, log=log, reason="`make` ended with 2"))
     assert said.startswith("**Build failed** at `abc1234567` on h200: fix the build")
-    assert "\\`make\\` ended with 2. The last lines of the log:" in said
+    assert "\\`make\\` ended with 2. The last lines of [the log](" in said
     assert "line 199" in said
     assert "line 100\n" not in said
     [block] = [token for token in MarkdownIt("commonmark").parse(said) if token.type == "fence"]
