@@ -462,7 +462,7 @@ def _occupancy(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     if old and new:
         least = 0.3 * max(0.0, abs(log(min(1.0, old / fewest) / min(1.0, new / fewest))))
     by = f" (limited by {now.limited_by})" if now.limited_by else ""
-    if was.occupancy == now.occupancy:
+    if was.occupancy == now.occupancy and was.programs and now.programs:
         by = f": it launches {now.programs:,} programs instead of {was.programs:,}"
     said = f"its occupancy is now {after:.0%} instead of {before:.0%}".replace("%", " %")
     most = max(least, 0.8 * abs(log(after / before)))

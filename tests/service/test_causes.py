@@ -419,3 +419,9 @@ def test_a_grid_that_is_too_small_leaves_places_on_the_sms_empty(before, after, 
     move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": ran(after)}, beside={**BASE, "triton": ran(before)})
     found = cause(move).words
     assert found.startswith(why) if why else "occupancy" not in found
+
+
+def test_a_grid_that_only_one_side_recorded_is_no_trouble():
+    without = [{key: value for key, value in kernel.items() if key != "grid"} for kernel in ran(132)]
+    move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": without}, beside={**BASE, "triton": ran(132)})
+    assert "programs" not in cause(move).words
