@@ -1,7 +1,7 @@
 """The console command: the front door for operators, CI scripts and people at a terminal.
 
 Exit codes: 0 fine; 1 a regression; 2 trouble with the infrastructure or the command line; 3 undecided: nothing bad was
-found, and not every case could be decided; 125 the revision cannot be measured; 141 whoever reads the output closed it.
+found, and not every case could be decided; 125 the revision cannot be measured; 141 the reader closed the output.
 Of several devices the first of 1, 125, 2 and 3 counts.  `facts`: 1 a broken limit, 125 the head does not build.
 """
 

@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     requests_limit: int = Field(
         32, gt=0, description="Requests for pages and API in progress at once; more wait for a second, then get 503."
     )
-    facts: bool = Field(True, description="Compile every pushed revision for the recipe's GPUs, beside the measuring.")
+    facts: bool = Field(True, description="Compile every pushed revision for the recipe's GPUs, without a GPU.")
     public_url: str | None = Field(None, description="How people reach the dashboard; used in comments.")
 
     policy: Path | None = Field(None, description="A TOML file: the policy where a recipe says nothing else.")

@@ -34,7 +34,7 @@ def add(
     recipe: Annotated[
         Path | None,
         typer.Option(
-            help="The recipe, a TOML file; its adapters lie beside it.  Without one, kernelwatch.toml of the mainline."
+            help="The recipe (TOML), its adapters in the same folder.  Without it, kernelwatch.toml of the mainline."
         ),
     ] = None,
     package: Annotated[

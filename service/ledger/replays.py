@@ -127,7 +127,7 @@ def _dismissed(session: Session, run_id: int) -> set[Name]:
 
 
 def _equal_code(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) -> None:
-    """Of a calibration whatever is told is false."""
+    """Count false alarms of a calibration: its code is equal on both sides."""
     rows = {
         (row.provider, row.case, row.kind): row
         for row in session.execute(select(Calibration).where(Calibration.run_id == stored.run.id)).scalars()
