@@ -6,6 +6,8 @@ KERNELWATCH := $(VENV)/bin/kernelwatch
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
 # Byte code of what was installed and of the checkout, on every core where pip uses one.  Contenders cannot write it.
 COMPILE := $(PY) -m compileall -qq -j 0 $(VENV)/lib kernels service workers dashboards
+# Two processes, each with one file of tests at a time; ARGS="-n 0" runs all in one process, as a debugger wants it.
+PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PYTHONUNBUFFERED := 1
 
 # What runs this project, in the order in which it is looked for; a name may exist without an interpreter behind it.
@@ -29,7 +31,7 @@ run: $(VENV)/.runtime  ## Set up what is missing, then API, dashboard and worker
 	@exec $(KERNELWATCH) up --demo
 
 test: check  ## Set up what the tests need, then lint, types and tests (make test ARGS="-k story" for some)
-	$(PY) -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 check: $(VENV)/.dev  ## Lint and types
 	$(PY) -m ruff check .

@@ -1,10 +1,12 @@
 """What every room's tests may use: a state folder of their own, with a migrated database in it."""
 
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
@@ -15,12 +17,44 @@ from service.database import engine
 from service.ledger.patience import patience
 from service.models import Base
 from service.settings import settings
+from tests import needs
+from tests.turns import turn
 
 POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
-HOW_TO_START = (
-    "no PostgreSQL at 127.0.0.1:5432; start one with "
-    "`docker run -e POSTGRES_USER=root -e POSTGRES_HOST_AUTH_METHOD=trust -p 5432:5432 postgres:17`"
-)
+
+
+TURNS = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    needs.watch_skips(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give each process of pytest-xdist the folder in which they take turns."""
+    config: pytest.Config = node.config
+    if TURNS not in config.stash:
+        folder = tempfile.TemporaryDirectory(prefix="kernelwatch-turns-")
+        config.add_cleanup(folder.cleanup)
+        config.stash[TURNS] = folder.name
+    node.workerinput["turns"] = config.stash[TURNS]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """Outermost, so that a test's time limit does not include the time until its turn."""
+    process = getattr(item.config, "workerinput", None)
+    alone = item.get_closest_marker("alone") is not None
+    with turn(Path(process["turns"]), alone=alone) if process else nullcontext():
+        return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = needs.skip_unless(shutil.which("nvidia-smi"), "gpu")
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(gpu)
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +89,7 @@ def _database() -> Iterator[str]:
             connection.execute(text(f"CREATE DATABASE {name}"))
     except OperationalError:
         server.dispose()
-        pytest.skip(HOW_TO_START)
+        needs.skip("postgresql")
     yield make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
     with server.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))

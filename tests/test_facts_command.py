@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.fakes.repository import Repository
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason=needs.reason("triton"))
 
 ROOT = Path(__file__).parent.parent
 NARROW, WIDE = "rmsnorm.fwd.4096x1024.bf16", "rmsnorm.fwd.4096x16384.bf16"

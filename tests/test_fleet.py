@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import needs
 from tests.fakes import demo
 from tests.fakes.processes import ROOT, free_port, running, until
 from workers import environments
 
 BROKER = "amqp://guest:guest@127.0.0.1:5672//"
-HOW_TO_START = "no RabbitMQ at 127.0.0.1:5672; start one with `docker run -p 5672:5672 rabbitmq:4`"
 CELERY = ["-m", "celery", "--app", "workers.app"]
 
 
@@ -24,12 +24,13 @@ def reachable(port: int) -> bool:
 
 
 @pytest.mark.demo
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("broker", ["alive", "dead"])
 def test_a_fleet_comes_to_the_same_verdicts(state, postgres, broker):
     """With a broker the wake-ups arrive; with none that answers, the timers alone bring every run to its end."""
     if broker == "alive" and not reachable(5672):
-        pytest.skip(HOW_TO_START)
+        needs.skip("rabbitmq")
     environments.adopt_stack("host", Path(sys.executable), [])
     port = free_port()
     address = f"http://127.0.0.1:{port}"

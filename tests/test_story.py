@@ -30,6 +30,7 @@ from service.database import reading, transaction
 from service.ledger import build_logs, intake, outbox, queue, targets, telling
 from service.models import BuildLog, Effect, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
 from service.settings import settings
+from tests import needs
 from tests.fakes.github import FakeGitHub
 from tests.fakes.repository import MEASURED_ANYWHERE
 from workers import duties, environments
@@ -472,7 +473,7 @@ def test_a_kernel_that_crashes_or_hangs_fails_its_case_and_the_worker_goes_on(st
     assert story.run_of(good).state is RunState.DONE
 
 
-@pytest.mark.skipif(bool(MEASURED_ANYWHERE), reason="a stranger's revision never runs without a sandbox")
+@needs.skip_unless(not MEASURED_ANYWHERE, "bubblewrap")
 def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(story):
     first = story.pull(9, action="opened", fork=True, fast=101.0)
     held = story.run_of(first)

@@ -11,6 +11,7 @@ import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
 from service.app import create_app
+from tests import needs
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import Seeded, watched
 
@@ -44,7 +45,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
 def browser() -> Iterator[Browser]:
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
-        pytest.skip(f"no {', '.join(BROWSERS)} on the PATH; install one with `apt-get install chromium`")
+        needs.skip("chromium")
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
         yield opened

@@ -8,8 +8,9 @@ import pytest
 from kernels import messages
 from kernels.arena import Contender, Pace, run_launch
 from kernels.words import Case, Role
+from tests import needs
 
-pytest.importorskip("triton")
+pytest.importorskip("triton", reason=needs.reason("triton"))
 CASE = Case.parse("rmsnorm.fwd.16x64.fp32")
 TARGET = '''
 """RMSNorm in Triton, one row a program.  `timed` stands for the clock that the autotuner would ask on a GPU."""

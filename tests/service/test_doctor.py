@@ -10,6 +10,7 @@ from rich.console import Console
 from service import doctor
 from service.doctor import Check
 from service.settings import settings
+from tests import needs
 
 FINE = ["host"]
 
@@ -86,9 +87,8 @@ def test_without_bubblewrap_it_says_whether_installing_it_is_enough(
     assert "only the demo" in sandbox.costs
 
 
+@needs.skip_unless(doctor._said("bwrap", "--version"), "bubblewrap")
 def test_a_sandbox_that_cannot_work_says_why(state: Path) -> None:
-    if not doctor._said("bwrap", "--version"):
-        pytest.skip("bubblewrap is not installed: apt-get install bubblewrap")
     sandbox = by_name(doctor.checks(lambda: "user namespaces are refused", FINE))["bubblewrap"]
     assert not sandbox.ok
     assert sandbox.found.endswith("user namespaces are refused")

@@ -12,6 +12,7 @@ import pytest
 from service.errors import BadInput, LeaseLost, NotFound, Refused, SourceFailed
 from service.settings import settings
 from service.sources import Source, git, open_source
+from tests import needs
 from tests.fakes.repository import Repository, Target
 
 ROOT = Path(__file__).parents[2]
@@ -339,9 +340,8 @@ def test_names_that_are_no_text_are_told_in_words_that_can_be_stored(repository,
     ]
 
 
+@needs.skip_unless(shutil.which("setpriv"), "setpriv")
 def test_git_ends_when_its_worker_is_killed(roots):
-    if not shutil.which("setpriv"):
-        pytest.skip("setpriv is not installed: apt-get install util-linux")
     asks = "import subprocess; from service.sources import git; subprocess.run([*git._within(1 << 30), *{}])"
     waits = ["sh", "-c", "echo ready; exec sleep 100"]  # as git does while a remote is slow
     with subprocess.Popen([sys.executable, "-c", asks.format(waits)], stdout=subprocess.PIPE, cwd=ROOT) as worker:

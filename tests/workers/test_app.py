@@ -18,6 +18,7 @@ from service.database import reading
 from service.ledger import intake
 from service.models import Run, RunState
 from service.settings import settings
+from tests import needs
 from tests.fakes.processes import running, until
 from tests.workers.conftest import CASE
 from workers import app as fleet
@@ -46,7 +47,7 @@ def queue() -> Iterator[str]:
     try:
         socket.create_connection(("127.0.0.1", 5672), timeout=1).close()
     except OSError:
-        pytest.skip("no RabbitMQ at 127.0.0.1:5672; start one with `docker run -p 5672:5672 rabbitmq:4`")
+        needs.skip("rabbitmq")
     name = f"test-{time.monotonic_ns()}"
     yield name
     with Connection(RABBIT) as connection:

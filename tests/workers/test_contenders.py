@@ -11,6 +11,7 @@ from kernels.words import Case, Role
 from service import recipes
 from service.compiled import calls_of
 from service.settings import settings
+from tests import needs
 from workers import environments, sandbox
 from workers.contenders import contender
 from workers.device import DeviceHere
@@ -40,7 +41,7 @@ def own(norms, tmp_path, source: str = NORMS, label: str = "head:norms", sandbox
     return contender(label, Role.HEAD, {**OWN, **spec}, made, CPU, sandboxed=sandboxed, scratch=tmp_path / "scratch")
 
 
-@pytest.mark.parametrize("sandboxed", [True, False] if SANDBOXED else [False])
+@pytest.mark.parametrize("sandboxed", [pytest.param(True, marks=needs.skip_unless(SANDBOXED, "bubblewrap")), False])
 def test_head_and_sota_are_measured_side_by_side(norms, tmp_path, sandboxed):
     head = own(norms, tmp_path, sandboxed=sandboxed)
     stack = environments.stack("host")
@@ -63,7 +64,7 @@ def test_head_and_sota_are_measured_side_by_side(norms, tmp_path, sandboxed):
         assert all(call.bytes for call in calls_of(recorded.facts["operators"]))
 
 
-@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox: see `kernelwatch doctor`")
+@needs.skip_unless(SANDBOXED, "bubblewrap")
 def test_a_compiled_contender_compiles_into_the_cache_of_its_environment(norms, tmp_path):
     head = own(norms, tmp_path, compile=True)
     [caches] = (settings().state / "caches").iterdir()
@@ -79,7 +80,7 @@ def test_a_compiled_contender_compiles_into_the_cache_of_its_environment(norms, 
     assert [path for path in (caches / "inductor").rglob("*") if path.suffix in (".so", ".cpp")]
 
 
-@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox: see `kernelwatch doctor`")
+@needs.skip_unless(SANDBOXED, "bubblewrap")
 def test_a_contender_sees_its_revision_and_nothing_of_the_service(norms, tmp_path, monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "ghp_secret")
     spy = (

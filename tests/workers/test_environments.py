@@ -13,6 +13,7 @@ import pytest
 from service.errors import BadInput, BuildFailed, Conflict, NotFound
 from service.recipes import Recipe, parse
 from service.settings import settings
+from tests import needs
 from workers import environments, sandbox
 from workers.environments import Environment
 
@@ -152,7 +153,7 @@ def test_a_build_ends_when_its_run_is_taken_away(norms):
         build(norms, sha, recipe("sleep 100"), keep_going=keep_going)
 
 
-@pytest.mark.skipif(not SANDBOXED, reason="needs the sandbox: see `kernelwatch doctor`")
+@needs.skip_unless(SANDBOXED, "bubblewrap")
 def test_a_build_sees_neither_the_service_nor_the_network(norms, monkeypatch):
     monkeypatch.setenv("KERNELWATCH_WEBHOOK_SECRET", "s3cret")
     sha = norms.commit({"norms.py": "1"})

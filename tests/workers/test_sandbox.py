@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from service.settings import settings
+from tests import needs
 from workers import sandbox, syscalls
 from workers.folders import make_read_only, remove
 from workers.sandbox import Box, Limits
@@ -22,7 +23,7 @@ HERE = Path(__file__).parent
 MIB = 1 << 20
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 
-works = pytest.mark.skipif(sandbox.self_test() is not None, reason=str(sandbox.self_test()))
+works = needs.skip_unless(sandbox.self_test() is None, "bubblewrap")
 both = pytest.mark.parametrize("sandboxed", [pytest.param(True, marks=works), False])
 
 
@@ -334,7 +335,7 @@ def test_where_there_is_no_filter_of_system_calls_it_works_and_says_so(monkeypat
 
 
 @works
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@needs.skip_unless(os.getuid() == 0, "root")
 def test_it_works_for_a_normal_user(tmp_path):
     folder = tmp_path / "box"
     folder.mkdir()

@@ -2,13 +2,13 @@
 
 from functools import cache
 
-import pytest
 import torch
 
 from kernels import messages
 from kernels.bench import Bench
 from kernels.providers import Unsupported
 from kernels.words import Case
+from tests import needs
 
 
 @cache
@@ -23,4 +23,4 @@ def ready(name: str, text: str):
     except Unsupported as why:
         if "not installed" not in str(why):
             raise
-        pytest.skip(str(why))
+        needs.skip("providers", str(why))

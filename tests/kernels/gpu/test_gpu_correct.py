@@ -1,6 +1,5 @@
 """Right first, on a real GPU: repetition beside other work, graphs like calls, new numbers as fast as known ones."""
 
-import shutil
 from statistics import median
 
 import pytest
@@ -14,9 +13,6 @@ from kernels.words import Case
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
-    ),
     pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
 ]
 CASES = [

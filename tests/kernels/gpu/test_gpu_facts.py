@@ -1,7 +1,6 @@
 """Facts of what ran on a GPU, and that compiling without one finds the same machine code."""
 
 import ctypes
-import shutil
 
 import pytest
 import torch
@@ -11,12 +10,7 @@ from kernels.norms.modules import rms_norm
 from kernels.ran import put_on_stream
 from kernels.words import Case
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
-    ),
-]
+pytestmark = pytest.mark.gpu
 CASES = [
     Case.parse(text)
     for text in (

@@ -1,7 +1,6 @@
 """The lanes on a real GPU: calls that do not wait for the device, compilers with empty caches, memory, a block."""
 
 import os
-import shutil
 from statistics import median
 
 import pytest
@@ -18,9 +17,6 @@ from .in_process import bench, ready
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
-    ),
     pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
 ]
 MIB = 1 << 20

@@ -1,7 +1,6 @@
 """The norms' modules on a real GPU: compiled to one graph, captured in CUDA graphs, with mode="reduce-overhead"."""
 
 import copy
-import shutil
 
 import pytest
 import torch
@@ -10,12 +9,10 @@ from torch._dynamo.utils import counters
 
 from kernels.norms import workspaces
 from kernels.norms.modules import LayerNorm, RMSNorm, rms_norm
+from tests import needs
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
-    ),
     pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
 ]
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 2**-6, torch.float16: 2**-9}
@@ -260,7 +257,7 @@ def test_two_graphs_replayed_at_once_do_not_meet():
             assert all(torch.equal(one, other) for one, other in zip(step, expected, strict=True))
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@needs.skip_unless(torch.cuda.device_count() > 1, "two-gpus")
 def test_on_a_device_that_is_not_the_current_one():
     module = module_of(LayerNorm, 1024)
     (x,) = given((128, 1024), torch.bfloat16)

@@ -1,6 +1,5 @@
 """Wide rows on a real GPU: two passes give what a team gives, and so does a cluster where Triton has them."""
 
-import shutil
 from dataclasses import replace
 from itertools import product
 
@@ -10,14 +9,12 @@ import torch
 from kernels.norms import clusters, plans, wide
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan
+from tests import needs
 
 from ..norm_truth import EPS, Trial, inputs, ours, wrong_by
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
-    ),
     pytest.mark.filterwarnings("ignore"),  # of torch's imports
 ]
 NORMS = ("rmsnorm", "layernorm")
@@ -111,7 +108,7 @@ def test_a_device_that_refuses_gets_two_passes():
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
 def test_a_cluster_gives_what_a_team_gives(trial):
     if not clusters.are_there():
-        pytest.skip("this Triton has no sums over clusters")
+        needs.skip("clusters")
     given, team = inputs(trial, "cuda"), in_a_team(trial)
     sizes = given["x"].element_size(), given["weight"].element_size()
     there, back = clusters.forward_plan(trial.cols, *sizes), clusters.backward_plan(trial.cols)

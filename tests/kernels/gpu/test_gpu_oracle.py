@@ -1,6 +1,5 @@
 """Inputs and the oracle on a real GPU: the same sets, honest kernels right at the edges, and what judging costs."""
 
-import shutil
 import time
 import warnings
 
@@ -13,12 +12,10 @@ from kernels.inputs import changed, fingerprint, make, make_sets
 from kernels.oracle import Oracle, named
 from kernels.providers import Unsupported, forward_backward, open_provider
 from kernels.words import OPS, Case, Direction
+from tests import needs
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(
-        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU; run it on a machine that has one"
-    ),
     pytest.mark.filterwarnings("ignore"),  # compilers in this process, with the warnings of their imports
 ]
 GPU = torch.device("cuda", 0)
@@ -53,7 +50,7 @@ def test_real_kernels_are_right_at_the_edges(name, key, shape):
         bind = open_provider(messages.built_in(name)).ready(case, GPU)
         returned, at_edges = bind(first)(), bind(edges)()
     except Unsupported as why:
-        pytest.skip(str(why))
+        needs.skip("providers", str(why))
     oracle = Oracle(first)
     assert oracle.judge(first, named(case, returned)).reason is None
     assert oracle.judge_edges(edges, named(case, at_edges)).reason is None
