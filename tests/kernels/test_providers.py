@@ -294,11 +294,11 @@ def test_candidates_are_told_with_the_case_that_they_were_timed_for():
 
 
 def test_the_provider_of_the_manual_works(monkeypatch):
-    page = (Path(kernels.__file__).parents[1] / "docs" / "extending.md").read_text()
+    page = (Path(kernels.__file__).parents[1] / "docs" / "providers.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
     module = ModuleType("kernels.providers.swift")
     module.__package__ = "kernels.providers"
-    exec(compile(code, "extending.md", "exec"), module.__dict__)
+    exec(compile(code, "providers.md", "exec"), module.__dict__)
 
     def rms_norm(x, weight, epsilon):
         return references.BY_KEY["rmsnorm.fwd"](x, weight, epsilon)
@@ -509,7 +509,7 @@ def fused_rms_norm_backward(dy, x, weight, rstd):
 def test_what_the_manual_says_of_trying_it_by_hand_works(tmp_path):
     text = (ROOT / "docs" / "adapters.md").read_text()
     adapter = re.search(r"```python\n(# watch_norms\.py\n.*?)```", text, re.DOTALL)[1]
-    command, *lines = re.search(r"## Trying it by hand.*?```console\n(.*?)```", text, re.DOTALL)[1].splitlines()
+    command, *lines = re.search(r"## Try it by hand.*?```console\n(.*?)```", text, re.DOTALL)[1].splitlines()
     (tmp_path / "norms").mkdir()
     (tmp_path / "norms" / "ops.py").write_text(OF_THE_MANUAL)
     (tmp_path / "watch_norms.py").write_text(adapter)
