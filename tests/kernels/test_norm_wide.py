@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import combinations, product
+from itertools import product
 from typing import Any
 
 import numpy
@@ -20,28 +20,32 @@ from kernels.norms import clusters, wide
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
+from tests.pairwise import pairwise
 
 from .norm_truth import EDGES, EPS, ROOT, Trial, in_the_interpreter, inputs, lone_rows_differ, ours, wrong_by
 
 NORMS = ("rmsnorm", "layernorm")
 ALL = "weight bias residual offset"
-OPTIONS = [" ".join(some) for count in range(4) for some in combinations(("weight", "bias", "residual"), count)]
 SHARED = {"block": 32, "warps": 1, "team": 4}
 THERE, BACK = ForwardPlan(rows=1, **SHARED), BackwardPlan(rows=1, **SHARED)
+PLANS = {"forward": THERE, "backward": BACK}
 # 4 programs of 32 columns: all full, and the last in part.
+PAIRS = pairwise(
+    (norm, dtypes, cols, layout, *given)
+    for norm, dtypes, cols, layout, *given in product(
+        NORMS, ("fp32", "bf16-fp32"), (128, 100), ("dense", "apart", "odd", "unaligned"),
+        ("weight", ""), ("bias", ""), ("residual", ""), ("offset", ""),
+    )
+    if "weight" in given or "offset" not in given
+)  # fmt: skip
 RIGHT = [
-    *(Trial(3, 100, norm, given=given, forward=THERE, backward=BACK) for norm, given in product(NORMS, OPTIONS)),
-    *(
-        Trial(3, cols, norm, dtypes, ALL, forward=THERE, backward=BACK)
-        for cols, norm, dtypes in product((128, 100), NORMS, ("fp32", "bf16-fp32"))
+    *(  # 9 rows with a residual are several slabs
+        Trial(9 if "residual" in given else 3, cols, norm, dtypes, " ".join(filter(None, given)), layout, **PLANS)
+        for norm, dtypes, cols, layout, *given in PAIRS
     ),
     *(
-        Trial(17, 100, norm, "fp32", ALL, layout, forward=THERE, backward=BACK)  # several slabs
-        for norm, layout in product(NORMS, ("apart", "odd", "unaligned"))
-    ),
-    *(
-        Trial(9, 100, norm, dtypes, ALL, edges=(*EDGES,), forward=THERE, backward=BACK)
-        for norm, dtypes in product(NORMS, ("fp32", "bf16-fp32"))
+        Trial(9, 100, norm, dtypes, ALL, edges=(*EDGES,), **PLANS)
+        for norm, dtypes in zip(NORMS, ("fp32", "bf16-fp32"), strict=True)
     ),
     *(
         Trial(9, 100, norm, "fp32", ALL, forward=there, backward=back)

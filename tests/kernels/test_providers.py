@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -21,6 +22,7 @@ from kernels.providers.base import by_name
 from kernels.providers.pair import Pair, differentiable
 from kernels.ran import readable
 from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction, Op
+from tests.pairwise import pairwise
 
 CPU = torch.device("cpu")
 ROOT = Path(kernels.__file__).parents[1]
@@ -360,7 +362,8 @@ print(json.dumps(found))
 """
 # the interpreter cuts off where a GPU rounds to bf16
 OURS = [
-    f"{op}.{direction}.9x100s128.{dtypes}" for op in OPS for direction in Direction for dtypes in ("fp32", "fp16-fp32")
+    f"{op}.{direction}.9x100s128.{dtypes}"
+    for op, direction, dtypes in pairwise(product(OPS, Direction, ("fp32", "fp16-fp32")))
 ]
 
 
@@ -375,7 +378,7 @@ def test_ours_is_right_in_every_op_and_direction_as_provider_and_as_target():
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert len(found) == len(OURS) + 12
+    assert len(found) == len(OURS) + 6
     assert {key: reason for key, reason in found.items() if reason} == {}
 
 
