@@ -1,11 +1,11 @@
 # syntax=docker/dockerfile:1
-# Two images: `service` (API, control, beat, migrations) and `worker` (that, a sandbox, a compiler and torch).
+# Two images: `service` (API, control, beat, migrations) and `worker` (the same with a sandbox, a compiler and torch).
 
 FROM python:3.13-slim-bookworm AS packages
 RUN python -m venv /opt/kernelwatch
 COPY requirements.txt /tmp/requirements.txt
 RUN /opt/kernelwatch/bin/python -m pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
-# The source is used as it lies, and `kernelwatch` starts it.
+# The source is used in place; `kernelwatch` starts it.
 RUN echo /srv/kernelwatch > "$(/opt/kernelwatch/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kernelwatch.pth" \
  && printf '#!/bin/sh\nexec /opt/kernelwatch/bin/python -m service.cli "$@"\n' > /opt/kernelwatch/bin/kernelwatch \
  && chmod 755 /opt/kernelwatch/bin/kernelwatch
@@ -38,7 +38,7 @@ USER 0
 RUN apt-get update \
  && apt-get install -y --no-install-recommends bubblewrap g++ libseccomp2 \
  && rm -rf /var/lib/apt/lists/*
-# The base environment of contenders.  It runs on processors as well; no part of kernelwatch is in it.
+# The base environment of contenders.  It also runs on processors, and contains no part of kernelwatch.
 ARG STACK="torch==2.13.0 quack-kernels==0.6.5 liger-kernel==0.8.5"
 # hadolint ignore=DL3059,SC2086
 RUN python -m venv --without-pip /opt/stack \
