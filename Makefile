@@ -6,8 +6,8 @@ KERNELWATCH := $(VENV)/bin/kernelwatch
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
 # Byte code of what was installed and of the checkout, on every core where pip uses one.  Contenders cannot write it.
 COMPILE := $(PY) -m compileall -qq -j 0 $(VENV)/lib kernels service workers dashboards
-# Two processes, each with one file of tests at a time; ARGS="-n 0" runs all in one process, as a debugger wants it.
-PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Two processes with a thread each and one file of tests at a time; ARGS="-n 0" runs all in one, as a debugger wants it.
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PYTHONUNBUFFERED := 1
 
 # What runs this project, in the order in which it is looked for; a name may exist without an interpreter behind it.

@@ -1,5 +1,6 @@
 """What every room's tests may use: a state folder of their own, with a migrated database in it."""
 
+import os
 import shutil
 import tempfile
 import uuid
@@ -28,6 +29,7 @@ TURNS = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     needs.watch_skips(config)
+    os.environ.pop("COLUMNS", None)  # pytest-xdist sets the width of its own lines
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from kernels import messages
 from kernels.norms.plans import BackwardPlan, ForwardPlan
 from kernels.studies import occupancy
 from kernels.words import OPS, Case, Direction
+from tests.pairwise import pairwise
 
 ROOT = Path(kernels.__file__).parents[1]
 
@@ -20,10 +23,23 @@ ROOT = Path(kernels.__file__).parents[1]
 # -- the chosen plans ------------------------------------------------------------------------------------------------
 
 
+def some_of(cases):
+    """Each architecture with cases: every pair of architecture, op, dtypes and plan, filled or not, is in one."""
+    named = {}
+    for case, architecture in product(cases, occupancy.ARCHITECTURES):
+        plan = occupancy.plan_of(case)
+        tiles = (case.direction, replace(plan, team=min(plan.team, 2)), plan.block * plan.team == case.cols)
+        named[architecture, case.op, (case.dtype, case.weight_dtype), tiles] = case
+    chosen = pairwise(named)
+    for architecture in occupancy.ARCHITECTURES:
+        yield [architecture], [named[one] for one in chosen if one[0] == architecture]
+
+
 def test_every_chosen_plan_compiles_without_spills_and_fits(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
-    rows = occupancy.occupancies(occupancy.ARCHITECTURES, occupancy.chosen_for(), tmp_path)
+    found = [occupancy.occupancies(*some, tmp_path) for some in some_of(occupancy.chosen_for())]
+    rows = [row for each in found for row in each]
 
     assert {row.kernel for row in rows} == {"_forward", "_backward", "_sum_parts"}
     assert not (offenders := [row for row in rows if row.trouble]), "\n" + "\n".join(occupancy.lines(offenders))
@@ -32,7 +48,8 @@ def test_every_chosen_plan_compiles_without_spills_and_fits(tmp_path, monkeypatc
 def test_so_do_the_two_passes_of_rows_whose_team_can_exchange_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
-    rows = occupancy.two_passes(occupancy.ARCHITECTURES, occupancy.two_passes_for(), tmp_path)
+    found = [occupancy.two_passes(*some, tmp_path) for some in some_of(occupancy.two_passes_for())]
+    rows = [row for each in found for row in each]
 
     assert {"_forward_sums", "_backward_sums"} < {row.kernel for row in rows}
     assert not (offenders := [row for row in rows if row.trouble]), "\n" + "\n".join(occupancy.lines(offenders))
