@@ -15,7 +15,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check doctor secrets clean bench bench-arena bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-power
+.PHONY: help run test test-fast check doctor secrets clean bench bench-arena bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-power
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -32,6 +32,9 @@ run: $(VENV)/.runtime  ## Set up what is missing, then API, dashboard and worker
 
 test: check  ## Set up what the tests need, then lint, types and tests (make test ARGS="-k story" for some)
 	$(PYTEST) $(ARGS)
+
+test-fast: $(VENV)/.dev  ## Tests without torch and without the demo (make test-fast ARGS="-k recipe" for some)
+	$(PYTEST) -m "not torch and not demo" $(ARGS)
 
 check: $(VENV)/.dev  ## Lint and types
 	$(PY) -m ruff check .

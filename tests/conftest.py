@@ -1,6 +1,7 @@
 """What every room's tests may use: a state folder of their own, with a migrated database in it."""
 
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -52,11 +53,28 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
         return (yield)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import torch where no test with it is wanted: that takes seconds."""
+    if "not torch" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    return re.search("^(import|from) torch", collection_path.read_text(), re.MULTILINE) is not None or None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     gpu = needs.skip_unless(shutil.which("nvidia-smi"), "gpu")
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(gpu)
+        if hasattr(item.module, "torch") or "open_contender" in item.fixturenames:
+            item.add_marker("torch")
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Long files first, so that two processes end together: the demo, what compiles, stories, and the short rest."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return 0 if "alone" in marks else 1 if "torch" in marks else 3 if "service" in item.path.parts else 2
 
 
 @pytest.fixture(scope="session")

@@ -146,7 +146,9 @@ def open_contender(target: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
     def start(**environment: str) -> Channel:
         scratch = tmp_path_factory.mktemp("scratch")
-        bare = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "HOME")}
+        bare = {
+            name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "HOME", "OMP_NUM_THREADS")
+        }
         with (scratch / "log").open("w") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", str(CONTENDER)],

@@ -23,33 +23,31 @@ ROOT = Path(kernels.__file__).parents[1]
 # -- the chosen plans ------------------------------------------------------------------------------------------------
 
 
-def some_of(cases):
-    """Each architecture with cases: every pair of architecture, op, dtypes and plan, filled or not, is in one."""
+def some_of(cases, architecture):
+    """Those of an architecture, where every pair of architecture, op, dtypes and plan, filled or not, has one."""
     named = {}
-    for case, architecture in product(cases, occupancy.ARCHITECTURES):
+    for case, each in product(cases, occupancy.ARCHITECTURES):
         plan = occupancy.plan_of(case)
         tiles = (case.direction, replace(plan, team=min(plan.team, 2)), plan.block * plan.team == case.cols)
-        named[architecture, case.op, (case.dtype, case.weight_dtype), tiles] = case
-    chosen = pairwise(named)
-    for architecture in occupancy.ARCHITECTURES:
-        yield [architecture], [named[one] for one in chosen if one[0] == architecture]
+        named[each, case.op, (case.dtype, case.weight_dtype), tiles] = case
+    return [named[chosen] for chosen in pairwise(named) if chosen[0] == architecture]
 
 
-def test_every_chosen_plan_compiles_without_spills_and_fits(tmp_path, monkeypatch):
+@pytest.mark.parametrize("architecture", occupancy.ARCHITECTURES)
+def test_every_chosen_plan_compiles_without_spills_and_fits(architecture, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
-    found = [occupancy.occupancies(*some, tmp_path) for some in some_of(occupancy.chosen_for())]
-    rows = [row for each in found for row in each]
+    rows = occupancy.occupancies([architecture], some_of(occupancy.chosen_for(), architecture), tmp_path)
 
     assert {row.kernel for row in rows} == {"_forward", "_backward", "_sum_parts"}
     assert not (offenders := [row for row in rows if row.trouble]), "\n" + "\n".join(occupancy.lines(offenders))
 
 
-def test_so_do_the_two_passes_of_rows_whose_team_can_exchange_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("architecture", occupancy.ARCHITECTURES)
+def test_so_do_the_two_passes_of_rows_whose_team_can_exchange_nothing(architecture, tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
 
-    found = [occupancy.two_passes(*some, tmp_path) for some in some_of(occupancy.two_passes_for())]
-    rows = [row for each in found for row in each]
+    rows = occupancy.two_passes([architecture], some_of(occupancy.two_passes_for(), architecture), tmp_path)
 
     assert {"_forward_sums", "_backward_sums"} < {row.kernel for row in rows}
     assert not (offenders := [row for row in rows if row.trouble]), "\n" + "\n".join(occupancy.lines(offenders))
