@@ -42,7 +42,7 @@ RUN apt-get update \
 ARG STACK="torch==2.13.0 quack-kernels==0.6.5 liger-kernel==0.8.5"
 # hadolint ignore=DL3059,SC2086
 RUN python -m venv --without-pip /opt/stack \
- && PIP_NO_CACHE_DIR=1 python -m service.torch_install /opt/stack/bin/python ${STACK} \
+ && PIP_NO_CACHE_DIR=1 python -m service.ops.torch_install /opt/stack/bin/python ${STACK} \
  && kernelwatch stack adopt host --python /opt/stack/bin/python \
  && chown -R 10001:10001 /var/lib/kernelwatch
 USER 10001:10001

@@ -71,19 +71,19 @@ bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures
 	@$(PY) -m kernels.studies.facts_speed $(ARGS)
 
 bench-judge: $(VENV)/.dev  ## How long a run of 200 cases takes to judge
-	@$(PY) -m service.studies.speed $(ARGS)
+	@$(PY) -m tests.studies.speed $(ARGS)
 
 bench-families: $(VENV)/.dev  ## How often verdicts err: simulated families of 200 cases (ARGS=--quick: a minute)
-	@$(PY) -m service.studies.families $(ARGS)
+	@$(PY) -m tests.studies.families $(ARGS)
 
 bench-history: $(VENV)/.dev  ## How long looking at 1,000 series of 1,000 revisions takes, and at one revision more
-	@$(PY) -m service.studies.history_speed $(ARGS)
+	@$(PY) -m tests.studies.history_speed $(ARGS)
 
 bench-detect: $(VENV)/.dev .venv-peers/.made  ## Changes of history: ours and peers' on simulated series, or labelled ones (ARGS="FILE.csv.gz --choose --arriving")
-	@$(PY) -m service.studies.detect --peers .venv-peers/bin/python $(ARGS)
+	@$(PY) -m tests.studies.detect.study --peers .venv-peers/bin/python $(ARGS)
 
 bench-power: $(VENV)/.dev  ## Which planted slow-downs are found here, and what is told of equal code (a GPU)
-	@$(PY) -m workers.studies.power $(ARGS)
+	@$(PY) -m tests.studies.power $(ARGS)
 
 clean:  ## Remove the environment (the state folder, with the database, stays)
 	rm -rf $(VENV)
@@ -106,15 +106,15 @@ $(VENV)/.runtime: requirements.txt | $(VENV)/bin/python
 	@chmod +x $(KERNELWATCH)
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.txt service/torch_install.py $(VENV)/.runtime
+$(VENV)/.dev: requirements-dev.txt service/ops/torch_install.py $(VENV)/.runtime
 	@echo "Installing what the tests need, torch among it (once; some minutes) ..."
 	@$(PIP) --require-hashes -r requirements-dev.txt
 	@$(COMPILE) || true
-	@$(PY) -m service.torch_install $(PY)
+	@$(PY) -m service.ops.torch_install $(PY)
 	@touch $@
 
 # What the peers need contradicts what we need, so they live by themselves; without them the table is shorter.
-.venv-peers/.made: service/studies/detect_peers.txt | $(VENV)/bin/python
+.venv-peers/.made: tests/studies/detect/peers.txt | $(VENV)/bin/python
 	@echo "Installing the peers into .venv-peers (once) ..."
 	@$(PY) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r $< || { \

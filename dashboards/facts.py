@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.report_rows import Row
-from service.texts import apart, one_line, plain
+from service.domain.text import apart, one_line, plain
+from service.reports.rows import Row
 
 NAMES = {
     "code": "hash of the code",

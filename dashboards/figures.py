@@ -5,16 +5,16 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from kernels.words import Lane
-from service.lanes import WORDS, amount, axis_unit, lane_of, percent
-from service.ledger.change_points import Pointed
-from service.ledger.reading import Point
-from service.measured import Measured
-from service.models import PointState
-from service.report_rows import Row
-from service.reports import Report
-from service.texts import interval
-from service.verdicts import Outcome
+from kernels.cases import Lane
+from service.db.models import PointState
+from service.domain.codefacts.measured import Measured
+from service.domain.metrics import WORDS, amount, axis_unit, lane_of, percent
+from service.domain.text import interval
+from service.domain.verdicts.judge import Outcome
+from service.ledger.changepoints.change_points import Pointed
+from service.ledger.queries import Point
+from service.reports.report import Report
+from service.reports.rows import Row
 
 Figure = dict[str, Any]
 

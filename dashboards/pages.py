@@ -17,20 +17,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import assets, comments, facts, figures, telemetry
-from kernels.words import Lane
+from kernels.cases import Lane
 from service.api.common import Key, Reading, ReadingRoute, tagged
-from service.bisecting import Aim
-from service.bisecting_words import answer_in_words
-from service.causes import Kind
-from service.lanes import WORDS, amount, lane_of, percent
-from service.ledger import bisections, build_logs, calibration_rates, change_points, quarantines, reading, regressed
-from service.ledger.change_points import Pointed
-from service.ledger.queue import clock
-from service.ledger.reading import Glance, Point
-from service.ledger.regressed import Life, Regressed
-from service.ledger.targets import all_targets, target_named
-from service.lives import Action, possible
-from service.models import (
+from service.db.models import (
     OPEN_STATES,
     STANDING,
     CellState,
@@ -43,12 +32,28 @@ from service.models import (
     RunState,
     Target,
 )
-from service.report_rows import Row
-from service.reports import counted, readable
-from service.telling import markdown
-from service.telling.as_json import moment, rfc3339
-from service.texts import interval, listed, short
-from service.verdicts import Outcome
+from service.domain.attribution.causes import Kind
+from service.domain.bisection.search import Aim
+from service.domain.metrics import WORDS, amount, lane_of, percent
+from service.domain.regressions.lifecycle import Action, possible
+from service.domain.text import interval, listed, short
+from service.domain.verdicts.judge import Outcome
+from service.ledger import queries
+from service.ledger.bisections import bisections
+from service.ledger.calibration import quarantines, rates
+from service.ledger.changepoints import change_points
+from service.ledger.changepoints.change_points import Pointed
+from service.ledger.intake.targets import all_targets, target_named
+from service.ledger.queries import Glance, Point
+from service.ledger.regressions import listing
+from service.ledger.regressions.listing import Life, Regressed
+from service.ledger.runs import build_logs
+from service.ledger.runs.queue import clock
+from service.reports import markdown
+from service.reports.bisection_text import answer_in_words
+from service.reports.report import counted, readable
+from service.reports.rows import Row
+from service.reports.schema import moment, rfc3339
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -123,8 +128,8 @@ _UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
 @router.get("/")
 def overview(session: Reading) -> str:
     """Every target with its latest revisions, what is open, and who works."""
-    cards = [reading.card(session, target) for target in all_targets(session)]
-    found = regressed.listed(session, states=STANDING, limit=20).items
+    cards = [queries.card(session, target) for target in all_targets(session)]
+    found = listing.listed(session, states=STANDING, limit=20).items
     standing = sum((Counter(card.standing) for card in cards), Counter[RegressionState]())
     return _page(
         "overview.html",
@@ -133,7 +138,7 @@ def overview(session: Reading) -> str:
         standing=standing,
         groups=_by_incident(session, found),
         listed=len(found),
-        gaps=reading.gaps(session, limit=20),
+        gaps=queries.gaps(session, limit=20),
         **_machinery(session),
     )
 
@@ -147,12 +152,12 @@ def target(
 ) -> str:
     """One target: its mainline, one case over time, its pull requests and its recipe."""
     found = target_named(session, name)
-    choices = [_choice(*triple) for triple in reading.measured_series(session, found)]
+    choices = [_choice(*triple) for triple in queries.measured_series(session, found)]
     chosen = series if series in choices else _first_choice(session, found, choices)
     points = _series(session, found, chosen) if chosen else []
     steps = _steps(session, found, chosen) if chosen else []
-    card = reading.card(session, found, lines=25, before=before)
-    standing = regressed.listed(session, found, STANDING).items
+    card = queries.card(session, found, lines=25, before=before)
+    standing = listing.listed(session, found, STANDING).items
     oldest = card.lines[-1].revision.ordinal if len(card.lines) == 25 else None
     return _page(
         "target.html",
@@ -160,10 +165,10 @@ def target(
         card=card,
         target=found,
         older=oldest if oldest else None,
-        aside=reading.aside(session, found),
+        aside=queries.aside(session, found),
         groups=_by_incident(session, standing),
         listed=len(standing),
-        gaps=reading.gaps(session, found),
+        gaps=queries.gaps(session, found),
         choices=_by_lane(choices),
         chosen=chosen,
         stack_changes=[point for point in points if point.stack_change],
@@ -189,18 +194,18 @@ def target_figure(
 @router.get("/runs/{run_id}")
 def run(run_id: Key, session: Reading) -> str:
     """One run: what was found, the figures, the facts that explain it, and what a pull request is told."""
-    whole = reading.whole_run(session, run_id)
-    found = reading.report_on(session, whole)
-    comment = markdown.comment(*(reading.pull_reports(session, whole) if whole.pull is not None else (found,)))
+    whole = queries.whole_run(session, run_id)
+    found = queries.report_on(session, whole)
+    comment = markdown.comment(*(queries.pull_reports(session, whole) if whole.pull is not None else (found,)))
     effects = _effects(session, whole)
     return _page(
         "run.html",
         now=clock(session),
         run=whole,
         report=found,
-        attempts=reading.attempts(session, run_id),
+        attempts=queries.attempts(session, run_id),
         build_log=build_logs.characters(session, run_id),
-        ahead=reading.ahead_of(session, whole) if whole.state is RunState.QUEUED else None,
+        ahead=queries.ahead_of(session, whole) if whole.state is RunState.QUEUED else None,
         comment=comment,
         comment_html=comments.shown(comment),
         effects=effects,
@@ -210,7 +215,7 @@ def run(run_id: Key, session: Reading) -> str:
         opened=whole.regressions,
         figures=figures.against_parent(found) is not None or figures.against_sota(found) is not None,
         others=_others(session, whole),
-        stack_change=reading.stack_change(session, whole),
+        stack_change=queries.stack_change(session, whole),
         limits=markdown.limits(found),
         ceilings=markdown.ceilings(found),
         drawable=figures.most_rows(found),
@@ -241,14 +246,14 @@ def _told(session: Session, whole: Run, effects: Sequence[Effect]) -> str:
 def _others(session: Session, whole: Run) -> list[Glance]:
     """The same revision on other devices, and other runs of it here."""
     return [
-        one for one in reading.glances(session, reading.runs_of(session, whole.revision_id)) if one.run.id != whole.id
+        one for one in queries.glances(session, queries.runs_of(session, whole.revision_id)) if one.run.id != whole.id
     ]
 
 
 @router.get("/runs/{run_id}/figure.json")
 def run_figure(request: Request, run_id: Key, session: Reading) -> Response:
     """The figures of a run: against its parent, and against SOTA."""
-    found = reading.found_in(session, run_id)
+    found = queries.found_in(session, run_id)
     both = {"parent": figures.against_parent(found), "sota": figures.against_sota(found)}
     return tagged(request, json.dumps(both), "application/json")
 
@@ -271,7 +276,7 @@ def regressions(
 ) -> str:
     """Confirmed regressions of all mainlines, who searches for culprits, and apart from them what is behind SOTA."""
     states = STANDING if state is Shown.STANDING else (RegressionState(state.value),) if state else ()
-    page = regressed.listed(session, states=states, cursor=cursor)
+    page = listing.listed(session, states=states, cursor=cursor)
     query = {"cursor": page.next} | ({"state": state.value} if state else {})
     return _page(
         "regressions.html",
@@ -281,16 +286,16 @@ def regressions(
         states=list(RegressionState),
         next=f"/regressions?{urlencode(query)}" if page.next else None,
         searches=bisections.listed(session, most=20),
-        gaps=reading.gaps(session, limit=MOST_GAPS),
+        gaps=queries.gaps(session, limit=MOST_GAPS),
     )
 
 
 @router.get("/regressions/{regression_id}")
 def regression(regression_id: Key, session: Reading) -> str:
     """One regression: what, since when, how that is known, who did it, what was done about it, and how to act."""
-    life = regressed.one(session, regression_id)
+    life = listing.one(session, regression_id)
     row, run = life.regressed.row, life.regressed.run
-    found = reading.found_in(session, run.id)
+    found = queries.found_in(session, run.id)
     series = urlencode({"series": _choice(row.device, row.provider, row.case)})
     address = f"/targets/{quote(life.regressed.target)}"
     return _page(
@@ -327,7 +332,7 @@ def _commands(life: Life) -> list[tuple[str, str]]:
 
 def _by_incident(session: Session, found: Sequence[Regressed]) -> list[tuple[Incident | None, list[Regressed]]]:
     """Those of one event together, in the order of their newest."""
-    known = reading.events_of(session, [one.row for one in found])
+    known = queries.events_of(session, [one.row for one in found])
     groups: dict[int, list[Regressed]] = {}
     for one in found:
         groups.setdefault(one.row.incident_id or -one.row.id, []).append(one)
@@ -343,20 +348,20 @@ def bisection(bisection_id: Key, session: Reading) -> str:
 @router.get("/workers")
 def workers(session: Reading) -> str:
     """Who measures, and what waits for them."""
-    return _page("workers.html", now=clock(session), queue=reading.queue(session), **_machinery(session))
+    return _page("workers.html", now=clock(session), queue=queries.queue(session), **_machinery(session))
 
 
 @router.get("/calibration")
 def calibration(session: Reading) -> str:
     """How often equal code differs from itself on each worker, and the cases that therefore alarm nobody."""
     now = clock(session)
-    found = calibration_rates.rates(session, since=now - CALIBRATED_DAYS * 86_400.0)
+    found = rates.rates(session, since=now - CALIBRATED_DAYS * 86_400.0)
     every = quarantines.listed(session, released=True)
     return _page(
         "calibration.html",
         now=now,
         days=CALIBRATED_DAYS,
-        lanes=calibration_rates.by_lane(found),
+        lanes=rates.by_lane(found),
         worst=[one for one in found if one.rate.differed][:MOST_CASES],
         quarantined=[one for one in every if one[0].released_at is None],
         released=[one for one in every if one[0].released_at is not None][:MOST_CASES],
@@ -364,7 +369,7 @@ def calibration(session: Reading) -> str:
 
 
 def _machinery(session: Session) -> dict[str, Any]:
-    return {"workers": reading.workers(session), "waiting": reading.waiting(session), "gone_s": reading.WORKER_GONE_S}
+    return {"workers": queries.workers(session), "waiting": queries.waiting(session), "gone_s": queries.WORKER_GONE_S}
 
 
 def error_page(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -383,7 +388,7 @@ def _parts(choice: str) -> tuple[str, str, str]:
 
 def _series(session: Session, target: Target, choice: str) -> list[Point]:
     device, provider, case = _parts(choice)
-    return reading.series(session, target, case, provider, device)
+    return queries.series(session, target, case, provider, device)
 
 
 def _steps(session: Session, target: Target, choice: str) -> list[Pointed]:
@@ -399,8 +404,8 @@ def _by_lane(choices: Sequence[str]) -> list[tuple[Lane, list[str]]]:
 
 def _first_choice(session: Session, target: Target, choices: list[str]) -> str | None:
     """The case to show unasked: one that regressed, else one that is behind, else any."""
-    rows = [found.row for found in regressed.listed(session, target, STANDING, limit=1).items]
-    rows += [found.gap for found in reading.gaps(session, target, limit=1)]  # type: ignore[misc]
+    rows = [found.row for found in listing.listed(session, target, STANDING, limit=1).items]
+    rows += [found.gap for found in queries.gaps(session, target, limit=1)]  # type: ignore[misc]
     wanted = [_choice(row.device, row.provider, row.case) for row in rows]
     return next((one for one in wanted if one in choices), choices[0] if choices else None)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.lanes import digits
-from service.light import number
+from service.domain.metrics import digits
+from service.domain.roofline import number
 
 _HARMLESS = {"idle", "clocks_setting", "display"}  # reasons for lower clocks that are none for slower kernels
 _BOARD = {"driver": "Driver", "uuid": "UUID", "pstate": "Performance state", "ecc": "ECC", "mig": "MIG"}

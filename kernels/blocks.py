@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from .words import Case
+from .cases import Case
 
 HEAD = 128  # columns of one attention head
 LONGEST_SEQUENCE = 2048  # tokens

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dashboards.assets
 import dashboards.pages
-from service.api import deciding, health, runs, targets
+from service.api import health, regressions, runs, targets
 from service.errors import ServiceError
 from service.settings import settings
 
@@ -77,7 +77,7 @@ def create_app() -> FastAPI:
     app.add_exception_handler(DBAPIError, _database_error)
     api = APIRouter(prefix=_API)
     api.include_router(targets.router)
-    api.include_router(deciding.router)
+    api.include_router(regressions.router)
     api.include_router(runs.router)
     for router in (
         api,

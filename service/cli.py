@@ -20,8 +20,6 @@ from rich.text import Text
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
-from service import doctor as doctor_room
-from service import migrate, torch_install, wakeups
 from service.commands.bisect import bisect, bisection_app
 from service.commands.calibration import calibration_app
 from service.commands.pipes import CLOSED_PIPE, Commands, PipeClosed, outputs_of_this_process, reader_left
@@ -29,19 +27,23 @@ from service.commands.printing import Format, err, line, out
 from service.commands.regressions import regression_app, regressions_command
 from service.commands.replay import replay
 from service.commands.targets import read_recipe, target_app
-from service.database import reading, transaction
+from service.db import migrate, wakeups
+from service.db.engine import reading, transaction
+from service.db.models import OPEN_STATES, Purpose, Run, RunState, TargetKind
+from service.domain.text import printable
+from service.domain.verdicts.gate import worst_exit_code
 from service.errors import BadInput, BuildFailed, ServiceError
-from service.gate import worst_exit_code
-from service.ledger import build_logs, intake, queue, targets
-from service.ledger import reading as facts_of
-from service.ledger.reading import Glance
+from service.ledger import queries as facts_of
+from service.ledger.intake import deliveries, targets
+from service.ledger.queries import Glance
+from service.ledger.runs import build_logs, queue
+from service.ledger.server_policy import server_policy
 from service.log import set_up_logging
-from service.models import OPEN_STATES, Purpose, Run, RunState, TargetKind
-from service.reports import Report
-from service.server_policy import server_policy
+from service.ops import doctor as doctor_room
+from service.ops import torch_install
+from service.reports import facts_json, facts_markdown, facts_table, markdown, schema, terminal
+from service.reports.report import Report
 from service.settings import settings
-from service.telling import as_json, facts_json, facts_markdown, facts_table, markdown, terminal
-from service.texts import printable
 
 app = typer.Typer(
     cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
@@ -100,7 +102,7 @@ def _complain(message: str) -> NoReturn:
 @app.command()
 def up(demo: Annotated[bool, typer.Option(help="Register the demo target and measure its history.")] = False) -> None:
     """Everything on one machine: API and dashboard, worker and control, supervised, until Ctrl-C."""
-    from service import supervisor
+    from service.ops import supervisor
 
     server_policy()
 
@@ -131,7 +133,8 @@ def demo() -> None:
 @app.command()
 def doctor() -> None:
     """What is missing here, what that costs, and the command that mends it."""
-    from workers import environments, sandbox
+    from workers import environments
+    from workers.sandbox import sandbox
 
     stacks = [stack.name for stack in environments.list_stacks()]
     sys.exit(doctor_room.show(doctor_room.checks(sandbox.self_test, stacks), out))
@@ -168,7 +171,7 @@ def control() -> None:
 
     server_policy()
     _send_wakeups()
-    loop.control()
+    loop.run_control()
 
 
 def _send_wakeups() -> None:
@@ -234,7 +237,7 @@ def run(
     form: Annotated[Format, typer.Option("--format")] = Format.TABLE,
 ) -> None:
     """Measure one revision."""
-    ids = intake.run_revision(target, revision, device=device, suite=suite, again=again)
+    ids = deliveries.run_revision(target, revision, device=device, suite=suite, again=again)
     said = out if form is Format.TABLE else err  # a document must stand alone
     with reading() as session:
         for glance in facts_of.glances(session, facts_of.runs_with_ids(session, ids)):
@@ -273,7 +276,7 @@ def _wait(ids: list[int], form: Format) -> int:
         if not any(one.state in OPEN_STATES and one.state is not RunState.HELD for one in runs):
             reports = [_report(one) for one in ids]
             if form is Format.JSON:
-                print(json.dumps([as_json.facts(one) for one in reports], indent=2))  # noqa: T201
+                print(json.dumps([schema.facts(one) for one in reports], indent=2))  # noqa: T201
             elif form is Format.MD:
                 print(markdown.comment(*reports))  # noqa: T201
             else:
@@ -289,7 +292,7 @@ def report_command(run_id: int, form: Annotated[Format, typer.Option("--format")
     """
     report = _report(run_id)
     if form is Format.JSON:
-        print(as_json.document(report))  # noqa: T201  (for pipes: no wrapping, no colours)
+        print(schema.document(report))  # noqa: T201  (for pipes: no wrapping, no colours)
     elif form is Format.MD:
         print(markdown.comment(report))  # noqa: T201
     else:
@@ -327,12 +330,12 @@ def facts(
     ] = False,
 ) -> None:
     """Compile two revisions for GPUs that are not here, and tell what changed; exits 1 when a limit is broken."""
-    from workers import compiling, subjects
+    from workers.compile import compare, subjects
 
-    wish = compiling.Wish(
+    wish = compare.Wish(
         revisions,
         suite,
-        tuple(dict.fromkeys(arch or compiling.ARCHS)),
+        tuple(dict.fromkeys(arch or compare.ARCHS)),
         tuple(dict.fromkeys(provider or ())),
         kind.value if diff else None,
         texts,
@@ -341,7 +344,7 @@ def facts(
     subject = subjects.subject(target, text_and_adapters, without_sandbox=allow_unsandboxed)
     try:
         with err.status("looking at the revisions") as status:  # silent where stderr is no terminal
-            found = compiling.facts(subject, wish, lambda now: status.update(Text(printable(now))))
+            found = compare.facts(subject, wish, lambda now: status.update(Text(printable(now))))
     except BuildFailed as failure:
         err.print(Text(printable("\n".join(filter(None, (str(failure), failure.log))))), soft_wrap=True)
         sys.exit(125)
@@ -360,7 +363,7 @@ def backfill(
     base, dots, head = revisions.partition("..")
     if not (base and dots and head):
         raise BadInput(f"{revisions!r} is not BASE..HEAD.")
-    out.print(f"{intake.backfill(target, base, head)} runs were queued.")
+    out.print(f"{deliveries.backfill(target, base, head)} runs were queued.")
 
 
 @app.command("log")
@@ -382,7 +385,7 @@ def cancel(run_id: int) -> None:
 def approve(run_id: int) -> None:
     """Let a stranger's revision run: exactly this commit, nothing pushed later."""
     with transaction() as session:
-        intake.approve(session, run_id)
+        deliveries.approve(session, run_id)
     out.print(f"Run {run_id} is queued.")
 
 
@@ -416,7 +419,7 @@ def _purpose(one: Run) -> str:
 
 def _say_how_the_demo_runs() -> None:
     """Where there is no sandbox: what that means for the demo and for other targets, and how to get one."""
-    from workers import sandbox
+    from workers.sandbox import sandbox
 
     if (trouble := sandbox.self_test()) is None:
         return
@@ -460,8 +463,8 @@ def _register_demo() -> None:
             adapters=adapters,
         )
         target_id = target.id
-    intake.backfill_last(target_id, 100)
-    intake.pull_appeared(target_id, module.PULL)
+    deliveries.backfill_last(target_id, 100)
+    deliveries.pull_appeared(target_id, module.PULL)
 
 
 if __name__ == "__main__":

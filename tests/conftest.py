@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from service import migrate
-from service.database import engine
-from service.ledger.patience import patience
-from service.models import Base
+from service.db import migrate
+from service.db.engine import engine
+from service.db.models import Base
+from service.ledger.backoff import patience
 from service.settings import settings
 from tests import needs
 from tests.turns import turn

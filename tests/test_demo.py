@@ -11,13 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from service import cli
-from service.database import reading, transaction
+from service.db.engine import reading, transaction
 from service.errors import Refused
-from service.ledger import queue, targets
+from service.ledger.intake import targets
+from service.ledger.runs import queue
 from tests.fakes import demo
 from tests.fakes.processes import free_port, running, until
-from workers import environments, sandbox
-from workers.assignments import Assignment, assigned
+from workers import environments
+from workers.run.assignment import Assignment, assigned
+from workers.sandbox import sandbox
 
 
 @pytest.mark.demo

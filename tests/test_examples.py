@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from kernels.words import Case
-from service import recipes
-from service.verdicts import Outcome
+from kernels.cases import Case
+from service.domain.policy import recipes
+from service.domain.verdicts.judge import Outcome
 from tests.fakes import demo as expectations
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

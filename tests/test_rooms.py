@@ -13,13 +13,13 @@ ROOT = Path(__file__).parent.parent
 ROOMS = {"kernels", "service", "workers", "dashboards"}
 DOORS = {"service.app", "service.cli", "workers.app"}
 WORDS = {  # without torch
-    "kernels.words",
+    "kernels.cases",
     "kernels.suites",
     "kernels.blocks",
-    "kernels.arena",
-    "kernels.channel",
-    "kernels.messages",
-    "kernels.repeatability",
+    "kernels.arena.session",
+    "kernels.arena.channel",
+    "kernels.arena.protocol",
+    "kernels.arena.repeatability",
     "kernels.studies.launching",
 }
 

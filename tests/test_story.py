@@ -26,14 +26,16 @@ from typer.testing import CliRunner
 
 from service import cli
 from service.app import create_app
-from service.database import reading, transaction
-from service.ledger import build_logs, intake, outbox, queue, targets, telling
-from service.models import BuildLog, Effect, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
+from service.db.engine import reading, transaction
+from service.db.models import BuildLog, Effect, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
+from service.ledger.intake import deliveries, targets
+from service.ledger.notify import compose, outbox
+from service.ledger.runs import build_logs, queue
 from service.settings import settings
 from tests import needs
 from tests.fakes.github import FakeGitHub
 from tests.fakes.repository import MEASURED_ANYWHERE
-from workers import duties, environments
+from workers import control, environments
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = f"""
@@ -137,9 +139,9 @@ class Story:
 
     def settle(self) -> None:
         """One look of the control worker, one of the device worker, one more to say what was found."""
-        intake.understand_due()
+        deliveries.understand_due()
         self.speak()
-        duties.work("cpu")
+        control.work("cpu")
         self.speak()
 
     def its_time_has_come(self) -> None:
@@ -148,7 +150,7 @@ class Story:
             session.execute(update(Run).values(not_before=0.0))
 
     def speak(self) -> None:
-        telling.tell_due()
+        compose.tell_due()
         outbox.deliver_due()
 
     def api(self, method: str, path: str, **rest: object) -> httpx.Response:
@@ -227,7 +229,7 @@ def story(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         }.items():
             monkeypatch.setenv(f"KERNELWATCH_{name}", value)
         settings.cache_clear()
-        duties.here.cache_clear()
+        control.here.cache_clear()
         environments.adopt_stack("scripted", python, [])
         with served(create_app()) as address:
             told = Story(repository, github, address)
@@ -238,10 +240,10 @@ def story(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
             with transaction() as session:
                 where = {"location": str(repository), "branch": "main", "forge": "acme/norms"}
                 target = targets.register(session, "norms", recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
-            intake.backfill_last(target.id, 1)
+            deliveries.backfill_last(target.id, 1)
             told.settle()
             yield told
-    duties.here.cache_clear()
+    control.here.cache_clear()
 
 
 def test_the_first_revision_has_nothing_to_be_compared_with(story):
@@ -283,7 +285,7 @@ def test_a_slow_pull_request_is_told_so_once_and_the_comment_is_edited_in_place(
 
 def test_a_pull_request_is_told_how_it_stands_and_hears_of_it_once_there_is_something_to_say(story, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(duties, "work", lambda device: 0)  # the worker is busy elsewhere
+        patch.setattr(control, "work", lambda device: 0)  # the worker is busy elsewhere
         head = story.pull(7, action="opened", wide=300.0)
     assert story.statuses(head) == ["pending: Queued: nothing to do yet"]
     assert story.said(7) == [], "a notification that says nothing"
@@ -294,7 +296,7 @@ def test_a_pull_request_is_told_how_it_stands_and_hears_of_it_once_there_is_some
     assert "1 regression" in comment
 
     with monkeypatch.context() as patch:
-        patch.setattr(duties, "work", lambda device: 0)
+        patch.setattr(control, "work", lambda device: 0)
         newer = story.pull(7, wide=200.0)
     [comment] = story.said(7)
     assert comment.startswith(f"**Queued** at `{newer[:10]}`"), "what was said of the older head does not stand"
@@ -325,8 +327,8 @@ def test_what_somebody_asks_for_does_not_speak_for_the_pull_request(story):
     slow = story.pull(7, action="opened", wide=300.0)
     said, told = story.said(7), story.statuses(slow)
 
-    intake.run_revision("norms", slow)
-    intake.run_revision("norms", slow, suite="quick")
+    deliveries.run_revision("norms", slow)
+    deliveries.run_revision("norms", slow, suite="quick")
     story.settle()
 
     assert {run.state for run in story.runs(slow)} == {RunState.DONE}
@@ -334,7 +336,7 @@ def test_what_somebody_asks_for_does_not_speak_for_the_pull_request(story):
     assert (story.said(7), story.statuses(slow)) == (said, told)
     main = story.git("rev-parse", "main")
     before = story.statuses(main)
-    intake.run_revision("norms", main, suite="quick")
+    deliveries.run_revision("norms", main, suite="quick")
     story.settle()
     assert story.statuses(main) == before
 
@@ -356,7 +358,7 @@ def test_a_run_that_was_given_up_is_told_of(story, monkeypatch):
 
 
 def test_a_closed_pull_request_leaves_nothing_pending(story, monkeypatch):
-    monkeypatch.setattr(duties, "work", lambda device: 0)  # the worker is busy elsewhere
+    monkeypatch.setattr(control, "work", lambda device: 0)  # the worker is busy elsewhere
     head = story.pull(7, action="opened", wide=300.0)
     story.head(7, head, action="closed")
     assert story.status(head) == "error: Cancelled: pull request 7 was closed"
@@ -366,8 +368,8 @@ def test_a_backfill_is_told_of_only_where_something_was_measured(story, monkeypa
     (story.repository / "README.md").write_text("# norms")
     docs, fast = story.commit("docs"), story.commit("faster", fast=90.0)
     with monkeypatch.context() as patch:
-        patch.setattr(duties, "work", lambda device: 0)
-        intake.backfill_last(1, 2)
+        patch.setattr(control, "work", lambda device: 0)
+        deliveries.backfill_last(1, 2)
         story.settle()
     assert (story.statuses(docs), story.statuses(fast)) == ([], [])
     story.settle()
@@ -484,7 +486,7 @@ def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(stor
     assert f"kernelwatch approve {held.id}" in comment
 
     with transaction() as session:
-        intake.approve(session, held.id)
+        deliveries.approve(session, held.id)
     story.settle()
     assert story.run_of(first).state is RunState.DONE
     [comment] = story.said(9)
@@ -495,7 +497,7 @@ def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(stor
 
 
 def test_a_newer_head_supersedes_the_queued_older_one(story, monkeypatch):
-    monkeypatch.setattr(duties, "work", lambda device: 0)  # the worker is busy elsewhere
+    monkeypatch.setattr(control, "work", lambda device: 0)  # the worker is busy elsewhere
     old = story.pull(7, action="opened", wide=300.0)
     new = story.pull(7, wide=310.0)
     assert story.run_of(old).state is RunState.SUPERSEDED
@@ -523,7 +525,7 @@ def test_a_cancelled_run_is_taken_from_its_worker(story, monkeypatch):
     monkeypatch.setenv("KERNELWATCH_LEASE_S", "4")
     settings.cache_clear()
     sha = story.commit("slow to measure", fast="hang")
-    ids = intake.run_revision("norms", sha)
+    ids = deliveries.run_revision("norms", sha)
 
     def cancel_soon() -> None:
         time.sleep(1.5)
@@ -533,7 +535,7 @@ def test_a_cancelled_run_is_taken_from_its_worker(story, monkeypatch):
     canceller = threading.Thread(target=cancel_soon)
     canceller.start()
     began = time.monotonic()
-    duties.work("cpu")
+    control.work("cpu")
     canceller.join()
     assert time.monotonic() - began < 30
     run = story.run_of(sha)
@@ -543,13 +545,13 @@ def test_a_cancelled_run_is_taken_from_its_worker(story, monkeypatch):
 
 def test_a_worker_that_is_asked_to_end_gives_its_run_back(story, monkeypatch):
     sha = story.commit("slow to measure", fast="hang")
-    intake.run_revision("norms", sha)
+    deliveries.run_revision("norms", sha)
     asked = threading.Event()
-    monkeypatch.setattr("workers.heartbeat.stopping", asked)
-    monkeypatch.setattr(duties, "stopping", asked)
+    monkeypatch.setattr("workers.run.heartbeat.stopping", asked)
+    monkeypatch.setattr(control, "stopping", asked)
     threading.Timer(1.5, asked.set).start()
     began = time.monotonic()
-    duties.work("cpu")
+    control.work("cpu")
     assert time.monotonic() - began < 30
     run = story.run_of(sha)
     assert (run.state, run.reason) == (RunState.QUEUED, "the worker was stopped")

@@ -3,11 +3,13 @@
 import pytest
 from sqlalchemy import select
 
-from service.database import reading
-from service.ledger import blame, intake, regressed, searching
-from service.models import Bisection, RegressionState, Run, VerdictRow
+from service.db.engine import reading
+from service.db.models import Bisection, RegressionState, Run, VerdictRow
+from service.ledger.bisections import advance, auto_start
+from service.ledger.intake import deliveries
+from service.ledger.regressions import listing
 from tests.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
-from workers import duties
+from workers import control
 
 BROKEN = ("invalid: y is wrong", "crash")
 OUTCOME = {"invalid: y is wrong": "invalid", "crash": "failed"}
@@ -27,7 +29,7 @@ def verdicts(run: Run) -> dict[tuple[str, str], VerdictRow]:
 def blamed() -> list[tuple[str, str | None, str | None]]:
     """Every regression that was ever recorded: its case, whom it is slower than, and the revision that did it."""
     with reading() as session:
-        found = regressed.listed(session).items
+        found = listing.listed(session).items
         return sorted((one.row.case, one.row.good, one.row.culprit) for one in found)
 
 
@@ -56,10 +58,10 @@ def test_the_search_for_what_a_broken_revision_hid_begins_by_itself(story: Story
     first = story.git("rev-parse", "main")
     broken = story.push("short rows broken", fast="invalid: y is wrong")
     repaired = story.push("short rows are right again, in two passes", fast=130.0)
-    assert blame.search_due() == 1
-    searching.advance_due()
-    while duties.work("cpu"):
-        searching.advance_due()
+    assert auto_start.search_due() == 1
+    advance.advance_due()
+    while control.work("cpu"):
+        advance.advance_due()
     with reading() as session:
         [search] = session.scalars(select(Bisection))
     assert (search.good, search.bad, search.cases) == (first, repaired, [FAST])
@@ -70,11 +72,11 @@ def test_the_search_for_what_a_broken_revision_hid_begins_by_itself(story: Story
 def test_measuring_again_and_out_of_order_blames_nobody_else(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     first = story.git("rev-parse", "main")
     with monkeypatch.context() as patch:
-        patch.setattr(duties, "work", lambda device: 0)
+        patch.setattr(control, "work", lambda device: 0)
         culprit = story.push("wide rows in two passes, short rows broken", fast="invalid: y is wrong", wide=260.0)
         (story.repository / "norms.py").write_text("# harmless")
         harmless = story.push("harmless, and still broken")
-    intake.run_revision("norms", harmless)  # goes first: somebody waits for it
+    deliveries.run_revision("norms", harmless)  # goes first: somebody waits for it
     story.settle()
     assert baselines(story, harmless) == {("norms", FAST): culprit, ("norms", WIDE): culprit}, "nothing known of it yet"
     assert story.outcomes(harmless) == {FAST: "invalid", WIDE: "steady"}
@@ -83,7 +85,7 @@ def test_measuring_again_and_out_of_order_blames_nobody_else(story: Story, monke
     assert baselines(story, repaired) == {("norms", FAST): first, ("norms", WIDE): harmless}
 
     for sha in (harmless, culprit, repaired):
-        intake.run_revision("norms", sha, again=True)
+        deliveries.run_revision("norms", sha, again=True)
         story.settle()
         assert len(story.runs(sha)) == 2
     assert baselines(story, harmless) == {("norms", FAST): first, ("norms", WIDE): culprit}
@@ -108,5 +110,5 @@ def test_a_regression_is_fixed_by_what_it_is_compared_with_at_its_case(story: St
     fixed = story.push("short rows in one pass, and right", fast=100.0)
     assert story.outcomes(fixed)[FAST] == "improvement", "compared with the last that was right, which was slow"
     with reading() as session:
-        [row] = regressed.listed(session).items
+        [row] = listing.listed(session).items
         assert (row.row.state, row.fixed_by.id) == (RegressionState.FIXED, story.run_of(fixed).id)

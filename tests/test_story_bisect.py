@@ -11,12 +11,14 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from service import cli
-from service.database import reading, transaction
-from service.ledger import bisections, queue, regressions, searching
-from service.ledger.bisection_steps import Search
-from service.models import FoundBy, RegressionRow, RegressionState, Run, RunState, Target
+from service.db.engine import reading, transaction
+from service.db.models import FoundBy, RegressionRow, RegressionState, Run, RunState, Target
+from service.ledger.bisections import advance, bisections
+from service.ledger.bisections.steps import Search
+from service.ledger.regressions import transitions
+from service.ledger.runs import queue
 from tests.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
-from workers import duties
+from workers import control
 
 
 def kernelwatch(*arguments: str) -> Result:
@@ -42,7 +44,7 @@ class Eight:
         self.merge = told.git("rev-parse", "main")
         told.commit("faster elsewhere", fast=90.0)
         with monkeypatch.context() as patch:
-            patch.setattr(duties, "work", lambda device: 0)  # the worker is busy elsewhere
+            patch.setattr(control, "work", lambda device: 0)  # the worker is busy elsewhere
             (told.repository / "norms.py").write_text("# and on")
             self.bad = told.push("and on")
         self._nobody_waits_for_those_between()
@@ -61,10 +63,10 @@ class Eight:
 
     def history_sees_it(self) -> RegressionRow:
         """Beside its parent the newest revision is steady: only against the past it is slow."""
-        slower = regressions.Slower("norms", WIDE, 1.3, 1.29, 1.31)
+        slower = transitions.Slower("norms", WIDE, 1.3, 1.29, 1.31)
         with transaction() as session:
             run = session.get_one(Run, self.told.run_of(self.bad).id)
-            return regressions.opened(session, run, slower, found_by=FoundBy.HISTORY, good=self.good)
+            return transitions.opened(session, run, slower, found_by=FoundBy.HISTORY, good=self.good)
 
     def search(self) -> int:
         with transaction() as session:
@@ -74,9 +76,9 @@ class Eight:
 
     def settle(self) -> None:
         """Control and the worker take turns until there is nothing to do."""
-        searching.advance_due()
-        while duties.work("cpu"):
-            searching.advance_due()
+        advance.advance_due()
+        while control.work("cpu"):
+            advance.advance_due()
 
     @contextmanager
     def others_at_work(self) -> Iterator[None]:
@@ -109,7 +111,7 @@ def test_who_made_it_slower(story, monkeypatch):  # noqa: F811
     with reading() as session:
         assert session.get_one(RegressionRow, regression.id).state is RegressionState.BISECTING
 
-    searching.advance_due()
+    advance.advance_due()
     with transaction() as session:
         assert queue.next_run(session, "cpu", "a worker that dies", lease_s=-1)
     with transaction() as session:

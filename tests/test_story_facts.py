@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service.database import reading, transaction
-from service.ledger import facts_checks, intake
-from service.models import FactsCheck, FactsState, RunState
+from service.db.engine import reading, transaction
+from service.db.models import FactsCheck, FactsState, RunState
+from service.ledger.intake import deliveries
+from service.ledger.runs import facts_checks
 from tests import test_story
 from tests.test_story import FAST, WIDE, Story, story
-from workers import compiling, duties, facts_lane
+from workers import control
+from workers.compile import compare, facts_worker
 
 __all__ = ["story"]
 
@@ -27,7 +29,7 @@ BOTH = """#!{python}
 import itertools, json, sys
 measures, compiles = {measures!r}, {compiles!r}
 text = measures
-if any(argument.endswith("contender.py") for argument in sys.argv[1:]):
+if any(argument.endswith("contender/__main__.py") for argument in sys.argv[1:]):
     first = sys.stdin.readline()
     text = compiles if json.loads(first)["device"].startswith("sm_") else measures
     sys.stdin = itertools.chain([first], sys.stdin)
@@ -47,7 +49,7 @@ def lane(_an_h200_as_well: None, story: Story, tmp_path: Path) -> Story:
     python = tmp_path / "stack" / "python"
     python.write_text(BOTH.format(python=sys.executable, **texts))
     python.chmod(python.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    facts_lane.compile_due()
+    facts_worker.compile_due()
     return story
 
 
@@ -63,13 +65,13 @@ def compiles_to(story: Story, **cases: object) -> None:
 def pushed(story: Story, number: int, monkeypatch: pytest.MonkeyPatch, **speeds: object) -> str:
     """A new head, while every worker is busy elsewhere."""
     with monkeypatch.context() as patch:
-        patch.setattr(duties, "work", lambda device: 0)
+        patch.setattr(control, "work", lambda device: 0)
         return story.pull(number, action="opened", **speeds)
 
 
 def compiled(story: Story) -> int:
     """One look of the facts lane, and what it found is said."""
-    taken = facts_lane.compile_due()
+    taken = facts_worker.compile_due()
     story.speak()
     return taken
 
@@ -109,20 +111,20 @@ def test_a_mainline_commit_is_compiled_as_well_and_not_what_a_backfill_measures(
 
     with reading() as session:
         target_id = check.target_id
-    intake.backfill_last(target_id, 5)
+    deliveries.backfill_last(target_id, 5)
     with transaction() as session:
         assert facts_checks.plan(session) == 0
 
 
 def test_a_strangers_code_is_compiled_once_it_is_approved(lane, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(duties, "work", lambda device: 0)
+        patch.setattr(control, "work", lambda device: 0)
         head = lane.pull(8, action="opened", fork=True, wide=201.0)
     assert lane.run_of(head).state is RunState.HELD
     assert compiled(lane) == 0
 
     with transaction() as session:
-        intake.approve(session, lane.run_of(head).id)
+        deliveries.approve(session, lane.run_of(head).id)
     assert compiled(lane) == 1
     [comment] = lane.said(8)
     assert "the same machine code at all 2 cases" in comment
@@ -160,18 +162,18 @@ def test_what_breaks_is_tried_again_and_then_given_up(lane, monkeypatch):
     def breaks(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(compiling, "facts", breaks)
+    monkeypatch.setattr(compare, "facts", breaks)
     for _ in range(facts_checks.ATTEMPTS):
-        assert facts_lane.compile_due() == 1
+        assert facts_worker.compile_due() == 1
         with transaction() as session:
             session.execute(FactsCheck.__table__.update().values(not_before=0.0))
-    assert facts_lane.compile_due() == 0
+    assert facts_worker.compile_due() == 0
     assert checks()[-1].state is FactsState.UNAVAILABLE
 
 
 def test_a_recipe_of_processors_alone_has_no_facts_lane(story, monkeypatch):
     pushed(story, 7, monkeypatch, wide=300.0)
-    facts_lane.compile_due()
+    facts_worker.compile_due()
     assert {check.state for check in checks()} == {FactsState.SKIPPED}
     story.settle()
     assert "acts of the compiled code" not in story.said(7)[0]

@@ -3,11 +3,22 @@
 import pytest
 from sqlalchemy import select
 
-from service.database import reading, transaction
-from service.ledger import change_points, queue
-from service.models import CellState, FoundBy, Measurement, PointState, RegressionRow, Revision, Run, RunState, Target
+from service.db.engine import reading, transaction
+from service.db.models import (
+    CellState,
+    FoundBy,
+    Measurement,
+    PointState,
+    RegressionRow,
+    Revision,
+    Run,
+    RunState,
+    Target,
+)
+from service.ledger.changepoints import change_points
+from service.ledger.runs import queue
 from tests.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
-from workers import duties
+from workers import control
 
 # 10 revisions as they were, 4 that each make wide rows 2 % slower, and 10 more; nobody hears of less than 5 %.
 WIDE_US = [round(200 * 1.02 ** min(max(0, place - 9), 4), 2) for place in range(24)]
@@ -28,17 +39,17 @@ def test_a_leak_is_found_searched_for_and_told_as_what_it_is(story, monkeypatch)
     before = story.git("rev-parse", "HEAD")
     shas = [story.commit(f"work {place}", wide=time_us) for place, time_us in enumerate(WIDE_US)]
     with monkeypatch.context() as patch:
-        patch.setattr(duties, "work", lambda device: 0)  # those were measured long ago
+        patch.setattr(control, "work", lambda device: 0)  # those were measured long ago
         story.deliver("push", {"ref": "refs/heads/main", "before": before, "after": shas[-1], "deleted": False})
     for place, sha in enumerate(shas):
         measured_earlier(story, sha, place)
     assert story.open_regressions() == set(), "each step is too small for its pair"
 
     for _ in range(20):
-        duties.control()
-        if not duties.work("cpu"):
+        control.run()
+        if not control.work("cpu"):
             break
-    duties.control()
+    control.run()
 
     with reading() as session:
         target = session.execute(select(Target)).scalar_one()

@@ -8,10 +8,12 @@ from sqlalchemy import update
 from typer.testing import CliRunner
 
 from service import cli
-from service.database import reading, transaction
-from service.ledger import blame, intake, regressed, regressions
-from service.ledger.regressed import Life
-from service.models import RegressionRow
+from service.db.engine import reading, transaction
+from service.db.models import RegressionRow
+from service.ledger.bisections import auto_start
+from service.ledger.intake import deliveries
+from service.ledger.regressions import listing, transitions
+from service.ledger.regressions.listing import Life
 from tests.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 
 
@@ -28,7 +30,7 @@ def standing(command: str = "regressions norms --format json") -> dict[str, str]
 
 def life(regression_id: int = 1) -> Life:
     with reading() as session:
-        return regressed.one(session, regression_id)
+        return listing.one(session, regression_id)
 
 
 def history(regression_id: int = 1) -> list[str]:
@@ -63,7 +65,7 @@ def test_a_regression_is_accepted_for_a_while_and_its_revision_is_a_baseline_unt
 
     with transaction() as session:
         session.execute(update(RegressionRow).values(until=1.0))
-    regressions.expire_due()
+    transitions.expire_due()
     assert standing() == {WIDE: "open"}
     again = edit(story, "and further still")
     assert against(story, again) == {"good"}
@@ -91,7 +93,7 @@ def test_what_small_steps_mend_is_fixed_by_a_comparison_with_what_was_good(story
 def test_a_dismissed_regression_stays_dismissed_when_it_is_measured_again(story):  # noqa: F811
     slow = story.push("wide rows in two passes", wide=260.0)
     kernelwatch("regression dismiss 1 --reason 'the host was compiling' --as ada")
-    intake.run_revision("norms", slow, again=True)
+    deliveries.run_revision("norms", slow, again=True)
     story.settle()
     assert len(story.runs(slow)) == 2
     assert standing() == {}
@@ -131,5 +133,5 @@ def test_a_revision_that_is_wrong_at_another_case_leaves_no_doubt_about_the_culp
     slow = story.push("wide rows in two passes", fast=100.0, wide=260.0)
 
     assert life().regressed.row.culprit == slow, "the short cut was right where this one is slow"
-    assert blame.search_due() == 0
+    assert auto_start.search_due() == 0
     assert standing() == {WIDE: "open"}

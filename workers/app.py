@@ -23,13 +23,13 @@ from celery import Celery
 from celery.signals import celeryd_after_setup, worker_process_init, worker_process_shutdown, worker_shutting_down
 from kombu.entity import Queue
 
-from service import wakeups
-from service.database import engine
+from service.db import wakeups
+from service.db.engine import engine
 from service.errors import Conflict
+from service.ledger.server_policy import server_policy
 from service.log import set_up_logging
-from service.server_policy import server_policy
 from service.settings import settings
-from workers.heartbeat import stopping
+from workers.run.heartbeat import stopping
 
 log = structlog.get_logger()
 
@@ -86,7 +86,7 @@ def work(device: str) -> None:
 
 
 @celery.task(name="control", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
-def control() -> None:
+def control_task() -> None:
     """Something may have come in, be due, or wait to be sent: look."""
     _once(_control)
 
@@ -108,7 +108,7 @@ def send_wakeup(queue: str) -> None:
     options = {"queue": queue, "expires": STALE_S, "expiration": STALE_S}
     try:
         if queue in (CONTROL, NOTIFY):
-            control.apply_async(**options)
+            control_task.apply_async(**options)
         elif queue == FACTS:
             facts.apply_async(**options)
         else:
@@ -136,11 +136,11 @@ def _know_the_queues(instance: Any, **_: object) -> None:
     _ending[:] = os.pipe()
     if not _devices():
         return
-    from workers import duties
+    from workers import control
 
     for device in _devices():
-        if device != duties.here().name:
-            sys.exit(f"This worker was started for {device}, but the device here is {duties.here().name}.")
+        if device != control.here().name:
+            sys.exit(f"This worker was started for {device}, but the device here is {control.here().name}.")
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
@@ -208,23 +208,23 @@ def _once(duty: Callable[[], object]) -> None:
 
 
 def _measure(device: str) -> None:
-    from workers import duties
+    from workers import control
     from workers.device import exclusive
 
     try:
         with exclusive(device):
-            duties.work(device)
+            control.work(device)
     except Conflict as taken:
         log.warning("the device is taken", device=device, reason=str(taken))
 
 
 def _control() -> None:
-    from workers import duties
+    from workers import control
 
-    duties.control()
+    control.run()
 
 
 def _compile() -> None:
-    from workers import facts_lane
+    from workers.compile import facts_worker
 
-    facts_lane.compile_due()
+    facts_worker.compile_due()

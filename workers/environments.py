@@ -23,16 +23,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from service import torch_install
+from service.domain.policy.recipes import Recipe
+from service.domain.text import without_middle
 from service.errors import BadInput, BuildFailed, Conflict, NotFound
-from service.recipes import Recipe
+from service.ops import torch_install
 from service.settings import MIB, settings, without_secrets
 from service.sources import Exported, Source
-from service.texts import without_middle
-from workers import sandbox
-from workers.folders import make_read_only, remove
-from workers.sandbox import Box, Limits
-from workers.watch import used
+from workers.sandbox import sandbox
+from workers.sandbox.folders import make_read_only, remove
+from workers.sandbox.sandbox import Box, Limits
+from workers.sandbox.watchdog import used
 
 LOG = "build.log.gz"
 LOG_LINES = 40  # of a build that failed; someone will read them in a pull request

@@ -8,9 +8,10 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.settings import settings
-from workers import duties, facts_lane
+from workers import control
+from workers.compile import facts_worker
 from workers.device import exclusive
-from workers.heartbeat import stopping
+from workers.run.heartbeat import stopping
 
 log = structlog.get_logger()
 
@@ -38,11 +39,11 @@ def until_stopped(duty: Callable[[], object], every_s: float) -> None:
 
 def worker() -> None:
     """Work for this machine's device; only one process may at a time."""
-    device = duties.here().name
+    device = control.here().name
     with exclusive(device):
-        until_stopped(lambda: duties.work(device), settings().look_every_s)
+        until_stopped(lambda: control.work(device), settings().look_every_s)
 
 
-def control() -> None:
-    facts_lane.beside_control()
-    until_stopped(duties.control, settings().look_every_s)
+def run_control() -> None:
+    facts_worker.beside_control()
+    until_stopped(control.run, settings().look_every_s)

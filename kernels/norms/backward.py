@@ -21,7 +21,7 @@ import triton.language as tl
 import triton.language.extra.cuda
 from torch import Tensor
 
-from ..words import Direction
+from ..cases import Direction
 from . import clusters, plans, tuning, wide
 from .launching import check, fitting, programs_of, row_stride, starts_early, vector
 from .plans import BackwardPlan, Sum

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..words import Direction
+from ..cases import Direction
 from . import clusters, plans, tuning, wide
 from .launching import check, fitting, programs_of, row_stride, vector
 from .plans import ForwardPlan

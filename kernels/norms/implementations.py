@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import references
-from ..words import Op
+from ..cases import Op
+from ..checks import references
 from .launching import DTYPES
 
 BY_DEFINITION = (*DTYPES, torch.float64)

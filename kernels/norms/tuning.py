@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ..cases import DTYPE_BYTES, OPS, Case, Direction, Lane
 from ..suites import SUITES
-from ..words import DTYPE_BYTES, OPS, Case, Direction, Lane
 from . import plans
 from .plans import BackwardPlan, ForwardPlan, Sum
 
@@ -132,7 +132,7 @@ def _center(case: Case) -> bool:
 
 
 def _short(dtype: "torch.dtype") -> str:
-    from ..inputs import DTYPES
+    from ..checks.inputs import DTYPES
 
     return next(short for short, known in DTYPES.items() if known is dtype)
 
@@ -333,9 +333,9 @@ class OnDevice:
     def __call__(self, case: Case, plan: ForwardPlan, other: ForwardPlan) -> float:
         import torch
 
-        from ..checks import judged
-        from ..clocks import CudaClock
-        from ..oracle import named
+        from ..checks.oracle import named
+        from ..checks.outputs import judged
+        from ..contender.clocks import CudaClock
 
         with torch.no_grad(), torch.cuda.stream(self.stream):
             sets = self._inputs(case)
@@ -350,10 +350,10 @@ class OnDevice:
         return median(ratios)
 
     def _inputs(self, case: Case) -> list[Any]:
-        from ..inputs import make_sets
-        from ..oracle import Oracle
-        from ..sizes import sets_needed
-        from ..words import BY_ROW
+        from ..arena.sizes import sets_needed
+        from ..cases import BY_ROW
+        from ..checks.inputs import make_sets
+        from ..checks.oracle import Oracle
 
         if case != self._case:
             by_row = sum(name in BY_ROW for name in case.inputs)
@@ -367,7 +367,7 @@ class OnDevice:
 
 def call_of(case: Case, plan: Any, inputs: Any) -> Callable[[], Any]:
     """A call of the kernels with this plan, giving its outputs as a provider does."""
-    from ..inputs import DTYPES
+    from ..checks.inputs import DTYPES
     from .backward import backward
     from .forward import forward
 

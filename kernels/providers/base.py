@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..inputs import Inputs
-from ..words import OPS, Case, Direction
+from ..cases import OPS, Case, Direction
+from ..checks.inputs import Inputs
 
 Call = Callable[[], Any]
 Bind = Callable[[Inputs], Call]

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import torch
 
-from ..inputs import make
-from ..words import OPS, Case, Direction, Lane
+from ..cases import OPS, Case, Direction, Lane
+from ..checks.inputs import make
 from .base import Bind, compiled, forward_backward
 from .inductor import Inductor
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..inputs import DTYPES, Inputs
-from ..words import OPS, Case, Direction, Op
+from ..cases import OPS, Case, Direction, Op
+from ..checks.inputs import DTYPES, Inputs
 from .base import Bind, Call, Provider, Unsupported, by_name, by_position, returned
 from .operators import Function, backward_of, forward_of, in_fp32, rounds_twice, too_coarse
 

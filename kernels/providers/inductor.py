@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from .. import references
-from ..words import Case
+from ..cases import Case
+from ..checks import references
 from .base import Bind, Provider, WithNorm, compiled, plainly, warm_compiler
 
 

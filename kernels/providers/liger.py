@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..words import OPS, Case, Direction, Op
+from ..cases import OPS, Case, Direction, Op
 from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, returned
 
 # Everything in fp32 and one rounding at the end, as the other providers compute it.  Liger's default mode ("llama")

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from ..words import OPS, Case, Direction, Op
+from ..cases import OPS, Case, Direction, Op
 from .base import Unsupported, returned
 
 Function = Callable[..., Any]

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from ..inputs import DTYPES, Inputs
+from ..cases import OPS, Case, Direction, Op
+from ..checks.inputs import DTYPES, Inputs
 from ..norms import launching
 from ..norms.implementations import refusal
-from ..words import OPS, Case, Direction, Op
 from .base import Bind, Call, Provider, by_position
 
 TAKEN = tuple(short for short, dtype in DTYPES.items() if dtype in launching.DTYPES)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..words import Direction, Op
+from ..cases import Direction, Op
 
 _Function: Any = torch.autograd.Function  # without types in it
 

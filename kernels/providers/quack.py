@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..words import DTYPE_BYTES, OPS, Case, Direction, Op
+from ..cases import DTYPE_BYTES, OPS, Case, Direction, Op
 from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, returned
 from .pair import Pair, differentiable
 

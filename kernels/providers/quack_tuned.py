@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..words import OPS, Case, Direction, Op
+from ..cases import OPS, Case, Direction, Op
 from .base import Bind, by_name, returned
 from .pair import Pair, differentiable
 from .quack import Quack

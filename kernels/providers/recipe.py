@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from ..inputs import Inputs
-from ..serving import said
-from ..words import Case
+from ..cases import Case
+from ..checks.inputs import Inputs
+from ..contender.server import said
 from .base import Bind, Broken, Call, Provider, Unsupported, compiled, plainly, warm_compiler
 
 

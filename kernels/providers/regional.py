@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..words import OPS, Case, Direction
+from ..cases import OPS, Case, Direction
 from .base import Bind, Provider, WithNorm, by_name, by_position, compiled, warm_compiler
 from .operators import backward_of, forward_of, in_fp32, rounds_twice, too_coarse
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from ..arena import Ahead, Cell, Contender, Pace
-from ..channel import ContenderLost
-from ..words import Case, Role
-from .launching import ROOM, contender, launched, open_process, say
+from ..arena import protocol
+from ..arena.channel import ContenderLost
+from ..arena.session import Ahead, Cell, Contender, Pace
+from ..cases import Case, Role
+from .launching import contender, launched, open_process, say
 from .many import LAUNCHES, many
 
 RESTARTS = 8
@@ -161,7 +162,8 @@ def _range(ratios: Sequence[float]) -> str:
 def _usual_ways(cases: Sequence[str], restarts: int, logs: Path) -> dict[str, list[dict[str, float]]]:
     found: dict[str, list[dict[str, float]]] = {text: [] for text in cases}
     processes = [
-        open_process(["-m", f"{__package__}.do_bench"], logs / "do_bench", ROOM.parent) for _ in range(restarts)
+        open_process(["-m", f"{__package__}.do_bench"], logs / "do_bench", protocol.KERNELS.parent)
+        for _ in range(restarts)
     ]
     try:
         for process in processes:

@@ -11,8 +11,8 @@ from functools import cache
 from statistics import fmean, median
 from typing import Any
 
+from ..cases import OPS, Case, Direction
 from ..suites import SUITES
-from ..words import OPS, Case, Direction
 
 ASKED = ("quack", "pr101", "models", "small", "awkward")
 OURS, BASELINE, CONTROL = "triton", "quack", "control"

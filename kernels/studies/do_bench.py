@@ -17,10 +17,10 @@ def main() -> None:
     import torch
     import triton.testing as testing
 
-    from ..inputs import make
-    from ..messages import built_in
+    from ..arena.protocol import built_in
+    from ..cases import Case
+    from ..checks.inputs import make
     from ..providers import open_provider
-    from ..words import Case
 
     sides = {name: open_provider(built_in(name)) for name in ("inductor", "quack")}
     for provider in sides.values():

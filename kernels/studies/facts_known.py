@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import messages
-from ..words import Case
-from .launching import ROOM, open_process, say
+from ..arena import protocol
+from ..cases import Case
+from .launching import open_process, say
 
 LOOKED_FOR = {
     "pytorch 185814: the block of rows grows with their number and not with their width": (
@@ -44,15 +44,15 @@ def main() -> None:
 
 
 def _look(provider: str, architecture: str, cases: list[str], log: Path) -> None:
-    channel = open_process([str(ROOM / "contender.py")], log)
+    channel = open_process([str(protocol.CONTENDER)], log)
     try:
-        ready = channel.ask(messages.start(messages.built_in(provider), architecture, 1, None), 120)
+        ready = channel.ask(protocol.start(protocol.built_in(provider), architecture, 1, None), 120)
         if not ready.get("ready"):
             raise RuntimeError(ready.get("reason") or ready.get("error"))
         stack = ready["stack"]
         say(f"  {architecture}, {provider}, torch {stack['torch']}, Triton {stack['triton']}")
         for case in cases:
-            answer = channel.ask(messages.compile(Case.parse(case)), 300)
+            answer = channel.ask(protocol.compile(Case.parse(case)), 300)
             say(f"    {case}: {answer.get('state')} {answer.get('reason') or ''}")
             facts = answer.get("facts") or {}
             for kernel in facts.get("refused", ()):

@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .. import messages
+from ..arena import protocol
+from ..cases import Case
 from ..suites import SUITES
-from ..words import Case
-from .launching import ROOM, open_process, say
+from .launching import open_process, say
 
 ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward", "norms")
@@ -71,14 +71,14 @@ def compiled(
     provider: str, architecture: str, cases: Sequence[Case], logs: Path, ahead: int = AHEAD
 ) -> tuple[float, list[dict[str, Any]]]:
     """Seconds until a process for one architecture is ready, and its answer to each case."""
-    channel = open_process([str(ROOM / "contender.py")], logs / f"{architecture}.log")
+    channel = open_process([str(protocol.CONTENDER)], logs / f"{architecture}.log")
     began = time.monotonic()
     try:
-        ready = channel.ask(messages.start(messages.built_in(provider), architecture, 1, None), 120)
+        ready = channel.ask(protocol.start(protocol.built_in(provider), architecture, 1, None), 120)
         if not ready.get("ready"):
             raise RuntimeError(ready.get("reason") or ready.get("error"))
         start = time.monotonic() - began
-        asked = [messages.compile(case, cases[number : number + ahead]) for number, case in enumerate(cases, 1)]
+        asked = [protocol.compile(case, cases[number : number + ahead]) for number, case in enumerate(cases, 1)]
         return start, [channel.ask(message, 600) for message in asked]
     finally:
         channel.close()

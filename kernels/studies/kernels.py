@@ -30,9 +30,10 @@ from typing import Any
 
 import torch
 
-from ..arena import Ahead, Cell, Contender, Launch, OutOfTime, Pace
+from ..arena import protocol
+from ..arena.session import Ahead, Cell, Contender, Launch, OutOfTime, Pace
+from ..cases import Case, Role
 from ..norms.tuning import VARIABLE
-from ..words import Case, Role
 from .charts import Panel, panels
 from .compared import (
     ASKED,
@@ -48,11 +49,11 @@ from .compared import (
     outcome,
     rows,
 )
-from .launching import ROOM, contender, launched, say
+from .launching import contender, launched, say
 from .table import TITLES, document
 
 PACE = Pace(rounds=6)  # six rounds of three repeat from launch to launch as well as twenty of five
-CODE = (*sorted((ROOM / "norms").glob("*.py")), ROOM / "providers" / "ours.py")
+CODE = (*sorted((protocol.KERNELS / "norms").glob("*.py")), protocol.KERNELS / "providers" / "ours.py")
 TUNERS = ("inductor-max-autotune", "quack-tuned")
 AGAINST = ("quack", "inductor", "liger", *TUNERS)
 DRAWN = (OURS, "quack", "inductor", "liger")
@@ -227,7 +228,7 @@ def code_of(files: Sequence[Path] = CODE) -> dict[str, str]:
     with suppress(OSError, subprocess.SubprocessError):
         told = subprocess.run(
             ["git", "describe", "--always", "--dirty"],
-            cwd=ROOM,
+            cwd=protocol.KERNELS,
             capture_output=True,
             text=True,
             check=True,

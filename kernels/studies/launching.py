@@ -8,18 +8,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .. import messages
-from ..arena import Ahead, Contender, Launch, Pace, run_launch
-from ..channel import Channel
-from ..words import Case, Role
-
-ROOM = Path(__file__).resolve().parent.parent
+from ..arena import protocol
+from ..arena.channel import Channel
+from ..arena.session import Ahead, Contender, Launch, Pace, run_launch
+from ..cases import Case, Role
 
 
 def contender(role: Role, provider: str, logs: Path, name: str = "") -> Contender:
     """A built-in provider.  Folders to import from (Quack, say) are taken from QUACK_PATH."""
-    spec, label = messages.built_in(provider), f"{role}:{name or provider}"
-    return Contender(label, role, spec, _opener([str(ROOM / "contender.py"), json.dumps(spec)], logs / label))
+    spec, label = protocol.built_in(provider), f"{role}:{name or provider}"
+    return Contender(label, role, spec, _opener([str(protocol.CONTENDER), json.dumps(spec)], logs / label))
 
 
 def _opener(arguments: list[str], log: Path) -> Callable[[], Channel]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from ..arena import Ahead, Launch, Pace
+from ..arena.session import Ahead, Launch, Pace
+from ..cases import Case, Role
 from ..suites import SUITES
-from ..words import Case, Role
 from .launching import contender, launched, say
 
 LAUNCHES = 5

@@ -18,10 +18,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from ..cases import DTYPE_BYTES, OPS, Case, Direction
 from ..norms import plans
 from ..norms.plans import ForwardPlan
 from ..suites import SUITES
-from ..words import DTYPE_BYTES, OPS, Case, Direction
 from .facts_speed import compiled
 from .launching import say
 
@@ -144,12 +144,12 @@ def _two_passes(architecture: str, cases: Sequence[Case], folder: Path) -> list[
     """In a process of its own: torch and Triton see the architecture's device in all of it."""
     import torch
 
+    from ..facts.offline.architectures import KNOWN
+    from ..facts.offline.described import cubins_of, facts_of
+    from ..facts.offline.launches import Launches
+    from ..facts.offline.machine import Reader
+    from ..facts.offline.pretend import become, inputs_of
     from ..norms.tuning import call_of
-    from ..offline.architectures import KNOWN
-    from ..offline.described import cubins_of, facts_of
-    from ..offline.launches import Launches
-    from ..offline.machine import Reader
-    from ..offline.pretend import become, inputs_of
 
     known = KNOWN[architecture]
     mode, launches, reader = become(known), Launches(known), Reader(known, folder / "machine-code")

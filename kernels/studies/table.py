@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ..words import OPS, Case
+from ..cases import OPS, Case
 from .compared import (
     BASELINE,
     CONTROL,

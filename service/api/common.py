@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
-from service.database import reading
+from service.db.engine import reading
 
 LARGEST_KEY = 2**63 - 1
 Item = TypeVar("Item")

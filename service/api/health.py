@@ -12,12 +12,12 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from service import migrate
 from service.api.common import in_thread_of
-from service.database import reading
-from service.ledger.queue import clock
-from service.ledger.reading import waiting, workers
-from service.models import Effect, Purpose, Quarantine, RegressionRow, Run, VerdictRow
+from service.db import migrate
+from service.db.engine import reading
+from service.db.models import Effect, Purpose, Quarantine, RegressionRow, Run, VerdictRow
+from service.ledger.queries import waiting, workers
+from service.ledger.runs.queue import clock
 
 router = APIRouter(tags=["health"])
 DAY_S = 86_400.0

@@ -8,11 +8,12 @@ from fastapi.responses import PlainTextResponse
 
 from service.api.common import Key, Limit, Place, Reading, ReadingRoute, one_page, tagged, tagged_json
 from service.api.schemas import Page, Problem, RunOut, RunWhole, WorkerOut
+from service.domain.text import printable
 from service.errors import BadInput
-from service.ledger import build_logs, reading
-from service.ledger.queue import clock
-from service.telling import as_json, markdown
-from service.texts import printable
+from service.ledger import queries
+from service.ledger.runs import build_logs
+from service.ledger.runs.queue import clock
+from service.reports import markdown, schema
 
 router = APIRouter(route_class=ReadingRoute, tags=["runs"], responses={404: {"model": Problem}})
 _EXPANDABLE = frozenset({"measurements", "verdicts"})
@@ -35,16 +36,16 @@ def get_run(
     wanted = frozenset(part.strip() for part in expand.split(",") if part.strip())
     if unknown := wanted - _EXPANDABLE:
         raise BadInput(f"expand: {', '.join(sorted(unknown))} is unknown; known: {', '.join(sorted(_EXPANDABLE))}.")
-    return tagged_json(request, RunWhole.whole(reading.whole_run(session, run_id), wanted))
+    return tagged_json(request, RunWhole.whole(queries.whole_run(session, run_id), wanted))
 
 
 @router.get("/runs/{run_id}/report", response_model=dict[str, Any], responses=_CACHED)
 def get_report(request: Request, run_id: Key, session: Reading, format: Form = Form.JSON) -> Response:
     """What the run found: as JSON, or as the comment that a pull request receives."""
-    found = reading.found_in(session, run_id)
+    found = queries.found_in(session, run_id)
     if format is Form.MD:
         return tagged(request, markdown.comment(found), "text/markdown; charset=utf-8")
-    return tagged(request, as_json.document(found), "application/json")
+    return tagged(request, schema.document(found), "application/json")
 
 
 @router.get("/runs/{run_id}/log", response_class=PlainTextResponse, responses=_CACHED)
@@ -57,14 +58,14 @@ def get_log(request: Request, run_id: Key, session: Reading) -> Response:
 def list_workers(session: Reading) -> Page[WorkerOut]:
     """Every worker ever seen; `here` says whether it still answers."""
     now = clock(session)
-    rows = [(row, now - row.seen_at <= reading.WORKER_GONE_S) for row in reading.workers(session)]
+    rows = [(row, now - row.seen_at <= queries.WORKER_GONE_S) for row in queries.workers(session)]
     return Page(items=[WorkerOut.model_validate({**_known(row), "here": here}) for row, here in rows])
 
 
 @router.get("/queue", response_model=Page[RunOut], tags=["workers"])
 def list_queue(session: Reading, cursor: Place = 0, limit: Limit = 200) -> Page[RunOut]:
     """What is being measured, then what waits, in the order in which it will be taken."""
-    found, following = one_page(reading.queue(session, cursor + limit + 1), cursor, limit)
+    found, following = one_page(queries.queue(session, cursor + limit + 1), cursor, limit)
     return Page(items=[RunOut.of(run) for run in found], next=following)
 
 

@@ -8,10 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sqlalchemy import inspect
 
-from service import light
-from service.lanes import lane_of
-from service.ledger import reading, regressed
-from service.models import (
+from service.db.models import (
     CellState,
     FoundBy,
     Measurement,
@@ -24,8 +21,12 @@ from service.models import (
     Target,
     TargetKind,
 )
-from service.reports import readable
-from service.telling.as_json import moment
+from service.domain import roofline
+from service.domain.metrics import lane_of
+from service.ledger import queries
+from service.ledger.regressions import listing
+from service.reports.report import readable
+from service.reports.schema import moment
 
 Item = TypeVar("Item")
 
@@ -142,7 +143,7 @@ class MeasurementOut(Answer):
     @classmethod
     def of(cls, row: Measurement, best: Mapping[str, float]) -> "MeasurementOut":
         known = {name: getattr(row, name) for name in cls.model_fields if name != "speed"}
-        speed = light.speed(row.case, row.median, row.gb_s, row.facts or {}, best)
+        speed = roofline.speed(row.case, row.median, row.gb_s, row.facts or {}, best)
         return cls.model_validate(known | {"speed": SpeedOut.model_validate(speed)})
 
 
@@ -247,7 +248,7 @@ class RunWhole(RunOut):
 
     @classmethod
     def whole(cls, run: Run, expand: frozenset[str]) -> "RunWhole":
-        best, measured = light.ceilings(run.telemetry), "measurements" in expand
+        best, measured = roofline.ceilings(run.telemetry), "measurements" in expand
         more = {
             "log": run.log,
             "stack": run.stack.versions if run.stack else None,
@@ -288,11 +289,11 @@ class RegressionOut(Answer):
     until: Moment | None = Field(description="When an acknowledgement ends; null for never.")
 
     @classmethod
-    def of(cls, found: regressed.Regressed) -> "RegressionOut":
+    def of(cls, found: listing.Regressed) -> "RegressionOut":
         return cls.model_validate(cls.names(found))
 
     @staticmethod
-    def names(found: regressed.Regressed) -> dict[str, Any]:
+    def names(found: listing.Regressed) -> dict[str, Any]:
         """The columns, with what they point at by the names that people know."""
         mended = found.fixed_by.revision.sha if found.fixed_by else None
         named = {"target": found.target, "run": found.run.id, "revision": found.run.revision.sha, "fixed_by": mended}
@@ -315,7 +316,7 @@ class GapOut(Answer):
     run: int = Field(description="The latest run of the mainline that measured it.")
 
     @classmethod
-    def of(cls, found: reading.Trailing) -> "GapOut":
+    def of(cls, found: queries.Trailing) -> "GapOut":
         since = found.since.sha if found.since else None
         unit = lane_of(found.gap.case).unit
         named = {"target": found.target, "since": since, "run": found.gap.last_run_id, "unit": unit}

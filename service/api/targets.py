@@ -17,10 +17,11 @@ from service.api.schemas import (
     TargetOut,
     TargetWhole,
 )
-from service.lanes import lane_of
-from service.ledger import reading, regressed
-from service.ledger.targets import all_targets, target_named
-from service.models import RegressionState
+from service.db.models import RegressionState
+from service.domain.metrics import lane_of
+from service.ledger import queries
+from service.ledger.intake.targets import all_targets, target_named
+from service.ledger.regressions import listing
 
 router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"], responses={404: {"model": Problem}})
 
@@ -35,7 +36,7 @@ def list_targets(session: Reading) -> Page[TargetOut]:
 def get_target(name: str, session: Reading) -> TargetWhole:
     """One target with its recipe and what is open in it."""
     target = target_named(session, name)
-    card = reading.card(session, target, lines=1)
+    card = queries.card(session, target, lines=1)
     return TargetWhole(
         **TargetOut.of(target).model_dump(),
         recipe=target.recipe.text if target.recipe else None,
@@ -47,7 +48,7 @@ def get_target(name: str, session: Reading) -> TargetWhole:
 @router.get("/{name}/revisions", response_model=Page[RevisionOut])
 def list_revisions(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[RevisionOut]:
     """Its revisions, the latest commit first."""
-    page = reading.revisions(session, target_named(session, name), cursor, limit)
+    page = queries.revisions(session, target_named(session, name), cursor, limit)
     return Page(items=[RevisionOut.model_validate(row) for row in page.items], next=page.next)
 
 
@@ -61,7 +62,7 @@ def list_runs(
     limit: Limit = 50,
 ) -> Page[RunOut]:
     """Its runs, the newest first."""
-    page = reading.runs(session, target_named(session, name), device, cursor, limit, revision=revision)
+    page = queries.runs(session, target_named(session, name), device, cursor, limit, revision=revision)
     return Page(items=[RunOut.of(run) for run in page.items], next=page.next)
 
 
@@ -70,14 +71,14 @@ def list_regressions(
     name: str, session: Reading, state: RegressionState | None = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[RegressionOut]:
     """Its confirmed regressions, the newest first."""
-    page = regressed.listed(session, target_named(session, name), () if state is None else (state,), cursor, limit)
+    page = listing.listed(session, target_named(session, name), () if state is None else (state,), cursor, limit)
     return Page(items=[RegressionOut.of(found) for found in page.items], next=page.next)
 
 
 @router.get("/{name}/gaps", response_model=Page[GapOut])
 def list_gaps(name: str, session: Reading, cursor: Place = 0, limit: Limit = 50) -> Page[GapOut]:
     """Its mainline cases that run behind SOTA, the furthest first."""
-    gaps = reading.gaps(session, target_named(session, name), cursor + limit + 1)
+    gaps = queries.gaps(session, target_named(session, name), cursor + limit + 1)
     found, following = one_page(gaps, cursor, limit)
     return Page(items=[GapOut.of(one) for one in found], next=following)
 
@@ -91,7 +92,7 @@ def get_series(
     device: str,
 ) -> SeriesOut:
     """What one case took over the mainline; empty when it was never measured."""
-    points = reading.series(session, target_named(session, name), case, provider, device)
+    points = queries.series(session, target_named(session, name), case, provider, device)
     shown = [PointOut.model_validate(point) for point in points]
     lane = lane_of(case)
     return SeriesOut(

@@ -7,10 +7,10 @@ from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel
 
 from service.api.common import in_thread_of
-from service.database import transaction
+from service.db.engine import transaction
 from service.errors import BadInput, Refused, TooLarge, Unsigned
 from service.forge.signature import signed
-from service.ledger.intake import store_delivery
+from service.ledger.intake.deliveries import store_delivery
 from service.settings import settings
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])

@@ -9,18 +9,19 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from service.bisecting import Ending
 from service.commands.people import this_person
 from service.commands.printing import Format, err, line, out
-from service.database import reading, transaction
+from service.db.engine import reading, transaction
+from service.db.models import SearchState
+from service.domain.bisection.search import Ending
+from service.domain.text import printable, short
+from service.domain.verdicts.gate import UNDECIDED
 from service.errors import BadInput
-from service.gate import UNDECIDED
-from service.ledger import bisections, searching, targets
-from service.ledger.bisection_steps import Search, Stepped
-from service.models import SearchState
+from service.ledger.bisections import advance, bisections
+from service.ledger.bisections.steps import Search, Stepped
+from service.ledger.intake import targets
+from service.reports.bisection import COLUMNS, document, page, step_cells
 from service.settings import settings
-from service.telling.bisection import COLUMNS, document, page, step_cells
-from service.texts import printable, short
 
 bisection_app = typer.Typer(no_args_is_help=True, help="Searches for the revision that made it slower.")
 
@@ -51,7 +52,7 @@ def bisect(
     good, dots, bad = revisions.partition("..")
     if not (good and dots and bad) or bad.startswith("."):
         raise BadInput(f"{revisions!r} is not GOOD..BAD.")
-    bisection_id = searching.search(
+    bisection_id = advance.search(
         target, good, bad, device=device, suite=suite, patterns=case or (), most_runs=most, asked_by=this_person()
     )
     said = out if form is Format.TABLE else err  # a document must stand alone

@@ -8,19 +8,20 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from kernels.words import Lane
-from service.calibrating import Rate
+from kernels.cases import Lane
 from service.commands.people import this_person
 from service.commands.printing import Format, line, out
-from service.database import reading, transaction
-from service.lanes import WORDS
-from service.ledger import nightly, quarantines, targets
-from service.ledger.calibration_rates import CaseRate, LaneRate, by_lane, rates
-from service.ledger.queue import clock
-from service.models import Quarantine
-from service.telling.as_json import rfc3339
-from service.telling.markdown import grid
-from service.texts import printable
+from service.db.engine import reading, transaction
+from service.db.models import Quarantine
+from service.domain.metrics import WORDS
+from service.domain.text import printable
+from service.domain.verdicts.calibration import Rate
+from service.ledger.calibration import quarantines, schedule
+from service.ledger.calibration.rates import CaseRate, LaneRate, by_lane, rates
+from service.ledger.intake import targets
+from service.ledger.runs.queue import clock
+from service.reports.markdown import grid
+from service.reports.schema import rfc3339
 
 calibration_app = typer.Typer(invoke_without_command=True)
 
@@ -73,7 +74,7 @@ def run(
     """Calibrate now: queue two builds of one revision, and a copy, to be measured against each other."""
     with transaction() as session:
         of = targets.target_named(session, target)
-        asked = nightly.ask_now(session, of, device, sha=revision, suite=suite, worker=worker)
+        asked = schedule.ask_now(session, of, device, sha=revision, suite=suite, worker=worker)
         number = asked.id
     line("Queued as run ", (str(number), "bold"), f": `kernelwatch status {number}` shows it.")
 

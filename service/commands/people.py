@@ -3,7 +3,7 @@
 import getpass
 import os
 
-from service.lives import KERNELWATCH
+from service.domain.regressions.lifecycle import KERNELWATCH
 
 
 def this_person() -> str:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
-from service.texts import printable
+from service.domain.text import printable
 
 UNBOUNDED = 100_000  # columns: nothing that is printed here is as wide
 

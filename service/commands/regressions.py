@@ -8,16 +8,17 @@ import typer
 
 from service.commands.people import this_person
 from service.commands.printing import Format, line
-from service.database import reading, transaction
+from service.db.engine import reading, transaction
+from service.db.models import STANDING, RegressionRow, RegressionState
+from service.domain.metrics import lane_of, percent
+from service.domain.regressions.lifecycle import Action, Deed
+from service.domain.text import interval, short
 from service.errors import BadInput
-from service.lanes import lane_of, percent
-from service.ledger import regressed, regressions, targets
-from service.ledger.regressed import Life, Regressed
-from service.lives import Action, Deed
-from service.models import STANDING, RegressionRow, RegressionState
-from service.telling.as_json import moment
-from service.telling.regression import document, entry
-from service.texts import interval, short
+from service.ledger.intake import targets
+from service.ledger.regressions import listing, transitions
+from service.ledger.regressions.listing import Life, Regressed
+from service.reports.regression import document, entry
+from service.reports.schema import moment
 
 regression_app = typer.Typer(no_args_is_help=True, help="One regression: its life, and what you do about it.")
 
@@ -44,7 +45,7 @@ def regressions_command(
     states = tuple(state or ()) if every else tuple(state or STANDING)
     with reading() as session:
         which = targets.target_named(session, target) if target else None
-        page = regressed.listed(session, which, states, limit=most)
+        page = listing.listed(session, which, states, limit=most)
     if form is Format.JSON:
         print(json.dumps([entry(one) for one in page.items], indent=2))  # noqa: T201  (for pipes: no wrapping)
         return
@@ -99,8 +100,8 @@ def show(regression_id: Number, of_incident: OfIncident = False, form: Formatted
     """The whole life of a regression, or of all regressions of an incident."""
     _table_or_json(form)
     with reading() as session:
-        ids = [row.id for row in regressed.incident(session, regression_id).regressions] if of_incident else []
-        lives = [regressed.one(session, one) for one in ids or [regression_id]]
+        ids = [row.id for row in listing.incident(session, regression_id).regressions] if of_incident else []
+        lives = [listing.one(session, one) for one in ids or [regression_id]]
     if form is Format.JSON:
         documents = [document(life) for life in lives]
         print(json.dumps(documents if of_incident else documents[0], indent=2))  # noqa: T201
@@ -201,9 +202,9 @@ def _do(regression_id: int, deed: Deed, of_incident: bool) -> None:
     rows: list[RegressionRow]
     with transaction() as session:
         if of_incident:
-            rows = regressions.done_to_incident(session, regression_id, deed)
+            rows = transitions.done_to_incident(session, regression_id, deed)
         else:
-            rows = [regressions.done(session, regression_id, deed)]
+            rows = [transitions.done(session, regression_id, deed)]
     for row in rows:
         line((f"regression {row.id}", "bold"), f" ({row.case}) is {row.state}.")
 

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from service.commands.printing import Format, err, out
-from service.database import reading
-from service.ledger import replays, targets
-from service.server_policy import policy_file, server_policy
-from service.telling import replay as told
+from service.db.engine import reading
+from service.ledger.intake import targets
+from service.ledger.runs import replays
+from service.ledger.server_policy import policy_file, server_policy
+from service.reports import replay as told
 
 
 def replay(

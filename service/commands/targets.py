@@ -6,17 +6,17 @@ from typing import Annotated
 import typer
 
 from service.commands.printing import line, out
-from service.database import reading, transaction
+from service.db.engine import reading, transaction
+from service.db.models import Target
 from service.errors import BadInput
-from service.ledger import registry, targets
-from service.models import Target
+from service.ledger.intake import registry, targets
 
 target_app = typer.Typer(no_args_is_help=True, help="Watched repositories and packages.")
 
 
 def read_recipe(path: Path) -> tuple[str, dict[str, str]]:
     """The recipe's text and the adapters it names, by file name."""
-    from service import recipes
+    from service.domain.policy import recipes
 
     try:
         text = path.read_text()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from service.db.models import TargetKind
 from service.errors import BadInput
-from service.models import TargetKind
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from kernels.words import Case
-from service import migrate
-from service import models as m
-from service.database import engine, transaction
-from service.ledger.queue import clock
+from kernels.cases import Case
+from service.db import migrate
+from service.db import models as m
+from service.db.engine import engine, transaction
+from service.ledger.runs.queue import clock
 from service.settings import settings
 
 NOW = 1_790_000_000.0

@@ -5,14 +5,14 @@ import sys
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kernels.words import Lane
-from service import migrate
-from service import models as m
-from service.database import transaction
-from service.ledger.queue import clock
-from service.ledger.targets import target_named
-from service.policy import Policy
-from service.summaries import Summary
+from kernels.cases import Lane
+from service.db import migrate
+from service.db import models as m
+from service.db.engine import transaction
+from service.domain.policy.policy import Policy
+from service.domain.verdicts.geomeans import Summary
+from service.ledger.intake.targets import target_named
+from service.ledger.runs.queue import clock
 from tests.dashboards import seed as base
 
 HOUR = 3600.0

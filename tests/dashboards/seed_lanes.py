@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from kernels.words import Case, Lane
-from service import models as m
+from kernels.cases import Case, Lane
+from service.db import models as m
 
 SHAPE = "rmsnorm.fwd.32768x1024.bf16-fp32"
 SMALL = "rmsnorm.fwd.1024x512.bf16-fp32"

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from service.database import transaction
-from service.models import Run, RunState
+from service.db.engine import transaction
+from service.db.models import Run, RunState
 from tests.dashboards import seed_deciding, seed_lanes
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import Seeded, watched

@@ -7,7 +7,7 @@ from sqlalchemy import event
 from typer.testing import CliRunner
 
 from service import cli
-from service.database import engine
+from service.db.engine import engine
 from tests.dashboards.asking import asking
 from tests.dashboards.seed import Seeded
 

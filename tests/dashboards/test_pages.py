@@ -9,8 +9,8 @@ from sqlalchemy import select
 from dashboards import figures
 from dashboards.comments import shown
 from dashboards.pages import ago, flat, without_secrets
-from service import models as m
-from service.database import transaction
+from service.db import models as m
+from service.db.engine import transaction
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import CASES, Seeded, seed
 

@@ -9,10 +9,10 @@ import pytest
 
 from dashboards import facts, telemetry
 from dashboards.facts import Line
-from service.database import reading as reading_only
-from service.ledger import reading
-from service.reports import report
-from service.telling import as_json
+from service.db.engine import reading as reading_only
+from service.ledger import queries
+from service.reports import schema
+from service.reports.report import report
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import watched
 from tests.dashboards.seed_lanes import BLOCK, SHAPE, SMALL, TELEMETRY, UNSUPPORTED, Lanes, seed
@@ -176,7 +176,7 @@ def test_telemetry_of_another_version_breaks_nothing(strange: dict[str, object])
 
 def test_facts_stand_side_by_side_and_tables_are_folded(lanes: Lanes) -> None:
     with reading_only() as session:
-        found = report(reading.whole_run(session, lanes.second))
+        found = report(queries.whole_run(session, lanes.second))
     [row] = [row for row in found.rows if row.case == SHAPE]
     shown = facts.sides(row)
     assert [line for line in shown.lines if line.differs] == [Line("bitwise repeatable", "yes", "no", differs=True)]
@@ -188,13 +188,13 @@ def test_facts_stand_side_by_side_and_tables_are_folded(lanes: Lanes) -> None:
     )  # fmt: skip
     assert (choices.title, len(choices.rows), choices.cut) == ("Timed choices of _forward", 24, 6)
     assert (choices.columns, choices.rows[0]) == (("ms", "warps", "settings"), ("0.01", "8", "XBLOCK=1"))
-    assert json.loads(as_json.document(found))["ceilings"] == {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0}
+    assert json.loads(schema.document(found))["ceilings"] == {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0}
     assert shown.cut == 0
 
 
 def test_what_strangers_say_is_shown_in_part(lanes: Lanes) -> None:
     with reading_only() as session:
-        found = report(reading.whole_run(session, lanes.second))
+        found = report(queries.whole_run(session, lanes.second))
     [row] = [row for row in found.rows if row.case == SHAPE]
     assert row.head
     assert row.parent

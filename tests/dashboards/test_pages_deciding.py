@@ -5,8 +5,8 @@ import re
 import pytest
 from sqlalchemy import select
 
-from service import models as m
-from service.database import transaction
+from service.db import models as m
+from service.db.engine import transaction
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import CASES, Seeded
 

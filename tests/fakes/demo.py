@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from service import recipes
+from service.domain.policy import recipes
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "norms"
 ENDED = {"done", "failed", "skipped", "superseded", "cancelled"}

@@ -5,8 +5,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.models import TargetKind
-from workers import sandbox
+from service.db.models import TargetKind
+from workers.sandbox import sandbox
 
 # How a test registers its own target, so that it is measured on a machine without a sandbox as well.
 MEASURED_ANYWHERE = {"trusted": True, "allow_unsandboxed": True} if sandbox.self_test() else {}

@@ -55,7 +55,7 @@ def hashed(made: object) -> str:
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
 
 
-if any(argument.endswith("contender.py") for argument in sys.argv[1:]):
+if any(argument.endswith("contender/__main__.py") for argument in sys.argv[1:]):
     play()
 else:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

@@ -47,7 +47,7 @@ def play() -> None:
         print(json.dumps(answer), flush=True)
 
 
-if any(argument.endswith("contender.py") for argument in sys.argv[1:]):
+if any(argument.endswith("contender/__main__.py") for argument in sys.argv[1:]):
     play()
 else:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])

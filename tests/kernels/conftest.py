@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-import kernels
-from kernels import messages
-from kernels.arena import Contender
-from kernels.channel import Channel
-from kernels.words import Role
-
-CONTENDER = Path(kernels.__file__).with_name("contender.py")
+from kernels.arena import protocol
+from kernels.arena.channel import Channel
+from kernels.arena.session import Contender
+from kernels.cases import Role
 
 # The target keeps its code in a package called `kernels`, as we do: the two must not meet.
 TARGET = '''
@@ -106,7 +103,7 @@ def layer_prepare(case_text, inputs):
     weight, bias, eps = (inputs[name] for name in ("weight", "bias", "eps"))
     return lambda: out.copy_(torch.nn.functional.layer_norm(x, x.shape[1:], weight, bias, eps))
 '''
-OWN = messages.targets_own(
+OWN = protocol.targets_own(
     "norms",
     {
         "rmsnorm.fwd": "kernels.norms:forward",
@@ -151,7 +148,7 @@ def open_contender(target: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         }
         with (scratch / "log").open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", str(CONTENDER)],
+                [sys.executable, "-P", str(protocol.CONTENDER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

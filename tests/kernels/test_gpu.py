@@ -5,10 +5,10 @@ from functools import partial
 import pytest
 import torch
 
-from kernels import messages
-from kernels.arena import Pace, run_launch
-from kernels.clocks import CudaClock
-from kernels.words import Case, Role
+from kernels.arena import protocol
+from kernels.arena.session import Pace, run_launch
+from kernels.cases import Case, Role
+from kernels.contender.clocks import CudaClock
 
 from .conftest import OWN
 
@@ -21,7 +21,7 @@ PACE = Pace(rounds=4, start_limit_s=120)
 
 @pytest.mark.parametrize("name", ["eager", "inductor", "triton"])
 def test_measured_with_facts(contender, name):
-    launch = run_launch([contender(name, messages.built_in(name), Role.SOTA)], CASES, PACE, device="cuda", seed=1)
+    launch = run_launch([contender(name, protocol.built_in(name), Role.SOTA)], CASES, PACE, device="cuda", seed=1)
 
     for case in CASES:
         cell = launch.cells[name, case]
@@ -54,7 +54,7 @@ def test_what_can_not_be_captured_is_told_and_harms_no_other_case(contender, moo
 
 def test_equal_contenders_have_equal_code_and_everybody_as_many_calls(contender):
     names = {"one": "triton", "two": "triton", "slow": "eager"}
-    players = [contender(label, messages.built_in(name)) for label, name in names.items()]
+    players = [contender(label, protocol.built_in(name)) for label, name in names.items()]
     cells = run_launch(players, CASES, PACE, device="cuda", seed=1).cells
 
     for case in CASES:

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 import kernels
-from kernels import messages, references
-from kernels.inputs import make
-from kernels.oracle import Oracle, named
+from kernels.arena import protocol
+from kernels.cases import BUILT_IN_PROVIDERS, OPS, Case, Direction, Op
+from kernels.checks import references
+from kernels.checks.inputs import make
+from kernels.checks.oracle import Oracle, named
+from kernels.facts.graph_kernels import readable
 from kernels.providers import Broken, Unsupported, eager, forward_backward, liger, open_provider, quack, quack_tuned
 from kernels.providers.base import by_name
 from kernels.providers.pair import Pair, differentiable
-from kernels.ran import readable
-from kernels.words import BUILT_IN_PROVIDERS, OPS, Case, Direction, Op
-from tests.pairwise import pairwise
 
 CPU = torch.device("cpu")
 ROOT = Path(kernels.__file__).parents[1]
@@ -52,29 +52,29 @@ def test_eager_is_right(op, dtypes):
     for direction in Direction:
         case = Case.parse(f"{op}.{direction}.65x96.{dtypes}")
         inputs = make(case, CPU, 1)
-        assert wrong(case, bound(open_provider(messages.built_in("eager")), case, inputs), inputs) is None, case
+        assert wrong(case, bound(open_provider(protocol.built_in("eager")), case, inputs), inputs) is None, case
 
 
 @pytest.mark.parametrize("name", ["quack", "quack-tuned", "liger", "triton"])
 @pytest.mark.parametrize("direction", Direction)
 def test_gpu_providers_say_so(name, direction):
-    provider, case = open_provider(messages.built_in(name)), Case.parse(f"rmsnorm.{direction}.8x8.bf16")
+    provider, case = open_provider(protocol.built_in(name)), Case.parse(f"rmsnorm.{direction}.8x8.bf16")
     with pytest.raises(Unsupported, match="GPU"):
         bound(provider, case, make(case, CPU, 1))
 
 
 @pytest.mark.parametrize("name", BUILT_IN_PROVIDERS)
 def test_every_provider_that_a_recipe_may_name_is_there(name):
-    assert open_provider(messages.built_in(name)).name == name
+    assert open_provider(protocol.built_in(name)).name == name
 
 
 def test_a_provider_that_nobody_knows_is_answered_with_those_that_are_known():
     with pytest.raises(Unsupported, match=f"known: {', '.join(BUILT_IN_PROVIDERS)}"):
-        open_provider(messages.built_in("quark"))
+        open_provider(protocol.built_in("quark"))
 
 
 def test_those_that_time_candidates_say_so():
-    tuning = [name for name in BUILT_IN_PROVIDERS if open_provider(messages.built_in(name)).tunes]
+    tuning = [name for name in BUILT_IN_PROVIDERS if open_provider(protocol.built_in(name)).tunes]
     assert tuning == ["inductor-max-autotune", "inductor-coordinate-descent", "quack-tuned"]
 
 
@@ -94,7 +94,7 @@ def test_those_that_time_candidates_say_so():
 )
 @compiles
 def test_inductor_compiles_as_its_name_says(name, text, facts):
-    provider, case = open_provider(messages.built_in(name)), Case.parse(text)
+    provider, case = open_provider(protocol.built_in(name)), Case.parse(text)
     inputs = make(case, CPU, 1)
 
     assert wrong(case, bound(provider, case, inputs), inputs) is None
@@ -103,7 +103,7 @@ def test_inductor_compiles_as_its_name_says(name, text, facts):
 
 @compiles
 def test_a_graph_for_any_rows_serves_sets_that_were_never_marked():
-    provider, case = open_provider(messages.built_in("inductor-dynamic")), Case.parse("rmsnorm.fwd.64x96.fp32")
+    provider, case = open_provider(protocol.built_in("inductor-dynamic")), Case.parse("rmsnorm.fwd.64x96.fp32")
     bind = provider.ready(case, CPU)
     for rows, number in ((64, 0), (64, 1), (63, 2)):
         inputs = make(Case.parse(f"rmsnorm.fwd.{rows}x96.fp32"), CPU, 1, number)
@@ -115,7 +115,7 @@ def test_a_graph_for_any_rows_serves_sets_that_were_never_marked():
 def test_one_row_is_never_dynamic():
     for name in ("inductor-dynamic", "inductor-automatic-dynamic"):
         with pytest.raises(Unsupported, match="one row"):
-            open_provider(messages.built_in(name)).ready(Case.parse("rmsnorm.fwd.1x96.fp32"), CPU)
+            open_provider(protocol.built_in(name)).ready(Case.parse("rmsnorm.fwd.1x96.fp32"), CPU)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_one_row_is_never_dynamic():
 @compiles
 @mixed
 def test_tagged_norms_reach_inductor(text, tagged, untagged):
-    provider, case = open_provider(messages.built_in("inductor-regional")), Case.parse(text)
+    provider, case = open_provider(protocol.built_in("inductor-regional")), Case.parse(text)
     inputs = make(case, CPU, 1)
 
     assert wrong(case, bound(provider, case, inputs), inputs) is None
@@ -384,7 +384,7 @@ def test_ours_is_right_in_every_op_and_direction_as_provider_and_as_target():
 
 @pytest.mark.parametrize("direction", Direction)
 def test_what_ours_does_not_do(direction, monkeypatch):
-    gpu, provider = torch.device("cuda"), open_provider(messages.built_in("triton"))
+    gpu, provider = torch.device("cuda"), open_provider(protocol.built_in("triton"))
     case = Case.parse(f"layernorm_residual.{direction}.8x1048576s1048577.fp16-fp32")
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
@@ -448,7 +448,7 @@ def test_a_recipe_may_name_a_differentiable_function(tmp_path, monkeypatch):
     case = Case.parse("rmsnorm.fwdbwd.65x96.fp32")
     inputs = make(case, CPU, 1)
     calls = {"rmsnorm.fwdbwd": "their_norms:norm", "layernorm.fwdbwd": "their_norms:absent"}
-    provider = open_provider(messages.targets_own("norms", calls))
+    provider = open_provider(protocol.targets_own("norms", calls))
 
     assert wrong(case, bound(provider, case, inputs), inputs) is None
     with pytest.raises(Broken, match="their_norms has no function absent"):
@@ -463,7 +463,7 @@ def test_a_set_up_of_its_own_is_not_left_out_unsaid(tmp_path, monkeypatch, lane)
         "def norm(x, weight, eps): ...\n\n\ndef norm_prepare(case_text, inputs): ...\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    provider = open_provider(messages.targets_own("norms", {"rmsnorm.fwdbwd": "norms_with_set_up:norm"}))
+    provider = open_provider(protocol.targets_own("norms", {"rmsnorm.fwdbwd": "norms_with_set_up:norm"}))
 
     with pytest.raises(
         Broken, match=r"norm_prepare cannot be used for rmsnorm\.fwdbwd, .*; name one without a _prepare"
@@ -486,7 +486,7 @@ def test_trouble_of_the_device_is_no_refusal_of_eager(trouble):
 @pytest.mark.parametrize("name", ["eager", "inductor-regional", "liger", "inductor", "triton"])
 def test_another_norm_is_refused_until_somebody_says_otherwise(monkeypatch, name, direction):
     monkeypatch.setitem(OPS, "maxnorm", Op("maxnorm", "maxnorm", weight=True, bias=False, residual=False))
-    provider, case = open_provider(messages.built_in(name)), Case("maxnorm", direction, 8, 8, "fp32", "fp32")
+    provider, case = open_provider(protocol.built_in(name)), Case("maxnorm", direction, 8, 8, "fp32", "fp32")
 
     with pytest.raises(Unsupported):
         provider.differentiable(case, CPU) if direction is Direction.FWDBWD else provider.ready(case, CPU)
@@ -516,10 +516,10 @@ def test_what_the_manual_says_of_trying_it_by_hand_works(tmp_path):
     (tmp_path / "norms").mkdir()
     (tmp_path / "norms" / "ops.py").write_text(OF_THE_MANUAL)
     (tmp_path / "watch_norms.py").write_text(adapter)
-    assert command == "$ PYTHONPATH=my/tree python -P kernels/contender.py"
+    assert command == "$ PYTHONPATH=my/tree python -P kernels/contender/__main__.py"
 
     done = subprocess.run(
-        [sys.executable, "-P", "kernels/contender.py"],
+        [sys.executable, "-P", "kernels/contender/__main__.py"],
         input="\n".join(lines),
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         cwd=ROOT,

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from kernels.cases import Case, Direction, Lane
 from kernels.suites import LABELS, SUITES
-from kernels.words import Case, Direction, Lane
 
 
 def cases(suite):

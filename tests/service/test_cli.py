@@ -13,10 +13,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from service import cli, migrate, supervisor, torch_install
-from service.database import transaction
-from service.ledger import intake, targets
-from service.models import Purpose, Revision, Run, RunState, Target
+from service import cli
+from service.db import migrate
+from service.db.engine import transaction
+from service.db.models import Purpose, Revision, Run, RunState, Target
+from service.ledger.intake import deliveries, targets
+from service.ops import supervisor, torch_install
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, Seeded, watched
 from workers import device, environments
@@ -53,7 +55,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
 def test_a_script_learns_the_verdict_from_the_exit_code(
     seeded: Seeded, monkeypatch: pytest.MonkeyPatch, runs: list[str], code: int
 ) -> None:
-    monkeypatch.setattr(intake, "run_revision", lambda *_, **__: [seeded.runs[name] for name in runs])
+    monkeypatch.setattr(deliveries, "run_revision", lambda *_, **__: [seeded.runs[name] for name in runs])
     assert kernelwatch("run", "norms", "main", "--wait").exit_code == code
     if len(runs) == 1:
         assert kernelwatch("report", str(seeded.runs[runs[0]])).exit_code == code
@@ -61,7 +63,7 @@ def test_a_script_learns_the_verdict_from_the_exit_code(
 
 def test_asking_for_what_is_there_says_what_it_is(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(name: str) -> str:
-        monkeypatch.setattr(intake, "run_revision", lambda *_, **__: [seeded.runs[name]])
+        monkeypatch.setattr(deliveries, "run_revision", lambda *_, **__: [seeded.runs[name]])
         done = kernelwatch("run", "norms", "main")
         assert done.exit_code == 0
         return done.stdout
@@ -77,7 +79,7 @@ def test_asking_for_what_is_there_says_what_it_is(seeded: Seeded, monkeypatch: p
 
 def test_json_of_several_devices_is_one_document(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [seeded.runs["steady"], seeded.runs["slow"]]
-    monkeypatch.setattr(intake, "run_revision", lambda *_, **__: ids)
+    monkeypatch.setattr(deliveries, "run_revision", lambda *_, **__: ids)
     done = kernelwatch("run", "norms", "main", "--wait", "--format", "json")
     assert [report["run_id"] for report in json.loads(done.stdout)] == ids
     assert done.stderr.startswith("Already measured: run ")
@@ -85,7 +87,7 @@ def test_json_of_several_devices_is_one_document(seeded: Seeded, monkeypatch: py
 
 def test_markdown_of_several_devices_is_one_comment(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [seeded.runs["steady"], seeded.runs["slow"]]
-    monkeypatch.setattr(intake, "run_revision", lambda *_, **__: ids)
+    monkeypatch.setattr(deliveries, "run_revision", lambda *_, **__: ids)
     done = kernelwatch("run", "norms", "main", "--wait", "--format", "md")
     assert done.stdout.count("<!-- kernelwatch") == 1
     assert "Queued" not in done.stdout

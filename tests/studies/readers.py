@@ -222,8 +222,8 @@ def main() -> None:
 
 
 def _fill(small: bool) -> None:
-    from service import migrate
-    from service.database import engine, transaction
+    from service.db import migrate
+    from service.db.engine import engine, transaction
     from tests.dashboards import seed
 
     migrate.upgrade()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from service.database import transaction
-from service.ledger import targets
+from service.db.engine import transaction
+from service.ledger.intake import targets
 from service.settings import settings
 from service.sources import Source, open_source
 from tests.fakes.repository import MEASURED_ANYWHERE, Repository, Target

@@ -14,9 +14,9 @@ import pytest
 from kombu import Connection
 from sqlalchemy import select
 
-from service.database import reading
-from service.ledger import intake
-from service.models import Run, RunState
+from service.db.engine import reading
+from service.db.models import Run, RunState
+from service.ledger.intake import deliveries
 from service.settings import settings
 from tests import needs
 from tests.fakes.processes import running, until
@@ -90,7 +90,7 @@ def test_a_worker_that_is_told_to_end_gives_its_run_back_without_blame(watched, 
     sha = watched.commit({"speed.json": json.dumps({CASE: "hang"})})
     environment = {"KERNELWATCH_BROKER_URL": RABBIT, "KERNELWATCH_DEVICE": "cpu"}
     if taken_by == "the timer":
-        intake.run_revision("norms", sha)
+        deliveries.run_revision("norms", sha)
     else:
         environment["KERNELWATCH_LOOK_EVERY_S"] = "3600"
     command = ["-m", "celery", "--app", "workers.app", "worker", "--queues", "cpu", "--concurrency", "1"]
@@ -100,7 +100,7 @@ def test_a_worker_that_is_told_to_end_gives_its_run_back_without_blame(watched, 
     with running({"worker": command}, environment, tmp_path / "logs"):
         if taken_by == "a task":
             until((settings().state / "looked").exists, 60)
-            intake.run_revision("norms", sha)
+            deliveries.run_revision("norms", sha)
             door(RABBIT, "fleet.send_wakeup('cpu')")
         until(lambda: "1/1" in (the_run().stage or ""), 60)
         began, pid = time.monotonic(), int(pidfile.read_text())

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from service.domain.policy.recipes import Recipe, parse
 from service.errors import BadInput, BuildFailed, Conflict, NotFound
-from service.recipes import Recipe, parse
 from service.settings import settings
+from workers import environments
 from tests import needs
-from workers import environments, sandbox
 from workers.environments import Environment
+from workers.sandbox import sandbox
 
 SANDBOXED = sandbox.self_test() is None
 MIB = 1 << 20

@@ -14,10 +14,10 @@ from statistics import median
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from kernels.arena import Contender, Pace, run_launch  # noqa: E402
-from kernels.channel import Channel  # noqa: E402
-from kernels.messages import built_in  # noqa: E402
-from kernels.words import Case, Role  # noqa: E402
+from kernels.arena.channel import Channel  # noqa: E402
+from kernels.arena.protocol import built_in  # noqa: E402
+from kernels.arena.session import Contender, Pace, run_launch  # noqa: E402
+from kernels.cases import Case, Role  # noqa: E402
 
 CASES = [
     Case.parse(f"{key}.{shape}.bf16-fp32")

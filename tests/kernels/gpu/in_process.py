@@ -4,16 +4,16 @@ from functools import cache
 
 import torch
 
-from kernels import messages
-from kernels.bench import Bench
+from kernels.arena import protocol
+from kernels.cases import Case
+from kernels.contender.prepared import Bench
 from kernels.providers import Unsupported
-from kernels.words import Case
 from tests import needs
 
 
 @cache
 def bench(name: str) -> Bench:
-    return Bench(messages.built_in(name), torch.device("cuda"), threads=4)
+    return Bench(protocol.built_in(name), torch.device("cuda"), threads=4)
 
 
 def ready(name: str, text: str):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kernels import messages
-from kernels.arena import Contender, Pace, run_launch
-from kernels.words import Case, Role
+from kernels.arena import protocol
+from kernels.arena.session import Contender, Pace, run_launch
+from kernels.cases import Case, Role
 
 pytestmark = pytest.mark.gpu
-CHEATS = Path(__file__).parents[1] / "cheats"
+CHEATS = Path(__file__).parents[1] / "contender" / "cheats"
 PACE = Pace(rounds=4, start_limit_s=120)
 
 ON_GPU = [
@@ -38,7 +38,7 @@ def cheating(open_contender):
 
     def make(label, module, *directions):
         calls = {f"rmsnorm.{short}": f"{module}:{long}" for short, long in directions}
-        spec = messages.targets_own("cheat", calls)
+        spec = protocol.targets_own("cheat", calls)
         return Contender(label, Role.HEAD, spec, lambda: open_contender(PYTHONPATH=str(CHEATS)))
 
     return make
@@ -121,7 +121,7 @@ def test_a_timer_of_its_own_gains_nothing(cheating):
 
 def test_who_gets_at_the_clock_disagrees_with_the_driver(cheating, contender):
     case = Case.parse("rmsnorm.bwd.4096x4096.fp32")
-    honest = contender("sota", messages.built_in("eager"), Role.SOTA)
+    honest = contender("sota", protocol.built_in("eager"), Role.SOTA)
     cells = run_launch([cheating("timer", "timer", BACKWARD), honest], [case], PACE, device="cuda", seed=3).cells
 
     assert (cells["sota", case].state, cells["sota", case].reason) == ("measured", None)

@@ -5,11 +5,12 @@ from statistics import median
 import pytest
 import torch
 
-from kernels import fresh, messages
-from kernels.bench import Bench
-from kernels.repeatability import ENOUGH, FEWEST
-from kernels.repeats import repeat
-from kernels.words import Case
+from kernels.arena import protocol
+from kernels.arena.repeatability import ENOUGH, FEWEST
+from kernels.cases import Case
+from kernels.checks import caching
+from kernels.checks.determinism import repeat
+from kernels.contender.prepared import Bench
 
 pytestmark = [
     pytest.mark.gpu,
@@ -29,20 +30,20 @@ PROVIDERS = ["triton", "eager", "inductor"]
 
 @pytest.fixture(scope="module")
 def benches():
-    return {name: Bench(messages.built_in(name), torch.device("cuda"), 4) for name in PROVIDERS}
+    return {name: Bench(protocol.built_in(name), torch.device("cuda"), 4) for name in PROVIDERS}
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
 @pytest.mark.parametrize("text", CASES)
 def test_honest_from_the_beginning_to_the_end(benches, name, text, monkeypatch):
     """And the room there is: the fastest on new numbers against the median on known ones is near one."""
-    taken, take = [], fresh.take
+    taken, take = [], caching.take
 
     def noted(*arguments):
         taken.append(take(*arguments))
         return taken[-1]
 
-    monkeypatch.setattr(fresh, "take", noted)
+    monkeypatch.setattr(caching, "take", noted)
     at_case = benches[name].prepare(Case.parse(text), seed=5)
     assert min(at_case.turn(warm=2, timed=3)) > 0.5
     at_case.check()

@@ -5,10 +5,11 @@ import ctypes
 import pytest
 import torch
 
-from kernels import facts, messages
+from kernels.arena import protocol
+from kernels.cases import Case
+from kernels.facts import gather
+from kernels.facts.graph_kernels import put_on_stream
 from kernels.norms.modules import rms_norm
-from kernels.ran import put_on_stream
-from kernels.words import Case
 
 pytestmark = pytest.mark.gpu
 CASES = [
@@ -33,7 +34,7 @@ def started(open_contender, tmp_path_factory):
     def start(name, device):
         own = str(folder / device)
         channel = open_contender(TORCHINDUCTOR_CACHE_DIR=own, TRITON_CACHE_DIR=own)
-        ready = channel.ask(messages.start(messages.built_in(name), device, 4, None), 180)
+        ready = channel.ask(protocol.start(protocol.built_in(name), device, 4, None), 180)
         assert ready["ready"] is True, ready
         return channel
 
@@ -41,9 +42,9 @@ def started(open_contender, tmp_path_factory):
 
 
 def ran(channel, case):
-    prepared = channel.ask(messages.prepare(case, 1), 300)
+    prepared = channel.ask(protocol.prepare(case, 1), 300)
     assert prepared["state"] == "measured", prepared
-    channel.ask(messages.FREE, 60)
+    channel.ask(protocol.FREE, 60)
     return prepared["facts"]
 
 
@@ -51,7 +52,7 @@ def test_what_runs_is_what_was_compiled_without_a_gpu(started):
     with_a_gpu, without = started("triton", "cuda"), started("triton", architecture())
 
     for case in CASES:
-        here, there = ran(with_a_gpu, case), without.ask(messages.compile(case), 120)
+        here, there = ran(with_a_gpu, case), without.ask(protocol.compile(case), 120)
         assert there["state"] == "compiled", there
         for one, other in zip(here["triton"], there["facts"]["kernels"], strict=True):
             assert (one["name"], one["sass"]) == (other["name"], other["sass"])
@@ -70,7 +71,7 @@ def test_what_runs_is_what_was_compiled_without_a_gpu(started):
 def test_our_operators_are_the_kernels_that_they_launch(started, text):
     with_a_gpu, without = started("triton", "cuda"), started("triton", architecture())
 
-    here, there = ran(with_a_gpu, Case.parse(text)), without.ask(messages.compile(Case.parse(text)), 120)
+    here, there = ran(with_a_gpu, Case.parse(text)), without.ask(protocol.compile(Case.parse(text)), 120)
 
     assert here["kind"] == "triton", here
     assert here["kernels"] == len(here["triton"]) == there["facts"]["count"]
@@ -111,7 +112,7 @@ def test_an_operator_with_a_hidden_launch_stays_unknown():
     x = torch.ones(64, 1024, device="cuda")
 
     def gathered(call):
-        return facts.gather(lambda: call(x), compiled=False, pinned=(), cuda=True)
+        return gather.gather(lambda: call(x), compiled=False, pinned=(), cuda=True)
 
     plain, known, unknown = (gathered(call) for call in (norm, torch.ops.planted.norm, torch.ops.planted.hides))
     assert (plain["kind"], plain["kernels"]) == ("triton", 1)
@@ -141,7 +142,7 @@ def test_inductor_is_lowered_without_a_gpu_as_with_one(started):
     with_a_gpu, without = started("inductor", "cuda"), started("inductor", architecture())
 
     for case in CASES:
-        here, there = ran(with_a_gpu, case), without.ask(messages.compile(case), 300)
+        here, there = ran(with_a_gpu, case), without.ask(protocol.compile(case), 300)
         assert there["state"] == "compiled", there
         kernels = there["facts"]["kernels"]
         assert [one["name"] for one in here["triton"]] == [other["name"] for other in kernels]

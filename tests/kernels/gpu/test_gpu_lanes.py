@@ -6,12 +6,12 @@ from statistics import median
 import pytest
 import torch
 
-from kernels import messages
-from kernels.arena import Pace, run_launch
-from kernels.inputs import make
-from kernels.lanes.memory import MemoryClock
+from kernels.arena import protocol
+from kernels.arena.session import Pace, run_launch
+from kernels.cases import Case
+from kernels.checks.inputs import make
+from kernels.contender.metrics.memory import MemoryClock
 from kernels.providers import Unsupported
-from kernels.words import Case
 
 from .in_process import bench, ready
 
@@ -123,7 +123,7 @@ def test_a_block(name):
 def test_a_session_in_every_lane(contender):
     cases = [Case.parse(f"rmsnorm.fwd.4096x1024.bf16.{lane}") for lane in ("call", "memory", "compile")]
     cases.append(Case.parse("rmsnorm.fwdbwd.2048x1024.bf16.block"))
-    players = [contender(name, messages.built_in(name)) for name in ("eager", "triton")]
+    players = [contender(name, protocol.built_in(name)) for name in ("eager", "triton")]
     launch = run_launch(players, cases, Pace(rounds=4, start_limit_s=120), device="cuda", seed=1)
 
     for name in ("eager", "triton"):

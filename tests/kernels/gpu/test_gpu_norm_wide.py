@@ -11,7 +11,7 @@ from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan
 from tests import needs
 
-from ..norm_truth import EPS, Trial, inputs, ours, wrong_by
+from ..norms.truth import EPS, Trial, inputs, ours, wrong_by
 
 pytestmark = [
     pytest.mark.gpu,

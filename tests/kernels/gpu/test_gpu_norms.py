@@ -18,14 +18,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.cases import Case
 from kernels.norms import plans, wide, workspaces
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 from kernels.suites import SUITES
-from kernels.words import Case
 
-from ..norm_truth import EDGES, EPS, Trial, inputs, lone_rows_differ, ours, wrong_by
+from ..norms.truth import EDGES, EPS, Trial, inputs, lone_rows_differ, ours, wrong_by
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,12 +6,13 @@ import warnings
 import pytest
 import torch
 
-from kernels import messages, references
-from kernels.edges import edge_inputs
-from kernels.inputs import changed, fingerprint, make, make_sets
-from kernels.oracle import Oracle, named
+from kernels.arena import protocol
+from kernels.cases import OPS, Case, Direction
+from kernels.checks import references
+from kernels.checks.edge_inputs import edge_inputs
+from kernels.checks.inputs import changed, fingerprint, make, make_sets
+from kernels.checks.oracle import Oracle, named
 from kernels.providers import Unsupported, forward_backward, open_provider
-from kernels.words import OPS, Case, Direction
 from tests import needs
 
 pytestmark = [
@@ -47,7 +48,7 @@ def test_real_kernels_are_right_at_the_edges(name, key, shape):
     case = Case.parse(f"{key}.{shape}.bf16-fp32")
     first, edges = make(case, GPU, 1), edge_inputs(case, GPU, 1)
     try:
-        bind = open_provider(messages.built_in(name)).ready(case, GPU)
+        bind = open_provider(protocol.built_in(name)).ready(case, GPU)
         returned, at_edges = bind(first)(), bind(edges)()
     except Unsupported as why:
         needs.skip("providers", str(why))

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from kernels.words import OPS, Direction
+from kernels.cases import OPS, Direction
 
 from .in_process import ready
 

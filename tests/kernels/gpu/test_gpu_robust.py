@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import kernels
-from kernels import messages
-from kernels.arena import Contender, Pace, run_launch
-from kernels.channel import Channel
-from kernels.words import Case, Role
+from kernels.arena import protocol
+from kernels.arena.channel import Channel
+from kernels.arena.session import Contender, Pace, run_launch
+from kernels.cases import Case, Role
 
 pytestmark = pytest.mark.gpu
 TARGET = """
@@ -59,7 +58,7 @@ def forward(x, weight, eps):
     return y
 """
 WAYS = {name: 1000 + number for number, name in enumerate(TARGET.split('WAYS = "')[1].split('"')[0].split())}
-OWN = messages.targets_own("norms", {"rmsnorm.fwd": "norms_that_fail:forward"})
+OWN = protocol.targets_own("norms", {"rmsnorm.fwd": "norms_that_fail:forward"})
 PACE = Pace(rounds=2, warm=1, timed=2, start_limit_s=120, prepare_limit_s=25, turn_limit_s=10)
 
 
@@ -75,7 +74,7 @@ def contenders(tmp_path: Path) -> Iterator[list[Contender]]:
     def start() -> Channel:
         with (tmp_path / "log").open("a") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(kernels.__file__).with_name("contender.py"))],
+                [sys.executable, "-P", str(protocol.CONTENDER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -88,7 +87,7 @@ def contenders(tmp_path: Path) -> Iterator[list[Contender]]:
 
     yield [
         Contender("head", Role.HEAD, OWN, start),
-        Contender("beside", Role.SOTA, messages.built_in("eager"), start),
+        Contender("beside", Role.SOTA, protocol.built_in("eager"), start),
     ]
     for channel in opened:
         channel.close()

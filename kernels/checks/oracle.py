@@ -1,0 +1,136 @@
+"""Is an output right?  Float64 from the rounded inputs decides; an output may err 1.5 times as much as honest rounding.
+
+What is allowed is 1.5 times the error of an fp32 computation that is rounded once, and never less than the rounding
+noise of a plain fp32 sum of that length and of one rounding to the dtype.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cases import Case
+from .error_bounds import BY_ROW_OUT, errors, finite_where_it_should_not_be, noise, rounding, roundings
+from .inputs import DTYPES, Inputs
+
+ALLOWANCE = 1.5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`reason` is None when the outputs are right.  `errors` are relative, by output."""
+
+    reason: str | None
+    errors: dict[str, float]
+
+
+class WrongShape(Exception):
+    """Not even the shape, the kind or the dtype is right.  The message says what was expected."""
+
+
+def named(case: Case, returned: Any) -> dict[str, Tensor]:
+    """What a function returned, by the name of each output.  Raises WrongShape."""
+    names = case.outputs
+    if len(names) == 1:
+        outputs: dict[str, Any] = {names[0]: returned}
+    else:
+        if not isinstance(returned, tuple | list) or len(returned) != len(names):
+            raise WrongShape(f"returned {_kind(returned)} instead of ({', '.join(names)})")
+        outputs = dict(zip(names, returned, strict=True))
+    for name, tensor in outputs.items():
+        if not isinstance(tensor, Tensor):
+            raise WrongShape(f"{name} is {_kind(tensor)} instead of a tensor")
+        if type(tensor) not in (Tensor, torch.nn.Parameter):
+            raise WrongShape(f"{name} is a {type(tensor).__name__}, not a plain tensor")
+        shape = (case.rows, case.cols) if name in BY_ROW_OUT else (case.cols,)
+        if tuple(tensor.shape) != shape:
+            raise WrongShape(f"{name} has the shape {tuple(tensor.shape)} instead of {shape}")
+        allowed = _dtypes(case, name)
+        if tensor.dtype not in allowed:
+            raise WrongShape(f"{name} is {_short(tensor.dtype)} instead of {' or '.join(map(_short, allowed))}")
+    return outputs
+
+
+class Oracle:
+    """Knows what is allowed at one case, from the inputs it is first shown."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.case = inputs.case
+        self._first = inputs
+        self._limits: dict[str, float] | None = None
+
+    @property
+    def limits(self) -> dict[str, float]:
+        if self._limits is None:
+            self._limits = self._allowed(errors(self._first, [None])[0])
+        return self._limits
+
+    def judge(self, inputs: Inputs, outputs: dict[str, Tensor]) -> Finding:
+        if elsewhere := _elsewhere(inputs, outputs):
+            return elsewhere
+        if self._limits is None and inputs is self._first:  # what is exact serves for both
+            honest, found = errors(inputs, [None, outputs])
+            self._limits = self._allowed(honest)
+        else:
+            [found] = errors(inputs, [outputs])
+        for name, error in found.items():
+            if not math.isfinite(error):
+                bad = int((~torch.isfinite(outputs[name])).sum())
+                return Finding(f"{name} has {bad} {'value that is' if bad == 1 else 'values that are'} not finite", {})
+        return self._compared(found)
+
+    def judge_edges(self, inputs: Inputs, outputs: dict[str, Tensor]) -> Finding:
+        """Judge what was computed from `edge_inputs`: inf and nan stay in their rows, and show there."""
+        if elsewhere := _elsewhere(inputs, outputs):
+            return elsewhere
+        [found] = errors(inputs, [outputs])
+        for name, error in found.items():
+            if not math.isfinite(error):
+                return Finding(f"{name} is not finite beside a row with inf or nan, or in one of zeros", {})
+        if hidden := finite_where_it_should_not_be(inputs, outputs):
+            return Finding(f"{hidden[0]} is finite where inf or nan in the inputs must show", found)
+        return self._compared(found, "with rows of zeros, of a mean of a thousand, with inf and with nan: ")
+
+    def _compared(self, found: dict[str, float], when: str = "") -> Finding:
+        for name, error in found.items():
+            if not error <= self.limits[name]:
+                allowed = f"{ALLOWANCE} times a rounded fp32 reference would be {self.limits[name]:.1e}"
+                return Finding(f"{when}{name} is wrong by {error:.1e}, {allowed}", found)
+        return Finding(None, found)
+
+    def _allowed(self, honest: dict[str, float]) -> dict[str, float]:
+        """The reference may be lucky where there are few numbers; but any output is rounded once."""
+        return {
+            name: max(ALLOWANCE * error, noise(self.case, name), self._of_rounding(name))
+            for name, error in honest.items()
+        }
+
+    def _of_rounding(self, name: str) -> float:
+        return 1.01 * roundings(self.case, name) * rounding(_dtypes(self.case, name)[0])
+
+
+def _elsewhere(inputs: Inputs, outputs: dict[str, Tensor]) -> Finding | None:
+    device = inputs["x"].device
+    for name, tensor in outputs.items():
+        if tensor.device != device:
+            return Finding(f"{name} is on {tensor.device} instead of {device}", {})
+    return None
+
+
+def _dtypes(case: Case, name: str) -> tuple[torch.dtype, ...]:
+    if name in BY_ROW_OUT:
+        return (DTYPES[case.dtype],)
+    weight = DTYPES[case.weight_dtype]  # a gradient may be kept more exactly than its weight
+    return (weight,) if weight is torch.float32 else (weight, torch.float32)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return next((short for short, known in DTYPES.items() if known is dtype), str(dtype))

@@ -1,0 +1,149 @@
+"""The block lane: a step of a transformer block, forward and backward, with a provider's norm in both places."""
+
+import gc
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+# Taken before any code of a target is loaded, which might replace it.
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from ...blocks import LONGEST_SEQUENCE, Shape
+from ...cases import OPS, Case, Direction
+from ...checks.outputs import FAR_OFF, poison
+from ...facts import gather
+from ...providers import Unsupported
+from ..clocks import event
+from ..prepared import OTHER_NUMBERS, Bench, Wrong
+from .memory import watched
+from .steps import BlockInputs, BlockOracle, Step, step
+from .transformer import transformer
+
+SAMPLE_S, MOST_STEPS = 20e-3, 16  # a sample is several steps where they are short
+FEW_TOKENS = 128
+
+
+class AtBlock:
+    """A provider's norm in a block: made ready, found right, and asked for turns, as AtCase is for the norm alone."""
+
+    def __init__(self, bench: Bench, case: Case, seed: int, thorough: bool = True) -> None:
+        self.bench, self.case, self.seed = bench, case, seed
+        shape = Shape.of(case)
+        if shape is None:
+            raise Unsupported(f"{case.rows} tokens are not a whole number of sequences of {LONGEST_SEQUENCE}")
+        provider, on_gpu = bench.provider, bench.stream is not None
+        forward = provider.block(case, bench.device, transformer(case, shape))
+        self.inputs = BlockInputs.make(case, shape, bench.device, seed)
+        self._step = step(forward, self.inputs.tensors, self.inputs.gradients)
+        self._before = self.inputs.print()
+        self.facts: dict[str, Any] = {"tokens": shape.tokens, "flops": shape.flops}
+        if thorough:
+            self.facts |= gather.gather(self._step, compiled=provider.compiled, pinned=provider.pinned, cuda=on_gpu)
+            self.facts |= provider.facts()
+            _, self.facts["peak_bytes"] = watched(self._step, on_gpu)
+        self.oracle = BlockOracle(self.inputs)
+        self.errors = self._right(self._step)
+        bench.free()  # of what the oracle worked on, which is more than the block itself
+        self.clock = BlockClock(self._step, bench.stream)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "facts": self.facts,
+            "errors": self.errors,
+            "sets": 1,
+            "calls": self.clock.calls,
+            "l2_resident": None,
+        }
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        with self.bench.working():
+            return self.clock.turn(warm, timed)
+
+    def check(self) -> None:
+        """Raises Wrong, or what the provider raises."""
+        self.bench.has_its_threads()
+        with self.bench.working():
+            self._untouched()
+            self.inputs.change(self.seed, OTHER_NUMBERS)
+            if "x" not in self.inputs.changed(self._before):
+                raise Wrong("the checks were tampered with: new numbers in an input go unnoticed")
+            self._before = self.inputs.print()
+            try:
+                self._right(self._step)
+            except Wrong as wrong:
+                raise Wrong(f"after the timing, with other numbers in its inputs: {wrong}") from None
+            self._still_judges()
+
+    def _right(self, call: Step) -> dict[str, float]:
+        poison(self.case, self.bench.device, 2)
+        finding = self.oracle.judge(call())
+        if finding.reason:
+            raise Wrong(finding.reason)
+        self._untouched()
+        return finding.errors
+
+    def _untouched(self) -> None:
+        if names := self.inputs.changed(self._before):
+            raise Wrong(f"changed the block's {' and '.join(names)}")
+
+    def _still_judges(self) -> None:
+        """Raises Wrong when what is wrong by far is called right, in a block of a few tokens."""
+        few = replace(self.case, rows=min(self.case.rows, FEW_TOKENS))
+        inputs = BlockInputs.make(few, Shape(few.rows, few.rows, few.cols), self.bench.device, self.seed)
+        outputs = [inputs.tensors["x"]] * len(OPS[few.op].outputs(Direction.FWD))
+        far_off = [torch.full_like(tensor, FAR_OFF) for tensor in (*outputs, *inputs.tensors.values())]
+        if BlockOracle(inputs).judge(far_off).reason is None:
+            raise Wrong("the checks were tampered with: a block that is wrong on purpose is called right")
+
+
+class BlockClock:
+    """Several steps one after the other, timed by events on a GPU; us a step.
+
+    Nothing is captured: a block is called eagerly, as a program does, and where its launches take longer than its
+    kernels the step is as long as its launches.  Behind untimed steps the timed ones queue, so that no gap is in them
+    but the block's own.
+    """
+
+    def __init__(self, call: Step, stream: Any) -> None:
+        self._call, self._stream = call, stream
+        self.calls = 1
+        call()
+        once_us = min(self.turn(1, 2))
+        self.calls = max(1, min(MOST_STEPS, math.ceil(SAMPLE_S * 1e6 / once_us)))
+
+    def turn(self, warm: int, timed: int) -> list[float]:
+        gc.collect(0)
+        gc.disable()
+        try:
+            for _ in range(warm):
+                self._steps()
+            return self._by_events(timed) if self._stream is not None else self._on_cpu(timed)
+        finally:
+            gc.enable()
+
+    def again(self) -> list[tuple[int, Any]]:
+        return [(0, self._call())]
+
+    def _by_events(self, timed: int) -> list[float]:
+        marks = [event() for _ in range(timed + 1)]
+        marks[0].record(self._stream)
+        for mark in marks[1:]:
+            self._steps()
+            mark.record(self._stream)
+        self._stream.synchronize()
+        return [began.elapsed_time(ended) * 1e3 / self.calls for began, ended in pairwise(marks)]
+
+    def _on_cpu(self, timed: int) -> list[float]:
+        taken = []
+        for _ in range(timed):
+            began = perf_counter_ns()
+            self._steps()
+            taken.append((perf_counter_ns() - began) / 1e3 / self.calls)
+        return taken
+
+    def _steps(self) -> None:
+        for _ in range(self.calls):
+            self._call()

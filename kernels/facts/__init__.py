@@ -1,0 +1,1 @@
+"""What is known of the code of a call without timing it."""

@@ -1,0 +1,1 @@
+"""Ways to sum dweight, compared on a GPU."""

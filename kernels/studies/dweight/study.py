@@ -1,0 +1,309 @@
+"""dweight in one pass or with a kernel of its own: which is quicker, and from which size on?  Needs a GPU.
+
+The question of Quack's pull request 101, asked of our own backward pass: the same plan with each way to add up the
+parts, and with other numbers of programs and so of parts.  All ways of a shape are right first, then take turns in one
+process on the same memory; docs/dweight.md says what is expected.
+
+    python -m kernels.studies.dweight.study --out DIR [--ops rmsnorm layernorm] [--suites pr101 quack] [--limit-s 120]
+  python -m kernels.studies.dweight.study --out DIR --render    (tables and pictures of DIR/dweight.json again, no GPU)
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ...arena.sizes import COLD, calls_in_graph
+from ...cases import DTYPE_BYTES, OPS, Case
+from ...checks.inputs import Inputs, make, make_sets
+from ...contender.clocks import event
+from ...norms import plans, workspaces
+from ...norms.backward import SUM_COLS, Backward, backward
+from ...norms.launching import processors, programs_of
+from ...norms.plans import BackwardPlan
+from ...suites import SUITES
+from ..launching import say
+from .overlap import launched
+from .page import write
+from .sums import Shape, Way, cost, ways
+
+Call = Callable[[], Backward]
+_Stream: Any = torch.cuda.Stream
+
+GRAPH_S = 1e-3  # what one replay should take at least
+ROUNDS = 15
+FEWEST_ROUNDS = 5
+REPEATS = 3  # calls whose gradients must have the same bits
+ROUNDING = 2.0**-17  # of the root mean square of a gradient: 64 units in the last place of fp32; a part is far more
+COMPILERS = 12  # processes, each with a context of half a gigabyte on the device
+COMPILE_S = 60
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="dweight.json, dweight.md and pictures go in here")
+    parser.add_argument("--ops", nargs="+", default=["rmsnorm"], choices=["rmsnorm", "layernorm"])
+    parser.add_argument("--suites", nargs="+", default=["pr101", "quack"], choices=["pr101", "quack"])
+    parser.add_argument("--limit-s", type=float, default=120)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--render", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.render:
+        write(chosen.out, json.loads((chosen.out / "dweight.json").read_text()))
+        return
+    if not torch.cuda.is_available():
+        say("dweight needs a GPU, and there is none: left out.")
+        return
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    studied(cases_of(chosen.suites, chosen.ops), chosen.out, chosen.limit_s, chosen.rounds)
+
+
+def cases_of(suites: Iterable[str], ops: Iterable[str]) -> list[Case]:
+    """The shapes of the suites' backward RMSNorm, in each of the ops, each once."""
+    texts = [text for suite in suites for text in SUITES[suite] if text.startswith("rmsnorm.bwd.")]
+    return list(dict.fromkeys(replace(Case.parse(text), op=op) for op in ops for text in texts))
+
+
+def studied(cases: Sequence[Case], out: Path, limit_s: float, rounds: int) -> None:
+    """Measure what the time allows; what is known is written after each shape."""
+    device, until = torch.device("cuda", 0), time.monotonic() + limit_s
+    compile_ahead(cases, device)
+    # Each capture takes a workspace for good.
+    workspaces.STORE = sum(len(ways_of(case, device)) for case in cases) + 2
+    kept: dict[str, Any] = {
+        "stack": _stack(device),
+        "shapes": [],
+        "left_out": {str(case): "not begun" for case in cases},
+    }
+    for number, case in enumerate(cases):
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            break
+        try:
+            kept["shapes"].append(measured(case, device, rounds, left_s / (len(cases) - number)))
+        except Exception as trouble:
+            kept["left_out"][str(case)] = _said(trouble)
+        else:
+            del kept["left_out"][str(case)]
+        write(out, kept)
+        say(f"{case}: {kept['left_out'].get(str(case), f'{time.monotonic() - until + limit_s:.0f} s')}")
+    not_begun = [case for case, why in kept["left_out"].items() if why == "not begun"]
+    if not_begun:
+        say(f"Not begun within {limit_s:.0f} s: {', '.join(not_begun)}")
+
+
+def _stack(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": properties.name,
+        "sms": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "torch": str(torch.__version__),
+        "triton": triton.__version__,
+        "cuda": torch.version.cuda,
+    }
+
+
+# -- what is compared ------------------------------------------------------------------------------------------------
+
+
+def plan_of(case: Case) -> BackwardPlan:
+    return plans.backward(case.cols, center=OPS[case.op].norm == "layernorm", size=DTYPE_BYTES[case.dtype])
+
+
+def parts_of(case: Case, plan: BackwardPlan, programs: int, device: torch.device) -> int:
+    tiles = math.ceil(case.rows / plan.rows)
+    return programs_of(torch.empty(0, device=device), tiles, replace(plan, programs=programs))[0]
+
+
+def ways_of(case: Case, device: torch.device) -> list[Way]:
+    plan = plan_of(case)
+    return ways(plan, lambda programs: parts_of(case, plan, programs, device))
+
+
+def call_of(inputs: Inputs, way: Way) -> Call:
+    """The plan that is chosen for the case, with the sums of `way`."""
+    case, given = inputs.case, inputs.tensors
+    plan = replace(plan_of(case), sum=way.sum, group=way.group, programs=way.programs)
+    bias_dtype = given["weight"].dtype if "bias" in OPS[case.op].weights else None
+
+    def call() -> Backward:
+        with launched(early=way.early):
+            return backward(
+                given["dy"],
+                given["x"],
+                given["weight"],
+                given["rstd"],
+                given.get("mean"),
+                bias_dtype=bias_dtype,
+                plan=plan,
+            )
+
+    return call
+
+
+def compile_ahead(cases: Sequence[Case], device: torch.device) -> None:
+    """Fill Triton's cache from several processes: each kernel takes a core for half a second or more."""
+    began, jobs = time.monotonic(), dict[Any, list[tuple[Case, Way]]]()
+    for case in cases:
+        for way in ways_of(case, device):
+            jobs.setdefault((case.key, case.cols, way.name), []).append((case, way))
+    troubles = set()
+    with get_context("spawn").Pool(min(COMPILERS, os.cpu_count() or 1)) as pool:
+        for compiled in [pool.apply_async(_run_small, (job,)) for job in jobs.values()]:
+            try:
+                compiled.get(max(0.0, began + COMPILE_S - time.monotonic()))
+            except Exception as trouble:  # the measuring compiles it then, or fails likewise
+                troubles.add(f"{trouble!r:.300}")
+    say(f"compiled ahead in {time.monotonic() - began:.1f} s{''.join(f'; not all: {each}' for each in troubles)}")
+
+
+def _run_small(job: Sequence[tuple[Case, Way]]) -> None:
+    device = torch.device("cuda", 0)
+    for case, way in job:
+        call_of(make(smaller(case, way, device), device, 0), way)()
+    torch.cuda.synchronize()
+
+
+def smaller(case: Case, way: Way, device: torch.device) -> Case:
+    """No more rows than give as many parts and the same remainder: the kernels are compiled alike for it."""
+    plan = plan_of(case)
+    missing = -case.rows % plan.rows  # of the last tile
+    return replace(case, rows=parts_of(case, plan, way.programs, device) * plan.rows - missing)
+
+
+# -- one shape -------------------------------------------------------------------------------------------------------
+
+
+def measured(case: Case, device: torch.device, rounds: int, limit_s: float) -> dict[str, Any]:
+    """Costs, verdicts and times of all ways of a case, as they are kept."""
+    until, wanted = time.monotonic() + limit_s, ways_of(case, device)
+    set_bytes = 2 * case.rows * case.cols * DTYPE_BYTES[case.dtype]
+    cold = COLD * torch.cuda.get_device_properties(device).L2_cache_size
+    sets = make_sets(case, device, 1, max(2, math.ceil(cold / set_bytes)))
+    calls = calls_in_graph(case, len(sets), GRAPH_S)
+    wrong = compared(sets[0], wanted)
+    graphs, stream, pool = dict[Way, torch.cuda.CUDAGraph](), _Stream(), torch.cuda.graph_pool_handle()
+    for way in (way for way in wanted if not wrong[way]):
+        try:
+            graphs[way] = _captured([call_of(inputs, way) for inputs in sets], calls, stream, pool)
+        except Exception as trouble:
+            wrong[way] = _said(trouble)
+    times = timed(graphs, calls, stream, rounds, until)
+    del graphs
+    torch.cuda.empty_cache()
+    return described(case, wanted, device) | {
+        "sets": len(sets),
+        "calls": calls,
+        "times": [{"wrong": wrong[way], "samples_us": times.get(way, [])} for way in wanted],
+    }
+
+
+def described(case: Case, wanted: Sequence[Way], device: torch.device) -> dict[str, Any]:
+    plan = plan_of(case)
+    told = []
+    for way in wanted:
+        parts = parts_of(case, plan, way.programs, device)
+        shape = Shape(case.cols, parts, SUM_COLS, len(OPS[case.op].weights), plan.team, processors(device))
+        told.append({"name": way.name, **asdict(way), "parts": parts, "cost": asdict(cost(way, shape))})
+    return {"case": str(case), "rows": case.rows, "cols": case.cols, "plan": asdict(plan), "ways": told}
+
+
+def compared(inputs: Inputs, wanted: Sequence[Way]) -> dict[Way, str]:
+    """What is wrong with each way beside the first one; empty where nothing is."""
+    verdicts = dict[Way, str]()
+    with warnings.catch_warnings():
+        # a team that the device refuses would go on in two passes, which is another thing
+        warnings.filterwarnings("error", message=".*refused a cooperative launch")
+        base = call_of(inputs, wanted[0])()
+        for way in wanted:
+            try:
+                found, *others = [call_of(inputs, way)() for _ in range(REPEATS)]
+                same = all(_same_bits(found, other) for other in others)
+                verdicts[way] = difference(found, base) if same else "not the same bits each time"
+            except Exception as trouble:
+                verdicts[way] = _said(trouble)
+    return verdicts
+
+
+def difference(found: Backward, base: Backward) -> str:
+    """Which gradient differs by more than rounding, and by how much of its root mean square; empty if none does."""
+    for name in Backward._fields:
+        one, other = getattr(found, name), getattr(base, name)
+        if one is None or torch.equal(one, other):
+            continue
+        one32, other32 = one.float(), other.float()
+        scale = other32.square().mean().sqrt()
+        rounded = torch.finfo(one.dtype).eps if one.dtype is not torch.float32 else 0.0
+        apart = (one32 - other32).abs()
+        if not bool((apart <= ROUNDING * scale + rounded * other32.abs()).all()):
+            return f"{name} is {float(apart.max() / scale):.1e} of its root mean square away"
+    return ""
+
+
+def _same_bits(one: Backward, other: Backward) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a is None if b is None else isinstance(a, Tensor) and torch.equal(a, b) for a, b in pairs)
+
+
+def timed(
+    graphs: Mapping[Way, torch.cuda.CUDAGraph], calls: int, stream: Any, rounds: int, until: float
+) -> dict[Way, list[float]]:
+    """Microseconds of a call, one figure for each round; the ways of a round in drawn order, without a gap.
+
+    At least `FEWEST_ROUNDS`, and no more once it is `until`.
+    """
+    times: dict[Way, list[float]] = {way: [] for way in graphs}
+    draw = random.Random(0)  # noqa: S311  an order, not a secret
+    with torch.cuda.stream(stream):
+        for number in range(-1, rounds):  # the first one is not kept
+            if number >= FEWEST_ROUNDS and time.monotonic() > until:
+                break
+            order = draw.sample(list(graphs), len(graphs))
+            for way in order[-1:]:
+                graphs[way].replay()  # what the host does for the next ones is hidden behind it
+            pairs = {way: _replay(graphs[way]) for way in order}
+            stream.synchronize()
+            for way, (began, ended) in pairs.items():
+                if number >= 0:
+                    times[way].append(round(began.elapsed_time(ended) * 1e3 / calls, 4))
+    return times
+
+
+def _captured(each: Sequence[Call], calls: int, stream: Any, pool: Any) -> torch.cuda.CUDAGraph:
+    """All graphs of a shape share a pool: every way writes where the others do."""
+    graph = torch.cuda.CUDAGraph()
+    held: deque[Backward] = deque(maxlen=len(each))  # or a few buffers would be used in turn and stay in the L2
+    with torch.cuda.graph(graph, pool=pool, stream=stream):
+        for number in range(calls):
+            held.append(each[number % len(each)]())
+    return graph
+
+
+def _replay(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    began, ended = event(), event()
+    began.record()
+    graph.replay()
+    ended.record()
+    return began, ended
+
+
+def _said(trouble: BaseException) -> str:
+    return f"{type(trouble).__name__}: {trouble}"[:300]
+
+
+if __name__ == "__main__":
+    main()

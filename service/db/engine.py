@@ -1,0 +1,98 @@
+"""The one door to the database: an engine per process and one transaction at a time."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, func, make_url
+from sqlalchemy.orm import Session, sessionmaker
+
+from service.settings import settings
+
+# A cut network left psycopg hanging for 90 s; with these it errors within 9 s.
+_POSTGRES = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 8000,
+    "connect_timeout": 10,
+}
+
+
+@cache
+def engine() -> Engine:
+    """The engine of this process, for `settings().database`."""
+    return make_engine(settings().database)
+
+
+def make_engine(url: str) -> Engine:
+    """An engine for SQLite (write-ahead log, immediate transactions) or PostgreSQL (keepalives)."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args=_POSTGRES)
+    created = create_engine(parsed, connect_args={"timeout": 30})
+    event.listen(created, "connect", _prepare_sqlite)
+    event.listen(created, "begin", _begin_sqlite)
+    return created
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A writer that began by reading would be refused when it comes to write: it says so from the start.
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _prepare_sqlite(connection: object, _record: object) -> None:
+    connection.isolation_level = None  # type: ignore[attr-defined]  # the begin listener owns BEGIN
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    for pragma in ("synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    _write_ahead(cursor)
+    cursor.close()
+
+
+def _write_ahead(cursor: sqlite3.Cursor) -> None:
+    """Of several processes that open a new database at once one changes its mode; SQLite lets nobody wait for that."""
+    for _ in range(100):
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            time.sleep(0.05)
+    cursor.execute("PRAGMA journal_mode=WAL")
+
+
+@contextmanager
+def transaction() -> Iterator[Session]:
+    """One transaction: committed when the block ends, rolled back when it raises.  Nothing else commits.
+
+    Wake-ups asked for inside (`wake`) leave only after the commit: nobody looks before there is something to see.
+    """
+    with sessionmaker(engine(), expire_on_commit=False).begin() as session:
+        yield session
+    from service.db.wakeups import send
+
+    for queue in session.info.pop("wake", ()):
+        send(queue)
+
+
+@contextmanager
+def reading() -> Iterator[Session]:
+    """A transaction that only reads: on SQLite it waits for no writer and holds up none."""
+    with sessionmaker(engine().execution_options(reading=True), expire_on_commit=False).begin() as session:
+        yield session
+
+
+def wake(session: Session, queue: str) -> None:
+    """Once this transaction is committed, tell the workers of `queue` to look."""
+    session.info.setdefault("wake", set()).add(queue)
+
+
+def database_now(session: Session) -> ColumnElement[Any]:
+    """The database's clock in seconds since the epoch, so that leases need no agreement between hosts."""
+    if session.get_bind().dialect.name == "postgresql":
+        return func.extract("epoch", func.clock_timestamp())
+    return (func.julianday("now") - 2440587.5) * 86400.0

@@ -1,0 +1,66 @@
+"""Bring a database to the schema of this version: `upgrade()`, and the questions `current()` and `newest()`."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import make_url, text
+
+from service.db.engine import make_engine
+from service.settings import settings
+
+_FOLDER = Path(__file__).parent / "migrations"
+_LOCK = 0x6B65726E656C  # several processes of a fleet may start at once: PostgreSQL lets one of them migrate
+
+
+def upgrade(url: str | None = None, to: str = "head") -> None:
+    """Apply what is missing, all or nothing.  Running it twice, or in two processes at once, is harmless."""
+    url = url or settings().database
+    if file := _file(url):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    engine = make_engine(url)
+    try:
+        with engine.begin() as connection:  # on SQLite this is BEGIN IMMEDIATE, which is the lock
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            config = configuration()
+            config.attributes["connection"] = connection
+            command.upgrade(config, to)
+    finally:
+        engine.dispose()
+
+
+def current(url: str | None = None) -> str | None:
+    """The migration that the database stands at; None before the first.  Makes no file where there is none."""
+    url = url or settings().database
+    if (file := _file(url)) and not file.exists():
+        return None
+    engine = make_engine(url)
+    try:
+        with engine.execution_options(reading=True).connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
+
+
+def newest() -> str:
+    """The migration that this code was written for."""
+    head = ScriptDirectory.from_config(configuration()).get_current_head()
+    assert head is not None, "the package came without its migrations"  # noqa: S101  # a broken installation
+    return head
+
+
+def configuration() -> Config:
+    """Alembic's configuration, without an ini file: the scripts lie in the package."""
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _file(url: str) -> Path | None:
+    parsed = make_url(url)
+    within_a_file = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
+    return Path(str(parsed.database)) if within_a_file else None

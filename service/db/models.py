@@ -1,0 +1,765 @@
+"""The tables.  Times are seconds since the epoch by the database's clock; relationships load only when asked for."""
+
+import enum
+import json
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Enum,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    and_,
+    text,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column, relationship
+
+from service.domain.metrics import lane_of
+
+Key = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER counts up by itself in SQLite
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL refuses the first, UTF-8 the others
+
+
+def storable(value: Any) -> Any:
+    """Text, or something to be JSON, as every database takes it: what a build or a commit says may hold any bytes."""
+    match value:
+        case str():
+            return _UNSTORABLE.sub("\ufffd", value)
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {storable(key) if isinstance(key, str) else key: storable(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [storable(inner) for inner in value]
+        case _:
+            return value
+
+
+class AnyText(TypeDecorator[str]):
+    """Text from anywhere."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _dialect: Dialect) -> Any:
+        return storable(value)
+
+
+class AnyJSON(TypeDecorator[Any]):
+    """JSON from anywhere; numbers that it has no word for become null."""
+
+    impl = JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, _dialect: Dialect) -> Any:
+        return storable(value)
+
+
+class Base(DeclarativeBase):
+    type_annotation_map: ClassVar = {
+        dict[str, Any]: AnyJSON,
+        list[str]: AnyJSON,
+        list[Any]: AnyJSON,
+        str: AnyText,
+        float: Float(53),
+    }
+
+
+def _enum(kind: type[enum.StrEnum]) -> Enum:
+    """Stored as its value in plain text, so that a new member needs no change of schema."""
+    return Enum(
+        kind, native_enum=False, create_constraint=False, length=32, values_callable=lambda e: [m.value for m in e]
+    )
+
+
+def _large(*of: Any) -> MappedColumn[Any]:
+    """A column that is read only where it is asked for (`undefer`, or by itself in an open session), never by lists."""
+    return mapped_column(*of, deferred=True)
+
+
+class TargetKind(enum.StrEnum):
+    GIT = "git"
+    PACKAGE = "package"
+
+
+class Origin(enum.StrEnum):
+    """Who said that revisions appeared."""
+
+    PUSH = "push"
+    PULL_REQUEST = "pull_request"
+    POLL = "poll"
+    MANUAL = "manual"
+    BACKFILL = "backfill"
+
+
+class RunState(enum.StrEnum):
+    HELD = "held"  # a stranger's revision, waiting for approval of exactly this commit
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"  # no path that matters changed
+    SUPERSEDED = "superseded"
+    CANCELLED = "cancelled"
+
+
+OPEN_STATES = (RunState.HELD, RunState.QUEUED, RunState.LEASED)
+
+
+class Priority(enum.IntEnum):
+    """Smaller goes first."""
+
+    PULL_REQUEST = 10
+    MAINLINE = 20
+    BACKFILL = 30
+    BISECTION = 40
+    CALIBRATION = 50
+
+
+class Equal(enum.StrEnum):
+    """What was the same on both sides of a comparison of equal code."""
+
+    COPY = "copy"  # two processes of one build
+    BUILD = "build"  # two builds of one source: other path, other hash seed, cold caches
+
+
+class Purpose(enum.StrEnum):
+    """What a run is for.  Only what is watched makes series, regressions and gaps, and is told of."""
+
+    WATCH = "watch"
+    BISECTION = "bisection"  # one step of a search: a revision against the good end, at the cases that moved
+    CALIBRATION = "calibration"  # a revision against itself: whatever is found is false
+
+
+class CellState(enum.StrEnum):
+    """How one contender fared at one case."""
+
+    MEASURED = "measured"
+    INVALID = "invalid"  # a wrong result: never fast
+    FAILED = "failed"
+    UNSUPPORTED = "unsupported"
+
+
+class RegressionState(enum.StrEnum):
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"  # somebody accepts it, with a reason: its revision may be a baseline again
+    BISECTING = "bisecting"
+    BLAMED = "blamed"  # a bisection, or the pair itself, named the revision
+    FIXED = "fixed"  # confirmed by measurement
+    DISMISSED = "dismissed"  # it is none, with a reason
+
+
+# Those that still stand: the case is slower than it was, and nobody has shown or said otherwise.
+STANDING = (
+    RegressionState.OPEN,
+    RegressionState.ACKNOWLEDGED,
+    RegressionState.BISECTING,
+    RegressionState.BLAMED,
+)
+
+
+class FoundBy(enum.StrEnum):
+    """Which comparison found a regression."""
+
+    PAIR = "pair"  # the revision against its parent, in one session
+    SLOW = "slow"  # against the slow baseline: a leak of steps that were too small by themselves
+    HISTORY = "history"  # a change point of the series, confirmed by a bisection
+
+
+class SearchState(enum.StrEnum):
+    """How far a bisection is."""
+
+    VERIFYING = "verifying"  # is the bad end slower than the good one at all?
+    SEARCHING = "searching"
+    PROVING = "proving"  # the culprit against its own parent
+    FOUND = "found"
+    RANGE = "range"  # several revisions are left that could not be told apart
+    NOT_REPRODUCED = "not reproduced"
+    STOPPED = "stopped"  # by a person, or because the budget was spent
+
+
+OPEN_SEARCHES = (SearchState.VERIFYING, SearchState.SEARCHING, SearchState.PROVING)
+
+
+class PointState(enum.StrEnum):
+    """What became of a change point of a series."""
+
+    OPEN = "open"
+    CHECKING = "checking"  # a bisection of its two sides was asked for
+    CONFIRMED = "confirmed"
+    CLOSED = "closed"  # explained or not repeated: it does not reopen by itself
+
+
+class EffectState(enum.StrEnum):
+    WAITING = "waiting"
+    SENT = "sent"
+    PREVIEW = "preview"  # the target has no forge: kept to be looked at
+    FAILED = "failed"
+
+
+class Target(Base):
+    __tablename__ = "targets"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    name: Mapped[str] = mapped_column(String(80), unique=True)
+    kind: Mapped[TargetKind] = mapped_column(_enum(TargetKind))
+    location: Mapped[str]  # URL or folder of the repository; index URL or folder of wheels
+    package: Mapped[str | None]  # the distribution's name, for packages
+    branch: Mapped[str | None]  # the mainline's name, for repositories
+    forge: Mapped[str | None]  # "owner/name" on GitHub, when there is one
+    trusted: Mapped[bool] = mapped_column(default=False)
+    allow_unsandboxed: Mapped[bool] = mapped_column(default=False)
+    recipe_from_branch: Mapped[bool] = mapped_column(default=False)
+    recipe_id: Mapped[int | None] = mapped_column(ForeignKey("recipes.id", use_alter=True))
+    created_at: Mapped[float]
+    poll_at: Mapped[float] = mapped_column(default=0.0)
+    poll_failures: Mapped[int] = mapped_column(default=0)
+    poll_error: Mapped[str | None]
+    paused_at: Mapped[float | None]  # no new revisions are taken since then
+    recipe: Mapped["Recipe | None"] = relationship(lazy="raise", foreign_keys=[recipe_id])
+
+
+class Recipe(Base):
+    """One version of a target's recipe.  Runs and verdicts keep the version that made them."""
+
+    __tablename__ = "recipes"
+    __table_args__ = (UniqueConstraint("target_id", "digest"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    digest: Mapped[str] = mapped_column(String(64))
+    text: Mapped[str]
+    adapters: Mapped[dict[str, Any]]  # file name -> source, handed to contenders beside the revision
+    created_at: Mapped[float]
+
+
+class Delivery(Base):
+    """A webhook as it came, stored before it is understood."""
+
+    __tablename__ = "deliveries"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    guid: Mapped[str] = mapped_column(String(80), unique=True)
+    event: Mapped[str] = mapped_column(String(40))
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+    received_at: Mapped[float]
+    understood_at: Mapped[float | None]
+    attempts: Mapped[int] = mapped_column(default=0)
+    outcome: Mapped[str | None]  # one sentence: what was done, or why nothing was
+
+
+class Push(Base):
+    """ "These commits appeared", whoever said so."""
+
+    __tablename__ = "pushes"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    origin: Mapped[Origin] = mapped_column(_enum(Origin))
+    head: Mapped[str] = mapped_column(String(64))
+    pull: Mapped[int | None]
+    delivery_id: Mapped[int | None] = mapped_column(ForeignKey("deliveries.id"))
+    created_at: Mapped[float]
+    closed_at: Mapped[float | None]  # when the pull request was closed or merged
+
+
+class Revision(Base):
+    """One commit of a repository, or one release of a package (`sha` is then its version)."""
+
+    __tablename__ = "revisions"
+    __table_args__ = (UniqueConstraint("target_id", "sha"), Index("ix_revisions_mainline", "target_id", "ordinal"))
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    sha: Mapped[str] = mapped_column(String(64))
+    parent: Mapped[str | None] = mapped_column(String(64))  # first parent, or the release before
+    ordinal: Mapped[int | None]  # place on the mainline, oldest 0; None off it
+    subject: Mapped[str]
+    author: Mapped[str]
+    committed_at: Mapped[float]
+    paths: Mapped[list[str]]  # changed against the first parent
+    target: Mapped[Target] = relationship(lazy="raise")
+
+    @property
+    def short(self) -> str:
+        return self.sha[:10] if len(self.sha) >= 40 else self.sha
+
+
+_STEP = text("bisection_id IS NOT NULL")
+_UNTOLD = text("told <> state")
+# As written in its index, which a query with parameters would not use.
+UNLOOKED = text("history_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
+
+
+class Run(Base):
+    """One revision to be measured on one device.  This row is the queue."""
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        Index("ix_runs_queue", "device", "state", "priority", "id"),
+        Index("ix_runs_revision", "revision_id", "device"),
+        Index("ix_runs_lease", "state", "lease_until"),
+        Index("ix_runs_worker", "worker", "finished_at"),  # what else happened on a machine lately
+        Index("ix_runs_calibrations", "only_worker", "target_id", "created_at"),  # of all others no worker is named
+        Index("ix_runs_untold", "id", sqlite_where=_UNTOLD, postgresql_where=_UNTOLD),
+        Index("ix_runs_bisection", "bisection_id", sqlite_where=_STEP, postgresql_where=_STEP),
+        Index("ix_runs_unlooked", "state", "purpose", sqlite_where=UNLOOKED, postgresql_where=UNLOOKED),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    dedupe: Mapped[str] = mapped_column(String(200), unique=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))
+    baseline: Mapped[str | None] = mapped_column(
+        String(64)
+    )  # sha compared with: the parent, or a pull request's merge base
+    recipe_id: Mapped[int] = mapped_column(ForeignKey("recipes.id"))
+    push_id: Mapped[int | None] = mapped_column(ForeignKey("pushes.id"))
+    pull: Mapped[int | None]
+    device: Mapped[str] = mapped_column(String(40))
+    suite: Mapped[str] = mapped_column(String(40))
+    purpose: Mapped[Purpose] = mapped_column(_enum(Purpose), default=Purpose.WATCH)
+    only_cases: Mapped[list[str] | None]  # of the suite; None for all
+    only_worker: Mapped[str | None] = mapped_column(String(120))  # nobody else takes it
+    bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id", use_alter=True))
+    trusted: Mapped[bool]
+    priority: Mapped[int]
+    state: Mapped[RunState] = mapped_column(_enum(RunState), default=RunState.QUEUED)
+    attempt: Mapped[int] = mapped_column(default=0)
+    max_attempts: Mapped[int] = mapped_column(default=3)
+    worker: Mapped[str | None] = mapped_column(String(120))
+    lease_until: Mapped[float | None]
+    not_before: Mapped[float] = mapped_column(default=0.0)  # waits in the queue until then
+    created_at: Mapped[float]
+    started_at: Mapped[float | None]
+    finished_at: Mapped[float | None]
+    stage: Mapped[str | None]  # what is being done now, for people
+    reason: Mapped[str | None]  # why it failed, was skipped, held, superseded or cancelled
+    log: Mapped[str | None] = _large()  # the last lines of a build that failed
+    sandboxed: Mapped[bool | None]
+    stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
+    telemetry: Mapped[dict[str, Any] | None] = _large()
+    good: Mapped[str | None] = mapped_column(String(64))  # the last revision that was not slow, where the baseline is
+    slow: Mapped[str | None] = mapped_column(String(64))  # the slow baseline: the last release, or the recipe's pin
+    summary: Mapped[list[Any] | None] = _large()  # geometric means: see service.domain.verdicts.geomeans
+    told: Mapped[str] = mapped_column(String(32), default="")  # the state that people were told of last
+    repeated: Mapped[bool] = mapped_column(default=False)  # its first session was discarded: its controls were off
+    history_at: Mapped[float | None]  # when the histories of its cases were looked at with it
+    target: Mapped[Target] = relationship(lazy="raise")
+    revision: Mapped[Revision] = relationship(lazy="raise")
+    recipe: Mapped[Recipe] = relationship(lazy="raise")
+    stack: Mapped["Stack | None"] = relationship(lazy="raise")
+    measurements: Mapped[list["Measurement"]] = relationship(lazy="raise", order_by="Measurement.id")
+    verdicts: Mapped[list["VerdictRow"]] = relationship(lazy="raise", order_by="VerdictRow.id")
+    regressions: Mapped[list["RegressionRow"]] = relationship(  # those that it opened
+        lazy="raise", foreign_keys="RegressionRow.run_id", order_by="RegressionRow.id", viewonly=True
+    )
+
+    @property
+    def watched(self) -> bool:
+        """Is it a run of the mainline itself?  Its revision may still be off it."""
+        return self.pull is None and self.purpose is Purpose.WATCH
+
+    @property
+    def build_failed(self) -> bool:
+        """Is it the revision that failed?  Without a log it was the machine, which says nothing about the revision."""
+        return self.state is RunState.FAILED and self.log is not None
+
+
+# The same for a query.
+WATCHED = and_(Run.pull.is_(None), Run.purpose == Purpose.WATCH)
+
+
+class Attempt(Base):
+    """Who held a run's lease, when, and how it ended."""
+
+    __tablename__ = "attempts"
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    worker: Mapped[str] = mapped_column(String(120))
+    started_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    outcome: Mapped[str | None]
+
+
+class Stack(Base):
+    """Versions of everything between a kernel and its time."""
+
+    __tablename__ = "stacks"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    versions: Mapped[dict[str, Any]]
+
+
+class BuildLog(Base):
+    """Everything that a run's build printed; the middle of a very long log is left out, and says so."""
+
+    __tablename__ = "build_logs"
+    __table_args__ = (Index("ix_build_logs_made_at", "made_at"),)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
+    packed: Mapped[bytes] = mapped_column(LargeBinary)  # zlib
+    characters: Mapped[int]
+    made_at: Mapped[float]
+
+
+class Measurement(Base):
+    """The stored numbers of one contender at one case in one run."""
+
+    __tablename__ = "measurements"
+    __table_args__ = (
+        UniqueConstraint("run_id", "contender", "case"),
+        Index("ix_measurements_series", "case", "provider", "role", "run_id"),
+        # Whole histories are read from this alone: the rows themselves are mostly samples.
+        Index("ix_measurements_history", "run_id", "role", "state", "provider", "case", "median"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    contender: Mapped[str] = mapped_column(String(120))  # "head:norms", unique in the run
+    role: Mapped[str] = mapped_column(String(16))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    state: Mapped[CellState] = mapped_column(_enum(CellState))
+    reason: Mapped[str | None]
+    median: Mapped[float | None]  # in `unit`
+    gb_s: Mapped[float | None]  # of the kernel lane alone
+    launches: Mapped[int] = mapped_column(default=0)
+    rounds: Mapped[int] = mapped_column(default=0)
+    facts: Mapped[dict[str, Any]]
+    samples: Mapped[bytes | None] = _large(LargeBinary)  # see pack()
+
+    @property
+    def unit(self) -> str:
+        """Of the median and the samples: us, or bytes."""
+        return lane_of(self.case).unit
+
+
+class VerdictRow(Base):
+    __tablename__ = "verdicts"
+    __table_args__ = (UniqueConstraint("run_id", "provider", "case", "against"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    against: Mapped[str] = mapped_column(
+        String(16)
+    )  # "parent", "good", "slow", "sota" or "best": see service.domain.verdicts.judge
+    baseline: Mapped[str | None] = mapped_column(String(80))  # who that is: a commit or a provider
+    outcome: Mapped[str] = mapped_column(String(16))
+    ratio: Mapped[float | None]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    launches: Mapped[int] = mapped_column(default=0)
+    rounds: Mapped[int] = mapped_column(default=0)
+    confirmed: Mapped[bool] = mapped_column(default=False)
+    behind: Mapped[bool] = mapped_column(default=False)
+    control: Mapped[float | None]  # the A/A control's ratio, beside a comparison with the parent
+    suspected: Mapped[bool] = mapped_column(default=False)  # the first launches looked like a change
+    p: Mapped[float | None]  # of the fresh launches where there are any, else of the first
+    q: Mapped[float | None]  # p among the family of the run (Benjamini-Hochberg)
+    smallest: Mapped[float | None]  # the smallest relevant change that held here, relative
+    doubt: Mapped[str | None] = mapped_column(
+        String(16)
+    )  # a service.domain.verdicts.analysis.Doubt: what equal code says against it
+    cause: Mapped[str | None] = mapped_column(String(16))  # a service.domain.attribution.causes.Kind
+    why: Mapped[str | None]  # the cause in words that a person would write
+    cause_certain: Mapped[bool | None]  # the facts leave no alternative; None where there is no cause
+    cause_by: Mapped[str | None] = mapped_column(
+        String(16)
+    )  # a service.domain.attribution.explanations.By: what of the code explains it
+    policy_id: Mapped[int | None] = mapped_column(ForeignKey("policies.id"))
+    reason: Mapped[str]  # in words that a person would write
+    policy: Mapped["PolicyRow | None"] = relationship(lazy="raise", viewonly=True)
+
+
+class FactsState(enum.StrEnum):
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"  # the revision does not build, or compiles at no case
+    UNAVAILABLE = "unavailable"  # what it needs is not on the machine that took it
+    SKIPPED = "skipped"  # there is no GPU among the recipe's devices
+
+
+class FactsCheck(Base):
+    """A revision compiled without a GPU and compared with its baseline, once for all devices; a queue as well."""
+
+    __tablename__ = "facts_checks"
+    __table_args__ = (
+        UniqueConstraint("revision_id", "recipe_id", "base"),
+        Index("ix_facts_checks_queue", "state", "id"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))
+    recipe_id: Mapped[int] = mapped_column(ForeignKey("recipes.id"))
+    base: Mapped[str] = mapped_column(String(64))  # sha compared with; empty where there is none
+    trusted: Mapped[bool]
+    state: Mapped[FactsState] = mapped_column(_enum(FactsState), default=FactsState.QUEUED)
+    attempt: Mapped[int] = mapped_column(default=0)
+    lease_until: Mapped[float | None]
+    not_before: Mapped[float] = mapped_column(default=0.0)
+    created_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    reason: Mapped[str | None]  # why there are no findings
+    findings: Mapped[dict[str, Any] | None]  # a service.domain.codefacts.findings.Findings
+    target: Mapped[Target] = relationship(lazy="raise")
+    revision: Mapped[Revision] = relationship(lazy="raise")
+    recipe: Mapped[Recipe] = relationship(lazy="raise")
+
+
+class PolicyRow(Base):
+    """One version of a policy, as it was when it made verdicts."""
+
+    __tablename__ = "policies"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    values: Mapped[dict[str, Any]]
+    created_at: Mapped[float]
+
+
+class Incident(Base):
+    """Regressions of many cases that one event made: the same revisions on one device."""
+
+    __tablename__ = "incidents"
+    __table_args__ = (Index("ix_incidents_target", "target_id", "device", "closed_at"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the earliest that is in it
+    opened_at: Mapped[float]
+    closed_at: Mapped[float | None]  # when the last of its regressions was fixed or dismissed
+    cause: Mapped[str | None] = mapped_column(String(16))
+    why: Mapped[str | None]
+    revision: Mapped[Revision] = relationship(lazy="raise")
+
+
+class RegressionRow(Base):
+    """A confirmed regression of one case, from the revision that made it until one that mends it."""
+
+    __tablename__ = "regressions"
+    __table_args__ = (Index("ix_regressions_case", "target_id", "device", "provider", "case", "state"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
+    found_by: Mapped[FoundBy] = mapped_column(_enum(FoundBy), default=FoundBy.PAIR)
+    ratio: Mapped[float]
+    low: Mapped[float | None]
+    high: Mapped[float | None]
+    state: Mapped[RegressionState] = mapped_column(_enum(RegressionState), default=RegressionState.OPEN)
+    opened_at: Mapped[float]
+    fixed_at: Mapped[float | None]
+    fixed_by: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
+    good: Mapped[str | None] = mapped_column(String(64))  # the revision that it is slower than
+    culprit: Mapped[str | None] = mapped_column(String(64))  # the revision that is blamed
+    cause: Mapped[str | None] = mapped_column(String(16))
+    why: Mapped[str | None]
+    assignee: Mapped[str | None] = mapped_column(String(80))
+    due_at: Mapped[float | None]
+    reason: Mapped[str | None]  # why it is acknowledged or dismissed
+    until: Mapped[float | None]  # an acknowledgement ends then; None for never
+    run: Mapped[Run] = relationship(lazy="raise", foreign_keys=[run_id])
+
+
+class RegressionEvent(Base):
+    """Who did what to a regression, and when: nothing is ever changed without a line here."""
+
+    __tablename__ = "regression_events"
+    __table_args__ = (Index("ix_regression_events", "regression_id", "id"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id"))
+    at: Mapped[float]
+    who: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
+    what: Mapped[str] = mapped_column(String(32))  # "opened", "acknowledged", "note", …
+    state: Mapped[RegressionState] = mapped_column(_enum(RegressionState))  # after it
+    words: Mapped[str | None]
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # the measurement that showed it
+
+
+class ChangePoint(Base):
+    """A step in the history of one series, kept as it was when it was first seen."""
+
+    __tablename__ = "change_points"
+    __table_args__ = (
+        UniqueConstraint("target_id", "device", "provider", "case", "revision_id"),
+        Index("ix_change_points_state", "target_id", "state"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the first after the step
+    before_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the last measured one before it
+    ratio: Mapped[float]
+    low: Mapped[float]
+    high: Mapped[float]
+    p: Mapped[float]
+    level: Mapped[str] = mapped_column(String(16))  # "notify" or "block"
+    state: Mapped[PointState] = mapped_column(_enum(PointState), default=PointState.OPEN)
+    reason: Mapped[str | None]  # why it was confirmed or closed, or what it waits for
+    missed: Mapped[int] = mapped_column(default=0)  # looks in a row that did not find it again
+    found_at: Mapped[float]
+    bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id"))
+    regression_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id"))
+
+
+class Bisection(Base):
+    """A search between a good and a bad revision of the mainline; its steps are runs."""
+
+    __tablename__ = "bisections"
+    __table_args__ = (Index("ix_bisections_state", "state"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    suite: Mapped[str] = mapped_column(String(40))
+    cases: Mapped[list[str]]  # those that moved
+    good: Mapped[str] = mapped_column(String(64))
+    bad: Mapped[str] = mapped_column(String(64))
+    line: Mapped[list[str]]  # the revisions from good to bad along first parents, both included
+    state: Mapped[SearchState] = mapped_column(_enum(SearchState), default=SearchState.VERIFYING)
+    asked_by: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
+    incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
+    most_runs: Mapped[int]
+    culprit: Mapped[str | None] = mapped_column(String(64))
+    reason: Mapped[str | None]  # what was found, in one sentence
+    created_at: Mapped[float]
+    finished_at: Mapped[float | None]
+    target: Mapped[Target] = relationship(lazy="raise")
+
+
+class Calibration(Base):
+    """One comparison of equal code: a copy against its original at one case of one session."""
+
+    __tablename__ = "calibrations"
+    __table_args__ = (
+        UniqueConstraint("run_id", "provider", "case", "kind", name="uq_calibrations_comparison"),
+        Index("ix_calibrations_case", "target_id", "device", "provider", "case", "id"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    worker: Mapped[str | None] = mapped_column(String(120))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    ratio: Mapped[float]
+    p: Mapped[float]  # of "there is no difference", two-sided: below 0.05 in 5 of 100 where the machine is fair
+    launches: Mapped[int]
+    alarmed: Mapped[bool]  # would it have been told as a change?
+    kind: Mapped[Equal] = mapped_column(_enum(Equal), default=Equal.COPY)
+    at: Mapped[float]
+
+
+_UNRELEASED = text("released_at IS NULL")
+
+
+class Quarantine(Base):
+    """A case that alarms without cause too often: it is measured and shown, and alarms nobody."""
+
+    __tablename__ = "quarantines"
+    __table_args__ = (
+        Index("ix_quarantines", "target_id", "device", "released_at"),
+        # Two sessions that end at once quarantine a case once.
+        Index(
+            "ix_quarantines_standing",
+            *("target_id", "device", "provider", "case"),
+            unique=True,
+            sqlite_where=_UNRELEASED,
+            postgresql_where=_UNRELEASED,
+        ),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    since: Mapped[float]
+    by: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
+    reason: Mapped[str]
+    released_at: Mapped[float | None]
+    released_by: Mapped[str | None] = mapped_column(String(80))
+    released_why: Mapped[str | None]
+
+
+class Gap(Base):
+    """A mainline case that runs behind SOTA: since which run, how far then and now, and who moved."""
+
+    __tablename__ = "gaps"
+    __table_args__ = (UniqueConstraint("target_id", "device", "provider", "case"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))
+    behind: Mapped[bool]
+    since_run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # None while not behind
+    last_run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    ratio_then: Mapped[float | None]
+    ratio_now: Mapped[float]
+    own: Mapped[float]  # in the unit of the case's lane, and so is the next
+    sota: Mapped[float]
+    stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
+
+
+class Effect(Base):
+    """The outbox: something to be said outside, sent by the control worker after the commit that decided it."""
+
+    __tablename__ = "effects"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    key: Mapped[str] = mapped_column(
+        String(200), unique=True
+    )  # one comment per pull request, one status per commit and device
+    kind: Mapped[str] = mapped_column(String(20))  # "comment" or "check"
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    payload: Mapped[dict[str, Any]]
+    state: Mapped[EffectState] = mapped_column(_enum(EffectState), default=EffectState.WAITING)
+    version: Mapped[int] = mapped_column(default=1)  # raised whenever the payload is replaced
+    remote_id: Mapped[str | None] = mapped_column(String(80))
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_at: Mapped[float] = mapped_column(default=0.0)
+    error: Mapped[str | None]
+
+
+class Worker(Base):
+    __tablename__ = "workers"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    name: Mapped[str] = mapped_column(String(120), unique=True)
+    device: Mapped[str] = mapped_column(String(40))
+    description: Mapped[str]  # "NVIDIA H200, GPU-…", or the processor's name
+    sandbox: Mapped[str | None]  # why the sandbox cannot work here; None when it works
+    started_at: Mapped[float]
+    seen_at: Mapped[float]
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
+
+
+Rounds = Sequence[float | None]  # in the unit of the lane, one a round; None where the round was lost
+
+
+def unpack(packed: bytes) -> tuple[list[Rounds], list[Rounds]]:
+    """What `pack` packed: the launches that were looked at, and those that confirmed."""
+    looked, confirmed = json.loads(zlib.decompress(packed))
+    return looked, confirmed
+
+
+def pack(looked: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:
+    """Raw samples compactly: JSON in zlib, [looked, confirmed], each with one list of rounds a launch.
+
+    Launches that only confirm a suspicion are kept apart.
+    """
+    rounded = [
+        [[None if taken is None else round(taken, 4) for taken in launch] for launch in part]
+        for part in (looked, confirmed)
+    ]
+    return zlib.compress(json.dumps(rounded, separators=(",", ":")).encode(), 9)

@@ -1,0 +1,1 @@
+"""Decisions, pure: values in, values out.  Imports no table, session, setting, clock or client."""

@@ -1,0 +1,123 @@
+"""Gathers from a session what `service.domain.attribution.causes` needs to explain each change.  Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import log
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any
+
+from kernels.cases import Comparison, Role
+from service.domain.attribution.causes import Cause, Move, cause
+from service.domain.roofline import ceilings
+from service.domain.verdicts.analysis import Doubt
+from service.domain.verdicts.baselines import Stand
+from service.domain.verdicts.judge import CHANGES, Verdict
+from service.domain.verdicts.samples import Cell, Name, Outcome
+from service.domain.verdicts.session_result import Evidence, Taken, same_kernels
+
+REPEATED = 0.5  # of what the first launches showed: fresh ones that show less did not repeat it
+
+
+def against_parent(
+    evidence: Evidence,
+    cells: Iterable[Cell],
+    judged: Mapping[Name, Verdict],
+    elsewhere: Mapping[bool, tuple[str, ...]] = MappingProxyType({}),
+) -> dict[Name, Cause]:
+    """Why each case that moved, or that looked as if it did and could not be settled, did so.
+
+    `elsewhere` names the targets that became slower (True) or faster on this machine at that time.
+    """
+    by_name = {cell.name: cell for cell in cells}
+    alike = _alike(by_name, judged)
+    heads, parents = _by_name(evidence.taken, Role.HEAD), _by_name(evidence.taken, Role.PARENT)
+    throttled = _throttled(evidence.telemetry)
+    copy_gb_s = ceilings(evidence.telemetry).get("copy_gb_s")
+    found = {}
+    for name, verdict in judged.items():
+        if (seen := _moved(verdict)) is None or name not in parents:
+            continue
+        cell, slower = by_name[name], seen.ratio > 1
+        found[name] = cause(
+            Move(
+                name[1],
+                seen.ratio,
+                verdict.outcome in CHANGES,
+                heads[name].facts,
+                parents[name].facts,
+                cell.same_code,
+                refuted=verdict.outcome not in CHANGES and _refuted(cell, seen.ratio),
+                lean=verdict.control - 1 if verdict.control and verdict.doubt is Doubt.CONTROL else None,
+                machine=verdict.doubt is Doubt.MACHINE,
+                lost=_lost(heads[name]),
+                throttled=throttled,
+                alike=alike[slower] - (cell.same_code and verdict.suspected),
+                elsewhere=elsewhere.get(slower, ()),
+                us=parents[name].median,
+                copy_gb_s=copy_gb_s,
+            )
+        )
+    return found
+
+
+def beside(evidence: Evidence, role: Role, stood: Mapping[Name, Stand]) -> dict[Name, Cause]:
+    """The same for the last good revision and for the slow baseline, which no fresh launches confirm.
+
+    They sat out the launches that came later, and the head's clock is that of all: it says nothing of those they share.
+    """
+    heads, others = _by_name(evidence.taken, Role.HEAD), _by_name(evidence.taken, role)
+    throttled = _throttled(evidence.telemetry)
+    return {
+        name: cause(
+            Move(
+                name[1],
+                stand.comparison.ratio,
+                confirmed=False,
+                head={**heads[name].facts, "sm_mhz": None},
+                beside=others[name].facts,
+                same_code=same_kernels(heads[name], others[name]),
+                lost=_lost(heads[name]),
+                throttled=throttled,
+                us=others[name].median,
+                copy_gb_s=ceilings(evidence.telemetry).get("copy_gb_s"),
+            )
+        )
+        for name, stand in stood.items()
+        if stand.comparison is not None and stand.outcome in CHANGES
+    }
+
+
+def _moved(verdict: Verdict) -> Comparison | None:
+    """What is to be explained of a verdict, if anything."""
+    open_still = verdict.outcome is Outcome.INCONCLUSIVE and verdict.suspected
+    return verdict.comparison if verdict.outcome in CHANGES or open_still else None
+
+
+def _by_name(taken: Iterable[Taken], role: Role) -> dict[Name, Taken]:
+    return {(one.provider, str(one.case)): one for one in taken if one.role is role}
+
+
+def _alike(cells: Mapping[Name, Cell], judged: Mapping[Name, Verdict]) -> Counter[bool]:
+    """How many cases whose code is the same looked slower (True), and how many faster."""
+    same = (verdict for name, verdict in judged.items() if cells[name].same_code and verdict.suspected)
+    return Counter(seen.ratio > 1 for verdict in same if (seen := _moved(verdict)) is not None)
+
+
+def _refuted(cell: Cell, ratio: float) -> bool:
+    fresh = cell.confirmed.effects()
+    return len(fresh) > 1 and fmean(fresh) / log(ratio) < REPEATED
+
+
+def _lost(head: Taken) -> float:
+    """The share of the rounds that did not count."""
+    rounds = [each for launch in (*head.looked, *head.confirmed) for each in launch]
+    return rounds.count(None) / len(rounds) if rounds else 0.0
+
+
+def _throttled(telemetry: Mapping[str, Any]) -> tuple[str, ...]:
+    """For which reasons rounds were dropped."""
+    launches: Sequence[Mapping[str, Any]] = telemetry.get("launches", ())
+    notes = (note for launch in launches for note in launch.get("telemetry", ()))
+    reasons = [str(reason) for note in notes if note.get("when") == "dropped a round" for reason in note["reasons"]]
+    return tuple(dict.fromkeys(reasons))

@@ -1,0 +1,592 @@
+"""What changed in the code that ran, and how much of a measured change each of it can explain.  Pure.
+
+Every explanation comes with a range: by how much it makes a call slower or faster, as the log of a ratio.  The ranges
+are estimates: bytes over the measured copy ceiling, launches times the gap between two kernels, blocks over the places
+that the SMs have for them, elements over what an SM computes in a cycle.  Where the measured time or the ceiling is not
+known a range is open, and the order of `Cause` below decides.
+
+An explanation that predicts the other direction explains nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import ceil, exp, inf, log, log1p, log2
+from typing import Any
+
+from kernels.cases import Case, Lane
+from service.domain.codefacts.compiled import Access, Call, Kernel, calls_of, kernels_of
+from service.domain.codefacts.diff import paired_kernels
+from service.domain.metrics import amount, lane_of
+from service.domain.text import listed
+
+# What a change costs beyond the bytes and elements that it adds; (at least, at most), from runs on an H200.
+LAUNCH_US = (0.6, 3.0)  # one more kernel inside of a CUDA graph
+HOST_LAUNCH_US = (2.0, 15.0)  # the same on the host
+BYTES_SHARE = (0.6, 1.7)  # of the time that a copy of as many bytes would take; simple kernels do not reach the ceiling
+CACHED_SHARE = (0.15, 1.5)  # the same where the bytes may come from L2
+CACHED_BYTES = 60 << 20  # what an L2 of these GPUs keeps
+SM_MHZ = 1700.0
+FEWEST_BYTES_IN_FLIGHT = 32_768  # of an SM, so that the memory is busy all the time
+# Elements of an SM in a cycle, by the kinds of `kernels.facts.accesses`; layout changes in bytes through shared memory.
+A_CYCLE = {
+    "arithmetic": 128,
+    "convert": 64,
+    "special": 16,
+    "double": 16,
+    "division": 4,
+    "reduce": 64,
+    "layout_bytes": 64,
+}
+OF_WORK = {
+    "arithmetic": "more arithmetic",
+    "convert": "more conversions between types",
+    "special": "more divisions, roots and exponentials",
+    "double": "more arithmetic in float64",
+    "division": "more divisions of integers",
+    "reduce": "more reductions",
+    "layout_bytes": "more changes of layout through shared memory",
+}
+NAMED = 3  # operators and kernels that a sentence names
+
+
+class By(StrEnum):
+    """What an explanation rests on; those that explain alike are named in this order."""
+
+    TRAFFIC = "traffic"  # other operators or kernels, or other bytes that they have to move
+    ATOMICS = "atomics"
+    SPILLS = "spills"
+    REREADS = "rereads"  # bytes that are asked for more than once
+    WIDTH = "width"  # of loads and stores
+    WORK = "work"  # the mix of instructions
+    WAVES = "waves"
+    OCCUPANCY = "occupancy"
+    COMPILER = "compiler"  # graph breaks and recompilations of torch.compile
+    CONFIGURATION = "configuration"
+    HINTS = "hints"
+    INSTRUCTIONS = "instructions"  # how many, where nothing says what they do
+    RESOURCES = "resources"  # registers and shared memory, which matter through occupancy alone
+
+
+# How far to trust the estimate of each, among those that can explain as much.
+_TRUST = {
+    By.TRAFFIC: 1.0,
+    By.ATOMICS: 0.95,
+    By.SPILLS: 0.9,
+    By.REREADS: 0.85,
+    By.WIDTH: 0.85,
+    By.WORK: 0.75,
+    By.WAVES: 0.8,
+    By.OCCUPANCY: 0.7,
+    By.COMPILER: 0.6,
+    By.CONFIGURATION: 0.5,
+    By.HINTS: 0.45,
+    By.INSTRUCTIONS: 0.35,
+    By.RESOURCES: 0.3,
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One thing that changed.  `least` and `most` are log ratios, above 0; `slower` is None where it may be either."""
+
+    by: By
+    words: str  # a clause: "each call now also runs aten::clone, which moves 537 MB"
+    slower: bool | None
+    least: float = 0.0
+    most: float = inf
+    exact: bool = False  # the range is narrow enough to be counted on
+    of_kernel: bool = True  # so that the width of the rows belongs to it
+
+    def explains(self, effect: float) -> float:
+        """The share of a log ratio that this explains: 0 where it points the other way, 1 where it is in the range."""
+        if not effect or (self.slower is not None and self.slower is not (effect > 0)) or self.most <= 0:
+            return 0.0
+        size = abs(effect)
+        if size > self.most:
+            return self.most / size
+        return size / self.least if size < self.least else 1.0
+
+    def score(self, effect: float) -> float:
+        return self.explains(effect) * _TRUST[self.by]
+
+    @property
+    def expected(self) -> float:
+        """The middle of its range, relative: 0.31 is 31 %."""
+        middle = exp((self.least + self.most) / 2)
+        return middle - 1 if self.slower else 1 - 1 / middle
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a side took, and what the device can do."""
+
+    case: str
+    us: float | None = None  # of the baseline, in the unit of its lane
+    copy_gb_s: float | None = None
+
+    @property
+    def lane(self) -> Lane:
+        return lane_of(self.case)
+
+    @property
+    def rows(self) -> int:
+        try:
+            return Case.parse(self.case).rows
+        except ValueError:  # written by another version
+            return 1
+
+    def range_of(self, least_us: float, most_us: float) -> tuple[float, float]:
+        """As log ratios, what so many microseconds more come to."""
+        return (log1p(least_us / self.us), log1p(most_us / self.us)) if self.us else (0.0, inf)
+
+    def bytes_us(self, count: float) -> float | None:
+        """How long a copy that moves so many bytes takes."""
+        return count / self.copy_gb_s / 1e3 if self.copy_gb_s else None
+
+    def range_of_bytes(self, count: float, shares: tuple[float, float]) -> tuple[float, float]:
+        copied = self.bytes_us(abs(count))
+        return (0.0, inf) if copied is None else self.range_of(shares[0] * copied, shares[1] * copied)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What ran in one call."""
+
+    kernels: tuple[Kernel, ...] = ()
+    calls: tuple[Call, ...] = ()
+    counted: int | None = None  # kernels, where only their number is known
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "Side":
+        return cls(kernels_of(facts.get("triton")), calls_of(facts.get("operators")), _whole(facts.get("kernels")))
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Every explanation, those that explain most of the effect first, and whether anything else changed."""
+
+    explanations: tuple[Explanation, ...] = ()
+    only_traffic: bool = False  # what ran on both sides ran the same machine code, launched alike
+    switches: tuple[str, ...] = ()  # constants that select something: named only where nothing explains
+    changed: tuple[Explanation, ...] = field(default=())  # all, whatever they explain
+
+
+def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, effect: float) -> Explained:
+    """What of the facts of two sides can have moved a case by `effect`, a log ratio of head over base."""
+    now, before = Side.of(head), Side.of(base)
+    found = list(_traffic(now, before, timing))
+    pairs = paired_kernels(before.kernels, now.kernels)
+    switches: list[str] = []
+    inside = timing.lane in (Lane.KERNEL, Lane.BLOCK)
+    for was, now_ in pairs:
+        if _same_machine_code(was, now_):
+            continue
+        configuration, selecting = _configuration(was, now_)
+        switches += selecting
+        if inside:
+            of_it = [*_in_kernel(was, now_, timing), *configuration]
+            several = len(pairs) > 1  # "its" and "the kernel" are not clear then
+            found += [replace(one, words=f"{one.words} in {now_.name}") if several else one for one in of_it]
+    if all(kernel.registers is None for kernel in (*now.kernels, *before.kernels)):
+        found += _counted_sizes(head, base) if inside else ()
+    found += _compiler(head, base)
+    known = [replace(one, least=max(0.0, one.least)) for one in found]
+    able = [one for one in known if one.score(effect) > 0]
+    ranked = sorted(able, key=lambda one: (-round(one.score(effect), 2), list(By).index(one.by)))
+    same = all(_same_machine_code(was, now_) for was, now_ in pairs)
+    return Explained(tuple(ranked), same, tuple(dict.fromkeys(switches)), tuple(known))
+
+
+# -- operators and kernels --------------------------------------------------------------------------------------------
+
+
+def _traffic(now: Side, before: Side, timing: Timing) -> Iterator[Explanation]:
+    """Operators and kernels that one side has and the other has not, by the bytes that they move."""
+    more, fewer = _unmatched(now.calls, before.calls), _unmatched(before.calls, now.calls)
+    pairs = paired_kernels(before.kernels, now.kernels)
+    added = [one for one in now.kernels if all(one is not new for _, new in pairs)]
+    gone = [one for one in before.kernels if all(one is not old for old, _ in pairs)]
+    came = [*more, *(Call(one.name, one.bytes) for one in added)]
+    went = [*fewer, *(Call(one.name, one.bytes) for one in gone)]
+    if came or went:
+        yield _other_calls(came, went, timing)
+    elif now.counted is not None and before.counted is not None and now.counted != before.counted:
+        yield _other_number(now.counted, before.counted, timing)
+    if timing.lane in (Lane.KERNEL, Lane.BLOCK):
+        for was, now_ in pairs:
+            if was.bytes and now_.bytes and abs(now_.bytes - was.bytes) > 0.02 * was.bytes:
+                least, most = timing.range_of_bytes(now_.bytes - was.bytes, _shares(now_.bytes))
+                said = f"the kernel now moves {_size(now_.bytes)} instead of {_size(was.bytes)}"
+                exact = most < inf
+                yield Explanation(By.TRAFFIC, said, now_.bytes > was.bytes, least, most, exact, of_kernel=False)
+
+
+def _unmatched(calls: Sequence[Call], others: Sequence[Call]) -> list[Call]:
+    """Those that the others have not, in order."""
+    left = Counter((one.name, one.bytes) for one in others)
+    found = []
+    for one in calls:
+        if left[one.name, one.bytes]:
+            left[one.name, one.bytes] -= 1
+        else:
+            found.append(one)
+    return found
+
+
+def _other_calls(came: Sequence[Call], went: Sequence[Call], timing: Timing) -> Explanation:
+    count = len(came) - len(went)
+    known = all(one.bytes is not None for one in (*came, *went))
+    size = sum(one.bytes or 0 for one in came) - sum(one.bytes or 0 for one in went)
+    if timing.lane is Lane.MEMORY or timing.lane is Lane.COMPILE:
+        slower = count > 0 if count else size > 0 if size else None
+        return Explanation(By.TRAFFIC, _other_words(came, went), slower, of_kernel=False)
+    gaps = HOST_LAUNCH_US if timing.lane is Lane.CALL else LAUNCH_US
+    copied = timing.bytes_us(size) if known else None
+    if timing.lane is Lane.CALL:
+        copied = 0.0
+    if copied is None:
+        slower = count > 0 if count else None
+        return Explanation(By.TRAFFIC, _other_words(came, went), slower, of_kernel=False)
+    shares = _shares(max((one.bytes or 0 for one in (*came, *went)), default=0))
+    ends = sorted(share * copied + gap * count for share, gap in zip(shares, gaps, strict=True))
+    slower = sum(ends) > 0
+    least, most = (max(0.0, end) for end in (ends if slower else (-ends[1], -ends[0])))
+    if not slower and timing.us:  # what goes away is a share of what it took before
+        least, most = (-log(max(0.02, 1 - end / timing.us)) for end in (least, most))
+    else:
+        least, most = timing.range_of(least, most)
+    if came and went:  # as many bytes can take another time: which operator it is matters as well
+        size_alike = abs(size) < 0.05 * max(_sum(came), _sum(went), 1)
+        return Explanation(
+            By.TRAFFIC,
+            _other_words(came, went),
+            None if size_alike and not count else slower,
+            0.0 if size_alike else least,
+            max(most, 0.3),
+            of_kernel=False,
+        )
+    exact = timing.us is not None and min(abs(end) for end in ends) > 0 and ends[0] * ends[1] > 0
+    return Explanation(By.TRAFFIC, _other_words(came, went), slower, least, most, exact, of_kernel=False)
+
+
+def _other_words(came: Sequence[Call], went: Sequence[Call]) -> str:
+    if came and not went:
+        return f"each call now also runs {_named(came)}{_moving(came, 'moves', 'move')}"
+    if went and not came:
+        return f"each call no longer runs {_named(went)}{_moving(went, 'moved', 'moved')}"
+    return f"each call now runs {_named(came)}{_moving(came, 'moves', 'move')} instead of {_named(went)}" + (
+        f" ({_size(_sum(went))})" if _sum(went) else ""
+    )
+
+
+def _named(calls: Sequence[Call]) -> str:
+    counts = Counter(one.name for one in calls)
+    names = [f"{name}{f' {count} times' if count > 1 else ''}" for name, count in counts.items()]
+    more = len(names) - NAMED
+    return listed([*names[:NAMED], f"{more} more"] if more > 0 else names)
+
+
+def _moving(calls: Sequence[Call], one: str, several: str) -> str:
+    return f", which {one if len(calls) == 1 else several} {_size(_sum(calls))}" if _sum(calls) else ""
+
+
+def _sum(calls: Iterable[Call]) -> int:
+    return sum(one.bytes or 0 for one in calls)
+
+
+def _other_number(now: int, before: int, timing: Timing) -> Explanation:
+    said = f"it now launches {_some(now, 'kernel')} instead of {before:,}"
+    gaps = HOST_LAUNCH_US if timing.lane is Lane.CALL else LAUNCH_US
+    least, _ = timing.range_of(gaps[0] * abs(now - before), inf) if timing.lane is Lane.KERNEL else (0.0, inf)
+    return Explanation(By.TRAFFIC, said, now > before, least * 0.5, of_kernel=False)
+
+
+def _shares(count: int) -> tuple[float, float]:
+    return BYTES_SHARE if count > CACHED_BYTES else CACHED_SHARE
+
+
+# -- inside of a kernel -----------------------------------------------------------------------------------------------
+
+
+def _in_kernel(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
+    yield from _atomics(was, now, timing)
+    yield from _spills(was, now, timing)
+    yield from _rereads(was, now, timing)
+    yield from _widths(was, now)
+    yield from _work(was, now, timing)
+    yield from _grid(was, now)
+    yield from _occupancy(was, now)
+    yield from _hints(was, now, timing)
+    yield from _instructions(was, now)
+    yield from _resources(was, now)
+
+
+def _atomics(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
+    more = now.work.get("atomic", 0) - was.work.get("atomic", 0)
+    if more:
+        least, most = timing.range_of(abs(more) / 3e5, abs(more) / 5e3)
+        said = f"it now makes {_count(now.work.get('atomic', 0))} atomic operations"
+        yield Explanation(By.ATOMICS, f"{said} instead of {_count(was.work.get('atomic', 0))}", more > 0, least, most)
+
+
+def _spills(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
+    if was.spills is None or now.spills is None or was.spills == now.spills:
+        return
+    more = abs(now.spills - was.spills)
+    threads = 32 * (now.warps or 4)
+    least_bytes, most_bytes = (8 * more * threads * count for count in (now.programs or 1, _iterations(now, timing)))
+    least, _ = timing.range_of_bytes(0.02 * least_bytes, (1.0, 1.0))
+    _, most = timing.range_of_bytes(most_bytes, (1.0, 2.0))
+    if not now.spills:
+        said = f"the kernel no longer spills ({_some(was.spills, 'register')} before)"
+    else:
+        before = f" instead of {was.spills:,}" if was.spills else ""
+        said = f"the kernel now spills {_some(now.spills, 'register')}{before}"
+    yield Explanation(By.SPILLS, said, now.spills > was.spills, min(least, 0.2), max(most, 0.05))
+
+
+def _iterations(kernel: Kernel, timing: Timing) -> int:
+    """How often the body of a kernel runs at most: for each row once."""
+    return max(kernel.programs or 1, timing.rows)
+
+
+def _rereads(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
+    """Bytes that are asked for beyond those that there are, and bytes that loops ask for again."""
+    for name, one in now.reads.items():
+        before = was.reads.get(name)
+        if before is None or not one.size or not before.size:
+            continue
+        more = _again(one) - _again(before)
+        if abs(more) < 0.05 * max(before.asked, one.size):
+            continue
+        far = one.size > CACHED_BYTES // 2
+        least, most = timing.range_of_bytes(more, (0.08, 1.2) if far else (0.0, 0.6))
+        said = f"loads of {name} now ask for {_size(one.asked)} instead of {_size(before.asked)}"
+        if far:
+            said = f"{name} is now read {one.asked / one.size:.2g} times instead of {before.asked / before.size:.2g}"
+        if now.looped.get(name, 0) > was.looped.get(name, 0):
+            said += ", inside of a loop"
+        yield Explanation(By.REREADS, said, more > 0, least, most)
+
+
+def _again(access: Access) -> int:
+    return max(0, access.asked - access.size)
+
+
+def _widths(was: Kernel, now: Kernel) -> Iterator[Explanation]:
+    for noun, before, after, weight in (
+        ("loads", was.fetches, now.fetches, 1.0),
+        ("stores", was.stores, now.stores, 0.7),
+    ):
+        old, new = _usual_width(before), _usual_width(after)
+        if old is None or new is None or abs(log2(old / new)) < 0.4:
+            continue
+        steps = abs(log2(old / new)) * weight
+        average = " on average" if len(before) > 1 or len(after) > 1 else ""
+        said = f"its {noun} are now {_bytes(new)} wide{average} instead of {_bytes(old)}"
+        yield Explanation(By.WIDTH, said, new < old, 0.01 * steps, 0.25 * steps)
+
+
+def _usual_width(counts: Mapping[str, int]) -> float | None:
+    """Bytes of an access, on average over the instructions."""
+    known = {int(width): count for width, count in counts.items() if width.isascii() and width.isdecimal()}
+    return sum(width * count for width, count in known.items()) / sum(known.values()) if known else None
+
+
+def _work(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
+    sms = now.sms or 132
+    cycles = {kind: (now.work.get(kind, 0) - was.work.get(kind, 0)) / rate / sms for kind, rate in A_CYCLE.items()}
+    total = sum(cycles.values())
+    if (
+        not was.work
+        or not now.work
+        or abs(total) < 0.05 * sum(was.work.get(k, 0) / r / sms for k, r in A_CYCLE.items())
+    ):
+        return
+    kind = max(cycles, key=lambda one: cycles[one] * (1 if total > 0 else -1))
+    least, most = timing.range_of(0.02 * abs(total) / SM_MHZ, 2.0 * abs(total) / SM_MHZ)
+    said = OF_WORK[kind] if total > 0 else OF_WORK[kind].replace("more", "less" if kind in _MASS else "fewer", 1)
+    unit = _size if kind == "layout_bytes" else _count
+    yield Explanation(
+        By.WORK,
+        f"the kernel now does {said} ({unit(was.work.get(kind, 0))} → {unit(now.work.get(kind, 0))})",
+        total > 0,
+        least,
+        most,
+    )
+
+
+_MASS = ("arithmetic", "double")
+
+
+def _grid(was: Kernel, now: Kernel) -> Iterator[Explanation]:
+    """How well the blocks fill the SMs: the last wave of many, or SMs without a block."""
+    old, new = _filled(was), _filled(now)
+    if old is None or new is None or abs(log(old / new)) < 0.01:
+        return
+    size = abs(log(old / new))
+    sms = now.sms or 0
+    if (now.programs or 0) < sms or (was.programs or 0) < sms:
+        said = f"it now launches {now.programs:,} programs on {sms} SMs instead of {was.programs:,}"
+    else:
+        waves = [ceil((one.programs or 0) / (sms * max(1, one.blocks or 1))) for one in (was, now)]
+        said = f"its {now.programs:,} blocks now take {_some(waves[1], 'wave')} on {sms} SMs instead of {waves[0]:,}"
+        if waves[0] == waves[1]:
+            said = f"its last wave of blocks is now {new:.0%} full instead of {old:.0%}".replace("%", " %")
+    yield Explanation(By.WAVES, said, new < old, 0.2 * size, 1.2 * size)
+
+
+def _filled(kernel: Kernel) -> float | None:
+    """Of the time that the SMs are busy, the share in which all have work."""
+    if not kernel.programs or not kernel.sms or not kernel.blocks:
+        return None
+    if kernel.programs <= kernel.sms * kernel.blocks:  # all at once: each SM has its share of them
+        a_sm = kernel.programs / kernel.sms
+        return a_sm / ceil(a_sm)
+    waves = kernel.programs / (kernel.sms * kernel.blocks)
+    return waves / ceil(waves)
+
+
+def _occupancy(was: Kernel, now: Kernel) -> Iterator[Explanation]:
+    """How many warps an SM has at a time: as many as its resources allow, or fewer where the grid is too small."""
+    if not was.occupancy or not now.occupancy:
+        return
+    before, after = (one.occupancy * _resident(one) for one in (was, now) if one.occupancy)
+    if abs(log(before / after)) < 0.01:
+        return
+    old, new = _in_flight(was), _in_flight(now)
+    fewest = FEWEST_BYTES_IN_FLIGHT
+    least = 0.0
+    if old and new:
+        least = 0.3 * max(0.0, abs(log(min(1.0, old / fewest) / min(1.0, new / fewest))))
+    by = f" (limited by {now.limited_by})" if now.limited_by else ""
+    if was.occupancy == now.occupancy and was.programs and now.programs:
+        by = f": it launches {now.programs:,} programs instead of {was.programs:,}"
+    said = f"its occupancy is now {after:.0%} instead of {before:.0%}".replace("%", " %")
+    most = max(least, 0.8 * abs(log(after / before)))
+    yield Explanation(By.OCCUPANCY, f"{said}{by}", after < before, least, most)
+
+
+def _resident(kernel: Kernel) -> float:
+    """Of the blocks that fit on an SM, the share that it has at a time: less than 1 where the grid is too small."""
+    if not kernel.programs or not kernel.sms or not kernel.blocks:
+        return 1.0
+    return min(1.0, ceil(kernel.programs / kernel.sms) / kernel.blocks)
+
+
+def _in_flight(kernel: Kernel) -> float | None:
+    """Bytes that the loads of an SM's threads ask for at once."""
+    a_thread = sum(int(width) * count for width, count in kernel.fetches.items() if width.isdecimal())
+    if not a_thread or not kernel.blocks or not kernel.warps:
+        return None
+    return a_thread * kernel.blocks * _resident(kernel) * kernel.warps * 32
+
+
+def _hints(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
+    if was.hints == now.hints:
+        return
+    names = [name for name in dict.fromkeys((*was.hints, *now.hints)) if was.hints.get(name) != now.hints.get(name)]
+    moved = listed(f"{name} {was.hints.get(name, 0)} → {now.hints.get(name, 0)}" for name in names)
+    again = sum(map(_again, now.reads.values()))
+    _, most = timing.range_of_bytes(again, (0.0, 1.0))
+    yield Explanation(By.HINTS, f"its cache hints changed ({moved})", None, 0.0, max(most, 0.1) if most < inf else inf)
+
+
+def _instructions(was: Kernel, now: Kernel) -> Iterator[Explanation]:
+    if was.instructions and now.instructions and abs(log(now.instructions / was.instructions)) > 0.05:
+        said = f"the kernel now has {now.instructions:,} instructions instead of {was.instructions:,}"
+        most = 0.6 * abs(log(now.instructions / was.instructions))
+        yield Explanation(By.INSTRUCTIONS, said, now.instructions > was.instructions, 0.0, most)
+
+
+def _resources(was: Kernel, now: Kernel) -> Iterator[Explanation]:
+    """What limits how many blocks fit; where as many fit as before it explains a few percent at most."""
+    for noun, old, new in (
+        ("registers a thread", was.registers, now.registers),
+        ("bytes of shared memory", was.shared, now.shared),
+    ):
+        if old is not None and new is not None and old != new:
+            said = f"the kernel now takes {new:,} {noun} instead of {old:,}"
+            yield Explanation(By.RESOURCES, said, new > old, 0.0, 0.05 + 0.3 * abs(log((new + 1) / (old + 1))))
+
+
+def _counted_sizes(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Explanation]:
+    """The same of facts that name no kernels one by one."""
+    was, now = (
+        Kernel(
+            "",
+            registers=_whole(facts.get("registers")),
+            spills=_whole(facts.get("spills")),
+            shared_dynamic=_whole(facts.get("shared")),
+        )
+        for facts in (base, head)
+    )
+    yield from _spills(was, now, Timing(""))
+    yield from _resources(was, now)
+    before, after = (str(facts.get("config") or "") for facts in (base, head))
+    if before and after and before != after:
+        yield Explanation(By.CONFIGURATION, f"its configuration is {after[:120]} instead of {before[:120]}", None)
+
+
+# -- configurations ---------------------------------------------------------------------------------------------------
+
+
+def _configuration(was: Kernel, now: Kernel) -> tuple[list[Explanation], list[str]]:
+    """How a kernel is launched and tiled, and apart from that the constants that only select something."""
+    names = dict.fromkeys((*was.configuration, *now.configuration))
+    moved = [name for name in names if was.configuration.get(name) != now.configuration.get(name)]
+    sizes = [name for name in moved if not _selects(was.configuration.get(name), now.configuration.get(name))]
+    said = [f"{name} {was.configuration.get(name, 'none')} → {now.configuration.get(name, 'none')}" for name in moved]
+    switches = [text for name, text in zip(moved, said, strict=True) if name not in sizes]
+    if not sizes:
+        return [], switches
+    before, after = (listed(f"{name}={side.configuration.get(name, 'none')}" for name in sizes) for side in (was, now))
+    return [Explanation(By.CONFIGURATION, f"its configuration is {after} instead of {before}", None)], switches
+
+
+def _selects(before: str | None, after: str | None) -> bool:
+    """A flag or a name, and no size: 0 and 1 are flags as well."""
+    given = [value for value in (before, after) if value is not None]
+    return all(not value.lstrip("-").isdecimal() or value in ("0", "1") for value in given)
+
+
+def _compiler(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Explanation]:
+    for key, noun in (("graph_breaks", "graph break"), ("recompiles", "recompilation")):
+        now, before = _whole(head.get(key)), _whole(base.get(key))
+        if now is not None and before is not None and now != before:
+            said = f"torch.compile now has {_some(now, noun)} instead of {before:,}"
+            yield Explanation(By.COMPILER, said, now > before, of_kernel=False)
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def _same_machine_code(was: Kernel, now: Kernel) -> bool:
+    launched = (was.grid, was.configuration.get("num_warps")) == (now.grid, now.configuration.get("num_warps"))
+    return was.sass is not None and was.sass == now.sass and launched and was.reads == now.reads
+
+
+def _whole(value: Any) -> int | None:
+    sound = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53
+    return value if sound else None
+
+
+def _size(count: float) -> str:
+    return amount(float(count), Lane.MEMORY)
+
+
+def _bytes(width: float) -> str:
+    return f"{width:.3g} byte{'s' * (round(width, 2) != 1)}"
+
+
+def _count(count: int) -> str:
+    for divisor, symbol in ((1e9, " billion"), (1e6, " million"), (1e3, " thousand")):
+        if count >= divisor:
+            return f"{count / divisor:.3g}{symbol}"
+    return str(count)
+
+
+def _some(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

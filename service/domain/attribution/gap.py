@@ -1,0 +1,147 @@
+"""Why did the distance to the best change between two mainline revisions, and who moved?  Pure.
+
+Two sessions are compared here, so a move may be ours, the baseline's, a change of stack that came between, or the
+machine's.  Our own move is believed first where it was confirmed beside the parent in the newer session, which is far
+more exact than times of two sessions are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from service.domain.attribution.causes import CLOCK_DIFFERS, Cause, Kind, share_in_words
+from service.domain.metrics import words
+from service.domain.roofline import number
+from service.domain.text import listed
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two at one session: who it was, its median, and its facts."""
+
+    name: str
+    took: float  # in the unit of the case's lane
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Head over baseline at one case now, and at the mainline revision measured before."""
+
+    case: str
+    before: str  # that revision, short
+    own: tuple[Side, Side]  # before and now, as the next
+    baseline: tuple[Side, Side]
+    smallest: float  # the smallest relevant change, relative
+    stack: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # what changed in between: before and now
+    confirmed: float | None = None  # head over its parent in the newer session, where that was confirmed
+    why: Cause | None = None  # of that
+
+    @property
+    def wider(self) -> float:
+        """The ratio now over the ratio then: 1.05 is a distance that grew by 5 %."""
+        return _moved(self.own) / _moved(self.baseline)
+
+
+def gap_cause(shift: Shift) -> Cause | None:
+    """Why the distance changed; None where it did not by as much as matters."""
+    if abs(shift.wider - 1) <= shift.smallest:
+        return None
+    if shift.confirmed is not None and _explains(shift, shift.confirmed):
+        return _ours_confirmed(shift, shift.confirmed)
+    then, now = shift.baseline
+    if then.name != now.name:
+        return Cause(
+            Kind.BASELINE, f"not your commit: the best is {now.name} now, and was {then.name} at {shift.before}"
+        )
+    if _explains(shift, 1 / _moved(shift.baseline)):
+        return _theirs(shift)
+    if _explains(shift, _moved(shift.own)):
+        return _ours_unconfirmed(shift)
+    return Cause(Kind.UNKNOWN, "not certain: neither side moved by enough to name it", certain=False)
+
+
+def _ours_confirmed(shift: Shift, ratio: float) -> Cause:
+    said = words(shift.case)
+    size = f"{share_in_words(abs(ratio - 1))} {said.more if ratio > 1 else said.less}"
+    sentence = f"this commit {said.is_} {size} than its baseline"
+    if shift.why is None:
+        return Cause(Kind.CODE, sentence)
+    why = shift.why.words.removeprefix(said.more if ratio > 1 else said.less)
+    why = why if why != shift.why.words else f": {why}"
+    return replace(shift.why, words=f"{sentence}{why}")
+
+
+def _theirs(shift: Shift) -> Cause:
+    """The baseline moved: a new version of it, something else of the stack, the machine, or nobody knows."""
+    then, now = shift.baseline
+    moved = _size(shift, shift.baseline)
+    if shift.stack:
+        own = _package(now.name)
+        if set(shift.stack) == {own}:
+            before, after = shift.stack[own]
+            said = f"not your commit: {_named(own)} {before} → {after} made the baseline {moved}"
+            return Cause(Kind.BASELINE, said)
+        kind = Kind.BASELINE if own in shift.stack else Kind.STACK
+        said = f"probably the stack, not your commit: {now.name} became {moved} after {_events(shift)}"
+        return Cause(kind, said, certain=False)
+    if (clock := _clock(shift.baseline)) is not None:
+        return Cause(Kind.MACHINE, f"probably the machine: {now.name} became {moved}, and {clock}", certain=False)
+    if then.facts.get("code") and then.facts.get("code") == now.facts.get("code"):
+        said = f"probably the machine, not your commit: {now.name} became {moved} with the same code and stack"
+        return Cause(Kind.MACHINE, said, certain=False)
+    said = f"not your commit: {now.name} became {moved}, and nothing stored says why"
+    return Cause(Kind.BASELINE, said, certain=False)
+
+
+def _ours_unconfirmed(shift: Shift) -> Cause:
+    """Our time is another than it was, and no session has shown that this commit did it."""
+    moved = _size(shift, shift.own)
+    said = words(shift.case)
+    if shift.stack:
+        after = f"probably the stack, not your commit: {said.own} {said.became} {moved} after {_events(shift)}"
+        return Cause(Kind.STACK, after, certain=False)
+    if (clock := _clock(shift.own)) is not None:
+        machine = f"probably the machine: {said.own} {said.became} {moved}, and {clock}"
+        return Cause(Kind.MACHINE, machine, certain=False)
+    steps = (
+        f"not certain: {said.own} {said.became} {moved} since {shift.before}, and no commit alone was shown to do it"
+    )
+    return Cause(Kind.UNKNOWN, steps, certain=False)
+
+
+def _explains(shift: Shift, ratio: float) -> bool:
+    """Does a side that moved by this ratio account for a distance that changed this way?"""
+    return abs(ratio - 1) > shift.smallest and (ratio > 1) is (shift.wider > 1)
+
+
+def _moved(sides: tuple[Side, Side]) -> float:
+    then, now = sides
+    return now.took / then.took
+
+
+def _size(shift: Shift, sides: tuple[Side, Side]) -> str:
+    said, ratio = words(shift.case), _moved(sides)
+    return f"{share_in_words(abs(ratio - 1))} {said.more if ratio > 1 else said.less}"
+
+
+def _clock(sides: tuple[Side, Side]) -> str | None:
+    """Where the SM clock of the newer session was lower and the side slower, or the other way round."""
+    then, now = (number(side.facts.get("sm_mhz")) for side in sides)
+    if then is None or now is None or abs(now / then - 1) < CLOCK_DIFFERS or (now < then) is not (_moved(sides) > 1):
+        return None
+    return f"the SM clock was {share_in_words(abs(now / then - 1))} {'lower' if now < then else 'higher'}"
+
+
+def _package(provider: str) -> str:
+    """The distribution that a provider comes from, as the stack names it."""
+    family = provider.partition("-")[0]
+    return {"inductor": "torch", "eager": "torch"}.get(family, family)
+
+
+def _named(package: str) -> str:
+    return package.capitalize() if package in ("quack", "liger", "triton") else package
+
+
+def _events(shift: Shift) -> str:
+    return listed(f"{_named(name)} {before} → {after}" for name, (before, after) in shift.stack.items())

@@ -1,0 +1,1 @@
+"""Which revision made a case slower."""

@@ -1,0 +1,224 @@
+"""Which revision between a good and a bad one made it slower?  Pure: the steps so far in, the next one or the end out.
+
+The method is that of `git bisect`, with paired sessions for tests: halve what is left of the first-parent line, step
+around what cannot be tested.  Three things are added because a benchmark is not a boolean.  Both ends are compared
+first: no search follows a regression that does not repeat.  What is undecided is asked again, at most `REPEATS` times.
+And in the end the culprit is proved against its own parent, in a session that had no part in choosing it; where that
+proof fails, both sides of it are measured once more before anything is said.
+
+Nothing is remembered but the steps themselves: whoever comes after a restart derives the same state from them.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from service.db.models import SearchState
+from service.domain.bisection.classify import Answer, Series, Step, moved, slower, stands
+
+REPEATS = 3  # how often one question is asked until it is decided
+
+
+class Aim(StrEnum):
+    """What a step is for."""
+
+    VERIFY = "verify"  # is the bad end slower than the good one?
+    SEARCH = "search"
+    AGAIN = "again"  # the proof contradicted this step
+    PROVE = "prove"  # is the culprit slower than its own parent?
+
+
+@dataclass(frozen=True)
+class Question:
+    """Measure `revision` beside `against`."""
+
+    aim: Aim
+    revision: str
+    against: str
+
+
+@dataclass(frozen=True)
+class Answered:
+    question: Question
+    step: Step
+    answer: Answer
+
+
+class Ending(StrEnum):
+    """How a search ends, with more reasons than it has states."""
+
+    PROVED = "proved"
+    UNTESTED = "untested"  # an end cannot be measured
+    STEADY = "steady"  # the bad end is not slower
+    UNDECIDED = "undecided"  # whether the bad end is slower stayed open
+    ONCE = "once"  # the bad end was slow once, and not again
+    UNPROVED = "unproved"  # one revision is left, and its proof stayed open
+    SKIPPED = "skipped"  # what could not be tested lies between the last good and the first bad one
+    CONTRADICTED = "contradicted"  # a good one after a bad one, repeatedly
+    SMALL_STEPS = "small steps"  # no revision is slower than its parent: it came bit by bit
+    SPENT = "spent"  # of the budget
+
+    @property
+    def state(self) -> SearchState:
+        match self:
+            case Ending.PROVED:
+                return SearchState.FOUND
+            case Ending.UNTESTED | Ending.STEADY | Ending.UNDECIDED | Ending.ONCE:
+                return SearchState.NOT_REPRODUCED
+            case Ending.SPENT:
+                return SearchState.STOPPED
+            case _:
+                return SearchState.RANGE
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a search is.  Either there is a `question` or there is an `ending`."""
+
+    line: Sequence[str]
+    answered: tuple[Answered, ...]
+    sizes: Mapping[Series, float]  # the series that moved, by the logarithm of their ratio; empty until verified
+    suspects: tuple[str, ...]  # who may have done it, oldest first: after the last good up to the first bad one
+    question: Question | None = None
+    ending: Ending | None = None
+
+    @property
+    def culprit(self) -> str | None:
+        return self.suspects[0] if self.ending is Ending.PROVED else None
+
+    def of(self, aim: Aim) -> list[Answered]:
+        """The steps that had this aim, oldest first."""
+        return [one for one in self.answered if one.question.aim is aim]
+
+
+def decide(
+    line: Sequence[str], steps: Sequence[Step], most_runs: int, unbuildable: Collection[str] = frozenset()
+) -> Progress:
+    """What to measure next on `line` (from the good end to the bad one, both included), or how the search ended.
+
+    `steps` are all that have ended, oldest first; `unbuildable` those revisions of which that is known already, which
+    are not tried.  After `most_runs` steps nothing more is asked.
+    """
+    # What was tried by a step stays tried, or news from elsewhere would lead the play of the past astray.
+    search = _Search(line, frozenset(unbuildable) - {step.revision for step in steps})
+    taken: defaultdict[tuple[str, str], deque[Step]] = defaultdict(deque)
+    for step in steps:
+        taken[step.revision, step.against].append(step)
+    course = search.course()
+    question: Question | None = next(course)
+    ending = None
+    try:
+        while question and (waiting := taken[question.revision, question.against]):
+            question = course.send(waiting.popleft())
+    except StopIteration as ended:
+        question, ending = None, ended.value
+    if question and len(steps) >= most_runs:
+        question, ending = None, Ending.SPENT
+    return Progress(line, tuple(search.answered), search.sizes, search.suspects(ending), question, ending)
+
+
+Course = Generator[Question, Step, Ending]
+Asking = Generator[Question, Step, Answer]
+
+
+@dataclass
+class _Search:
+    """A search that is played from its beginning, each time anew: places are indices of the line."""
+
+    line: Sequence[str]
+    unbuildable: frozenset[str]
+    answers: dict[int, Answer] = field(default_factory=lambda: {0: Answer.GOOD})
+    sizes: Mapping[Series, float] = field(default_factory=dict)
+    answered: list[Answered] = field(default_factory=list)
+    doubts: list[tuple[int, int]] = field(default_factory=list)  # good and bad places between which a proof failed
+
+    @property
+    def last(self) -> int:
+        return len(self.line) - 1
+
+    def course(self) -> Course:
+        """The whole of a search, as a person would tell it."""
+        verified = yield from self._settled(Aim.VERIFY, self.last)
+        if verified is not Answer.BAD:
+            return {Answer.GOOD: Ending.STEADY, Answer.SKIP: Ending.UNTESTED}.get(verified, Ending.UNDECIDED)
+        self.answers[self.last] = Answer.BAD
+        while True:
+            while (place := self._next()) is not None:
+                self.answers[place] = yield from self._settled(Aim.SEARCH, place)
+            good, bad = self._sides()
+            if good > bad:
+                return Ending.CONTRADICTED
+            if bad - good > 1:
+                return Ending.SKIPPED
+            proof = yield from self._settled(Aim.PROVE, bad)
+            if proof is not Answer.GOOD:
+                return Ending.PROVED if proof is Answer.BAD else Ending.UNPROVED
+            self.doubts.append((good, bad))
+            if len(self.doubts) > 1:
+                return Ending.CONTRADICTED
+            for place in filter(None, (good, bad)):  # the good end beside itself needs no session
+                self.answers[place] = yield from self._settled(Aim.AGAIN, place)
+            if self.answers[self.last] is not Answer.BAD:
+                return Ending.ONCE
+            if self._sides() == (good, bad):
+                # Both sides stand by what they said.  Either it came in small steps, or the proof missed it.
+                proof = yield from self._settled(Aim.PROVE, bad)
+                return {Answer.BAD: Ending.PROVED, Answer.GOOD: Ending.SMALL_STEPS}.get(proof, Ending.UNPROVED)
+
+    def suspects(self, ending: Ending | None) -> tuple[str, ...]:
+        """Who may have done it.  Where answers contradict each other, all that any of them leaves."""
+        good, bad = self._sides()
+        if ending and ending.state is SearchState.NOT_REPRODUCED:
+            return ()
+        if ending is Ending.SMALL_STEPS:
+            good, bad = 0, self.last
+        elif ending is Ending.CONTRADICTED:
+            doubted = [place for pair in (*self.doubts, (good, bad)) for place in pair]
+            good, bad = self._last(Answer.GOOD, min(doubted) + 1), self._first(Answer.BAD, max(doubted) - 1)
+        return tuple(self.line[good + 1 : bad + 1])
+
+    def _settled(self, aim: Aim, place: int) -> Asking:
+        """Ask until there is an answer; who stays undecided cannot be tested, as far as a search goes."""
+        against = self.line[place - 1] if aim is Aim.PROVE else self.line[0]
+        answer = Answer.UNDECIDED
+        for _ in range(REPEATS):
+            question = Question(aim, self.line[place], against)
+            step = yield question
+            answer = self._answer(aim, step)
+            self.answered.append(Answered(question, step, answer))
+            if answer is not Answer.UNDECIDED:
+                break
+        return Answer.SKIP if answer is Answer.UNDECIDED and aim in (Aim.SEARCH, Aim.AGAIN) else answer
+
+    def _answer(self, aim: Aim, step: Step) -> Answer:
+        if aim is Aim.VERIFY:
+            self.sizes = moved(step)
+            return slower(step)
+        return slower(step, self.sizes) if aim is Aim.PROVE else stands(step, self.sizes)
+
+    def _next(self) -> int | None:
+        """The untried place nearest to the middle, and ever farther from those that had to be skipped."""
+        good, bad = self._sides()
+        between = range(good + 1, bad)
+        untried = [one for one in between if one not in self.answers and self.line[one] not in self.unbuildable]
+        skipped = [one for one in between if self.answers.get(one) is Answer.SKIP]
+        away = 2 ** len(skipped) // 4  # 0 after the first: most broken commits are mended by the next one
+        while away and not _far(untried, skipped, away):
+            away //= 2
+        return min(_far(untried, skipped, away), key=lambda one: (abs(2 * one - good - bad), one), default=None)
+
+    def _sides(self) -> tuple[int, int]:
+        """The last good place and the first bad one; where answers contradict each other, the first is the larger."""
+        return self._last(Answer.GOOD, below=len(self.line)), self._first(Answer.BAD, above=-1)
+
+    def _last(self, answer: Answer, below: int) -> int:
+        return max(place for place, given in self.answers.items() if given is answer and place < below)
+
+    def _first(self, answer: Answer, above: int) -> int:
+        places = (place for place, given in self.answers.items() if given is answer and place > above)
+        return min(places, default=self.last)
+
+
+def _far(untried: Sequence[int], skipped: Sequence[int], away: int) -> list[int]:
+    return [one for one in untried if all(abs(one - other) > away for other in skipped)]

@@ -1,0 +1,1 @@
+"""What is known of compiled code, and how two revisions of it differ."""

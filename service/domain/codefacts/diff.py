@@ -1,0 +1,349 @@
+"""What changed between the compiled code of two revisions, in words.  Pure: facts in, changes out."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain, zip_longest
+
+from kernels.cases import Lane
+from service.domain.codefacts.compiled import Access, Compiled, Kernel, Place, State
+from service.domain.metrics import amount
+from service.domain.text import listed
+
+Facts = Mapping[Place, Compiled]
+Said = tuple["What", str, str, str, bool | None]  # what, its sentence, before, after, worse
+
+
+class What(StrEnum):
+    """What can change, the weightiest first."""
+
+    LIMIT = "limit"
+    STATE = "state"
+    KERNELS = "kernels"
+    NAME = "name"
+    SPILLS = "spills"
+    EXTERN = "extern"
+    CONFIGURATION = "configuration"
+    CANDIDATES = "candidates"
+    SHARED = "shared"
+    OCCUPANCY = "occupancy"
+    LOADS = "loads"
+    STORES = "stores"
+    READS = "reads"
+    HINTS = "hints"
+    REGISTERS = "registers"
+    STACK = "stack"
+    GRID = "grid"
+    INSTRUCTIONS = "instructions"
+    CODE = "code"
+
+
+MOST_ALIKE = 3  # changes of one thing in different words before a range stands for them
+_RANGED = {What.SHARED, What.OCCUPANCY, What.LOADS, What.STORES, What.REGISTERS, What.STACK, What.INSTRUCTIONS}
+_NAMES = {
+    What.SPILLS: "spills",
+    What.SHARED: "bytes of shared memory",
+    What.OCCUPANCY: "occupancy",
+    What.REGISTERS: "registers",
+    What.STACK: "bytes of stack",
+    What.CANDIDATES: "configurations to choose from",
+    What.INSTRUCTIONS: "instructions",
+}
+_WEIGHT = {what: number for number, what in enumerate(What)}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that changed at one place.  `worse` is None where a person must know whether it is good or bad."""
+
+    place: Place
+    kernel: str  # which of several; empty where the case has one
+    what: What
+    said: str
+    before: str
+    after: str
+    worse: bool | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The same change at several places: one line to read."""
+
+    what: What
+    said: str
+    kernel: str
+    worse: bool | None
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One kernel whose machine code is another, at the first of the `places` at which it became exactly that."""
+
+    place: Place
+    name: str
+    before: int | None  # which of the case's kernels; None where there was none
+    after: int | None
+    places: int
+
+
+def changes(base: Facts, head: Facts) -> list[Change]:
+    """Everything that differs at the places that both have, the weightiest first."""
+    found = [one for place in head if place in base for one in _at(place, base[place], head[place])]
+    return sorted(found, key=lambda one: (_WEIGHT[one.what], one.worse is not True, one.place, one.kernel))
+
+
+def same_code(base: Facts, head: Facts) -> tuple[Place, ...]:
+    """Places at which both have the same machine code."""
+    return tuple(
+        place
+        for place, now in head.items()
+        if place in base
+        and now.state is State.COMPILED is base[place].state
+        and now.code is not None
+        and now.code == base[place].code
+    )
+
+
+def moved(base: Facts, head: Facts) -> list[Moved]:
+    """The kernels with other machine code, each pair of old and new code once, in the order of the cases."""
+    first: dict[tuple[str, str | None, str | None], tuple[Place, str, int | None, int | None]] = {}
+    times: Counter[tuple[str, str | None, str | None]] = Counter()
+    for place, now in head.items():
+        was = base.get(place)
+        if was is None or was.state is not State.COMPILED or now.state is not State.COMPILED or was.code == now.code:
+            continue
+        for old, new in _every_pair(was, now):
+            before, after = (None if old is None else was.kernels[old]), (None if new is None else now.kernels[new])
+            hashes = place.provider, before.sass if before else None, after.sass if after else None
+            if hashes[1] != hashes[2]:
+                times[hashes] += 1
+                name = " and ".join(dict.fromkeys(one.name for one in (before, after) if one))
+                first.setdefault(hashes, (place, name, old, new))
+    return [Moved(*where, places=times[hashes]) for hashes, where in first.items()]
+
+
+def _every_pair(was: Compiled, now: Compiled) -> Iterator[tuple[int | None, int | None]]:
+    """Those that are each other's before and after, and then what is left over, in its order."""
+    known = [(old, new) for _, old, new in paired(was, now)]
+    yield from known
+    gone = [old for old in range(len(was.kernels)) if old not in {pair[0] for pair in known}]
+    fresh = [new for new in range(len(now.kernels)) if new not in {pair[1] for pair in known}]
+    yield from zip_longest(gone, fresh)
+
+
+def grouped(found: Iterable[Change]) -> list[Group]:
+    """Changes that read the same as one, in the order of weight, those at the most places first.
+
+    Where one thing moved one way in more than `MOST_ALIKE` different words, a range stands for all of them.
+    """
+    alike: dict[tuple[What, str, str, bool | None, bool], dict[str, list[Change]]] = defaultdict(dict)
+    for one in found:
+        grown = _value(one.after) > _value(one.before)
+        alike[one.what, one.place.provider, one.kernel, one.worse, grown].setdefault(one.said, []).append(one)
+    groups = []
+    for (what, _, kernel, worse, _), sayings in alike.items():
+        many = len(sayings) > (1 if what is What.INSTRUCTIONS else MOST_ALIKE)
+        for merged in [list(chain(*sayings.values()))] if many and what in _RANGED else sayings.values():
+            said = _range(what, merged) if len({one.said for one in merged}) > 1 else merged[0].said
+            groups.append(Group(what, said, kernel, worse, tuple(dict.fromkeys(one.place for one in merged))))
+    return sorted(groups, key=lambda one: (_WEIGHT[one.what], one.worse is not True, -len(one.places), one.said))
+
+
+def _range(what: What, found: list[Change]) -> str:
+    """`registers 42 to 100 → 31 to 62`; those that go with the case as percentages: `instructions -42 % to -24 %`."""
+    if what in (What.LOADS, What.STORES):
+        most = max(set(found), key=lambda one: sum(other.said == one.said for other in found))
+        return f"{most.said}, and other {what} elsewhere"
+    before, after = ([_value(getattr(one, side)) for one in found] for side in ("before", "after"))
+    if what is What.INSTRUCTIONS and all(before):
+        grown = sorted(new / old - 1 for old, new in zip(before, after, strict=True))
+        return f"{_NAMES[what]} {_signed(grown[0])} to {_signed(grown[-1])}"
+    percent = " %" * (what is What.OCCUPANCY)
+    old, new = (f"{min(side):,g} to {max(side):,g}{percent}" for side in (before, after))
+    return f"{_NAMES[what]} {old} → {new}"
+
+
+def _signed(part: float) -> str:
+    return f"{part:+.0%}".replace("%", " %")
+
+
+def _value(text: str) -> float:
+    """The number that a change's side begins with; 0 where it is none."""
+    number = text.split(" ")[0]
+    return float(number) if is_number(number.replace(".", "", 1)) else 0.0
+
+
+def is_number(text: str) -> bool:
+    """Digits as Python's numbers have them: `²` is a digit for `isdigit` alone."""
+    return text.isascii() and text.isdecimal()
+
+
+def _at(place: Place, before: Compiled, after: Compiled) -> Iterator[Change]:
+    if before.state is State.COMPILED is after.state and before.code is not None and before.code == after.code:
+        return
+    several = max(len(before.kernels), len(after.kernels)) > 1
+    sayings = [("", said) for said in _whole_case(before, after)]
+    if before.state is State.COMPILED is after.state:
+        for kernel, was, now in paired(before, after):
+            old, new = before.kernels[was], after.kernels[now]
+            sayings += [(kernel if several else "", said) for said in _one_kernel(old, new)]
+        if not sayings and before.code != after.code:
+            alike = [one.sass for one in before.kernels] == [one.sass for one in after.kernels]
+            said = "the same machine code, launched differently" if alike else "other machine code, the same figures"
+            sayings.append(("", (What.CODE, said, "", "", None)))
+    for kernel, (what, said, was_said, now_said, worse) in sayings:
+        yield Change(place, kernel, what, said, was_said, now_said, worse)
+
+
+def _whole_case(before: Compiled, after: Compiled) -> Iterator[Said]:
+    if before.over != after.over:
+        if after.over:
+            yield What.LIMIT, f"over the limit of {after.over}", before.over or "none", after.over, True
+        else:
+            yield What.LIMIT, f"no longer over the limit of {before.over}", before.over or "", "none", False
+    if before.state is not after.state and not before.over and not after.over:
+        why = f": {after.reason}" if after.reason else ""
+        said = f"{STATES[before.state]} before, {STATES[after.state]} now{why}"
+        worse = before.state is State.COMPILED
+        yield What.STATE, said, before.state.value, after.state.value, worse
+    if before.state is not State.COMPILED or after.state is not State.COMPILED:
+        return
+    if no_longer := [over for over in after.refused if over not in before.refused]:
+        said = f"a kernel no longer fits ({no_longer[0]}), another took its place"
+        yield What.LIMIT, said, before.refused[0] if before.refused else "none", no_longer[0], True
+    if before.count != after.count:
+        said = f"{some(after.count, 'kernel')} instead of {before.count}"
+        yield What.KERNELS, said, str(before.count), str(after.count), after.count > before.count
+    if before.extern != after.extern:
+        instead = f"instead of {before.extern or 'none'}{_which(before, after)}"
+        said = f"{some(after.extern, 'call')} of other libraries {instead}"
+        yield What.EXTERN, said, str(before.extern), str(after.extern), None
+
+
+def _which(before: Compiled, after: Compiled) -> str:
+    """`: aten::clone (537 MB) more`, where the operators were seen."""
+    now, was = (Counter(side.calls) for side in (after, before))
+    sides = ((now - was, "more"), (was - now, "fewer"))
+    said = [
+        f"{listed(f'{one.name} ({amount(float(one.bytes or 0), Lane.MEMORY)})' for one in list(calls)[:3])} {word}"
+        for calls, word in sides
+        if calls
+    ]
+    return f": {', '.join(said)}" if said else ""
+
+
+STATES = {State.COMPILED: "compiled", State.UNSUPPORTED: "unsupported", State.FAILED: "failed to compile"}
+
+
+def paired(before: Compiled, after: Compiled) -> Iterator[tuple[str, int, int]]:
+    """Kernels that are each other's before and after: by their order where as many as before, else by their names."""
+    if len(before.kernels) == len(after.kernels):
+        yield from ((now.name, number, number) for number, now in enumerate(after.kernels))
+        return
+    left: dict[str, list[int]] = defaultdict(list)
+    for number, was in enumerate(before.kernels):
+        left[was.name].append(number)
+    for number, now in enumerate(after.kernels):
+        if left[now.name]:
+            yield now.name, left[now.name].pop(0), number
+
+
+def paired_kernels(before: tuple[Kernel, ...], after: tuple[Kernel, ...]) -> list[tuple[Kernel, Kernel]]:
+    """The same of two calls' kernels, as the kernels themselves."""
+    both = (Compiled(State.COMPILED, kernels=kernels) for kernels in (before, after))
+    return [(before[old], after[new]) for _, old, new in paired(*both)]
+
+
+def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:
+    if was.sass is not None and was.sass == now.sass and (was.grid, was.configuration) == (now.grid, now.configuration):
+        return
+    if was.name != now.name:
+        yield What.NAME, f"the kernel {now.name} instead of {was.name}", was.name, now.name, None
+    numbers: tuple[tuple[What, int | None, int | None], ...] = (
+        (What.SPILLS, was.spills, now.spills),
+        (What.CANDIDATES, was.candidates, now.candidates),
+        (What.SHARED, was.shared, now.shared),
+        (What.REGISTERS, was.registers, now.registers),
+        (What.STACK, was.stack, now.stack),
+        (What.INSTRUCTIONS, was.instructions, now.instructions),
+    )
+    for what, old, new in numbers:
+        if old is not None and new is not None and old != new:
+            # More registers, shared memory or instructions are no harm in themselves: occupancy and spills tell.
+            worse = new > old if what in (What.SPILLS, What.STACK) else None
+            yield what, f"{_NAMES[what]} {spelled(old)} → {spelled(new)}", str(old), str(new), worse
+    if was.occupancy is not None and now.occupancy is not None and was.occupancy != now.occupancy:
+        by = f" ({now.limited_by})" if now.limited_by else ""
+        yield _moved(
+            What.OCCUPANCY,
+            "occupancy",
+            _percent(was.occupancy),
+            _percent(now.occupancy),
+            now.occupancy < was.occupancy,
+            by,
+        )
+    for what, widths, others in ((What.LOADS, was.fetches, now.fetches), (What.STORES, was.stores, now.stores)):
+        if widths != others:
+            yield _moved(what, f"{what}:", _widths(widths), _widths(others), _narrower(widths, others))
+    for name, access in now.reads.items():
+        before = was.reads.get(name)
+        if before and before.size and access.size and abs(_times(access) - _times(before)) > 0.05:
+            times = f"{_times(before):,.3g}", f"{_times(access):,.3g}"
+            yield _moved(What.READS, f"{name} is read, times:", *times, _times(access) > _times(before))
+    if was.hints != now.hints:
+        yield _moved(What.HINTS, "cache hints:", _hints(was.hints), _hints(now.hints), None)
+    if was.configuration != now.configuration:
+        yield _configuration(was.configuration, now.configuration)
+    if was.grid is not None and now.grid is not None and was.grid != now.grid:
+        yield _moved(What.GRID, "grid", " x ".join(map(str, was.grid)), " x ".join(map(str, now.grid)), None)
+
+
+def _moved(what: What, name: str, old: str, new: str, worse: bool | None, more: str = "") -> Said:
+    return what, f"{name} {old} → {new}{more}", old, new, worse
+
+
+def _configuration(was: Mapping[str, str], now: Mapping[str, str]) -> Said:
+    names = [name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name)]
+    old, new = ({name: table.get(name, "none") for name in names} for table in (was, now))
+    moved = ", ".join(f"{name} {old[name]} → {new[name]}" for name in names)
+    before, after = (", ".join(f"{name}={value}" for name, value in side.items()) for side in (old, new))
+    return What.CONFIGURATION, f"configuration: {moved}", before, after, None
+
+
+def _times(access: Access) -> float:
+    return access.asked / access.size
+
+
+def _hints(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+
+
+def _widths(counts: Mapping[str, int]) -> str:
+    """`16-byte 12, 4-byte 2`: the widest first, and last what has no width."""
+    ordered = sorted(counts, key=lambda width: (-int(width), "") if is_number(width) else (1, width))
+    return ", ".join(f"{width}{'-byte' * is_number(width)} {counts[width]}" for width in ordered) or "none"
+
+
+def _narrower(was: Mapping[str, int], now: Mapping[str, int]) -> bool | None:
+    """Does an instruction move fewer bytes than before, on average?  None where it moves as many."""
+    old, new = _mean_width(was), _mean_width(now)
+    return None if old is None or new is None or abs(old - new) < 1e-9 else new < old
+
+
+def _mean_width(counts: Mapping[str, int]) -> float | None:
+    known = {int(width): count for width, count in counts.items() if is_number(width)}
+    return sum(width * count for width, count in known.items()) / sum(known.values()) if known else None
+
+
+def spelled(value: int) -> str:
+    return f"{value:,}" if value else "none"
+
+
+def _percent(part: float) -> str:
+    return f"{part:.0%}".replace("%", " %")
+
+
+def some(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,221 @@
+"""What a comparison of compiled code has to say, as one value; table, JSON and Markdown are renderings of it.  Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from service.domain.codefacts import diff, limits
+from service.domain.codefacts.compiled import Compiled, Place, State
+from service.domain.codefacts.diff import Change, Group, What
+from service.domain.codefacts.limits import Violation
+from service.domain.codefacts.normalise import Difference
+from service.domain.policy.facts_policy import FactsPolicy
+from service.domain.text import listed, short
+from service.domain.verdicts.gate import UNDECIDED
+
+MOST_FINDINGS = 12  # lines of each kind that are kept
+MENDS = {
+    "over_limit": "use smaller blocks, fewer stages or a narrower tile: the kernel cannot be launched as it is",
+    "refused": 'use smaller blocks or fewer stages, or allow the fallback with refused = "report"',
+    "spills_allowed": "use more warps for a row, hold less at a time, or allow it with spills_allowed",
+    "broken": 'mend the compilation, or say so with broken = "report"',
+    "more_kernels": 'find what ended the fusion, or allow it with more_kernels = "report"',
+    "registers_growth": "hold less at a time, or allow it with registers_growth",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two revisions."""
+
+    sha: str
+    subject: str = ""
+
+    @property
+    def short(self) -> str:
+        return short(self.sha)
+
+
+@dataclass(frozen=True)
+class Uncompiled:
+    """Places that were not compiled at the head, all for one reason."""
+
+    state: State
+    reason: str
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class FactsReport:
+    """`base` is None where there is nothing to compare with; `skipped` says why nothing was compiled."""
+
+    target: str
+    suite: str
+    archs: tuple[str, ...]
+    providers: tuple[str, ...]
+    head: Side
+    base: Side | None = None
+    changes: tuple[Change, ...] = ()
+    violations: tuple[Violation, ...] = ()
+    known_before: tuple[Place, ...] = ()
+    uncompiled: tuple[Uncompiled, ...] = ()
+    unjudged: tuple[Place, ...] = ()  # they failed at the head, and the base does not have them: no limit was asked
+    compiled: int = 0  # places of the head
+    compared: int = 0  # those that compiled at both
+    same: int = 0
+    notes: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    skipped: str | None = None
+    seconds: float = 0.0
+    facts: tuple[tuple[Place, Compiled], ...] = ()  # of the head
+
+    @property
+    def groups(self) -> list[Group]:
+        """The changes as lines to read, without what a broken limit says already."""
+        told = {place for one in self.violations if one.rule in ("over_limit", "refused") for place in one.places}
+        return diff.grouped(one for one in self.changes if one.what is not What.LIMIT or one.place not in told)
+
+    @property
+    def unexplained(self) -> tuple[Uncompiled, ...]:
+        """What did not compile, without what a broken limit has said already."""
+        told = {place for one in self.violations for place in one.places}
+        return tuple(row for row in self.uncompiled if not told.issuperset(row.places))
+
+    @property
+    def exit_code(self) -> int:
+        """0 fine, 1 a limit is broken, 2 nothing could be compiled, 3 some cases could not, with no base to say why."""
+        if self.violations:
+            return 1
+        if not (self.compiled or self.skipped or self.known_before):
+            return 2
+        return UNDECIDED if self.unjudged else 0
+
+    @property
+    def headline(self) -> str:
+        """`3 cases break a limit; the same machine code at 38 of 40 cases`."""
+        if self.skipped:
+            return self.skipped
+        broken = len({place for one in self.violations for place in one.places})
+        said = f"{_cases(broken)} break{'s' * (broken == 1)} a limit; " if broken else ""
+        said += f"{_cases(len(self.unjudged))} undecided: not compiled, and not at the base; " if self.unjudged else ""
+        if not self.compiled:
+            return f"{said}nothing could be compiled"
+        if self.base is None:
+            return f"{said}{_cases(self.compiled)} compiled, with nothing to compare with"
+        if not self.compared:
+            return f"{said}no case compiled at both revisions, and {_cases(self.compiled)} at the head"
+        if self.same == self.compared:
+            return f"{said}the same machine code at {_all(self.compared)}"
+        if not self.same:
+            return f"{said}other machine code at {_all(self.compared)}"
+        return f"{said}the same machine code at {self.same} of {_cases(self.compared)}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of what a comparison found."""
+
+    said: str
+    where: str
+    cases: int
+    worse: bool | None = None  # None where a person has to know
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is kept of a report, and shown beside the times of a run."""
+
+    headline: str
+    base: str | None  # the revision compared with, short
+    broken: tuple[Finding, ...] = ()  # limits of the recipe's `[facts]`
+    changes: tuple[Finding, ...] = ()
+    uncompiled: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    more: int = 0  # lines that were left out
+
+    @classmethod
+    def of(cls, report: FactsReport) -> "Findings":
+        groups = report.groups
+        return cls(
+            report.headline,
+            report.base.short if report.base else None,
+            tuple(
+                Finding(f"{one.said}: {MENDS[one.rule]}", at(one.places), len(one.places), worse=True)
+                for one in report.violations[:MOST_FINDINGS]
+            ),
+            tuple(Finding(_named(one), at(one.places), len(one.places), one.worse) for one in groups[:MOST_FINDINGS]),
+            tuple(
+                Finding(f"{one.state.value}: {one.reason}", at(one.places), len(one.places))
+                for one in report.unexplained[:MOST_FINDINGS]
+            ),
+            report.notes[:MOST_FINDINGS],
+            max(0, len(groups) - MOST_FINDINGS),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "Findings":
+        lines = {name: tuple(Finding(**one) for one in kept[name]) for name in ("broken", "changes", "uncompiled")}
+        return cls(kept["headline"], kept["base"], **lines, notes=tuple(kept["notes"]), more=kept["more"])
+
+
+def _named(group: Group) -> str:
+    return f"{group.said} ({group.kernel})" if group.kernel else group.said
+
+
+def compared(report: FactsReport, was: diff.Facts | None, now: diff.Facts, policy: FactsPolicy) -> FactsReport:
+    """The report with what the facts of base and head say."""
+    before = was or {}
+    return replace(
+        report,
+        changes=tuple(diff.changes(before, now)),
+        violations=tuple(limits.violations(was, now, policy)),
+        known_before=limits.known_before(was, now),
+        uncompiled=_uncompiled(now),
+        unjudged=tuple(
+            place for place, one in now.items() if one.state is State.FAILED and not one.over and place not in before
+        ),
+        compiled=sum(map(_compiled, now.values())),
+        compared=sum(_compiled(before.get(place)) and _compiled(one) for place, one in now.items()),
+        same=len(diff.same_code(before, now)),
+        facts=tuple(now.items()),
+    )
+
+
+def at(places: Iterable[Place], shown: int = 1) -> str:
+    """`rmsnorm.fwd.4096x1024.bf16 and 9 more cases, on sm_90 and sm_100`."""
+    places = list(places)
+    cases, archs = list(dict.fromkeys(one.case for one in places)), sorted({one.arch for one in places}, key=_number)
+    more = len(cases) - shown
+    first = ", ".join(cases[:shown]) if more > 0 else listed(cases)
+    return f"{first}{f' and {_cases(more, other=True)}' if more > 0 else ''} on {listed(archs)}"
+
+
+def _uncompiled(head: diff.Facts) -> tuple[Uncompiled, ...]:
+    alike: dict[tuple[State, str], list[Place]] = defaultdict(list)
+    for place, one in head.items():
+        if one.state is not State.COMPILED:
+            alike[one.state, one.over or one.reason or "no reason was given"].append(place)
+    rows = [Uncompiled(state, reason, tuple(places)) for (state, reason), places in alike.items()]
+    return tuple(sorted(rows, key=lambda row: (row.state is not State.FAILED, -len(row.places), row.reason)))
+
+
+def _compiled(one: Compiled | None) -> bool:
+    """Is there machine code?  A case that calls only other libraries has none of its own."""
+    return one is not None and one.state is State.COMPILED and one.code is not None
+
+
+def _number(arch: str) -> tuple[int, str]:
+    digits = "".join(letter for letter in arch if letter.isdigit())
+    return int(digits or 0), arch
+
+
+def _cases(count: int, *, other: bool = False) -> str:
+    return f"{count} {'more ' * other}case{'' if count == 1 else 's'}"
+
+
+def _all(count: int) -> str:
+    return "the one case" if count == 1 else f"all {count} cases"

@@ -1,0 +1,78 @@
+"""Which configurations an autotuner of a target chose from launch to launch, and whether they mean anything.  Pure.
+
+An autotuner chooses again in each process.  Where it wavers, what the first launch ran says nothing of the others: a
+configuration that both sides ran in some launch is no difference between them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from service.domain.roofline import number
+from service.domain.text import listed, one_line
+
+EQUAL = 0.01  # medians of two configurations that differ by less are of equal speed
+NAMED = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One configuration, the launches that ran it, and their medians in the unit of the case."""
+
+    configuration: str
+    launches: int
+    medians: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the launches of one contender at one case chose, the most frequent first; empty where nothing was tuned."""
+
+    found: tuple[Choice, ...] = ()
+
+    @property
+    def waver(self) -> bool:
+        """Did launches run different configurations?"""
+        return len(self.found) > 1
+
+    @property
+    def equally_fast(self) -> bool:
+        """Are all configurations that were chosen of equal speed?"""
+        typical = [median(one.medians) for one in self.found if one.medians]
+        return bool(typical) and max(typical) <= min(typical) * (1 + EQUAL)
+
+    @property
+    def words(self) -> str:
+        """`its autotuner chose 2 configurations of equal speed in 5 launches (BLOCK=64 in 3, BLOCK=128 in 2)`."""
+        if not self.waver:
+            return ""
+        launches = sum(one.launches for one in self.found)
+        speed = " of equal speed" if self.equally_fast else " of different speeds"
+        each = [f"{one_line(one.configuration, 80)} in {one.launches}" for one in self.found[:NAMED]]
+        if more := len(self.found) - NAMED:
+            each += [f"{more} more"] if more > 0 else []
+        return f"its autotuner chose {len(self.found)} configurations{speed} in {launches} launches ({listed(each)})"
+
+
+def choices(facts: Mapping[str, Any]) -> Choices:
+    """The choices that a contender's facts hold; what makes no sense in them counts as not said."""
+    stored = facts.get("tuned")
+    found: dict[str, list[float | None]] = {}
+    for one in stored if isinstance(stored, Sequence) and not isinstance(stored, str) else ():
+        if isinstance(one, Mapping) and isinstance(one.get("configuration"), str):
+            found.setdefault(one["configuration"], []).append(number(one.get("median")))
+    by_count = sorted(found.items(), key=lambda item: -len(item[1]))
+    return Choices(
+        tuple(
+            Choice(configuration, len(medians), tuple(each for each in medians if each))
+            for configuration, medians in by_count
+        )
+    )
+
+
+def interchangeable(head: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Did a side waver, and ran both sides the same configuration in some launch?  Then none explains a difference."""
+    mine, theirs = choices(head), choices(other)
+    shared = {one.configuration for one in mine.found} & {one.configuration for one in theirs.found}
+    return bool(shared) and (mine.waver or theirs.waver)

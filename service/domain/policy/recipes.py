@@ -1,0 +1,245 @@
+"""The recipe of a target: how to build it, what it offers, what to measure.  TOML in, a frozen Recipe out."""
+
+import difflib
+import fnmatch
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from kernels.cases import BUILT_IN_PROVIDERS, OPS, Case, Direction
+from kernels.suites import SUITES
+from service.domain.policy import toml_errors
+from service.domain.policy.facts_policy import FactsPolicy
+from service.domain.policy.layers import NOTHING, Written, split
+from service.domain.policy.policy import Policy
+from service.errors import BadInput
+
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+LAST_RELEASE = "last-release"
+_BY_DEVICE = {"suite": str, "sota": str, "baselines": list}  # what stands for every device where it is not a table
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Base(_Part):
+    stack: str = Field("host", description="Name of the base environment (`kernelwatch stack list`).")
+
+
+class Build(_Part):
+    commands: tuple[str, ...] = Field(
+        (), description="Run by sh in the revision's tree, in the sandbox, without network."
+    )
+    import_paths: tuple[str, ...] = Field((".",), description="Folders of the built tree that contenders import from.")
+
+    @field_validator("import_paths")
+    @classmethod
+    def _inside(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if path.startswith("/") or ".." in path.split("/"):
+                raise ValueError(f"{path!r} must be a folder inside the repository")
+        return paths
+
+
+class Paths(_Part):
+    matter: tuple[str, ...] = Field(("**",), description="A commit that touches none of these is skipped.")
+    ignore: tuple[str, ...] = ()
+
+
+class Provider(_Part):
+    """One of the target's own implementations: `calls` maps `op.direction` to `module:function`."""
+
+    calls: Mapping[str, str]
+    compile: bool = Field(False, description="Measure torch.compile of the function instead of the function.")
+    devices: tuple[str, ...] = Field((), description="Where it can run; empty means everywhere.")
+
+    @field_validator("calls")
+    @classmethod
+    def _known(cls, calls: Mapping[str, str]) -> Mapping[str, str]:
+        known = ", ".join(Direction)
+        for key, call in calls.items():
+            op, _, direction = key.partition(".")
+            if op not in OPS or direction not in list(Direction):
+                raise ValueError(f"{key!r} is not op.direction; known ops: {', '.join(OPS)}; directions: {known}")
+            if not _FUNCTION.fullmatch(call):
+                raise ValueError(f"{key} = {call!r} is not written module:function")
+        if not calls:
+            raise ValueError('a provider needs at least one op.direction = "module:function"')
+        return calls
+
+
+class PolicyTable(_Part):
+    """As it is without a server's policy, by device, and as it was written, to be laid over that."""
+
+    default: Policy = Policy()
+    devices: Mapping[str, Policy] = {}
+    written: Written = NOTHING
+
+
+class Recipe(_Part):
+    base: Base = Base()
+    build: Build = Build()
+    paths: Paths = Paths()
+    providers: Mapping[str, Provider] = Field(min_length=1)
+    adapters: tuple[str, ...] = Field((), description="Files beside the recipe that contenders can import.")
+    suites: Mapping[str, tuple[str, ...]] = {}
+    devices: tuple[str, ...] = Field(min_length=1)
+    suite: Mapping[str, str] = Field({"default": "smoke"}, description="Device (or default) to the name of its suite.")
+    sota: Mapping[str, str] = Field(
+        {"default": "quack"}, description="Device (or default) to the provider to be chased."
+    )
+    baselines: Mapping[str, tuple[str, ...]] = Field(
+        {}, description="Device (or default) to the providers beside sota among which the best is looked for."
+    )
+    slow: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="The slow baseline, against leaks: a tag, a commit, a version, or last-release.",
+    )
+    policy: PolicyTable = PolicyTable()
+    facts: FactsPolicy = FactsPolicy()
+
+    @field_validator("providers", "suites")
+    @classmethod
+    def _plain_names(cls, table: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name in table:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"{name!r}: names are lower-case letters, digits, - and _, at most 40")
+        return table
+
+    @field_validator("suites")
+    @classmethod
+    def _cases(cls, suites: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        for texts in suites.values():
+            for text in texts:
+                Case.parse(text)
+        return suites
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> "Recipe":
+        for name in self.suite.values():
+            if name not in self.suites and name not in SUITES:
+                raise ValueError(f"suite: there is no suite {name!r}; known: {', '.join([*self.suites, *SUITES])}")
+        for name in self.sota.values():
+            if name not in BUILT_IN_PROVIDERS:
+                raise ValueError(f"sota: unknown provider {name!r}; known: {', '.join(BUILT_IN_PROVIDERS)}")
+        for name in (name for names in self.baselines.values() for name in names):
+            if name not in BUILT_IN_PROVIDERS:
+                raise ValueError(f"baselines: unknown provider {name!r}; known: {', '.join(BUILT_IN_PROVIDERS)}")
+        return self
+
+    def cases(self, suite: str) -> tuple[Case, ...]:
+        """The cases of a suite, in order.  Raises BadInput when neither the recipe nor kernelwatch has it."""
+        texts = self.suites.get(suite, SUITES.get(suite))
+        if texts is None:
+            raise BadInput(f"There is no suite {suite!r}; known: {', '.join([*self.suites, *SUITES])}.")
+        return tuple(Case.parse(text) for text in texts)
+
+    def suite_on(self, device: str) -> str:
+        return self.suite.get(device, self.suite.get("default", "smoke"))
+
+    def sota_on(self, device: str) -> str:
+        return self.sota.get(device, self.sota.get("default", "quack"))
+
+    def rivals_on(self, device: str) -> tuple[str, ...]:
+        """The baselines beside SOTA, each once."""
+        named = self.baselines.get(device, self.baselines.get("default", ()))
+        return tuple(name for name in dict.fromkeys(named) if name != self.sota_on(device))
+
+    def policy_on(self, device: str, server: Written = NOTHING) -> Policy:
+        """The policy of a device: this recipe over that of the server (`service.ledger.server_policy`)."""
+        return self.policy.written.on(device, server)
+
+    def providers_on(self, device: str) -> dict[str, Provider]:
+        return {name: p for name, p in self.providers.items() if not p.devices or device in p.devices}
+
+    def matters(self, changed: Iterable[str]) -> bool:
+        """Does a commit that changed these files need measuring?  A commit that changed nothing does not."""
+
+        def hit(path: str, patterns: Sequence[str]) -> bool:
+            return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+
+        return any(hit(path, self.paths.matter) and not hit(path, self.paths.ignore) for path in changed)
+
+
+@lru_cache(maxsize=256)  # control asks every few seconds, and recipes hardly ever change
+def parse(text: str) -> Recipe:
+    """Read a recipe.  Raises BadInput with one sentence for each mistake, each naming its line."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"The recipe is not TOML: {error}.") from None
+    try:
+        recipe = Recipe.model_validate(_arranged(table))
+    except ValidationError as error:
+        raise _mistaken(toml_errors.mistakes(text, error)) from None
+    if misfits := [toml_errors.mistake(text, where, said) for where, said in _misfits(recipe)]:
+        raise _mistaken(misfits)
+    return recipe
+
+
+def _mistaken(mistakes: Sequence[str]) -> BadInput:
+    return BadInput("The recipe has mistakes.\n" + "\n".join(mistakes))
+
+
+def _misfits(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The patterns of the policy that fit no case: whoever wrote one believes that it makes a difference."""
+    written = recipe.policy.written
+    tables = {("policy",): written.shared} | {("policy", "devices", name): own for name, own in written.devices.items()}
+    patterns = [(*where, "cases", pattern) for where, table in tables.items() for pattern in table.get("cases", {})]
+    if not patterns:
+        return
+    suites = {recipe.suite_on(device) for device in (*recipe.devices, *recipe.suite)} | recipe.suites.keys()
+    cases = sorted({str(case) for suite in suites for case in recipe.cases(suite)})
+    for where in patterns:
+        if not fnmatch.filter(cases, where[-1]):
+            near = difflib.get_close_matches(where[-1], cases, n=1, cutoff=0)
+            yield where, f"no case of the recipe's suites fits it{f'; the nearest is {near[0]}' if near else ''}"
+
+
+def _arranged(table: dict[str, Any]) -> dict[str, Any]:
+    """From the shape that is pleasant to write to the shape that is pleasant to use."""
+    arranged = {key: value for key, value in table.items() if key not in ("providers", "policy", *_BY_DEVICE)}
+    for key, whole in _BY_DEVICE.items():
+        if key in table:
+            arranged[key] = {"default": table[key]} if isinstance(table[key], whole) else table[key]
+    if "providers" in table:
+        arranged["providers"] = _arranged_providers(table["providers"])
+    policy = table.get("policy", {})
+    if not isinstance(policy, dict):
+        return arranged | {"policy": policy}
+    written = split(policy)
+    by_device = written.tables if isinstance(written.devices, dict) else written.devices
+    return arranged | {"policy": {"default": written.shared, "devices": by_device, "written": written}}
+
+
+def _arranged_providers(providers: Any) -> Any:
+    if not isinstance(providers, dict):
+        return providers
+    options = Provider.model_fields.keys() - {"calls"}
+    return {
+        name: {
+            **{key: value for key, value in entry.items() if key in options},
+            "calls": _flat({key: value for key, value in entry.items() if key not in options}),
+        }
+        if isinstance(entry, dict)
+        else entry
+        for name, entry in providers.items()
+    }
+
+
+def _flat(table: dict[str, Any]) -> dict[str, Any]:
+    """`{"rmsnorm": {"fwd": f}}` (what a dotted key gives) as `{"rmsnorm.fwd": f}`."""
+    flat: dict[str, Any] = {}
+    for op, value in table.items():
+        flat |= (
+            {f"{op}.{direction}": call for direction, call in value.items()} if isinstance(value, dict) else {op: value}
+        )
+    return flat

@@ -1,0 +1,53 @@
+"""Is a regression over, and which run showed it?  Pure: what later revisions did to the case in, a run out."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.domain.verdicts.judge import CHANGES, Outcome
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one mainline revision did to a case.  Ordinals are places on the mainline."""
+
+    run_id: int
+    ordinal: int
+    baseline: int | None  # where the revision stands that `outcome` and `ratio` are against
+    outcome: Outcome
+    ratio: float | None
+    direct: Outcome | None = None  # against the last revision that was not slow, in the same session
+    direct_ratio: float | None = None
+
+
+def mended_by(steps: Sequence[Step], opened: int, ratio: float, smallest: float, *, before: float = 1.0) -> int | None:
+    """The first run after which a regression of `ratio`, opened at the ordinal `opened`, is gone.
+
+    A direct comparison with what was good decides, where it can tell.  Otherwise each step multiplies what its
+    baseline stood at, so that several small improvements mend one large regression: confirmed ones had more launches
+    than the direct comparison gets, which on a noisy case may never be able to tell.  A baseline from before the
+    regression counts as `before`: as good, or as slow as ever where the regression had crept in.  `smallest` is the
+    smallest relevant change, relative.
+    """
+    ordinals, nets = [opened], [ratio]
+    for step in steps:
+        net = nets[-1]  # also after a baseline that left the mainline
+        if step.baseline is not None and step.outcome in (Outcome.STEADY, *CHANGES):
+            earlier = bisect_right(ordinals, step.baseline)  # revisions that were not measured changed nothing
+            net = nets[earlier - 1] if earlier else before
+        if step.outcome in CHANGES:
+            net *= step.ratio or 1.0
+        if step.direct in CHANGES:
+            net = step.direct_ratio or net
+        if step.direct is Outcome.STEADY or (net <= 1 + smallest and step.direct is not Outcome.REGRESSION):
+            return step.run_id
+        ordinals.append(step.ordinal)
+        nets.append(net)
+    return None
+
+
+def unexplained(ratio: float, known: Sequence[float]) -> float:
+    """What is left of a leak of `ratio` when the regressions since its baseline that have records are taken away."""
+    for each in known:
+        ratio /= each
+    return ratio

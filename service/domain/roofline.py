@@ -1,0 +1,84 @@
+"""How near a time comes to what the device can do at best.  Pure: medians and ceilings in, shares out.
+
+The ceilings are those of the same session, never of a datasheet: a plain copy in GB/s (bytes read plus written), and a
+bf16 matrix product in TFLOP/s.  On a CPU, and in runs from before they were measured, there are none.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernels.blocks import Shape
+from kernels.cases import Case, Lane
+from service.domain.metrics import lane_of
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of one contender at one case; None where it says nothing, or is not known."""
+
+    copy_share: float | None = None  # of the copy ceiling: 1 moves bytes as fast as a copy does
+    l2_resident: bool = False  # the inputs stay in L2: then the GB/s are not memory's, and there is no share
+    cycles: float | None = None  # of the SM clock that was read in its rounds
+    tokens_s: float | None = None  # of a block
+    utilisation: float | None = None  # of a bf16 or fp16 block: its model's operations over those of a matrix product
+
+    @property
+    def of_ceiling(self) -> str:
+        """`90 % of a copy`, `50 % of a product`, or `in L2`; empty where nothing is known."""
+        if self.copy_share:
+            return f"{self.copy_share * 100:.0f} % of a copy"
+        if self.utilisation:
+            return f"{self.utilisation * 100:.0f} % of a product"
+        return "in L2" if self.l2_resident else ""
+
+
+def ceilings(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
+    """`copy_gb_s` and `matmul_tflop_s` of a run, as far as they were measured."""
+    kept = (telemetry or {}).get("ceilings")
+    sound = {name: number(value) for name, value in kept.items()} if isinstance(kept, Mapping) else {}
+    return {name: value for name, value in sound.items() if value}
+
+
+def speed(
+    case: str, median: float | None, gb_s: float | None, facts: Mapping[str, Any], best: Mapping[str, float]
+) -> Speed:
+    """What a median (in the unit of the case's lane) means beside the ceilings `best`."""
+    if not median:
+        return Speed()
+    match lane_of(case):
+        case Lane.KERNEL:
+            in_cache = facts.get("l2_resident") is True
+            share = None if in_cache else _over(gb_s, best.get("copy_gb_s"))
+            mhz = number(facts.get("sm_mhz"))
+            return Speed(share, in_cache, cycles=mhz and median * mhz)  # us times a million a second
+        case Lane.BLOCK:
+            rows, flops = _block(case)
+            tflop_s = flops and flops / median / 1e6
+            return Speed(tokens_s=rows and rows / median * 1e6, utilisation=_over(tflop_s, best.get("matmul_tflop_s")))
+        case _:
+            return Speed()
+
+
+def number(value: Any) -> float | None:
+    """A figure that can be reckoned with, or None: facts come from strangers."""
+    sound = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return float(value) if sound else None
+
+
+def _over(value: float | None, best: float | None) -> float | None:
+    return value / best if value and best else None
+
+
+def _block(text: str) -> tuple[int | None, int | None]:
+    """Tokens of a block, and its model's operations: by its case, for what a contender says of itself is no measure.
+
+    No operations where the dtype has another ceiling than a bf16 product.
+    """
+    try:
+        case = Case.parse(text)
+        shape = Shape.of(case)
+    except ValueError:  # written by another version
+        return None, None
+    return case.rows, shape.flops if shape and case.dtype in ("bf16", "fp16") else None

@@ -1,0 +1,109 @@
+"""What a session adds to a comparison for all of its launches, learned from the controls of the run: equal code.
+
+A launch effect is the true effect, plus an offset that all launches of the session share, plus what varies from launch
+to launch.  More launches average out the last part alone.  A copy of the baseline has offsets of its own, drawn like
+the head's, so the spread of the controls over cases, beyond what their launches explain, estimates the variance of the
+offsets: a random-effects model about zero (DerSimonian & Laird 1986; solved as by Paule & Mandel 1982).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import fdtri
+
+from .variance_prior import FEWEST
+
+WINSORISED = 0.10  # of the largest: a few cases with a wild control must not widen the intervals of all others
+_STEPS = 24  # of the bisection: relative precision 1e-7
+
+
+@dataclass(frozen=True)
+class Control:
+    """The control of one case: log-ratios of the copy over its original by launch, and the squared error of their mean.
+
+    `df` says how well that error is known.
+    """
+
+    provider: str
+    launches: tuple[float, ...]
+    variance: float
+    df: float
+
+    @property
+    def centre(self) -> float:
+        return sum(self.launches) / len(self.launches)
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What all launches of the session share, as variances of a log-ratio.
+
+    `own` is of each case for itself, learned from `cases` controls.  `common` is of all cases together: an offset of a
+    contender's processes is drawn once for each of `providers`, however many cases there are.
+    """
+
+    own: float
+    common: float
+    cases: int
+    providers: int
+
+    @property
+    def variance(self) -> float:
+        return self.own + self.common
+
+    @property
+    def sd(self) -> float:
+        return math.sqrt(self.variance)
+
+
+def offset(controls: Sequence[Control]) -> Offset | None:
+    """The offsets of a family of controls; None where there are fewer than FEWEST."""
+    if len(controls) < FEWEST:
+        return None
+    by_provider = defaultdict[str, list[Control]](list)
+    for one in controls:
+        by_provider[one.provider].append(one)
+    shifts = {provider: _shift(members) for provider, members in by_provider.items()}
+    centres = np.array([one.centre - shifts[one.provider][0] for one in controls])
+    variances = np.array([one.variance for one in controls])
+    own = _between(centres**2, variances, _expected(float(np.median([one.df for one in controls]))))
+    common = sum(centre**2 - error for centre, error in shifts.values()) / len(shifts)
+    return Offset(own, max(0.0, common), len(controls), len(shifts))
+
+
+def _shift(controls: Sequence[Control]) -> tuple[float, float]:
+    """The median control of a provider, and the square of its error as its launches say it."""
+    most = max(len(one.launches) for one in controls)
+    whole = np.array([one.launches for one in controls if len(one.launches) == most])
+    launches = np.median(whole, axis=0)
+    error = float(launches.var(ddof=1)) / most if most > 1 else 0.0
+    return float(np.median([one.centre for one in controls])), error
+
+
+def _between(squares: NDArray[np.float64], variances: NDArray[np.float64], expected: float) -> float:
+    """The variance that, added to each control's own, makes the standardised squares as large as chance makes them."""
+
+    def mean(added: float) -> float:
+        ratios = np.sort(squares / np.maximum(variances + added, 1e-30))
+        cut = math.ceil(WINSORISED * len(ratios))
+        return float((ratios[:-cut].sum() + cut * ratios[-cut - 1]) / len(ratios))
+
+    low, high = 0.0, float(squares.max())
+    if high == 0 or mean(0.0) <= expected:
+        return 0.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean(middle) > expected else (low, middle)
+    return (low + high) / 2
+
+
+@lru_cache(maxsize=256)
+def _expected(df: float) -> float:
+    """The mean of F(1, df) after its upper tail was pulled in."""
+    chances = np.minimum((np.arange(400) + 0.5) / 400, 1 - WINSORISED)
+    return float(np.mean(fdtri(1, min(df, 1e6), chances)))

@@ -1,0 +1,1 @@
+"""From the samples of a session to a verdict for each case."""

@@ -1,0 +1,236 @@
+"""What the launches of a run say of each of its cells, in numbers: after this there are only words to find.
+
+Launches are read in the order in which they were made, as they were read when the next ones were asked for: a case
+that was decided after three launches stays so, whatever the others were asked for later.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import median
+
+from kernels.cases import Comparison, Lane
+from service.domain.metrics import lane_of
+from service.domain.policy.policy import Policy
+from service.domain.stats.estimates import Estimate, variance
+from service.domain.stats.offsets import Control, Offset, offset
+from service.domain.stats.sequential import LEAST, Effects, Limits, Seen, Suspect, Zone, confirm, first_look
+from service.domain.stats.variance_prior import Prior, priors
+from service.domain.verdicts.samples import Cell, Name, Pairs, made
+
+# Of a provider's cases: when so many move one way, it is either their shared code or the machine.
+FEWEST_MOVED, MOST_MOVED = 4, 0.5
+EXPLAINED = 0.5  # of the size by which they moved: equal code that moved by this share of it explains them
+
+
+class Doubt(StrEnum):
+    """What the session's equal code says against deciding a case."""
+
+    CONTROL = "control"  # the control of the case is off
+    OFFSET = "offset"  # the offsets of the session are too large for what is to be decided
+    MACHINE = "machine"  # most cases moved alike, and equal code with them
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One cell in numbers.  `smallest` is the smallest relevant change that held here, relative."""
+
+    smallest: float
+    prior: Prior | None
+    looked: Effects
+    first: Seen
+    confirmed: Effects = ()
+    fresh: Seen = field(default_factory=Seen)
+    control: Estimate | None = None  # of the copy over its original, over all launches
+    offset: Offset | None = None  # of the session at cases of this kind
+    off: bool = False  # the control lies beyond its limit, and not by chance
+    machine: bool = False  # most cases of the provider moved this way, and equal code with them
+
+    @property
+    def suspected(self) -> bool:
+        return self.first.zone in (Zone.MORE, Zone.LESS)
+
+    @property
+    def last(self) -> Seen:
+        """What decides: the fresh launches of a suspected case, else the first."""
+        return self.fresh if self.suspected else self.first
+
+    @property
+    def doubt(self) -> Doubt | None:
+        if self.machine:
+            return Doubt.MACHINE
+        if self.off:
+            return Doubt.CONTROL
+        return Doubt.OFFSET if self.last.futile else None
+
+
+def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
+    """One for each cell that has something to be compared with."""
+    compared = [cell for cell in cells if cell.comparable]
+    looked, confirmed, controls = (
+        dict(zip([cell.name for cell in compared], made(pairs), strict=True))
+        for pairs in (
+            [cell.looked for cell in compared],
+            [cell.confirmed for cell in compared],
+            [cell.control for cell in compared],
+        )
+    )
+    known = family([(cell.case, looked[cell.name]) for cell in compared], policy)
+    read = {
+        cell.name: _controlled(cell, looked[cell.name], controls[cell.name], policy, known.get(group_of(cell.case)))
+        for cell in compared
+    }
+    offsets = _offsets(compared, read, controls, policy)
+    for cell in compared:
+        own = policy.at(cell.case)
+        read[cell.name] = _first(read[cell.name], own, offsets.get(_kind(cell, read[cell.name], own)))
+    typical = _typical(compared, read)
+    for name in _moved_with_equal_code(compared, read):
+        read[name] = replace(read[name], machine=True)
+    # What may not be reported must not make room among the discoveries for what is.
+    for reported in (True, False):
+        members = [cell for cell in compared if _may_be_reported(cell, read[cell.name]) is reported]
+        together = [cell for cell in members if read[cell.name].suspected]
+        suspects = [
+            _suspect(read[cell.name], confirmed[cell.name], policy.at(cell.case), typical[_provider_lane(cell)])
+            for cell in together
+        ]
+        for cell, suspect, fresh in zip(together, suspects, confirm(suspects, len(members)), strict=True):
+            read[cell.name] = replace(read[cell.name], confirmed=suspect.fresh, fresh=fresh)
+    return read
+
+
+def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, prior: Prior | None) -> Reading:
+    """What is known before the first look: the smallest change that holds here, and the control."""
+    policy = policy.at(cell.case)
+    smallest = policy.relevant(cell.case, usual(cell.looked.baseline, policy.looks[0]))
+    estimate = Estimate.of([effect for effect in control if effect is not None], prior)
+    off = estimate is not None and _off(estimate, smallest, policy)
+    return Reading(smallest, prior, looked, Seen(), control=estimate, off=off)
+
+
+def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
+    limits = Limits(math.log1p(reading.smallest), policy.looks, policy.missed, policy.suspicion)
+    return replace(reading, offset=offset, first=first_look(reading.looked, limits, reading.prior, offset))
+
+
+def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: float) -> Suspect:
+    limits = Limits(math.log1p(reading.smallest), policy.confirms, policy.missed, policy.false_alarms)
+    first, offset = reading.first.zone, reading.offset
+    return Suspect(first, reading.looked, confirmed, limits, reading.prior, offset, typical)
+
+
+def _provider_lane(cell: Cell) -> tuple[str, Lane]:
+    return cell.provider, lane_of(cell.case)
+
+
+def _typical(cells: Sequence[Cell], read: Mapping[Name, Reading]) -> dict[tuple[str, Lane], float]:
+    """By how much the middle case of each provider moved, lane by lane."""
+    moved = defaultdict[tuple[str, Lane], list[float]](list)
+    for cell in cells:
+        estimate = read[cell.name].first.estimate
+        moved[_provider_lane(cell)].append(estimate.centre if estimate else 0.0)
+    return {of: median(centres) for of, centres in moved.items()}
+
+
+def _may_be_reported(cell: Cell, reading: Reading) -> bool:
+    """Could a change of this case be reported to anybody, were it confirmed?"""
+    return not (cell.same_code or cell.quarantined or reading.off or reading.machine)
+
+
+# -- what equal code shows of the session -----------------------------------------------------------------------------
+
+
+def _off(control: Estimate, smallest: float, policy: Policy) -> bool:
+    """Does the control lie beyond its share of the smallest change, and not by chance?"""
+    beyond = abs(control.centre) > policy.control_limit * math.log1p(smallest)
+    return beyond and control.p_no_change() <= 1 - policy.confidence
+
+
+def _kind(cell: Cell, reading: Reading, policy: Policy) -> tuple[Lane, bool]:
+    """Cases with offsets alike: those of one lane, the short ones apart, because placement weighs more there."""
+    return lane_of(cell.case), reading.smallest > policy.smallest_change
+
+
+def _offsets(
+    cells: Sequence[Cell], read: Mapping[Name, Reading], controls: Mapping[Name, Effects], policy: Policy
+) -> dict[tuple[Lane, bool], Offset]:
+    """The offsets of each kind of case, from the first launches, for the same reason as the priors; memory has none."""
+    kinds = defaultdict[tuple[Lane, bool], list[Control]](list)
+    for cell in cells:
+        one = read[cell.name]
+        first = [effect for effect in controls[cell.name][: policy.looks[0]] if effect is not None]
+        estimate = Estimate.of(first, one.prior)
+        if estimate is not None and lane_of(cell.case) is not Lane.MEMORY and cell.borrowed is None:
+            control = Control(cell.provider, tuple(first), estimate.error**2, estimate.df)
+            kinds[_kind(cell, one, policy.at(cell.case))].append(control)
+    return {kind: found for kind, seen in kinds.items() if (found := offset(seen)) is not None}
+
+
+def _moved_with_equal_code(cells: Sequence[Cell], read: Mapping[Name, Reading]) -> Iterator[Name]:
+    """The cases of a provider that moved the way in which most of them did, where equal code moved that way as well.
+
+    A change of shared code moves most cases too.  What tells them apart is equal code in the same session: the copies
+    of the baseline, and cases that compiled to the same code on both sides.
+    """
+    kinds = defaultdict[tuple[str, Lane], list[Cell]](list)
+    for cell in cells:
+        kinds[_provider_lane(cell)].append(cell)
+    for members in kinds.values():
+        seen = {cell.name: read[cell.name] for cell in members}
+        sizes = {name: one.first.estimate.centre for name, one in seen.items() if one.first.estimate}
+        copies = [one.control.centre for cell in members if (one := seen[cell.name]).control and not cell.borrowed]
+        same = [sizes[cell.name] for cell in members if cell.same_code and cell.name in sizes]
+        equal = [median(some) for some in (copies, same) if len(some) >= FEWEST_MOVED]
+        for sign in (1, -1):
+            moved = {
+                name: size for name, size in sizes.items() if sign * size >= LEAST * math.log1p(read[name].smallest)
+            }
+            if len(moved) < max(FEWEST_MOVED, MOST_MOVED * len(members)):
+                continue
+            explained = max((sign * shift for shift in equal), default=0.0) / EXPLAINED
+            yield from (name for name, size in moved.items() if abs(size) <= explained)
+
+
+def family(looked: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
+    """How much launches usually vary, by group, from the first launches of each of these cases.
+
+    Only from those that every case has: which cases got more must not change what is known of all of them.  Memory has
+    no such family, for bytes vary or do not vary for reasons of their own.
+    """
+    by_lane = defaultdict[Lane, list[tuple[float, str, int]]](list)
+    for case, effects_of in looked:
+        effects = [effect for effect in effects_of[: policy.looks[0]] if effect is not None]
+        if len(effects) > 1 and (lane := lane_of(case)) is not Lane.MEMORY:
+            by_lane[lane].append((variance(effects), group_of(case), len(effects) - 1))
+    known: dict[str, Prior] = {}
+    for seen in by_lane.values():
+        most = max(df for _, _, df in seen)
+        whole = [(own, group) for own, group, df in seen if df == most]  # launches were lost of the others
+        known |= priors([own for own, _ in whole], [group for _, group in whole], most)
+    return known
+
+
+def group_of(case: str) -> str:
+    """Cases of which the launches vary alike: op, direction, dtype and lane, at any shape."""
+    first, *rest = case.split(".")
+    return ".".join([first, *rest[:1], *rest[2:]])
+
+
+def compare(pairs: Pairs, confidence: float) -> Comparison | None:
+    """The ratio with a t interval over its own launches alone; None with fewer than two launches."""
+    estimate = Estimate.of(pairs.effects())
+    return None if estimate is None else comparison(estimate, pairs, confidence)
+
+
+def comparison(estimate: Estimate, pairs: Pairs, confidence: float) -> Comparison:
+    low, high = estimate.interval(confidence)
+    return Comparison(math.exp(estimate.centre), math.exp(low), math.exp(high), pairs.rounds, estimate.launches)
+
+
+def usual(baseline: Sequence[Sequence[float | None]], launches: int | None = None) -> float:
+    """What a side takes, by all or its first launches, in the unit of the lane; 0 where they have nothing."""
+    took = [median(times) for rounds in baseline[:launches] if (times := [each for each in rounds if each])]
+    return median(took) if took else 0.0

@@ -1,0 +1,164 @@
+"""Does this machine alarm without cause?  Equal code against itself, and what follows for a case.  Pure.
+
+Two copies of the same code differ by chance alone, so a test at level `nominal` calls `nominal` of the comparisons
+different where the machine is fair.  Where it is more, the case lies: it is *quarantined*, measured and shown as ever,
+and alarms nobody, until it has been as quiet as it should be for long enough.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+from scipy.special import bdtrc, betaincinv, stdtr
+
+from kernels.cases import Role
+from service.db.models import CellState, Equal
+from service.domain.policy.policy import Calibrating, Policy
+from service.domain.stats.sequential import LEAST
+from service.domain.verdicts.judge import CHANGES, Cell, Pairs, judge
+from service.domain.verdicts.session_result import Taken, cells
+
+WINDOW = 60  # of so many comparisons the last count: what a machine did last winter is no reason
+SURE = 0.05  # chance that a case at twice the nominal rate is quarantined at one look
+# A lying case is quiet now and then.  Each release must have waited twice as long as the one before; with these numbers
+# a case at four times the nominal rate is let go 0.6 times in 1,000 comparisons (simulated, test_calibrating.py).
+FIRST_RELEASE = 2
+MOST_PATIENCE = 16
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A copy against its original at one case.  `p` of "there is no difference", two-sided."""
+
+    provider: str
+    case: str
+    ratio: float
+    p: float
+    launches: int
+    alarmed: bool  # it would have been told as a change
+    kind: Equal = Equal.COPY
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How many of so many comparisons differed beyond chance, with an exact interval of 95 % for the share."""
+
+    comparisons: int
+    differed: int
+    alarmed: int
+
+    @property
+    def share(self) -> float | None:
+        return self.differed / self.comparisons if self.comparisons else None
+
+    @property
+    def low(self) -> float:
+        """Clopper and Pearson (1934), as is `high`: for comparisons that are independent of each other."""
+        k, n = self.differed, self.comparisons
+        return float(betaincinv(k, n - k + 1, 0.025)) if k else 0.0
+
+    @property
+    def high(self) -> float:
+        k, n = self.differed, self.comparisons
+        return float(betaincinv(k + 1, n - k, 0.975)) if k < n else 1.0
+
+    def __add__(self, other: "Rate") -> "Rate":
+        return Rate(self.comparisons + other.comparisons, self.differed + other.differed, self.alarmed + other.alarmed)
+
+
+NONE = Rate(0, 0, 0)
+
+
+def compared(taken: Sequence[Taken], policy: Policy, *, calibration: bool) -> list[Compared]:
+    """Every comparison of equal code in a session: the controls, and in a calibration head and baseline: two builds.
+
+    p is Student's (1908), over the effects of the first look's launches alone: how many more there are depends on
+    what was seen, and would make it smaller than it is.
+    """
+    found = _compared(list(_controls(taken)), policy, Equal.COPY)
+    return found + _compared(_builds(taken), policy, Equal.BUILD) if calibration else found
+
+
+def _compared(copies: Sequence[Cell], policy: Policy, kind: Equal) -> list[Compared]:
+    judged = judge(copies, policy)
+    found = []
+    for cell in copies:
+        effects = _first(cell.looked, policy.looks[0]).effects()
+        if len(effects) >= 2:
+            alarmed = judged[cell.name].outcome in CHANGES
+            ratio = math.exp(fmean(effects))
+            found.append(Compared(cell.provider, cell.case, ratio, student(effects), len(effects), alarmed, kind))
+    return found
+
+
+def _builds(taken: Sequence[Taken]) -> list[Cell]:
+    """The head beside itself, as anybody is judged, but that equal code is no excuse here."""
+    return [replace(cell, same_code=False) for cell in cells(taken) if cell.comparable]
+
+
+def _controls(taken: Iterable[Taken]) -> Iterator[Cell]:
+    """The control beside what it is a copy of."""
+    measured = {(one.role, one.provider, one.case): one for one in taken if one.state is CellState.MEASURED}
+    for (role, provider, case), one in measured.items():
+        originals = (measured.get((original, provider, case)) for original in (Role.PARENT, Role.HEAD))
+        of = next(filter(None, originals), None)
+        if role is Role.CONTROL and of is not None:
+            yield Cell(provider, str(case), Pairs(one.looked, of.looked), Pairs(one.confirmed, of.confirmed))
+
+
+def _first(pairs: Pairs, launches: int) -> Pairs:
+    return Pairs(pairs.candidate[:launches], pairs.baseline[:launches])
+
+
+def student(effects: Sequence[float]) -> float:
+    """Two-sided p of no difference; what does not vary at all, as bytes do not, is either the same or not."""
+    centre, spread = fmean(effects), stdev(effects)
+    if spread == 0:
+        return 1.0 if centre == 0 else 0.0
+    return float(2 * stdtr(len(effects) - 1, -abs(centre) / spread * math.sqrt(len(effects))))
+
+
+def matters(ratio: float, p: float, case: str, policy: Policy) -> bool:
+    """Does a comparison of equal code speak against its case: beyond chance, and by as much as raises a suspicion?
+
+    A precise case whose copies differ by a hair all the same has never alarmed anybody, and would be lost to its
+    quarantine.
+    """
+    least = LEAST * math.log1p(policy.at(case).smallest_change)
+    return p < policy.calibrate.nominal and abs(math.log(ratio)) > least
+
+
+def most(rules: Calibrating) -> int:
+    """How many comparisons of a case `distrusted` looks at."""
+    return max(WINDOW, rules.least)
+
+
+def distrusted(against: Sequence[bool], rules: Calibrating) -> str | None:
+    """Why a case is to be quarantined, when it is; `against`, oldest first, says which comparisons speak against it.
+
+    That is where its rate is over twice the nominal one with evidence: by the binomial test of the last comparisons
+    (exact, one-sided) against a rate that is just that.
+    """
+    last = against[-most(rules) :]
+    differed, limit = sum(last), 2 * rules.nominal
+    if len(last) < rules.least or differed == 0 or bdtrc(differed - 1, len(last), limit) >= SURE:
+        return None
+    return (
+        f"{differed} of its last {len(last)} comparisons of equal code differed beyond chance: "
+        f"{differed / len(last):.0%} where {rules.nominal:.0%} may"
+    )
+
+
+def patience(earlier: int, rules: Calibrating) -> int:
+    """How many quiet comparisons release a case that was released `earlier` times before."""
+    return rules.least * min(FIRST_RELEASE << earlier, MOST_PATIENCE)
+
+
+def trusted_again(against: Sequence[bool], earlier: int, rules: Calibrating) -> str | None:
+    """Why a quarantined case is released, when it is; `against` holds the comparisons since its quarantine."""
+    needed = patience(earlier, rules)
+    differed = sum(against[-needed:])
+    if len(against) < needed or differed > rules.nominal * needed:
+        return None
+    return f"{differed} of its last {needed} comparisons of equal code differed, no more than chance allows"

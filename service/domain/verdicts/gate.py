@@ -1,0 +1,165 @@
+"""May a revision be merged by what its run found?  Pure: how the run ended, its cases and the policy in, one value out.
+
+Exit code, check run, commit status, the first line of the comment, page and JSON all read this value, so that none of
+them is greener than another.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from service.db.models import Purpose, RunState
+from service.domain.codefacts.measured import Repeatability
+from service.domain.policy.policy import GateAction, GateKind, Policy
+from service.domain.verdicts.judge import Outcome
+from service.reports.rows import Row
+
+REGRESSED, NOT_MEASURED, UNDECIDED, UNFIT = 1, 2, 3, 125  # exit codes other than 0
+CODES = (REGRESSED, UNFIT, NOT_MEASURED, UNDECIDED, 0)  # of several devices the first that occurs counts
+_KINDS = {
+    Outcome.REGRESSION: GateKind.REGRESSION,
+    Outcome.INCONCLUSIVE: GateKind.INCONCLUSIVE,
+    Outcome.INVALID: GateKind.INVALID,
+    Outcome.FAILED: GateKind.FAILED,
+}
+_WEIGHTIEST = tuple(GateAction)
+_GRAVEST = (
+    GateKind.INVALID,
+    GateKind.REGRESSION,
+    GateKind.FAILED,
+    GateKind.INCONCLUSIVE,
+    GateKind.UNREPEATABLE,
+    GateKind.BEHIND_SOTA,
+)
+_EXIT_CODES = {
+    GateKind.REGRESSION: REGRESSED,
+    GateKind.INVALID: UNFIT,
+    GateKind.FAILED: UNFIT,
+    GateKind.INCONCLUSIVE: UNDECIDED,
+}
+
+
+class GateState(StrEnum):
+    PASS = "pass"  # noqa: S105
+    WARN = "warn"
+    UNDECIDED = "undecided"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """So many cases for which the policy has this action; `cases` is 0 where the run compared nothing at all."""
+
+    kind: GateKind
+    action: GateAction
+    cases: int
+    known_before: bool = False  # the baseline has it already: it never fails
+    is_open: bool = False  # behind SOTA, perhaps: the session could neither show nor exclude it
+
+    @property
+    def undecided(self) -> bool:
+        """An open distance to SOTA counts where a shown one would fail, and is a warning where that would be one."""
+        return self.kind is GateKind.INCONCLUSIVE or (self.is_open and self.action is GateAction.FAIL)
+
+    @property
+    def exit_code(self) -> int:
+        """What was so before is not this revision's doing.  What is no verdict of a case counts where it fails."""
+        if self.known_before:
+            return 0
+        if self.kind in _EXIT_CODES:
+            return _EXIT_CODES[self.kind]
+        if self.action is not GateAction.FAIL:
+            return 0
+        return UNDECIDED if self.is_open else REGRESSED
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """`check_status`, `conclusion` and `commit_status` are GitHub's words; only what has ended has a conclusion."""
+
+    state: GateState
+    exit_code: int
+    commit_status: str
+    conclusion: str | None
+    check_status: str = "completed"
+    reasons: tuple[Reason, ...] = field(default=())  # without those that pass, the weightiest first
+
+
+_NOT_DONE = {
+    RunState.QUEUED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "pending", None, "queued"),
+    RunState.LEASED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "pending", None, "in_progress"),
+    RunState.HELD: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "action_required"),
+    RunState.SKIPPED: GateResult(GateState.PASS, 0, "success", "skipped"),
+    # Nobody will measure these any more: no pass, and nothing to wait for.
+    RunState.SUPERSEDED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "cancelled"),
+    RunState.CANCELLED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "cancelled"),
+    # Infrastructure: no fault of the revision, and no pass.
+    RunState.FAILED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "action_required"),
+}
+_BUILD_FAILED = GateResult(GateState.FAIL, UNFIT, "failure", "failure")
+
+
+def gate(
+    state: RunState, rows: Sequence[Row], policy: Policy, *, build_failed: bool = False, purpose: Purpose
+) -> GateResult:
+    """The answer for one run.
+
+    A build that failed always fails.  Of a calibration nothing counts: its code is equal on both sides.
+    """
+    if state is not RunState.DONE:
+        return _BUILD_FAILED if build_failed else _NOT_DONE[state]
+    if purpose is Purpose.CALIBRATION:
+        return GateResult(GateState.PASS, 0, "success", "success")
+    return _done(rows, _reasons(rows, policy))
+
+
+def worst_exit_code(results: Iterable[GateResult]) -> int:
+    """Of several devices: a regression first, then what cannot be measured, what was not, and what is undecided."""
+    found = {one.exit_code for one in results}
+    return next((code for code in CODES if code in found), 0)
+
+
+def _done(rows: Sequence[Row], reasons: Sequence[Reason]) -> GateResult:
+    if not reasons:
+        # Measured for the first time: right, and without anything to be slower than.
+        compared = any(row.outcome not in (Outcome.NEW, Outcome.REMOVED) and not row.quarantined for row in rows)
+        return GateResult(GateState.PASS, 0, "success", "success" if compared else "skipped")
+    found = {one.exit_code for one in reasons}
+    code = next(code for code in CODES if code in found)
+    reasons, [first, *_] = tuple(reasons), reasons
+    if first.undecided:
+        # `neutral` passes a required check, so what blocks must be another.
+        blocks = first.action is GateAction.FAIL
+        words = ("error", "action_required") if blocks else ("pending", "neutral")
+        return GateResult(GateState.UNDECIDED, code, *words, reasons=reasons)
+    if first.action is GateAction.FAIL:
+        return GateResult(GateState.FAIL, code, "failure", "failure", reasons=reasons)
+    # A commit status has no neutral.  A standing distance to SOTA alone must not hold up every merge.
+    only_behind = all(one.kind is GateKind.BEHIND_SOTA for one in reasons)
+    return GateResult(GateState.WARN, code, "success" if only_behind else "pending", "neutral", reasons=reasons)
+
+
+def _reasons(rows: Sequence[Row], policy: Policy) -> list[Reason]:
+    found = Counter[tuple[GateKind, GateAction, bool, bool]]()
+    for row in rows:
+        limits = policy.at(row.case)
+        if row.repeatability is Repeatability.LOST:
+            found[GateKind.UNREPEATABLE, limits.action(GateKind.UNREPEATABLE), False, False] += 1
+        if row.quarantined:  # for its times alone
+            continue
+        if (kind := _KINDS.get(row.outcome)) is not None:
+            action = limits.action(kind)
+            if row.known_before and action is GateAction.FAIL:
+                action = GateAction.WARN
+            found[kind, action, row.known_before, False] += 1
+        if row.behind or row.behind_is_open:
+            found[GateKind.BEHIND_SOTA, limits.action(GateKind.BEHIND_SOTA), False, not row.behind] += 1
+    reasons = [Reason(kind, action, n, known, is_open) for (kind, action, known, is_open), n in found.items()]
+    if all(row.quarantined or row.outcome is Outcome.REMOVED for row in rows):
+        reasons.append(Reason(GateKind.INCONCLUSIVE, policy.action(GateKind.INCONCLUSIVE), 0))
+    return sorted((one for one in reasons if one.action is not GateAction.PASS), key=_weight)
+
+
+def _weight(one: Reason) -> tuple[int, int, bool, bool]:
+    return _WEIGHTIEST.index(one.action), _GRAVEST.index(one.kind), one.known_before, one.is_open

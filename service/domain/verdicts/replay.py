@@ -1,0 +1,142 @@
+"""What would another policy have said of what is stored?  Pure: evidence and old verdicts in, the differences out.
+
+A session stopped where its own policy was satisfied.  Where another one would have gone on, nobody knows what it would
+have seen: that is *undecided*, and never counted as right or wrong.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from kernels.cases import Lane
+from service.domain.metrics import lane_of
+from service.domain.policy.policy import Policy
+from service.domain.stats.sequential import Effects, Seen, Zone
+from service.domain.verdicts.analysis import Reading, readings
+from service.domain.verdicts.judge import Verdict, Why, judge, launches_until_next_look, wanted
+from service.domain.verdicts.samples import Cell, Name, Outcome
+
+
+class Fate(StrEnum):
+    """What becomes of an alarm, or of the lack of one."""
+
+    QUIET = "quiet"  # alarmed nobody, and would not
+    STAYS = "stays"  # alarmed, and would again
+    NEW = "new"  # alarmed nobody, and would
+    MISSED = "missed"  # alarmed, and would not
+    SPARED = "spared"  # the same, of what a person dismissed: a false alarm less
+    UNDECIDED = "undecided"  # it would have asked for launches that were never made
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One case of one run, judged once more.  Launches of head against parent; `lacking` more were never made."""
+
+    provider: str
+    case: str
+    fate: Fate
+    before: Outcome | None  # None where nothing is stored
+    verdict: Verdict
+    made: int
+    used: int
+    lacking: int
+
+    @property
+    def lane(self) -> Lane:
+        return lane_of(self.case)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What became of many cases; `behind` and `leaks` count flags against SOTA and against the slow baseline."""
+
+    cases: int = 0
+    alarmed: int = 0
+    stay: int = 0
+    new: int = 0
+    missed: int = 0
+    spared: int = 0
+    undecided: int = 0
+    made: int = 0
+    used: int = 0
+    lacking: int = 0
+    behind_before: int = 0
+    behind: int = 0
+    leaks_before: int = 0
+    leaks: int = 0
+
+    def __add__(self, other: "Sum") -> "Sum":
+        return Sum(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+
+Group = tuple[str, Lane]  # provider, lane
+
+
+def replay(
+    cells: Sequence[Cell], before: Mapping[Name, Outcome], dismissed: Collection[Name], policy: Policy
+) -> list[Replayed]:
+    """Judge the cells of one run by `policy`; `before` says how they were judged.
+
+    Launches are looked at in the order in which they were made, and no further than the policy would have gone.
+    """
+    verdicts, read, asked = judge(cells, policy), readings(cells, policy), wanted(cells, policy)
+    found = []
+    for cell in cells:
+        verdict, seen = verdicts[cell.name], read.get(cell.name)
+        used = seen.first.launches + seen.fresh.launches if seen else 0
+        made = len(cell.looked.effects()) + len(cell.confirmed.effects()) if seen else 0
+        lacking = _lacking(seen, asked.get(cell.name), policy) if seen else 0
+        then = before.get(cell.name)
+        fate = _fate(then, verdict.outcome, lacking > 0, cell.name in dismissed)
+        found.append(Replayed(*cell.name, fate, then, verdict, made, used, lacking))
+    return found
+
+
+def _lacking(seen: Reading, asked: Why | None, policy: Policy) -> int:
+    """How many launches this policy would have asked for next, which were never made.
+
+    It has to be told what they say where it read the last launches there are, at no look of its own.
+    """
+    parts: tuple[tuple[Why, Effects, Seen, tuple[int, ...]], ...] = (
+        ("look", seen.looked, seen.first, policy.looks),
+        ("confirm", seen.confirmed, seen.fresh, policy.confirms),
+    )
+    for why, effects, last, steps in parts:
+        to_the_end = last.launches == sum(effect is not None for effect in effects)
+        if asked == why or (last.zone is not Zone.OPEN and to_the_end and len(effects) not in steps):
+            return launches_until_next_look(len(effects), policy, why)
+    return 0
+
+
+def _fate(before: Outcome | None, after: Outcome, lacking: bool, dismissed: bool) -> Fate:
+    alarmed, alarms = before is Outcome.REGRESSION, after is Outcome.REGRESSION
+    if lacking and before is not after:
+        return Fate.UNDECIDED
+    if alarmed and not alarms:
+        return Fate.SPARED if dismissed else Fate.MISSED
+    return (Fate.STAYS if alarmed else Fate.NEW) if alarms else Fate.QUIET
+
+
+def summed(found: Iterable[Replayed]) -> dict[Group, Sum]:
+    """By provider and lane."""
+    groups = defaultdict[Group, list[Replayed]](list)
+    for one in found:
+        groups[one.provider, one.lane].append(one)
+    return {group: _sum(ones) for group, ones in groups.items()}
+
+
+def _sum(found: Sequence[Replayed]) -> Sum:
+    fates = Counter(one.fate for one in found)
+    return Sum(
+        cases=len(found),
+        alarmed=sum(one.before is Outcome.REGRESSION for one in found),
+        stay=fates[Fate.STAYS],
+        new=fates[Fate.NEW],
+        missed=fates[Fate.MISSED],
+        spared=fates[Fate.SPARED],
+        undecided=fates[Fate.UNDECIDED],
+        made=sum(one.made for one in found),
+        used=sum(one.used for one in found),
+        lacking=sum(one.lacking for one in found),
+    )

@@ -1,0 +1,82 @@
+"""What is judged: the samples of one case of one provider in one run, beside those of its baseline.  Pure values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+
+from service.domain.stats.effects import launch_effects
+
+Rounds = Sequence[float | None]  # in the unit of the lane, one a round; None where the round was lost
+Name = tuple[str, str]  # provider and case
+
+
+class Outcome(StrEnum):
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    STEADY = "steady"
+    INCONCLUSIVE = "inconclusive"
+    INVALID = "invalid"  # the revision computes something wrong, or not the same thing twice
+    FAILED = "failed"  # it could not be measured
+    NEW = "new"  # there is nothing to compare with
+    REMOVED = "removed"  # the mainline measured it before, and the recipe asks for it no longer
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Candidate and baseline, launch by launch and round by round, in the unit of their lane."""
+
+    candidate: tuple[Rounds, ...] = ()
+    baseline: tuple[Rounds, ...] = ()
+
+    def made(self, most: int | None = None) -> list[float | None]:
+        """Of each launch that was made, the log of candidate over baseline; None where all its rounds were lost.
+
+        Of the first so many, when asked.
+        """
+        return launch_effects(self.launches[:most])
+
+    @property
+    def launches(self) -> list[tuple[Rounds, Rounds]]:
+        """Candidate and baseline in each launch that was made."""
+        return [(mine, theirs) for mine, theirs in zip(self.candidate, self.baseline, strict=False) if mine]
+
+    def effects(self) -> list[float]:
+        """Of the launches that have one."""
+        return [effect for effect in self.made() if effect is not None]
+
+    @property
+    def rounds(self) -> int:
+        return sum(len(rounds) for rounds in self.candidate)
+
+
+def made(many: Sequence[Pairs]) -> list[list[float | None]]:
+    """`Pairs.made` of each, at once."""
+    launches = [one.launches for one in many]
+    effects = iter(launch_effects([launch for some in launches for launch in some]))
+    return [list(islice(effects, len(some))) for some in launches]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All that is known of one case of one provider in one run."""
+
+    provider: str
+    case: str
+    looked: Pairs = Pairs()
+    confirmed: Pairs = Pairs()  # fresh launches, asked for after a suspicion
+    control: Pairs = Pairs()  # the baseline against a second copy of itself
+    borrowed: str | None = None  # the provider that the control is of, where this one has none at the case
+    trouble: tuple[Outcome, str] | None = None  # invalid or failed, and why
+    baseline_trouble: str | None = None  # why the baseline has no times here, when it has none
+    same_code: bool = False  # facts say that head and parent compiled to the same code
+    quarantined: str | None = None  # why nobody is to be alarmed by this case
+
+    @property
+    def name(self) -> Name:
+        return self.provider, self.case
+
+    @property
+    def comparable(self) -> bool:
+        """Is there something right to be compared, and something to compare it with?"""
+        return not (self.trouble or self.baseline_trouble) and bool(self.looked.baseline)

@@ -1,0 +1,227 @@
+"""What a session measured, arranged for deciding.  Pure values: the worker fills them, the ledger stores them."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+from kernels.cases import Case, Lane, Role
+from service.db.models import CellState, Rounds
+from service.domain.codefacts.tuned import choices
+from service.domain.text import short
+from service.domain.verdicts.baselines import Beside, best_of
+from service.domain.verdicts.judge import KNOWN_BEFORE, QUARANTINED
+from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs
+
+_NONE: Mapping[tuple[str, str], str] = {}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one contender took at one case, in the unit of its lane, over all launches of the session."""
+
+    role: Role
+    provider: str
+    case: Case
+    state: CellState
+    reason: str | None = None
+    looked: tuple[Rounds, ...] = ()
+    confirmed: tuple[Rounds, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def contender(self) -> str:
+        return f"{self.role}:{self.provider}"
+
+    @property
+    def median(self) -> float | None:
+        """Median over launches of the median over rounds."""
+        launches = [[taken for taken in rounds if taken is not None] for rounds in (*self.looked, *self.confirmed)]
+        medians = [median(rounds) for rounds in launches if rounds]
+        return median(medians) if medians and self.state is CellState.MEASURED else None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything one session has to say about its run."""
+
+    taken: tuple[Taken, ...]
+    baseline: str | None  # the revision that the head was compared with
+    notes: tuple[str, ...]  # e.g. why the baseline is not the parent
+    stack: Mapping[str, Any]
+    telemetry: Mapping[str, Any]
+    sandboxed: bool
+    good: Mapping[Name, str] = field(default_factory=dict)  # where the baseline is slow: the last that was not
+    slow: str | None = None  # the slow baseline, where it took part
+    earlier: Mapping[Name, str] = field(default_factory=dict)  # where `baseline` is broken: what takes its place
+    build_log: str = ""  # of the head
+
+    def baseline_at(self, name: Name) -> str | None:
+        """The revision that the head was compared with at this case."""
+        return self.earlier.get(name, self.baseline)
+
+
+def cells(
+    taken: Iterable[Taken],
+    baseline_note: str | None = None,
+    broken_before: Mapping[Name, CellState] = MappingProxyType({}),
+    quarantined: Mapping[tuple[str, str], str] = _NONE,
+) -> list[Cell]:
+    """One cell for each case of each of the head's providers.
+
+    `broken_before` names those at which a revision that was passed over as the baseline was wrong or failed,
+    `quarantined` says which are to alarm nobody, and why.
+    """
+    by_contender: dict[tuple[Role, str], dict[Case, Taken]] = {}
+    for one in taken:
+        by_contender.setdefault((one.role, one.provider), {})[one.case] = one
+    found = []
+    for (role, provider), heads in by_contender.items():
+        if role is Role.HEAD:
+            parents = by_contender.get((Role.PARENT, provider), {})
+            found += [
+                _cell(head, parents.get(case), _control(by_contender, provider, case), baseline_note, broken_before)
+                for case, head in heads.items()
+                if head.state is not CellState.UNSUPPORTED or _measured(parents.get(case))
+            ]
+    return [replace(cell, quarantined=quarantined.get(cell.name)) for cell in found]
+
+
+def _measured(one: Taken | None) -> bool:
+    return one is not None and one.state is CellState.MEASURED
+
+
+def _cell(
+    head: Taken,
+    parent: Taken | None,
+    control: tuple[Pairs, str | None],
+    baseline_note: str | None,
+    broken_before: Mapping[Name, CellState],
+) -> Cell:
+    baseline_trouble = None
+    if parent is None:
+        baseline_trouble = baseline_note or "there is no earlier revision to compare with"
+    elif parent.state is not CellState.MEASURED:
+        baseline_trouble = f"the baseline is {parent.state} here: {parent.reason or 'no reason given'}"
+    beside = parent if _measured(parent) else None
+    return Cell(
+        head.provider,
+        str(head.case),
+        looked=Pairs(head.looked, beside.looked if beside else ()),
+        confirmed=Pairs(head.confirmed, beside.confirmed if beside else ()),
+        control=control[0],
+        borrowed=control[1],
+        trouble=_trouble(head, parent, broken_before),
+        baseline_trouble=baseline_trouble,
+        same_code=parent is not None and same_kernels(head, parent),
+    )
+
+
+def _trouble(head: Taken, parent: Taken | None, broken_before: Mapping[Name, CellState]) -> tuple[Outcome, str] | None:
+    """Why the head has no times here, and whether that is new with it."""
+    if head.state is CellState.MEASURED:
+        return None
+    reason = head.reason or head.state.value
+    if head.state is CellState.UNSUPPORTED:
+        return Outcome.FAILED, f"its baseline does this case, and it does not: {reason}"
+    same_trouble = parent is not None and parent.state is head.state
+    if same_trouble or broken_before.get((head.provider, str(head.case))) is head.state:
+        reason = KNOWN_BEFORE + reason
+    elif reason.startswith((KNOWN_BEFORE, QUARANTINED)):
+        # It comes from the revision's own process, which would excuse itself.
+        reason = f"it says: {reason}"
+    return Outcome(head.state.value), reason
+
+
+def _control(
+    by_contender: Mapping[tuple[Role, str], Mapping[Case, Taken]], provider: str, case: Case
+) -> tuple[Pairs, str | None]:
+    """The provider's own control at a case; else another's, which shares the session and the machine, and whose it is.
+
+    All launches of both: those that confirm a change are controlled as well.
+    """
+    copies = [copied for role, copied in by_contender if role is Role.CONTROL]
+    for copied in sorted(copies, key=lambda name: name != provider):
+        copy = by_contender[Role.CONTROL, copied].get(case)
+        role = Role.PARENT if (Role.PARENT, copied) in by_contender else Role.HEAD
+        original = by_contender.get((role, copied), {}).get(case)
+        if copy is not None and original is not None and _measured(copy) and _measured(original):
+            pairs = Pairs((*copy.looked, *copy.confirmed), (*original.looked, *original.confirmed))
+            return pairs, None if copied == provider else copied
+    return Pairs(), None
+
+
+def same_kernels(head: Taken, other: Taken) -> bool:
+    """Does what was timed rest on the same code alone?
+
+    A call, a compilation and the memory of a call are Python's doing as much as the kernels'.
+    """
+    return head.case.lane is Lane.KERNEL and same_code(head.facts, other.facts)
+
+
+def same_code(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Do the facts prove that both ran the same machine code, launched alike?
+
+    Only hashes of compiled kernels prove it: the same sequence of operators can still be called from slower Python.
+    They are those of the first launch, which prove nothing where an autotuner chose otherwise in a later one.
+    """
+    if choices(mine).waver or choices(theirs).waver:
+        return False
+    compiled = mine.get("kind") == theirs.get("kind") == "triton"
+    return compiled and (mine.get("code"), mine.get("ops")) == (theirs.get("code"), theirs.get("ops"))
+
+
+def beside_sota(taken: Iterable[Taken]) -> list[Beside]:
+    """Every case that the head was measured at, beside SOTA."""
+    heads, others = _sides(taken)
+    return [_beside(head, others[Role.SOTA, head.case], "SOTA") for head in heads]
+
+
+def beside_best(taken: Iterable[Taken]) -> list[Beside]:
+    """The same beside whoever is the fastest there of SOTA and its rivals; nothing where SOTA has no rivals."""
+    heads, others = _sides(taken)
+    if not any(role is Role.RIVAL for role, _ in others):
+        return []
+    found = []
+    for head in heads:
+        theirs = [*others[Role.SOTA, head.case], *others[Role.RIVAL, head.case]]
+        nobody = Beside(head.provider, str(head.case), "the best", trouble="no baseline has times for this case")
+        found.append(best_of([_beside(head, [one], one.provider) for one in theirs]) or nobody)
+    return found
+
+
+def beside_revision(taken: Iterable[Taken], role: Role, shas: Mapping[Name, str]) -> list[Beside]:
+    """The head's cases beside another revision in this role: which one at which case, `shas` says."""
+    heads, others = _sides(taken)
+    return [
+        _beside(head, [one for one in others[role, head.case] if one.provider == head.provider], short(shas[name]))
+        for head in heads
+        if (name := (head.provider, str(head.case))) in shas
+    ]
+
+
+def _sides(taken: Iterable[Taken]) -> tuple[list[Taken], Mapping[tuple[Role, Case], list[Taken]]]:
+    """The heads that have times, in one order so that two workers never wait for each other's rows, and all others."""
+    heads, others = list[Taken](), defaultdict[tuple[Role, Case], list[Taken]](list)
+    for one in taken:
+        others[one.role, one.case].append(one)
+        if one.role is Role.HEAD and one.state is CellState.MEASURED:
+            heads.append(one)
+    return sorted(heads, key=lambda one: (one.provider, str(one.case))), others
+
+
+def _beside(head: Taken, found: Sequence[Taken], unnamed: str) -> Beside:
+    """The launches that both took part in; in the others only those that were undecided ran."""
+    provider, case = head.provider, str(head.case)
+    if not found:
+        return Beside(provider, case, unnamed, trouble=f"{unnamed} took no part")
+    [theirs, *_] = found
+    builtin = theirs.role in (Role.SOTA, Role.RIVAL)
+    name = theirs.provider if builtin else unnamed
+    if theirs.state is not CellState.MEASURED:
+        trouble = f"{name} is {theirs.state} here: {theirs.reason or 'no reason given'}"
+        return Beside(provider, case, name, trouble=trouble)
+    both = [(mine, other) for mine, other in zip(head.looked, theirs.looked, strict=False) if mine and other]
+    return Beside(provider, case, name, Pairs(tuple(mine for mine, _ in both), tuple(other for _, other in both)))

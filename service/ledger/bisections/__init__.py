@@ -1,0 +1,1 @@
+"""Bisections: started, advanced, stopped."""

@@ -1,0 +1,141 @@
+"""What bisections need of their sources: lines of revisions, and what a merge brought in.
+
+A source is asked with no transaction open; what it said is then stored, if it is still wanted.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import structlog
+
+from service.db.engine import reading, transaction
+from service.db.models import Target, TargetKind
+from service.domain.policy.recipes import Recipe
+from service.errors import BadInput, ServiceError, SourceFailed
+from service.ledger.backoff import patience
+from service.ledger.bisections import bisections
+from service.ledger.bisections.commits import moved_between
+from service.ledger.intake import targets
+from service.ledger.runs.revisions import recipe_of
+from service.reports.bisection_text import Merge
+from service.sources import open_source
+
+log = structlog.get_logger()
+
+
+def search(
+    name: str,
+    good: str,
+    bad: str,
+    *,
+    device: str | None = None,
+    suite: str | None = None,
+    patterns: Sequence[str] = (),
+    most_runs: int | None = None,
+    asked_by: str,
+) -> int:
+    """Somebody wants to know who between two revisions of target `name` made it slower: the id of the bisection.
+
+    Without `patterns` it is about the cases that the newest stored comparison of the two found slower, and about the
+    whole suite where there is none.  Raises BadInput and NotFound in words for people.
+    """
+    with reading() as session:
+        target = targets.target_named(session, name)
+        _, recipe = recipe_of(session, target)
+    source = open_source(target)
+    source.refresh()
+    first, last = source.resolve(good), source.resolve(bad)
+    line = source.between(first, last)
+    if not line and first != last:
+        raise BadInput(f"{bad} adds nothing to {good}: write GOOD..BAD, the older one first.")
+    on = device or _only_device(recipe)
+    with transaction() as session:
+        cases = _matching(recipe, suite or recipe.suite_on(on), patterns)
+        return bisections.start(
+            session,
+            target,
+            on,
+            first,
+            last,
+            cases or moved_between(session, target, on, first, last),
+            asked_by=asked_by,
+            suite=suite,
+            most_runs=most_runs,
+            line=line,
+        ).id
+
+
+def advance_due() -> int:
+    """Take every open search a step further whose last step has ended.  Returns how many were looked at.
+
+    Any number of processes may do so at once: whoever comes second finds the step asked for.
+    """
+    with reading() as session:
+        due = bisections.due(session)
+    for bisection_id in due:
+        key = "bisection", bisection_id
+        if patience.lets_be(key):
+            continue
+        try:
+            _advance(bisection_id)
+            patience.went_well(key)
+        except SourceFailed as failure:
+            patience.failed(key)
+            log.warning("a bisection waits for its source", bisection=bisection_id, why=str(failure))
+        except Exception:  # one search must not keep the others from going on
+            patience.failed(key)
+            log.exception("a bisection could not go on", bisection=bisection_id)
+    return len(due)
+
+
+def _advance(bisection_id: int) -> None:
+    with reading() as session:
+        if bisections.waits(session, bisection_id):
+            return
+        found = bisections.one(session, bisection_id)
+        target = session.get_one(Target, found.row.target_id)
+    if found.done or found.pending is not None:
+        return
+    if not found.row.line:
+        try:
+            line = open_source(target).between(found.row.good, found.row.bad)
+            with transaction() as session:
+                bisections.line_read(session, bisection_id, line)
+        except ServiceError as refusal:
+            if isinstance(refusal, SourceFailed) and refusal.passing:
+                raise
+            with transaction() as session:
+                bisections.ended(session, bisection_id, str(refusal))
+            return
+    culprit = found.progress.culprit if found.progress else None
+    merge = _merge(target, culprit) if culprit else None
+    with transaction() as session:
+        bisections.advance(session, bisection_id, merge)
+
+
+def _merge(target: Target, culprit: str) -> Merge | None:
+    """What a merge brought in, where the culprit is one; a source that cannot say so keeps no search from ending."""
+    if target.kind is not TargetKind.GIT:
+        return None
+    try:
+        source = open_source(target)
+        tip = source.resolve(f"{culprit}^2")
+        base = source.merge_base(source.resolve(f"{culprit}^1"), tip)
+        line = source.between(base, tip)
+    except ServiceError:
+        return None
+    return Merge(base if line[0].parent == base else None, tip, len(line)) if line else None
+
+
+def _only_device(recipe: Recipe) -> str:
+    if len(recipe.devices) > 1:
+        raise BadInput(f"Say on which device (--device): {', '.join(recipe.devices)}.")
+    return recipe.devices[0]
+
+
+def _matching(recipe: Recipe, suite: str, patterns: Sequence[str]) -> list[str]:
+    cases = [str(case) for case in recipe.cases(suite)]
+    for pattern in patterns:
+        if not any(fnmatchcase(case, pattern) for case in cases):
+            raise BadInput(f"No case of suite {suite} fits {pattern!r}; the first of its {len(cases)} is {cases[0]}.")
+    return [case for case in cases if any(fnmatchcase(case, pattern) for pattern in patterns)]

@@ -1,0 +1,279 @@
+"""Bisections: asked for, advanced step by step from the runs they made, stopped, and told of.
+
+A step is an ordinary run that nothing else waits for.  Nothing but the runs says how far a search is, so that it goes
+on where it was after any restart.  Whoever changes a search holds its target's lock and then its row.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Select, exists, func, select
+from sqlalchemy.orm import Session, selectinload
+
+from service.db.engine import wake
+from service.db.models import OPEN_SEARCHES, OPEN_STATES, Bisection, Purpose, Revision, Run, SearchState, Target
+from service.domain.bisection.classify import moved
+from service.domain.bisection.search import Aim, Progress, Question
+from service.domain.policy import recipes
+from service.domain.policy.policy import Policy
+from service.domain.regressions.lifecycle import KERNELWATCH
+from service.domain.text import short
+from service.errors import BadInput, Conflict, NotFound
+from service.ledger.bisections import commits as lines
+from service.ledger.bisections import steps as steps
+from service.ledger.locking import lock
+from service.ledger.regressions import transitions
+from service.ledger.runs import queue
+from service.ledger.runs.internal_runs import run_asked
+from service.ledger.runs.revisions import recipe_of
+from service.ledger.server_policy import effective
+from service.reports.bisection_text import Merge, said
+from service.sources import Found
+
+CONTROL = "control"  # the queue of those who advance searches
+_DAY_S = 86_400.0
+_STATE = {
+    Aim.VERIFY: SearchState.VERIFYING,
+    Aim.SEARCH: SearchState.SEARCHING,
+    Aim.AGAIN: SearchState.SEARCHING,
+    Aim.PROVE: SearchState.PROVING,
+}
+
+
+# -- asked for
+
+
+def start(
+    session: Session,
+    target: Target,
+    device: str,
+    good: str,
+    bad: str,
+    cases: Sequence[str],
+    *,
+    asked_by: str,
+    suite: str | None = None,
+    incident_id: int | None = None,
+    most_runs: int | None = None,
+    line: Sequence[Found] | None = None,
+) -> Bisection:
+    """Search between the full shas (or versions) `good` and `bad` for who made `cases` slower (none: any of the suite).
+
+    An open search for the same is returned as it is.  The revisions from `good` to `bad` are taken from `line` or from
+    the ledger; where the ledger does not know all of them, control reads them from the source later.  Raises BadInput,
+    with how to mend it, for what cannot be searched.
+    """
+    lock(session, target.id)
+    _, recipe = recipe_of(session, target)
+    if device not in recipe.devices:
+        known = ", ".join(recipe.devices)
+        raise BadInput(f"Target {target.name} is not measured on {device}; its recipe says {known}.")
+    if good == bad:
+        raise BadInput(f"Both ends are {short(good)}: name an older revision that was fast and a newer that is slow.")
+    name = suite or recipe.suite_on(device)
+    wanted = _wanted(recipe, name, cases)
+    for row in session.execute(_open_ones(target.id).order_by(Bisection.id)).scalars():
+        if (row.device, row.suite, row.good, row.bad) == (device, name, good, bad) and {*wanted} <= {*row.cases}:
+            return row
+    row = Bisection(
+        target_id=target.id,
+        device=device,
+        suite=name,
+        cases=wanted,
+        good=good,
+        bad=bad,
+        line=lines.known_line(session, target, good, bad) if line is None else lines.sound(target, good, bad, line),
+        state=SearchState.VERIFYING,
+        asked_by=asked_by,
+        incident_id=incident_id,
+        most_runs=most_runs or effective(recipe, device).bisect.most_runs,
+        created_at=queue.clock(session),
+    )
+    if line is not None:
+        lines.place(session, target, row, line)
+    session.add(row)
+    session.flush()
+    transitions.search_began(session, row)
+    wake(session, CONTROL)
+    return row
+
+
+def may_start(session: Session, target: Target, policy: Policy) -> bool:
+    """May kernelwatch search by itself, and is something of the day's budget left?"""
+    return policy.bisect.automatic and _spent_today(session, target.id) < policy.bisect.most_a_day
+
+
+def line_read(session: Session, bisection_id: int, line: Sequence[Found]) -> None:
+    """The source told the revisions after the good end, oldest first."""
+    if (row := _held(session, bisection_id)) is not None and not row.line:
+        target = session.get_one(Target, row.target_id)
+        row.line = lines.sound(target, row.good, row.bad, line)
+        lines.place(session, target, row, line)
+        transitions.search_began(session, row)
+
+
+# -- advanced
+
+
+def advance(session: Session, bisection_id: int, merge: Merge | None = None) -> None:
+    """Ask for the next step of an open search, or end it.  Nothing happens while a step is under way."""
+    row = _held(session, bisection_id)
+    if row is None or not row.line:
+        return
+    search = steps.search(session, row)
+    if search.pending is not None or search.progress is None:
+        return
+    progress = search.progress
+    if progress.ending is not None:
+        _end(session, row, progress.ending.state, said(progress, search.names, merge), progress)
+    elif progress.question is not None:
+        _ask(session, row, search, progress, progress.question)
+
+
+def waits(session: Session, bisection_id: int) -> bool:
+    """Has this search said already that it waits for its daily budget, and is that still spent?  Cheap to ask."""
+    row = session.get_one(Bisection, bisection_id)
+    if not (row.reason or "").startswith(steps.WAITS):
+        return False
+    _, recipe = recipe_of(session, session.get_one(Target, row.target_id))
+    return row.device in recipe.devices and _has_to_wait(session, row, effective(recipe, row.device))
+
+
+def ended(session: Session, bisection_id: int, why: str) -> None:
+    """It cannot go on: the ends do not lie on one line, say."""
+    if (row := _held(session, bisection_id)) is not None:
+        _end(session, row, SearchState.STOPPED, why)
+
+
+def stop(session: Session, bisection_id: int, who: str) -> Bisection:
+    """A person ends a search: its queued step is cancelled, and what it found so far is kept."""
+    known = session.get(Bisection, bisection_id)
+    if known is None:
+        raise NotFound("bisection", bisection_id, "`kernelwatch bisection list` lists those that there are.")
+    row = _held(session, bisection_id)
+    if row is None:
+        session.refresh(known)
+        raise Conflict(f"Bisection {bisection_id} has ended already: {known.state}.")
+    search = steps.search(session, row)
+    if search.pending is not None:
+        queue.cancel(session, search.pending.id, who)
+    words = said(search.progress, search.names) if search.steps and search.progress else ""
+    so_far = f" {words[:1].upper()}{words[1:]}." if words else ""
+    _end(session, row, SearchState.STOPPED, f"Stopped by {who}.{so_far}")
+    return row
+
+
+def _ask(session: Session, row: Bisection, search: steps.Search, progress: Progress, question: Question) -> None:
+    words = said(progress, search.names)
+    target = session.get_one(Target, row.target_id)
+    _, recipe = recipe_of(session, target)
+    if why := _no_longer(recipe, row):
+        _end(session, row, SearchState.STOPPED, f"The recipe changed: {why} Search again with what it has now.")
+        return
+    policy = effective(recipe, row.device)
+    if _has_to_wait(session, row, policy):
+        row.reason = f"{steps.WAITS} ({policy.bisect.most_a_day} steps a day); {words}"
+        return
+    of_moved = sorted({case for _, case in progress.sizes})
+    revision = session.execute(
+        select(Revision).where(Revision.target_id == row.target_id, Revision.sha == question.revision)
+    ).scalar_one()
+    run_asked(
+        session,
+        target,
+        revision,
+        Purpose.BISECTION,
+        key=f"{row.id}:{len(search.steps) + 1}",
+        device=row.device,
+        suite=row.suite,
+        baseline=question.against,
+        cases=row.cases if question.aim is Aim.VERIFY else of_moved,
+        bisection_id=row.id,
+    )
+    row.state, row.reason = _STATE[question.aim], words
+
+
+def _no_longer(recipe: recipes.Recipe, row: Bisection) -> str | None:
+    """Why a search cannot go on with the recipe of today, when it cannot."""
+    if row.device not in recipe.devices:
+        return f"nothing is measured on {row.device} any more."
+    try:
+        gone = sorted({*row.cases} - {str(case) for case in recipe.cases(row.suite)})
+    except BadInput as error:
+        return str(error)
+    return f"suite {row.suite} no longer has {gone[0]}." if gone else None
+
+
+def _end(session: Session, row: Bisection, state: SearchState, why: str, progress: Progress | None = None) -> None:
+    row.state, row.reason, row.finished_at = state, why, queue.clock(session)
+    row.culprit = progress.culprit if progress else None
+    slower = moved(progress.of(Aim.PROVE)[-1].step) if progress and row.culprit else {}
+    last = next((run.id for run in reversed(steps.steps_of(session, row.id))), None)
+    session.flush()
+    transitions.search_ended(session, row, last, slower.keys())
+
+
+# -- read
+
+
+def one(session: Session, bisection_id: int) -> steps.Search:
+    """A bisection with its steps."""
+    row = session.get(Bisection, bisection_id)
+    if row is None:
+        raise NotFound("bisection", bisection_id, "`kernelwatch bisection list` lists those that there are.")
+    return steps.search(session, row)
+
+
+def listed(
+    session: Session, target: Target | None = None, *, open_only: bool = False, most: int = 50
+) -> list[Bisection]:
+    """The newest bisections, each with its target; their reason says how far they are, or what they found."""
+    rows = select(Bisection).options(selectinload(Bisection.target)).order_by(Bisection.id.desc()).limit(most)
+    if target is not None:
+        rows = rows.where(Bisection.target_id == target.id)
+    if open_only:
+        rows = rows.where(Bisection.state.in_(OPEN_SEARCHES))
+    return list(session.execute(rows).scalars())
+
+
+def due(session: Session) -> list[int]:
+    """The open searches of which no step is queued or measured now, oldest first."""
+    under_way = exists().where(Run.bisection_id == Bisection.id, Run.state.in_(OPEN_STATES))
+    waiting = select(Bisection.id).where(Bisection.state.in_(OPEN_SEARCHES), ~under_way)
+    return list(session.execute(waiting.order_by(Bisection.id)).scalars())
+
+
+def _wanted(recipe: recipes.Recipe, suite: str, cases: Sequence[str]) -> list[str]:
+    known = [str(case) for case in recipe.cases(suite)]
+    unknown = sorted({*cases} - {*known})
+    if unknown:
+        raise BadInput(f"Suite {suite} has no case {unknown[0]}; it has {len(known)}, the first is {known[0]}.")
+    return sorted({*cases}) or sorted(known)
+
+
+def _held(session: Session, bisection_id: int) -> Bisection | None:
+    """The row of an open search, locked after its target; None when it has ended, or ends just now."""
+    target_id = session.scalar(select(Bisection.target_id).where(Bisection.id == bisection_id))
+    if target_id is None:
+        return None
+    lock(session, target_id)
+    rows = _open_ones(target_id).where(Bisection.id == bisection_id).with_for_update()
+    return session.execute(rows.execution_options(populate_existing=True)).scalar_one_or_none()
+
+
+def _open_ones(target_id: int) -> Select[Bisection]:
+    return select(Bisection).where(Bisection.target_id == target_id, Bisection.state.in_(OPEN_SEARCHES))
+
+
+def _has_to_wait(session: Session, row: Bisection, policy: Policy) -> bool:
+    return row.asked_by == KERNELWATCH and _spent_today(session, row.target_id) >= policy.bisect.most_a_day
+
+
+def _spent_today(session: Session, target_id: int) -> int:
+    """Steps of searches that kernelwatch began by itself, in the last 24 hours."""
+    since = queue.clock(session) - _DAY_S
+    steps = (
+        select(func.count(Run.id))
+        .join(Bisection, Bisection.id == Run.bisection_id)
+        .where(Bisection.target_id == target_id, Bisection.asked_by == KERNELWATCH, Run.created_at > since)
+    )
+    return session.execute(steps).scalar_one()

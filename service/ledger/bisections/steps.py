@@ -1,0 +1,119 @@
+"""The state of a bisection, derived from the runs that are its steps."""
+
+from dataclasses import dataclass, replace
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, selectinload, undefer
+
+from service.db.models import (
+    OPEN_SEARCHES,
+    OPEN_STATES,
+    Bisection,
+    Purpose,
+    Revision,
+    Run,
+    RunState,
+    Target,
+    VerdictRow,
+)
+from service.domain.bisection.classify import Answer, Sight, Step
+from service.domain.bisection.search import Answered, Progress, decide
+from service.domain.text import one_line
+from service.domain.verdicts.judge import Outcome
+from service.reports.bisection_text import Names, said
+
+WAITS = "waits for tomorrow's budget"  # how the reason of a search begins that has spent today's
+_SOME = 500  # databases limit how many parameters a statement may have
+
+
+@dataclass(frozen=True)
+class Search:
+    """A bisection as people see it: its row, how far it is, its steps with their runs, and what there is to say."""
+
+    row: Bisection
+    target: str
+    progress: Progress | None  # None until the line was read from the source
+    steps: tuple["Stepped", ...]
+    words: str
+    pending: Run | None = None  # the step that is queued or measured now
+
+    @property
+    def names(self) -> Names:
+        """How the search is called again."""
+        return Names(self.target, self.row.device)
+
+    @property
+    def done(self) -> bool:
+        return self.row.state not in OPEN_SEARCHES
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A step that has ended, and the run that it was; without an answer where the search no longer counts it."""
+
+    run: Run
+    step: Step
+    answered: Answered | None
+
+
+def search(session: Session, row: Bisection) -> Search:
+    """The state of a search, derived from its runs."""
+    target = session.get_one(Target, row.target_id)
+    runs = steps_of(session, row.id)
+    pending = next((run for run in runs if run.state in OPEN_STATES), None)
+    over = [(run, _step(run)) for run in runs if run.state not in OPEN_STATES]
+    if not row.line:
+        return Search(row, target.name, None, (), row.reason or "reads the revisions between its ends", pending)
+    progress = decide(row.line, [step for _, step in over], row.most_runs, _unbuildable(session, row))
+    answered = {id(one.step): one for one in progress.answered}
+    steps = tuple(Stepped(run, step, answered.get(id(step))) for run, step in over)
+    found = Search(row, target.name, progress, steps, "", pending)
+    stored = row.state not in OPEN_SEARCHES or (row.reason or "").startswith(WAITS)
+    return replace(found, words=row.reason or "" if stored else said(progress, found.names))
+
+
+def steps_of(session: Session, bisection_id: int) -> list[Run]:
+    loads = (undefer(Run.log), selectinload(Run.revision), selectinload(Run.verdicts))
+    rows = select(Run).where(Run.bisection_id == bisection_id).order_by(Run.id).options(*loads)
+    return list(session.execute(rows.execution_options(populate_existing=True)).scalars())
+
+
+def _step(run: Run) -> Step:
+    """What a run that has ended says.  Only a failed build is the revision's own fault; a machine gets another try."""
+    step = Step(run.revision.sha, run.baseline or "")
+    words = one_line(run.reason or "no reason was given")
+    match run.state:
+        case RunState.DONE:
+            return replace(step, sights={(row.provider, row.case): _sight(row) for row in _against_baseline(run)})
+        case RunState.FAILED if run.build_failed:
+            return replace(step, untested=Answer.SKIP, words=words)
+        case RunState.SUPERSEDED:  # the mainline was rewritten without it: no repeat will measure it
+            return replace(step, untested=Answer.SKIP, words=words)
+        case _:
+            return replace(step, untested=Answer.UNDECIDED, words=words)
+
+
+def _against_baseline(run: Run) -> list[VerdictRow]:
+    return [row for row in run.verdicts if row.against == "parent"]
+
+
+def _sight(row: VerdictRow) -> Sight:
+    return Sight(Outcome(row.outcome), row.ratio, row.low, row.high, row.suspected, row.launches, row.why, row.reason)
+
+
+def _unbuildable(session: Session, row: Bisection) -> set[str]:
+    """The revisions between the ends that did not build when they were watched, with the recipe of today."""
+    states: dict[str, bool] = {}
+    between = row.line[1:-1]
+    recipe = select(Target.recipe_id).where(Target.id == row.target_id).scalar_subquery()
+    for start in range(0, len(between), _SOME):
+        watched = (
+            select(Revision.sha, Run.state)
+            .join(Run, Run.revision_id == Revision.id)
+            .where(Revision.target_id == row.target_id, Revision.sha.in_(between[start : start + _SOME]))
+            .where(Run.device == row.device, Run.recipe_id == recipe, Run.purpose == Purpose.WATCH)
+            .where((Run.state == RunState.DONE) | ((Run.state == RunState.FAILED) & Run.log.is_not(None)))
+            .order_by(Run.id)
+        )
+        states |= {sha: state is RunState.FAILED for sha, state in session.execute(watched)}
+    return {sha for sha, failed in states.items() if failed}

@@ -1,0 +1,1 @@
+"""Comparisons of equal code, their schedule, and quarantined cases."""

@@ -1,0 +1,44 @@
+"""What each session says of equal code: by its A/A controls, and a calibration by two builds of one source as well."""
+
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from service.db.models import Calibration, Purpose, Run
+from service.domain.policy.policy import Policy
+from service.domain.verdicts import calibration
+from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.session_result import Evidence
+from service.ledger.calibration import quarantines
+from service.ledger.runs import queue
+
+
+def compared(session: Session, run: Run, evidence: Evidence, policy: Policy) -> None:
+    """Keep what a session, of whatever purpose, says of equal code, and quarantine or release the cases it is about.
+
+    Not where a stranger's code took part: who disturbs the control would choose which cases nobody looks at.
+    """
+    if not run.trusted or run.repeated:  # of a run that is measured twice the first session counts, as of any other
+        return
+    found = calibration.compared(evidence.taken, policy, calibration=run.purpose is Purpose.CALIBRATION)
+    if not found:
+        return
+    now = queue.clock(session)
+    session.execute(insert(Calibration), [_row(run, one, now) for one in found])
+    quarantines.review(session, run.target_id, run.device, found, policy)
+
+
+def _row(run: Run, one: Compared, now: float) -> dict[str, object]:
+    return {
+        "run_id": run.id,
+        "target_id": run.target_id,
+        "worker": run.worker,
+        "device": run.device,
+        "provider": one.provider,
+        "case": one.case,
+        "ratio": one.ratio,
+        "p": one.p,
+        "launches": one.launches,
+        "alarmed": one.alarmed,
+        "kind": one.kind,
+        "at": now,
+    }

@@ -1,0 +1,153 @@
+"""Cases that are quarantined: measured and shown as ever, and alarming nobody."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.orm import Session
+
+from service.db.models import Calibration, Measurement, Quarantine, Run, Target
+from service.domain.policy.policy import Policy
+from service.domain.regressions.lifecycle import KERNELWATCH
+from service.domain.verdicts import calibration
+from service.domain.verdicts.calibration import Compared
+from service.errors import BadInput, NotFound
+from service.ledger.locking import inserted
+from service.ledger.runs.queue import clock
+
+Name = tuple[str, str]  # provider and case
+
+
+def quarantined(
+    session: Session, target_id: int, device: str, policy: Policy, names: Iterable[Name]
+) -> dict[Name, str]:
+    """Which of these cases are to alarm nobody, and why: by the policy, by a person, or by what equal code did."""
+    rows = {name: row.reason for name, row in _standing(session, target_id, device).items()}
+    return {name: why for name in names if (why := rows.get(name) or policy.quarantined(name[1]))}
+
+
+def listed(
+    session: Session, target: Target | None = None, *, device: str | None = None, released: bool = False
+) -> Sequence[tuple[Quarantine, str]]:
+    """The standing quarantines, or with `released` all there ever were, the newest first, with the target's name."""
+    rows = select(Quarantine, Target.name).join(Target, Target.id == Quarantine.target_id)
+    wanted = [
+        *([Quarantine.target_id == target.id] if target else []),
+        *([Quarantine.device == device] if device else []),
+        *([] if released else [Quarantine.released_at.is_(None)]),
+    ]
+    return [(row, name) for row, name in session.execute(rows.where(*wanted).order_by(Quarantine.id.desc()))]
+
+
+# -- by what equal code did
+
+
+def review(session: Session, target_id: int, device: str, found: Sequence[Compared], policy: Policy) -> None:
+    """Quarantine those of the cases just compared that lie, and release those that do no more.
+
+    What a person quarantined stays so until a person releases it.  Evidence from before a release counts no more.
+    """
+    standing = _standing(session, target_id, device)
+    for one in sorted(found, key=lambda one: (one.provider, one.case)):
+        name = one.provider, one.case
+        row = standing.get(name)
+        if row is not None and row.by == KERNELWATCH:
+            _released_if_quiet(session, row, policy)
+        # Only one more comparison that speaks against a case can make the difference.
+        elif row is None and calibration.matters(one.ratio, one.p, one.case, policy):
+            _quarantined_if_it_lies(session, target_id, device, name, policy)
+
+
+def _quarantined_if_it_lies(session: Session, target_id: int, device: str, name: Name, policy: Policy) -> None:
+    released = [row.released_at or 0.0 for row in _earlier(session, target_id, device, name)]
+    against = _against(
+        session, target_id, device, name, policy, max(released, default=0.0), calibration.most(policy.calibrate)
+    )
+    if why := calibration.distrusted(against, policy.calibrate):
+        quarantine(session, target_id, device, name, KERNELWATCH, why)
+
+
+def _released_if_quiet(session: Session, row: Quarantine, policy: Policy) -> None:
+    name = row.provider, row.case
+    times = sum(one.by == KERNELWATCH for one in _earlier(session, row.target_id, row.device, name))
+    needed = calibration.patience(times, policy.calibrate)
+    against = _against(session, row.target_id, row.device, name, policy, row.since, needed)
+    if why := calibration.trusted_again(against, times, policy.calibrate):
+        _release(session, [row], KERNELWATCH, why)
+
+
+def _against(
+    session: Session, target_id: int, device: str, name: Name, policy: Policy, since: float, most: int
+) -> list[bool]:
+    """Which of the last comparisons of a case speak against it, oldest first, whichever worker made them."""
+    rows = session.execute(
+        select(Calibration.ratio, Calibration.p)
+        .where(*_at(Calibration, target_id, device, name), Calibration.at > since)
+        .order_by(Calibration.id.desc())
+        .limit(most)
+    ).all()
+    return [calibration.matters(ratio, p, name[1], policy) for ratio, p in reversed(rows)]
+
+
+def _earlier(session: Session, target_id: int, device: str, name: Name) -> Sequence[Quarantine]:
+    rows = select(Quarantine).where(*_at(Quarantine, target_id, device, name), Quarantine.released_at.is_not(None))
+    return session.execute(rows).scalars().all()
+
+
+# -- by a person
+
+
+def quarantine(session: Session, target_id: int, device: str, name: Name, by: str, reason: str) -> bool:
+    """Let a case alarm nobody; False where it was quarantined already, which is left as it is."""
+    provider, case = name
+    key = {"target_id": target_id, "device": device, "provider": provider, "case": case}
+    values = {**key, "since": clock(session), "by": by, "reason": reason}
+    return inserted(session, Quarantine, tuple(key), values, where=Quarantine.released_at.is_(None)) is not None
+
+
+def release(session: Session, target: Target, device: str, case: str, provider: str | None, by: str, why: str) -> int:
+    """Let a case alarm again; how many providers of it were quarantined.  Raises NotFound that says which cases are."""
+    rows = [
+        row
+        for name, row in _standing(session, target.id, device).items()
+        if name[1] == case and provider in (None, name[0])
+    ]
+    if not rows:
+        known = ", ".join(f"{name[1]} ({name[0]})" for name in _standing(session, target.id, device)) or "none"
+        raise NotFound("quarantine of", case, f"Quarantined on {device}: {known}.")
+    return _release(session, rows, by, why)
+
+
+def providers_of(session: Session, target: Target, device: str, case: str, provider: str | None) -> list[str]:
+    """Those of the target's providers that were measured at the case.  Raises BadInput when it was never measured."""
+    measured = (
+        select(Measurement.provider)
+        .join(Run)
+        .where(Run.target_id == target.id, Run.device == device, Measurement.role == "head", Measurement.case == case)
+    )
+    known = sorted(session.execute(measured.distinct()).scalars())
+    found = [one for one in known if provider in (None, one)]
+    if not found:
+        by = f" by {provider}; its providers there: {', '.join(known)}" if known else ""
+        raise BadInput(f"{case} of target {target.name} was never measured on {device}{by}.")
+    return found
+
+
+def _release(session: Session, rows: Sequence[Quarantine], by: str, why: str) -> int:
+    released = session.execute(
+        update(Quarantine)
+        .where(Quarantine.id.in_([row.id for row in rows]), Quarantine.released_at.is_(None))
+        .values(released_at=clock(session), released_by=by, released_why=why)
+    )
+    return int(released.rowcount)  # type: ignore[attr-defined]
+
+
+def _standing(session: Session, target_id: int, device: str) -> Mapping[Name, Quarantine]:
+    rows = select(Quarantine).where(Quarantine.target_id == target_id, Quarantine.device == device)
+    found = session.execute(rows.where(Quarantine.released_at.is_(None)).order_by(Quarantine.case)).scalars()
+    return {(row.provider, row.case): row for row in found}
+
+
+def _at(
+    table: type[Calibration] | type[Quarantine], target_id: int, device: str, name: Name
+) -> tuple[ColumnElement[bool], ...]:
+    return table.target_id == target_id, table.device == device, table.provider == name[0], table.case == name[1]

@@ -1,0 +1,111 @@
+"""How often equal code differed: the realised rates by case, by worker and lane, for pages and the command line."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Lane
+from service.db.models import Calibration, Equal, Target
+from service.domain.metrics import lane_of
+from service.domain.policy import recipes
+from service.domain.policy.policy import Policy
+from service.domain.verdicts.calibration import NONE, Rate
+from service.errors import BadInput
+from service.ledger.intake import targets
+from service.ledger.server_policy import effective
+
+
+@dataclass(frozen=True)
+class CaseRate:
+    """How often equal code differed at one case of one target on one worker; `nominal` is how often it may."""
+
+    target: str
+    worker: str
+    device: str
+    provider: str
+    case: str
+    rate: Rate
+    nominal: float
+    last_at: float
+    kind: Equal
+
+    @property
+    def lane(self) -> Lane:
+        return lane_of(self.case)
+
+
+@dataclass(frozen=True)
+class LaneRate:
+    """The same for all cases of a lane on one worker.  Cases of one session share their machine: the interval does not
+    know that, and is narrower than it should be."""
+
+    worker: str
+    device: str
+    lane: Lane
+    rate: Rate
+    nominal: float
+    cases: int
+    kind: Equal
+
+
+def rates(
+    session: Session,
+    target: Target | None = None,
+    *,
+    device: str | None = None,
+    worker: str | None = None,
+    since: float = 0.0,
+) -> list[CaseRate]:
+    """The realised rate of every case on every worker since a time; the highest first."""
+    found = [
+        rate
+        for one in ([target] if target else targets.all_targets(session))
+        for on, nominal in _nominal(one)
+        if device in (None, on)
+        for rate in _rates(session, one, on, nominal, worker, since)
+    ]
+    return sorted(found, key=lambda one: (-(one.rate.share or 0.0), -one.rate.comparisons, one.case, one.provider))
+
+
+def by_lane(found: Sequence[CaseRate]) -> list[LaneRate]:
+    """Summed by worker, device, lane and kind; targets with another nominal rate stand apart."""
+    grouped = defaultdict[tuple[str, str, Lane, float, Equal], list[CaseRate]](list)
+    for one in found:
+        grouped[one.worker, one.device, one.lane, one.nominal, one.kind].append(one)
+    return [
+        LaneRate(worker, device, lane, sum((one.rate for one in ones), NONE), nominal, len(ones), kind)
+        for (worker, device, lane, nominal, kind), ones in sorted(grouped.items())
+    ]
+
+
+def _nominal(target: Target) -> Iterator[tuple[str, float]]:
+    try:
+        recipe = recipes.parse(target.recipe.text) if target.recipe else None
+    except BadInput:  # written for another version of this program
+        recipe = None
+    for device in recipe.devices if recipe else ():
+        yield device, (effective(recipe, device) if recipe else Policy()).calibrate.nominal
+
+
+def _rates(
+    session: Session, target: Target, device: str, nominal: float, worker: str | None, since: float
+) -> Iterator[CaseRate]:
+    of = (Calibration.worker, Calibration.provider, Calibration.case, Calibration.kind)
+    counted = (
+        select(
+            *of,
+            func.count(),
+            func.sum(case((Calibration.p < nominal, 1), else_=0)),
+            func.sum(case((Calibration.alarmed, 1), else_=0)),
+            func.max(Calibration.at),
+        )
+        .where(Calibration.target_id == target.id, Calibration.device == device, Calibration.at >= since)
+        .where(*([] if worker is None else [Calibration.worker == worker]))
+        .group_by(*of)
+    )
+    for who, provider, text, kind, comparisons, differed, alarmed, last_at in session.execute(counted):
+        rate = Rate(comparisons, differed, alarmed)
+        yield CaseRate(target.name, who or "unknown", device, provider, text, rate, nominal, last_at, kind)

@@ -1,0 +1,201 @@
+"""Every night each worker measures two builds of one revision against each other, for each target of its device."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy.orm import Session
+
+from service.db.engine import reading, transaction
+from service.db.models import WATCHED, CellState, Measurement, Purpose, Revision, Run, RunState, Target, Worker
+from service.domain.policy import recipes
+from service.errors import BadInput
+from service.ledger.intake import targets
+from service.ledger.locking import lock
+from service.ledger.runs import baseline_choice, internal_runs, queue
+from service.ledger.runs.revisions import recipe_of
+from service.ledger.server_policy import effective
+
+log = structlog.get_logger()
+
+LATELY_S = 15 * 60.0  # a worker that was seen since then is there
+GONE_S = 24 * 3600.0  # one that was not seen for so long takes no run that waits for it alone
+NEWEST = 20  # revisions among which a fit one is looked for
+
+
+@dataclass(frozen=True)
+class Due:
+    """A worker that is to calibrate a target, since `every_s` seconds have gone by."""
+
+    target_id: int
+    worker: str
+    device: str
+    every_s: float
+
+
+def plan_due() -> int:
+    """Ask for the calibrations that are due; how many.  Any number of controls may do it at once."""
+    with reading() as session:
+        now = queue.clock(session)
+        lost = session.execute(select(Run.id).where(*_lost(now)).limit(1)).first() is not None
+        due = list(_due(session, now))
+    if lost:
+        _give_up()
+    return sum(map(_asked, due))
+
+
+def _due(session: Session, now: float) -> Iterator[Due]:
+    """The first one comes a night after the worker and the target met: who is new has more urgent things to measure."""
+    workers = session.scalars(select(Worker).where(Worker.seen_at >= now - LATELY_S).order_by(Worker.name)).all()
+    if not workers:
+        return
+    last, waiting = _last(session, [one.name for one in workers]), _waiting(session)
+    for target in targets.all_targets(session):
+        if target.paused_at is not None:
+            continue
+        every, fit = _every_s(target), dict[str, bool]()
+        for one in workers:
+            every_s, pair = every.get(one.device, 0.0), (target.id, one.name)
+            before = last.get(pair, max(one.started_at, target.created_at))
+            barred = one.sandbox is not None and not target.allow_unsandboxed
+            if every_s == 0 or pair in waiting or now - before < every_s or barred:
+                continue
+            if one.device not in fit:
+                fit[one.device] = _fit(session, target, one.device) is not None
+            if fit[one.device]:
+                yield Due(target.id, one.name, one.device, every_s)
+
+
+def _last(session: Session, workers: list[str]) -> dict[tuple[int, str], float]:
+    """When each worker was last asked to calibrate each target; of no other run a worker is named."""
+    series = Run.target_id, Run.only_worker
+    rows = select(*series, func.max(Run.created_at)).where(Run.only_worker.in_(workers)).group_by(*series)
+    return {(target_id, worker or ""): at for target_id, worker, at in session.execute(rows)}
+
+
+def _waiting(session: Session) -> set[tuple[int, str]]:
+    rows = select(Run.target_id, Run.only_worker).where(*_OPEN)
+    return {(target_id, worker or "") for target_id, worker in session.execute(rows)}
+
+
+_OPEN = (Run.only_worker.is_not(None), Run.state.in_((RunState.QUEUED, RunState.LEASED)))
+
+
+def _every_s(target: Target) -> dict[str, float]:
+    """By device, seconds between two calibrations; 0 for never."""
+    try:
+        recipe = recipes.parse(target.recipe.text) if target.recipe else None
+    except BadInput:  # written for another version of this program
+        recipe = None
+    if recipe is None:
+        return {}
+    return {device: effective(recipe, device).calibrate.every_h * 3600 for device in recipe.devices}
+
+
+def _asked(due: Due) -> bool:
+    try:
+        with transaction() as session:
+            return _ask(session, due)
+    except Exception:  # what one target has must not keep the others from being calibrated
+        log.exception("no calibration was asked for", target=due.target_id, worker=due.worker)
+        return False
+
+
+def _ask(session: Session, due: Due) -> bool:
+    lock(session, due.target_id)
+    now = queue.clock(session)
+    asked_since = Run.target_id == due.target_id, Run.only_worker == due.worker, Run.created_at > now - due.every_s
+    if session.execute(select(Run.id).where(*asked_since).limit(1)).first() is not None:  # by another control
+        return False
+    target = session.get_one(Target, due.target_id)
+    revision, (_, recipe) = _fit(session, target, due.device), recipe_of(session, target)
+    if revision is None:
+        return False
+    internal_runs.run_asked(
+        session,
+        target,
+        revision,
+        Purpose.CALIBRATION,
+        key=f"{target.id}:{due.worker}:{int(now // due.every_s)}",
+        device=due.device,
+        suite=recipe.suite_on(due.device),
+        baseline=revision.sha,
+        worker=due.worker,
+    )
+    return True
+
+
+def ask_now(
+    session: Session,
+    target: Target,
+    device: str,
+    *,
+    sha: str | None = None,
+    suite: str | None = None,
+    worker: str | None = None,
+) -> Run:
+    """Queue a calibration that nobody has to wait a night for.  Raises BadInput where no revision is fit for it."""
+    _, recipe = recipe_of(session, target)
+    if device not in recipe.devices:
+        known = ", ".join(recipe.devices)
+        raise BadInput(f"The recipe of {target.name} has no device {device}; it has {known}.")
+    if sha is None:
+        revision = _fit(session, target, device)
+        hint = "let a revision of its mainline be measured there first, or name one with --revision"
+    else:
+        measured = Revision.target_id == target.id, Revision.sha.startswith(sha, autoescape=True)
+        revision = session.execute(select(Revision).where(*measured).limit(2)).scalars().first()
+        hint = "name one that `kernelwatch runs` lists"
+    if revision is None:
+        raise BadInput(f"{target.name} has no revision to calibrate {device} with: {hint}.")
+    return internal_runs.run_asked(
+        session,
+        target,
+        revision,
+        Purpose.CALIBRATION,
+        key=f"{target.id}:{device}:now:{queue.clock(session):.3f}",
+        device=device,
+        suite=suite or recipe.suite_on(device),
+        baseline=revision.sha,
+        worker=worker,
+    )
+
+
+def _fit(session: Session, target: Target, device: str) -> Revision | None:
+    """The newest revision of the mainline that was measured on this device and is right at every case.
+
+    Where there is none, the newest that builds.
+    """
+    measured = select(Measurement.id).where(
+        Measurement.run_id == Run.id, Measurement.role == "head", Measurement.state == CellState.MEASURED
+    )
+    newest = session.execute(
+        select(Revision)
+        .join(Run, Run.revision_id == Revision.id)
+        .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
+        .where(Revision.ordinal.is_not(None), measured.exists())
+        .order_by(Revision.ordinal.desc())
+        .limit(NEWEST)
+    ).scalars()
+    building = []
+    for one in newest:
+        found = baseline_choice.fitness(session, target, one.sha, device)
+        if found.builds and not found.broken:
+            return one
+        building += [one] * found.builds
+    return next(iter(building), None)  # a broken case is not calibrated, and all its others are
+
+
+def _lost(now: float) -> tuple[ColumnElement[bool], ...]:
+    """What waits for a worker that went away, and would wait for ever."""
+    there = select(Worker.name).where(Worker.seen_at >= now - GONE_S)
+    return Run.only_worker.is_not(None), Run.state == RunState.QUEUED, Run.only_worker.not_in(there)
+
+
+def _give_up() -> None:
+    with transaction() as session:
+        now = queue.clock(session)
+        given_up = {"state": RunState.CANCELLED, "finished_at": now, "reason": "its worker has not been seen for a day"}
+        rows = update(Run).where(*_lost(now)).values(given_up)
+        session.execute(rows.execution_options(synchronize_session=False))

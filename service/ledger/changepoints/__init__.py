@@ -1,0 +1,1 @@
+"""Change points of stored histories: found, confirmed, closed."""

@@ -1,0 +1,102 @@
+"""What a search says of the change points that asked for it: a regression, the machine, or nothing yet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.models import (
+    OPEN_SEARCHES,
+    Bisection,
+    ChangePoint,
+    FoundBy,
+    PointState,
+    RegressionRow,
+    Revision,
+    Run,
+    RunState,
+    SearchState,
+    VerdictRow,
+)
+from service.domain.verdicts.judge import Outcome
+from service.ledger.regressions.transitions import Slower, opened
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one session of a search said of one series."""
+
+    run: Run
+    sha: str
+    ordinal: int
+    verdict: VerdictRow
+
+
+def settle(session: Session, rows: Sequence[ChangePoint]) -> None:
+    """End the points whose search has ended; the others wait on."""
+    for row in rows:
+        search = session.get_one(Bisection, row.bisection_id)
+        if search.state not in OPEN_SEARCHES:
+            _settle(session, row, search)
+
+
+def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
+    shown = _shown(session, search, row)
+    slow = [one for one in shown if one.verdict.outcome == Outcome.REGRESSION.value]
+    steady = [one for one in shown if one.verdict.outcome == Outcome.STEADY.value]
+    if search.state in (SearchState.FOUND, SearchState.RANGE) and slow:
+        regression = _regression(session, search, row, _evidence(search, slow))
+        row.state, row.regression_id = PointState.CONFIRMED, regression.id
+        row.reason = f"regression {regression.id}, by bisection {search.id}"
+    elif search.state is not SearchState.STOPPED and steady:
+        times = f"{len(steady)} fresh session{'s' if len(steady) > 1 else ''}"
+        row.state, row.missed = PointState.CLOSED, max(row.missed, 1)
+        row.reason = f"{times} of bisection {search.id} did not repeat it: the machine, not the code"
+    else:  # a person may look, or ask again
+        row.state, row.reason = PointState.OPEN, f"bisection {search.id} did not tell: {search.reason or search.state}"
+
+
+def _shown(session: Session, search: Bisection, row: ChangePoint) -> list[Shown]:
+    """What the sessions of a search said of the point's series, revisions in the order of the mainline."""
+    found = session.execute(
+        select(Run, Revision.sha, Revision.ordinal, VerdictRow)
+        .join(Revision, Revision.id == Run.revision_id)
+        .join(VerdictRow, VerdictRow.run_id == Run.id)
+        .where(Run.bisection_id == search.id, Run.state == RunState.DONE, Revision.ordinal.is_not(None))
+        .where(VerdictRow.provider == row.provider, VerdictRow.case == row.case, VerdictRow.against == "parent")
+        .order_by(Revision.ordinal, Run.id.desc())
+    )
+    return [Shown(run, sha, ordinal or 0, verdict) for run, sha, ordinal, verdict in found]
+
+
+def _evidence(search: Bisection, slow: Sequence[Shown]) -> Shown:
+    """The culprit's proof, or the earliest revision that was seen slower than the good end."""
+    return next((one for one in slow if one.sha == search.culprit), slow[0])
+
+
+def _regression(session: Session, search: Bisection, row: ChangePoint, shown: Shown) -> RegressionRow:
+    """The record of what was shown: the one that there is already, or a new one."""
+    known = session.scalar(
+        select(RegressionRow)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .where(Run.revision_id == shown.run.revision_id, RegressionRow.device == row.device)
+        .where(RegressionRow.provider == row.provider, RegressionRow.case == row.case)
+        .order_by(RegressionRow.id.desc())
+        .limit(1)
+    )
+    if known is not None:
+        return known
+    verdict = shown.verdict
+    slower = Slower(
+        row.provider, row.case, verdict.ratio or row.ratio, verdict.low, verdict.high, verdict.cause, verdict.why
+    )
+    return opened(
+        session,
+        shown.run,
+        slower,
+        found_by=FoundBy.HISTORY,
+        good=search.good,
+        culprit=search.culprit if shown.sha == search.culprit else None,
+        words=search.reason,
+    )

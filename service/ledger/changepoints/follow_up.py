@@ -1,0 +1,297 @@
+"""What follows a change point: it is explained by what the pairs saw, or a search is asked for and its answer kept.
+
+A point ends once.  Nothing here opens one again that is confirmed or closed.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import structlog
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Role
+from service.db.engine import reading, transaction
+from service.db.models import (
+    OPEN_SEARCHES,
+    WATCHED,
+    Bisection,
+    CellState,
+    ChangePoint,
+    Measurement,
+    PointState,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    Target,
+    VerdictRow,
+)
+from service.domain.changepoints import Change, Level, Marked, incidents
+from service.domain.changepoints.matching import HELD, SAME, Move, ends, machine
+from service.domain.changepoints.series_table import Name
+from service.domain.policy.policy import Policy
+from service.domain.regressions.lifecycle import KERNELWATCH
+from service.domain.text import listed
+from service.domain.verdicts.judge import Outcome
+from service.errors import ServiceError
+from service.ledger.backoff import patience
+from service.ledger.bisections import bisections
+from service.ledger.calibration.quarantines import quarantined
+from service.ledger.changepoints.confirm import settle
+from service.ledger.changepoints.load import Mainline, mainline
+from service.ledger.locking import lock
+from service.ledger.runs.queue import clock
+from service.ledger.runs.revisions import recipe_of
+from service.ledger.server_policy import effective
+
+log = structlog.get_logger()
+
+LATELY_S = 7 * 86_400.0  # a point of another target that was found before then tells nothing of the machine now
+UNEXPLAINED = (PointState.OPEN, PointState.CHECKING)
+Pair = tuple[int, str]  # target and device
+
+
+def policy_of(session: Session, target: Target, device: str) -> Policy:
+    """What holds now."""
+    _, recipe = recipe_of(session, target)
+    return effective(recipe, device)
+
+
+def follow_due() -> None:
+    """Go on with every point that has no answer yet: a budget is free again, a person has dismissed what explains it.
+
+    Any number of processes may do so at once.
+    """
+    _follow_all(lambda session: _with_points(session, ChangePoint.state.in_(UNEXPLAINED)))
+
+
+def follow_news(looked: Collection[Pair]) -> None:
+    """Go on with the points of what was just looked at, and with those whose search has ended."""
+
+    def news(session: Session) -> set[Pair]:
+        over = select(Bisection.id).where(Bisection.state.not_in(OPEN_SEARCHES))
+        ended = ChangePoint.state == PointState.CHECKING, ChangePoint.bisection_id.in_(over)
+        return _with_points(session, *ended) | {*looked}
+
+    _follow_all(news)
+
+
+def _with_points(session: Session, *which: ColumnElement[bool]) -> set[Pair]:
+    rows = session.execute(select(ChangePoint.target_id, ChangePoint.device).where(*which).distinct())
+    return {(target_id, device) for target_id, device in rows}
+
+
+def _follow_all(which: Callable[[Session], set[Pair]]) -> None:
+    with reading() as session:
+        due = sorted(which(session))
+    for target_id, device in due:
+        key = "points", target_id, device
+        if patience.lets_be(key):
+            continue
+        try:
+            with transaction() as session:
+                follow(session, session.get_one(Target, target_id), device)
+            patience.went_well(key)
+        except Exception:  # what one target has must not keep the others from going on
+            patience.failed(key)
+            log.exception("change points could not be followed", target=target_id, device=device)
+
+
+def follow(session: Session, target: Target, device: str) -> None:
+    """Explain the points of a target on a device, end those whose search has ended, and ask for searches."""
+    lock(session, target.id)
+    rows = session.scalars(
+        select(ChangePoint)
+        .where(ChangePoint.target_id == target.id, ChangePoint.device == device, ChangePoint.state.in_(UNEXPLAINED))
+        .order_by(ChangePoint.id)
+        .execution_options(populate_existing=True)
+    ).all()
+    if not rows:
+        return
+    measured = mainline(session, target.id, device)
+    _leave(row for row in rows if row.revision_id not in measured.place_of)
+    settle(session, [row for row in rows if row.state is PointState.CHECKING])
+    _explain_slower(session, measured, [row for row in _open(rows) if row.ratio > 1])
+    _explain_faster(session, measured, [row for row in _open(rows) if row.ratio < 1])
+    _ask(session, target, measured, [row for row in _open(rows) if row.ratio > 1 and row.reason is None])
+
+
+def _open(rows: Sequence[ChangePoint]) -> list[ChangePoint]:
+    return [row for row in rows if row.state is PointState.OPEN]
+
+
+def end(row: ChangePoint, state: PointState, reason: str) -> None:
+    row.state, row.reason = state, reason
+
+
+def _leave(rows: Iterable[ChangePoint]) -> None:
+    for row in rows:
+        end(row, PointState.CLOSED, "the mainline was rewritten without its revision")
+
+
+# -- explained
+
+
+def _explain_slower(session: Session, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
+    """A regression of the same case, found by any comparison within two measured revisions, is what was seen."""
+    if not rows:
+        return
+    ordinals = [one.ordinal for one in measured.line]
+    known: dict[Name, list[tuple[int, RegressionRow]]] = {}
+    for row, ordinal in session.execute(
+        select(RegressionRow, Revision.ordinal)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == measured.target_id, RegressionRow.device == measured.device)
+        .where(Revision.ordinal.is_not(None))
+        .order_by(RegressionRow.id)
+    ):
+        known.setdefault((row.provider, row.case), []).append((bisect_left(ordinals, ordinal or 0), row))
+    for point in rows:
+        place = measured.place_of[point.revision_id]
+        for at, regression in known.get((point.provider, point.case), ()):
+            if abs(at - place) <= SAME:
+                _is_regression(point, regression)
+
+
+def _is_regression(point: ChangePoint, regression: RegressionRow) -> None:
+    point.regression_id = regression.id
+    if regression.state is RegressionState.DISMISSED:
+        why = f": {regression.reason}" if regression.reason else ""
+        end(point, PointState.CLOSED, f"regression {regression.id}, which was dismissed{why}")
+    else:
+        end(point, PointState.CONFIRMED, f"regression {regression.id}")
+
+
+def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
+    """An improvement that a pair saw, or a level that has been held for long: nobody searches for good news."""
+    near = {
+        one.revision_id
+        for row in rows
+        for one in measured.line[max(0, measured.place_of[row.revision_id] - SAME) :][: 2 * SAME + 1]
+    }
+    seen = session.execute(
+        select(VerdictRow.provider, VerdictRow.case, Run.revision_id, Run.id)
+        .join(Run, Run.id == VerdictRow.run_id)
+        .where(Run.device == measured.device, Run.revision_id.in_(near), WATCHED)
+        .where(VerdictRow.against == "parent", VerdictRow.outcome == Outcome.IMPROVEMENT.value)
+    ).all()
+    for row in rows:
+        place = measured.place_of[row.revision_id]
+        runs = [
+            run_id
+            for provider, case, revision_id, run_id in seen
+            if (provider, case) == (row.provider, row.case) and abs(measured.place_of[revision_id] - place) <= SAME
+        ]
+        if runs:
+            end(row, PointState.CONFIRMED, f"the improvement that run {max(runs)} saw")
+        elif len(measured.line) - place > HELD and not row.missed:
+            end(row, PointState.CONFIRMED, f"faster, and more than {HELD} revisions measured since stayed so")
+
+
+# -- searched for
+
+
+def _ask(session: Session, target: Target, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
+    """A search for each incident, where the policy and the day's budget allow it; otherwise it waits."""
+    if not rows:
+        return
+    policy = policy_of(session, target, measured.device)
+    names = {(row.provider, row.case) for row in rows}
+    silent = quarantined(session, target.id, measured.device, policy, names)
+    for group in grouped(measured, [row for row in rows if (row.provider, row.case) not in silent]):
+        if others := _machine(session, target, measured, group):
+            end_all(group, f"the machine: {listed(others)} moved within the same hours")
+        elif bisections.may_start(session, target, policy):
+            _search(session, target, measured, group)
+
+
+def grouped(measured: Mainline, rows: Sequence[ChangePoint]) -> list[list[ChangePoint]]:
+    """Points of many cases within two measured revisions are one incident."""
+    by_series = {(row.provider, row.case, measured.place_of[row.revision_id]): row for row in rows}
+    marked = [Marked(provider, case, _change(row, place)) for (provider, case, place), row in by_series.items()]
+    return [
+        [by_series[one.provider, one.case, one.change.ordinal] for one in one_event]
+        for one_event in incidents(marked, SAME)
+    ]
+
+
+def _change(row: ChangePoint, place: int) -> Change:
+    return Change(place, place - 1, row.ratio, row.low, row.high, Level(row.level), row.p)
+
+
+def end_all(rows: Iterable[ChangePoint], reason: str) -> None:
+    for row in rows:
+        end(row, PointState.CLOSED, reason)
+
+
+def _search(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> None:
+    places = [measured.place_of[row.revision_id] for row in group]
+    before = [measured.place_of.get(row.before_id, place - 1) for row, place in zip(group, places, strict=True)]
+    names = {(row.provider, row.case) for row in group}
+    good, bad = ends(min(before), max(places), len(measured.line) - 1, _neighbours(session, measured, names, group))
+    cases = sorted({row.case for row in group})
+    try:
+        search = bisections.start(
+            session,
+            target,
+            measured.device,
+            measured.line[good].sha,
+            measured.line[bad].sha,
+            cases,
+            asked_by=KERNELWATCH,
+        )
+    except ServiceError as refusal:
+        for row in group:
+            row.reason = f"cannot be searched for: {refusal}"
+        return
+    for row in group:
+        row.state, row.bisection_id, row.reason = PointState.CHECKING, search.id, f"bisection {search.id}"
+
+
+def _neighbours(session: Session, measured: Mainline, names: set[Name], group: Sequence[ChangePoint]) -> list[int]:
+    """Places at which the same series changed as well, as far as the last look knew."""
+    rows = session.scalars(
+        select(ChangePoint)
+        .where(ChangePoint.target_id == measured.target_id, ChangePoint.device == measured.device)
+        .where(ChangePoint.missed == 0, ChangePoint.id.not_in([row.id for row in group]))
+    )
+    return [
+        measured.place_of[row.revision_id]
+        for row in rows
+        if (row.provider, row.case) in names and row.revision_id in measured.place_of
+    ]
+
+
+# -- the machine
+
+
+def _machine(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> list[str]:
+    """The other targets that moved on this device within the same hours as this incident."""
+    since = clock(session) - LATELY_S
+    rows = session.scalars(
+        select(ChangePoint)
+        .where(ChangePoint.device == measured.device, ChangePoint.target_id != target.id)
+        .where(ChangePoint.ratio > 1, ChangePoint.state != PointState.CONFIRMED, ChangePoint.found_at >= since)
+    ).all()
+    others: list[Move] = []
+    for other_id in sorted({row.target_id for row in rows}):
+        other, theirs = session.get_one(Target, other_id), mainline(session, other_id, measured.device)
+        placed = [row for row in rows if row.target_id == other_id and row.revision_id in theirs.place_of]
+        others += [_move(session, other, theirs, one) for one in grouped(theirs, placed)]
+    if not others:
+        return []
+    return sorted({move.target for move in machine(_move(session, target, measured, group), others)})
+
+
+def _move(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> Move:
+    place = min(measured.place_of[row.revision_id] for row in group)
+    after, before = measured.line[place], measured.line[max(0, place - 1)]
+    series = session.scalar(
+        select(func.count())
+        .select_from(Measurement)
+        .where(Measurement.run_id == after.run_id, Measurement.role == Role.HEAD.value)
+        .where(Measurement.state == CellState.MEASURED)
+    )
+    return Move(target.name, after.worker, before.at, after.at, len(group), series or 0)

@@ -1,0 +1,193 @@
+"""Loads the stored measurements of a target and device as `Histories`: one query for all series."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import ColumnElement, Text, cast, func, select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Role
+from service.db.models import WATCHED, CellState, Measurement, Revision, Run, RunState
+from service.domain.changepoints.series_table import Histories, Name, Table
+
+FEW = 100  # series that are asked for by name; more are read with all others
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A run of the mainline that is done.  Of several of one revision the newest counts, case by case."""
+
+    run_id: int
+    revision_id: int
+    sha: str
+    ordinal: int
+    stack: int  # 0 where it is not known
+    worker: str | None
+    at: float  # when it ended
+
+
+@dataclass(frozen=True)
+class Mainline:
+    """What was measured of a target on a device, in the order of its revisions; of one revision the newest comes last.
+
+    The place of a revision is its index in `line`.
+    """
+
+    target_id: int
+    device: str
+    runs: tuple[Counted, ...]
+
+    @cached_property
+    def line(self) -> tuple[Counted, ...]:
+        return tuple({one.ordinal: one for one in self.runs}.values())
+
+    @cached_property
+    def place_of(self) -> Mapping[int, int]:
+        """By revision."""
+        return {one.revision_id: place for place, one in enumerate(self.line)}
+
+
+def mainline(session: Session, target_id: int, device: str) -> Mainline:
+    """Every run of the mainline that is done."""
+    rows = session.execute(
+        select(Run.id, Revision.id, Revision.sha, Revision.ordinal, Run.stack_id, Run.worker, Run.finished_at)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(*_counts(target_id, device))
+        .order_by(Revision.ordinal, Run.id)
+    )
+    runs = (
+        Counted(run_id, revision_id, sha, ordinal or 0, stack or 0, worker, at or 0.0)
+        for run_id, revision_id, sha, ordinal, stack, worker, at in rows
+    )
+    return Mainline(target_id, device, tuple(runs))
+
+
+def _counts(target_id: int, device: str) -> tuple[ColumnElement[bool], ...]:
+    of_it = Run.target_id == target_id, Run.device == device, Run.state == RunState.DONE
+    return *of_it, WATCHED, Revision.ordinal.is_not(None)
+
+
+def histories(
+    session: Session, measured: Mainline, newest: int | None = None, only: Collection[Name] | None = None
+) -> Histories:
+    """All series, of all places or of the `newest`; or `only` some series.
+
+    A revision's newest run that measured the case counts, and SOTA's value is that of the same run, for as long as
+    SOTA is who it is today.  What failed, was wrong or was not supported is left out.
+    """
+    first = max(0, len(measured.line) - newest) if newest else 0
+    if first >= len(measured.line):
+        return _table(measured, 0, (), only)
+    return _table(measured, first, _blocks(session, measured, first, only), only)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one run measured of one provider, packed by the database: a million rows are slow to fetch one by one."""
+
+    run_id: int
+    role: str
+    provider: str
+    cases: str  # one a line
+    medians: str  # in the same order
+
+
+def _blocks(session: Session, measured: Mainline, first: int, only: Collection[Name] | None) -> Iterator[Block]:
+    runs = (
+        select(Run.id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(*_counts(measured.target_id, measured.device), Revision.ordinal >= measured.line[first].ordinal)
+    )
+    whose = (Measurement.run_id, Measurement.role, Measurement.provider)
+    found = (
+        select(
+            *whose,
+            func.aggregate_strings(Measurement.case, "\n"),
+            func.aggregate_strings(cast(Measurement.median, Text), "\n"),
+        )
+        .where(Measurement.run_id.in_(runs), Measurement.role.in_((Role.HEAD.value, Role.SOTA.value)))
+        .where(Measurement.state == CellState.MEASURED, Measurement.median > 0)
+        .group_by(*whose)
+    )
+    if only is not None and len(only) <= FEW:
+        found = found.where(Measurement.case.in_({case for _, case in only}))
+    for row in session.execute(found):
+        yield Block(*row)
+
+
+def _table(measured: Mainline, first: int, blocks: Iterable[Block], only: Collection[Name] | None) -> Histories:
+    """Runs are columns at first; then the newest measured one of each place counts."""
+    counted = [one for one in measured.runs if measured.place_of[one.revision_id] >= first]
+    column = {one.run_id: number for number, one in enumerate(counted)}
+    own, best = _Grid(len(counted)), _Grid(len(counted))
+    sota: dict[int, str] = {}
+    for block in blocks:
+        if block.run_id not in column:
+            continue  # it ended after the runs were read: the next look sees it
+        number = column[block.run_id]
+        if block.role == Role.SOTA.value:
+            best.add("", number, block)
+            sota[number] = block.provider
+        else:
+            own.add(block.provider, number, block)
+    if sota:  # what another provider than today's took says nothing about this one
+        today = sota[max(sota)]
+        best.forget([number for number, provider in sota.items() if provider != today])
+    wanted = None if only is None else set(only)
+    names = tuple(sorted(name for name in own.row if wanted is None or name in wanted))
+    rows = np.array([own.row[name] for name in names], dtype=np.int64)
+    values = own.values()[rows] if names else np.full((0, len(counted)), np.nan)
+    references = best.values(tuple(("", case) for _, case in names))
+    places = [measured.place_of[one.revision_id] for one in counted]
+    return _by_place(names, counted, places, first, values, references)
+
+
+class _Grid:
+    """Medians by series and run, filled block by block."""
+
+    def __init__(self, columns: int) -> None:
+        self.row: dict[Name, int] = {}
+        self._columns = columns
+        self._rows_of: dict[tuple[str, str], NDArray[np.int64]] = {}  # the same cases come in every run
+        self._cells: list[tuple[NDArray[np.int64], int, Table]] = []
+
+    def add(self, provider: str, column: int, block: Block) -> None:
+        if (provider, block.cases) not in self._rows_of:
+            names = [(provider, case) for case in block.cases.split("\n")]
+            rows = [self.row.setdefault(name, len(self.row)) for name in names]
+            self._rows_of[provider, block.cases] = np.array(rows, dtype=np.int64)
+        medians = np.array(block.medians.split("\n"), dtype=np.float64)
+        self._cells.append((self._rows_of[provider, block.cases], column, medians))
+
+    def forget(self, columns: Collection[int]) -> None:
+        self._cells = [cell for cell in self._cells if cell[1] not in columns]
+
+    def values(self, names: Sequence[Name] | None = None) -> Table:
+        """One row for each of `names`, or for each series in the order of `row`; NaN where there is nothing."""
+        grid = np.full((len(self.row) + 1, self._columns), np.nan)  # the last row is of what is not known
+        for rows, column, medians in self._cells:
+            grid[rows, column] = np.where(np.isfinite(medians), medians, np.nan)
+        if names is None:
+            return grid[:-1]
+        return grid[[self.row.get(name, len(self.row)) for name in names]]
+
+
+def _by_place(
+    names: tuple[Name, ...],
+    counted: Sequence[Counted],
+    places: Sequence[int],
+    first: int,
+    values: Table,
+    references: Table,
+) -> Histories:
+    shape = len(names), len(set(places))
+    at_place, shared = np.full(shape, np.nan), np.full(shape, np.nan)
+    stacks, runs = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for number, (one, place) in enumerate(zip(counted, places, strict=True)):
+        here, at = ~np.isnan(values[:, number]), place - first  # of one revision the newest comes last, and stays
+        at_place[here, at], shared[here, at] = values[here, number], references[here, number]
+        stacks[here, at], runs[here, at] = one.stack, one.run_id
+    return Histories(names, first, at_place, shared, stacks, runs)

@@ -1,0 +1,1 @@
+"""How targets and revisions enter the ledger."""

@@ -1,0 +1,266 @@
+"""Add, edit, rename, pause and remove targets.  What is refused changes nothing: no row, and no folder is left."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Table, delete, func, inspect, select, update
+from sqlalchemy.orm import Session
+
+from service.db.engine import reading, transaction
+from service.db.models import Base, Origin, Run, RunState, Target, TargetKind, Worker
+from service.errors import BadInput, Conflict, NotFound
+from service.ledger.intake import deliveries, targets
+from service.ledger.locking import lock
+from service.ledger.runs import revisions
+from service.ledger.runs.queue import clock
+from service.ledger.runs.revisions import revisions_appeared
+from service.sources import Found, Source, forget, open_source
+
+RecipeFiles = tuple[str, Mapping[str, str]]  # the recipe's text, and the adapters that it names
+
+
+def add(
+    name: str,
+    *,
+    location: str,
+    package: str | None = None,
+    branch: str | None = None,
+    forge: str | None = None,
+    trusted: bool = False,
+    recipe: RecipeFiles | None = None,
+    backfill: int = 1,
+) -> int:
+    """Watch a repository or a package, and queue its newest `backfill` revisions.  Returns how many runs were queued.
+
+    Without a `recipe` it is read from the head of the mainline, then and later.  A target of this name and location
+    gets what is named here.  Raises ServiceError for whatever would keep its revisions from being measured: a mistake
+    in the recipe, a source that does not answer, no revision on the branch.
+    """
+    wanted: dict[str, Any] = {
+        "location": location,
+        "kind": TargetKind.PACKAGE if package else TargetKind.GIT,
+        "package": package,
+        "branch": branch,
+        "forge": forge,
+        "trusted": trusted,
+        "recipe_from_branch": recipe is None,
+        "recipe_text": recipe[0] if recipe else None,
+        "adapters": recipe[1] if recipe else None,
+    }
+    target = _rehearsed(lambda session: targets.register(session, name, **wanted))
+    source = open_source(target)
+    with _kept_only_if_done(target, source):
+        source.refresh()
+        found = _newest(source, target, max(1, backfill))
+        told = deliveries.recipe_told(target, source)
+        with transaction() as session:
+            registered = targets.register(session, name, **wanted)
+            if told is not None:
+                targets.adopt_recipe(session, registered, *told)
+            if not backfill:
+                return 0
+            return revisions_appeared(session, registered, Origin.BACKFILL, found, found[-1].sha, mainline=True).queued
+
+
+def edit(
+    name: str,
+    *,
+    location: str | None = None,
+    branch: str | None = None,
+    forge: str | None = None,
+    trusted: bool | None = None,
+    recipe: RecipeFiles | None = None,
+    recipe_from_branch: bool = False,
+) -> None:
+    """Change how a target is watched.  What is None stays; an empty branch or forge is taken away.
+
+    Raises ServiceError for whatever `add` would refuse, and for a location that does not have the newest revision that
+    is known: its history would be continued with other revisions.
+    """
+    if recipe is not None and recipe_from_branch:
+        raise BadInput("Name a recipe, or take it from the branch, not both.")
+
+    def change(session: Session) -> Target:
+        row = targets.target_named(session, name)
+        text, adapters = recipe or ((row.recipe.text, row.recipe.adapters) if row.recipe else (None, {}))
+        from_branch = recipe_from_branch or (row.recipe_from_branch and recipe is None)
+        row.location = location or row.location
+        return targets.register(
+            session,
+            name,
+            location=row.location,
+            kind=row.kind,
+            package=row.package,
+            branch=branch,
+            forge=forge,
+            trusted=row.trusted if trusted is None else trusted,
+            recipe_from_branch=from_branch,
+            recipe_text=None if from_branch else text,
+            adapters=adapters,
+        )
+
+    with reading() as session:
+        before = targets.target_named(session, name)
+        known = revisions.mainline_of(session, before)
+    target = _rehearsed(change)
+    if recipe_from_branch:
+        target.recipe_id = None  # the branch must bring one
+    source = open_source(target)
+    if (target.location, target.branch, target.recipe_from_branch) == (
+        before.location,
+        before.branch,
+        before.recipe_from_branch,
+    ):
+        with transaction() as session:
+            change(session)
+        return
+    with _kept_only_if_done(target, source):
+        source.refresh()
+        _newest(source, target, 1)
+        if known and target.location != before.location:
+            _check_same_history(source, target, known[-1])
+        told = deliveries.recipe_told(target, source)
+        with transaction() as session:
+            row = change(session)
+            row.poll_at = clock(session)
+            if told is not None:
+                targets.adopt_recipe(session, row, *told)
+    if target.location != before.location:
+        forget(before)
+
+
+def rename(name: str, new: str) -> None:
+    """Give a target another name.  Its history, its runs and its comments stay."""
+    with transaction() as session:
+        target = targets.target_named(session, name)
+        targets.check_name(new)
+        if targets.find(session, new) is not None:
+            raise Conflict(f"There is a target {new} already: choose another name.")
+        old = _copy(target)
+        target.name = new
+    forget(old)  # the copy of the origin has the old name; the next poll makes another
+
+
+def pause(name: str) -> None:
+    """Take no new revisions of a target, until `resume`.  What is queued is still measured, and all history stays."""
+    with transaction() as session:
+        target = targets.target_named(session, name)
+        if target.paused_at is not None:
+            raise Conflict(f"Target {name} is paused already.")
+        target.paused_at = clock(session)
+
+
+def resume(name: str) -> None:
+    """Take new revisions again: the next poll brings those that the mainline got meanwhile."""
+    with transaction() as session:
+        target = targets.target_named(session, name)
+        if target.paused_at is None:
+            raise Conflict(f"Target {name} is not paused.")
+        target.paused_at, target.poll_at = None, clock(session)
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """How much is stored of a target."""
+
+    revisions: int
+    runs: int
+    measurements: int
+    regressions: int
+
+
+def holdings(name: str) -> Holdings:
+    """What removing a target would delete."""
+    with reading() as session:
+        target = targets.target_named(session, name)
+
+        def count(table: str) -> int:
+            rows = Base.metadata.tables[table]
+            whose = _of(rows, target.id)
+            return session.scalar(select(func.count()).select_from(rows).where(whose)) or 0 if whose is not None else 0
+
+        return Holdings(count("revisions"), count("runs"), count("measurements"), count("regressions"))
+
+
+def remove(name: str) -> None:
+    """Delete a target with everything that was measured of it.  Its name is free afterwards.
+
+    Raises Conflict while a run of it is being measured.
+    """
+    with transaction() as session:
+        target = targets.target_named(session, name)
+        lock(session, target.id)
+        leased = select(Run.id).where(Run.target_id == target.id, Run.state == RunState.LEASED).order_by(Run.id)
+        if busy := session.scalars(leased.with_for_update()).all():
+            named = ", ".join(f"`kernelwatch cancel {run_id}`" for run_id in busy)
+            raise Conflict(f"Target {name} is being measured: wait, or {named}; then remove it.")
+        old = _copy(target)
+        _delete(session, target.id)
+    forget(old)
+
+
+def _of(table: Table, target_id: int) -> ColumnElement[bool] | None:
+    """Which rows of a table belong to the target, by themselves or through the row that they are part of."""
+    if "target_id" in table.c:
+        return table.c.target_id == target_id
+    for key in table.foreign_keys:
+        if "target_id" in key.column.table.c and not key.parent.nullable:
+            return key.parent.in_(select(key.column).where(key.column.table.c.target_id == target_id))
+    return None
+
+
+def _delete(session: Session, target_id: int) -> None:
+    """Delete the target's rows, those that name others first; links that go in circles are cut before."""
+    runs = select(Run.id).where(Run.target_id == target_id)
+    session.execute(update(Worker).where(Worker.run_id.in_(runs)).values(run_id=None))
+    session.execute(update(Run).where(Run.target_id == target_id).values(bisection_id=None))
+    session.execute(update(Target).where(Target.id == target_id).values(recipe_id=None))
+    for table in reversed(Base.metadata.sorted_tables):
+        if (whose := _of(table, target_id)) is not None:
+            session.execute(delete(table).where(whose))
+    session.execute(delete(Target).where(Target.id == target_id))
+    session.expunge_all()
+
+
+def _check_same_history(source: Source, target: Target, newest: str) -> None:
+    try:
+        source.resolve(newest)
+    except (BadInput, NotFound):
+        raise Conflict(
+            f"{target.location} does not have {newest[:10]}, the newest known revision of {target.name}: its history "
+            "would be continued with other revisions. Add it as a target of its own."
+        ) from None
+
+
+def _rehearsed(change: Callable[[Session], Target]) -> Target:
+    """The target as `change` would make it, without making it.  Raises what it raises."""
+    with transaction() as session:
+        target = _copy(change(session))
+        session.rollback()
+    return target
+
+
+def _copy(target: Target) -> Target:
+    """The same values, in no session."""
+    return Target(**{column.key: getattr(target, column.key) for column in inspect(Target).column_attrs})
+
+
+@contextmanager
+def _kept_only_if_done(target: Target, source: Source) -> Iterator[None]:
+    """Delete what was fetched of a source that was not here before when the block raises."""
+    known = source.is_kept()
+    try:
+        yield
+    except BaseException:
+        if not known:
+            forget(target)
+        raise
+
+
+def _newest(source: Source, target: Target, limit: int) -> list[Found]:
+    found = source.mainline(target.branch, limit)
+    if not found:
+        raise NotFound("revision", f"on the mainline of {target.location}", "There is nothing to measure yet.")
+    return found

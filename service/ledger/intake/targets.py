@@ -1,0 +1,147 @@
+"""Watched targets and the versions of their recipes."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, selectinload
+
+from service.db.models import Recipe, Target, TargetKind
+from service.domain.policy import recipes
+from service.errors import BadInput, Conflict, NotFound
+from service.ledger.runs.queue import clock
+
+# A target's name is part of addresses, of file names and of the hidden marker in comments.
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.]|-(?!-)){0,79}")
+_FORGE = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
+
+
+def find(session: Session, name: str) -> Target | None:
+    """The target of this name, if there is one, with its recipe."""
+    return session.execute(
+        select(Target).where(Target.name == name).options(selectinload(Target.recipe))
+    ).scalar_one_or_none()
+
+
+def target_named(session: Session, name: str) -> Target:
+    """The target of this name, with its recipe.  Raises NotFound that says which there are."""
+    target = find(session, name)
+    if target is None:
+        known = ", ".join(one.name for one in all_targets(session)) or "none yet"
+        raise NotFound("target", name, f"Known: {known}. Add one with `kernelwatch target add`.")
+    return target
+
+
+def all_targets(session: Session) -> list[Target]:
+    """Every target by name, with its recipe."""
+    return list(session.execute(select(Target).order_by(Target.name).options(selectinload(Target.recipe))).scalars())
+
+
+def targets_on(session: Session, repository: str) -> list[Target]:
+    """The targets that watch this repository of the forge; its name is the same in small and capital letters."""
+    same = func.lower(Target.forge) == repository.lower()
+    return list(
+        session.execute(select(Target).where(same).order_by(Target.id).options(selectinload(Target.recipe))).scalars()
+    )
+
+
+def register(
+    session: Session,
+    name: str,
+    *,
+    location: str,
+    kind: TargetKind = TargetKind.GIT,
+    package: str | None = None,
+    branch: str | None = None,
+    forge: str | None = None,
+    trusted: bool = False,
+    allow_unsandboxed: bool | None = None,
+    recipe_from_branch: bool = False,
+    recipe_text: str | None = None,
+    adapters: Mapping[str, str] | None = None,
+) -> Target:
+    """Watch a target, or change how a known one is watched.  A recipe that changed becomes a new version.
+
+    A `branch` or `forge` that is not named stays as it was; an empty one is taken away.
+
+    Raises BadInput for what cannot be watched, and Conflict when the name is taken by another location: its history
+    would be continued with other revisions.
+    """
+    _check(name, kind, package, forge, trusted, allow_unsandboxed, recipe_from_branch, recipe_text)
+    target = find(session, name)
+    if target is None:
+        now = clock(session)
+        # The first poll comes after the caller's backfill, which knows how far back to go.
+        target = Target(name=name, kind=kind, location=location, package=package, created_at=now, poll_at=now + 10)
+        session.add(target)
+    elif (target.kind, target.location, target.package) != (kind, location, package):
+        raise Conflict(f"Target {name} watches {target.location} already: choose another name for {location}.")
+    target.branch = target.branch if branch is None else branch or None
+    target.forge = target.forge if forge is None else forge or None
+    target.trusted = trusted
+    target.recipe_from_branch = recipe_from_branch
+    if allow_unsandboxed is not None or not trusted:
+        target.allow_unsandboxed = bool(allow_unsandboxed)
+    session.flush()
+    if recipe_text is not None:
+        adopt_recipe(session, target, recipe_text, adapters or {})
+    return target
+
+
+def adopt_recipe(session: Session, target: Target, text: str, adapters: Mapping[str, str]) -> Recipe:
+    """Make this the target's recipe, as a new version when it is not one that it had before."""
+    check_adapters(recipes.parse(text), adapters)
+    digest = hashlib.sha256(json.dumps([text, dict(adapters)], sort_keys=True).encode()).hexdigest()
+    recipe = session.execute(
+        select(Recipe).where(Recipe.target_id == target.id, Recipe.digest == digest)
+    ).scalar_one_or_none()
+    if recipe is None:
+        recipe = Recipe(
+            target_id=target.id, digest=digest, text=text, adapters=dict(adapters), created_at=clock(session)
+        )
+        session.add(recipe)
+        session.flush()
+    target.recipe_id = recipe.id
+    session.flush()
+    session.expire(target, ["recipe"])
+    session.refresh(target, ["recipe"])
+    return recipe
+
+
+def check_adapters(recipe: recipes.Recipe, adapters: Mapping[str, str]) -> None:
+    """Every adapter that the recipe names is there, and none has a name that leads elsewhere."""
+    for name in recipe.adapters:
+        if PurePath(name).name != name or not name.endswith(".py"):
+            raise BadInput(f"The adapter {name!r} must be the plain name of a Python file beside the recipe.")
+    if missing := [name for name in recipe.adapters if name not in adapters]:
+        raise BadInput(f"The recipe names adapters that are not there: {', '.join(missing)}.")
+
+
+def check_name(name: str) -> None:
+    """Raise BadInput for what cannot be a target's name."""
+    if not _NAME.fullmatch(name) or name.endswith("-"):
+        raise BadInput(f"{name[:90]!r} cannot be a target's name: lower-case letters, digits, -, _ and ., at most 80.")
+
+
+def _check(
+    name: str,
+    kind: TargetKind,
+    package: str | None,
+    forge: str | None,
+    trusted: bool,
+    allow_unsandboxed: bool | None,
+    recipe_from_branch: bool,
+    recipe_text: str | None,
+) -> None:
+    check_name(name)
+    if (kind is TargetKind.PACKAGE) != (package is not None):
+        raise BadInput("A package target needs the name of its package, and only a package target has one.")
+    if forge and not _FORGE.fullmatch(forge):
+        raise BadInput(f"{forge[:200]!r} is not owner/name on GitHub.")
+    if allow_unsandboxed and not trusted:
+        raise BadInput(f"Target {name} is not trusted; only trusted targets may run without a sandbox.")
+    if recipe_text is None and not recipe_from_branch:
+        raise BadInput(f"Target {name} needs a recipe, or must take it from its default branch.")

@@ -1,0 +1,541 @@
+"""Questions that pages, the API and the command line ask of the ledger.  Each loads what its reader needs."""
+
+import base64
+import binascii
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import ColumnElement, Select, func, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, selectinload, undefer
+
+from kernels.cases import Role
+from service.db.models import (
+    OPEN_STATES,
+    STANDING,
+    WATCHED,
+    Attempt,
+    Gap,
+    Incident,
+    Measurement,
+    Purpose,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    Stack,
+    Target,
+    TargetKind,
+    VerdictRow,
+    Worker,
+    storable,
+)
+from service.domain.attribution.stack_diff import moved
+from service.domain.text import short
+from service.domain.verdicts.judge import QUARANTINED, Outcome
+from service.errors import BadInput, NotFound
+from service.ledger.runs.baseline_choice import UNACCEPTED
+from service.ledger.runs.queue import clock
+from service.reports.report import WORST_FIRST, Report, readable, report
+from service.reports.rows import Known
+
+Row = TypeVar("Row")
+WORKER_GONE_S = 60.0  # a worker says every few seconds that it is there
+LONGEST_SERIES = 2000
+SHORTEST_SHA = 4  # as for git
+LATEST_RUNS = 20  # what a target has cases of; all of its runs would be a hundred thousand rows
+
+
+@dataclass(frozen=True)
+class Page(Generic[Row]):
+    """Some of many, and the cursor with which the next ones are asked for."""
+
+    items: tuple[Row, ...]
+    next: str | None
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A run at one glance: how many cases have which outcome, the worst first."""
+
+    run: Run
+    counts: Mapping[Outcome, int] = field(default_factory=dict)
+    behind: int = 0
+
+    @property
+    def word(self) -> str:
+        """The worst outcome of a run that is done, the state of any other."""
+        if self.run.state is not RunState.DONE:
+            return self.run.state.value
+        return next((outcome.value for outcome in WORST_FIRST if self.counts.get(outcome)), "done")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A revision and its newest run on each device."""
+
+    revision: Revision
+    runs: Mapping[str, Glance]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A target with its latest mainline revisions and the number of things that wait for a person."""
+
+    target: Target
+    devices: tuple[str, ...]
+    lines: tuple[Line, ...]
+    standing: Mapping[RegressionState, int]  # how many regressions stand in each state, without zeros
+    behind: int
+
+    @property
+    def regressions(self) -> int:
+        """Those that still stand: slower than it was, and nobody has shown or said otherwise."""
+        return sum(self.standing.values())
+
+
+@dataclass(frozen=True)
+class Trailing:
+    """A case that runs behind SOTA on the mainline."""
+
+    gap: Gap
+    target: str
+    since: Revision | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One mainline revision of a series."""
+
+    run_id: int
+    revision: str
+    subject: str
+    ordinal: int
+    at: float
+    state: str
+    median: float | None  # in the unit of the case's lane
+    gb_s: float | None
+    sota: float | None
+    outcome: str | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    stack_id: int | None
+    stack_change: tuple[str, ...] = ()  # since the point before: "torch 2.11.0 → 2.13.0"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The queue of one device."""
+
+    device: str
+    queued: int
+    held: int
+    leased: int
+    oldest_s: float  # how long the first queued run has waited
+    worker: bool  # is anybody there who could take it
+
+
+def whole_run(session: Session, run_id: int) -> Run:
+    """A run with everything that a Report needs."""
+    whole = (
+        undefer(Run.log),
+        undefer(Run.summary),
+        undefer(Run.telemetry),
+        selectinload(Run.target),
+        selectinload(Run.revision),
+        selectinload(Run.recipe),
+        selectinload(Run.stack),
+        selectinload(Run.measurements),
+        selectinload(Run.verdicts).selectinload(VerdictRow.policy),
+        selectinload(Run.regressions),
+    )
+    run = session.get(Run, run_id, options=whole, populate_existing=True)
+    if run is None:
+        raise NotFound("run", run_id)
+    return run
+
+
+def found_in(session: Session, run_id: int) -> Report:
+    """What a run has to tell, with the regressions that stood when it was measured."""
+    return report_on(session, whole_run(session, run_id))
+
+
+def report_on(session: Session, run: Run) -> Report:
+    """The same of a run that was read whole already."""
+    return report(run, known=_stood(session, run))
+
+
+def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
+    """The regressions that stood at the run's baseline, by case.
+
+    Of a case that is compared with a last good revision it is the earliest record that names that one; of any other
+    the earliest that nobody has accepted.
+    """
+    good = {(row.provider, row.case): row.baseline for row in run.verdicts if row.against == "good"}
+    if run.purpose is not Purpose.WATCH:
+        return {}
+    parent = {(row.provider, row.case): row.baseline for row in run.verdicts if row.against == "parent"}
+    baseline = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == run.baseline)
+    rows = session.execute(
+        select(RegressionRow, Revision)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
+        .where(RegressionRow.run_id < run.id)
+        .where(RegressionRow.fixed_by.is_(None) | (RegressionRow.fixed_by > run.id))
+        .where(Revision.ordinal <= baseline.scalar_subquery())
+        .order_by(Revision.ordinal.desc(), RegressionRow.id.desc())  # the earliest stays
+    )
+    found = {}
+    for row, revision in rows:
+        name = row.provider, row.case
+        unaccepted = row.state in (*UNACCEPTED, RegressionState.FIXED)  # as far as is known today
+        if row.good == good[name] if name in good else unaccepted and row.good != parent.get(name):
+            found[name] = Known(row.id, revision.short)
+    return found
+
+
+_NAMES = (selectinload(Run.target), selectinload(Run.revision))
+
+
+def pull_reports(session: Session, run: Run) -> tuple[Report, ...]:
+    """What one comment tells: the newest run of this revision on each device, first that of the given run."""
+    newest = (
+        select(func.max(Run.id))
+        .where(Run.target_id == run.target_id, Run.pull == run.pull, Run.revision_id == run.revision_id)
+        .group_by(Run.device)
+    )
+    ids = session.scalars(newest).all() if run.pull is not None else [run.id]
+    reports = [found_in(session, run_id) for run_id in sorted(ids)]
+    return tuple(sorted(reports, key=lambda one: one.device != run.device))
+
+
+def attempts(session: Session, run_id: int) -> Sequence[Attempt]:
+    """Who held the run, in order."""
+    return session.scalars(select(Attempt).where(Attempt.run_id == run_id).order_by(Attempt.attempt)).all()
+
+
+def ahead_of(session: Session, run: Run) -> int:
+    """How many queued runs of its device go before a queued run."""
+    before = tuple_(Run.priority, Run.id) < tuple_(run.priority, run.id)
+    return (
+        session.scalar(select(func.count()).where(Run.device == run.device, Run.state == RunState.QUEUED, before)) or 0
+    )
+
+
+def card(session: Session, target: Target, lines: int = 8, before: int | None = None) -> Card:
+    """A target at one glance, with its latest mainline revisions, or those before an ordinal."""
+    older = (Revision.ordinal < before,) if before is not None else ()
+    latest = session.scalars(
+        select(Revision)
+        .where(Revision.target_id == target.id, Revision.ordinal.is_not(None), *older)
+        .order_by(Revision.ordinal.desc())
+        .limit(lines)
+    ).all()
+    found = _lines(session, latest)
+    measured = {device for line in found for device in line.runs}
+    recipe = readable(target.recipe.text) if target.recipe else None
+    wanted = recipe.devices if recipe else ()
+    return Card(
+        target=target,
+        devices=tuple(dict.fromkeys((*wanted, *sorted(measured)))),
+        lines=found,
+        standing=_standing(session, target),
+        behind=session.scalar(select(func.count()).select_from(Gap).where(Gap.target_id == target.id, Gap.behind)) or 0,
+    )
+
+
+def _standing(session: Session, target: Target) -> dict[RegressionState, int]:
+    counted = (
+        select(RegressionRow.state, func.count())
+        .where(RegressionRow.target_id == target.id, RegressionRow.state.in_(STANDING))
+        .group_by(RegressionRow.state)
+    )
+    found = dict(session.execute(counted).all())
+    return {state: found[state] for state in STANDING if state in found}
+
+
+def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
+    """The latest runs that are not of the mainline: pull requests, and commits that somebody named."""
+    runs = session.scalars(
+        select(Run)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == target.id, Run.purpose == Purpose.WATCH)
+        .where(Run.pull.is_not(None) | Revision.ordinal.is_(None))
+        .options(*_NAMES)
+        .order_by(Run.id.desc())
+        .limit(limit)
+    ).all()
+    return glances(session, runs)
+
+
+def _lines(session: Session, latest: Sequence[Revision]) -> tuple[Line, ...]:
+    ids = [revision.id for revision in latest]
+    runs = session.scalars(select(Run).where(Run.revision_id.in_(ids), WATCHED).options(*_NAMES).order_by(Run.id)).all()
+    by_revision: dict[int, dict[str, Glance]] = {}
+    for glance in glances(session, runs):  # the newest run of a device stays
+        by_revision.setdefault(glance.run.revision_id, {})[glance.run.device] = glance
+    return tuple(Line(revision, by_revision.get(revision.id, {})) for revision in latest)
+
+
+def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
+    """Each run with the number of its cases by outcome."""
+    counts: dict[int, Counter[Outcome]] = {}
+    behind: Counter[int] = Counter()
+    rows = session.execute(
+        select(VerdictRow.run_id, VerdictRow.against, VerdictRow.outcome, VerdictRow.behind, func.count())
+        .where(VerdictRow.run_id.in_([run.id for run in runs]))
+        .where(VerdictRow.reason.not_like(f"{QUARANTINED}%"))  # of which nobody is to be alarmed
+        .group_by(VerdictRow.run_id, VerdictRow.against, VerdictRow.outcome, VerdictRow.behind)
+    )
+    for run_id, against, outcome, is_behind, n in rows:
+        if against == "parent":
+            counts.setdefault(run_id, Counter())[Outcome(outcome)] += n
+        elif against == "sota" and is_behind:
+            behind[run_id] += n
+    ordered = {run: {outcome: n for outcome in WORST_FIRST if (n := found[outcome])} for run, found in counts.items()}
+    return [Glance(run, ordered.get(run.id, {}), behind[run.id]) for run in runs]
+
+
+def revisions(session: Session, target: Target, cursor: str | None = None, limit: int = 50) -> Page[Revision]:
+    """The revisions of a target, the latest commit first."""
+    statement = select(Revision).where(Revision.target_id == target.id)
+    return paged(session, statement, (Revision.committed_at, Revision.id), cursor, limit)
+
+
+def runs(
+    session: Session,
+    target: Target,
+    device: str | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+    *,
+    revision: str | None = None,
+) -> Page[Run]:
+    """The runs of a target, the newest first; of one revision, whose commit may be shortened."""
+    statement = select(Run).where(Run.target_id == target.id).options(*_NAMES)
+    if device is not None:
+        statement = statement.where(Run.device == device)
+    if revision is not None:
+        statement = statement.join(Revision, Revision.id == Run.revision_id).where(_named(target, revision))
+    return paged(session, statement, (Run.id,), cursor, limit)
+
+
+def _named(target: Target, revision: str) -> ColumnElement[bool]:
+    """A commit by its beginning, as git takes it; a version only as it is, for 1.1 is not 1.10."""
+    named = str(storable(revision))
+    if target.kind is TargetKind.GIT and len(named) >= SHORTEST_SHA:
+        return Revision.sha.startswith(named.lower(), autoescape=True)
+    return Revision.sha == named
+
+
+def events_of(session: Session, found: Iterable[RegressionRow]) -> Mapping[int, Incident]:
+    """The incidents of these regressions."""
+    ids = {row.incident_id for row in found if row.incident_id is not None}
+    rows = session.scalars(select(Incident).where(Incident.id.in_(ids)).options(selectinload(Incident.revision)))
+    return {row.id: row for row in rows}
+
+
+def runs_with_ids(session: Session, ids: Sequence[int]) -> Sequence[Run]:
+    """These runs, in the order of their ids."""
+    return session.scalars(select(Run).where(Run.id.in_(ids)).options(*_NAMES).order_by(Run.id)).all()
+
+
+def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
+    """The runs of one revision that are watched for, the newest first; no steps of searches, no calibrations."""
+    watched = (Run.revision_id == revision_id, Run.purpose == Purpose.WATCH)
+    return session.scalars(select(Run).where(*watched).options(*_NAMES).order_by(Run.id.desc()).limit(20)).all()
+
+
+def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Sequence[Trailing]:
+    """Mainline cases behind SOTA, the widest gap first."""
+    statement = (
+        select(Gap, Target.name, Revision)
+        .join(Target, Target.id == Gap.target_id)
+        .outerjoin(Run, Run.id == Gap.since_run_id)
+        .outerjoin(Revision, Revision.id == Run.revision_id)
+        .where(Gap.behind)
+        .order_by(Gap.ratio_now.desc())
+        .limit(limit)
+    )
+    if target is not None:
+        statement = statement.where(Gap.target_id == target.id)
+    return [Trailing(gap, name, since) for gap, name, since in session.execute(statement)]
+
+
+def series(session: Session, target: Target, case: str, provider: str, device: str) -> list[Point]:
+    """What one case took over the mainline, oldest first; each revision's newest run that has the case counts."""
+    best = aliased(Measurement)
+    asked = (Measurement.case == case, Measurement.provider == provider, Measurement.role == Role.HEAD.value)
+    newest = (
+        select(func.max(Run.id))
+        .join(Measurement, Measurement.run_id == Run.id)
+        .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
+        .where(*asked)
+        .group_by(Run.revision_id)
+        .correlate(None)
+    )
+    statement = (
+        select(
+            Run.id,
+            Revision.sha,
+            Revision.subject,
+            Revision.ordinal,
+            Revision.committed_at,
+            Measurement.state,
+            Measurement.median,
+            Measurement.gb_s,
+            best.median,
+            VerdictRow.outcome,
+            VerdictRow.ratio,
+            VerdictRow.low,
+            VerdictRow.high,
+            Run.stack_id,
+        )
+        .select_from(Measurement)
+        .join(Run, Run.id == Measurement.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .outerjoin(VerdictRow, _verdict_of(Run.id, provider, case))
+        .outerjoin(best, (best.run_id == Run.id) & (best.case == case) & (best.role == Role.SOTA.value))
+        .where(*asked, Run.id.in_(newest), Revision.ordinal.is_not(None))
+        .order_by(Revision.ordinal.desc())
+        .limit(LONGEST_SERIES)
+    )
+    rows = reversed(session.execute(statement).all())
+    points = [
+        Point(run, short(sha), subject, ordinal or 0, at, state.value, *rest)
+        for run, sha, subject, ordinal, at, state, *rest in rows
+    ]
+    return _with_changes_of_stack(session, points)
+
+
+def _with_changes_of_stack(session: Session, points: Sequence[Point]) -> list[Point]:
+    """Each point at which the stack is another than at the one before says what changed."""
+    ids = {point.stack_id for point in points if point.stack_id is not None}
+    versions = {stack.id: stack.versions for stack in session.scalars(select(Stack).where(Stack.id.in_(ids)))}
+    told, last = [], None
+    for point in points:
+        if None not in (last, point.stack_id) and point.stack_id != last:
+            change = moved(versions.get(last or 0, {}), versions.get(point.stack_id or 0, {}))
+            point = replace(point, stack_change=change or ("another stack",))
+        last = point.stack_id or last
+        told.append(point)
+    return told
+
+
+def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | None:
+    """The mainline run before this one on its device, where that had another stack, and what changed since."""
+    place = session.scalar(select(Revision.ordinal).where(Revision.id == run.revision_id))
+    earlier = [Revision.ordinal < place] if place is not None else [Revision.ordinal.is_not(None)]
+    before = session.scalar(
+        select(Run)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
+        .where(WATCHED, Run.id < run.id, Run.stack_id.is_not(None), *earlier)
+        .order_by(Revision.ordinal.desc(), Run.id.desc())
+        .options(selectinload(Run.stack), *_NAMES)
+        .limit(1)
+    )
+    if before is None or before.stack is None or run.stack is None or before.stack_id == run.stack_id:
+        return None
+    return before, moved(before.stack.versions, run.stack.versions)
+
+
+def _verdict_of(run_id: InstrumentedAttribute[int], provider: str, case: str) -> ColumnElement[bool]:
+    return (
+        (VerdictRow.run_id == run_id)
+        & (VerdictRow.provider == provider)
+        & (VerdictRow.case == case)
+        & (VerdictRow.against == "parent")
+    )
+
+
+def measured_series(session: Session, target: Target) -> list[tuple[str, str, str]]:
+    """The (device, provider, case) triples that the latest runs of a target have numbers for."""
+    latest = (
+        select(Run.id)
+        .where(Run.target_id == target.id, Run.state == RunState.DONE, WATCHED)
+        .order_by(Run.id.desc())
+        .limit(LATEST_RUNS)
+    )
+    rows = session.execute(
+        select(Run.device, Measurement.provider, Measurement.case)
+        .join(Run, Run.id == Measurement.run_id)
+        .where(Run.id.in_(latest), Measurement.role == Role.HEAD.value)
+        .distinct()
+        .order_by(Run.device, Measurement.provider, Measurement.case)
+    )
+    return [(device, provider, case) for device, provider, case in rows]
+
+
+def workers(session: Session) -> Sequence[Worker]:
+    """All workers ever seen, those seen last first."""
+    return session.scalars(select(Worker).order_by(Worker.seen_at.desc(), Worker.name)).all()
+
+
+def queue(session: Session, limit: int = 200) -> Sequence[Run]:
+    """The runs that are not over, in the order in which they will be taken; those being measured first."""
+    being_measured = (Run.state == RunState.LEASED).desc()
+    held_last = Run.state == RunState.HELD
+    return session.scalars(
+        select(Run)
+        .where(Run.state.in_(OPEN_STATES))
+        .options(*_NAMES)
+        .order_by(being_measured, held_last, Run.device, Run.priority, Run.id)
+        .limit(limit)
+    ).all()
+
+
+def waiting(session: Session) -> list[Waiting]:
+    """The queue in numbers, device by device; a device whose runs nobody can take stands out."""
+    now = clock(session)
+    rows = session.execute(
+        select(Run.device, Run.state, func.count(), func.min(Run.created_at))
+        .where(Run.state.in_(OPEN_STATES))
+        .group_by(Run.device, Run.state)
+    ).all()
+    here = {worker.device for worker in workers(session) if now - worker.seen_at <= WORKER_GONE_S}
+    counts = {(device, state): (n, oldest) for device, state, n, oldest in rows}
+    none: tuple[int, float] = (0, now)
+
+    def of(device: str) -> Waiting:
+        queued, oldest = counts.get((device, RunState.QUEUED), none)
+        held, leased = (counts.get((device, state), none)[0] for state in (RunState.HELD, RunState.LEASED))
+        return Waiting(device, queued, held, leased, max(0.0, now - oldest), device in here)
+
+    return [of(device) for device in sorted({device for device, _ in counts})]
+
+
+def paged(
+    session: Session,
+    statement: Select[Row],
+    keys: Sequence[InstrumentedAttribute[Any]],
+    cursor: str | None,
+    limit: int,
+) -> Page[Row]:
+    """The rows after `cursor`, largest keys first."""
+    if cursor is not None:
+        statement = statement.where(tuple_(*keys) < tuple_(*_read_cursor(cursor, len(keys))))
+    found = session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
+    more = len(found) > limit
+    last = [getattr(found[limit - 1], key.key) for key in keys] if more else None
+    return Page(tuple(found[:limit]), _cursor(last) if last else None)
+
+
+def _cursor(values: Iterable[float]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(list(values)).encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str, length: int) -> list[float]:
+    try:
+        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, binascii.Error):
+        values = None
+    sound = isinstance(values, list) and len(values) == length
+    if not sound or not all(type(value) in (int, float) and abs(value) < 2**63 for value in values):
+        raise BadInput(f"{cursor!r} is not a cursor; use `next` of the page before, or none.")
+    return list(values)

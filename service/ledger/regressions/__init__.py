@@ -1,0 +1,1 @@
+"""Regressions and incidents: opened, changed, closed, listed."""

@@ -1,0 +1,28 @@
+"""What stands on the mainline until somebody mends it: the regressions that a run opens, and those that it closes.
+
+Revisions may be measured in any order, and again: what counts is their place on the mainline.
+"""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.models import Run, VerdictRow
+from service.domain.policy.policy import Policy
+from service.ledger.locking import lock
+from service.ledger.regressions import close, incidents, open
+from service.ledger.runs import queue
+
+
+def note_regressions(session: Session, run: Run, policy: Policy) -> None:
+    """Open a record for each slow-down that this mainline run confirmed, and close those that it shows to be over.
+
+    Its verdicts and their causes are stored already.
+    """
+    lock(session, run.target_id)
+    now = queue.clock(session)
+    rows = select(VerdictRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.provider, VerdictRow.case)
+    verdicts = session.scalars(rows).all()
+    touched = {row.incident_id for row in open.opened_by(session, run, verdicts, policy, now)}
+    judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.against == "parent"}
+    touched |= {row.incident_id for row in close.over(session, run, judged, policy, now)}
+    incidents.settle(session, touched, now)

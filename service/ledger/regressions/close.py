@@ -1,0 +1,148 @@
+"""Which regressions a run shows to be over, from the verdicts on their cases since they were opened.
+
+The caller holds the target's lock and settles the incidents.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from service.db.models import STANDING, WATCHED, FoundBy, RegressionRow, Revision, Run, RunState, VerdictRow
+from service.domain.policy.policy import Policy
+from service.domain.regressions.closing import Step, mended_by
+from service.domain.regressions.lifecycle import Action, Deed
+from service.domain.text import short
+from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.samples import Name
+from service.ledger.regressions import transitions
+
+_NOTHING_KNOWN = Step(0, 0, None, Outcome.NEW, None)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run of a later revision at a case: its step, when it ended, and what it said against older revisions."""
+
+    step: Step
+    at: float
+    direct: dict[str, tuple[Outcome, float | None]] = field(default_factory=dict)  # by the revision compared with
+
+
+def over(session: Session, run: Run, judged: Collection[Name], policy: Policy, now: float) -> list[RegressionRow]:
+    """Close what stands at the `judged` cases and is over; what was closed is returned."""
+    standing = session.execute(
+        select(RegressionRow, Revision.ordinal)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
+        .where(RegressionRow.state.in_(STANDING))
+        .order_by(RegressionRow.id)
+        .execution_options(populate_existing=True)
+    ).all()
+    here = [(row, ordinal) for row, ordinal in standing if (row.provider, row.case) in judged]
+    seen = _seen_since(session, run, here)
+    ids = [row.id for row, _ in here if seen[row.provider, row.case]]
+    smallest, doubted = _smallest(session, ids), transitions.fixes_doubted_at(session, ids)
+    mending = dict[int, Revision]()  # by the run that showed it
+    closed = []
+    for row, ordinal in here:
+        news = [one for one in seen[row.provider, row.case] if one.at > doubted.get(row.id, -inf)]
+        least = smallest.get(row.id, policy.at(row.case).smallest_change)
+        if ordinal is None:
+            transitions.leave(session, row, now)
+        elif (by := _mended(row, ordinal, news, least)) is not None:
+            if by not in mending:
+                mending[by] = session.scalars(select(Revision).join(Run).where(Run.id == by)).one()
+            name = mending[by].short
+            words = f"as fast at {name} as it was at {short(row.good)}" if row.good else f"by {name}"
+            transitions.change(session, row, Deed(Action.FIX, words=words, run_id=by), now)
+        else:
+            continue
+        closed.append(row)
+    return closed
+
+
+def _mended(row: RegressionRow, ordinal: int, seen: Sequence[Seen], smallest: float) -> int | None:
+    """The run that mended it."""
+    steps = {one.step.ordinal: _with_direct(one, row.good) for one in seen if one.step.ordinal > ordinal}
+    before = row.ratio if row.found_by is FoundBy.SLOW else 1.0
+    return mended_by(list(steps.values()), ordinal, row.ratio, smallest, before=before)
+
+
+def _smallest(session: Session, ids: Sequence[int]) -> dict[int, float]:
+    """The smallest relevant change that held when these regressions were opened, where it is known."""
+    rows = (
+        select(RegressionRow.id, VerdictRow.smallest)
+        .join(
+            VerdictRow,
+            and_(
+                VerdictRow.run_id == RegressionRow.run_id,
+                VerdictRow.provider == RegressionRow.provider,
+                VerdictRow.case == RegressionRow.case,
+            ),
+        )
+        .where(RegressionRow.id.in_(ids), VerdictRow.against == "parent", VerdictRow.smallest.is_not(None))
+    )
+    return {regression_id: smallest for regression_id, smallest in session.execute(rows) if smallest is not None}
+
+
+def _with_direct(one: Seen, good: str | None) -> Step:
+    outcome, ratio = one.direct.get(good or "", (None, None))
+    return replace(one.step, direct=outcome, direct_ratio=ratio)
+
+
+def _seen_since(
+    session: Session, run: Run, standing: Sequence[tuple[RegressionRow, int | None]]
+) -> dict[Name, list[Seen]]:
+    """What later revisions did to the cases, oldest revision first, the newest run of each last.
+
+    A revision that is steady beside the one just before it changes nothing, and is left out unless it was measured
+    more than once: of a long history little is left.
+    """
+    places = [ordinal for _, ordinal in standing if ordinal is not None]
+    found: dict[Name, dict[tuple[int, int], Seen]] = defaultdict(dict)
+    if not places:
+        return {}
+    names = {(row.provider, row.case) for row, _ in standing}
+    base = aliased(Revision)
+    again = select(Run.revision_id).where(*_watched(run)).group_by(Run.revision_id).having(func.count() > 1)
+    matters = or_(
+        VerdictRow.outcome != Outcome.STEADY.value,
+        base.ordinal.is_distinct_from(Revision.ordinal - 1),
+        Run.revision_id.in_(again),
+    )
+    columns = (VerdictRow.provider, VerdictRow.case, Run.id, Revision.ordinal, Run.finished_at)
+    pairs = (
+        _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, base.ordinal))
+        .outerjoin(
+            base, and_(base.target_id == Run.target_id, base.sha == func.coalesce(VerdictRow.baseline, Run.baseline))
+        )
+        .where(VerdictRow.against == "parent", matters)
+    )
+    for provider, case, run_id, place, at, outcome, ratio, before in session.execute(pairs):
+        step = Step(run_id, place, before, Outcome(outcome), ratio)
+        found[provider, case][place, run_id] = Seen(step, at or 0.0)
+    goods = {row.good for row, _ in standing if row.good is not None}
+    directs = _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, VerdictRow.baseline))
+    directs = directs.where(VerdictRow.against.in_(["good", "slow"]), VerdictRow.baseline.in_(goods))
+    for provider, case, run_id, place, at, outcome, ratio, good in session.execute(directs):
+        alone = Seen(replace(_NOTHING_KNOWN, run_id=run_id, ordinal=place), at or 0.0)
+        found[provider, case].setdefault((place, run_id), alone).direct[good] = (Outcome(outcome), ratio)
+    return {name: [seen for _, seen in sorted(found[name].items())] for name in names}
+
+
+def _verdicts(run: Run, after: int, of_them: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    return (
+        of_them.join(Run, Run.id == VerdictRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(*_watched(run), Revision.ordinal > after)
+    )
+
+
+def _watched(run: Run) -> tuple[ColumnElement[bool], ...]:
+    return (Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE, WATCHED)

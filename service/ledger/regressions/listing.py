@@ -1,0 +1,140 @@
+"""What people ask about regressions and incidents: the list, one whole life, and what one event made."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, selectinload
+
+from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, RegressionState, Run, Target
+from service.errors import NotFound
+from service.ledger.queries import Page, paged
+
+MOST_SEARCHES = 20
+
+
+@dataclass(frozen=True)
+class Regressed:
+    """A regression with the names that people know."""
+
+    row: RegressionRow
+    target: str
+    run: Run
+    fixed_by: Run | None
+
+
+@dataclass(frozen=True)
+class Happening:
+    """An incident with its regressions, the largest first."""
+
+    row: Incident
+    target: str
+    regressions: tuple[RegressionRow, ...]
+
+
+@dataclass(frozen=True)
+class Life:
+    """One regression from its opening until now: who did what, and what else the same event made."""
+
+    regressed: Regressed
+    events: tuple[RegressionEvent, ...]  # the oldest first
+    incident: Incident | None
+    siblings: tuple[RegressionRow, ...]  # of the incident, without this one
+    bisections: tuple[Bisection, ...]  # the newest first
+
+
+def listed(
+    session: Session,
+    target: Target | None = None,
+    states: Collection[RegressionState] = (),
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[Regressed]:
+    """Confirmed regressions of the mainline, the newest first; in these states, or in any.
+
+    `STANDING` names those that nobody has shown or said to be over.
+    """
+    statement = select(RegressionRow)
+    if target is not None:
+        statement = statement.where(RegressionRow.target_id == target.id)
+    if states:
+        statement = statement.where(RegressionRow.state.in_(states))
+    page = paged(session, statement, (RegressionRow.id,), cursor, limit)
+    return Page(_named(session, page.items), page.next)
+
+
+def one(session: Session, regression_id: int) -> Life:
+    """One regression with everything that is known of it.  Raises NotFound."""
+    row = session.get(RegressionRow, regression_id, populate_existing=True)
+    if row is None:
+        raise NotFound("regression", regression_id, "`kernelwatch regressions` lists those that there are.")
+    [regressed] = _named(session, [row])
+    history = select(RegressionEvent).where(RegressionEvent.regression_id == row.id).order_by(RegressionEvent.id)
+    events = tuple(session.scalars(history))
+    happening = incident(session, row.incident_id) if row.incident_id is not None else None
+    siblings = tuple(each for each in happening.regressions if each.id != row.id) if happening else ()
+    return Life(regressed, events, happening.row if happening else None, siblings, _searches(session, regressed))
+
+
+def incident(session: Session, incident_id: int) -> Happening:
+    """One incident.  Raises NotFound."""
+    row = session.get(Incident, incident_id, options=[selectinload(Incident.revision)], populate_existing=True)
+    if row is None:
+        raise NotFound("incident", incident_id, "`kernelwatch regressions` lists those that there are.")
+    [happening] = _happenings(session, [row])
+    return happening
+
+
+def incidents(
+    session: Session,
+    target: Target | None = None,
+    *,
+    open_only: bool = True,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[Happening]:
+    """Incidents, the newest first; those that are over as well, where asked for."""
+    statement = select(Incident).options(selectinload(Incident.revision))
+    if target is not None:
+        statement = statement.where(Incident.target_id == target.id)
+    if open_only:
+        statement = statement.where(Incident.closed_at.is_(None))
+    page = paged(session, statement, (Incident.id,), cursor, limit)
+    return Page(_happenings(session, page.items), page.next)
+
+
+def _named(session: Session, rows: Sequence[RegressionRow]) -> tuple[Regressed, ...]:
+    ids = {each for row in rows for each in (row.run_id, row.fixed_by) if each is not None}
+    names = (selectinload(Run.target), selectinload(Run.revision))
+    runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(ids)).options(*names))}
+    return tuple(
+        Regressed(row, runs[row.run_id].target.name, runs[row.run_id], runs.get(row.fixed_by or 0)) for row in rows
+    )
+
+
+def _happenings(session: Session, found: Iterable[Incident]) -> tuple[Happening, ...]:
+    rows = list(found)
+    names = dict(session.execute(select(Target.id, Target.name)).all())
+    of_them: dict[int, list[RegressionRow]] = {row.id: [] for row in rows}
+    worst_first = select(RegressionRow).order_by(RegressionRow.ratio.desc(), RegressionRow.id)
+    for each in session.scalars(worst_first.where(RegressionRow.incident_id.in_(list(of_them)))):
+        of_them[each.incident_id or 0].append(each)
+    return tuple(Happening(row, names[row.target_id], tuple(of_them[row.id])) for row in rows)
+
+
+def _searches(session: Session, of: Regressed) -> tuple[Bisection, ...]:
+    """Those of its incident, and those that had its case and its revision on their line."""
+    latest = (
+        select(Bisection)
+        .where(Bisection.target_id == of.row.target_id, Bisection.device == of.row.device)
+        .where(Bisection.created_at >= of.row.opened_at)
+        .order_by(Bisection.id.desc())
+    )
+    ours = (
+        search
+        for search in session.scalars(latest)
+        if (search.incident_id is not None and search.incident_id == of.row.incident_id)
+        or (of.row.case in search.cases and of.run.revision.sha in search.line[1:])
+    )
+    return tuple(islice(ours, MOST_SEARCHES))

@@ -1,0 +1,203 @@
+"""Which verdicts of a mainline run open a regression: against its baseline, the last good revision, the slow baseline.
+
+The caller holds the target's lock and settles the incidents.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.models import (
+    STANDING,
+    WATCHED,
+    FoundBy,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    VerdictRow,
+)
+from service.domain.policy.policy import Policy
+from service.domain.regressions.closing import unexplained
+from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.samples import Name
+from service.ledger.regressions import transitions
+from service.ledger.regressions.transitions import Opening
+
+_ACCEPTED = (RegressionState.ACKNOWLEDGED, RegressionState.DISMISSED)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A record of a case, with the revision of the run that opened it."""
+
+    row: RegressionRow
+    revision_id: int
+    ordinal: int | None
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One slower case of the run, and the records that there are of it."""
+
+    run: Run
+    verdict: VerdictRow
+    pair: VerdictRow | None  # the same case against the parent
+    policy: Policy  # as it is at this case
+    recorded: Sequence[_Recorded]
+
+    @property
+    def ratio(self) -> float:
+        return self.verdict.ratio or 1.0
+
+    @property
+    def smallest(self) -> float:
+        known = self.pair.smallest if self.pair else None
+        return known if known is not None else self.policy.smallest_change
+
+
+def opened_by(
+    session: Session, run: Run, verdicts: Sequence[VerdictRow], policy: Policy, now: float
+) -> list[RegressionRow]:
+    """The records that the verdicts of a run open.  What has one already opens no second."""
+    slower = [one for one in verdicts if one.outcome == Outcome.REGRESSION and one.ratio is not None]
+    pairs = {(one.provider, one.case): one for one in verdicts if one.against == "parent"}
+    opened = list[RegressionRow]()
+    # In this order, each with what the one before opened: a leak is what the others leave unexplained.
+    for against, asked in {"parent": _of_the_pair, "good": _carried_on, "slow": _leaked}.items():
+        these = [one for one in slower if one.against == against]
+        recorded = _recorded(session, run, these) if these else {}
+        wanted = list[Opening]()
+        for one in these:
+            name = (one.provider, one.case)
+            case = _Case(run, one, pairs.get(name), policy.at(one.case), recorded.get(name, ()))
+            if (opening := asked(session, case)) is not None:
+                wanted.append(opening)
+        opened += transitions.open_all(session, wanted, now)
+    return opened
+
+
+def _of_the_pair(session: Session, case: _Case) -> Opening | None:
+    """Slower than its baseline.  Where that is its parent it did it itself; else one that was passed over may have."""
+    run, baseline = case.run, case.verdict.baseline
+    for one in case.recorded:
+        if one.row.found_by is FoundBy.SLOW:
+            continue
+        # A dismissed one does not come back with the next revision that is compared with the same baseline.
+        stands = one.ordinal is not None and one.row.state is not RegressionState.FIXED
+        same_baseline = stands and baseline is not None and one.row.good == baseline
+        if one.revision_id == run.revision_id or (same_baseline and one.row.ratio * (1 + case.smallest) >= case.ratio):
+            return None
+    return _opening(session, run, _slower(case.verdict), FoundBy.PAIR, baseline, case.verdict.reason)
+
+
+def _carried_on(session: Session, case: _Case) -> Opening | None:
+    """Slower than the last good revision without a record of that: what was suspected of an earlier one is confirmed.
+
+    That comparison is fresh to the suspicion, but only asks whether something is left of it: the size has to matter as
+    well.  What this revision did itself, beside its parent, has a record of its own.
+    """
+    run, verdict, pair = case.run, case.verdict, case.pair
+    if any(one.row.good == verdict.baseline for one in case.recorded):
+        return None
+    slower = _slower(verdict)
+    if pair is not None and pair.outcome == Outcome.REGRESSION:
+        left = unexplained(slower.ratio, [pair.ratio or 1.0])
+        slower = transitions.Slower(slower.provider, slower.case, left)
+    if slower.ratio < 1 + case.smallest:
+        return None
+    suspected = session.scalars(
+        select(Run)
+        .join(VerdictRow, VerdictRow.run_id == Run.id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == run.target_id, Run.device == run.device, WATCHED, Revision.ordinal.is_not(None))
+        .where(VerdictRow.baseline == verdict.baseline, Run.revision_id != run.revision_id)
+        .where(VerdictRow.provider == verdict.provider, VerdictRow.case == verdict.case)
+        .where(VerdictRow.against == "parent", VerdictRow.suspected)
+        .order_by(Revision.ordinal, Run.id.desc())
+        .limit(1)
+    ).first()
+    head = session.get_one(Revision, run.revision_id).short
+    words = f"suspected before, and confirmed by the session of {head}: {verdict.reason}"
+    return _opening(session, suspected or run, slower, FoundBy.PAIR, verdict.baseline, words)
+
+
+def _leaked(session: Session, case: _Case) -> Opening | None:
+    """Slower than the slow baseline, in sessions of two successive revisions, by more than what has records already."""
+    run, verdict, leak = case.run, case.verdict, case.policy.leak
+    for one in case.recorded:
+        same = one.row.found_by is FoundBy.SLOW and one.row.good == verdict.baseline
+        grew = one.row.state in _ACCEPTED and case.ratio > one.row.ratio * (1 + leak)
+        if same and one.row.state is not RegressionState.FIXED and not grew:
+            return None
+    place = session.get_one(Revision, run.revision_id).ordinal or 0
+    if unexplained(case.ratio, _explaining(session, case, place)) <= 1 + leak:
+        return None
+    for neighbour, at, outcome in _neighbours(session, run, verdict, place):
+        if outcome == Outcome.REGRESSION:
+            first = neighbour if at < place else run
+            return _opening(session, first, _slower(verdict), FoundBy.SLOW, verdict.baseline, verdict.reason)
+    return None
+
+
+def _neighbours(session: Session, run: Run, verdict: VerdictRow, place: int) -> list[tuple[Run, int, str]]:
+    """The runs of the nearest revisions before and after that were compared with the same slow baseline at the case."""
+    theirs = (
+        select(Run, Revision.ordinal, VerdictRow.outcome)
+        .join(VerdictRow, VerdictRow.run_id == Run.id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == run.target_id, Run.device == run.device, WATCHED, Run.state == RunState.DONE)
+        .where(VerdictRow.provider == verdict.provider, VerdictRow.case == verdict.case)
+        .where(VerdictRow.against == "slow", VerdictRow.baseline == verdict.baseline)
+        .limit(1)
+    )
+    before = theirs.where(Revision.ordinal < place).order_by(Revision.ordinal.desc(), Run.id.desc())
+    after = theirs.where(Revision.ordinal > place).order_by(Revision.ordinal, Run.id.desc())
+    return [(one, at or 0, outcome) for which in (before, after) for one, at, outcome in session.execute(which)]
+
+
+def _explaining(session: Session, case: _Case, place: int) -> Sequence[float]:
+    """How large the regressions of the case are that stand and came between the slow baseline and `place`."""
+    since = session.scalar(
+        select(Revision.ordinal).where(Revision.target_id == case.run.target_id, Revision.sha == case.verdict.baseline)
+    )
+    first = -1 if since is None else since
+    return [
+        one.row.ratio
+        for one in case.recorded
+        if one.row.found_by is not FoundBy.SLOW and one.row.state in STANDING
+        if one.ordinal is not None and first < one.ordinal <= place
+    ]
+
+
+def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Mapping[Name, list[_Recorded]]:
+    """The records of the verdicts' cases."""
+    rows = session.execute(
+        select(RegressionRow, Run.revision_id, Revision.ordinal)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
+        .where(RegressionRow.case.in_(sorted({one.case for one in verdicts})))
+        .order_by(RegressionRow.id)
+    )
+    found: dict[Name, list[_Recorded]] = defaultdict(list)
+    for row, revision_id, ordinal in rows:
+        found[row.provider, row.case].append(_Recorded(row, revision_id, ordinal))
+    return found
+
+
+def _slower(verdict: VerdictRow) -> transitions.Slower:
+    ratio, name = verdict.ratio or 1.0, (verdict.provider, verdict.case)
+    return transitions.Slower(*name, ratio, verdict.low, verdict.high, verdict.cause, verdict.why)
+
+
+def _opening(
+    session: Session, run: Run, slower: transitions.Slower, found_by: FoundBy, good: str | None, words: str
+) -> Opening:
+    revision = session.get_one(Revision, run.revision_id)
+    itself = revision.sha if found_by is FoundBy.PAIR and good is not None and good == revision.parent else None
+    return Opening(run, slower, found_by, good, itself, words)

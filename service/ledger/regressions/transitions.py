@@ -1,0 +1,317 @@
+"""Regressions from the run that found them until they are over; every change leaves a line in their history.
+
+Whoever changes one holds the target's lock, so that two workers, a person and the clock take turns.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from service.db.engine import reading, transaction
+from service.db.models import (
+    STANDING,
+    Bisection,
+    FoundBy,
+    Incident,
+    RegressionEvent,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    SearchState,
+)
+from service.domain.regressions.lifecycle import Action, Deed, changes, check_by_hand, follows, possible
+from service.domain.text import short
+from service.errors import NotFound
+from service.ledger.locking import lock
+from service.ledger.regressions import incidents
+from service.ledger.runs.queue import clock
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Slower:
+    """A confirmed slow-down of one case: by how much, in times of what it took, and why."""
+
+    provider: str
+    case: str
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+    cause: str | None = None  # a service.domain.attribution.causes.Kind
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A slow-down since `good` that `run` of a mainline revision showed.
+
+    `culprit` is the revision that did it, where the comparison itself names it.
+    """
+
+    run: Run
+    slower: Slower
+    found_by: FoundBy
+    good: str | None
+    culprit: str | None = None
+    words: str | None = None
+
+
+def opened(
+    session: Session,
+    run: Run,
+    slower: Slower,
+    *,
+    found_by: FoundBy,
+    good: str | None,
+    culprit: str | None = None,
+    words: str | None = None,
+) -> RegressionRow:
+    """The record of a slow-down, settled in its incident: see `Opening`.  There is one for each revision and case."""
+    lock(session, run.target_id)
+    known = session.execute(
+        select(RegressionRow)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .where(Run.revision_id == run.revision_id, RegressionRow.device == run.device)
+        .where(RegressionRow.provider == slower.provider, RegressionRow.case == slower.case)
+        .where(RegressionRow.found_by == found_by)
+        .limit(1)
+    ).scalar_one_or_none()
+    if known is not None:
+        return known
+    [row] = open_all(session, [Opening(run, slower, found_by, good, culprit, words)], clock(session))
+    incidents.settle(session, [row.incident_id], row.opened_at)
+    return row
+
+
+def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[RegressionRow]:
+    """As `opened`, for whoever holds the lock, knows that there are no records yet, and settles the incidents."""
+    joined = dict[tuple[int, FoundBy, str | None], int]()  # of whatever one run showed alike, the first finds it
+    rows = list[RegressionRow]()
+    for one in openings:
+        alike = one.run.id, one.found_by, one.culprit
+        if alike not in joined:
+            revision = session.get_one(Revision, one.run.revision_id)
+            joined[alike] = incidents.joined(session, one.run, revision, one.found_by, one.culprit, now)
+        rows.append(_row(one, joined[alike], now))
+        session.add(rows[-1])
+    session.flush()
+    for one, row in zip(openings, rows, strict=True):
+        change(session, row, Deed(Action.OPEN, words=one.words, run_id=one.run.id), now)
+    return rows
+
+
+def _row(opening: Opening, incident_id: int, now: float) -> RegressionRow:
+    run, slower = opening.run, opening.slower
+    return RegressionRow(
+        target_id=run.target_id,
+        device=run.device,
+        provider=slower.provider,
+        case=slower.case,
+        run_id=run.id,
+        incident_id=incident_id,
+        found_by=opening.found_by,
+        ratio=slower.ratio,
+        low=slower.low,
+        high=slower.high,
+        state=RegressionState.OPEN,
+        opened_at=now,
+        good=opening.good,
+        culprit=opening.culprit,
+        cause=slower.cause,
+        why=slower.why,
+    )
+
+
+def change(session: Session, row: RegressionRow, deed: Deed, now: float) -> None:
+    """One step of a life, and its line in the history.  The caller holds the lock and settles the incident."""
+    shown_by = row.fixed_by if deed.action is Action.REOPEN else deed.run_id  # the fix that a person doubts
+    row.state = follows(row.state, deed.action)
+    for column, value in changes(deed, now).items():
+        setattr(row, column, value)
+    session.add(
+        RegressionEvent(
+            regression_id=row.id,
+            at=now,
+            who=deed.who,
+            what=deed.action.value,
+            state=row.state,
+            words=deed.words,
+            run_id=shown_by,
+        )
+    )
+
+
+# -- what people do
+
+
+def done(session: Session, regression_id: int, deed: Deed) -> RegressionRow:
+    """A person does something to one regression.  Raises NotFound, BadInput or Conflict, each with what to do."""
+    check_by_hand(deed, clock(session))
+    target_id = session.scalar(select(RegressionRow.target_id).where(RegressionRow.id == regression_id))
+    if target_id is None:
+        raise NotFound("regression", regression_id, "`kernelwatch regressions` lists those that there are.")
+    [row] = _changed(session, target_id, RegressionRow.id == regression_id, deed)
+    return row
+
+
+def done_to_incident(session: Session, incident_id: int, deed: Deed) -> list[RegressionRow]:
+    """The same to all regressions of an incident to which it can be done; to none is an error."""
+    check_by_hand(deed, clock(session))
+    target_id = session.scalar(select(Incident.target_id).where(Incident.id == incident_id))
+    if target_id is None:
+        raise NotFound("incident", incident_id, "`kernelwatch regressions` lists those that there are.")
+    return _changed(session, target_id, RegressionRow.incident_id == incident_id, deed)
+
+
+def _changed(session: Session, target_id: int, which: ColumnElement[bool], deed: Deed) -> list[RegressionRow]:
+    lock(session, target_id)
+    rows = _fresh(session, which)
+    able = [row for row in rows if possible(row.state, deed.action)]
+    now = clock(session)
+    for row in able or rows:  # where it can be done to none, the first says why
+        change(session, row, deed, now)
+    incidents.settle(session, [row.incident_id for row in able], now)
+    return able
+
+
+def _fresh(session: Session, *which: ColumnElement[bool]) -> Sequence[RegressionRow]:
+    """As they are now: who waited for the lock may have read them before."""
+    rows = select(RegressionRow).where(*which).order_by(RegressionRow.id)
+    return session.scalars(rows.execution_options(populate_existing=True)).all()
+
+
+def fixes_doubted_at(session: Session, ids: Collection[int]) -> dict[int, float]:
+    """When a person last said of these that they were not fixed, though a measurement had shown it.
+
+    Only what was measured after that counts.
+    """
+    doubted = select(RegressionEvent.regression_id, func.max(RegressionEvent.at)).where(
+        RegressionEvent.regression_id.in_(ids),
+        RegressionEvent.what == Action.REOPEN.value,
+        RegressionEvent.run_id.is_not(None),
+    )
+    return dict(session.execute(doubted.group_by(RegressionEvent.regression_id)).all())
+
+
+# -- what time, searches and the mainline do
+
+
+def expire_due() -> int:
+    """Acknowledgements that have ended: their regressions are open again.  Returns how many."""
+    with reading() as session:
+        due = (RegressionRow.state == RegressionState.ACKNOWLEDGED, RegressionRow.until <= clock(session))
+        targets = session.scalars(select(RegressionRow.target_id).where(*due).distinct()).all()
+    expired = 0
+    for target_id in sorted(targets):
+        try:
+            expired += _expire(target_id)
+        except Exception:  # one target must not keep the others from it
+            log.exception("acknowledgements could not end", target=target_id)
+    return expired
+
+
+def _expire(target_id: int) -> int:
+    with transaction() as session:
+        lock(session, target_id)
+        now = clock(session)
+        accepted = (RegressionRow.target_id == target_id, RegressionRow.state == RegressionState.ACKNOWLEDGED)
+        rows = _fresh(session, *accepted, RegressionRow.until <= now)
+        for row in rows:
+            change(session, row, Deed(Action.EXPIRE, words=row.reason), now)
+            log.info("an acknowledgement ended", regression=row.id)
+        incidents.settle(session, [row.incident_id for row in rows], now)
+    return len(rows)
+
+
+def search_began(session: Session, search: Bisection) -> list[RegressionRow]:
+    """The open regressions that a search is for are being bisected; they are returned.  Twice is as once."""
+    words = f"bisection {search.id} searches {short(search.good)}..{short(search.bad)}"
+    rows = [row for row in _searched(session, search) if row.state is RegressionState.OPEN]
+    now = clock(session)
+    for row in rows:
+        change(session, row, Deed(Action.SEARCH, search.asked_by, words), now)
+    return rows
+
+
+def search_ended(
+    session: Session,
+    search: Bisection,
+    run_id: int | None = None,
+    explained: Collection[tuple[str, str]] | None = None,
+) -> list[RegressionRow]:
+    """The regressions of a search that is over: its culprit, proved by the run, is blamed, or they are open again.
+
+    What its own comparison blames on another revision is not what was found, and neither is what the proof does not
+    show to be slower (`explained` names provider and case of what it does).  An acknowledged one is blamed too, and
+    stays acknowledged.  Twice is as once.
+    """
+    rows, now = _searched(session, search), clock(session)
+    found = search.culprit if search.state is SearchState.FOUND else None
+    for row in rows:
+        news = row.culprit is None or row.state in (RegressionState.OPEN, RegressionState.BISECTING)
+        shown = explained is None or (row.provider, row.case) in explained
+        if found is not None and shown and row.culprit in (None, found) and news:
+            change(session, row, Deed(Action.BLAME, words=search.reason, culprit=found, run_id=run_id), now)
+        elif row.state is RegressionState.BISECTING:
+            change(session, row, Deed(Action.GIVE_UP, words=search.reason, run_id=run_id), now)
+    return rows
+
+
+def _searched(session: Session, search: Bisection) -> list[RegressionRow]:
+    """What still stands of the search's incident, or of its cases between its ends."""
+    lock(session, search.target_id)
+    later = set(search.line[1:])
+    rows = (
+        select(RegressionRow, Revision.sha)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == search.target_id, RegressionRow.device == search.device)
+        .where(RegressionRow.case.in_(search.cases), RegressionRow.state.in_(STANDING))
+        .order_by(RegressionRow.id)
+        .execution_options(populate_existing=True)
+    )
+    ours = search.incident_id
+    return [row for row, sha in session.execute(rows) if sha in later or (ours and row.incident_id == ours)]
+
+
+def revisions_left(session: Session, gone: Collection[int]) -> None:
+    """What revisions that left the mainline had slowed down leaves with them; what they had mended is slow again.
+
+    The caller holds the target's lock, and has taken their places from them.
+    """
+    of_them = select(Run.id).where(Run.revision_id.in_(gone))
+    now = clock(session)
+    undone = _fresh(session, RegressionRow.fixed_by.in_(of_them))
+    for row in undone:
+        words = "the mainline was rewritten without the revision that fixed it"
+        change(session, row, Deed(Action.UNDO, words=words, run_id=row.fixed_by), now)
+    left = _fresh(session, RegressionRow.run_id.in_(of_them), RegressionRow.state.in_(STANDING))
+    for row in left:
+        leave(session, row, now)
+    incidents.settle(session, [row.incident_id for row in (*undone, *left)], now)
+
+
+def leave(session: Session, row: RegressionRow, now: float) -> None:
+    """Its revision is no longer on the mainline: whatever is slow there has a record of its own."""
+    change(session, row, Deed(Action.LEAVE, words="the mainline was rewritten without its revision"), now)
+
+
+def revisions_returned(session: Session, target_id: int) -> None:
+    """What had left with a revision stands again where that is back on the mainline.  The caller holds the lock."""
+    back = (
+        select(RegressionRow)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == target_id, RegressionRow.state == RegressionState.FIXED)
+        .where(RegressionRow.fixed_by.is_(None), Revision.ordinal.is_not(None))
+        .order_by(RegressionRow.id)
+    )
+    rows, now = session.scalars(back.execution_options(populate_existing=True)).all(), clock(session)
+    for row in rows:
+        change(session, row, Deed(Action.RETURN, words="its revision is on the mainline again"), now)
+    incidents.settle(session, [row.incident_id for row in rows], now)

@@ -1,0 +1,196 @@
+"""Who may be a baseline at which case, and what a case is held against where its baseline is slow already.
+
+A revision that does not build is passed over; one that is wrong or failed at a case is passed over at that case alone.
+Nothing slow becomes a reference by itself.
+A regression that stands, or a suspicion that nobody could confirm, leaves its revision a baseline for the question
+"did this commit do it?" alone.  Whether the case is as it should be is asked of the last revision before it, until a
+measurement shows that it is, or a person accepts it.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Row, and_, func, select
+from sqlalchemy.orm import Session, aliased
+
+from kernels.cases import Role
+from service.db.models import (
+    WATCHED,
+    CellState,
+    Measurement,
+    Purpose,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    Target,
+    VerdictRow,
+)
+from service.domain.attribution.causes import Kind
+from service.domain.verdicts.judge import QUARANTINED
+from service.domain.verdicts.samples import Name, Outcome
+
+FARTHEST_BASELINE = 20  # how many parents back a usable baseline is looked for
+LATELY = 100  # runs among which it is looked up when a last good revision had its turn
+BROKEN = (CellState.INVALID, CellState.FAILED)
+_UNSETTLED = (Outcome.REGRESSION, Outcome.INCONCLUSIVE)
+UNACCEPTED = (RegressionState.OPEN, RegressionState.BISECTING, RegressionState.BLAMED)
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """What the watched runs of a revision on one device say of it as a baseline."""
+
+    builds: bool = True
+    broken: frozenset[Name] = frozenset()  # wrong or failed when last measured, by the recipe of today
+    measured: frozenset[Name] = frozenset()  # right when last measured, by whichever recipe
+
+
+def fitness(session: Session, target: Target, sha: str, device: str) -> Fitness:
+    """At which cases a revision can be a baseline on this device.  Of each case its newest run decides.
+
+    Nothing is held against a revision that was not measured, or only by an earlier recipe.
+    """
+    runs = session.execute(
+        select(Run.id, Run.recipe_id, Run.state, Run.log.is_not(None))
+        .join(Revision)
+        .where(Revision.target_id == target.id, Revision.sha == sha, Run.device == device)
+        .where(Run.purpose == Purpose.WATCH, Run.state.in_((RunState.DONE, RunState.FAILED)))
+        .order_by(Run.id)
+    ).all()
+    # A run that failed without a log was given up because of the machine.
+    answered = [
+        state for _, recipe, state, log in runs if recipe == target.recipe_id and (log or state is RunState.DONE)
+    ]
+    today = {run_id for run_id, recipe, *_ in runs if recipe == target.recipe_id}
+    rows = session.execute(
+        select(Measurement.run_id, Measurement.provider, Measurement.case, Measurement.state)
+        .where(Measurement.run_id.in_([run_id for run_id, *_ in runs]), Measurement.role == Role.HEAD.value)
+        .order_by(Measurement.run_id)
+    )
+    newest = {(provider, case): (run_id in today, state) for run_id, provider, case, state in rows}
+    return Fitness(
+        builds=not answered or answered[-1] is RunState.DONE,
+        broken=frozenset(name for name, (now, state) in newest.items() if now and state in BROKEN),
+        measured=frozenset(name for name, (_, state) in newest.items() if state is CellState.MEASURED),
+    )
+
+
+def broken_before(session: Session, run: Run, wanted: str | None, names: Collection[Name]) -> dict[Name, CellState]:
+    """At which of these cases the newest measured revision up to `wanted` was broken, and how.
+
+    `wanted` was passed over as the baseline, there or everywhere.
+    """
+    place = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == wanted)
+    last = session.scalar(place)
+    if last is None or not names:
+        return {}
+    rows = session.execute(
+        select(Measurement.provider, Measurement.case, Measurement.state)
+        .join(Run, Run.id == Measurement.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
+        .where(Run.purpose == Purpose.WATCH, Revision.ordinal.between(last - FARTHEST_BASELINE, last))
+        .where(Measurement.role == Role.HEAD.value, Measurement.case.in_({case for _, case in names}))
+        .order_by(Revision.ordinal, Run.id)
+    )
+    newest: Mapping[Name, CellState] = {(provider, case): state for provider, case, state in rows}
+    return {name: state for name in names if (state := newest.get(name)) in BROKEN}
+
+
+def last_good(session: Session, target_id: int, device: str, sha: str) -> dict[Name, str]:
+    """The cases at which the mainline revision `sha` is slow, each with the last revision at which it was not."""
+    place = session.execute(
+        select(Revision.ordinal).where(Revision.target_id == target_id, Revision.sha == sha)
+    ).scalar_one_or_none()
+    if place is None:
+        return {}
+    decided, found = set[Name](), dict[Name, str]()
+    for row in _recorded(session, target_id, device, place):
+        name = (row.provider, row.case)
+        decided.add(name)
+        if row.state in UNACCEPTED and row.good is not None:
+            found.setdefault(name, row.good)  # the earliest that stands: what came after it is no better
+    return {**_suspected(session, target_id, device, sha, decided), **found}
+
+
+def in_turn(session: Session, run: Run, wanted: Mapping[Name, str]) -> list[tuple[str, frozenset[Name]]]:
+    """The last good revisions with their cases, in the order in which sessions are to measure them.
+
+    First those that a suspicion waits for: nothing would ask for it again.  Then those that were compared with the
+    longest ago, so that each has its turn.
+    """
+    cases: dict[str, set[Name]] = defaultdict(set)
+    for name, sha in wanted.items():
+        cases[sha].add(name)
+    if not cases:
+        return []
+    records = session.execute(
+        select(RegressionRow.provider, RegressionRow.case)
+        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
+        .where(RegressionRow.state.in_(UNACCEPTED), RegressionRow.good.in_(cases))
+    )
+    recorded = {(provider, case) for provider, case in records}
+    lately = (
+        select(Run.id)
+        .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
+        .order_by(Run.id.desc())
+        .limit(LATELY)
+    )
+    compared = session.execute(
+        select(VerdictRow.baseline, func.max(VerdictRow.run_id))
+        .where(VerdictRow.run_id.in_(lately), VerdictRow.against == "good", VerdictRow.baseline.in_(cases))
+        .group_by(VerdictRow.baseline)
+    )
+    last = {sha or "": run_id for sha, run_id in compared}
+    order = sorted(cases, key=lambda sha: (cases[sha] <= recorded, last.get(sha, 0), -len(cases[sha]), sha))
+    return [(sha, frozenset(cases[sha])) for sha in order]
+
+
+def _recorded(
+    session: Session, target_id: int, device: str, place: int
+) -> Sequence[Row[str, str, RegressionState, str | None]]:
+    """The regressions up to a place on the mainline, the earliest first, each with the revision before it."""
+    rows = (
+        select(RegressionRow.provider, RegressionRow.case, RegressionRow.state, RegressionRow.good)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RegressionRow.target_id == target_id, RegressionRow.device == device, Revision.ordinal <= place)
+        .where(RegressionRow.state != RegressionState.FIXED)
+        .order_by(Revision.ordinal, RegressionRow.id)
+    )
+    return session.execute(rows).all()
+
+
+def _suspected(session: Session, target_id: int, device: str, sha: str, decided: set[Name]) -> dict[Name, str]:
+    """What looked slower at `sha` and could be neither confirmed nor cleared, where no record decides.
+
+    Until it is seen to be as fast as that last good revision, it is asked about again.
+    """
+    good = aliased(VerdictRow)
+    same = (good.run_id == VerdictRow.run_id, good.provider == VerdictRow.provider, good.case == VerdictRow.case)
+    rows = session.execute(
+        select(VerdictRow, good)
+        .join(Run, Run.id == VerdictRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .outerjoin(good, and_(*same, good.against == "good"))
+        .where(Run.target_id == target_id, Run.device == device, Revision.sha == sha, Revision.target_id == target_id)
+        .where(WATCHED, Run.state == RunState.DONE, VerdictRow.against == "parent")
+        .order_by(Run.id)
+    )
+    newest = {(row.provider, row.case): (row, beside) for row, beside in rows}  # not every run has every case
+    found = dict[Name, str]()
+    for name, (against_parent, against_good) in newest.items():
+        carried = against_good is not None and against_good.outcome in _UNSETTLED
+        row = against_good if carried else against_parent if _slower_perhaps(against_parent) else None
+        if row is not None and row.baseline is not None and name not in decided:
+            found[name] = row.baseline
+    return found
+
+
+def _slower_perhaps(row: VerdictRow) -> bool:
+    """A suspicion that is still one: what the machine explains, or what alarms nobody anyway, is none."""
+    slower = row.suspected and row.outcome == Outcome.INCONCLUSIVE and row.ratio is not None and row.ratio > 1
+    return slower and row.cause not in (Kind.MACHINE, Kind.NOISE) and not row.reason.startswith(QUARANTINED)

@@ -1,0 +1,143 @@
+"""Revisions to be compiled without a GPU: planned from the runs, claimed one at a time, told with the runs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import exists, func, or_, select, update
+from sqlalchemy.orm import Session, selectinload
+
+from service.db.engine import database_now, wake
+from service.db.models import FactsCheck, FactsState, Priority, Purpose, Run, RunState
+from service.domain.codefacts.findings import Findings
+from service.errors import LeaseLost
+from service.ledger.locking import inserted
+from service.ledger.runs.queue import clock
+from service.reports import facts_markdown
+
+FACTS = "facts"  # the queue of those who compile
+NEWEST = 200  # runs that are looked at: who is further behind is not waited for
+RECENT_S = 86_400.0
+ATTEMPTS = 3
+RETRY_S = 60.0
+# Held runs are a stranger's, whose code is not run before somebody approves it.
+_WANTED = (RunState.QUEUED, RunState.LEASED, RunState.DONE, RunState.FAILED)
+
+
+@dataclass(frozen=True)
+class FactsLease:
+    check_id: int
+    attempt: int
+
+
+def plan(session: Session) -> int:
+    """Queue a check for each pushed head of a pull request or of the mainline that has none.  Returns how many."""
+    same = exists().where(
+        FactsCheck.revision_id == Run.revision_id,
+        FactsCheck.recipe_id == Run.recipe_id,
+        FactsCheck.base == func.coalesce(Run.baseline, ""),
+    )
+    newest = select(func.coalesce(func.max(Run.id), 0) - NEWEST).scalar_subquery()
+    wanted = select(Run).where(
+        Run.id > newest,
+        Run.created_at > database_now(session) - RECENT_S,
+        Run.purpose == Purpose.WATCH,
+        Run.priority < Priority.BACKFILL,
+        Run.state.in_(_WANTED),
+        ~same,
+    )
+    made = 0
+    for run in session.scalars(wanted.order_by(Run.id)).all():
+        values: dict[str, Any] = {
+            "target_id": run.target_id,
+            "revision_id": run.revision_id,
+            "recipe_id": run.recipe_id,
+        }
+        values |= {"base": run.baseline or "", "trusted": run.trusted, "created_at": clock(session)}
+        values |= {"state": FactsState.QUEUED, "attempt": 0, "not_before": 0.0}
+        made += inserted(session, FactsCheck, ("revision_id", "recipe_id", "base"), values) is not None
+    if made:
+        wake(session, FACTS)
+    return made
+
+
+def claim(session: Session, lease_s: float) -> FactsLease | None:
+    """The newest check that waits, or that was left by who died with it."""
+    now = database_now(session)
+    left = (FactsCheck.state == FactsState.LEASED) & (FactsCheck.lease_until < now)
+    waits = (FactsCheck.state == FactsState.QUEUED) & (FactsCheck.not_before <= now)
+    first = select(FactsCheck.id).where(or_(waits, left)).order_by(FactsCheck.id.desc()).limit(1)
+    claimed = session.execute(
+        update(FactsCheck)
+        .where(FactsCheck.id == first.with_for_update(skip_locked=True).scalar_subquery(), or_(waits, left))
+        .values(state=FactsState.LEASED, attempt=FactsCheck.attempt + 1, lease_until=now + lease_s)
+        .returning(FactsCheck.id, FactsCheck.attempt)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+    return None if claimed is None else FactsLease(claimed.id, claimed.attempt)
+
+
+def claimed(session: Session, lease: FactsLease) -> FactsCheck:
+    """The row of a lease, with what compiling needs.  Raises LeaseLost when it is no longer ours."""
+    loads = (selectinload(FactsCheck.target), selectinload(FactsCheck.revision), selectinload(FactsCheck.recipe))
+    held = (FactsCheck.id == lease.check_id, FactsCheck.attempt == lease.attempt)
+    row = session.execute(
+        select(FactsCheck).where(*held, FactsCheck.state == FactsState.LEASED).options(*loads)
+    ).scalar_one_or_none()
+    if row is None:
+        raise LeaseLost(f"Check {lease.check_id} is no longer leased in attempt {lease.attempt}.")
+    return row
+
+
+def renew(session: Session, lease: FactsLease, lease_s: float) -> None:
+    claimed(session, lease).lease_until = clock(session) + lease_s
+
+
+def end(
+    session: Session, lease: FactsLease, state: FactsState, reason: str | None = None, found: Findings | None = None
+) -> None:
+    """Keep what was found, and have the runs of the revision told anew.  Raises LeaseLost."""
+    row = claimed(session, lease)
+    row.state, row.reason, row.lease_until = state, reason, None
+    row.findings, row.finished_at = found.as_json() if found else None, clock(session)
+    if state is not FactsState.SKIPPED:
+        session.execute(
+            update(Run)
+            .where(Run.revision_id == row.revision_id, Run.purpose == Purpose.WATCH, Run.pull.is_not(None))
+            .values(told="")
+            .execution_options(synchronize_session=False)
+        )
+
+
+def again(session: Session, lease: FactsLease, reason: str) -> bool:
+    """Queue it for later; after the last attempt it has failed.  Returns whether it is tried again."""
+    row = claimed(session, lease)
+    if row.attempt >= ATTEMPTS:
+        end(session, lease, FactsState.UNAVAILABLE, reason)
+        return False
+    row.state, row.reason, row.lease_until = FactsState.QUEUED, reason, None
+    row.not_before = clock(session) + RETRY_S * row.attempt
+    return True
+
+
+def check_of(session: Session, run: Run) -> FactsCheck | None:
+    """What is known of a run's revision against its baseline, where that was asked."""
+    same: tuple[Any, ...] = (FactsCheck.revision_id == run.revision_id, FactsCheck.recipe_id == run.recipe_id)
+    return session.execute(
+        select(FactsCheck).where(*same, FactsCheck.base == (run.baseline or ""))
+    ).scalar_one_or_none()
+
+
+def are_found(session: Session, run: Run) -> bool:
+    """Is there something that is worth a comment before anything is measured?"""
+    row = check_of(session, run)
+    return row is not None and row.state is FactsState.DONE
+
+
+def in_words(session: Session, run: Run) -> str:
+    """The part of a comment; empty while nothing is known, and where there is nothing to say."""
+    row = check_of(session, run)
+    if row is None or row.state in (FactsState.QUEUED, FactsState.LEASED, FactsState.SKIPPED):
+        return ""
+    if row.findings is None:
+        return facts_markdown.without(row.reason or "nothing was compiled")
+    return facts_markdown.part(Findings.from_json(row.findings))

@@ -1,0 +1,61 @@
+"""Runs that kernelwatch asks for by itself: the steps of a bisection, and calibrations."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.engine import wake
+from service.db.models import Priority, Purpose, Revision, Run, RunState, Target
+from service.ledger.runs.queue import clock
+from service.ledger.runs.revisions import ATTEMPTS, recipe_of
+
+_PRIORITY = {Purpose.BISECTION: Priority.BISECTION, Purpose.CALIBRATION: Priority.CALIBRATION}
+
+
+def run_asked(
+    session: Session,
+    target: Target,
+    revision: Revision,
+    purpose: Purpose,
+    *,
+    key: str,
+    device: str,
+    suite: str,
+    baseline: str,
+    cases: Sequence[str] | None = None,
+    worker: str | None = None,
+    bisection_id: int | None = None,
+) -> Run:
+    """Measure `revision` against exactly `baseline`, at only these cases of the suite, when nothing else waits.
+
+    `key` names what is asked for: asking twice makes one run.  Only `worker` takes it, where one is named.
+    """
+    dedupe = f"{purpose}:{key}"
+    run = session.execute(select(Run).where(Run.dedupe == dedupe)).scalar_one_or_none()
+    if run is not None:
+        return run
+    recipe, _ = recipe_of(session, target)
+    run = Run(
+        dedupe=dedupe,
+        target_id=target.id,
+        revision_id=revision.id,
+        recipe_id=recipe.id,
+        baseline=baseline,
+        device=device,
+        suite=suite,
+        purpose=purpose,
+        only_cases=None if cases is None else sorted(cases),
+        only_worker=worker,
+        bisection_id=bisection_id,
+        trusted=True,  # it was on the mainline, or a person named the ends of the line it lies on
+        priority=_PRIORITY[purpose],
+        state=RunState.QUEUED,
+        attempt=0,
+        max_attempts=ATTEMPTS,
+        created_at=clock(session),
+    )
+    session.add(run)
+    session.flush()
+    wake(session, device)
+    return run

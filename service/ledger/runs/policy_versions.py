@@ -1,0 +1,16 @@
+"""Versions of policies: every verdict keeps the one that made it."""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.models import PolicyRow
+from service.domain.policy.policy import Policy
+from service.ledger.locking import inserted
+from service.ledger.runs.queue import clock
+
+
+def known(session: Session, policy: Policy) -> PolicyRow:
+    """The row of this version, made when it is new.  The same numbers judged by another method are another version."""
+    values = policy.model_dump(mode="json")
+    inserted(session, PolicyRow, "digest", {"digest": policy.digest, "values": values, "created_at": clock(session)})
+    return session.execute(select(PolicyRow).where(PolicyRow.digest == policy.digest)).scalar_one()

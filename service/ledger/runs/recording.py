@@ -1,0 +1,166 @@
+"""What a session found becomes rows: measurements, verdicts with their causes, and what stands because of them."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Lane, Role
+from service.db.models import Measurement, Purpose, Revision, Run, RunState, Stack, VerdictRow, pack
+from service.db.models import Recipe as RecipeRow
+from service.domain.attribution import collect
+from service.domain.policy import recipes
+from service.domain.policy.policy import Policy
+from service.domain.policy.recipes import Recipe
+from service.domain.text import short
+from service.domain.verdicts import judge
+from service.domain.verdicts.geomeans import summaries
+from service.domain.verdicts.judge import Verdict
+from service.domain.verdicts.samples import Cell, Name, Outcome
+from service.domain.verdicts.session_result import Evidence, Taken, cells
+from service.ledger.calibration import equal_code, quarantines
+from service.ledger.locking import inserted
+from service.ledger.regressions import after_run
+from service.ledger.runs import baseline_choice, baseline_rows, build_logs, policy_versions, queue
+from service.ledger.runs.baseline_choice import BROKEN
+from service.ledger.runs.machine_moves import moved_elsewhere
+from service.ledger.server_policy import effective
+
+CONTROLS_OFF = "the controls of its first session were off, so it is measured once more"
+
+
+def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
+    """Store and judge what a session found.  Raises LeaseLost, and stores nothing, when the run is not ours.
+
+    Where the controls of the session are off, the run is queued once more instead: the second session counts, whatever
+    its controls say.
+    """
+    run = queue.end(session, lease, RunState.DONE)
+    recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
+    policy = effective(recipe, run.device)
+    found = _cells(session, run, evidence, policy)
+    judged = judge.judge(found, policy)
+    equal_code.compared(session, run, evidence, policy)  # before it is known whether this session counts
+    if run.purpose is Purpose.WATCH and not run.repeated and judge.controls_are_off(judged):
+        queue.repeat(session, run, CONTROLS_OFF)
+        return run
+    _store(session, run, evidence)
+    build_logs.keep(session, run.id, evidence.build_log)
+    causes = collect.against_parent(evidence, _known(run, found), judged, moved_elsewhere(session, run))
+    run.summary = [one.as_json() for one in summaries(found, policy)]
+    made_by = policy_versions.known(session, policy).id
+    revision = session.get_one(Revision, run.revision_id)
+    decided = baseline_rows.Decided(run, revision, evidence, policy, judged, causes)
+    if decided.mainline:
+        decided = replace(decided, before=baseline_rows.before(session, run, revision))
+    rows = [_against_parent(decided, name, verdict) for name, verdict in judged.items()]
+    rows += baseline_rows.compare(session, decided)
+    rows += _removed(decided, recipe)
+    for row in rows:
+        row.policy_id = made_by
+    session.bulk_save_objects(rows)  # hundreds at once: SQLite's ORM inserts one by one where it wants their ids back
+    if decided.mainline:
+        after_run.note_regressions(session, run, policy)
+    return run
+
+
+def _cells(session: Session, run: Run, evidence: Evidence, policy: Policy) -> list[Cell]:
+    """What is to be judged, with what only the ledger knows of it."""
+    heads = {(one.provider, str(one.case)): one for one in evidence.taken if one.role is Role.HEAD}
+    # Another revision than the one asked for is compared with, which may have been right where that one was not.
+    elsewhere = {
+        name for name, one in heads.items() if one.state in BROKEN and evidence.baseline_at(name) != run.baseline
+    }
+    broken_before = baseline_choice.broken_before(session, run, run.baseline, elsewhere)
+    note = evidence.notes[0] if evidence.notes and evidence.baseline is None else None
+    silent = quarantines.quarantined(session, run.target_id, run.device, policy, list(heads))
+    found = cells(evidence.taken, note, broken_before, silent)
+    if run.purpose is Purpose.CALIBRATION:  # its code is the same on purpose: that must not excuse what the clock says
+        return [replace(cell, same_code=False) for cell in found]
+    return found
+
+
+def _known(run: Run, found: Sequence[Cell]) -> Sequence[Cell]:
+    """The cells with what explains them: whatever moved in a calibration, the code did not."""
+    return [replace(cell, same_code=True) for cell in found] if run.purpose is Purpose.CALIBRATION else found
+
+
+def _store(session: Session, run: Run, evidence: Evidence) -> None:
+    run.baseline, run.sandboxed = evidence.baseline, evidence.sandboxed
+    run.reason = "; ".join(evidence.notes) or None
+    run.stack_id = stack_known(session, evidence.stack).id
+    run.telemetry = dict(evidence.telemetry)
+    run.slow, good = evidence.slow, list(evidence.good.values())
+    run.good = max(good, key=good.count) if good else None  # each row names its own
+    session.bulk_save_objects([_measurement(run.id, one) for one in evidence.taken])
+
+
+def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None, whole_log: str = "") -> Run:
+    """The revision itself cannot be measured (it does not build, say): that is an answer."""
+    run = queue.end(session, lease, RunState.FAILED, reason, log)
+    build_logs.keep(session, run.id, whole_log)
+    return run
+
+
+def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
+    """The row of this fingerprint, made when it is new."""
+    digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest()
+    inserted(session, Stack, "digest", {"digest": digest, "versions": dict(versions)})
+    return session.execute(select(Stack).where(Stack.digest == digest)).scalar_one()
+
+
+def _measurement(run_id: int, one: Taken) -> Measurement:
+    launches = (*one.looked, *one.confirmed)
+    median = one.median
+    return Measurement(
+        run_id=run_id,
+        contender=one.contender,
+        role=one.role.value,
+        provider=one.provider,
+        case=str(one.case),
+        state=one.state,
+        reason=one.reason,
+        median=median,
+        gb_s=one.case.least_bytes / median / 1e3 if median and one.case.lane is Lane.KERNEL else None,
+        launches=sum(map(bool, launches)),  # without those that it sat out
+        rounds=sum(len(rounds) for rounds in launches),
+        facts=dict(one.facts),
+        samples=pack(one.looked, one.confirmed) if launches else None,
+    )
+
+
+def _against_parent(decided: baseline_rows.Decided, name: Name, verdict: Verdict) -> VerdictRow:
+    provider, case = name
+    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, against="parent")
+    row.baseline = decided.evidence.baseline_at(name)
+    row.outcome, row.reason, row.confirmed = verdict.outcome.value, verdict.reason, verdict.confirmed
+    row.control, row.suspected, row.smallest = verdict.control, verdict.suspected, verdict.smallest
+    row.p, row.q, row.doubt = verdict.p, verdict.q, verdict.doubt
+    baseline_rows.measured(row, verdict.comparison, decided.causes.get(name))
+    return row
+
+
+def _removed(decided: baseline_rows.Decided, recipe: Recipe) -> list[VerdictRow]:
+    """What the run before judged on the mainline, and the recipe asks for no more: said once."""
+    before, run = decided.before, decided.run
+    if before is None:
+        return []
+    cases = recipe.cases(run.suite)
+    asked = {(name, str(case)) for name in recipe.providers_on(run.device) for case in cases} | set(decided.judged)
+    last = f"the recipe asks for it no longer; last measured at {short(before.revision.sha)}"
+    return [
+        VerdictRow(
+            run_id=run.id,
+            provider=row.provider,
+            case=row.case,
+            against="parent",
+            outcome=Outcome.REMOVED.value,
+            reason=last,
+        )
+        for row in before.verdicts
+        if row.against == "parent" and row.outcome != Outcome.REMOVED and (row.provider, row.case) not in asked
+    ]

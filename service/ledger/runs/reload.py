@@ -1,0 +1,85 @@
+"""Stored runs put together again: the evidence that verdicts were made of, and what they were."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session, selectinload
+
+from kernels.cases import Case, Role
+from service.db.models import CellState, Measurement, Purpose, Quarantine, Run, RunState, Target, VerdictRow, unpack
+from service.domain.policy.policy import Policy
+from service.domain.verdicts.judge import KNOWN_BEFORE
+from service.domain.verdicts.samples import Cell, Name
+from service.domain.verdicts.session_result import Taken, cells
+from service.ledger.runs.baseline_choice import BROKEN
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """One run as it was when it was judged.  `silent`: what was quarantined then, but for the policy's own patterns."""
+
+    run: Run  # with its target and revision
+    taken: tuple[Taken, ...]
+    verdicts: Mapping[tuple[str, str, str], VerdictRow]  # by provider, case and what it is against
+    silent: Mapping[Name, str]
+
+    def cells(self, policy: Policy) -> list[Cell]:
+        """What there was to be judged of the head against its parent, where `policy` says what is quarantined."""
+        note = (self.run.reason or "").split("; ")[0] if self.run.baseline is None else None
+        broken_before = {
+            (provider, case): CellState(row.outcome)
+            for (provider, case, against), row in self.verdicts.items()
+            if against == "parent" and row.outcome in BROKEN and row.reason.startswith(KNOWN_BEFORE)
+        }
+        heads = [(one.provider, str(one.case)) for one in self.taken if one.role is Role.HEAD]
+        silent = {name: why for name in heads if (why := self.silent.get(name) or policy.quarantined(name[1]))}
+        return cells(self.taken, note or None, broken_before, silent)
+
+
+def rebuilt(
+    session: Session,
+    target: Target | None = None,
+    *,
+    device: str | None = None,
+    since: float = 0.0,
+    purposes: Sequence[Purpose] = (Purpose.WATCH, Purpose.CALIBRATION),
+) -> Iterator[Rebuilt]:
+    """The runs that were measured, oldest first and one at a time: all of them would not fit into memory."""
+    wanted = [Run.state == RunState.DONE, Run.purpose.in_(purposes), Run.finished_at >= since]
+    wanted += [Run.target_id == target.id] if target else []
+    wanted += [Run.device == device] if device else []
+    for run_id in session.execute(select(Run.id).where(*wanted).order_by(Run.id)).scalars().all():
+        yield one(session, run_id)
+        session.expunge_all()
+
+
+def one(session: Session, run_id: int) -> Rebuilt:
+    """A run put together again."""
+    loads = [selectinload(part) for part in (Run.target, Run.revision, Run.verdicts)]
+    loads.append(selectinload(Run.measurements).undefer(Measurement.samples))
+    run = session.execute(select(Run).where(Run.id == run_id).options(*loads)).scalar_one()
+    verdicts = {(row.provider, row.case, row.against): row for row in run.verdicts}
+    return Rebuilt(run, taken(run.measurements), verdicts, _silent(session, run))
+
+
+def taken(rows: Sequence[Measurement]) -> tuple[Taken, ...]:
+    """Measurements as the session saw them; a case that only another version of this program knows is left out."""
+    return tuple(again for row in rows if (again := _taken(row)))
+
+
+def _taken(row: Measurement) -> Taken | None:
+    try:
+        role, case = Role(row.role), Case.parse(row.case)
+    except ValueError:
+        return None
+    looked, confirmed = unpack(row.samples) if row.samples else ([], [])
+    return Taken(role, row.provider, case, row.state, row.reason, tuple(looked), tuple(confirmed), row.facts or {})
+
+
+def _silent(session: Session, run: Run) -> dict[Name, str]:
+    """What was quarantined when the run was judged."""
+    then: ColumnElement[bool] = Quarantine.since < run.finished_at
+    still = Quarantine.released_at.is_(None) | (Quarantine.released_at >= run.finished_at)
+    rows = select(Quarantine).where(Quarantine.target_id == run.target_id, Quarantine.device == run.device, then, still)
+    return {(row.provider, row.case): row.reason for row in session.execute(rows).scalars()}

@@ -1,0 +1,140 @@
+"""A policy over the stored history: every run that was measured, judged once more.  Only read, never written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Lane, Role
+from service.db.models import Calibration, Purpose, RegressionRow, RegressionState, Target
+from service.domain.policy.layers import Written
+from service.domain.policy.policy import Policy
+from service.domain.verdicts import baselines, calibration, sota
+from service.domain.verdicts.calibration import NONE, Rate
+from service.domain.verdicts.replay import Fate, Replayed, Sum, replay, summed
+from service.domain.verdicts.samples import Name, Outcome
+from service.domain.verdicts.session_result import beside_revision, beside_sota
+from service.ledger.runs.reload import Rebuilt, rebuilt
+
+_STOOD = ("sota", "slow")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A case of a run of which this policy would have said something else, or of which nobody knows."""
+
+    run_id: int
+    target: str
+    revision: str  # short
+    device: str
+    pull: int | None
+    replayed: Replayed
+
+
+@dataclass
+class Replay:
+    """What came of it, filled run by run.  Versions by device, sums by device, provider and lane."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    runs: int = 0
+    first_at: float | None = None
+    last_at: float | None = None
+    sums: dict[tuple[str, str, Lane], Sum] = field(default_factory=dict)
+    told: list[Told] = field(default_factory=list)
+    equal_before: Rate = NONE  # of the nightly calibrations, as they were judged
+    equal: Rate = NONE  # and as this policy would have
+
+    @property
+    def whole(self) -> Sum:
+        return sum(self.sums.values(), Sum())
+
+
+def replayed(
+    session: Session,
+    written: Written,
+    server: Written,
+    target: Target | None = None,
+    device: str | None = None,
+    since: float = 0.0,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Replay:
+    """Judge by the policy `written`, over the `server`'s, what is stored since a time (seconds since the epoch)."""
+    answer = Replay()
+    for stored in rebuilt(session, target, device=device, since=since):
+        run = stored.run
+        policy = written.on(run.device, server)
+        answer.versions[run.device] = policy.digest
+        answer.runs += 1
+        progress(answer.runs)
+        answer.first_at = answer.first_at or run.finished_at
+        answer.last_at = run.finished_at
+        if run.purpose is Purpose.CALIBRATION:
+            _equal_code(session, answer, stored, policy)
+        else:
+            _watched(session, answer, stored, policy)
+    return answer
+
+
+def _watched(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) -> None:
+    run = stored.run
+    before = {
+        (provider, case): Outcome(row.outcome)
+        for (provider, case, against), row in stored.verdicts.items()
+        if against == "parent"
+    }
+    found = replay(stored.cells(policy), before, _dismissed(session, run.id), policy)
+    flags = _flags(stored, policy)
+    for (provider, lane), own in summed(found).items():
+        group = run.device, provider, lane
+        here = [
+            flags[name]
+            for one in found
+            if (one.provider, one.lane) == (provider, lane) and (name := _name(one)) in flags
+        ]
+        answer.sums[group] = answer.sums.get(group, Sum()) + own + sum(here, Sum())
+    changed = [one for one in found if one.fate not in (Fate.QUIET, Fate.STAYS)]
+    answer.told += [Told(run.id, run.target.name, run.revision.short, run.device, run.pull, one) for one in changed]
+
+
+def _name(one: Replayed) -> Name:
+    return one.provider, one.case
+
+
+def _flags(stored: Rebuilt, policy: Policy) -> dict[Name, Sum]:
+    """Who was, and who would be, called behind SOTA, or slower than the slow baseline."""
+    stood = sota.stand_all(beside_sota(stored.taken), policy)
+    heads = {(one.provider, str(one.case)): stored.run.slow for one in stored.taken if one.role is Role.HEAD}
+    named = {name: slow for name, slow in heads.items() if slow is not None}
+    leaking = baselines.leaks(beside_revision(stored.taken, Role.SLOW, named), policy)
+    flags = {}
+    for name in heads:
+        to_sota, to_slow = (stored.verdicts.get((*name, against)) for against in _STOOD)
+        flags[name] = Sum(
+            behind_before=int(to_sota is not None and to_sota.behind),
+            behind=int(name in stood and stood[name].slower),
+            leaks_before=int(to_slow is not None and to_slow.outcome == Outcome.REGRESSION),
+            leaks=int(name in leaking and leaking[name].slower),
+        )
+    return flags
+
+
+def _dismissed(session: Session, run_id: int) -> set[Name]:
+    """The regressions that this run opened, and that a person dismissed: they were none."""
+    rows = select(RegressionRow.provider, RegressionRow.case).where(RegressionRow.run_id == run_id)
+    found = session.execute(rows.where(RegressionRow.state == RegressionState.DISMISSED))
+    return {(provider, case) for provider, case in found}
+
+
+def _equal_code(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) -> None:
+    """Count false alarms of a calibration: its code is equal on both sides."""
+    rows = {
+        (row.provider, row.case, row.kind): row
+        for row in session.execute(select(Calibration).where(Calibration.run_id == stored.run.id)).scalars()
+    }
+    for one in calibration.compared(stored.taken, policy, calibration=True):
+        row = rows.get((one.provider, one.case, one.kind))
+        if row is not None:
+            nominal = policy.calibrate.nominal
+            answer.equal_before += Rate(1, int(row.p < nominal), int(row.alarmed))
+            answer.equal += Rate(1, int(one.p < nominal), int(one.alarmed))

@@ -1,0 +1,36 @@
+"""The operator's policy: what holds for every target whose recipe says nothing else.
+
+It is one TOML file with the keys of a recipe's `[policy]`, named by KERNELWATCH_POLICY and read once by each process.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from service.domain.policy.layers import NOTHING, Written, read
+from service.domain.policy.policy import Policy
+from service.domain.policy.recipes import Recipe
+from service.errors import BadInput
+from service.settings import settings
+
+
+def effective(recipe: Recipe, device: str) -> Policy:
+    """What holds for a target on a device: its recipe over the server's policy, and that over what is usual."""
+    return recipe.policy_on(device, server_policy())
+
+
+def server_policy() -> Written:
+    """What the operator wrote; nothing where no file is named.  Raises BadInput that names the mistakes in it."""
+    named = settings().policy
+    return NOTHING if named is None else _read_once(named)
+
+
+def policy_file(file: Path) -> Written:
+    """The policy in a file.  Raises BadInput when it is not there, or not valid."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"The policy {file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    return read(text, str(file))
+
+
+_read_once = cache(policy_file)

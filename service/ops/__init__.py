@@ -1,0 +1,1 @@
+"""Operating one machine: checks, the supervisor, the installation of torch."""

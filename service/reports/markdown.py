@@ -1,0 +1,361 @@
+"""A Report as the comment and the check run that a pull request receives.
+
+What comes from a repository (subjects, reasons, logs) is escaped: it can neither break the layout, nor mention
+a person, nor link to anything.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from kernels.cases import Lane
+from service.db.models import Purpose, RunState
+from service.domain.metrics import WORDS, amount, digits, percent
+from service.domain.text import interval, last_lines, listed, one_line, printable
+from service.domain.verdicts.geomeans import Summary
+from service.domain.verdicts.judge import Outcome, in_percent
+from service.reports.report import NOUNS, Report
+from service.reports.rows import Beside, Row, Unsupported
+
+LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters
+REASONS = 3  # why cases are not compared with SOTA
+SHOWN = 10  # rows before the rest goes into <details>
+_FOLDED = (400, 100, 30, 10, 3, 0)  # rows of each folded table; the next smaller number is tried until the comment fits
+_PUNCTUATION = re.compile(r"[\\`*_\[\]#!|~$]")
+_BEGINNING = re.compile(r"^([0-9]*)([-+=.)])(?![0-9A-Za-z])")  # a list or an underlined title
+_LINKING = re.compile(r"(@|:(?=//)|www(?=\.)|#(?=[0-9])|GH-(?=[0-9]))")  # broken by a space without width
+_TICKS = re.compile(r"`+")
+Listed = TypeVar("Listed", Row, Unsupported, Summary)
+
+
+def marker(target: str, pull: int | None) -> str:
+    """What the comment is found by; invisible to people."""
+    return f"<!-- kernelwatch:{re.sub(r'[^A-Za-z0-9_./-]', '_', target)}:{pull or 0} -->"
+
+
+def comment(*reports: Report, facts: str = "") -> str:
+    """The one comment of a pull request: the verdict of each device first, then what changed, then the rest, folded.
+
+    `facts` is what was found without a GPU, as Markdown.
+    """
+    if not reports:
+        raise ValueError("a comment needs at least one report")
+    for most in _FOLDED:
+        text = _comment(reports, most, facts)
+        if len(text) <= LARGEST:
+            return text
+    # Dozens of devices: their verdicts, and a link for each, are what fits.
+    return "\n\n".join([*(_first_line(report) for report in reports[:SHOWN]), _signature(reports[0])])
+
+
+def check(report: Report) -> dict[str, Any]:
+    """What the check run (or commit status) of this revision and device says.
+
+    Its name holds the target: several may watch one repository.
+    """
+    title = one_line(f"{report.verdict}: {report.advice}", 140)
+    text = comment(report)
+    return {
+        "name": f"kernelwatch / {report.target} / {report.device}",
+        "sha": report.sha,
+        "status": report.gate.check_status,
+        "conclusion": report.gate.conclusion,
+        "commit_status": report.gate.commit_status,
+        "title": title[:1].upper() + title[1:],
+        "summary": text,
+        "url": report.url,
+    }
+
+
+def _comment(reports: Sequence[Report], most: int, facts: str) -> str:
+    parts = [part for report in reports for part in (_first_line(report), *_body(report, most))]
+    if facts:
+        parts.append(facts)
+    parts.append(_signature(reports[0]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _first_line(report: Report) -> str:
+    advice = escaped(report.advice)
+    return f"**{report.verdict}** at {code(report.revision)} on {escaped(report.device)}: {advice}."
+
+
+def _body(report: Report, most: int) -> list[str]:
+    parts = []
+    if report.sandboxed is False:
+        parts.append(
+            "> **Measured without a sandbox**: the worker has none, and this target is allowed to run without one."
+        )
+    if report.build_failed:
+        why = escaped(one_line(report.reason or "The build failed"))
+        parts += [f"{why}. The last lines of [the log]({report.log_url}):", fenced(last_lines(report.log or ""))]
+    if report.repeated:
+        parts.append("Measured once more: the controls of its first session were off.")
+    if report.state is RunState.DONE and report.reason:
+        parts.append(f"Note: {escaped(one_line(report.reason))}.")
+    parts += _tables(report, most)
+    if missing := without_sota(report):
+        parts.append(escaped(missing))
+    return [*parts, _footing(report)]
+
+
+def without_sota(report: Report) -> str:
+    """Which cases could not be compared with SOTA, why, and what to do; empty where all were."""
+    if not report.without_sota:
+        return ""
+    reasons = [
+        f"{one.cases} case{'s' * (one.cases > 1)} ({one_line(one.reason, 300)})"
+        for one in report.without_sota[:REASONS]
+    ]
+    others = sum(one.cases for one in report.without_sota[REASONS:])
+    reasons += [f"{others} more for other reasons"] * bool(others)
+    remedy = f" To compare them, {report.sota_remedy}." if report.sota_remedy else ""
+    return f"Not compared with {report.sota}: {listed(reasons)}.{remedy}"
+
+
+def _tables(report: Report, most: int) -> list[str]:
+    changed = (*report.of(Outcome.REGRESSION), *report.of(Outcome.IMPROVEMENT))
+    quiet = report.of(Outcome.INCONCLUSIVE, Outcome.STEADY)
+    parts = []
+    if changed:
+        parts.append(_timed(changed[:SHOWN]))
+        parts += _to_do(report)
+    if changed[SHOWN:]:
+        parts.append(_folded(f"{len(changed) - SHOWN} more that changed", _timed, changed[SHOWN:], most))
+    if rows := report.lost_repeatability:
+        parts.append("**No longer repeatable**: the same inputs give other bits from call to call, and did not before")
+        parts.append(_unrepeatable(rows[:SHOWN]))
+        if rows[SHOWN:]:
+            parts.append(_folded(f"{len(rows) - SHOWN} more", _unrepeatable, rows[SHOWN:], most))
+    for outcome in (Outcome.INVALID, Outcome.FAILED):
+        if rows := tuple(row for row in report.of(outcome) if not row.known_before):
+            parts.append(f"**{NOUNS[outcome][1].capitalize()}** (not timed)")
+            parts.append(_reasoned(rows[:SHOWN]))
+            if rows[SHOWN:]:
+                parts.append(_folded(f"{len(rows) - SHOWN} more", _reasoned, rows[SHOWN:], most))
+    if rows := tuple(row for row in report.of(Outcome.INVALID, Outcome.FAILED) if row.known_before):
+        title = f"{len(rows)} wrong or failed, already before this revision, and so not its doing"
+        parts.append(_folded(title, _reasoned, rows, most))
+    if rows := report.of(Outcome.NEW):
+        parts.append(_folded(f"{len(rows)} new, without anything to compare with", _reasoned, rows, most))
+    if rows := report.of(Outcome.REMOVED):
+        parts.append(_folded(f"{len(rows)} removed: no longer asked for", _reasoned, rows, most))
+    if rows := report.slow_before:
+        title = f"{len(rows)} slow already before this revision: slower than the last good one"
+        parts.append(_folded(title, _slow_before, rows, most))
+    if rows := report.leaks:
+        parts.append(_folded(f"{len(rows)} slower than the slow baseline {report.slow or ''}", _leaks, rows, most))
+    if quiet:
+        parts.append(_folded(listed(_quiet(quiet)), _timed, quiet, most))
+    if report.summaries:
+        title = f"Geometric means of {sum(one.cases for one in report.summaries)} cases"
+        parts.append(_folded(title, _summary, report.summaries, most))
+    if report.unsupported:
+        title = f"{len(report.unsupported)} not supported by their provider, and so not measured"
+        parts.append(_folded(title, _unsupported, report.unsupported, most))
+    if behind := report.behind:
+        title = f"{len(behind)} behind {report.sota} (a standing gap to the best known, not a regression)"
+        parts.append(_folded(title, _standing, behind, most))
+    if perhaps := report.behind_is_open:
+        title = f"{len(perhaps)} perhaps behind {report.sota}: this session could not decide"
+        parts.append(_folded(title, _standing, perhaps, most))
+    return parts
+
+
+def _to_do(report: Report) -> list[str]:
+    """How to mend or accept what this run found, where there is something to accept."""
+    if not report.regressions or report.purpose is not Purpose.WATCH:
+        return []
+    them = "it" if len(report.regressions) == 1 else "them"
+    known = sorted(row.regression for row in report.regressions if row.regression is not None)
+    events = {row.incident for row in report.regressions if row.regression is not None}
+    if len(known) > 1 and len(events) == 1 and None not in events:
+        command = code(f"kernelwatch regression acknowledge {events.pop()} --incident --reason …")
+        return [f"Mend them, or accept them: {command} (regressions {listed(map(str, known))})."]
+    if known:
+        first, *others = (str(one) for one in known)
+        command, more = code(f"kernelwatch regression acknowledge {first} --reason …"), listed(others) if others else ""
+        return [f"Mend {them}, or accept what is worth it: {command}{f', and so {more}' if more else ''}."]
+    if report.pull is None:
+        return []
+    then = "it is then a regression" if them == "it" else "they are then regressions"
+    return [f"Mend {them}, or merge {them} knowing: {then} of the mainline until mended or accepted."]
+
+
+def _quiet(rows: Sequence[Row]) -> list[str]:
+    undecided = sum(row.outcome is Outcome.INCONCLUSIVE and not row.quarantined for row in rows)
+    quarantined = sum(row.quarantined for row in rows)
+    counts = {"steady": len(rows) - undecided - quarantined, "inconclusive": undecided, "quarantined": quarantined}
+    return [f"{n} {word}" for word, n in counts.items() if n]
+
+
+def _folded(title: str, table: Callable[[Sequence[Listed]], str], rows: Sequence[Listed], most: int) -> str:
+    shown = table(rows[:most]) if most else ""
+    rest = f"\n\n{len(rows) - most} more on the page of the run." if len(rows) > most else ""
+    return f"<details><summary>{escaped(title)}</summary>\n\n{shown}{rest}\n\n</details>"
+
+
+def _timed(rows: Sequence[Row]) -> str:
+    lit = any(row.of_ceiling for row in rows)
+    lines = [
+        _line(["case", "baseline", "head", *["of ceiling"] * lit, "change", "head / baseline", "why"]),
+        "|---|--:|--:|" + "--:|" * lit + "---|---|---|",
+    ]
+    for row in rows:
+        taken = [amount(side.median if side else None, row.lane) for side in (row.parent, row.head)]
+        change = f"**{row.change}**" if row.outcome is Outcome.REGRESSION else row.change
+        if row.outcome is Outcome.INCONCLUSIVE:
+            change = "quarantined" if row.quarantined else "inconclusive"
+        facts = () if row.cause else row.explained
+        lines.append(
+            _line(
+                [
+                    _name(row),
+                    *taken,
+                    *[row.of_ceiling] * lit,
+                    change,
+                    interval(row.low, row.high),
+                    escaped(one_line("; ".join(filter(None, (row.told, *facts))), 400)),
+                ]
+            )
+        )
+    return "\n".join(lines)
+
+
+def _reasoned(rows: Sequence[Row]) -> str:
+    lines = ["| case | what happened |", "|---|---|"]
+    return "\n".join([*lines, *(_line([_name(row), escaped(row.told)]) for row in rows)])
+
+
+def _unrepeatable(rows: Sequence[Row]) -> str:
+    lines = ["| case | what was seen |", "|---|---|"]
+    return "\n".join([*lines, *(_line([_name(row), escaped("; ".join(row.notes))]) for row in rows)])
+
+
+def _standing(rows: Sequence[Row]) -> str:
+    lines = ["| case | head | best | ratio | since |", "|---|--:|--:|--:|---|"]
+    for row in rows:
+        if row.sota is None:
+            continue
+        taken = [amount(side.median if side else None, row.lane) for side in (row.head, row.sota.best)]
+        ratio = "" if row.sota.ratio is None else f"{row.sota.ratio:.2f}"
+        lines.append(_line([_name(row), *taken, ratio, escaped(row.sota.told)]))
+    return "\n".join(lines)
+
+
+def _slow_before(rows: Sequence[Row]) -> str:
+    return _beside([(row, row.good, row.as_before) for row in rows if row.good])
+
+
+def _leaks(rows: Sequence[Row]) -> str:
+    return _beside([(row, row.slow, row.slow.reason) for row in rows if row.slow])
+
+
+def _beside(sides: Sequence[tuple[Row, Beside, str]]) -> str:
+    lines = ["| case | baseline | change | head / baseline | why |", "|---|---|---|---|---|"]
+    for row, side, reason in sides:
+        why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
+        change = percent(side.ratio, row.lane)
+        cells = [_name(row), code(side.baseline), change, interval(side.low, side.high), escaped(one_line(why, 400))]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _summary(summaries: Sequence[Summary]) -> str:
+    lines = ["| | cases | change | head / baseline |", "|---|--:|---|---|"]
+    for one in summaries:
+        cells = [_group(one), str(one.cases), percent(one.ratio, Lane(one.lane)), interval(one.low, one.high)]
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def _group(one: Summary) -> str:
+    lane = Lane(one.lane)
+    more = "" if lane is Lane.KERNEL else f", {WORDS[lane].name}"
+    return f"{code(f'{one.op}.{one.direction}')} {escaped(one.provider)}{more}"
+
+
+def _name(row: Row) -> str:
+    """The case, its provider, and what was measured where that is not the kernel's time."""
+    lane = "" if row.lane is Lane.KERNEL else f", {WORDS[row.lane].name}"
+    return f"{code(row.case)} {escaped(row.provider)}{lane}"
+
+
+def _unsupported(cases: Sequence[Unsupported]) -> str:
+    lines = ["| case | why not |", "|---|---|"]
+    rows = (_line([f"{code(one.case)} {escaped(one.provider)}", escaped(one_line(one.reason))]) for one in cases)
+    return "\n".join([*lines, *rows])
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table of plain text: whatever strangers wrote stays in its cell, and does nothing there."""
+    plain = (_line([escaped(cell) for cell in row]) for row in rows)
+    return [_line(head), _line(["---"] * len(head)), *plain]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _footing(report: Report) -> str:
+    said = [f"[{'The run, with its figure' if report.rows else 'The run'}]({report.url})"]
+    if report.baseline and report.rows:
+        said.append(f"compared with {code(report.baseline)}")
+    versions = [f"{name} {value}" for name, value in report.stack.items() if isinstance(value, str | int | float)]
+    if versions:
+        said.append(escaped(one_line(", ".join(versions), 300)))
+    if report.rows:
+        version = f" (policy {code(report.policy_version)})" if report.policy_version else ""
+        said.append(f"smallest change {limits(report)}{version}")
+    if best := ceilings(report):
+        said.append(f"ceilings of this session {best}")
+    return f"<sub>{' · '.join(said)}</sub>"
+
+
+def ceilings(report: Report) -> str:
+    """`4,258 GB/s for a copy, 790 TFLOP/s for a bf16 matrix product`; empty where nothing was measured."""
+    copy, product = report.ceilings.get("copy_gb_s"), report.ceilings.get("matmul_tflop_s")
+    said = [f"{digits(copy)} GB/s for a copy"] if copy else []
+    return ", ".join([*said, f"{digits(product)} TFLOP/s for a bf16 matrix product"] if product else said)
+
+
+def limits(report: Report) -> str:
+    """`1 %`, or with what has another limit: `1 % (2 % below 100 µs, call time 5 %, peak memory 1 %)`."""
+    own, short = report.policy.smallest_change, report.policy.smallest_change_short
+    by_lane = {row.lane: report.policy.at("." + row.lane).smallest_change for row in report.rows}
+    others = [f"{_percents(short)} below {digits(report.policy.short_us)} µs"] if short > own else []
+    others += [f"{WORDS[lane].name} {_percents(by_lane[lane])}" for lane in Lane if by_lane.get(lane, own) != own]
+    return _percents(own) + (f" ({', '.join(others)})" if others else "")
+
+
+def _percents(share: float) -> str:
+    return in_percent(share).replace("%", " %")
+
+
+def _signature(report: Report) -> str:
+    return marker(report.target, report.pull) if report.pull is not None else "<!-- kernelwatch -->"
+
+
+def escaped(text: str) -> str:
+    """Text from elsewhere as Markdown that shows exactly it: no markup, no mention, no link."""
+    text = _LINKING.sub("\\1\u200b", _on_one_line(text))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _BEGINNING.sub(r"\1\\\2", _PUNCTUATION.sub(r"\\\g<0>", text))
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
+def code(text: str) -> str:
+    """Text as a code span that it cannot leave, in a table too."""
+    text = _on_one_line(text).replace("|", "\\|")
+    ticks = "`" * (1 + max((len(run) for run in _TICKS.findall(text)), default=0))
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{pad}{text}{pad}{ticks}"
+
+
+def fenced(text: str) -> str:
+    """Text as a block that it cannot leave: the fence is longer than any run of backticks inside."""
+    ticks = "`" * max(3, 1 + max((len(run) for run in _TICKS.findall(text)), default=0))
+    return f"{ticks}text\n{text}\n{ticks}"

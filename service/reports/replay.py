@@ -1,0 +1,154 @@
+"""A replayed policy as a table, as Markdown and as JSON."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kernels.cases import Lane
+from service.domain.metrics import WORDS, percent
+from service.domain.text import one_line, printable
+from service.domain.verdicts.replay import Fate, Sum
+from service.ledger.runs.replays import Replay, Told
+from service.reports.markdown import escaped, grid
+from service.reports.schema import rfc3339
+
+SHOWN = 40  # of each kind; JSON has all of them
+TITLES = {
+    Fate.NEW: "Would have alarmed, and did not",
+    Fate.MISSED: "Alarmed, and would have been missed",
+    Fate.SPARED: "Alarmed and was dismissed, and would have been spared",
+    Fate.UNDECIDED: "Undecided by what is stored: it would have asked for launches that were never made",
+}
+COLUMNS = ("device", "provider", "lane", "cases", "alarmed", "stay", "new", "missed", "spared", "undecided")
+ROW = ("run", "revision", "device", "provider", "case", "was", "would be", "change", "why")
+
+
+def headline(replay: Replay) -> str:
+    """What was replayed, in one sentence."""
+    if not replay.runs:
+        return "There is nothing stored to replay."
+    versions = ", ".join(f"{device} {digest[:10]}" for device, digest in sorted(replay.versions.items()))
+    whole = replay.whole
+    return (
+        f"{replay.runs} runs from {_day(replay.first_at)} to {_day(replay.last_at)}, policy {versions}: "
+        f"{whole.alarmed} alarmed, of which {whole.stay} stay, {whole.missed} missed and {whole.spared} spared; "
+        f"{whole.new} new; {whole.undecided} undecided by what is stored."
+    )
+
+
+def sentences(replay: Replay) -> list[str]:
+    """What it would have cost, the flags, and equal code."""
+    whole, said = replay.whole, list[str]()
+    if whole.made:
+        said.append(
+            f"Launches at cases: {whole.made:,} were made, {whole.used:,} of them would have been looked at"
+            + (f", and at least {whole.lacking:,} more asked for." if whole.lacking else ".")
+        )
+    if whole.behind_before or whole.behind:
+        said.append(f"Cases behind SOTA: {whole.behind_before}; it would have been {whole.behind}.")
+    if whole.leaks_before or whole.leaks:
+        said.append(f"Cases slower than the slow baseline: {whole.leaks_before}; it would have been {whole.leaks}.")
+    if replay.equal.comparisons:
+        said.append(
+            f"Comparisons of equal code: {replay.equal.comparisons:,}; {replay.equal_before.alarmed} alarmed, "
+            f"{replay.equal.alarmed} would have."
+        )
+    return said
+
+
+def table(replay: Replay) -> RenderableType:
+    """For a terminal."""
+    parts: list[RenderableType] = [Text(headline(replay), style="bold")]
+    if replay.sums:
+        sums = Table(*COLUMNS, box=None, pad_edge=False)
+        for cells in _sums(replay):
+            sums.add_row(*(Text(printable(cell)) for cell in cells))
+        parts.append(sums)
+    for fate, told in _by_fate(replay):
+        parts.append(Text(f"\n{TITLES[fate]}: {len(told)}", style="bold"))
+        rows = Table(*ROW, box=None, pad_edge=False)
+        for one in told[:SHOWN]:
+            rows.add_row(*(Text(printable(cell), overflow="fold") for cell in _cells(one)))
+        parts += [rows, *([Text(f"… and {len(told) - SHOWN} more")] if len(told) > SHOWN else [])]
+    return Group(*parts, *(Text(said) for said in sentences(replay)))
+
+
+def page(replay: Replay) -> str:
+    """The same in Markdown."""
+    lines = [escaped(headline(replay)), ""]
+    if replay.sums:
+        lines += [*grid(COLUMNS, _sums(replay)), ""]
+    for fate, told in _by_fate(replay):
+        lines += [f"**{TITLES[fate]}: {len(told)}**", "", *grid(ROW, [_cells(one) for one in told[:SHOWN]])]
+        lines += ["", *([f"… and {len(told) - SHOWN} more", ""] if len(told) > SHOWN else [])]
+    return "\n".join([*lines, *sentences(replay)]).rstrip()
+
+
+def document(replay: Replay) -> dict[str, Any]:
+    """All of it; `since` and `until` are RFC 3339."""
+    return {
+        "policies": replay.versions,
+        "runs": replay.runs,
+        "since": rfc3339(replay.first_at),
+        "until": rfc3339(replay.last_at),
+        "whole": vars(replay.whole),
+        "sums": [
+            {"device": device, "provider": provider, "lane": lane.value, **vars(own)}
+            for (device, provider, lane), own in sorted(replay.sums.items())
+        ],
+        "told": [_document(one) for one in replay.told],
+        "equal_code": {
+            "comparisons": replay.equal.comparisons,
+            "alarmed": replay.equal_before.alarmed,
+            "would_alarm": replay.equal.alarmed,
+        },
+    }
+
+
+def _document(told: Told) -> dict[str, Any]:
+    one = told.replayed
+    comparison = one.verdict.comparison
+    return {
+        "run": told.run_id,
+        "target": told.target,
+        "revision": told.revision,
+        "device": told.device,
+        "pull": told.pull,
+        "provider": one.provider,
+        "case": one.case,
+        "fate": one.fate.value,
+        "before": one.before.value if one.before else None,
+        "after": one.verdict.outcome.value,
+        "ratio": comparison.ratio if comparison else None,
+        "interval": [comparison.low, comparison.high] if comparison else None,
+        "reason": one.verdict.reason,
+        "launches": {"made": one.made, "used": one.used, "lacking": one.lacking},
+    }
+
+
+def _by_fate(replay: Replay) -> list[tuple[Fate, list[Told]]]:
+    kinds = [(fate, [one for one in replay.told if one.replayed.fate is fate]) for fate in TITLES]
+    return [(fate, told) for fate, told in kinds if told]
+
+
+def _sums(replay: Replay) -> list[tuple[str, ...]]:
+    def cells(device: str, provider: str, lane: Lane, own: Sum) -> tuple[str, ...]:
+        counts = (own.cases, own.alarmed, own.stay, own.new, own.missed, own.spared, own.undecided)
+        return device, provider, WORDS[lane].name, *map(str, counts)
+
+    return [cells(*group, own) for group, own in sorted(replay.sums.items())]
+
+
+def _cells(told: Told) -> tuple[str, ...]:
+    one = told.replayed
+    change = percent(one.verdict.comparison.ratio if one.verdict.comparison else None, one.lane)
+    was = one.before.value if one.before else "not judged"
+    place = (str(told.run_id), told.revision, told.device, one.provider, one.case)
+    return *place, was, one.verdict.outcome.value, change, one_line(one.verdict.reason)
+
+
+def _day(at: float | None) -> str:
+    return datetime.fromtimestamp(at or 0.0, UTC).date().isoformat()

@@ -1,0 +1,502 @@
+"""What there is to tell of a run, as one frozen value that every renderer reads.  Pure: a Run in, a Report out."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError
+
+from kernels.cases import Lane, Role
+from service.db.models import CellState, FoundBy, Measurement, Purpose, Run, RunState, VerdictRow
+from service.domain import roofline
+from service.domain.attribution.causes import Cause, Kind
+from service.domain.codefacts.measured import Measured, Repeatability
+from service.domain.metrics import words
+from service.domain.policy.policy import Policy
+from service.domain.policy.recipes import Recipe, parse
+from service.domain.text import listed, one_line, short
+from service.domain.verdicts.analysis import Doubt
+from service.domain.verdicts.gate import GateResult, GateState, gate
+from service.domain.verdicts.geomeans import Summary
+from service.domain.verdicts.judge import KNOWN_BEFORE, Outcome
+from service.errors import BadInput
+from service.ledger.server_policy import effective
+from service.ops.torch_install import PACKAGES
+from service.reports.rows import NOT_ITS_DOING, AgainstSota, Beside, Known, Row, Unsupported, WithoutSota
+from service.settings import settings
+
+# What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
+WORST_FIRST = (
+    Outcome.INVALID,
+    Outcome.REGRESSION,
+    Outcome.FAILED,
+    Outcome.IMPROVEMENT,
+    Outcome.INCONCLUSIVE,
+    Outcome.STEADY,
+    Outcome.NEW,
+    Outcome.REMOVED,
+)
+Name = tuple[str, str]  # provider and case
+ALARMING = (Outcome.REGRESSION, Outcome.INVALID, Outcome.FAILED)
+NOUNS = {
+    Outcome.REGRESSION: ("regression", "regressions"),
+    Outcome.INVALID: ("wrong result", "wrong results"),
+    Outcome.FAILED: ("failed case", "failed cases"),
+    Outcome.IMPROVEMENT: ("improvement", "improvements"),
+    Outcome.INCONCLUSIVE: ("inconclusive", "inconclusive"),
+    Outcome.STEADY: ("steady", "steady"),
+    Outcome.NEW: ("new case", "new cases"),
+    Outcome.REMOVED: ("removed case", "removed cases"),
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    run_id: int
+    url: str
+    target: str
+    forge: str | None
+    sha: str
+    revision: str  # the short name, for people
+    subject: str
+    author: str
+    committed_at: float
+    baseline: str | None  # short too
+    pull: int | None
+    device: str
+    suite: str
+    state: RunState
+    stage: str | None
+    reason: str | None
+    log: str | None
+    sandboxed: bool | None
+    trusted: bool
+    attempt: int
+    max_attempts: int
+    worker: str | None
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    stack: Mapping[str, Any]
+    stack_digest: str | None
+    telemetry: Mapping[str, Any]
+    policy: Policy
+    sota: str
+    rows: tuple[Row, ...]
+    unsupported: tuple[Unsupported, ...] = ()
+    ceilings: Mapping[str, float] = field(default_factory=dict)  # of the session: see service.domain.roofline
+    summaries: tuple[Summary, ...] = ()  # the geometric mean of each op and direction
+    policy_version: str | None = None  # that made the verdicts, short; None before there were versions
+    purpose: Purpose = Purpose.WATCH
+    bisection: int | None = None  # whose step it is
+    good: str | None = None  # short: the last revision that was not slow, where the baseline is
+    slow: str | None = None  # short: the slow baseline
+    repeated: bool = False  # the controls of its first session were off, so it was measured once more
+
+    def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
+        """The rows with these outcomes, the largest change first."""
+        return tuple(sorted((row for row in self.rows if row.outcome in outcomes), key=self._by_size))
+
+    def _by_size(self, row: Row) -> tuple[float, str, str]:
+        """By what counts as a change in its lane: 25 % more to compile is less than 10 % more time of a kernel."""
+        ratio = row.ratio or 1.0
+        change = max(ratio, 1 / ratio) - 1
+        smallest = row.smallest or self.policy.at(row.case).smallest_change
+        return -change / smallest, row.case, row.provider
+
+    @property
+    def regressions(self) -> tuple[Row, ...]:
+        return self.of(Outcome.REGRESSION)
+
+    @property
+    def behind(self) -> tuple[Row, ...]:
+        """The cases that run behind SOTA, the furthest first; whether they changed or not."""
+        return tuple(sorted((row for row in self.rows if row.behind), key=_by_gap))
+
+    @property
+    def without_sota(self) -> tuple[WithoutSota, ...]:
+        """The cases that could not be compared with SOTA, by reason, the most cases first."""
+        timed = (row.sota for row in self.rows if row.head and row.head.median)
+        reasons = Counter(sota.reason.rstrip(".") for sota in timed if sota and sota.ratio is None)
+        return tuple(WithoutSota(reason, cases) for reason, cases in reasons.most_common())
+
+    @property
+    def sota_remedy(self) -> str:
+        """What to do where no case at all could be compared with SOTA; else empty."""
+        if not self.without_sota or any(row.sota and row.sota.ratio is not None for row in self.rows):
+            return ""
+        other = f"name another `sota` for {self.device} in the recipe"
+        package = None if self.device == "cpu" else PACKAGES.get(self.sota)
+        if package is None or self.sota.removesuffix("-tuned") in self.stack:
+            return other
+        return f"install `{package}` in the stack that the recipe names (docs/operating.md, Stacks), or {other}"
+
+    @property
+    def behind_is_open(self) -> tuple[Row, ...]:
+        """The cases that are perhaps behind SOTA: the session could neither show nor exclude it."""
+        return tuple(row for row in self.rows if row.behind_is_open)
+
+    @property
+    def slow_before(self) -> tuple[Row, ...]:
+        """The cases that an earlier revision made slow, and that still are."""
+        return tuple(row for row in self.rows if row.slow_before)
+
+    @property
+    def leaks(self) -> tuple[Row, ...]:
+        """The cases that are slower than the slow baseline, in steps that were too small by themselves or not."""
+        return tuple(row for row in self.rows if row.leaks)
+
+    @property
+    def lost_repeatability(self) -> tuple[Row, ...]:
+        """The cases whose baseline gives the same bits for the same inputs, and whose head does not."""
+        return tuple(row for row in self.rows if row.repeatability is Repeatability.LOST)
+
+    @property
+    def quarantined(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.quarantined)
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Those that were measured, in the order in which they are told."""
+        found = {row.lane for row in self.rows}
+        return tuple(lane for lane in Lane if lane in found)
+
+    @property
+    def counts(self) -> dict[Outcome, int]:
+        """How many rows of each outcome there are, the worst first, without zeros."""
+        return {outcome: n for outcome in WORST_FIRST if (n := sum(row.outcome is outcome for row in self.rows))}
+
+    @property
+    def tally(self) -> list[tuple[str, str]]:
+        """`("steady", "10 steady")` for each outcome, the worst first; what is quarantined is counted apart."""
+        counts = self.counts | {Outcome.INCONCLUSIVE: self.counts.get(Outcome.INCONCLUSIVE, 0) - len(self.quarantined)}
+        said = [(outcome.value, counted(outcome, counts[outcome])) for outcome in self.counts if counts[outcome]]
+        return [*said, *[("quarantined", f"{len(self.quarantined)} quarantined")] * bool(self.quarantined)]
+
+    @property
+    def log_url(self) -> str:
+        """Where everything is that the build printed."""
+        return self.url.replace("/runs/", "/api/v1/runs/") + "/log"
+
+    @property
+    def build_failed(self) -> bool:
+        return self.state is RunState.FAILED and self.log is not None
+
+    @cached_property
+    def gate(self) -> GateResult:
+        """Whether the revision may be merged by this, and why not."""
+        return gate(self.state, self.rows, self.policy, build_failed=self.build_failed, purpose=self.purpose)
+
+    @property
+    def verdict(self) -> str:
+        """The first part of the headline: what was found."""
+        match self.state:
+            case RunState.DONE:
+                return self._found()
+            case RunState.FAILED:
+                return "Build failed" if self.build_failed else "Not measured"
+            case RunState.SKIPPED:
+                return "Skipped, no action needed"
+            case RunState.SUPERSEDED | RunState.CANCELLED:
+                return self.state.value.capitalize()
+            case RunState.HELD:
+                return "Held for approval"
+            case RunState.QUEUED:
+                return "Queued"
+            case RunState.LEASED:
+                return "In progress"
+
+    @property
+    def advice(self) -> str:
+        """The second part of the headline: why, and what to do."""
+        match self.state:
+            case RunState.DONE:
+                return one_line(self._to_do(), 400)  # in it are facts, which come from strangers
+            case RunState.FAILED if self.build_failed:
+                return "fix the build; its log says why"
+            case RunState.FAILED:
+                return f"{one_line(self.reason or 'no reason was given')}; this says nothing about the change itself"
+            case RunState.SKIPPED:
+                return one_line(self.reason or "it changed nothing that is measured")
+            case RunState.SUPERSEDED:
+                return one_line(self.reason or "a newer revision is measured instead")
+            case RunState.CANCELLED:
+                return one_line(self.reason or "somebody cancelled it")
+            case RunState.HELD:
+                return one_line(
+                    self.reason or "it comes from outside, and somebody with write permission must approve it"
+                )
+            case RunState.QUEUED:
+                return one_line(self.reason or "nothing to do yet")
+            case RunState.LEASED:
+                return one_line(self.stage or "nothing to do yet")
+
+    @property
+    def headline(self) -> str:
+        """One line of plain text: what, where, and what to do."""
+        return f"{self.verdict} at {self.revision} on {self.device}: {self.advice}."
+
+    def _found(self) -> str:
+        bad = [counted(outcome, len(rows)) for outcome in ALARMING if (rows := self._news(outcome))]
+        if lost := len(self.lost_repeatability):
+            bad.append(f"{lost} case{'s' * (lost > 1)} no longer repeatable")
+        if bad:
+            allowed = self.gate.state is GateState.PASS and self.purpose is not Purpose.CALIBRATION
+            return f"{listed(bad)}, which the policy lets pass" if allowed else listed(bad)
+        match self.gate.state:
+            case GateState.UNDECIDED:
+                return self._undecided()
+            case GateState.PASS:
+                return "No regression found" if self._open or self.behind_is_open else "No action needed"
+        known = [counted(outcome, n) for outcome in ALARMING if (n := self.counts.get(outcome, 0))]
+        if known:
+            return f"{listed(known)} as before"
+        return f"{len(self.behind)} behind {self.sota}" if self.behind else self._perhaps_behind()
+
+    def _undecided(self) -> str:
+        if not self.rows:
+            return "Nothing measured"
+        if not self._open and self.behind_is_open:
+            return self._perhaps_behind()
+        decided = sum(row.news and row.outcome is not Outcome.REMOVED for row in self.rows) - len(self._open)
+        return f"{len(self._open)} of {len(self._open) + decided} cases undecided" if decided else "Nothing decided"
+
+    def _perhaps_behind(self) -> str:
+        return f"{len(self.behind_is_open)} perhaps behind {self.sota}"
+
+    def _news(self, outcome: Outcome) -> tuple[Row, ...]:
+        return tuple(row for row in self.of(outcome) if row.news)
+
+    @property
+    def _open(self) -> tuple[Row, ...]:
+        return self._news(Outcome.INCONCLUSIVE)
+
+    def _to_do(self) -> str:
+        if self.purpose is Purpose.CALIBRATION and self.regressions:
+            return "equal code against itself, so that whatever is found is false: nothing to mend"
+        if wrong := self._news(Outcome.INVALID):
+            was_right = any(row.parent and row.parent.state is CellState.MEASURED for row in wrong)
+            computes = "something else than before" if was_right else "wrong results"
+            return f"it computes {computes}; mend that first, a wrong kernel has no speed"
+        if rows := self.regressions:
+            worst = f"{rows[0].case} {words(rows[0].case).is_} {rows[0].because}"
+            return f"mend or accept it, {worst}" if len(rows) == 1 else f"mend or accept them, first of all {worst}"
+        if failed := self._news(Outcome.FAILED):
+            return one_line(failed[0].reason)
+        if lost := self.lost_repeatability:
+            return f"make it repeatable again or accept that it is not, {lost[0].case} is {lost[0].notes[0]}"
+        if not self.rows:
+            none = (
+                "its providers support no case of the suite"
+                if self.unsupported
+                else "the suite has no case for this device"
+            )
+            return one_line(self.reason or none)
+        if self.gate.state is GateState.UNDECIDED and self._open:
+            [(why, _)] = Counter(one_line(row.reason) for row in self._open).most_common(1)
+            return f"{why}; run it again"
+        # What is bad and stands here was so before.
+        found = listed(f"{said}{' as before' * (word in ALARMING)}" for word, said in self.tally)
+        if self.behind_is_open and self.gate.state is not GateState.WARN:
+            found += f"; {self._perhaps_behind()}, which this session could not decide"
+        if self.slow_before:
+            found += f"; {self._slow_since()}"
+        if self.leaks:
+            found += f"; {len(self.leaks)} slower than the slow baseline {self.slow or ''}".rstrip()
+        return found
+
+    def _slow_since(self) -> str:
+        """`3 slow since 3f2a9c0d11 (regressions 12, 13 and 14): not this revision's doing`."""
+        slow = self.slow_before
+        known = [row.known for row in slow if row.known]
+        since = {one.revision for one in known}
+        said = f"{len(slow)} slow already before"
+        if len(known) == len(slow) and len(since) == 1:
+            records = listed(map(str, sorted(one.regression for one in known)))
+            said = f"{len(slow)} slow since {since.pop()} (regression{'s' * (len(known) > 1)} {records})"
+        return f"{said}: {NOT_ITS_DOING}" if all(row.outcome is Outcome.STEADY for row in slow) else said
+
+
+def report(run: Run, *, address: str | None = None, known: Mapping[Name, Known] | None = None) -> Report:
+    """The Report of a run whose target, revision, recipe, stack, measurements, verdicts and regressions are loaded.
+
+    `known` are the regressions that stood when it was measured, by provider and case.
+    """
+    recipe = readable(run.recipe.text)
+    ceilings = roofline.ceilings(run.telemetry)
+    rows = _rows(run, known or {}, ceilings)
+    return Report(
+        run_id=run.id,
+        url=f"{address or settings().address}/runs/{run.id}",
+        target=run.target.name,
+        forge=run.target.forge,
+        sha=run.revision.sha,
+        revision=run.revision.short,
+        subject=run.revision.subject,
+        author=run.revision.author,
+        committed_at=run.revision.committed_at,
+        baseline=short(run.baseline) if run.baseline else None,
+        pull=run.pull,
+        device=run.device,
+        suite=run.suite,
+        state=run.state,
+        stage=run.stage,
+        reason=run.reason,
+        log=run.log,
+        sandboxed=run.sandboxed,
+        trusted=run.trusted,
+        attempt=run.attempt,
+        max_attempts=run.max_attempts,
+        worker=run.worker,
+        created_at=run.created_at,
+        started_at=run.started_at,
+        finished_at=run.finished_at,
+        stack=run.stack.versions if run.stack else {},
+        stack_digest=run.stack.digest if run.stack else None,
+        telemetry=run.telemetry or {},
+        policy=_policy(run, recipe),
+        sota=recipe.sota_on(run.device) if recipe else "quack",
+        rows=rows,
+        unsupported=_unsupported(run.measurements, rows),
+        ceilings=ceilings,
+        summaries=tuple(Summary.from_json(one) for one in run.summary or ()),
+        policy_version=next((row.policy.digest[:10] for row in run.verdicts if row.policy), None),
+        purpose=run.purpose or Purpose.WATCH,
+        bisection=run.bisection_id,
+        repeated=run.repeated,
+        good=short(run.good) if run.good else None,
+        slow=short(run.slow) if run.slow else None,
+    )
+
+
+def _policy(run: Run, recipe: Recipe | None) -> Policy:
+    """The policy that made the verdicts; of a run without any the recipe's of today."""
+    made = next((row.policy.values for row in run.verdicts if row.policy), None)
+    try:
+        return Policy.model_validate(made or (effective(recipe, run.device) if recipe else {}))
+    except ValidationError:  # written by another version of this program
+        return effective(recipe, run.device) if recipe else Policy()
+
+
+def readable(text: str) -> Recipe | None:
+    """A stored recipe; None when it was written for another version of this program."""
+    try:
+        return parse(text)
+    except BadInput:
+        return None
+
+
+def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) -> tuple[Row, ...]:
+    measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in run.measurements}
+    sotas = [one for one in run.measurements if one.role == Role.SOTA]
+    best = {one.case: measured[one.role, one.provider, one.case] for one in sotas}
+    against = {(v.against, v.provider, v.case): v for v in run.verdicts}
+    # Of two records of a case, what the pair itself found is the verdict's.
+    pair_last = sorted(run.regressions, key=lambda one: (one.found_by is FoundBy.PAIR, -one.id))
+    opened = {(one.provider, one.case): one for one in pair_last}
+
+    def beside(word: str, name: Name, *roles: Role) -> Beside | None:
+        if (found := against.get((word, *name))) is None:
+            return None
+        who = found.baseline or "" if word == "best" else found.provider
+        sides = (measured.get((role, who, found.case)) for role in roles)
+        return _beside(found, next(filter(None, sides), None))
+
+    def row(verdict: VerdictRow) -> Row:
+        name = verdict.provider, verdict.case
+        sota, record = against.get(("sota", *name)), opened.get(name)
+        return Row(
+            provider=verdict.provider,
+            case=verdict.case,
+            outcome=Outcome(verdict.outcome),
+            ratio=verdict.ratio,
+            low=verdict.low,
+            high=verdict.high,
+            launches=verdict.launches,
+            rounds=verdict.rounds,
+            confirmed=verdict.confirmed,
+            reason=verdict.reason,
+            instead=short(verdict.baseline) if verdict.baseline not in (None, run.baseline) else None,
+            head=measured.get((Role.HEAD, *name)),
+            parent=measured.get((Role.PARENT, *name)),
+            control=measured.get((Role.CONTROL, *name)),
+            sota=_against_sota(sota, best.get(verdict.case)) if sota else None,
+            known_before=verdict.reason.startswith(KNOWN_BEFORE),
+            control_ratio=verdict.control,
+            suspected=bool(verdict.suspected),
+            p=verdict.p,
+            q=verdict.q,
+            smallest=verdict.smallest,
+            doubt=Doubt(verdict.doubt) if verdict.doubt else None,
+            cause=_cause(verdict),
+            regression=record.id if record else None,
+            incident=record.incident_id if record else None,
+            known=known.get(name),
+            good=beside("good", name, Role.GOOD),
+            slow=beside("slow", name, Role.SLOW),
+            best=beside("best", name, Role.RIVAL, Role.SOTA),
+        )
+
+    return tuple(row(verdict) for verdict in run.verdicts if verdict.against == "parent")
+
+
+def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
+    facts = m.facts or {}
+    speed = roofline.speed(m.case, m.median, m.gb_s, facts, ceilings)
+    return Measured(
+        m.contender, m.provider, m.state, m.reason, m.median, m.unit, m.gb_s, m.launches, m.rounds, facts, speed
+    )
+
+
+def _beside(verdict: VerdictRow, measured: Measured | None) -> Beside:
+    return Beside(
+        baseline=short(verdict.baseline or verdict.against),
+        outcome=Outcome(verdict.outcome),
+        ratio=verdict.ratio,
+        low=verdict.low,
+        high=verdict.high,
+        reason=verdict.reason,
+        cause=_cause(verdict),
+        measured=measured,
+    )
+
+
+def _cause(verdict: VerdictRow) -> Cause | None:
+    if verdict.cause is None or verdict.why is None:
+        return None
+    return Cause(Kind(verdict.cause), verdict.why, bool(verdict.cause_certain))
+
+
+def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Unsupported, ...]:
+    judged = {(row.provider, row.case) for row in rows}  # what the baseline does and the head no longer: a failure
+    return tuple(
+        Unsupported(m.provider, m.case, m.reason or "it gave no reason")
+        for m in measurements
+        if m.role == Role.HEAD and m.state is CellState.UNSUPPORTED and (m.provider, m.case) not in judged
+    )
+
+
+def _against_sota(verdict: VerdictRow, best: Measured | None) -> AgainstSota:
+    provider = best.provider if best else "SOTA"
+    return AgainstSota(
+        provider,
+        verdict.ratio,
+        verdict.low,
+        verdict.high,
+        verdict.behind,
+        verdict.reason,
+        best,
+        _cause(verdict),
+        is_open=verdict.outcome == Outcome.INCONCLUSIVE,
+    )
+
+
+def _by_gap(row: Row) -> tuple[float, str, str]:
+    return -((row.sota.ratio if row.sota else None) or 1.0), row.case, row.provider
+
+
+def counted(outcome: Outcome, n: int) -> str:
+    """`1 regression`, `2 wrong results`, `10 steady`."""
+    return f"{n} {NOUNS[outcome][n != 1]}"

@@ -1,0 +1,200 @@
+"""One case of a run as it is told: its verdict, who was measured beside it, and what explains it.  Pure values."""
+
+from dataclasses import dataclass
+
+from kernels.cases import Lane
+from service.domain.attribution.causes import Cause
+from service.domain.codefacts.measured import Measured, Repeatability, differences, repeatability
+from service.domain.metrics import lane_of, percent, words
+from service.domain.text import listed, one_line
+from service.domain.verdicts.analysis import Doubt
+from service.domain.verdicts.judge import QUARANTINED, Outcome
+
+NOT_ITS_DOING = "not this revision's doing"
+
+
+@dataclass(frozen=True)
+class AgainstSota:
+    """The second flag, never mixed up with the first: how far this case is from the best known."""
+
+    provider: str
+    ratio: float | None
+    low: float | None
+    high: float | None
+    behind: bool
+    reason: str
+    best: Measured | None
+    cause: Cause | None = None  # of the gap: who moved
+    is_open: bool = False  # perhaps behind: the session could neither show nor exclude it
+
+    @property
+    def told(self) -> str:
+        """Since when, and who moved."""
+        return one_line("; ".join(filter(None, (self.reason.rstrip("."), self.cause.words if self.cause else ""))), 400)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The head against a baseline other than its parent: the last good revision, the slow baseline, the best of all."""
+
+    baseline: str  # short, for people: a commit, a release or a provider
+    outcome: Outcome
+    ratio: float | None
+    low: float | None
+    high: float | None
+    reason: str
+    cause: Cause | None
+    measured: Measured | None
+
+    @property
+    def slower(self) -> bool:
+        return self.outcome is Outcome.REGRESSION
+
+
+@dataclass(frozen=True)
+class Known:
+    """A regression that stood already when a run was measured: its record, and the revision that it is since."""
+
+    regression: int
+    revision: str  # short
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case of one provider: its verdict against the baseline, who was measured, and its standing against SOTA."""
+
+    provider: str
+    case: str
+    outcome: Outcome
+    ratio: float | None
+    low: float | None
+    high: float | None
+    launches: int
+    rounds: int
+    confirmed: bool
+    reason: str
+    head: Measured | None
+    parent: Measured | None
+    control: Measured | None
+    sota: AgainstSota | None
+    instead: str | None = None  # short: what it was compared with, where the baseline of the run is broken
+    known_before: bool = False  # the baseline does not compute this case either: no news, and not this revision's doing
+    control_ratio: float | None = None  # the A/A control, paired as the verdict is: 1 where the machine is fair
+    suspected: bool = False  # the first launches looked like a change
+    p: float | None = None  # of the fresh launches where there are any, else of the first
+    q: float | None = None  # p among the family of the run
+    smallest: float | None = None  # the smallest change that matters at this case, relative
+    doubt: Doubt | None = None  # what equal code of the session says against deciding it
+    cause: Cause | None = None
+    regression: int | None = None  # the record that this run opened for it
+    incident: int | None = None  # of which event that is
+    known: Known | None = None  # the regression that stood at the baseline already
+    good: Beside | None = None  # where the baseline is slow already: the last revision that was not
+    slow: Beside | None = None
+    best: Beside | None = None
+
+    @property
+    def quarantined(self) -> bool:
+        """It alarms without cause too often: it is measured and shown, and alarms nobody."""
+        return self.reason.startswith(QUARANTINED)
+
+    @property
+    def news(self) -> bool:
+        """May it alarm somebody?  Neither what was so before nor what is quarantined does."""
+        return not (self.known_before or self.quarantined)
+
+    @property
+    def slow_before(self) -> Beside | None:
+        """The last good revision, where the head is slower than that and its baseline was so already."""
+        return self.good if self.good and self.good.slower and self.outcome is not Outcome.REGRESSION else None
+
+    @property
+    def as_before(self) -> str:
+        """`slow since 3f2a9c0d11 (regression 12): not this revision's doing`; empty where it is not."""
+        if self.known and self.good is None and self.outcome is Outcome.STEADY:
+            record = f"{self.known.revision} (regression {self.known.regression})"
+            return f"slow since {record}; not compared with its last good revision in this session"
+        if self.slow_before is None:
+            return ""
+        since = f"since {self.known.revision} (regression {self.known.regression})" if self.known else "already before"
+        # Where the pair decided nothing, or found some of it mended, nobody can say how much of it is this revision's.
+        return f"slow {since}{': ' + NOT_ITS_DOING if self.outcome is Outcome.STEADY else ''}"
+
+    @property
+    def leaks(self) -> bool:
+        return self.slow is not None and self.slow.slower
+
+    @property
+    def because(self) -> str:
+        """How its size and its cause read in one sentence: `10.2 % slower because the kernel now spills`."""
+        said = self.cause.words if self.cause else listed(self.explained[:3]) if self.explained else ""
+        for direction in (words(self.case).more, words(self.case).less):
+            if (why := said.removeprefix(direction)) != said:
+                return f"{self.change}{why}"
+        return f"{self.change} ({said})" if said else self.change
+
+    @property
+    def behind(self) -> bool:
+        return self.sota is not None and self.sota.behind
+
+    @property
+    def behind_is_open(self) -> bool:
+        """Perhaps behind SOTA: the session could neither show nor exclude it."""
+        return self.sota is not None and self.sota.is_open
+
+    @property
+    def lane(self) -> Lane:
+        return lane_of(self.case)
+
+    @property
+    def change(self) -> str:
+        """`10.2 % slower`, `3.0 % less memory`."""
+        return percent(self.ratio, self.lane)
+
+    @property
+    def explained(self) -> tuple[str, ...]:
+        """What the compiler says about the change: "registers 40 → 64"; empty where it says nothing."""
+        return differences(self.head.facts, self.parent.facts) if self.head and self.parent else ()
+
+    @property
+    def repeatability(self) -> Repeatability | None:
+        """Whether the head lost or gained it against its baseline.  It alarms by itself, however fast the head is."""
+        return repeatability(self.head.facts, self.parent.facts) if self.head and self.parent else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the head's figures has to know, beside its verdict."""
+        return self.head.notes if self.head else ()
+
+    @property
+    def of_ceiling(self) -> str:
+        """How much the head reaches of what the device can do at best; empty where nothing is known of that."""
+        return self.head.speed.of_ceiling if self.head else ""
+
+    @property
+    def told(self) -> str:
+        """Its cause and reason, and what a reader of the head's figures has to know: on one bounded line."""
+        cause = one_line(self.cause.words) if self.cause else ""
+        leak = one_line(self.slow.reason) if self.slow and self.leaks else ""
+        other = (
+            f"compared with {self.instead}, since the run's baseline is wrong or failed here" if self.instead else ""
+        )
+        parts = (cause, one_line(self.reason), other, self.as_before, leak, *self.notes)
+        return one_line("; ".join(part for part in parts if part), 500)
+
+
+@dataclass(frozen=True)
+class WithoutSota:
+    """Cases with a time of their own that SOTA has no time for, all for one reason."""
+
+    reason: str
+    cases: int
+
+
+@dataclass(frozen=True)
+class Unsupported:
+    """A case that a provider of the head says it does not support: neither measured nor judged."""
+
+    provider: str
+    case: str
+    reason: str

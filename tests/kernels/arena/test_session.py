@@ -1,0 +1,670 @@
+"""The arena with scripted contenders: who goes when, who drops out, and what is left of their times."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernels.arena import protocol
+from kernels.arena.channel import ContenderLost
+from kernels.arena.repeatability import ENOUGH, FEWEST, Repeats
+from kernels.arena.session import Ahead, Contender, OutOfTime, Pace, order, run_launch
+from kernels.arena.telemetry import Watch
+from kernels.cases import Case, Role
+
+CASE = Case.parse("rmsnorm.fwd.8x8.fp32")
+OTHER = Case.parse("rmsnorm.fwd.16x8.fp32")
+
+
+class Stage:
+    """Scripted contenders.  `answers` maps (label, what is asked) to an answer, an exception, or a list of those."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = {tuple(key.split("_", 1)): value for key, value in answers.items()}
+        self.said: list[tuple[str, str]] = []  # (label, what it was asked), in order
+        self.messages: list[tuple[str, Mapping[str, Any]]] = []
+        self.slow: dict[str, float] = {}  # seconds of a turn
+        self.started: Counter[str] = Counter()
+        self.open: Counter[str] = Counter()
+
+    def contender(self, label: str) -> Contender:
+        def start() -> "Actor":
+            self.started[label] += 1
+            self.open[label] += 1
+            return Actor(self, label)
+
+        return Contender(label, Role.HEAD, protocol.built_in("eager"), start)
+
+    def launch(self, *labels: str, cases=(CASE,), pace=None, **options):
+        contenders = [self.contender(label) for label in labels]
+        return run_launch(contenders, cases, pace or Pace(rounds=6), device="cpu", seed=1, **options)
+
+    def note(self, message: Mapping[str, Any]) -> None: ...
+
+    def turns(self) -> list[str]:
+        return [label for label, asked in self.said if asked == "turn"]
+
+
+class Actor:
+    def __init__(self, stage: Stage, label: str) -> None:
+        self.stage, self.label, self.alive = stage, label, True
+
+    def ask(
+        self, message: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> dict[str, Any]:
+        assert self.alive
+        self.stage.said.append((self.label, message["do"]))
+        self.stage.messages.append((self.label, message))
+        self.stage.note(message)
+        time.sleep(self.stage.slow.get(self.label, 0.0) if message["do"] == "turn" else 0.0)
+        scripted = self.stage.answers.get((self.label, message["do"]))
+        if isinstance(scripted, list):
+            scripted = scripted.pop(0) if scripted else None
+        if isinstance(scripted, Exception):
+            raise scripted
+        usual = {
+            "start": {"ready": True, "stack": {"torch": "1"}, "device": {"kind": "cpu"}},
+            "prepare": {
+                "state": "measured",
+                "reason": None,
+                "facts": {"code": "abc"},
+                "errors": {"y": 0.0},
+                "calls": 3,
+            },
+            "turn": {"samples": [3.0, 1.0, 2.0]},
+            "check": {"state": "measured", "reason": None},
+        }
+        return scripted or usual.get(message["do"], {"ok": True})
+
+    def close(self) -> None:
+        self.stage.open[self.label] -= self.alive
+        self.alive = False
+
+
+# -- the order -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_everybody_stands_in_every_place_as_often(count):
+    labels = "abcde"[:count]
+    rounds = [order(labels, number) for number in range(2 * count)]
+
+    for place in range(count):
+        assert Counter(turn[place] for turn in rounds) == dict.fromkeys(labels, 2)
+    for one in labels:
+        for other in labels:
+            ahead = sum(turn.index(one) < turn.index(other) for turn in rounds)
+            assert one == other or ahead == count
+
+
+def test_the_second_round_is_the_first_one_backwards():
+    assert order("abc", 1) == order("abc", 0)[::-1]
+    assert order("abc", 2) != order("abc", 0)
+
+
+def test_a_launch_takes_turns_in_that_order():
+    stage = Stage()
+
+    launch = stage.launch("a", "b", "c", pace=Pace(rounds=4))
+
+    turns = stage.turns()
+    rounds = [turns[first : first + 3] for first in range(0, 12, 3)]
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert rounds[1] == rounds[0][::-1]
+    assert rounds[2] != rounds[0]
+    assert launch.cells["a", CASE].samples == [2.0] * 4  # the median of each round
+
+
+def test_where_it_begins_depends_on_the_seed():
+    firsts = set()
+    for seed in range(20):
+        stage = Stage()
+        run_launch([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
+        firsts.add(stage.turns()[0])
+    assert firsts == {"a", "b", "c"}
+
+
+def test_nobody_always_starts_first_nor_follows_the_same_one():
+    starts, neighbours = set(), set()
+    for seed in range(20):
+        stage = Stage()
+        launch = run_launch([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
+        starts.add("".join(stage.started))
+        assert "".join(launch.stacks) == "abc"
+        turns = "".join(stage.turns()) * 2
+        neighbours.add(turns[turns.index("a") + 1])
+    assert starts == {"abc", "acb", "bac", "bca", "cab", "cba"}
+    assert neighbours == {"b", "c"}
+
+
+# -- who takes part where ---------------------------------------------------------------------------------------------
+
+
+def test_a_contender_with_cases_of_its_own_costs_only_those_and_stands_in_every_place_there():
+    stage = Stage()
+    good = replace(stage.contender("good"), cases=frozenset({OTHER}))
+
+    launch = run_launch(
+        [stage.contender("head"), good, stage.contender("parent")],
+        (CASE, OTHER),
+        Pace(rounds=6),
+        device="cpu",
+        seed=1,
+    )
+
+    assert {(label, case) for label, case in launch.cells if label == "good"} == {("good", OTHER)}
+    turns = stage.turns()
+    assert Counter(turns[:12]) == {"head": 6, "parent": 6}
+    assert Counter(turns[12:]) == {"head": 6, "parent": 6, "good": 6}
+    rounds = [turns[first : first + 3] for first in range(12, 30, 3)]
+    for place in range(3):
+        assert Counter(turn[place] for turn in rounds) == {"head": 2, "parent": 2, "good": 2}
+
+
+def test_who_has_none_of_the_cases_of_a_launch_is_not_started():
+    stage = Stage()
+    good = replace(stage.contender("good"), cases=frozenset({OTHER}))
+    launch = run_launch([stage.contender("head"), good], (CASE,), Pace(rounds=6), device="cpu", seed=1)
+    assert set(launch.stacks) == {"head"}
+    assert stage.started == {"head": 1}
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_launch_holds():
+    said: list[str] = []
+
+    launch = Stage().launch("a", "b", cases=[CASE, OTHER], progress=said.append)
+
+    assert set(launch.cells) == {(label, case) for label in "ab" for case in (CASE, OTHER)}
+    cell = launch.cells["b", OTHER]
+    assert (cell.state, cell.reason, cell.facts) == ("measured", None, {"code": "abc"})
+    assert cell.extra == {"errors": {"y": 0.0}, "calls": 3}
+    assert launch.stacks["a"] == {"torch": "1", "device": {"kind": "cpu"}}
+    assert {"start", "prepare", "rounds", "check"} <= set(launch.seconds)
+    assert said == [f"1/2 {CASE}", f"2/2 {OTHER}"]
+    assert launch.telemetry[0]["host"]["load"]
+
+
+# -- who is not measured ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["invalid", "unsupported", "failed"])
+def test_who_is_not_right_takes_no_turns(state):
+    stage = Stage(b_prepare={"state": state, "reason": "because"})
+
+    launch = stage.launch("a", "b")
+
+    assert (launch.cells["b", CASE].state, launch.cells["b", CASE].reason) == (state, "because")
+    assert set(stage.turns()) == {"a"}
+
+
+REPEATS = {"code": "abc", "repeats": ENOUGH, "distinct": 1, "repeatable": True}
+VARIES = {"code": "abc", "repeats": ENOUGH, "distinct": 4, "repeatable": False}
+UNSURE = {"code": "abc", "repeats": FEWEST, "distinct": 1, "repeatable": None}
+
+
+def prepared(**facts: Any) -> dict[str, Any]:
+    return {"state": "measured", "reason": None, "facts": facts, "sets": 2, "calls": 4}
+
+
+@pytest.mark.parametrize(
+    ("mine", "parents", "before", "state"),
+    [
+        (REPEATS, None, {}, "invalid"),
+        (UNSURE, None, {}, "measured"),  # its numbers were right within the tolerance
+        (VARIES, None, {}, "measured"),
+        (UNSURE, VARIES, {}, "measured"),
+        (REPEATS, VARIES, {}, "measured"),  # it agreed by chance: its parent's identical code does not repeat
+        (REPEATS, {**VARIES, "code": "other"}, {}, "invalid"),
+        (REPEATS, None, {(CASE, "abc"): Repeats(45, 2)}, "measured"),
+        (REPEATS, None, {(OTHER, "abc"): Repeats(45, 2), (CASE, "other"): Repeats(45, 2)}, "invalid"),
+        (UNSURE, None, {(CASE, "abc"): Repeats(45, 1)}, "invalid"),
+    ],
+)
+def test_other_bits_in_the_graph_are_wrong_only_of_code_that_is_known_to_repeat(mine, parents, before, state):
+    stage = Stage(a_prepare=prepared(graph_bits="other", **mine), b_prepare=prepared(**(parents or {"code": None})))
+    launch = stage.launch("a", "b", repeats_before=before)
+
+    assert (launch.cells["a", CASE].state, launch.cells["b", CASE].state) == (state, "measured")
+    if state == "invalid":
+        assert "other bits" in launch.cells["a", CASE].reason
+    if mine is REPEATS and parents is VARIES:
+        assert {launch.cells[label, CASE].facts["repeatable"] for label in "ab"} == {False}
+
+
+def test_a_graph_that_varies_does_not_repeat():
+    launch = Stage(a_prepare=prepared(graph_bits="varying", **REPEATS)).launch("a")
+
+    assert launch.cells["a", CASE].state == "measured"
+    assert launch.cells["a", CASE].facts["repeatable"] is False
+
+
+def test_only_the_two_sides_are_called_often_and_all_know_what_was_seen_before():
+    stage = Stage()
+    contenders = [replace(stage.contender("a"), role=Role.PARENT), replace(stage.contender("b"), role=Role.SOTA)]
+    before = {(CASE, "abc"): Repeats(45, 2), (OTHER, "def"): Repeats(45, 1)}
+    run_launch(contenders, [CASE], Pace(rounds=1), device="cpu", seed=1, repeats_before=before)
+
+    asked = {label: message for label, message in stage.messages if message["do"] == "prepare"}
+    assert (asked["a"]["repeats"], asked["b"]["repeats"]) == (ENOUGH, FEWEST)
+    assert asked["a"]["known"] == {"abc": Repeats(45, 2).facts}
+
+
+def test_who_is_wrong_after_the_timing_has_no_time():
+    launch = Stage(b_check={"state": "invalid", "reason": "y is wrong"}).launch("a", "b")
+
+    cell = launch.cells["b", CASE]
+    assert (cell.state, cell.reason, cell.samples) == ("invalid", "y is wrong", [])
+    assert launch.cells["a", CASE].state == "measured"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"samples": []},
+        {"samples": [1.0, float("nan")]},
+        {"samples": [0]},
+        {"samples": "quick"},
+        {"samples": [-1.0]},
+        {"nonsense": 1},
+    ],
+)
+def test_a_time_that_is_none_is_a_failure(answer):
+    cell = Stage(b_turn=[answer]).launch("a", "b").cells["b", CASE]
+    assert (cell.state, cell.samples) == ("failed", [])
+    assert "answered a turn with" in cell.reason
+
+
+def test_strangers_may_say_anything():
+    odd = {"state": ["measured"], "reason": {"why": 7}, "facts": ["none"], "errors": None}
+    stage = Stage(b_start={"ready": True, "stack": 5, "device": "gpu"}, b_prepare=odd, c_prepare={"reason": "x" * 9999})
+
+    launch = stage.launch("a", "b", "c")
+
+    assert launch.stacks["b"] == {"device": {}}
+    cell = launch.cells["b", CASE]
+    assert (cell.state, cell.reason, cell.facts) == ("failed", "{'why': 7}", {})
+    assert launch.cells["c", CASE].reason == "x" * 2000
+    assert launch.cells["a", CASE].state == "measured"
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"samples": [1e308] * 3},
+        {"samples": [1e304] * 3, "calls": 1 << 62},
+        {"samples": [1.0] * 3, "calls": "many"},
+    ],
+)
+def test_no_figure_of_a_stranger_ends_the_launch(turn):
+    launch = Stage(b_turn=[turn] * 9).launch("a", "b")
+
+    assert launch.cells["a", CASE].state == "measured"
+    assert all(seconds < 1e6 for seconds in launch.seconds.values())
+
+
+@pytest.mark.parametrize("device", [{"memory_bytes": "x"}, {"memory_bytes": None, "uuid": ["GPU"]}, "gpu", None])
+def test_no_word_of_a_stranger_about_its_device_ends_the_launch(device):
+    stage = Stage(b_start={"ready": True, "stack": {}, "device": device})
+    contenders = [stage.contender("a"), stage.contender("b")]
+
+    launch = run_launch(contenders, [CASE], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict))
+
+    assert launch.cells["a", CASE].state == "measured"
+
+
+@pytest.mark.parametrize("calls", [10**8, 0, None, "many"])
+def test_a_graph_holds_no_more_calls_than_the_case_allows(calls):
+    prepared = {"state": "measured", "reason": None, "calls": calls}
+    stage = Stage(b_prepare=prepared)
+    contenders = [stage.contender("a"), stage.contender("b")]
+
+    cell = run_launch(contenders, [CASE], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict)).cells["b", CASE]
+
+    assert (cell.state, cell.samples) == ("invalid", [])
+    assert cell.reason == f"says that its graph holds {calls} calls, of at most 768"
+
+
+def test_who_is_lost_is_started_again_for_the_next_case():
+    stage = Stage(b_turn=[{"samples": [1.0]}, ContenderLost("killed by SIGSEGV")])
+
+    launch = stage.launch("a", "b", cases=[CASE, OTHER])
+
+    assert launch.cells["b", CASE].state == "failed"
+    assert launch.cells["b", CASE].reason == "killed by SIGSEGV"
+    assert launch.cells["a", CASE].samples == [2.0] * 6
+    assert launch.cells["b", OTHER].state == "measured"
+    assert stage.started == {"a": 1, "b": 2}
+
+
+def test_three_restarts_are_enough():
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 7)]
+    stage = Stage(b_prepare=[ContenderLost("killed by SIGSEGV")] * 9)
+
+    launch = stage.launch("a", "b", cases=cases)
+
+    assert stage.started == {"a": 1, "b": 4}
+    assert {launch.cells["b", case].state for case in cases} == {"failed"}
+    assert launch.cells["b", cases[-1]].reason == "not started again after 4 processes were lost: killed by SIGSEGV"
+    assert all(launch.cells["a", case].state == "measured" for case in cases)
+
+
+def test_a_broken_process_is_replaced():
+    stage = Stage(b_prepare=[{"state": "failed", "reason": "CUDA error: misaligned address", "broken": True}])
+
+    launch = stage.launch("a", "b", cases=[CASE, OTHER])
+
+    assert launch.cells["b", CASE].reason == "CUDA error: misaligned address"
+    assert launch.cells["b", OTHER].state == "measured"
+
+
+def test_who_cannot_run_at_all_is_not_tried_again():
+    stage = Stage(b_start={"ready": False, "reason": "cannot import torch"})
+
+    launch = stage.launch("a", "b", cases=[CASE, OTHER])
+
+    assert [launch.cells["b", case].reason for case in (CASE, OTHER)] == ["cannot import torch"] * 2
+    assert stage.started["b"] == 1
+
+
+# -- ending early ----------------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception): ...
+
+
+def test_no_case_begins_after_the_deadline_and_what_was_measured_stays():
+    stage, begun = Stage(), list[str]()
+
+    def slow(now: str) -> None:
+        begun.append(now)
+        time.sleep(2.0)
+
+    launch = stage.launch("a", "b", cases=(CASE, OTHER), progress=slow, deadline=time.monotonic() + 1.9)
+    assert [len(launch.cells[label, CASE].samples) for label in "ab"] == [6, 6]
+    assert {case for _, case in launch.cells} == {CASE}
+    assert begun == [f"1/2 {CASE}"]
+
+
+@pytest.mark.parametrize("after", [1, 5, 12])
+def test_what_keep_going_raises_ends_everything(after):
+    stage, calls = Stage(), iter(range(100))
+
+    def keep_going() -> None:
+        if next(calls) == after:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        stage.launch("a", "b", keep_going=keep_going)
+
+    assert stage.open == {"a": 0, "b": 0}
+
+
+def test_out_of_time_gives_back_what_was_measured_before():
+    stage, late = Stage(), [False]
+
+    def keep_going() -> None:
+        if late[0]:
+            raise OutOfTime
+
+    def progress(now: str) -> None:
+        late[0] = now.startswith("2/2")
+
+    launch = stage.launch("a", "b", cases=(CASE, OTHER), keep_going=keep_going, progress=progress)
+
+    assert {case for _, case in launch.cells} == {CASE}
+    assert stage.open == {"a": 0, "b": 0}
+
+
+def test_everybody_is_closed_in_the_end():
+    stage = Stage()
+    stage.launch("a", "b")
+    assert stage.open == {"a": 0, "b": 0}
+
+
+# -- throttling ------------------------------------------------------------------------------------------------------
+
+
+def throttled_at(*readings: int):
+    """A device that is too hot whenever it is read for one of these times (the first two are before the rounds)."""
+    count = iter(range(10_000))
+    return watched(
+        lambda: {"gpu": {"sm_mhz": 1980, "throttle": ["hw_thermal"] if next(count) in readings else ["sw_power_cap"]}}
+    )
+
+
+def watched(read: Callable[[], dict[str, Any]]) -> Watch:
+    return Watch(read, read)
+
+
+def test_a_throttled_round_counts_for_nobody_and_is_repeated():
+    launch = Stage().launch("a", "b", pace=Pace(rounds=4), watch=throttled_at(3))
+
+    for label in "ab":
+        assert launch.cells[label, CASE].samples == [2.0, None, 2.0, 2.0, 2.0]
+    assert [note["reasons"] for note in launch.telemetry if "reasons" in note] == [["hw_thermal"]]
+
+
+def slowed_ns(*readings):
+    """A device whose reasons are gone whenever it is read, and whose counters say how long it was slowed down."""
+    counters = iter(readings)
+    return watched(lambda: {"gpu": {"throttle": ["idle"], "slowed_ns": next(counters)}})
+
+
+def test_a_round_in_which_the_heat_slowed_the_device_is_repeated():
+    heat = [{"power": number, "thermal": ns} for number, ns in enumerate((5, 5, 5, 9, 9, 9))]  # the last one is "after"
+
+    launch = Stage().launch("a", pace=Pace(rounds=2), watch=slowed_ns(*heat))
+
+    assert launch.cells["a", CASE].samples == [2.0, None, 2.0]
+    assert [note["reasons"] for note in launch.telemetry if "reasons" in note] == [["thermal_counter"]]
+
+
+def test_repeating_has_a_bound():
+    launch = Stage().launch("a", pace=Pace(rounds=4), watch=throttled_at(*range(2, 100)))
+
+    assert launch.cells["a", CASE].samples == [None] * 6
+
+
+# -- lanes, together and alone ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lane", "turns", "samples"),
+    [("", 6, (1, 3)), (".call", 6, (1, 3)), (".compile", 1, (0, 1)), (".memory", 1, (0, 1))],
+)
+def test_each_lane_has_a_pace_of_its_own(lane, turns, samples):
+    stage, case = Stage(), Case.parse(f"rmsnorm.fwd.8x8.fp32{lane}")
+
+    stage.launch("a", cases=[case], pace=Pace(rounds=6, warm=1, timed=3))
+
+    asked = [message for _, message in stage.messages if message["do"] == "turn"]
+    assert len(asked) == turns
+    assert {(message["warm"], message["timed"]) for message in asked} == {samples}
+
+
+class Together(Stage):
+    """Notes how many are getting ready at once."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__(**answers)
+        self.ready_at_once: list[int] = []
+        self.getting_ready = 0
+
+    def note(self, message: Mapping[str, Any]) -> None:
+        if message["do"] == "prepare":
+            self.getting_ready += 1
+            time.sleep(0.05)
+            self.ready_at_once.append(self.getting_ready)
+            self.getting_ready -= 1
+
+
+GPU = {"kind": "cuda", "memory_bytes": 140 << 30, "uuid": None}
+
+
+def on_gpu(stage: Stage, *labels: str, case: Case = CASE, **tuned: bool) -> None:
+    for label in labels:
+        device = {"ready": True, "stack": {}, "device": GPU, "tunes": tuned.get(label, False)}
+        stage.answers[label, "start"] = device
+    contenders = [stage.contender(label) for label in labels]
+    run_launch(contenders, [case], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict))
+
+
+@pytest.mark.parametrize(("text", "together"), [("fwd.8x8.fp32", 3), ("fwd.8x8.fp32.compile", 1)])
+def test_on_a_gpu_they_get_ready_together_unless_that_is_what_is_timed(text, together):
+    stage = Together()
+    on_gpu(stage, "a", "b", "c", case=Case.parse(f"rmsnorm.{text}"))
+    assert max(stage.ready_at_once) == together
+
+
+def test_who_times_candidates_gets_ready_alone():
+    stage = Together()
+    on_gpu(stage, "a", "b", "c", b=True)
+    assert max(stage.ready_at_once) == 2
+
+
+NEEDS_DEVICE = {"state": "failed", "reason": "it times candidates on the device", "needs_device": True}
+
+
+def test_who_turns_out_to_time_candidates_is_asked_again_when_the_others_are_ready():
+    tuned = {**prepared(), "tuned": {"norm_kernel": "BLOCK=1024 num_warps=4"}}
+    stage = Stage(b_prepare=[NEEDS_DEVICE, tuned])
+    launch = stage.launch("a", "b", "c")
+
+    asked = [(label, message["alone"]) for label, message in stage.messages if message["do"] == "prepare"]
+    assert sorted(asked[:3]) == [("a", False), ("b", False), ("c", False)]
+    assert asked[3:] == [("b", True)]
+    assert launch.cells["b", CASE].state == "measured"
+    assert launch.cells["b", CASE].tuned == {"norm_kernel": "BLOCK=1024 num_warps=4"}
+    assert launch.cells["a", CASE].tuned == {}
+
+
+def test_who_asks_for_the_device_again_and_again_is_not_measured():
+    stage = Stage(b_prepare=NEEDS_DEVICE)
+    launch = stage.launch("a", "b")
+
+    assert (launch.cells["b", CASE].state, launch.cells["a", CASE].state) == ("failed", "measured")
+    assert stage.said.count(("b", "prepare")) == 2
+
+
+def test_everybody_is_given_a_share_of_the_memory():
+    stage = Stage()
+    on_gpu(stage, "a", "b", "c", "d")
+    shares = [message["memory"] for _, message in stage.messages if message["do"] == "start"]
+    assert shares == [pytest.approx(0.95 / 4)] * 4
+
+
+# -- what the device can do ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("thorough", "asked"), [(True, 1), (False, 0)])
+def test_ceilings_are_measured_once_by_one_that_is_trusted(thorough, asked):
+    stage = Stage(a_ceilings={"ceilings": {"copy_gb_s": 9e9}}, b_ceilings={"ceilings": {"copy_gb_s": 4250.0, "x": "y"}})
+    target = Contender("a", Role.HEAD, protocol.targets_own("norms", {}), stage.contender("a").start)
+
+    launch = run_launch(
+        [target, stage.contender("b")], [CASE], Pace(rounds=1), device="cuda", seed=1, thorough=thorough,
+        watch=watched(dict),
+    )  # fmt: skip
+
+    assert [label for label, said in stage.said if said == "ceilings"] == ["b"] * asked
+    assert launch.ceilings == ({"copy_gb_s": 4250.0} if thorough else {})
+
+
+def test_the_clock_of_the_device_is_kept_with_each_case():
+    launch = Stage().launch("a", pace=Pace(rounds=2), watch=throttled_at())
+    assert launch.cells["a", CASE].extra["sm_mhz"] == 1980
+
+
+def test_a_clock_that_disagrees_with_the_drivers_is_invalid():
+    """Each turn takes 60 ms and is said to have been 30 us long."""
+    stage = Stage()
+    stage.slow["b"] = 0.06
+
+    launch = stage.launch("a", "b")
+
+    assert launch.cells["a", CASE].state == "measured"
+    assert launch.cells["b", CASE].state == "invalid"
+    assert launch.cells["b", CASE].reason.startswith("its clock disagrees with the driver's: ")
+
+
+# -- started ahead ---------------------------------------------------------------------------------------------------
+
+
+def test_the_next_launch_finds_its_processes_started():
+    stage = Stage()
+    ahead = Ahead([stage.contender("a"), stage.contender("b")])
+    started: list[int] = []
+
+    for number in range(2):
+        run_launch(
+            ahead.contenders, [CASE], Pace(rounds=1), device="cpu", seed=number,
+            once_open=lambda: ahead.more(ahead.contenders), progress=lambda _: started.append(stage.started.total()),
+        )  # fmt: skip
+
+    assert started == [4, 6]  # two at work and two waiting, then those two at work and two more waiting
+    ahead.close()
+    assert stage.open == {"a": 0, "b": 0}
+
+
+def test_who_is_lost_takes_the_one_that_waits():
+    stage = Stage(b_prepare=[ContenderLost("killed by SIGSEGV")])
+    ahead = Ahead([stage.contender("a"), stage.contender("b")])
+
+    launch = run_launch(
+        ahead.contenders, [CASE, OTHER], Pace(rounds=1), device="cpu", seed=1,
+        once_open=lambda: ahead.more(ahead.contenders),
+    )  # fmt: skip
+    ahead.close()
+
+    assert launch.cells["b", OTHER].state == "measured"
+    assert stage.started == {"a": 2, "b": 2}
+    assert stage.open == {"a": 0, "b": 0}
+
+
+def test_failed_captures_cost_more_than_three_processes_before_it_is_enough():
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 9)]
+    broken = {"state": "failed", "reason": "cannot be captured", "broken": True}
+    stage = Stage(b_prepare=[broken] * 6)
+
+    launch = stage.launch("a", "b", cases=cases)
+
+    assert [launch.cells["b", case].state for case in cases] == ["failed"] * 6 + ["measured"] * 2
+
+
+def test_one_lost_while_it_waited_costs_neither_a_case_nor_its_hope():
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 5)]
+    stage = Stage(
+        b_prepare=[ContenderLost("killed by SIGSEGV")],
+        b_start=[{"ready": True}, ContenderLost("closed"), {"ready": True}],
+    )
+
+    launch = stage.launch("a", "b", cases=cases)
+
+    assert [launch.cells["b", case].state for case in cases] == ["failed", "failed", "measured", "measured"]
+
+
+def test_two_in_a_row_that_never_say_a_word_are_enough():
+    cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 5)]
+    stage = Stage(b_start=[ContenderLost("closed")] * 9)
+
+    launch = stage.launch("a", "b", cases=cases)
+
+    assert {launch.cells["b", case].reason for case in cases} == {"closed"}
+    assert stage.started["b"] == 2
+
+
+def test_the_gpu_that_is_watched_is_not_the_targets_to_say(monkeypatch):
+    seen: list[str | None] = []
+    monkeypatch.setattr("kernels.arena.telemetry.watch", lambda uuid: seen.append(uuid) or watched(dict))
+    for seed in range(6):
+        stage = Stage(a_start={"ready": True, "device": {"uuid": "its own"}}, b_start={"ready": True, "device": GPU})
+        target = Contender("a", Role.HEAD, protocol.targets_own("norms", {}), stage.contender("a").start)
+        for uuid in (None, "the worker's"):
+            run_launch([target, stage.contender("b")], [], Pace(), device="cuda", seed=seed, uuid=uuid)
+    assert set(seen) == {None, "the worker's"}

@@ -1,0 +1,85 @@
+"""A target with triton.autotune: it times its configurations alone, and each launch says which one it chose."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kernels.arena import protocol
+from kernels.arena.session import Contender, Pace, run_launch
+from kernels.cases import Case, Role
+from tests import needs
+
+pytest.importorskip("triton", reason=needs.reason("triton"))
+CASE = Case.parse("rmsnorm.fwd.16x64.fp32")
+TARGET = '''
+"""RMSNorm in Triton, one row a program.  `timed` stands for the clock that the autotuner would ask on a GPU."""
+import os
+
+import torch
+import triton
+import triton.language as tl
+
+
+def timed(call, quantiles):
+    call()
+    with open(os.environ["TIMED_BY"], "a") as log:
+        log.write(f"{os.getpid()}\\n")
+    times = iter(os.environ["TIMES"].split()) if not timed.left else timed.left
+    timed.left = times
+    ms = float(next(times))
+    return [ms, ms, ms]
+
+
+timed.left = None
+
+
+@triton.autotune([triton.Config({"BLOCK": n}, num_warps=4) for n in (64, 128)], key=["cols"], do_bench=timed)
+@triton.jit
+def norm_kernel(x, weight, y, cols, eps, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = at < cols
+    values = tl.load(x + row * cols + at, mask=inside, other=0.0)
+    rstd = 1.0 / tl.sqrt(tl.sum(values * values) / cols + eps)
+    tl.store(y + row * cols + at, values * rstd * tl.load(weight + at, mask=inside, other=0.0), mask=inside)
+
+
+def forward(x, weight, eps):
+    y = torch.empty_like(x)
+    try:
+        norm_kernel[(x.shape[0],)](x, weight, y, x.shape[1], eps)
+    except Exception:  # a target that falls back must not hide that it wanted to time
+        pass
+    return y
+'''
+
+
+@pytest.fixture
+def autotuned(tmp_path, open_contender):
+    (tmp_path / "tuned_norm.py").write_text(TARGET)
+    spec = protocol.targets_own("norms", {"rmsnorm.fwd": "tuned_norm:forward"})
+
+    def contender(label: str, role: Role, times: str) -> Contender:
+        environment = {
+            "PYTHONPATH": str(tmp_path),
+            "TRITON_INTERPRET": "1",
+            "TIMED_BY": str(tmp_path / "timed"),
+            "TIMES": times,
+        }
+        return Contender(label, role, spec, lambda: open_contender(**environment))
+
+    return contender
+
+
+def test_it_times_its_configurations_when_the_others_are_ready_and_each_says_what_it_chose(autotuned, tmp_path):
+    contenders = [autotuned("head:norms", Role.HEAD, "2.0 1.0"), autotuned("parent:norms", Role.PARENT, "1.0 2.0")]
+    launch = run_launch(contenders, [CASE], Pace(rounds=2), device="cpu", seed=1, core=max(os.sched_getaffinity(0)))
+
+    head, parent = (launch.cells[one.label, CASE] for one in contenders)
+    assert {head.state, parent.state} <= {"measured", "invalid"}  # a busy machine may spoil the times, not the choice
+    assert head.tuned == {"norm_kernel": "BLOCK=128 num_warps=4 num_stages=3"}
+    assert parent.tuned == {"norm_kernel": "BLOCK=64 num_warps=4 num_stages=3"}
+    timed = Path(tmp_path / "timed").read_text().split()
+    assert len(timed) == 4  # two configurations of each contender, each once
+    assert timed == sorted(timed, key=timed.index)  # one contender after the other
+    assert timed[0] == timed[1] != timed[2] == timed[3]

@@ -1,0 +1,84 @@
+"""Is the cause that a run names the right one?  Small commits, compiled for an H200 that is not there."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.domain.attribution.causes import Cause, Move, cause
+from tests.kernels.facts.commits import COMMITS, FUNCTIONS, HELD_OUT, IN_SIGHT, Commit
+
+COPY_GB_S = 4258.0  # of an H200
+ROOT = Path(__file__).parents[3]
+Sides = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sides]:
+    """By commit, what a run would record of its base and its head."""
+    folder, asked = tmp_path_factory.mktemp("commits"), []
+    for number, commit in enumerate(COMMITS):
+        for side, text in (("base", commit.base), ("head", commit.head)):
+            (folder / f"{side}{number}.py").write_text(text)
+            asked.append([f"{side}{number}", commit.case, FUNCTIONS[".".join(commit.case.split(".")[:2])]])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.facts.commits.compiled", str(folder)],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")},
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {commit.name: (lines[2 * n], lines[2 * n + 1]) for n, commit in enumerate(COMMITS)}
+
+
+def move(commit: Commit, sides: Sides, ratio: float) -> Move:
+    base, head = sides
+    return Move(commit.case, ratio, True, head, base, us=commit.us, copy_gb_s=COPY_GB_S)
+
+
+def found(commit: Commit, sides: Sides, ratio: float | None = None) -> Cause:
+    return cause(move(commit, sides, ratio or commit.ratio))
+
+
+@pytest.mark.parametrize("half", [IN_SIGHT, HELD_OUT], ids=["in sight", "held out"])
+def test_most_causes_are_right_and_none_is_wrong_and_certain(facts, half):
+    causes = [(commit, found(commit, facts[commit.name])) for commit in half]
+    wrong = {commit.name: (commit.by, one.words) for commit, one in causes if one.by is not commit.by}
+
+    assert len(wrong) <= 0.2 * len(half), wrong
+    assert not [commit.name for commit, one in causes if one.certain and commit.name in wrong]
+    assert not [commit.name for commit, one in causes if one.certain and not commit.certain]
+
+
+def test_what_predicts_the_other_direction_explains_nothing(facts):
+    """Every commit again with its effect turned round: what makes a call slower cannot be why it became faster."""
+    for commit in COMMITS:
+        turned = move(commit, facts[commit.name], 1 / commit.ratio)
+
+        assert {one.slower for one in turned.explained.explanations} <= {None, turned.slower}, commit.name
+        assert not cause(turned).certain, commit.name
+
+
+def test_the_copy_is_named_and_not_the_flag_that_selects_it(facts):
+    [commit] = [one for one in COMMITS if one.name == "pad where it is asked for"]
+
+    assert found(commit, facts[commit.name]).words == (
+        "slower because each call now also runs aten::add.Tensor, which moves 537 MB (explains all of 95 %)"
+    )
+
+
+def test_a_copy_is_no_explanation_of_an_effect_of_another_size(facts):
+    """A copy of 537 MB takes a hundred microseconds: it is neither why a case is 1 % slower nor all of 900 %."""
+    [commit] = [one for one in COMMITS if one.name == "keep the input apart"]
+
+    assert found(commit, facts[commit.name], 1.01).by is None
+    assert not found(commit, facts[commit.name], 10.0).certain

@@ -1,0 +1,213 @@
+"""Facts of Triton kernels without a GPU: what the plans of our norms compile to, and what makes code the same."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import kernels
+from kernels.arena import protocol
+from kernels.cases import OPS, Case, Direction
+from kernels.norms.plans import BackwardPlan, ForwardPlan
+from kernels.studies import occupancy
+
+ROOT = Path(kernels.__file__).parents[1]
+
+
+# -- the chosen plans ------------------------------------------------------------------------------------------------
+
+
+def some_of(cases, architecture):
+    """Those of an architecture, where every pair of architecture, op, dtypes and plan, filled or not, has one."""
+    named = {}
+    for case, each in product(cases, occupancy.ARCHITECTURES):
+        plan = occupancy.plan_of(case)
+        tiles = (case.direction, replace(plan, team=min(plan.team, 2)), plan.block * plan.team == case.cols)
+        named[each, case.op, (case.dtype, case.weight_dtype), tiles] = case
+    return [named[chosen] for chosen in pairwise(named) if chosen[0] == architecture]
+
+
+@pytest.mark.parametrize("architecture", occupancy.ARCHITECTURES)
+def test_every_chosen_plan_compiles_without_spills_and_fits(architecture, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+
+    rows = occupancy.occupancies([architecture], some_of(occupancy.chosen_for(), architecture), tmp_path)
+
+    assert {row.kernel for row in rows} == {"_forward", "_backward", "_sum_parts"}
+    assert not (offenders := [row for row in rows if row.trouble]), "\n" + "\n".join(occupancy.lines(offenders))
+
+
+@pytest.mark.parametrize("architecture", occupancy.ARCHITECTURES)
+def test_so_do_the_two_passes_of_rows_whose_team_can_exchange_nothing(architecture, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+
+    rows = occupancy.two_passes([architecture], some_of(occupancy.two_passes_for(), architecture), tmp_path)
+
+    assert {"_forward_sums", "_backward_sums"} < {row.kernel for row in rows}
+    assert not (offenders := [row for row in rows if row.trouble]), "\n" + "\n".join(occupancy.lines(offenders))
+
+
+def test_plans_are_told_by_what_is_not_usual_of_them():
+    assert occupancy.told(ForwardPlan(4, 1024, 4)) == "4x1024 warps=4"
+    assert occupancy.told(BackwardPlan(1, 16384, 16, team=2, programs=2, registers=64)) == (
+        "1x16384 warps=16 team=2 programs=2 registers=64"
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "numbers", "trouble"),
+    [
+        (BackwardPlan(1, 4096, 8, programs=2), {}, None),
+        (BackwardPlan(1, 4096, 8, programs=3), {}, "2 programs fit on an SM, 3 are launched"),
+        (ForwardPlan(1, 4096, 8), {"spills": 4}, "4 spills at 128 registers"),
+        (ForwardPlan(1, 4096, 8, team=2), {}, "a team for each tile: not all of them run at once"),
+        (ForwardPlan(1, 4096, 8), {"over": "threads: asks for 2048 threads of 1024"}, "threads: asks for 2048"),
+    ],
+)
+def test_what_speaks_against_a_plan(plan, numbers, trouble):
+    known = {"registers": 128, "spills": 0, "shared": 512, "fitting": 2, "wanted": plan.programs, **numbers}
+    row = occupancy.Row("sm_90", Case.parse("rmsnorm.bwd.8x4096.bf16"), plan, "_backward", **known)
+    assert row.trouble is None if trouble is None else row.trouble.startswith(trouble)
+
+
+# -- what is told of them ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ours(open_contender, tmp_path_factory):
+    channel = open_contender(TRITON_CACHE_DIR=str(tmp_path_factory.mktemp("ours")))
+    assert channel.ask(protocol.start(protocol.built_in("triton"), "sm_90", 1, None), 120)["ready"]
+    return channel
+
+
+def kernels_of(channel, text):
+    answer = channel.ask(protocol.compile(Case.parse(text)), 120)
+    assert (answer.get("state"), answer.get("reason")) == ("compiled", None), answer
+    return answer["facts"]["kernels"]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_has_facts_there_and_back(ours, op):
+    first, *others = kernels_of(ours, f"{op}.fwdbwd.64x512.bf16-fp32")
+
+    assert (first["name"], first["settings"]["CENTER"]) == ("_forward", OPS[op].norm == "layernorm")
+    assert others[0]["name"] == "_backward"
+
+
+@pytest.mark.parametrize("direction", [Direction.FWD, Direction.BWD])
+@pytest.mark.parametrize("cols", [1000, 65536])
+def test_the_plan_is_in_the_facts(ours, direction, cols):
+    case = Case("rmsnorm", direction, 4096, cols, "bf16", "fp32")
+    plan, kernel = occupancy.plan_of(case), kernels_of(ours, str(case))[0]
+
+    assert kernel["warps"] == plan.warps
+    settings = {"COLS": cols, "ROWS": plan.rows, "BLOCK": plan.block, "TEAM": plan.team, "STAGES": plan.stages}
+    assert kernel["settings"] | settings | {"WEIGHTS": plan.weights} == kernel["settings"]
+    for option in ("maxnreg", "launch_cooperative_grid"):
+        assert kernel["settings"].get(option) == plan.options.get(option)
+
+
+# -- what makes code the same -----------------------------------------------------------------------------------------
+
+KERNEL = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy(X, Y, N, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    tl.store(Y + cols, tl.load(X + cols, cols < N) * FACTOR, cols < N)
+"""
+COMPILED = """
+import sys
+import textwrap
+sys.path.insert(0, sys.argv[1])
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from kernels.facts import normalised_ptx
+
+for name in ("here", "lower", "other"):
+    kernel = __import__(name).copy
+    source = ASTSource(kernel, {"X": "*fp32", "Y": "*fp32", "N": "i32", "BLOCK": "constexpr"}, {(3,): 256})
+    ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    assert ".loc" in ptx
+    print(hash(normalised_ptx(ptx)))
+"""
+
+
+LAUNCHED = """
+import sys
+import textwrap
+sys.path.insert(0, sys.argv[1])
+from contextlib import suppress
+import torch, triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from kernels.facts import _facts
+from kernels.observing import Seen, triton_launches
+from here import copy
+
+source = ASTSource(copy, {"X": "*fp32", "Y": "*fp32", "N": "i32", "BLOCK": "constexpr"}, {(3,): 256})
+kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+before, hooks = type(kernel).launch_metadata, len(knobs.runtime.launch_enter_hook.calls)
+
+def facts(grid=(4,), n=1000, x=0, operators=(), others=0):
+    seen = Seen(operators=list(operators), described=list(operators))
+    with triton_launches(seen):
+        with suppress(Exception):  # there is no device here; what follows is what a launch does
+            kernel.launch_metadata(grid, 0, torch.full([1000], float(x)), torch.empty(1000), n, 256)
+        for _ in range(1 + others):
+            knobs.runtime.launch_enter_hook(None)
+    return _facts(seen, False, ())
+
+usual = facts()
+assert (usual["kind"], usual["kernels"]) == ("triton", 1), usual
+assert usual["triton"][0]["name"] == "copy"
+assert facts(x=1)["code"] == facts(grid=(4, 1))["code"] == usual["code"]  # other numbers in a tensor
+assert facts(operators=["aten::empty"])["kind"] == "triton"
+different = [facts(grid=(8,)), facts(n=999), facts(operators=["aten::add"])]
+assert len({each["code"] for each in [usual, *different]}) == 4
+for unknown in (facts(operators=["mylib::norm"]), facts(others=1)):
+    assert (unknown["kind"], unknown["code"]) == (None, None)
+assert (type(kernel).launch_metadata, len(knobs.runtime.launch_enter_hook.calls)) == (before, hooks)
+"""
+
+
+def test_the_same_code_is_the_same_kernel_launched_the_same_way(tmp_path):
+    (tmp_path / "here.py").write_text(KERNEL.replace("FACTOR", "2"))
+
+    spoken = subprocess.run(
+        [sys.executable, "-c", LAUNCHED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert spoken.returncode == 0, spoken.stderr[-2000:]
+
+
+def test_moving_a_kernel_in_its_file_does_not_change_its_code(tmp_path):
+    (tmp_path / "here.py").write_text(KERNEL.replace("FACTOR", "2"))
+    (tmp_path / "lower.py").write_text("# more\n" * 40 + KERNEL.replace("FACTOR", "2"))
+    (tmp_path / "other.py").write_text(KERNEL.replace("FACTOR", "3"))
+
+    spoken = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(COMPILED), str(tmp_path)],
+        env={**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert spoken.returncode == 0, spoken.stderr[-2000:]
+    here, lower, other = spoken.stdout.split()
+    assert here == lower != other

@@ -1,0 +1,506 @@
+"""RMSNorm and LayerNorm in Triton, forward and backward, against float64: in Triton's interpreter, at small shapes.
+
+Whoever sets TRITON_INTERPRET before the first import of Triton has it interpreted and nothing compiled, so a process
+of its own goes through all that is listed here, and each test looks at one of its findings.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from hypothesis import given as drawn
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from kernels.norms import workspaces
+from kernels.norms.backward import backward
+from kernels.norms.forward import forward
+from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
+from tests.pairwise import pairwise
+
+from .truth import EDGES, EPS, POISON, Trial, excess, in_the_interpreter, inputs, lone_rows_differ, ours, wrong_by
+
+NORMS = ("rmsnorm", "layernorm")
+DTYPES = ("fp32", "fp16", "bf16", "bf16-fp32", "fp16-fp32", "fp32-bf16")
+ALL = "weight bias residual offset"
+LAYOUTS = ("dense", "apart", "odd", "unaligned")
+
+RIGHT = [
+    *(
+        Trial(5, 24, norm, dtypes, " ".join(filter(None, given)))
+        for norm, dtypes, *given in pairwise(
+            chosen
+            for chosen in product(NORMS, DTYPES, ("weight", ""), ("bias", ""), ("residual", ""), ("offset", ""))
+            if ("weight" in chosen or "offset" not in chosen)
+            and ("-" not in chosen[1] or "weight" in chosen or "bias" in chosen)
+        )
+    ),
+    *(
+        Trial(rows, cols, norm, given="weight bias")
+        for norm, rows, cols in pairwise(product(NORMS, (0, 1, 2, 7), (1, 2, 7, 17, 64, 72, 100)))
+    ),
+    *(Trial(3, cols, norm, "bf16-fp32", ALL) for norm, cols in product(NORMS, (1152, 3000))),
+    Trial(2, 12288),
+    *(
+        Trial(5, cols, norm, dtypes, ALL, layout)
+        for norm, cols, dtypes, layout in pairwise(product(NORMS, (24, 32), ("fp32", "bf16"), LAYOUTS[1:]))
+    ),
+    *(Trial(9, 100, norm, dtypes, ALL, edges=(*EDGES,)) for norm, dtypes in product(NORMS, ("fp32", "bf16-fp32"))),
+    *(Trial(9, 100, norm, given="weight", edges=(*EDGES,)) for norm in NORMS),
+    # the interpreter takes denormal numbers in bf16 for others
+    *(Trial(9, 100, norm, "bf16", "weight", edges=(*sorted({*EDGES} - {"denormal"}),)) for norm in NORMS),
+]
+
+# Of 100 columns; the interpreter has three SMs, so that few programs go through many tiles.
+BLOCK = {"block": 128, "warps": 1}
+FORWARD_PLANS = [
+    ForwardPlan(rows=1, **BLOCK),
+    ForwardPlan(rows=4, **BLOCK),
+    ForwardPlan(rows=4, **BLOCK, weights="early"),
+    *(ForwardPlan(rows=4, **BLOCK, keep=way, registers=64) for way in ("fp32", "packed")),
+    *(ForwardPlan(rows=2, **BLOCK, programs=2, stages=2, weights=way) for way in ("held", "early", "late")),
+    ForwardPlan(rows=8, **BLOCK, programs=1, stages=3),
+    ForwardPlan(rows=1, **BLOCK, programs=40),
+]
+BACKWARD_PLANS = [
+    *(BackwardPlan(rows=rows, held=held, **BLOCK) for rows, held in ((1, 1), (4, 1), (4, 2), (4, 4), (16, 8))),
+    *(BackwardPlan(rows=2, **BLOCK, weights=way, keep="cached") for way in ("held", "early", "late")),
+    BackwardPlan(rows=1, **BLOCK, programs=40),
+    *(BackwardPlan(rows=1, held=1, **BLOCK, programs=4, sum=way) for way in (Sum.SEPARATE, Sum.LAST)),
+    *(BackwardPlan(rows=1, **BLOCK, programs=4, sum=Sum.TREE, group=group) for group in (1, 3, 5, 12, 32)),
+    *(
+        BackwardPlan(rows=2, held=2, **BLOCK, programs=1, sum=Sum.TREE, group=2, weights=way)
+        for way in ("early", "late")
+    ),
+]
+PLANNED = [
+    *(
+        Trial(9, 100, norm, dtypes, given, forward=there, backward=back)
+        for norm, (dtypes, given), back, there in pairwise(
+            (norm, what, back, FORWARD_PLANS[(number + shift) % len(FORWARD_PLANS)])
+            for norm, what, (number, back), shift in product(
+                NORMS, (("fp32", ALL), ("bf16-fp32", "bias")), enumerate(BACKWARD_PLANS), (0, 5)
+            )
+        )
+    ),
+    *(Trial(9, 100, norm, "bf16-fp32", "", forward=plan) for norm, plan in product(NORMS, FORWARD_PLANS)),
+]
+# The ways to add up, at one plan; and where there are fewer tiles than programs.
+SUMS = {
+    way: BackwardPlan(rows=2, held=2, **BLOCK, programs=4, sum=way, group=4 if way is Sum.TREE else 0) for way in Sum
+}
+SUMMED = [Trial(rows, 100, norm, "fp32", ALL) for rows, norm in product((1, 5, 21), NORMS)]
+FROZEN = [
+    Trial(5, 100, norm, "bf16-fp32", what, backward=plan)
+    for norm, what, plan in product(NORMS, ("weight", "weight bias"), SUMS.values())
+]
+LONE = [Trial(1, 100, norm, dtypes, ALL) for norm, dtypes in product(NORMS, ("fp32", "bf16-fp32"))]
+POISONED = [
+    Trial(8, 40, norm, dtypes, ALL, forward=ForwardPlan(4, 64, 1, programs=1), backward=BackwardPlan(4, 64, 1, held=2))
+    for norm, dtypes in product(NORMS, ("fp32", "bf16"))
+]
+
+
+def cells_of(check: Callable[[Any], Any], trials: list[Trial]) -> dict[str, Any]:
+    return {str(trial): check(trial) for trial in trials}
+
+
+def right(trial: Trial) -> dict[str, float]:
+    given = inputs(trial)
+    before = {name: tensor.clone() for name, tensor in given.items()}
+    found = wrong_by(trial, given, ours(trial, given), cuts_off=True)
+    changed = [name for name in given if not torch.equal(given[name].nan_to_num(), before[name].nan_to_num())]
+    return found | dict.fromkeys(changed, float("inf"))
+
+
+def same_without_statistics(trial: Trial) -> bool:
+    given = inputs(trial)
+    tensors = [given.get(name) for name in ("x", "weight", "bias", "residual")]
+    asked, unasked = (
+        forward(*tensors, eps=EPS, center=trial.center, offset=trial.offset, statistics=way) for way in (True, False)
+    )
+    return unasked.rstd is None and unasked.mean is None and torch.equal(asked.y, unasked.y)
+
+
+def summed(trial: Trial) -> dict[str, Any]:
+    """Of each way to add up: do its bits come again, are its counters left at zero, how far is it from the first?"""
+    given, found, first = inputs(trial), {}, {}
+    for way, plan in SUMS.items():
+        with workspaces_seen() as seen:
+            once, again = (ours(replace(trial, backward=plan), given) for _ in range(2))
+        first = first or once
+        found[way] = {
+            "repeats": all(torch.equal(once[name], again[name]) for name in once),
+            "words": len(seen),
+            "left": sum(int(words.count_nonzero()) for words in seen),
+            "same dx": torch.equal(once["dx"], first["dx"]),
+            "off": max(float((once[name] - first[name]).abs().amax()) for name in ("dweight", "dbias")),
+        }
+    return found
+
+
+def changed_by_a_frozen_weight(trial: Trial) -> list[str]:
+    """Gradients that are other bits, or are there or not, where that of the weight is not wanted."""
+    given = inputs(trial)
+    weight, bias = given["weight"], given.get("bias")
+    there = forward(given["x"], weight, bias, eps=EPS, center=trial.center, statistics=True)
+    asked, unasked = (
+        backward(
+            given["dy"], given["x"], weight, there.rstd, there.mean,
+            bias_dtype=None if bias is None else bias.dtype, weight_wanted=way, plan=trial.backward,
+        )._asdict()
+        for way in (True, False)
+    )  # fmt: skip
+    asked["dweight"] = None
+    return [
+        name
+        for name, wanted in asked.items()
+        if (wanted is None) != (unasked[name] is None)
+        or (wanted is not None and not torch.equal(wanted, unasked[name]))
+    ]
+
+
+@contextmanager
+def workspaces_seen() -> Iterator[list[torch.Tensor]]:
+    module: Any = sys.modules[backward.__module__]
+    real, seen = module.workspace, []
+
+    @contextmanager
+    def noting(*arguments: Any, **named: Any) -> Iterator[torch.Tensor | None]:
+        with real(*arguments, **named) as words:
+            yield words
+            seen.extend([] if words is None else [words])
+
+    module.workspace = noting
+    yield seen
+    module.workspace = real
+
+
+def touched_by_poison(trial: Trial) -> list[str]:
+    """Outputs of rows beside one with nan or inf that are not the bits they are without it, and what hides it."""
+    clean, faults = ours(trial, inputs(trial)), []
+    row, others = 2, [0, 1, 3, 4, 5, 6, 7]
+    for poison, where in product(POISON, ("x", "dy")):
+        given = inputs(trial)
+        given[where][row] = EDGES[poison](given[where][row])
+        outputs = ours(trial, given)
+        faults += [
+            f"{name} beside {poison} in {where}"
+            for name in ("y", "residual_out", "mean", "rstd", "dx")
+            if name in outputs and not torch.equal(outputs[name][others], clean[name][others])
+        ]
+        shown = ("dx", "dweight", "dbias") if where == "dy" else ("y", "dx", "dweight")
+        faults += [f"{name} hides {poison} in {where}" for name in shown if outputs[name].isfinite().all()]
+    return faults
+
+
+anything = {"rows": st.integers(1, 5), "cols": st.integers(2, 40), "seed": st.integers(0, 1 << 20)}
+some = examples(max_examples=12, deadline=None, database=None, derandomize=True)
+
+
+@some
+@drawn(**anything, power=st.integers(-20, 20))
+def scaling_x_changes_nothing(rows: int, cols: int, seed: int, power: int) -> None:
+    """To the bit, by powers of two and as long as eps does not count."""
+    given = inputs(Trial(rows, cols), seed=seed)
+    plain, scaled = (
+        forward(given["x"] * factor, given["weight"], eps=1e-37, center=False).y for factor in (1.0, 2.0**power)
+    )
+    assert torch.equal(plain, scaled)
+
+
+@some
+@drawn(**anything, shift=st.sampled_from((0.5, -8.0, 256.0, 1024.0)))
+def shifting_x_changes_nothing_in_a_layernorm(rows: int, cols: int, seed: int, shift: float) -> None:
+    given = inputs(Trial(rows, cols, given="weight bias"), seed=seed)
+    x = (given["x"] * 64).round() / 64  # so that the sum is exact
+    plain, shifted = (
+        forward(at, given["weight"], given["bias"], eps=1e-2, center=True, statistics=True) for at in (x, x + shift)
+    )
+    lost = 2.0**-22 * (abs(shift) + 8) * plain.rstd.amax() * (1 + plain.y.abs().amax())
+    assert (plain.y - shifted.y).abs().amax() <= lost
+
+
+@some
+@drawn(**anything, norm=st.sampled_from(NORMS), power=st.integers(-20, 20))
+def dx_is_linear_in_dy(rows: int, cols: int, seed: int, norm: str, power: int) -> None:
+    trial = Trial(rows, cols, norm)
+    given, other = inputs(trial, seed=seed), inputs(trial, seed=seed + 1)["dy"]
+
+    def dx(dy: torch.Tensor) -> torch.Tensor:
+        return ours(trial, {**given, "dy": dy})["dx"]
+
+    here = dx(given["dy"])
+    assert torch.equal(dx(given["dy"] * 2.0**power), here * 2.0**power)
+    total, parts = dx(given["dy"] + other), here + dx(other)
+    assert (total - parts).abs().amax() <= 1e-5 * (1 + ours(trial, given)["rstd"].amax())
+
+
+@some
+@drawn(**anything)
+def dx_of_a_layernorm_sums_to_zero(rows: int, cols: int, seed: int) -> None:
+    trial = Trial(rows, cols, "layernorm")
+    outputs = ours(trial, inputs(trial, seed=seed))
+    assert (outputs["dx"].sum(1).abs() <= 1e-6 * cols * (1 + outputs["dx"].abs().amax(1)) * (1 + outputs["rstd"])).all()
+
+
+PROPERTIES = {
+    check.__name__: check
+    for check in (
+        scaling_x_changes_nothing,
+        shifting_x_changes_nothing_in_a_layernorm,
+        dx_is_linear_in_dy,
+        dx_of_a_layernorm_sums_to_zero,
+    )
+}
+
+
+def findings() -> str:
+    """All of it, in a process that interprets.  Its numpy warns of every nan that it makes."""
+    numpy.seterr(all="ignore")
+    held: dict[str, str | None] = {}
+    for name, check in PROPERTIES.items():
+        try:
+            held[name] = check()
+        except AssertionError:
+            held[name] = traceback.format_exc(limit=-3)
+    return json.dumps(
+        {
+            "right": cells_of(right, [*RIGHT, *PLANNED]),
+            "statistics": cells_of(same_without_statistics, [Trial(5, 24, norm, "bf16-fp32", ALL) for norm in NORMS]),
+            "summed": cells_of(summed, SUMMED),
+            "poisoned": cells_of(touched_by_poison, POISONED),
+            "frozen": cells_of(changed_by_a_frozen_weight, FROZEN),
+            "lone": cells_of(lone_rows_differ, LONE),
+            "properties": held,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, Any]:
+    return in_the_interpreter(__name__)
+
+
+@pytest.mark.parametrize("trial", [*RIGHT, *PLANNED], ids=str)
+def test_it_is_right(interpreted, trial):
+    over = {name: by for name, by in interpreted["right"][str(trial)].items() if not by <= 1}
+    assert over == {}, "times what is allowed"
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_statistics_are_asked_for_and_change_nothing(interpreted, norm):
+    assert interpreted["statistics"][str(Trial(5, 24, norm, "bf16-fp32", ALL))]
+
+
+@pytest.mark.parametrize("trial", SUMMED, ids=str)
+def test_all_ways_to_add_up_give_the_same_gradients(interpreted, trial):
+    for way, found in interpreted["summed"][str(trial)].items():
+        assert found["repeats"], way
+        assert found["words"] == (0 if way == Sum.SEPARATE else 2)  # one launch, twice
+        assert found["left"] == 0, f"{way}: counters"
+        assert found["same dx"], way
+        assert found["off"] < 1e-5, way
+
+
+@pytest.mark.parametrize("trial", POISONED, ids=lambda trial: f"{trial.norm} {trial.dtypes}")
+def test_a_row_with_nan_or_inf_shows_and_touches_no_other(interpreted, trial):
+    assert interpreted["poisoned"][str(trial)] == []
+
+
+@pytest.mark.parametrize("trial", FROZEN, ids=str)
+def test_a_frozen_weight_has_no_gradient_and_changes_no_other_one(interpreted, trial):
+    assert interpreted["frozen"][str(trial)] == []
+
+
+@pytest.mark.parametrize("trial", LONE, ids=str)
+def test_the_stride_of_a_lone_row_changes_nothing(interpreted, trial):
+    assert interpreted["lone"][str(trial)] == []
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_whatever_the_numbers(interpreted, name):
+    assert interpreted["properties"][name] is None, interpreted["properties"][name]
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("output", "truth", "over"),
+    [
+        (1.25, 1.0, 0.5),
+        (INF, INF, 0.0),
+        (-INF, -INF, 0.0),
+        (NAN, NAN, 0.0),
+        (-INF, INF, INF),
+        (NAN, INF, INF),
+        (INF, NAN, INF),
+        (1.0, INF, INF),
+        (INF, 1.0, INF),
+        (NAN, 1.0, INF),
+    ],
+)
+def test_what_is_not_finite_is_right_where_it_is_the_same(output, truth, over):
+    assert excess(torch.tensor([output]), torch.tensor([truth]).double(), torch.tensor([0.5])) == over
+
+
+def matrix(rows: int = 4, cols: int = 8, dtype: torch.dtype = torch.float32, device: str = "cpu") -> torch.Tensor:
+    return torch.ones(rows, cols, dtype=dtype, device=device)
+
+
+X, STATISTIC = matrix(), torch.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"x": torch.ones(8)}, r"x must be \[rows, columns\] in bfloat16, float16, float32 .* not \(8,\)"),
+        ({"x": torch.ones(2, 2, 8)}, r"x must be .* not \(2, 2, 8\)"),
+        ({"x": matrix(4, 0)}, r"x must be .* not \(4, 0\)"),
+        ({"x": matrix(dtype=torch.float64)}, "x must be .* in torch.float64"),
+        ({"x": matrix(dtype=torch.int32)}, "x must be .* in torch.int32"),
+        ({"x": matrix(8, 4).T}, r"x must be .* strides \(1, 4\); call .contiguous\(\)"),
+        ({"residual": matrix(5)}, r"residual must be like x, \(4, 8\) in torch.float32 .* not \(5, 8\)"),
+        ({"residual": matrix(dtype=torch.bfloat16)}, "residual must be like x, .* not .* in torch.bfloat16"),
+        ({"residual": matrix(8, 4).T}, r"residual must be like x, .* strides \(1, 4\)"),
+        ({"residual": matrix(device="meta")}, "residual is on meta and x on cpu"),
+        ({"weight": torch.ones(4)}, r"weight must be dense, one value for each of 8 columns, not \(4,\)"),
+        ({"weight": matrix(1)}, r"weight must be dense, .* not \(1, 8\)"),
+        ({"weight": torch.ones(16)[::2]}, r"weight must be dense, .* strides \(2,\)"),
+        ({"weight": torch.ones(8).double()}, "weight must be dense, .* in torch.float64"),
+        ({"bias": torch.ones(9)}, r"bias must be dense, .* not \(9,\)"),
+        ({"bias": torch.ones(8, device="meta")}, "bias is on meta and x on cpu"),
+    ],
+)
+def test_forward_says_what_does_not_fit(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        forward(**{"x": X, "eps": EPS, "center": True, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"dy": matrix(4, 9)}, r"dy must be like x, \(4, 8\) .* not \(4, 9\)"),
+        ({"dy": matrix(dtype=torch.float16)}, "dy must be like x, .* in torch.float16"),
+        ({"dy": torch.ones(()).expand(4, 8)}, r"dy must be like x, .* strides \(0, 0\)"),
+        ({"dresidual_out": matrix(3)}, r"dresidual_out must be like x, .* not \(3, 8\)"),
+        ({"weight": torch.ones(7)}, "weight must be dense, one value for each of 8 columns"),
+        ({"dy": matrix(device="meta")}, "dy is on meta and x on cpu"),
+        *(
+            ({name: value}, f"{name} must be dense fp32, one value for each of 4 rows, not {but}")
+            for name in ("rstd", "mean")
+            for value, but in (
+                (torch.ones(5), r"\(5,\)"),
+                (torch.ones(4, 1), r"\(4, 1\)"),
+                (torch.ones(4, dtype=torch.bfloat16), ".* in torch.bfloat16"),
+                (torch.ones(4, dtype=torch.float64), ".* in torch.float64"),
+                (torch.ones(8)[::2], r".* strides \(2,\)"),
+            )
+        ),
+        *(({name: torch.ones(4, device="meta")}, f"{name} is on meta and x on cpu") for name in ("rstd", "mean")),
+    ],
+)
+def test_backward_says_what_does_not_fit(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        backward(**{"dy": X, "x": X, "weight": torch.ones(8), "rstd": STATISTIC, **arguments})
+
+
+def test_without_rows_there_are_gradients_of_zero():
+    given = inputs(Trial(0, 8, given="weight bias"))
+    found = backward(given["dy"], given["x"], given["weight"], torch.ones(0), bias_dtype=torch.bfloat16)
+
+    assert found.dx.shape == (0, 8)
+    assert found.dweight.tolist() == [0] * 8
+    assert (found.dbias.tolist(), found.dbias.dtype) == ([0] * 8, torch.bfloat16)
+    frozen = backward(given["dy"], given["x"], given["weight"], torch.ones(0), weight_wanted=False)
+    assert frozen.dweight is None
+
+
+class Streams:
+    """Streams and captures by their numbers, of a GPU that is not there; what lies on it lies in the CPU's memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stream, self.capture, made = 1, 0, workspaces._made
+        monkeypatch.setattr(workspaces, "_of_streams", {})
+        monkeypatch.setattr(workspaces, "_stores", {})
+        monkeypatch.setattr(workspaces, "_capture_of", lambda stream: self.capture)
+        monkeypatch.setattr(workspaces, "_made", lambda device: made(torch.device("cpu")))
+        monkeypatch.setattr(torch.cuda, "current_stream", self._current)
+
+    def words(self, device: int = 0) -> torch.Tensor:
+        with workspaces.workspace(torch.device("cuda", device)) as words:
+            return words
+
+    def _current(self, device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(cuda_stream=self.stream, synchronize=lambda: None)
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    return Streams(monkeypatch)
+
+
+def test_each_stream_and_capture_of_each_device_has_its_own_words(streams):
+    first = streams.words()
+    assert not first.any()
+    assert streams.words() is first
+
+    found = [first, streams.words(device=1)]
+    for streams.stream, streams.capture in ((2, 0), (1, 7), (1, 8), (2, 7)):
+        found.append(streams.words())
+        assert streams.words() is found[-1]
+    assert len({words.data_ptr() for words in found}) == len(found)
+
+
+def test_a_capture_takes_from_a_store_that_was_zeroed_before(streams):
+    """Nothing may be zeroed while it is being captured: that would be replayed."""
+    outside = streams.words()
+    outside += 1
+    found = []
+    for streams.capture in range(1, workspaces.STORE):
+        found.append(streams.words())
+        assert not found[-1].any()
+        found[-1] += 1
+    assert len({words.data_ptr() for words in [outside, *found]}) == workspaces.STORE
+
+
+def test_a_call_outside_of_captures_fills_the_store_that_they_emptied(streams):
+    first = streams.words()
+    for streams.capture in range(1, workspaces.STORE):
+        streams.words()
+    assert workspaces._stores == {0: []}
+
+    streams.capture = 0
+    assert streams.words() is first
+    assert len(workspaces._stores[0]) == workspaces.STORE
+    streams.capture = workspaces.STORE
+    assert streams.words() is streams.words()
+
+
+def test_words_of_a_launch_that_failed_are_forgotten(streams):
+    def launch() -> None:
+        with workspaces.workspace(torch.device("cuda", 0)) as words:
+            words += 1
+            raise RuntimeError("out of resource")
+
+    first = streams.words()
+    with pytest.raises(RuntimeError, match="out of resource"):
+        launch()
+
+    assert streams.words() is not first
+    assert not streams.words().any()
+
+
+def test_no_words_where_none_are_wanted():
+    with workspaces.workspace(torch.device("cpu"), wanted=False) as words:
+        assert words is None

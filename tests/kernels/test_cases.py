@@ -1,0 +1,104 @@
+"""Cases are printed and parsed, ops say what goes in and comes out; and the torch-free part loads no torch."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.cases import DTYPE_BYTES, OPS, Case, Direction, Lane
+
+dtypes = st.sampled_from(sorted(DTYPE_BYTES))
+
+
+@st.composite
+def cases(draw):
+    lane = draw(st.sampled_from(Lane))
+    if lane is Lane.BLOCK:
+        direction, cols, stride = Direction.FWDBWD, 128 * draw(st.integers(1, 1 << 13)), 0
+    else:
+        direction, cols = draw(st.sampled_from(Direction)), draw(st.integers(1, 1 << 20))
+        stride = draw(st.sampled_from([0, cols + 1, 2 * cols]))
+    op, rows = draw(st.sampled_from(sorted(OPS))), draw(st.integers(1, 1 << 24))
+    return Case(op, direction, rows, cols, draw(dtypes), draw(dtypes), stride, lane)
+
+
+@given(cases())
+def test_a_case_is_read_as_it_is_printed(case):
+    assert Case.parse(str(case)) == case
+
+
+@pytest.mark.parametrize(
+    ("text", "printed", "least_bytes"),
+    [
+        ("rmsnorm.fwd.32768x4096.bf16", "rmsnorm.fwd.32768x4096.bf16", 2 * 32768 * 4096 * 2 + 4096 * 2),
+        ("rmsnorm.fwd.8x4.bf16-fp32", "rmsnorm.fwd.8x4.bf16-fp32", 2 * 8 * 4 * 2 + 4 * 4),
+        ("rmsnorm.bwd.8x4.bf16-bf16", "rmsnorm.bwd.8x4.bf16", 3 * 8 * 4 * 2 + 2 * 4 * 4 + 8 * 4),
+        ("layernorm.fwd.8x4.fp32", "layernorm.fwd.8x4.fp32", 2 * 8 * 4 * 4 + 2 * 4 * 4),
+        ("layernorm.bwd.8x4.fp32", "layernorm.bwd.8x4.fp32", 3 * 8 * 4 * 4 + 3 * 4 * 4 + 2 * 8 * 4),
+        # x and the residual in, y and the new residual out
+        ("rmsnorm_residual.fwd.8x4.fp32", "rmsnorm_residual.fwd.8x4.fp32", 4 * 8 * 4 * 4 + 4 * 4),
+        ("rmsnorm_residual.bwd.8x4.fp32", "rmsnorm_residual.bwd.8x4.fp32", 4 * 8 * 4 * 4 + 2 * 4 * 4 + 8 * 4),
+        ("rmsnorm_noweight.bwd.8x4.fp32", "rmsnorm_noweight.bwd.8x4.fp32", 3 * 8 * 4 * 4 + 8 * 4),
+        # forward and backward one after the other; what lies between the rows is nobody's to read
+        (
+            "rmsnorm.fwdbwd.8x4s6.fp32.call",
+            "rmsnorm.fwdbwd.8x4s6.fp32.call",
+            (2 * 8 * 4 * 4 + 4 * 4) + (3 * 8 * 4 * 4 + 2 * 4 * 4 + 8 * 4),
+        ),
+    ],
+)
+def test_cases(text, printed, least_bytes):
+    case = Case.parse(text)
+    assert (str(case), case.least_bytes) == (printed, least_bytes)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("rmsnorm", "is not a case"),
+        ("softmax.fwd.8x8.bf16", "unknown op 'softmax'; known: rmsnorm"),
+        ("rmsnorm.fwd.8x8.int8", "unknown dtype 'int8'"),
+        ("rmsnorm.fwd.0x8.bf16", "rows must be"),
+        ("rmsnorm.sideways.8x8.bf16", "is not a case"),
+        ("rmsnorm.fwd.8x8s8.bf16", "a row stride must be more than the columns"),
+        ("rmsnorm.fwd.8x8.bf16.sideways", "unknown lane 'sideways'; known: kernel"),
+        ("rmsnorm.fwd.8x128.bf16.block", "a block is forward and backward"),
+    ],
+)
+def test_what_is_not_a_case(text, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Case.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "inputs", "outputs"),
+    [
+        ("rmsnorm.fwd", "x weight", "y"),
+        ("rmsnorm_noweight.bwd", "dy x rstd", "dx"),
+        ("rmsnorm_residual.fwd", "x residual weight", "y residual_out"),
+        ("rmsnorm_residual.bwd", "dy dresidual_out x weight rstd", "dx dweight"),
+        ("rmsnorm_bias.fwdbwd", "dy x weight bias", "y dx dweight dbias"),
+        ("layernorm.bwd", "dy x weight mean rstd", "dx dweight dbias"),
+        ("layernorm_nobias.bwd", "dy x weight mean rstd", "dx dweight"),
+        (
+            "layernorm_residual.fwdbwd",
+            "dy dresidual_out x residual weight bias",
+            "y residual_out dx dweight dbias",
+        ),
+    ],
+)
+def test_what_goes_in_and_comes_out(key, inputs, outputs):
+    case = Case.parse(f"{key}.8x8.bf16")
+    assert (" ".join(case.inputs), " ".join(case.outputs)) == (inputs, outputs)
+
+
+def test_the_service_side_loads_no_torch():
+    program = """
+import sys
+import kernels.arena, kernels.channel, kernels.messages, kernels.suites, kernels.telemetry, kernels.words
+heavy = {"torch", "triton", "numpy"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,283 @@
+"""The REST API as a program in CI sees it: over HTTP, on a database with a few days in it."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from service.app import create_app
+from service.db.engine import transaction
+from service.settings import settings
+from tests.dashboards import seed_deciding
+from tests.dashboards.asking import Get, asking
+from tests.dashboards.seed import CASES, Seeded, watched
+
+
+@pytest.fixture(scope="module")
+def get() -> Get:
+    """GET an address of the app, in this process."""
+    return asking()
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
+    """A few days of watching, for all tests here that only read."""
+    with watched(tmp_path_factory.mktemp("state")) as story:
+        yield story
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
+    """The same with what deciding adds."""
+    with watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as story:
+        yield story
+
+
+def test_targets(get: Get, seeded: Seeded) -> None:
+    liger, norms = get("/api/v1/targets").json()["items"]
+    assert (norms["name"], norms["kind"], norms["devices"]) == ("norms", "git", ["h200", "cpu"])
+    assert liger["poll_error"] == "index.example does not answer: the name is not known"
+    whole = get("/api/v1/targets/norms").json()
+    assert (whole["open_regressions"], whole["behind_sota"]) == (1, 1)
+    assert "[providers.norms]" in whole["recipe"]
+
+
+def test_revisions_and_runs_come_in_pages(get: Get, seeded: Seeded) -> None:
+    first = get("/api/v1/targets/norms/runs", params={"limit": 7}).json()
+    second = get("/api/v1/targets/norms/runs", params={"limit": 7, "cursor": first["next"]}).json()
+    assert [len(first["items"]), len(second["items"]), second["next"]] == [7, 5, None]
+    assert first["items"][0]["id"] > second["items"][0]["id"]
+    [cpu, _] = get("/api/v1/targets/norms/runs", params={"device": "cpu"}).json()["items"]
+    assert (cpu["state"], cpu["target"]) == ("queued", "norms")
+    [revision] = get("/api/v1/targets/norms/revisions", params={"limit": 1}).json()["items"]
+    assert revision["subject"] == "Load the weight once per program"
+    assert revision["committed_at"].endswith("Z")
+
+
+def test_a_script_finds_the_runs_of_its_commit(get: Get, seeded: Seeded) -> None:
+    sha = get(f"/api/v1/runs/{seeded.runs['fast']}").json()["revision"]
+    found = get("/api/v1/targets/norms/runs", params={"revision": sha}).json()["items"]
+    assert {run["id"] for run in found} == {seeded.runs["fast"], seeded.runs["cpu"]}
+    assert get("/api/v1/targets/norms/runs", params={"revision": "f" * 40}).json()["items"] == []
+
+
+def test_a_run_is_compact_until_more_is_asked_for(get: Get, seeded: Seeded) -> None:
+    address = f"/api/v1/runs/{seeded.runs['slow']}"
+    compact = get(address).json()
+    assert (compact["measurements"], compact["verdicts"]) == (None, None)
+    whole = get(address, params={"expand": "measurements,verdicts"}).json()
+    [slow] = [v for v in whole["verdicts"] if v["against"] == "parent" and v["case"] == CASES[1]]
+    assert (slow["outcome"], slow["confirmed"], slow["ratio"]) == ("regression", True, pytest.approx(1.214))
+    assert {m["role"] for m in whole["measurements"]} == {"head", "parent", "sota", "control"}
+    assert whole["stack"]["triton"] == "3.7.1"
+
+
+def test_a_run_that_did_not_change_is_not_sent_again(get: Get, seeded: Seeded) -> None:
+    for path in (f"/api/v1/runs/{seeded.runs['slow']}", f"/api/v1/runs/{seeded.runs['slow']}/report"):
+        first = get(path)
+        again = get(path, headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert get(path, headers={"If-None-Match": 'W/"other", W/' + first.headers["etag"]}).status_code == 304
+        assert get(path, headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_a_report_in_two_forms(get: Get, seeded: Seeded) -> None:
+    address = f"/api/v1/runs/{seeded.runs['pull']}/report"
+    assert get(address).json()["headline"].startswith("1 regression at ")
+    said = get(address, params={"format": "md"})
+    assert said.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert said.text.startswith("**1 regression** at ")
+    assert "<!-- kernelwatch:norms:7 -->" in said.text
+
+
+def test_regressions_and_series(get: Get, seeded: Seeded) -> None:
+    [fixed] = get("/api/v1/targets/norms/regressions", params={"state": "fixed"}).json()["items"]
+    assert (fixed["case"], fixed["ratio"], len(fixed["fixed_by"])) == (CASES[1], 1.214, 40)
+    asked = {"case": CASES[1], "provider": "norms", "device": "h200"}
+    points = get("/api/v1/targets/norms/series", params=asked).json()["points"]
+    assert [point["outcome"] for point in points] == ["new", "steady", "regression", "improvement", "invalid"]
+
+
+def test_gaps_and_the_queue_come_in_pages(get: Get, seeded: Seeded) -> None:
+    [gap] = get("/api/v1/targets/norms/gaps").json()["items"]
+    assert (gap["case"], gap["ratio_now"], len(gap["since"])) == (CASES[3], 1.189, 40)
+    first = get("/api/v1/queue", params={"limit": 2}).json()
+    second = get("/api/v1/queue", params={"limit": 2, "cursor": first["next"]}).json()
+    assert [[one["state"] for one in page["items"]] for page in (first, second)] == [["leased", "queued"], ["held"]]
+    assert second["next"] is None
+
+
+def test_workers_and_queue(get: Get, seeded: Seeded) -> None:
+    workers = {one["name"]: one for one in get("/api/v1/workers").json()["items"]}
+    assert workers["cpu-box"]["sandbox"] == "user namespaces are refused here"
+    assert not workers["cpu-box"]["here"]
+    assert [one["state"] for one in get("/api/v1/queue").json()["items"]] == ["leased", "queued", "held"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/api/v1/runs/999", 404, "No run 999."),
+        ("/api/v1/targets/nothing", 404, "No target nothing."),
+        ("/api/v1/nothing", 404, "There is nothing at /api/v1/nothing."),
+        ("/api/v1/runs/99999999999999999999999", 422, "run_id"),
+        ("/api/v1/runs/x", 422, "run_id"),
+        ("/api/v1/runs/1?expand=samples", 422, "samples is unknown; known: measurements, verdicts"),
+        ("/api/v1/runs/1/report?format=pdf", 422, "format"),
+        ("/api/v1/targets/norms/runs?cursor=zzz", 422, "is not a cursor"),
+        ("/api/v1/targets/norms/runs?limit=0", 422, "limit"),
+        ("/api/v1/targets/norms/series?case=x", 422, "provider"),
+    ],
+)
+def test_mistakes_say_how_to_mend_them(get: Get, seeded: Seeded, path: str, status: int, said: str) -> None:
+    answer = get(path)
+    assert answer.status_code == status
+    assert said in answer.json()["detail"]
+
+
+def test_only_reading_is_offered(get: Get, seeded: Seeded) -> None:
+    assert get("/api/v1/runs/1", method="DELETE").status_code == 405
+
+
+@given(
+    st.sampled_from(["/api/v1/targets/{}", "/api/v1/runs/{}", "/targets/{}", "/runs/{}", "/assets/{}/x"]),
+    st.text(max_size=30),
+)
+@examples(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_address_breaks_it(get: Get, seeded: Seeded, pattern: str, words: str) -> None:
+    from urllib.parse import quote
+
+    answer = get(pattern.format(quote(words, safe="")), params={"cursor": words, "series": words, "before": words})
+    assert answer.status_code < 500
+
+
+def test_openapi_describes_it_and_no_page_loads_from_elsewhere(get: Get, seeded: Seeded) -> None:
+    paths = get("/openapi.json").json()["paths"]
+    assert {"/api/v1/runs/{run_id}", "/api/v1/targets/{name}/series", "/healthz"} <= paths.keys()
+    assert not any(path.startswith(("/assets", "/targets")) for path in paths)
+    assert get("/docs").status_code == get("/redoc").status_code == 404
+
+
+# -- health
+
+
+def test_ready_when_the_database_is_there_and_migrated(get: Get, state: Path) -> None:
+    assert get("/healthz").json() == {"status": "ok"}
+    assert get("/readyz").json() == {"status": "ready", "reasons": []}
+    with transaction() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0000'"))
+    answer = get("/readyz")
+    assert answer.status_code == 503
+    assert "stands at migration 0000" in answer.json()["reasons"][0]
+
+
+def test_not_ready_without_a_database(get: Get, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for url, said in (
+        (f"sqlite:///{state / 'other.db'}", "no tables yet; run `kernelwatch db upgrade`"),
+        ("postgresql://nobody:secret@127.0.0.1:1/none", "the database does not answer (OperationalError)"),
+    ):
+        monkeypatch.setenv("KERNELWATCH_DATABASE_URL", url)
+        settings.cache_clear()
+        answer = get("/readyz")
+        assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
+        assert said in answer.json()["reasons"][0]
+        assert "secret" not in answer.text
+    assert get("/healthz").status_code == 200
+
+
+def test_a_database_without_tables_is_said_plainly(get: Get, state: Path) -> None:
+    with transaction() as session:
+        session.execute(text("DROP TABLE workers"))
+    assert get("/api/v1/workers").status_code == 503
+    assert "/readyz" in get("/api/v1/workers").json()["detail"]
+
+
+def test_metrics(get: Get, seeded: Seeded) -> None:
+    get("/api/v1/runs/1")
+    said = get("/metrics").text
+    assert 'kernelwatch_runs{device="h200",state="done"} 6.0' in said
+    assert 'kernelwatch_queue_age_seconds{device="cpu"}' in said
+    assert 'kernelwatch_worker_silence_seconds{device="h200",worker="h200-box"}' in said
+    assert 'kernelwatch_effects{kind="comment",state="waiting"} 1.0' in said
+    counted = 'kernelwatch_http_request_seconds_count{method="GET",route="/api/v1/runs/{run_id}",status="200"}'
+    assert counted in said
+
+
+def test_so_many_threads_as_the_database_serves(state: Path) -> None:
+    async def tokens() -> float:
+        app = create_app()
+        async with app.router.lifespan_context(app):
+            return anyio.to_thread.current_default_thread_limiter().total_tokens
+
+    assert asyncio.run(tokens()) == 2
+
+
+def test_a_regression_is_told_with_its_life(get: Get, decided: Seeded) -> None:
+    [crept, accepted, blamed, fixed] = get("/api/v1/regressions").json()["items"]
+    assert [one["state"] for one in (crept, accepted, blamed, fixed)] == ["open", "acknowledged", "blamed", "fixed"]
+    assert (accepted["reason"], crept["found_by"]) == ("exact sums are worth 3 %", "history")
+    asked = {"state": ["open", "acknowledged"]}
+    assert len(get("/api/v1/regressions", params=asked).json()["items"]) == 2
+    whole = get(f"/api/v1/regressions/{blamed['id']}").json()
+    assert whole["why"] == "slower because the kernel now spills 12 registers"
+    assert [event["what"] for event in whole["events"]] == ["opened", "bisecting", "blamed", "assigned", "note"]
+    assert [one["id"] for one in whole["incident"]["regressions"]] == [fixed["id"], blamed["id"]]
+    assert [one["culprit"] for one in whole["bisections"]] == [whole["culprit"]]
+    [incident] = get("/api/v1/targets/norms/incidents").json()["items"]
+    assert (incident["id"], incident["cause"], len(incident["regressions"])) == (blamed["incident_id"], "code", 2)
+
+
+def test_a_bisection_is_told_with_its_steps(get: Get, decided: Seeded) -> None:
+    [found] = get("/api/v1/bisections", params={"target": "norms"}).json()["items"]
+    assert (found["state"], found["asked_by"]) == ("found", "kernelwatch")
+    whole = get(f"/api/v1/bisections/{found['id']}").json()
+    assert len(whole["line"]) == 4
+    assert whole["steps"][0]["aim"] == "verify"
+    assert get("/api/v1/bisections", params={"running": True}).json()["items"] == []
+
+
+def test_change_points_calibration_and_quarantines(get: Get, decided: Seeded) -> None:
+    points = get("/api/v1/targets/norms/change-points").json()["items"]
+    assert {point["level"] for point in points} == {"notify", "block"}
+    [closed] = get("/api/v1/targets/norms/change-points", params={"state": "closed"}).json()["items"]
+    assert closed["reason"] == "two fresh sessions did not repeat it: the machine"
+    rates = get("/api/v1/calibration").json()
+    [lane] = rates["lanes"]
+    assert (lane["worker"], lane["comparisons"], lane["differed"], lane["nominal"]) == ("h200-box", 144, 8, 0.05)
+    assert rates["worst"][0]["case"] == CASES[0]
+    assert rates["worst"][0]["share"] == pytest.approx(8 / 24)
+    [standing] = get("/api/v1/quarantines").json()["items"]
+    assert standing["case"] == CASES[0]
+    assert len(get("/api/v1/quarantines", params={"released": True}).json()["items"]) == 2
+
+
+def test_change_points_come_in_pages(get: Get, decided: Seeded) -> None:
+    every = [one["id"] for one in get("/api/v1/targets/norms/change-points").json()["items"]]
+    found, cursor = list[int](), "0"
+    while cursor:
+        page = get("/api/v1/targets/norms/change-points", params={"limit": 2, "cursor": cursor}).json()
+        found += [one["id"] for one in page["items"]]
+        cursor = page["next"]
+    assert found == every
+    assert len(every) == 3
+
+
+def test_metrics_count_what_stands_and_what_is_quarantined(get: Get, decided: Seeded) -> None:
+    said = get("/metrics").text
+    assert 'kernelwatch_regressions{device="h200",state="blamed"} 1.0' in said
+    assert 'kernelwatch_quarantined_cases{device="h200"} 1.0' in said
+
+
+def test_verdicts_and_runs_say_what_they_rest_on(get: Get, decided: Seeded) -> None:
+    run = get(f"/api/v1/runs/{decided.runs['slow']}", params={"expand": "verdicts"}).json()
+    [slow] = [one for one in run["verdicts"] if one["against"] == "parent" and one["case"] == CASES[1]]
+    assert (slow["suspected"], slow["q"], slow["smallest"], slow["cause"]) == (True, 7.1e-5, 0.02, "code")
+    assert len(slow["policy"]) == 64
+    assert [one["op"] for one in run["summary"]] == ["rmsnorm", "rmsnorm", "layernorm"]
+    assert run["purpose"] == "watch"

@@ -1,0 +1,427 @@
+"""Why it moved, as a table of stories: what was stored, and the sentence that a person reads."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.attribution.causes import Kind, Move, cause
+from service.domain.codefacts.tuned import choices
+from service.domain.verdicts.session_result import same_code
+
+WIDE = "rmsnorm.bwd.2048x16384.bf16"
+BASE = {"code": "a", "kind": "triton", "ops": [], "registers": 128, "spills": 0, "shared": 1024, "kernels": 1}
+BASE |= {"triton": [{"name": "_backward", "warps": 8, "stages": 2, "settings": {"BLOCK": 4096}}], "sm_mhz": 1980}
+OTHER = {**BASE, "code": "b"}
+WARPS = [{"name": "_backward", "warps": 16, "stages": 2, "settings": {"BLOCK": 4096}}]
+COMPILED = {"code": "g", "kind": "generated", "kernels": 2, "sm_mhz": 1980}
+EAGER = {"code": "e", "kind": "operators", "kernels": 4}
+
+SLOWER = Move(WIDE, 1.08, confirmed=True, head=OTHER, beside=BASE)
+FASTER = replace(SLOWER, ratio=0.90)
+SAME = replace(SLOWER, head=BASE, same_code=True, confirmed=False)
+
+
+def now(move: Move = SLOWER, **facts: object) -> Move:
+    """The head has these facts beside another hash of its code."""
+    return replace(move, head={**move.head, **facts})
+
+
+STORIES = [
+    # -- the commit's own facts, the one that explains most first
+    (now(spills=50), Kind.CODE, False, "slower, probably because the kernel now spills 50 registers at N=16384"),
+    (
+        now(spills=50, registers=255),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now spills 50 registers at N=16384; also the kernel now takes "
+        "255 registers a thread instead of 128",
+    ),
+    (
+        replace(now(spills=50), beside={**BASE, "spills": 20}),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now spills 50 registers instead of 20 at N=16384",
+    ),
+    (
+        replace(now(FASTER), beside={**BASE, "spills": 50}),
+        Kind.CODE,
+        False,
+        "faster, probably because the kernel no longer spills (50 registers before) at N=16384",
+    ),
+    (
+        now(triton=WARPS),
+        Kind.CODE,
+        False,
+        "slower, probably because its configuration is num_warps=16 instead of num_warps=8 at N=16384",
+    ),
+    (
+        now(triton=WARPS, spills=12, registers=64, shared=2048),
+        Kind.CODE,
+        False,
+        "slower, probably because its configuration is num_warps=16 instead of num_warps=8, and the kernel "
+        "now spills 12 registers at N=16384; also the kernel now takes 2,048 bytes of shared memory instead "
+        "of 1,024",
+    ),
+    (now(kernels=3), Kind.CODE, False, "slower, probably because it now launches 3 kernels instead of 1"),
+    (
+        replace(now(FASTER), beside={**BASE, "kernels": 2}),
+        Kind.CODE,
+        False,
+        "faster, probably because it now launches 1 kernel instead of 2",
+    ),
+    (
+        replace(
+            now(graph_breaks=3, code="h"), case="rmsnorm.fwd.64x4096.fp32.compile", beside={**BASE, "graph_breaks": 0}
+        ),
+        Kind.CODE,
+        False,
+        "slower, probably because torch.compile now has 3 graph breaks instead of 0",
+    ),
+    # -- facts that explain it only perhaps
+    (
+        now(registers=168),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now takes 168 registers a thread instead of 128 at N=16384 "
+        "(estimate: up to 14 %, of 8 %)",
+    ),
+    (
+        now(shared=65536),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now takes 65,536 bytes of shared memory instead of 1,024 at N=16384",
+    ),
+    (
+        now(replace(SLOWER, confirmed=False), spills=50),
+        Kind.CODE,
+        False,
+        "slower, perhaps because the kernel now spills 50 registers at N=16384",
+    ),
+    # -- facts that point the other way explain nothing, and are not named
+    (
+        replace(now(), beside={**BASE, "spills": 50}),
+        Kind.CODE,
+        False,
+        "slower, probably because the code changed, with the same registers, shared memory, number of kernels "
+        "and configuration; nothing recorded explains its size",
+    ),
+    (
+        now(FASTER, registers=255),
+        Kind.CODE,
+        False,
+        "faster, probably because the code changed, with the same spills, shared memory, number of kernels "
+        "and configuration; nothing recorded explains its size",
+    ),
+    (
+        now(replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.memory"), spills=50),
+        Kind.CODE,
+        False,
+        "more memory, probably because the code changed, with the same registers, shared memory, number of "
+        "kernels and configuration; nothing recorded explains its size",
+    ),
+    # -- only the hash changed
+    (
+        SLOWER,
+        Kind.CODE,
+        False,
+        "slower, probably because the code changed, with the same spills, registers, shared memory, number of "
+        "kernels and configuration; nothing recorded explains its size",
+    ),
+    (
+        replace(SLOWER, head={**EAGER, "code": "f"}, beside=EAGER),
+        Kind.CODE,
+        False,
+        "slower, probably because other operators ran, with the same number of kernels; nothing recorded "
+        "explains its size",
+    ),
+    (
+        replace(SLOWER, head={"code": "b"}, beside={"code": "a"}),
+        Kind.CODE,
+        False,
+        "slower, probably because the code changed; nothing recorded explains its size",
+    ),
+    # -- nothing is known
+    (
+        replace(SLOWER, head={}, beside={}),
+        Kind.CODE,
+        False,
+        "probably the code: both ran in turn on one machine and stack, and what was compiled is not known",
+    ),
+    # -- the same code
+    (SAME, Kind.MACHINE, False, "probably the machine: both ran the same compiled kernels, launched alike"),
+    (
+        replace(SAME, head={**BASE, "sm_mhz": 1860}),
+        Kind.MACHINE,
+        True,
+        "the machine: both ran the same compiled kernels, launched alike, and the SM clock was 6.1 % lower while the "
+        "head ran",
+    ),
+    (
+        replace(SAME, lean=0.031),
+        Kind.MACHINE,
+        True,
+        "the machine: both ran the same compiled kernels, launched alike, and the A/A control leaned by 3.1 % in this "
+        "session",
+    ),
+    (
+        replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.call", head=BASE),
+        Kind.CODE,
+        False,
+        "probably because of the Python around it: the compiled kernels are the same",
+    ),
+    (
+        replace(SLOWER, head=EAGER, beside=EAGER),
+        Kind.CODE,
+        False,
+        "probably because of the Python around it: the same operators ran",
+    ),
+    (
+        replace(SLOWER, head=COMPILED, beside=COMPILED),
+        Kind.MACHINE,
+        False,
+        "probably the machine: torch.compile generated the same code",
+    ),
+    (
+        replace(SLOWER, head={**COMPILED, "triton": WARPS}, beside={**COMPILED, "triton": BASE["triton"]}),
+        Kind.UNKNOWN,
+        False,
+        "not certain: torch.compile generated the same code, but its configuration is num_warps=16 instead of "
+        "num_warps=8",
+    ),
+    # -- the session
+    (
+        replace(SLOWER, lean=-0.025, confirmed=False),
+        Kind.MACHINE,
+        False,
+        "probably the machine: the A/A control leaned by 2.5 % in this session; the code changed as well",
+    ),
+    (
+        now(replace(SLOWER, lean=0.025), spills=50),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now spills 50 registers at N=16384; but the A/A control leaned "
+        "by 2.5 % in this session",
+    ),
+    (
+        replace(SLOWER, head={**OTHER, "sm_mhz": 1860}),
+        Kind.MACHINE,
+        False,
+        "probably the machine: the SM clock was 6.1 % lower while the head ran; the code changed as well",
+    ),
+    (
+        replace(FASTER, head={**OTHER, "sm_mhz": 2130}),
+        Kind.MACHINE,
+        False,
+        "probably the machine: the SM clock was 7.6 % higher while the head ran; the code changed as well",
+    ),
+    (
+        replace(SLOWER, confirmed=False, lost=0.12, throttled=("hw_thermal", "hw_slowdown")),
+        Kind.MACHINE,
+        False,
+        "probably the machine: throttling (hw_thermal and hw_slowdown) spoiled 12 % of the rounds; the code changed "
+        "as well",
+    ),
+    (
+        replace(SLOWER, alike=5),
+        Kind.MACHINE,
+        False,
+        "probably the machine: 5 other cases moved the same way although their code is the same; the code changed as "
+        "well",
+    ),
+    (
+        replace(SLOWER, elsewhere=("liger", "quack"), head={}, beside={}),
+        Kind.MACHINE,
+        False,
+        "probably the machine: liger and quack moved the same way on this machine at that time",
+    ),
+    (
+        replace(SLOWER, confirmed=False, refuted=True),
+        Kind.NOISE,
+        False,
+        "probably noise: fresh launches did not repeat it",
+    ),
+    # -- readings that explain nothing are not named
+    (
+        now(replace(SLOWER, lost=0.12), spills=50),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now spills 50 registers at N=16384",
+    ),
+    (
+        now(replace(SLOWER, alike=1), spills=50),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now spills 50 registers at N=16384",
+    ),
+    (
+        now(spills=50, sm_mhz=2130),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now spills 50 registers at N=16384",
+    ),
+    (
+        now(replace(SLOWER, ratio=1.60), spills=50, sm_mhz=1860),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now spills 50 registers at N=16384",
+    ),
+    # -- what strangers say
+    (
+        now(spills="many", registers=True, kernels=-3, shared=1e9),
+        Kind.CODE,
+        False,
+        "slower, probably because the code changed, with the same configuration; nothing recorded explains its size",
+    ),
+    (
+        now(replace(SLOWER, case="a case of another version"), spills=50),
+        Kind.CODE,
+        False,
+        "slower, probably because the kernel now spills 50 registers",
+    ),
+    (
+        now(replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.memory"), kernels=3),
+        Kind.CODE,
+        False,
+        "more memory, probably because it now launches 3 kernels instead of 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("move", "kind", "certain", "said"), STORIES, ids=[story[3][:60] for story in STORIES])
+def test_why_it_moved(move: Move, kind: Kind, certain: bool, said: str):
+    found = cause(move)
+
+    assert (found.kind, found.words, found.certain) == (kind, said, certain)
+
+
+FACTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "code": st.sampled_from(["a", "b"]),
+        "kind": st.sampled_from(["triton", "generated", "operators", "pinned", None]),
+        "spills": st.integers(0, 300),
+        "registers": st.integers(16, 255),
+        "shared": st.integers(0, 200_000),
+        "kernels": st.integers(1, 9),
+        "graph_breaks": st.integers(0, 3),
+        "config": st.sampled_from(["num_warps=4", "num_warps=8"]),
+        "sm_mhz": st.integers(1200, 1980),
+    },
+)
+MOVES = st.builds(
+    Move,
+    st.sampled_from([WIDE, *(f"{WIDE}.{lane}" for lane in ("call", "compile", "memory"))]),
+    st.floats(0.5, 2.0).filter(lambda ratio: ratio != 1),
+    st.booleans(),
+    head=FACTS,
+    beside=FACTS,
+    refuted=st.booleans(),
+    lean=st.none() | st.floats(-0.1, 0.1),
+    lost=st.floats(0, 1),
+    throttled=st.lists(st.sampled_from(["hw_thermal", "hw_slowdown"]), max_size=2, unique=True).map(tuple),
+    alike=st.integers(0, 5),
+    elsewhere=st.lists(st.sampled_from(["quack", "liger"]), max_size=2, unique=True).map(tuple),
+)
+
+
+@given(MOVES, st.sampled_from(["a", "b"]), st.booleans())
+def test_code_is_never_named_as_certain_when_its_hash_is_the_same(move, code, proven):
+    equal = {"code": code, "kind": "triton"}
+    found = cause(replace(move, head={**move.head, **equal}, beside={**move.beside, **equal}, same_code=proven))
+    assert not (found.kind is Kind.CODE and found.certain)
+    assert not (proven and found.kind is Kind.CODE)
+
+
+@given(MOVES)
+def test_what_is_certain_was_confirmed_or_is_not_the_code(move):
+    found = cause(move)
+    if found.certain and found.kind is Kind.CODE:
+        assert move.confirmed
+    hedged = ("probably", "perhaps", "not certain")
+    assert found.certain is not any(word in found.words for word in hedged)
+
+
+@given(MOVES)
+def test_a_cause_is_one_sentence_without_its_full_stop(move):
+    said = cause(move).words
+    assert said == said.strip() != ""
+    assert "\n" not in said
+    assert not said.endswith(".")
+
+
+@given(MOVES)
+def test_spills_that_went_away_never_made_it_slower(move):
+    slow = replace(move, ratio=1.2, head={**move.head, "spills": 0}, beside={**move.beside, "spills": 40})
+    assert "because the kernel no longer spills" not in cause(slow).words
+
+
+# -- a target's autotuner
+
+
+def tuned(*chose: tuple[str, float]) -> dict[str, object]:
+    """What each launch chose, and its median in us."""
+    launches = [{"launch": n, "configuration": name, "median": us} for n, (name, us) in enumerate(chose, 1)]
+    return {"tuned": launches}
+
+
+EITHER = tuned(("BLOCK=64", 10.0), ("BLOCK=128", 10.02), ("BLOCK=64", 10.01))
+SLOW_ONE = tuned(("BLOCK=64", 10.0), ("BLOCK=128", 11.0), ("BLOCK=64", 10.01))
+
+
+def test_configurations_of_equal_speed_that_both_sides_ran_explain_nothing():
+    move = replace(now(triton=WARPS, spills=50, **EITHER), beside={**BASE, **EITHER})
+    found = cause(move)
+    assert (found.kind, found.certain) == (Kind.CODE, False)
+    assert "num_warps" not in found.words
+    assert "spills" not in found.words
+    assert "nothing recorded explains its size" in found.words
+
+
+def test_a_session_whose_launches_ran_configurations_of_different_speeds_says_so():
+    found = cause(replace(now(triton=WARPS, **SLOW_ONE), beside={**BASE, **EITHER}))
+    assert (found.kind, found.certain) == (Kind.UNKNOWN, False)
+    chose = "its autotuner chose 2 configurations of different speeds in 3 launches (BLOCK=64 in 2 and BLOCK=128 in 1)"
+    assert found.words == f"not certain: of the head, {chose}"
+
+
+def test_what_each_side_always_ran_is_a_difference_between_them():
+    always = tuned(("BLOCK=64", 10.0), ("BLOCK=64", 10.0)), tuned(("BLOCK=128", 11.0), ("BLOCK=128", 11.0))
+    found = cause(replace(now(triton=WARPS, **always[0]), beside={**BASE, **always[1]}))
+    assert "num_warps=16 instead of num_warps=8" in found.words
+
+
+def test_equal_code_of_the_first_launch_proves_nothing_where_a_later_one_ran_other():
+    assert same_code(BASE, BASE)
+    assert not same_code({**BASE, **EITHER}, BASE)
+
+
+@pytest.mark.parametrize("stored", [None, 5, "x", ["x"], [{}], [{"configuration": 3}], [{"configuration": "a"}] * 2])
+def test_what_a_stranger_stores_as_choices_is_harmless(stored):
+    assert choices({"tuned": stored}).words == ""
+
+
+def ran(programs: int, blocks: int = 2, occupancy: float = 0.25) -> list[dict[str, object]]:
+    """One kernel on 132 SMs that launches so many programs, of which `blocks` fit on an SM."""
+    kernel = {"name": "_backward", "warps": 8, "registers": 110, "loads": {"16": 8}, "sass": "d", "sms": 132}
+    return [{**kernel, "grid": [programs, 1, 1], "blocks": blocks, "occupancy": occupancy}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (264, 132, "slower, probably because its occupancy is now 12 % instead of 25 %: it launches 132 programs"),
+        (2640, 1320, None),  # enough for every SM to be full both times
+    ],
+)
+def test_a_grid_that_is_too_small_leaves_places_on_the_sms_empty(before, after, why):
+    move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": ran(after)}, beside={**BASE, "triton": ran(before)})
+    found = cause(move).words
+    assert found.startswith(why) if why else "occupancy" not in found
+
+
+def test_a_grid_that_only_one_side_recorded_is_no_trouble():
+    without = [{key: value for key, value in kernel.items() if key != "grid"} for kernel in ran(132)]
+    move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": without}, beside={**BASE, "triton": ran(132)})
+    assert "programs" not in cause(move).words

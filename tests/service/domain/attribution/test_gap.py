@@ -1,0 +1,157 @@
+"""Who moved against the best, as a table of stories: two mainline sessions, and the sentence that a person reads."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.attribution.causes import Cause, Kind
+from service.domain.attribution.gap import Shift, Side, gap_cause
+
+CASE = "rmsnorm.fwd.4096x4096.bf16"
+OWN, QUACK = Side("norms", 100.0, {"sm_mhz": 1980}), Side("quack", 80.0, {"code": "q", "sm_mhz": 1980})
+STEADY = Shift(CASE, "abc1234567", (OWN, OWN), (QUACK, QUACK), 0.01)
+
+
+def ours(us: float, **facts: object) -> Shift:
+    return replace(STEADY, own=(OWN, replace(OWN, took=us, facts={**OWN.facts, **facts})))
+
+
+def theirs(us: float, **facts: object) -> Shift:
+    return replace(STEADY, baseline=(QUACK, replace(QUACK, took=us, facts={**QUACK.facts, **facts})))
+
+
+SPILLS = Cause(Kind.CODE, "slower because the kernel now spills 50 registers at N=4096")
+NEWER = {"quack": ("0.6.4", "0.6.5")}
+
+STORIES = [
+    (STEADY, None),
+    (ours(100.9), None),
+    (replace(ours(106.0), baseline=theirs(84.8).baseline), None),  # the machine was slower for both
+    # -- this commit
+    (
+        replace(ours(108.0), confirmed=1.08, why=SPILLS),
+        Cause(
+            Kind.CODE,
+            "this commit is 8 % slower than its baseline because the kernel now spills 50 registers at N=4096",
+        ),
+    ),
+    (replace(ours(92.0), confirmed=0.92), Cause(Kind.CODE, "this commit is 8 % faster than its baseline")),
+    (
+        replace(ours(108.0), confirmed=1.08, why=replace(SPILLS, words="perhaps noise", certain=False)),
+        Cause(Kind.CODE, "this commit is 8 % slower than its baseline: perhaps noise", certain=False),
+    ),
+    (
+        replace(ours(108.0), case=f"{CASE}.memory", confirmed=1.08),
+        Cause(Kind.CODE, "this commit takes 8 % more memory than its baseline"),
+    ),
+    # -- the baseline
+    (
+        replace(theirs(75.2), stack=NEWER),
+        Cause(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster"),
+    ),
+    (
+        replace(theirs(88.0), stack=NEWER),
+        Cause(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 10 % slower"),
+    ),
+    (
+        replace(theirs(75.2), stack=NEWER, confirmed=0.97),  # a commit that became faster is not why it is behind
+        Cause(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster"),
+    ),
+    (
+        replace(theirs(75.2), stack={"torch": ("2.11.0", "2.13.0"), **NEWER}),
+        Cause(
+            Kind.BASELINE,
+            "probably the stack, not your commit: quack became 6 % faster after torch 2.11.0 → 2.13.0 and Quack 0.6.4 "
+            "→ 0.6.5",
+            certain=False,
+        ),
+    ),
+    (
+        replace(theirs(75.2), stack={"driver": ("570.1", "575.2")}),
+        Cause(
+            Kind.STACK,
+            "probably the stack, not your commit: quack became 6 % faster after driver 570.1 → 575.2",
+            certain=False,
+        ),
+    ),
+    (
+        replace(
+            theirs(75.2), baseline=(Side("inductor", 80.0), Side("inductor", 75.2)), stack={"torch": ("2.11", "2.13")}
+        ),
+        Cause(Kind.BASELINE, "not your commit: torch 2.11 → 2.13 made the baseline 6 % faster"),
+    ),
+    (
+        theirs(75.2, sm_mhz=2100),
+        Cause(
+            Kind.MACHINE,
+            "probably the machine: quack became 6 % faster, and the SM clock was 6.1 % higher",
+            certain=False,
+        ),
+    ),
+    (
+        theirs(75.2),
+        Cause(
+            Kind.MACHINE,
+            "probably the machine, not your commit: quack became 6 % faster with the same code and stack",
+            certain=False,
+        ),
+    ),
+    (
+        theirs(75.2, code="r"),
+        Cause(Kind.BASELINE, "not your commit: quack became 6 % faster, and nothing stored says why", certain=False),
+    ),
+    (
+        replace(STEADY, baseline=(QUACK, Side("inductor", 70.0))),
+        Cause(Kind.BASELINE, "not your commit: the best is inductor now, and was quack at abc1234567"),
+    ),
+    # -- our own time, by nobody's commit
+    (
+        replace(ours(105.0), stack={"triton": ("3.6.0", "3.7.0")}),
+        Cause(
+            Kind.STACK,
+            "probably the stack, not your commit: our own time became 5 % slower after Triton 3.6.0 → 3.7.0",
+            certain=False,
+        ),
+    ),
+    (
+        ours(105.0, sm_mhz=1880),
+        Cause(
+            Kind.MACHINE,
+            "probably the machine: our own time became 5 % slower, and the SM clock was 5.1 % lower",
+            certain=False,
+        ),
+    ),
+    (
+        ours(105.0),
+        Cause(
+            Kind.UNKNOWN,
+            "not certain: our own time became 5 % slower since abc1234567, and no commit alone was shown to do it",
+            certain=False,
+        ),
+    ),
+    (
+        replace(ours(100.9), baseline=theirs(79.3).baseline),
+        Cause(Kind.UNKNOWN, "not certain: neither side moved by enough to name it", certain=False),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("shift", "told"), STORIES, ids=[(one[1].words if one[1] else "nothing")[:60] for one in STORIES]
+)
+def test_who_moved(shift: Shift, told: Cause | None):
+    assert gap_cause(shift) == told
+
+
+@given(st.floats(0.5, 2), st.floats(0.5, 2), st.floats(0.5, 2), st.booleans())
+def test_nothing_is_said_of_a_distance_that_stayed_and_our_commit_is_named_only_where_it_was_confirmed(
+    own, their, moved, confirmed
+):
+    shift = replace(ours(100.0 * own), baseline=theirs(80.0 * their).baseline, confirmed=moved if confirmed else None)
+    found = gap_cause(shift)
+    assert (found is None) is (abs(own / their - 1) <= 0.01) or abs(abs(own / their - 1) - 0.01) < 1e-9
+    if found and found.words.startswith("this commit"):
+        assert confirmed
+        assert (moved > 1) is (own > their)

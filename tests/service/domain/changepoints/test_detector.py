@@ -1,0 +1,247 @@
+"""The changes of a series: what is found, what is left alone, and what must not matter."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.domain.changepoints import Change, HistoryLimits, Level, Seen, changes, newest
+from service.domain.changepoints.step_test import step_between
+
+
+def seen(values: Sequence[float], stack: int | None = None, first: int = 0) -> list[Seen]:
+    return [Seen(first + place, float(value), stack=stack) for place, value in enumerate(values)]
+
+
+def noisy(*levels: tuple[int, float], sigma: float = 0.005, seed: int = 1) -> list[float]:
+    """Values of so many revisions at each level, with log-normal noise."""
+    steps = np.concatenate([np.full(count, math.log(level)) for count, level in levels])
+    return np.exp(steps + np.random.default_rng(seed).normal(0, sigma, len(steps))).tolist()
+
+
+def summary(found: Sequence[Change]) -> list[tuple[int, str]]:
+    return [(change.ordinal, change.level.value) for change in found]
+
+
+@pytest.mark.parametrize(
+    ("levels", "sigma", "expected"),
+    [
+        ([(60, 100), (60, 105)], 0.005, [(60, "block")]),  # slower
+        ([(60, 100), (60, 95)], 0.005, [(60, "block")]),  # faster
+        ([(60, 100), (60, 101)], 0.002, [(60, "notify")]),  # certain, but small
+        ([(60, 100), (60, 100.3)], 0.0005, []),  # certain, and nobody's concern
+        ([(60, 100), (60, 102)], 0.05, []),  # lost in the noise
+        ([(60, 100), (60, 105), (60, 110)], 0.005, [(60, "block"), (120, "block")]),
+        ([(60, 100), (30, 105), (60, 100)], 0.005, [(60, "block"), (90, "block")]),  # a commit and its revert
+        ([(60, 100), (3, 120), (60, 100)], 0.005, []),  # three bad days
+        ([(120, 100)], 0.005, []),
+        ([(9, 100)], 0.005, []),
+    ],
+)
+def test_what_is_found(levels, sigma, expected):
+    found = summary(changes(seen(noisy(*levels, sigma=sigma))))
+    assert [level for _, level in found] == [level for _, level in expected]
+    assert all(abs(place - true) <= 1 for (place, _), (true, _) in zip(found, expected, strict=True))
+
+
+def test_a_change_says_between_which_revisions_how_much_and_how_sure():
+    revisions = [Seen(10 * place, value) for place, value in enumerate(noisy((60, 100), (60, 105)))]
+
+    [change] = changes(revisions)
+
+    assert (change.before, change.ordinal) == (590, 600)
+    assert change.low < 1.05 < change.high
+    assert change.ratio == pytest.approx(1.05, abs=0.003)
+    assert change.p < 1e-10
+
+
+@pytest.mark.parametrize("place", [60, 200, 300, 301, 1499, 1940])
+def test_a_step_is_found_anywhere_in_a_long_series(place):
+    [change] = changes(seen(noisy((place, 100), (2000 - place, 103))))
+    assert abs(change.ordinal - place) <= 1
+
+
+def test_bytes_do_not_vary_and_their_steps_are_found():
+    [change] = changes(seen([4096.0] * 30 + [5120.0] * 30))
+    assert (change.ordinal, change.ratio, change.level) == (30, pytest.approx(1.25), Level.BLOCK)
+
+
+def test_a_mode_that_comes_back_is_no_change():
+    flips = noisy(*[(20, level) for level in (100, 110, 100, 110, 100, 110, 100, 110)])
+    assert changes(seen(flips)) == []
+
+
+def test_a_step_beside_a_flipping_stretch_is_still_found():
+    flips = [(15, level) for level in (100, 110, 100, 110, 100, 110, 100)]
+    assert [place for place, _ in summary(changes(seen(noisy(*flips, (80, 100), (80, 130)))))] == [185]
+
+
+def test_a_new_stack_is_no_change_and_no_bridge():
+    old, new = noisy((50, 100)), noisy((50, 110), seed=2)
+    revisions = [*seen(old, stack=1), *seen(new, stack=2, first=50)]
+    assert changes(revisions) == []
+    assert len(changes(seen(old + new))) == 1
+
+
+def test_each_epoch_answers_as_if_it_were_alone():
+    old, new = noisy((40, 100), (40, 105)), noisy((40, 120), (40, 110), seed=2)
+    alone = [*changes(seen(old, stack=1)), *changes(seen(new, stack=2, first=80))]
+    assert changes([*seen(old, stack=1), *seen(new, stack=2, first=80)]) == alone
+    assert len(alone) == 2
+
+
+def test_white_noise_has_hardly_any_changes():
+    """20,000 revisions of 100 steady series."""
+    found = [change for seed in range(100) for change in changes(seen(noisy((200, 100), sigma=0.01, seed=seed)))]
+    assert len(found) <= 2
+    assert all(change.level is Level.NOTIFY for change in found)
+
+
+def test_autocorrelated_noise_blocks_nothing():
+    random = np.random.default_rng(4)
+    found = []
+    for _ in range(40):
+        walk = [0.0]
+        for shock in random.normal(0, 0.005, 299):
+            walk.append(0.6 * walk[-1] + shock)
+        found += changes(seen(np.exp(walk)))
+    assert [change for change in found if change.level is Level.BLOCK] == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        ({"notify": 0.5}, "0 <= notify <= block < 1"),
+        ({"alpha": 1e-7}, "must satisfy 0 < block_alpha <= alpha < 1"),
+        ({"min_size": 1}, "at least 2 revisions"),
+        ({"separation": 2}, "between 0 and 1"),
+        ({"penalty": 0}, "above 0"),
+    ],
+)
+def test_impossible_limits_say_so(limits, told):
+    with pytest.raises(ValueError, match=told):
+        HistoryLimits(**limits)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_a_value_without_a_logarithm_is_refused(value):
+    with pytest.raises(ValueError, match=r"Revision 7 has the value .* leave out"):
+        Seen(7, value)
+
+
+def test_revisions_out_of_order_are_refused():
+    with pytest.raises(ValueError, match="Revision 3 comes after 3"):
+        changes([Seen(3, 1.0), Seen(3, 1.0)])
+
+
+series = st.builds(
+    noisy,
+    st.tuples(st.integers(10, 40), st.floats(50, 200)),
+    st.tuples(st.integers(10, 40), st.floats(50, 200)),
+    st.tuples(st.integers(10, 40), st.floats(50, 200)),
+    sigma=st.floats(0.001, 0.02),
+    seed=st.integers(0, 1000),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(series, st.integers(-20, 20))
+def test_the_unit_does_not_matter(values, exponent):
+    other = changes(seen([value * 2.0**exponent for value in values]))
+    assert summary(other) == summary(changes(seen(values)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(series)
+def test_time_could_run_backwards(values):
+    """A clear step stays where it is, and its ratio turns over."""
+    forwards, backwards = changes(seen(values)), changes(seen(values[::-1]))
+    clear = {change.ordinal: change.ratio for change in forwards if change.p < 1e-12}
+    mirrored = {len(values) - change.ordinal: 1 / change.ratio for change in backwards}
+    assert all(
+        any(abs(place - other) <= 2 and ratio == pytest.approx(turned, rel=0.02) for other, turned in mirrored.items())
+        for place, ratio in clear.items()
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(series, st.integers(5, 20), st.floats(0, 0.1), st.floats(0, 0.1))
+def test_a_larger_step_is_never_less_certain(values, place, shift, more):
+    logs = np.log(values)
+    before, after = logs[:place] - np.mean(logs[:place]), logs[place:] - np.mean(logs[place:])
+    none = abs(step_between(before, after).shift)  # what the winsorised means are apart by themselves
+    smaller, larger = (step_between(before, after + none + by) for by in (shift, shift + more))
+    assert larger.p <= smaller.p * (1 + 1e-6)
+    assert larger.shift >= smaller.shift
+    assert step_between(-before, -after).p == pytest.approx(step_between(before, after).p)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.02, 0.1), st.floats(1.2, 3))
+def test_a_larger_step_is_never_told_with_less_weight(seed, effect, more):
+    small = noisy((50, 1), (50, math.exp(effect)), seed=seed)
+    large = [value * (1 if place < 50 else math.exp(effect * (more - 1))) for place, value in enumerate(small)]
+    weight = {level: place for place, level in enumerate(Level)}
+
+    def told(values: list[float]) -> int:
+        return max(
+            (weight[change.level] for change in changes(seen(values)) if abs(change.ordinal - 50) <= 3), default=-1
+        )
+
+    assert told(large) >= told(small)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(1e-6, 1e12), st.integers(1, 300))
+def test_what_never_varies_never_changes(value, count):
+    revisions = seen([value] * count)
+    assert changes(revisions) == []
+    assert newest(revisions) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.sampled_from([1.0, 1.0 + 1e-15, 2.0, 1e-300, 1e300]) | st.floats(1e-300, 1e300), max_size=60),
+    st.lists(st.none() | st.floats(1e-3, 1e3), min_size=60, max_size=60),
+)
+def test_whatever_was_measured_the_answer_is_in_order(values, references):
+    revisions = [Seen(place, *pair) for place, pair in enumerate(zip(values, references, strict=False))]
+    found = changes(revisions, HistoryLimits(min_size=2))
+    assert [change.ordinal for change in found] == sorted({change.ordinal for change in found})
+    assert all(change.low <= change.ratio <= change.high < math.inf and 0 <= change.p <= 1 for change in found)
+
+
+def test_the_newest_revision_raises_a_suspicion_and_no_more():
+    values = noisy((30, 100))
+    assert newest(seen(values)) is None
+
+    change = newest(seen([*values, 104.0]))
+
+    assert change is not None
+    assert (change.before, change.ordinal, change.level) == (29, 30, Level.NOTIFY)
+    assert change.low < 1.04 < change.high
+
+
+@pytest.mark.parametrize(
+    ("values", "suspected"),
+    [
+        ([100.0, 100.1] * 10 + [100.6], False),  # out of line, but under 1 %
+        ([100.0, 110.0] * 10 + [112.0], False),  # 7 % more than usual, as so often here
+        ([100.0, 100.1] * 10 + [101.5], True),
+        ([100.0] * 10 + [101.5], True),
+        ([100.0] * 7 + [150.0], False),  # too little is known
+    ],
+)
+def test_when_the_newest_is_out_of_line(values, suspected):
+    assert (newest(seen(values)) is not None) == suspected
+
+
+def test_the_newest_is_compared_with_its_own_level_and_stack():
+    stepped = noisy((30, 100), (20, 110))
+    [step] = changes(seen(stepped))
+    assert newest(seen([*stepped, 110.0])[step.ordinal :]) is None
+    assert newest(seen([*stepped, 100.0])[step.ordinal :]) is not None
+    assert newest([*seen(noisy((30, 100)), stack=1), Seen(30, 150.0, stack=2)]) is None

@@ -1,0 +1,209 @@
+"""The life of a regression as tables: what may be done in which state, what follows, and what a person has to say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.db.models import STANDING, RegressionState
+from service.domain.attribution.causes import Kind
+from service.domain.regressions.closing import Step, mended_by, unexplained
+from service.domain.regressions.lifecycle import (
+    BY_HAND,
+    Action,
+    Deed,
+    Member,
+    changes,
+    check_by_hand,
+    common_cause,
+    follows,
+    is_over,
+    one_event,
+    possible,
+)
+from service.domain.verdicts.judge import Outcome
+from service.errors import BadInput, Conflict
+
+OPEN, ACKNOWLEDGED, BISECTING = RegressionState.OPEN, RegressionState.ACKNOWLEDGED, RegressionState.BISECTING
+BLAMED, FIXED, DISMISSED = RegressionState.BLAMED, RegressionState.FIXED, RegressionState.DISMISSED
+NOW = 1_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "after"),
+    [
+        (OPEN, Action.ACKNOWLEDGE, ACKNOWLEDGED),
+        (ACKNOWLEDGED, Action.ACKNOWLEDGE, ACKNOWLEDGED),  # with another reason, or for longer
+        (ACKNOWLEDGED, Action.EXPIRE, OPEN),
+        (OPEN, Action.SEARCH, BISECTING),
+        (BISECTING, Action.BLAME, BLAMED),
+        (BISECTING, Action.GIVE_UP, OPEN),
+        (BISECTING, Action.ACKNOWLEDGE, ACKNOWLEDGED),
+        (ACKNOWLEDGED, Action.BLAME, ACKNOWLEDGED),  # who did it is known then, and it is still accepted
+        (BLAMED, Action.FIX, FIXED),
+        (ACKNOWLEDGED, Action.FIX, FIXED),
+        (BLAMED, Action.DISMISS, DISMISSED),
+        (DISMISSED, Action.REOPEN, OPEN),
+        (FIXED, Action.REOPEN, OPEN),
+        (FIXED, Action.UNDO, OPEN),
+        (OPEN, Action.LEAVE, FIXED),
+        (FIXED, Action.RETURN, OPEN),
+        (DISMISSED, Action.NOTE, DISMISSED),
+        (FIXED, Action.ASSIGN, FIXED),
+    ],
+)
+def test_what_follows(state, action, after):
+    assert follows(state, action) is after
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "told"),
+    [
+        (FIXED, Action.ACKNOWLEDGE, "It is fixed and stands no longer; reopen it first if it does."),
+        (DISMISSED, Action.DISMISS, "It is dismissed and stands no longer; reopen it first if it does."),
+        (OPEN, Action.REOPEN, "It is open, so it stands already; nothing has to be reopened."),
+        (BISECTING, Action.REOPEN, "It is bisecting, so it stands already; nothing has to be reopened."),
+        (DISMISSED, Action.FIX, "It is dismissed and stands no longer, so it cannot be fixed; reopen it first."),
+        (OPEN, Action.UNDO, "It is open, so it cannot be fix undone."),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_to_do_instead(state, action, told):
+    assert not possible(state, action)
+    with pytest.raises(Conflict) as refused:
+        follows(state, action)
+    assert str(refused.value) == told
+
+
+@given(st.sampled_from(RegressionState), st.sampled_from(BY_HAND))
+def test_nobody_fixes_or_blames_by_hand(state, action):
+    if possible(state, action):
+        assert follows(state, action) not in (FIXED, BLAMED, BISECTING) or follows(state, action) is state
+
+
+@given(st.lists(st.sampled_from(Action), max_size=30))
+def test_whatever_happens_a_measurement_can_fix_what_stands_and_a_person_can_reopen_what_does_not(actions):
+    state = OPEN
+    for action in actions:
+        if possible(state, action):
+            state = follows(state, action)
+    assert possible(state, Action.FIX) == (state in STANDING)
+    assert possible(state, Action.REOPEN) or state in (OPEN, BISECTING, BLAMED)
+
+
+@pytest.mark.parametrize(
+    ("deed", "told"),
+    [
+        (Deed(Action.ACKNOWLEDGE, "ada"), "Say why it is accepted"),
+        (Deed(Action.ACKNOWLEDGE, "ada", "  "), "Say why it is accepted"),
+        (Deed(Action.DISMISS, "ada"), "Say why it is none"),
+        (Deed(Action.NOTE, "ada", ""), "A note needs words"),
+        (Deed(Action.ACKNOWLEDGE, "ada", "wanted", until=NOW - 1), "cannot end in the past"),
+        (
+            Deed(Action.ASSIGN, "ada", assignee="x" * 81),
+            "A name has 1 to 80 printable characters; 'xxxxxxxxxxxxxxxxxxxx' has 81.",
+        ),
+        (Deed(Action.REOPEN, " "), "A name has 1 to 80 printable characters"),
+        (Deed(Action.REOPEN, "eve\x00"), "A name has 1 to 80 printable characters"),
+    ],
+)
+def test_a_person_has_to_say_enough(deed, told):
+    with pytest.raises(BadInput, match=told.replace("(", r"\(")):
+        check_by_hand(deed, NOW)
+
+
+def test_a_fix_is_measured_and_never_said():
+    with pytest.raises(Conflict, match="fixed once a measurement shows it; dismiss it with a reason instead"):
+        check_by_hand(Deed(Action.FIX, "ada"), NOW)
+    with pytest.raises(Conflict, match="Nobody marks a regression as blamed by hand"):
+        check_by_hand(Deed(Action.BLAME, "ada"), NOW)
+
+
+def test_reopening_forgets_why_it_was_over():
+    kept = changes(Deed(Action.REOPEN, "ada"), NOW)
+    assert kept == {"reason": None, "until": None, "fixed_at": None, "fixed_by": None}
+    assert changes(Deed(Action.FIX, run_id=7), NOW) == {"fixed_at": NOW, "fixed_by": 7}
+    assert changes(Deed(Action.NOTE, "ada", "seen"), NOW) == {}
+
+
+# -- incidents
+
+
+@pytest.mark.parametrize(
+    ("place", "culprit", "incident", "culprits", "same"),
+    [
+        (5, None, 5, [], True),
+        (7, None, 5, [], True),
+        (8, None, 5, [], False),
+        (3, "c3", 5, [], True),
+        (6, "c6", 5, ["c5"], False),  # each was shown to have done its own
+        (6, "c5", 5, ["c5"], True),
+        (5, None, 5, ["c5"], True),
+        (None, None, 5, [], False),
+    ],
+)
+def test_what_belongs_to_one_event(place, culprit, incident, culprits, same):
+    assert one_event(place, culprit, incident, culprits) is same
+
+
+def test_an_incident_is_over_with_its_last_regression():
+    assert not is_over([Member(FIXED, 1.5), Member(ACKNOWLEDGED, 1.2)])
+    assert is_over([Member(FIXED, 1.5), Member(DISMISSED, 1.2)])
+
+
+def test_the_cause_of_an_incident_is_what_most_share_in_the_words_of_the_largest():
+    spills = [Member(OPEN, 1.2, "code", "spills 8 registers"), Member(OPEN, 1.5, "code", "spills 50 registers")]
+    other = Member(OPEN, 2.0, "stack", "torch 2.11 → 2.13")
+    unknown = [Member(OPEN, 3.0, "unknown", "nothing that is stored explains it")] * 5
+    cause = common_cause([*spills, other, *unknown])
+    assert (cause.kind, cause.words) == (Kind.CODE, "spills 50 registers")
+    assert common_cause(unknown).kind is Kind.UNKNOWN
+    assert common_cause([Member(OPEN, 1.5)]) is None
+
+
+# -- is it over?
+
+STEADY, SLOWER, FASTER = Outcome.STEADY, Outcome.REGRESSION, Outcome.IMPROVEMENT
+UNDECIDED = Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("steps", "mended"),
+    [
+        ([], None),
+        ([Step(11, 6, 5, STEADY, 1.0)], None),
+        ([Step(11, 6, 5, FASTER, 0.66)], 11),
+        ([Step(11, 6, 5, FASTER, 0.82), Step(12, 7, 6, FASTER, 0.8)], 12),
+        ([Step(11, 6, 5, SLOWER, 1.2), Step(12, 7, 6, FASTER, 0.66)], None),
+        ([Step(11, 7, 4, STEADY, 1.0)], 11),  # compared with what was there before the regression
+        ([Step(11, 7, 4, UNDECIDED, 1.1)], None),
+        ([Step(11, 6, 5, Outcome.INVALID, None), Step(12, 7, 5, FASTER, 0.66)], 12),
+        ([Step(11, 6, 5, FASTER, 0.66), Step(12, 7, 6, SLOWER, 1.5)], 11),
+        ([Step(11, 6, 5, STEADY, 1.0, STEADY, 1.0)], 11),  # steps that nobody could see were enough
+        ([Step(11, 6, 5, FASTER, 0.66, SLOWER, 1.2)], None),  # it still is slower, whatever the steps multiply to
+        ([Step(11, 6, 5, FASTER, 0.66, SLOWER, 1.2), Step(12, 7, 6, STEADY, 1.0)], None),
+        ([Step(11, 6, 5, FASTER, 0.66, SLOWER, 1.2), Step(12, 7, 6, FASTER, 0.83)], 12),
+        ([Step(11, 6, 5, FASTER, 0.66, UNDECIDED, 1.02)], 11),  # too noisy to tell; what was confirmed counts
+        ([Step(11, 6, 5, STEADY, 1.0, UNDECIDED, 1.02)], None),
+        ([Step(11, 6, 5, FASTER, 0.66, Outcome.FAILED, None)], 11),
+        ([Step(11, 6, 5, FASTER, 0.9, FASTER, 0.95)], 11),
+    ],
+)
+def test_what_mends_a_regression_of_half_its_time_at_the_fifth_revision(steps, mended):
+    assert mended_by(steps, 5, 1.5, 0.01) == mended
+
+
+def test_a_leak_is_not_over_because_an_older_revision_was_as_slow():
+    older = [Step(11, 7, 4, STEADY, 1.0)]
+    assert mended_by(older, 5, 1.04, 0.01, before=1.04) is None
+    assert mended_by([*older, Step(12, 8, 7, FASTER, 0.96)], 5, 1.04, 0.01, before=1.04) == 12
+
+
+@given(st.floats(1.02, 3.0), st.lists(st.floats(1.0, 1.5), max_size=8))
+def test_nothing_but_improvements_mends(ratio, slower):
+    outcomes = [(SLOWER if one > 1.01 else STEADY, one) for one in slower]
+    steps = [Step(10 + at, 6 + at, 5 + at, outcome, one) for at, (outcome, one) in enumerate(outcomes)]
+    assert mended_by(steps, 5, ratio, 0.01) is None
+
+
+def test_a_leak_is_what_the_known_regressions_leave_unexplained():
+    assert unexplained(1.10, [1.05, 1.04]) == pytest.approx(1.0073, abs=1e-4)
+    assert unexplained(1.10, []) == 1.10

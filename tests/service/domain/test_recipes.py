@@ -1,0 +1,195 @@
+"""Recipes: what may be written, and what a mistake is answered."""
+
+from pathlib import Path
+
+import pytest
+
+from service.domain.policy.recipes import parse
+from service.errors import BadInput
+
+WHOLE = """\
+devices = ["cpu", "h200"]
+sota = {default = "quack", cpu = "inductor"}
+
+[base]
+stack = "host"
+
+[build]
+commands = ["python -m compileall -q norms"]
+import_paths = ["src"]
+
+[paths]
+matter = ["norms/**", "*.toml"]
+ignore = ["norms/docs/**"]
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+rmsnorm.bwd = "norms.backward:rmsnorm"
+
+[providers.norms-compiled]
+compile = true
+devices = ["cpu"]
+layernorm.fwd = "norms:layer_norm"
+
+[suites]
+demo = ["rmsnorm.fwd.512x512.fp32", "layernorm.fwd.64x4096.bf16-fp32"]
+
+[suite]
+cpu = "demo"
+
+[policy]
+smallest_change = 0.02
+blocking = true
+
+[policy.devices.cpu]
+smallest_change = 0.1
+"""
+
+
+def test_a_whole_recipe():
+    recipe = parse(WHOLE)
+    assert recipe.providers["norms"].calls == {"rmsnorm.fwd": "norms:rmsnorm", "rmsnorm.bwd": "norms.backward:rmsnorm"}
+    assert [str(case) for case in recipe.cases(recipe.suite_on("cpu"))] == list(recipe.suites["demo"])
+    assert recipe.suite_on("h200") == "smoke"
+    assert (recipe.sota_on("cpu"), recipe.sota_on("h200")) == ("inductor", "quack")
+    assert list(recipe.providers_on("h200")) == ["norms"]
+    assert recipe.policy_on("cpu").smallest_change == 0.1
+    assert recipe.policy_on("cpu").blocking, "a device's policy changes only what it names"
+    assert recipe.policy_on("h200").smallest_change == 0.02
+
+
+def test_baselines_beside_sota_are_named_for_all_devices_or_for_each():
+    assert parse(WHOLE).rivals_on("cpu") == ()
+    everywhere = parse(f'baselines = ["liger", "inductor", "liger"]\nslow = "v1.2"\n{WHOLE}')
+    assert everywhere.slow == "v1.2"
+    assert everywhere.rivals_on("h200") == ("liger", "inductor")
+    assert everywhere.rivals_on("cpu") == ("liger",), "SOTA is there already"
+    each = parse(f'baselines = {{default = ["inductor"], cpu = ["eager"]}}\n{WHOLE}')
+    assert (each.rivals_on("cpu"), each.rivals_on("h200")) == (("eager",), ("inductor",))
+
+
+def test_a_baseline_that_nobody_knows_is_refused():
+    with pytest.raises(BadInput, match=r"line 1: .*unknown provider 'quark'; known: eager"):
+        parse(f'baselines = ["quark"]\n{WHOLE}')
+
+
+def test_the_recipe_of_the_manual_is_one():
+    manual = (Path(__file__).parents[3] / "docs" / "recipes.md").read_text()
+    recipe = parse(manual.partition("```toml\n")[2].partition("```")[0])
+    backward = "rmsnorm.bwd.4096x1024.bf16-fp32"
+    assert [recipe.policy_on("h200").at(case).smallest_change for case in recipe.suites["mine"]] == [0.02, 0.03]
+    assert recipe.policy_on("cpu").at(backward).smallest_change == 0.15, "no case is quieter than its device's kernels"
+
+
+def test_a_lane_has_limits_of_its_own_on_each_device():
+    recipe = parse(f"{WHOLE}lanes = {{memory = 0.002}}\n[policy.lanes]\ncall = 0.04\n")
+
+    def change(device: str, lane: str) -> float:
+        return recipe.policy_on(device).at(f"rmsnorm.fwd.512x512.fp32{lane}").smallest_change
+
+    lanes = ("", ".call", ".block", ".compile", ".memory")
+    assert [change("cpu", lane) for lane in lanes] == [0.1, 0.1, 0.1, 0.2, 0.002], "a call is no quieter than kernels"
+    assert [change("h200", lane) for lane in lanes] == [0.02, 0.04, 0.02, 0.2, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("device", "call", "memory"),
+    [
+        ("smallest_change = 0.15", (0.15, 0.8), (0.005, 0.5)),
+        ("smallest_change = 0.03", (0.04, 0.8), (0.005, 0.5)),
+        ("control_limit = 0.4", (0.04, 0.8), (0.005, 0.4)),
+        ("smallest_change = 0.15\nlanes = {call = 0.03}", (0.03, 0.5), (0.005, 0.5)),
+        ("blocking = true", (0.04, 0.8), (0.005, 0.5)),
+    ],
+)
+def test_what_a_device_takes_over_is_no_less_than_what_it_names(device, call, memory):
+    limits = "call = {smallest_change = 0.04, control_limit = 0.8}\nmemory = 0.005"
+    text = WHOLE.replace("smallest_change = 0.1\n", f"{device}\n") + f"[policy.lanes]\n{limits}\n"
+    policy = parse(text).policy_on("cpu")
+    found = [policy.at(f"rmsnorm.fwd.512x512.fp32.{lane}") for lane in ("call", "memory")]
+    assert [(one.smallest_change, one.control_limit) for one in found] == [call, memory]
+
+
+@pytest.mark.parametrize(
+    ("changed", "matters"),
+    [
+        (["norms/rmsnorm.py"], True),
+        (["pyproject.toml", "README.md"], True),
+        (["README.md"], False),
+        (["norms/docs/how.md"], False),
+        ([], False),
+    ],
+)
+def test_which_commits_matter(changed, matters):
+    assert parse(WHOLE).matters(changed) is matters
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "said"),
+    [
+        ('devices = ["cpu", "h200"]', "devices = []", "line 1: devices: Tuple should have at least 1 item"),
+        (
+            '"norms:rmsnorm"',
+            '"norms.rmsnorm"',
+            "line 15: providers.norms: rmsnorm.fwd = 'norms.rmsnorm' is not written module:function",
+        ),
+        ("rmsnorm.bwd", "rmsnorm.backward", "line 15: providers.norms: 'rmsnorm.backward' is not op.direction"),
+        (
+            "layernorm.fwd =",
+            "batchnorm.fwd =",
+            "line 19: providers.norms-compiled: 'batchnorm.fwd' is not op.direction; known ops",
+        ),
+        ("512x512", "512", "line 24: suites: 'rmsnorm.fwd.512.fp32' is not a case"),
+        ('cpu = "demo"', 'cpu = "dmeo"', "suite: there is no suite 'dmeo'; known: demo"),
+        ('default = "quack"', 'default = "quark"', "sota: unknown provider 'quark'; known: eager"),
+        ("blocking = true", "bloking = true", "bloking: Extra inputs are not permitted"),
+        ("smallest_change = 0.02", "smallest_change = 2", "Input should be less than 1"),
+        ("blocking = true", "lanes.kall = 0.04", "lanes: unknown lane 'kall'; known: call, block, compile, memory"),
+        ("blocking = true", "lanes.kernel = 0.04", "lanes: the kernel's lane has no entry of its own"),
+        (
+            "blocking = true",
+            "lanes.call = 4",
+            "line 35: policy.default.lanes.call.smallest_change: Input should be less",
+        ),
+        ('["src"]', '["../src"]', "line 9: build.import_paths: '../src' must be a folder inside the repository"),
+        (
+            "blocking = true",
+            '[policy.cases."rmsnorm.fwd.512*"]\nsmallest_change = 7',
+            "line 33: policy.default.cases.rmsnorm.fwd.512*.smallest_change: Input should be less than 1",
+        ),
+        (
+            "blocking = true",
+            '[policy.cases."rmsnrom.fwd.512*"]\nquarantine = "its rows lie badly"',
+            "line 32: policy.cases.rmsnrom.fwd.512*: no case of the recipe's suites fits it; "
+            "the nearest is rmsnorm.fwd.512x512.fp32",
+        ),
+        (
+            "[policy.devices.cpu]",
+            '[policy.devices.cpu.cases."*.bf16"]\nsmallest_change = 0.05\n[policy.devices.cpu]',
+            "line 34: policy.devices.cpu.cases.*.bf16: no case",
+        ),
+        (
+            "blocking = true",
+            'cases = {"*" = {quarantine = ""}}',
+            "line 32: policy.default.cases.*.quarantine: String should have at least 3 characters",
+        ),
+        ("blocking = true", "calibrate.every_h = -1", "line 32: policy.default.calibrate.every_h: Input should be"),
+        ("blocking = true", "looks = [5, 3]", "policy.default: looks must be growing numbers from 2 to 32"),
+        ("[base]", "[base", "The recipe is not TOML"),
+        (
+            "[policy.devices.cpu]\nsmallest_change = 0.1",
+            "[policy.devices]\ncpu = 3",
+            "line 35: policy.devices.cpu: it must be a table, not 3",
+        ),
+        (
+            "[policy.devices.cpu]\nsmallest_change = 0.1",
+            "devices = 'cpu'",
+            "line 34: policy.devices: it must be a table, not 'cpu'",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(written, instead, said):
+    assert written in WHOLE
+    with pytest.raises(BadInput) as caught:
+        parse(WHOLE.replace(written, instead, 1))
+    assert said in str(caught.value)

@@ -1,0 +1,58 @@
+"""How near a time comes to what the device can do at best."""
+
+import pytest
+
+from service.domain.roofline import Speed, ceilings, speed
+
+CASE = "rmsnorm.fwd.32768x1024.bf16-fp32"
+BLOCK = "rmsnorm.fwdbwd.4096x1024.bf16.block"
+BEST = {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0}
+
+
+def test_a_kernel_beside_a_copy():
+    found = speed(CASE, 35.0, 3835.0, {"sm_mhz": 1980.0}, BEST)
+    assert found.copy_share == pytest.approx(0.9007, abs=1e-4)
+    assert found.cycles == pytest.approx(69_300), "35 us of 1,980 MHz"
+    assert (found.tokens_s, found.utilisation) == (None, None)
+
+
+def test_what_stays_in_l2_has_no_share_of_the_memory():
+    found = speed(CASE, 3.0, 9000.0, {"l2_resident": True}, BEST)
+    assert (found.copy_share, found.l2_resident) == (None, True)
+
+
+def test_a_block_is_told_in_tokens_and_operations():
+    found = speed(BLOCK, 1000.0, None, {"sm_mhz": 1980}, BEST)
+    assert found == Speed(tokens_s=4_096_000.0, utilisation=pytest.approx(367.2e9 / 790e9, rel=1e-3))
+    assert speed(BLOCK, 1000.0, None, {}, {}) == Speed(tokens_s=4_096_000.0)
+
+
+def test_operations_are_not_a_matter_of_what_a_contender_says():
+    assert speed(BLOCK, 1000.0, None, {"flops": 1e15}, BEST) == speed(BLOCK, 1000.0, None, {}, BEST)
+
+
+@pytest.mark.parametrize(("dtype", "lit"), [("bf16", True), ("fp16-fp32", True), ("fp32", False), ("fp64", False)])
+def test_only_what_a_bf16_product_is_the_ceiling_of_has_a_utilisation(dtype: str, lit: bool):
+    found = speed(f"rmsnorm.fwdbwd.4096x1024.{dtype}.block", 1000.0, None, {}, BEST)
+    assert (found.tokens_s, found.utilisation is not None) == (4_096_000.0, lit)
+
+
+@pytest.mark.parametrize("lane", ["call", "compile", "memory"])
+def test_other_lanes_say_nothing_of_the_device(lane: str):
+    assert speed(f"{CASE}.{lane}", 1000.0, None, {"flops": 395e9, "sm_mhz": 1980, "l2_resident": True}, BEST) == Speed()
+
+
+def test_what_was_not_measured_is_not_made_up():
+    assert speed(CASE, None, None, {"sm_mhz": 1980}, BEST) == Speed()
+    assert speed(CASE, 35.0, 3835.0, {}, {}) == Speed()
+
+
+@pytest.mark.parametrize("strange", [None, "fast", -1, 0, float("nan"), float("inf"), True, [1980]])
+def test_facts_of_strangers_break_nothing(strange: object):
+    assert speed(CASE, 35.0, 3835.0, {"sm_mhz": strange, "l2_resident": strange and "yes"}, {}) == Speed()
+    assert ceilings({"ceilings": {"copy_gb_s": strange, "matmul_tflop_s": 790}}) == {"matmul_tflop_s": 790.0}
+
+
+@pytest.mark.parametrize("telemetry", [None, {}, {"ceilings": None}, {"ceilings": "high"}])
+def test_a_run_without_ceilings_has_none(telemetry: dict[str, object] | None):
+    assert ceilings(telemetry) == {}

@@ -1,0 +1,202 @@
+"""The gate: what a run means for a merge, the same in exit code, check, commit status, comment, page and JSON."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+
+from service.db.models import Purpose, RunState
+from service.domain.policy.policy import GateKind, Policy
+from service.domain.verdicts.gate import GateState, worst_exit_code
+from service.domain.verdicts.judge import Outcome
+from service.reports import markdown, schema
+from service.reports.report import Report
+from service.reports.rows import Row
+from tests.service.reports.test_renderings import CASE, a_report, a_row, printed, repeating
+
+STEADY, FAST, SLOW = a_row(Outcome.STEADY), a_row(Outcome.IMPROVEMENT, 0.9), a_row(Outcome.REGRESSION, 1.1)
+WRONG, BROKEN, NEW = a_row(Outcome.INVALID), a_row(Outcome.FAILED), a_row(Outcome.NEW, None)
+UNSURE, BEHIND = a_row(Outcome.INCONCLUSIVE, reason="too noisy"), a_row(Outcome.STEADY, behind=True)
+REMOVED = a_row(Outcome.REMOVED, None)
+WRONG_BEFORE = replace(WRONG, known_before=True)
+QUARANTINED = a_row(Outcome.INCONCLUSIVE, 1.1, reason="quarantined: 9 of 60 copies differed from their original")
+assert STEADY.sota
+PERHAPS_BEHIND = replace(STEADY, sota=replace(STEADY.sota, is_open=True))
+UNREPEATABLE = repeating(head=False, parent=True)
+
+ADVISORY, BLOCKING = (Policy.model_validate({"blocking": blocking}) for blocking in (False, True))
+PASS, WARN, UNDECIDED, FAIL = GateState.PASS, GateState.WARN, GateState.UNDECIDED, GateState.FAIL
+Forge = tuple[str | None, str]  # the conclusion of the check run, and the commit status
+GREEN: Forge = ("success", "success")
+HELD_BACK: Forge = ("neutral", "pending")
+REFUSED: Forge = ("failure", "failure")
+ASKED_AGAIN: Forge = ("action_required", "error")
+
+
+def policy(blocking: bool = False, **gate: str) -> Policy:
+    return Policy.model_validate(
+        {"blocking": blocking, "gate": {key.replace("_", "-"): to for key, to in gate.items()}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "code", "advisory", "blocking"),
+    [
+        ([STEADY, FAST], 0, (PASS, GREEN), (PASS, GREEN)),
+        ([SLOW, STEADY], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
+        ([SLOW, UNSURE], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
+        ([WRONG, STEADY], 125, (FAIL, REFUSED), (FAIL, REFUSED)),
+        ([WRONG, SLOW], 1, (FAIL, REFUSED), (FAIL, REFUSED)),
+        ([BROKEN, STEADY], 125, (WARN, HELD_BACK), (FAIL, REFUSED)),
+        ([UNSURE], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
+        ([UNSURE, STEADY], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
+        ([WRONG_BEFORE, STEADY], 0, (WARN, HELD_BACK), (WARN, HELD_BACK)),
+        ([WRONG_BEFORE, SLOW], 1, (WARN, HELD_BACK), (FAIL, REFUSED)),
+        ([UNREPEATABLE], 0, (WARN, HELD_BACK), (WARN, HELD_BACK)),
+        ([BEHIND, UNREPEATABLE], 0, (WARN, HELD_BACK), (WARN, HELD_BACK)),
+        ([BEHIND], 0, (PASS, GREEN), (WARN, ("neutral", "success"))),
+        ([PERHAPS_BEHIND], 0, (PASS, GREEN), (WARN, ("neutral", "success"))),
+        ([QUARANTINED, STEADY], 0, (PASS, GREEN), (PASS, GREEN)),
+        ([QUARANTINED, NEW], 0, (PASS, ("skipped", "success")), (PASS, ("skipped", "success"))),
+        ([QUARANTINED], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
+        ([NEW], 0, (PASS, ("skipped", "success")), (PASS, ("skipped", "success"))),
+        ([REMOVED], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
+        ([], 3, (UNDECIDED, HELD_BACK), (UNDECIDED, ASKED_AGAIN)),
+    ],
+)
+def test_the_states_of_a_measured_run(
+    rows: list[Row], code: int, advisory: tuple[GateState, Forge], blocking: tuple[GateState, Forge]
+) -> None:
+    for policy, (state, forge) in ((ADVISORY, advisory), (BLOCKING, blocking)):
+        found = a_report(*rows, policy=policy).gate
+        assert (found.state, found.exit_code) == (state, code)
+        assert (found.conclusion, found.commit_status) == forge
+
+
+@pytest.mark.parametrize(
+    ("report", "state", "code", "said"),
+    [
+        (a_report(state=RunState.QUEUED), UNDECIDED, 2, ("queued", None, "pending")),
+        (a_report(state=RunState.LEASED), UNDECIDED, 2, ("in_progress", None, "pending")),
+        (a_report(state=RunState.HELD), UNDECIDED, 2, ("completed", "action_required", "error")),
+        (a_report(state=RunState.FAILED, reason="no disk"), UNDECIDED, 2, ("completed", "action_required", "error")),
+        (a_report(state=RunState.FAILED, log="error"), FAIL, 125, ("completed", "failure", "failure")),
+        (a_report(state=RunState.CANCELLED), UNDECIDED, 2, ("completed", "cancelled", "error")),
+        (a_report(state=RunState.SUPERSEDED), UNDECIDED, 2, ("completed", "cancelled", "error")),
+        (a_report(state=RunState.SKIPPED), PASS, 0, ("completed", "skipped", "success")),
+    ],
+)
+def test_the_states_of_a_run_that_was_not_measured(
+    report: Report, state: GateState, code: int, said: tuple[str, str | None, str]
+) -> None:
+    found = report.gate
+    assert (found.state, found.exit_code) == (state, code)
+    assert (found.check_status, found.conclusion, found.commit_status) == said
+
+
+KINDS = {
+    "regression": SLOW,
+    "inconclusive": UNSURE,
+    "invalid": WRONG,
+    "failed": BROKEN,
+    "unrepeatable": UNREPEATABLE,
+    "behind-sota": BEHIND,
+    "perhaps behind": PERHAPS_BEHIND,
+    "known before": WRONG_BEFORE,
+    "quarantined": QUARANTINED,
+    "improvement": FAST,
+    "new": NEW,
+}
+GATES = [
+    ADVISORY,
+    BLOCKING,
+    *(policy(**dict.fromkeys(list(GateKind), to)) for to in ("fail", "warn", "pass")),
+]
+ALL_PASS = ("No action needed", "No regression found")
+
+
+@pytest.mark.parametrize("values", GATES, ids=["advisory", "blocking", "all fail", "all warn", "all pass"])
+def test_no_surface_is_greener_than_another(values: Policy) -> None:
+    """Every combination of findings: what a person reads first, what the forge shows, and what a script gets."""
+    for n in range(1, len(KINDS) + 1):
+        for names in itertools.combinations(KINDS, n):
+            report = a_report(*(KINDS[name] for name in names), policy=values)
+            found = report.gate
+            quiet = report.verdict in ALL_PASS or report.verdict.endswith("which the policy lets pass")
+            assert quiet == (found.state is PASS), (names, report.headline)
+            if n < 3:  # the comment's tables take a while
+                assert markdown.comment(report).startswith(f"**{report.verdict}**")
+                assert markdown.check(report)["title"].startswith(report.verdict)
+            bad = {
+                kind for kind in ("regression", "inconclusive", "invalid", "failed", "unrepeatable") if kind in names
+            }
+            acted = {kind for kind in bad if values.action(kind) != "pass"}  # type: ignore[arg-type]
+            if acted:
+                assert "success" not in (found.conclusion, found.commit_status), names
+                assert (found.exit_code != 0) >= (acted != {"unrepeatable"}), names
+            if any(values.action(kind) == "fail" for kind in bad):  # type: ignore[arg-type]
+                assert found.conclusion in ("failure", "action_required"), names
+                assert found.commit_status in ("failure", "error"), names
+            if bad & {"inconclusive"} or "perhaps behind" in names:
+                assert report.verdict != "No action needed", names
+            assert (found.state is UNDECIDED) <= (found.exit_code in (1, 3, 125)), names
+
+
+def test_json_and_terminal_say_the_same() -> None:
+    report = a_report(UNSURE, STEADY, policy=BLOCKING)
+    gate = json.loads(schema.document(report))["gate"]
+    assert (gate["state"], gate["exit_code"], gate["conclusion"]) == ("undecided", 3, "action_required")
+    assert gate["reasons"] == [
+        {"kind": "inconclusive", "action": "fail", "cases": 1, "known_before": False, "is_open": False}
+    ]
+    assert "1 of 2 cases undecided" in printed(report)
+
+
+def test_each_kind_has_an_action_of_its_own() -> None:
+    assert a_report(UNSURE, policy=policy(True, inconclusive="warn")).gate.conclusion == "neutral"
+    assert a_report(UNSURE, STEADY, policy=policy(inconclusive="pass")).verdict == "No regression found"
+    assert a_report(BEHIND, policy=policy(behind_sota="fail")).gate.exit_code == 1
+    assert a_report(BEHIND, policy=policy(behind_sota="warn")).verdict == "1 behind quack"
+    assert a_report(SLOW, policy=policy(regression="pass")).gate.exit_code == 0
+    assert a_report(SLOW, policy=policy(regression="pass")).verdict == "1 regression, which the policy lets pass"
+
+
+def test_a_distance_to_sota_that_is_open_counts_as_much_as_one_that_is_shown() -> None:
+    assert a_report(PERHAPS_BEHIND, policy=policy(behind_sota="fail")).gate.state is UNDECIDED
+    assert a_report(PERHAPS_BEHIND, policy=policy(behind_sota="warn")).verdict == "1 perhaps behind quack"
+    assert a_report(PERHAPS_BEHIND).headline.endswith(
+        "1 steady; 1 perhaps behind quack, which this session could not decide."
+    )
+
+
+def test_a_case_and_a_device_may_have_actions_of_their_own() -> None:
+    other = "layernorm.fwd.8x512.bf16"
+    values = Policy.model_validate({"blocking": True, "cases": {"layernorm.*": {"gate": {"inconclusive": "warn"}}}})
+    unsure = replace(UNSURE, case=other)
+    assert a_report(unsure, policy=values).gate.conclusion == "neutral"
+    assert a_report(unsure, UNSURE, policy=values).gate.conclusion == "action_required"
+    assert (values.at(other).action("regression"), values.at(CASE).action("inconclusive")) == ("fail", "fail")  # type: ignore[arg-type]
+
+
+def test_of_a_calibration_nothing_counts() -> None:
+    """Its code is equal on both sides: whatever differs is false."""
+    assert a_report(SLOW, UNSURE, purpose=Purpose.CALIBRATION).gate.exit_code == 0
+
+
+def test_of_several_devices_a_regression_counts_first() -> None:
+    slow, wrong, lost, unsure, steady = (
+        report.gate
+        for report in (
+            a_report(SLOW),
+            a_report(WRONG),
+            a_report(state=RunState.FAILED),
+            a_report(UNSURE),
+            a_report(STEADY),
+        )
+    )
+    assert worst_exit_code([steady, unsure, lost, wrong, slow]) == 1
+    assert worst_exit_code([steady, unsure, lost, wrong]) == 125
+    assert worst_exit_code([steady, unsure, lost]) == 2
+    assert worst_exit_code([steady, unsure]) == 3
+    assert worst_exit_code([steady]) == 0

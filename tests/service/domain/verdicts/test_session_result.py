@@ -1,0 +1,180 @@
+"""From what was taken to what is judged."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from kernels.cases import Case, Lane, Role
+from service.db.models import CellState
+from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.session_result import Taken, beside_best, beside_revision, beside_sota, cells, same_code
+
+FIRST, SECOND = Case.parse("rmsnorm.fwd.512x512.fp32"), Case.parse("rmsnorm.fwd.64x4096.fp32")
+LAUNCHES = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0))
+
+
+def took(
+    role: Role, case: Case = FIRST, state: CellState = CellState.MEASURED, provider: str = "norms", **rest
+) -> Taken:
+    looked = LAUNCHES if state is CellState.MEASURED else ()
+    return Taken(role, provider, case, state, looked=looked, **rest)
+
+
+def test_each_case_of_each_of_the_heads_providers_is_one_cell():
+    taken = [
+        took(role, case, provider=provider)
+        for role in (Role.HEAD, Role.PARENT)
+        for provider in ("norms", "norms-compiled")
+        for case in (FIRST, SECOND)
+    ]
+    taken += [took(Role.CONTROL), took(Role.CONTROL, SECOND), took(Role.SOTA, provider="quack")]
+    found = cells(taken)
+    assert {cell.name for cell in found} == {(p, str(c)) for p in ("norms", "norms-compiled") for c in (FIRST, SECOND)}
+    assert all(cell.looked.effects() == [0.0] * 3 for cell in found)
+    assert all(cell.control.effects() == [0.0] * 3 for cell in found)
+    assert [cell.borrowed for cell in found if cell.provider == "norms-compiled"] == ["norms", "norms"], (
+        "whose copy did not run (it may not fit into the memory) is controlled by another's, and says so"
+    )
+
+
+def test_each_provider_has_a_control_of_its_own():
+    slower = tuple(tuple(2 * us for us in launch) for launch in LAUNCHES)
+    both = [took(role, provider=name) for role in (Role.HEAD, Role.PARENT) for name in ("norms", "compiled")]
+    copies = [took(Role.CONTROL), replace(took(Role.CONTROL, provider="compiled"), looked=slower)]
+    own, other = cells([*both, *copies])
+    assert (own.borrowed, other.borrowed) == (None, None)
+    assert own.control.effects() == [0.0] * 3
+    assert other.control.effects() == pytest.approx([math.log(2)] * 3)
+
+
+def test_what_neither_side_supports_is_no_cell():
+    head = took(Role.HEAD, state=CellState.UNSUPPORTED)
+    assert cells([head]) == []
+    assert cells([head, took(Role.PARENT, state=CellState.UNSUPPORTED)]) == []
+
+
+def test_a_case_that_the_head_no_longer_supports_has_failed():
+    gone = took(Role.HEAD, state=CellState.UNSUPPORTED, reason="rows wider than 2048")
+    [cell] = cells([gone, took(Role.PARENT)])
+    assert cell.trouble == (Outcome.FAILED, "its baseline does this case, and it does not: rows wider than 2048")
+
+
+def test_a_wrong_head_is_invalid_even_beside_a_good_parent():
+    [cell] = cells([took(Role.HEAD, state=CellState.INVALID, reason="y is wrong"), took(Role.PARENT)])
+    assert cell.trouble == (Outcome.INVALID, "y is wrong")
+
+
+@pytest.mark.parametrize("state", [CellState.INVALID, CellState.FAILED])
+def test_what_was_broken_before_is_said_to_be(state):
+    head, parent = took(Role.HEAD, state=state, reason="y is wrong"), took(Role.PARENT, state=state)
+    [cell] = cells([head, parent])
+    assert cell.trouble == (Outcome(state.value), "already so before this revision: y is wrong")
+
+
+def test_a_wrong_result_of_a_baseline_that_was_passed_over_is_no_news_either():
+    head, parent = took(Role.HEAD, state=CellState.INVALID, reason="y is wrong"), took(Role.PARENT)
+    [cell] = cells([head, parent], broken_before={("norms", str(FIRST)): CellState.INVALID})
+    assert cell.trouble == (Outcome.INVALID, "already so before this revision: y is wrong")
+
+
+@pytest.mark.parametrize("said", ["already so before this revision: y is wrong", "quarantined: y is wrong"])
+def test_a_revision_cannot_excuse_itself(said):
+    [cell] = cells([took(Role.HEAD, state=CellState.INVALID, reason=said), took(Role.PARENT)])
+    assert cell.trouble == (Outcome.INVALID, f"it says: {said}")
+
+
+def test_a_wrong_parent_is_no_baseline():
+    [cell] = cells([took(Role.HEAD), took(Role.PARENT, state=CellState.INVALID, reason="y is wrong")])
+    assert cell.trouble is None
+    assert cell.baseline_trouble == "the baseline is invalid here: y is wrong"
+    assert cell.looked.baseline == ()
+
+
+def test_the_first_revision_is_controlled_by_a_copy_of_itself():
+    [cell] = cells([took(Role.HEAD), took(Role.CONTROL)])
+    assert cell.baseline_trouble == "there is no earlier revision to compare with"
+    assert cell.control.effects() == [0.0] * 3
+
+
+def test_launches_that_confirm_are_controlled_too():
+    twice = tuple(tuple(2 * us for us in launch) for launch in LAUNCHES)
+    copy = replace(took(Role.CONTROL), confirmed=twice)
+    [cell] = cells([took(Role.HEAD), replace(took(Role.PARENT), confirmed=LAUNCHES), copy])
+    assert cell.control.effects() == pytest.approx([0.0] * 3 + [math.log(2)] * 3)
+
+
+def test_the_control_of_a_second_provider_is_that_of_the_first_in_its_confirming_launches_as_far_as_it_ran():
+    sat_out = ((),) * 3
+    copy = replace(took(Role.CONTROL), confirmed=LAUNCHES)
+    of_copy = [replace(took(role), confirmed=sat_out) for role in (Role.HEAD, Role.PARENT)]
+    other = [replace(took(role, provider="compiled"), confirmed=LAUNCHES) for role in (Role.HEAD, Role.PARENT)]
+    [_, cell] = cells([*of_copy, *other, copy])
+    assert (cell.provider, cell.control.effects()) == ("compiled", [0.0] * 3)
+
+
+def test_only_hashes_of_compiled_kernels_prove_the_same_code():
+    compiled, operators = {"code": "abc", "kind": "triton", "ops": []}, {"code": "abc", "kind": "ops", "ops": []}
+    assert same_code(compiled, compiled)
+    assert not same_code(operators, operators), "the same operators may be called from slower Python"
+    assert not same_code(compiled, {**compiled, "code": "abd"})
+
+
+def test_the_same_kernels_excuse_only_the_time_of_the_kernels():
+    facts = {"code": "abc", "kind": "triton", "ops": []}
+
+    def same(lane: str) -> bool:
+        case = replace(FIRST, lane=Lane(lane))
+        [cell] = cells([replace(took(role), case=case, facts=facts) for role in (Role.HEAD, Role.PARENT)])
+        return cell.same_code
+
+    assert same("kernel")
+    assert not same("call"), "the Python that launches them may have become slower"
+    assert not same("memory")
+
+
+def test_sota_is_compared_case_by_case_and_says_why_it_has_no_times():
+    head = took(Role.HEAD)
+    [beside] = beside_sota([head, took(Role.SOTA, provider="quack")])
+    assert (beside.pairs.effects(), beside.baseline, beside.trouble) == ([0.0] * 3, "quack", None)
+    without = took(Role.SOTA, provider="quack", state=CellState.UNSUPPORTED, reason="it needs CUDA")
+    [beside] = beside_sota([head, without])
+    assert (beside.pairs.effects(), beside.missing) == ([], "quack is unsupported here: it needs CUDA")
+    [beside] = beside_sota([head])
+    assert beside.missing == "SOTA took no part"
+
+
+def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
+    def at(role: Role, case: Case, us: float, provider: str) -> Taken:
+        return replace(took(role, case, provider=provider), looked=((us, us), (us, us)))
+
+    heads = [took(Role.HEAD), took(Role.HEAD, SECOND)]
+    quack = [at(Role.SOTA, FIRST, 80.0, "quack"), at(Role.SOTA, SECOND, 80.0, "quack")]
+    inductor = [at(Role.RIVAL, FIRST, 90.0, "inductor"), at(Role.RIVAL, SECOND, 70.0, "inductor")]
+    wrong = [replace(took(Role.RIVAL, SECOND, CellState.INVALID, "liger"), reason="y is wrong")]
+
+    best = beside_best([*heads, *quack, *inductor, *wrong])
+
+    assert {one.case: one.baseline for one in best} == {str(FIRST): "quack", str(SECOND): "inductor"}
+    assert beside_best([*heads, *quack]) == [], "SOTA alone is the best there is, and has its own flag"
+    nobody = beside_best([took(Role.HEAD, SECOND), *wrong])
+    assert [one.missing for one in nobody] == ["no baseline has times for this case"]
+
+
+def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_both():
+    seen = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0), (50.0, 50.0))
+    head = replace(took(Role.HEAD), looked=seen)
+    good = replace(took(Role.GOOD), looked=(*LAUNCHES[:2], (), ()))
+
+    found = beside_revision([head, took(Role.HEAD, SECOND), good], Role.GOOD, {("norms", str(FIRST)): "a" * 40})
+
+    [beside] = found
+    assert (beside.name, beside.baseline) == (("norms", str(FIRST)), "a" * 10)
+    assert beside.pairs.effects() == [0.0] * 2, "in the other launches only the undecided ran"
+    absent = beside_revision([head], Role.GOOD, {("norms", str(FIRST)): "1.2"})
+    assert absent[0].missing == "1.2 took no part"
+
+
+def test_what_is_quarantined_is_known_to_its_cell():
+    cells_found = cells([took(Role.HEAD), took(Role.HEAD, SECOND)], quarantined={("norms", str(SECOND)): "it lies"})
+    assert {cell.case: cell.quarantined for cell in cells_found} == {str(FIRST): None, str(SECOND): "it lies"}

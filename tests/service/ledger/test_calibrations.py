@@ -1,0 +1,400 @@
+"""Equal code every night, in the ledger: who is asked, what is kept, what is quarantined, and what people may do."""
+
+import math
+import random
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Barrier
+
+import pytest
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+from typer.testing import CliRunner
+
+from kernels.cases import Case, Lane, Role
+from service.cli import app
+from service.db.engine import reading, transaction
+from service.db.models import (
+    Calibration,
+    CellState,
+    Purpose,
+    Quarantine,
+    Recipe,
+    RegressionRow,
+    Revision,
+    Run,
+    RunState,
+    Target,
+    TargetKind,
+    VerdictRow,
+    Worker,
+)
+from service.domain.policy.policy import Policy
+from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.session_result import Evidence, Taken
+from service.errors import BadInput, NotFound
+from service.ledger.calibration import equal_code, quarantines, schedule
+from service.ledger.calibration.rates import by_lane, rates
+from service.ledger.runs import queue, recording
+from tests.fakes.ledger import watched_target
+
+CASE, OTHER = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
+RECIPE = """
+devices = ["cpu"]
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+"""
+HOUR = 3600.0
+pytestmark = pytest.mark.usefixtures("either")
+
+
+@dataclass
+class House:
+    """A target with a mainline, and workers that calibrate it."""
+
+    target_id: int
+
+    def measured(self, place: int, *, wrong: bool = False) -> Run:
+        """A revision of the mainline, measured beside its parent."""
+        with transaction() as session:
+            revision = Revision(target_id=self.target_id, sha=f"c{place}", parent=f"c{place - 1}", ordinal=place)
+            revision.subject, revision.author, revision.committed_at, revision.paths = "", "Ada", 0.0, []
+            session.add(revision)
+            session.flush()
+            run = Run(target_id=self.target_id, revision_id=revision.id, baseline=f"c{place - 1}", recipe_id=1)
+            run.dedupe, run.device, run.suite, run.trusted, run.priority = f"c{place}", "cpu", "smoke", True, 20
+            run.created_at = 0.0
+            session.add(run)
+        state = CellState.INVALID if wrong else CellState.MEASURED
+        taken = [took(role, CASE, 100.0, state if role is Role.HEAD else CellState.MEASURED) for role in ROLES]
+        return self.recorded(taken, f"c{place - 1}")
+
+    def night(self, ratio: float = 1.0, worker: str = "one") -> Run:
+        """One calibration, asked for and measured: the copy took `ratio` times as long as its original."""
+        assert schedule.plan_due() == 1
+        return self.recorded([took(Role.HEAD, CASE, 100.0 * ratio), took(Role.PARENT, CASE, 100.0)], None, worker)
+
+    def hours_go_by(self, hours: float) -> None:
+        with transaction() as session:
+            asked = update(Run).where(Run.purpose == Purpose.CALIBRATION)
+            session.execute(asked.values(created_at=Run.created_at - hours * HOUR, dedupe=Run.dedupe + " of old"))
+
+    def recorded(self, taken: Sequence[Taken], baseline: str | None, worker: str = "one") -> Run:
+        with transaction() as session:
+            lease = queue.next_run(session, "cpu", worker, 60)
+            assert lease
+        with transaction() as session:
+            beside = baseline or session.get_one(Run, lease.run_id).baseline
+            found = Evidence(tuple(taken), beside, (), {"torch": "2.13.0"}, {}, True)
+            return recording.record(session, lease, found)
+
+    def worker(self, name: str, *, ago_s: float = 0.0, sandbox: str | None = None, known_h: float = 48) -> None:
+        with transaction() as session:
+            queue.seen(session, name, "cpu", "a processor", sandbox, None)
+            times = {"seen_at": Worker.seen_at - ago_s, "started_at": Worker.seen_at - known_h * HOUR}
+            session.execute(update(Worker).where(Worker.name == name).values(times))
+
+    def quarantined(self) -> dict[tuple[str, str], str]:
+        with reading() as session:
+            names = [("norms", CASE), ("norms", OTHER)]
+            return quarantines.quarantined(session, self.target_id, "cpu", Policy(), names)
+
+
+ROLES = (Role.HEAD, Role.PARENT, Role.CONTROL)
+
+
+def took(role: Role, case: str, us: float, state: CellState = CellState.MEASURED) -> Taken:
+    launches = tuple((us * (1 + 0.0001 * launch), us) for launch in range(3)) if state is CellState.MEASURED else ()
+    reason = None if state is CellState.MEASURED else "y is wrong"
+    return Taken(role, "norms", Case.parse(case), state, reason, launches, launches[:2])
+
+
+@pytest.fixture
+def house(either: str) -> House:
+    return House(watched_target(RECIPE, recipe_id=1).id)
+
+
+def asked() -> list[Run]:
+    with reading() as session:
+        runs = select(Run).where(Run.purpose == Purpose.CALIBRATION).order_by(Run.id)
+        return list(session.execute(runs).scalars())
+
+
+# -- every night
+
+
+def test_every_worker_is_asked_once_a_night_for_the_newest_fit_revision(house):
+    for name in ("one", "two"):
+        house.worker(name)
+    assert schedule.plan_due() == 0, "nothing was measured yet"
+    house.measured(1)
+    fit = house.measured(2)
+    house.measured(3, wrong=True)
+
+    assert (schedule.plan_due(), schedule.plan_due()) == (2, 0)
+    assert [(run.only_worker, run.revision_id, run.baseline) for run in asked()] == [
+        ("one", fit.revision_id, "c2"),
+        ("two", fit.revision_id, "c2"),
+    ]
+
+
+def test_the_next_night_it_is_asked_again(house):
+    house.worker("one")
+    house.measured(1)
+    house.night()
+    house.hours_go_by(23)
+    assert schedule.plan_due() == 0
+    house.hours_go_by(2)
+    assert schedule.plan_due() == 1
+    house.hours_go_by(50)
+    assert schedule.plan_due() == 0, "one waits for this worker already"
+
+
+def test_who_is_new_is_left_alone_for_a_day(house):
+    """The first hours of a worker, and of a target, belong to the runs that somebody waits for."""
+    house.worker("one", known_h=23)
+    house.measured(1)
+    assert schedule.plan_due() == 0
+    house.worker("one", known_h=25)
+    with transaction() as session:
+        now = queue.clock(session)
+        session.execute(update(Target).values(created_at=now - 23 * HOUR))
+    assert schedule.plan_due() == 0
+    with transaction() as session:
+        session.execute(update(Target).values(created_at=now - 25 * HOUR))
+    assert schedule.plan_due() == 1
+
+
+def test_a_recipe_of_another_version_keeps_nobody_else_from_being_calibrated(house):
+    house.worker("one")
+    house.measured(1)
+    with transaction() as session:
+        other = Target(name="a", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
+        session.add(other)
+        session.flush()
+        session.add(Recipe(id=2, target_id=other.id, digest="2" * 64, text="no = ", adapters={}, created_at=0.0))
+        session.flush()
+        other.recipe_id = 2
+    assert schedule.plan_due() == 1
+
+
+def test_workers_that_cannot_do_it_are_not_asked(house):
+    house.worker("gone", ago_s=HOUR)
+    house.worker("bare", sandbox="no user namespaces")
+    house.measured(1)
+    assert schedule.plan_due() == 0
+
+
+def test_nobody_is_asked_where_the_policy_says_never(house):
+    house.worker("one")
+    house.measured(1)
+    with transaction() as session:
+        session.execute(update(Recipe).values(text=f"{RECIPE}\n[policy]\ncalibrate.every_h = 0\n"))
+    assert schedule.plan_due() == 0
+
+
+def test_what_waits_for_a_worker_that_went_away_is_given_up(house):
+    house.worker("one")
+    house.measured(1)
+    assert schedule.plan_due() == 1
+    house.worker("one", ago_s=25 * HOUR)
+    assert schedule.plan_due() == 0
+    [run] = asked()
+    assert (run.state, run.reason) == (RunState.CANCELLED, "its worker has not been seen for a day")
+
+
+def test_two_controls_at_once_ask_once(house):
+    house.worker("one")
+    house.measured(1)
+    together = Barrier(2)
+
+    def plan(_number: int) -> int:
+        together.wait()
+        return schedule.plan_due()
+
+    with ThreadPoolExecutor(2) as controls:
+        assert sorted(controls.map(plan, range(2))) == [0, 1]
+    assert len(asked()) == 1
+
+
+# -- what is kept
+
+
+def test_a_calibration_is_kept_and_is_nobodys_regression(house):
+    house.worker("one")
+    house.measured(1)
+    run = house.night(ratio=1.2)
+    with reading() as session:
+        kept = session.execute(select(Calibration).where(Calibration.run_id == run.id)).scalar_one()
+        assert session.execute(select(RegressionRow)).first() is None
+    assert (kept.worker, kept.launches, kept.alarmed) == ("one", 3, True)
+    assert kept.ratio == pytest.approx(1.2)
+    assert kept.p < 0.001
+
+
+def test_every_session_has_a_control_that_is_kept_too(house):
+    run = house.measured(1)
+    with reading() as session:
+        kept = session.execute(select(Calibration).where(Calibration.run_id == run.id)).scalar_one()
+    assert (kept.provider, kept.case, kept.ratio, kept.p, kept.alarmed) == ("norms", CASE, 1.0, 1.0, False)
+
+
+def test_nothing_is_learned_of_the_machine_where_a_strangers_code_took_part(house):
+    house.measured(1)
+    with transaction() as session:
+        session.execute(delete(Calibration))
+        run = session.execute(select(Run)).scalar_one()
+        run.trusted = False
+        session.flush()
+        taken = tuple(took(role, CASE, 100.0) for role in ROLES)
+        equal_code.compared(session, run, Evidence(taken, "c0", (), {}, {}, True), Policy())
+        assert session.execute(select(Calibration)).first() is None
+
+
+# -- what is quarantined
+
+
+def compared(session: Session, house: House, differs: bool, at: float, case: str = CASE) -> None:
+    """One comparison, as recording keeps it."""
+    ratio, p = (1.03, 0.001) if differs else (1.0, 0.7)
+    run = Run(target_id=house.target_id, revision_id=1, baseline="c0", recipe_id=1, dedupe=f"{case} {at}")
+    run.device, run.suite, run.trusted, run.priority, run.created_at = "cpu", "smoke", True, 50, at
+    session.add(run)
+    session.flush()
+    row = Calibration(run_id=run.id, target_id=house.target_id, worker="one", device="cpu", provider="norms", case=case)
+    row.ratio, row.p, row.launches, row.alarmed, row.at = ratio, p, 3, differs, at
+    session.add(row)
+    session.flush()
+    quarantines.review(session, house.target_id, "cpu", [Compared("norms", case, ratio, p, 3, differs)], Policy())
+
+
+def lived(house: House, differs: Sequence[bool]) -> list[bool]:
+    """Was the case quarantined after each of these comparisons?"""
+    states = []
+    with transaction() as session:
+        now = queue.clock(session)
+        session.execute(delete(Calibration))  # the control of the run that made the case known
+        for number, one in enumerate(differs):
+            at = now - (len(differs) - number) * HOUR
+            compared(session, house, one, at)
+            # What is decided now was decided then.
+            session.execute(update(Quarantine).where(Quarantine.since > now - HOUR / 2).values(since=at))
+            session.execute(update(Quarantine).where(Quarantine.released_at > now - HOUR / 2).values(released_at=at))
+            states.append(bool(quarantines.quarantined(session, house.target_id, "cpu", Policy(), [("norms", CASE)])))
+    return states
+
+
+def test_a_case_that_lies_is_quarantined_and_released_when_it_is_quiet(house):
+    house.measured(1)
+    states = lived(house, [True, False, False] * 8 + [False] * 45)
+    assert states.index(True) == 21, "until then there were too few, or they were quiet"
+    assert states[21:].index(False) == 40
+    with reading() as session:
+        [(row, target)] = quarantines.listed(session, released=True)
+        assert quarantines.listed(session) == []
+    assert (target, row.by, row.released_by) == ("norms", "kernelwatch", "kernelwatch")
+    assert row.reason == "8 of its last 22 comparisons of equal code differed beyond chance: 36% where 5% may"
+    assert row.released_why.startswith("0 of its last 40 comparisons")
+
+
+def test_what_a_person_quarantined_a_person_releases(house):
+    house.measured(1)
+    with transaction() as session:
+        assert quarantines.quarantine(session, house.target_id, "cpu", ("norms", CASE), "ada", "its rows lie badly")
+        assert not quarantines.quarantine(session, house.target_id, "cpu", ("norms", CASE), "bob", "the same")
+    assert set(lived(house, [False] * 60)) == {True}
+    assert house.quarantined() == {("norms", CASE): "its rows lie badly"}
+    with transaction() as session:
+        target = session.get_one(Target, house.target_id)
+        assert quarantines.release(session, target, "cpu", CASE, None, "ada", "they lie well now") == 1
+        with pytest.raises(NotFound, match="Quarantined on cpu: none"):
+            quarantines.release(session, target, "cpu", CASE, None, "ada", "once more")
+    assert house.quarantined() == {}
+
+
+def test_evidence_from_before_a_release_counts_no_more(house):
+    house.measured(1)
+    assert lived(house, [True] * 20)[-1]
+    with transaction() as session:
+        target = session.get_one(Target, house.target_id)
+        quarantines.release(session, target, "cpu", CASE, "norms", "ada", "the fan was mended")
+    with transaction() as session:
+        compared(session, house, True, queue.clock(session) + 1)
+    assert house.quarantined() == {}
+
+
+def test_the_policy_quarantines_by_pattern(house):
+    policy = Policy.model_validate({"cases": {"*.512x512.*": {"quarantine": "too small for this machine"}}})
+    with reading() as session:
+        found = quarantines.quarantined(session, house.target_id, "cpu", policy, [("norms", CASE), ("norms", OTHER)])
+    assert found == {("norms", CASE): "too small for this machine"}
+
+
+def test_a_quarantined_case_is_measured_and_alarms_nobody(house):
+    house.measured(1)
+    with transaction() as session:
+        quarantines.quarantine(session, house.target_id, "cpu", ("norms", CASE), "ada", "its rows lie badly")
+        session.execute(delete(Calibration))
+        session.execute(delete(VerdictRow))
+        revision = session.execute(select(Revision)).scalar_one()
+        run = Run(target_id=house.target_id, revision_id=revision.id, baseline="c0", recipe_id=1, dedupe="again")
+        run.device, run.suite, run.trusted, run.priority, run.created_at = "cpu", "smoke", True, 20, 0.0
+        session.add(run)
+    house.recorded([took(Role.HEAD, CASE, 150.0), took(Role.PARENT, CASE, 100.0)], "c0")
+    with reading() as session:
+        row = session.execute(select(VerdictRow).where(VerdictRow.against == "parent")).scalar_one()
+    assert (row.outcome, row.ratio) == ("inconclusive", pytest.approx(1.5))
+    assert "its rows lie badly" in row.reason
+
+
+def test_two_sessions_that_end_at_once_quarantine_once(house):
+    together = Barrier(2)
+
+    def end(_number: int) -> bool:
+        together.wait()
+        with transaction() as session:
+            return quarantines.quarantine(session, house.target_id, "cpu", ("norms", CASE), "kernelwatch", "it lies")
+
+    with ThreadPoolExecutor(2) as workers:
+        assert sorted(workers.map(end, range(2))) == [False, True]
+
+
+# -- rates, and the command
+
+
+def test_rates_are_by_worker_lane_and_case(house):
+    house.measured(1)
+    rng = random.Random(2)
+    with transaction() as session:
+        for number in range(40):
+            compared(session, house, rng.random() < 0.1, 10.0 * number, case=f"{CASE}.call" if number % 2 else CASE)
+    with reading() as session:
+        found = rates(session, since=5.0)
+        session.expunge_all()
+    assert {(one.case, one.rate.comparisons) for one in found} == {(CASE, 20), (f"{CASE}.call", 20)}
+    assert [one.rate.share for one in found] == sorted((one.rate.share for one in found), reverse=True)
+    assert {(one.worker, one.lane) for one in by_lane(found)} == {("one", Lane.KERNEL), ("one", Lane.CALL)}
+    assert all(one.rate.low <= one.rate.share <= one.rate.high for one in found)
+    assert math.isclose(sum(one.rate.differed for one in by_lane(found)), sum(one.rate.differed for one in found))
+
+
+def test_the_command_shows_quarantines_and_releases(house):
+    say = CliRunner()
+
+    def said(*words: str) -> str:
+        done = say.invoke(app, ["calibration", *words], env={"COLUMNS": "300"})
+        assert done.exit_code == 0, done.output or done.exception
+        return str(done.output)
+
+    assert "Nothing was compared with itself yet" in said()
+    house.measured(1)
+    assert "is quarantined" in said("quarantine", "norms", CASE, "--device", "cpu", "--reason", "its rows lie badly")
+    shown = said("show", "norms")
+    assert "its rows lie badly" in shown
+    assert "kernel time" in shown
+    assert '"quarantined"' in said("show", "--format", "json")
+    assert "alarms again" in said("release", "norms", CASE, "--device", "cpu", "--reason", "mended")
+    wrong = say.invoke(app, ["calibration", "quarantine", "norms", CASE, "--device", "h200", "--reason", "none"])
+    assert isinstance(wrong.exception, BadInput)
+    assert "was never measured on h200" in str(wrong.exception)

@@ -1,0 +1,598 @@
+"""Histories in the ledger: what is looked at as data arrives, which points it leaves, and what becomes of them."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import select, update
+
+from kernels.cases import Case, Role
+from service.db.engine import reading, transaction
+from service.db.models import (
+    CellState,
+    FoundBy,
+    Measurement,
+    PointState,
+    Purpose,
+    Quarantine,
+    Recipe,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    Stack,
+    Target,
+    VerdictRow,
+)
+from service.domain.verdicts.session_result import Evidence, Taken
+from service.ledger.bisections import advance
+from service.ledger.changepoints import change_points, follow_up, scan
+from service.ledger.changepoints.load import histories, mainline
+from service.ledger.runs import queue, recording
+from tests.fakes.ledger import watched_target
+from tests.studies.made_histories import Made, store
+
+CASES = tuple(f"rmsnorm.fwd.{rows}x4096.fp32" for rows in (512, 1024, 2048, 4096))
+FIRST = CASES[0]
+RECIPE = f"""
+devices = ["cpu"]
+sota = "inductor"
+suite = "all"
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+
+[suites]
+all = {list(CASES)}
+"""
+Level = Callable[[int], float]
+
+
+def step(at: int, ratio: float) -> Level:
+    """From the revision `at` on a case takes `ratio` times what it took."""
+    return lambda place: ratio if place >= at else 1.0
+
+
+def leak(a_commit: float, begins: int = 0) -> Level:
+    return lambda place: (1 + a_commit) ** max(0, place - begins)
+
+
+@dataclass
+class Watched:
+    """A target whose cases take 500 us, times what `true` says of the code and `machine` of where it is measured."""
+
+    name: str = "norms"
+    true: dict[str, Level] = field(default_factory=dict)
+    machine: Level = lambda place: 1.0  # of what the mainline's own runs see, and no later session
+    sota: Level | None = None
+    noise: float = 0.002
+    worker: str = "gpu-1"
+    begun_at: float = 0.0
+    seed: int = 0
+    measured: int = 0
+
+    def register(self) -> "Watched":
+        watched_target(RECIPE, self.name)
+        return self
+
+    @property
+    def random(self) -> np.random.Generator:
+        return np.random.default_rng((self.seed, self.measured))
+
+    def measure(self, count: int, order: list[int] | None = None, stack: str | None = None) -> list[int]:
+        """The next revisions of the mainline are measured, and nobody has looked yet."""
+        places = range(self.measured, self.measured + count)
+        shared = np.array([500.0 * self.machine(place) for place in places])
+        random = self.random
+
+        def noisy(level: Level) -> np.ndarray:
+            return shared * [level(place) for place in places] * np.exp(random.normal(0, self.noise, count))
+
+        own = {("norms", case): noisy(self.true.get(case, lambda place: 1.0)) for case in CASES}
+        sota = {case: noisy(self.sota) for case in CASES} if self.sota else {}
+        with transaction() as session:
+            made = Made(
+                own, sota, order, self._stack(session, stack), self.worker, self.begun_at + 60.0 * self.measured
+            )
+            runs = store(session, self.target(session), "cpu", "all", made, "inductor")
+        self.measured += count
+        return runs
+
+    def _stack(self, session, digest: str | None) -> int | None:
+        if digest is None:
+            return None
+        known = session.scalar(select(Stack).where(Stack.digest == digest))
+        if known is None:
+            known = Stack(digest=digest, versions={"torch": digest})
+            session.add(known)
+            session.flush()
+        return known.id
+
+    def target(self, session) -> Target:
+        return session.execute(select(Target).where(Target.name == self.name)).scalar_one()
+
+    def settle(self) -> None:
+        """Control and a worker take turns until neither has anything to do."""
+        for _ in range(100):
+            scan.look_due()
+            advance.advance_due()
+            if not self.work():
+                scan.look_due()
+                return
+
+    def work(self) -> bool:
+        """A worker measures the next step of a search: the code alone, for the machine is another today."""
+        with transaction() as session:
+            lease = queue.next_run(session, "cpu", "gpu-2", 60)
+        if lease is None:
+            return False
+        with reading() as session:
+            run = session.get_one(Run, lease.run_id)
+            sides = session.get_one(Revision, run.revision_id).sha, run.baseline
+        head, base = (int(sha.rpartition("-")[2]) for sha in sides)
+        taken = []
+        for case in run.only_cases or CASES:
+            level = self.true.get(case, lambda place: 1.0)
+            taken += [took(Role.HEAD, case, level(head)), took(Role.PARENT, case, level(base))]
+        with transaction() as session:
+            recording.record(session, lease, Evidence(tuple(taken), run.baseline, (), {"torch": "2"}, {}, True))
+        return True
+
+    def points(self, case: str | None = None, state: PointState | None = None) -> list[change_points.Pointed]:
+        with reading() as session:
+            found = change_points.points(session, self.target(session), "cpu", state)
+        return sorted((one for one in found if case in (None, one.row.case)), key=lambda one: one.revision.ordinal)
+
+    def searches(self) -> list[Run]:
+        with reading() as session:
+            return list(session.scalars(select(Run).where(Run.purpose == Purpose.BISECTION).order_by(Run.id)))
+
+
+def took(role: Role, case: str, ratio: float) -> Taken:
+    """What a session takes of 500 us: its launches differ by a part in a thousand."""
+    launches = np.array([[0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 1], [1, 2, 1, 0], [0, 2, 1, 1]])
+    rounds = tuple(map(tuple, 500.0 * ratio * (1 + 1e-3 * (launches - 1))))
+    return Taken(role, "norms", Case.parse(case), CellState.MEASURED, None, rounds, rounds)
+
+
+@pytest.fixture
+def watched(state: Path) -> Watched:
+    return Watched().register()
+
+
+@pytest.fixture
+def anywhere(either: str) -> Watched:
+    """On SQLite, and once more on PostgreSQL."""
+    return Watched().register()
+
+
+def places(points: list[change_points.Pointed]) -> list[int | None]:
+    return [one.revision.ordinal for one in points]
+
+
+# -- what is found
+
+
+def test_a_step_is_found_once_with_its_size_and_where_it_lies(anywhere):
+    anywhere.true = {FIRST: step(40, 1.03)}
+    anywhere.measure(60)
+    scan.look_due()
+    scan.look_due()
+
+    [point] = anywhere.points()
+    assert (point.row.case, point.revision.ordinal, point.before.ordinal) == (FIRST, 40, 39)
+    assert point.row.low < 1.03 < point.row.high
+    assert point.row.level == "block"
+    assert point.row.p < 1e-3
+    with reading() as session:
+        target = anywhere.target(session)
+        assert [one.row.id for one in change_points.points_of(session, target, FIRST, "norms", "cpu")] == [point.row.id]
+        assert change_points.points_of(session, target, CASES[1], "norms", "cpu") == []
+
+
+def test_nothing_is_found_in_noise(watched):
+    watched.noise = 0.01
+    watched.measure(120)
+    scan.look_due()
+    assert watched.points() == []
+
+
+def test_revision_by_revision_the_same_is_found_as_at_once(watched):
+    watched.true = {FIRST: step(45, 1.03)}
+    watched.measure(40)
+    scan.look_due()
+    for _ in range(15):
+        watched.measure(1)
+        scan.look_due()
+    [point] = watched.points()
+    assert abs(point.revision.ordinal - 45) <= 1
+
+
+def test_a_leak_of_a_third_of_a_percent_a_commit_is_found_and_becomes_a_regression(watched):
+    watched.true = {FIRST: leak(0.003, begins=20)}
+    watched.measure(60)
+    watched.settle()
+    found = watched.points(FIRST)
+    assert found
+    assert {one.row.case for one in watched.points()} == {FIRST}
+    [*_, last] = watched.points(FIRST, PointState.CONFIRMED)
+    with reading() as session:
+        regression = session.get_one(RegressionRow, last.row.regression_id)
+    assert regression.found_by is FoundBy.HISTORY
+    assert regression.culprit is None, "no single commit did it"
+
+
+def test_a_change_of_stack_is_no_point(watched):
+    watched.true = {case: step(40, 1.20) for case in CASES}
+    watched.measure(40, stack="torch 2.12")
+    watched.measure(40, stack="torch 2.13")
+    scan.look_due()
+    assert watched.points() == []
+
+
+def test_a_machine_that_wavers_is_what_sota_tells(watched):
+    watched.machine, watched.sota = lambda place: 1 + 0.04 * np.sin(place / 3), lambda place: 1.0
+    watched.true = {FIRST: step(80, 1.02)}
+    watched.measure(120)
+    scan.look_due()
+    assert {(one.row.case, one.revision.ordinal) for one in watched.points(state=PointState.OPEN)} <= {(FIRST, 80)}
+
+
+def test_a_baseline_that_moved_asks_for_nothing_and_is_told(watched):
+    """SOTA is 8 % faster from the 60th revision on, and ours as it was."""
+    watched.machine, watched.sota = lambda place: 1 + 0.04 * np.sin(place / 3), step(60, 0.92)
+    watched.measure(120)
+    watched.settle()
+    assert watched.searches() == []
+    assert {one.row.state for one in watched.points()} <= {PointState.CLOSED}
+    for one in watched.points():
+        assert one.row.reason.startswith("the baseline moved, not this: SOTA is"), one.row.reason
+
+
+def test_the_order_of_measuring_makes_no_difference(watched):
+    watched.true = {FIRST: step(30, 1.03)}
+    backwards = list(range(60))[::-1]
+    watched.measure(60, order=backwards)
+    scan.look_due()
+    assert places(watched.points()) == [30]
+
+
+def test_revisions_that_are_measured_late_complete_the_history(anywhere):
+    anywhere.true = {FIRST: step(40, 1.03)}
+    runs = anywhere.measure(60)
+    late = runs[36:50:2]
+    with transaction() as session:
+        session.execute(update(Run).where(Run.id.in_(late)).values(state=RunState.QUEUED))
+    scan.look_due()
+    with transaction() as session:
+        session.execute(update(Run).where(Run.id.in_(late)).values(state=RunState.DONE))
+    scan.look_due()
+    [point] = anywhere.points()
+    assert abs(point.revision.ordinal - 40) <= 2, "the same point, though it moved"
+
+
+def test_the_newest_measurement_of_a_revision_counts_and_failed_ones_do_not(anywhere):
+    anywhere.measure(20)
+    with transaction() as session:
+        again = session.scalars(select(Run).order_by(Run.id).limit(1)).one()
+        made = {column.key: getattr(again, column.key) for column in Run.__mapper__.column_attrs if column.key != "id"}
+        session.add(Run(**made | {"dedupe": "again"}))
+        session.flush()
+        run = session.scalars(select(Run).where(Run.dedupe == "again")).one()
+        whose = {"run_id": run.id, "contender": "head:norms", "role": "head", "provider": "norms", "facts": {}}
+        session.add(Measurement(**whose, case=FIRST, state=CellState.MEASURED, median=7.0))
+        whose["contender"] = "head:other"
+        session.add(Measurement(**whose, case=CASES[1], state=CellState.FAILED, reason="no"))
+    with reading() as session:
+        table = histories(session, mainline(session, anywhere.target(session).id, "cpu"))
+    row = dict(zip(table.names, table.values, strict=True))
+    assert row["norms", FIRST][0] == 7.0
+    assert 400 < row["norms", CASES[1]][0] < 600, "the run before, where the newest has nothing"
+    assert table.values.shape == (4, 20)
+
+
+def test_who_is_quarantined_alarms_nobody(watched):
+    watched.true = {FIRST: step(40, 1.05), CASES[1]: step(40, 1.05)}
+    with transaction() as session:
+        target = watched.target(session)
+        values = {"target_id": target.id, "device": "cpu", "provider": "norms", "since": 0.0}
+        session.add(Quarantine(**values, case=FIRST, by="ada", reason="it lies"))
+    watched.measure(60)
+    scan.look_due()
+    assert {one.row.case for one in watched.points()} == {CASES[1]}
+
+
+# -- once, whatever happens
+
+
+def test_a_restart_in_the_middle_forgets_nothing_and_finds_nothing_twice(anywhere, monkeypatch):
+    anywhere.true = {case: step(40, 1.03) for case in CASES}
+    anywhere.measure(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(scan.log, "info", lambda *_, **__: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            scan.look_due()  # the process ends while points are being stored
+    assert anywhere.points() == []
+    scan.look_due()
+    assert places(anywhere.points()) == [40] * 4
+    with reading() as session:
+        assert session.scalars(select(Run.id).where(Run.history_at.is_(None))).all() == []
+
+
+def test_two_controls_at_once_find_what_one_finds(anywhere):
+    anywhere.true = {case: step(40, 1.03) for case in CASES}
+    runs = anywhere.measure(60)
+    with reading() as session:
+        target_id = anywhere.target(session).id
+    with ThreadPoolExecutor(2) as pool:
+        kept = list(pool.map(lambda _: scan.looked(target_id, "cpu", runs), range(2)))
+    assert True in kept
+    assert places(anywhere.points()) == [40] * 4
+
+
+def test_a_look_that_another_control_was_faster_with_is_not_kept(anywhere):
+    """Else what one look misses would count twice, and a point be closed that was missed in fewer looks."""
+    anywhere.true = {FIRST: step(40, 0.97)}
+    anywhere.measure(60)
+    scan.look_due()
+    anywhere.true = {}
+    with transaction() as session:
+        session.execute(update(Measurement).where(Measurement.case == FIRST).values(median=500.0))
+    with transaction() as session:
+        session.execute(update(Run).values(history_at=None))
+        target_id = anywhere.target(session).id
+        runs = session.scalars(select(Run.id).order_by(Run.id)).all()
+    assert [scan.looked(target_id, "cpu", runs) for _ in range(2)] == [True, False]
+    assert [one.row.missed for one in anywhere.points()] == [1]
+
+
+def test_with_very_much_to_look_at_the_other_duties_have_their_turn(watched, monkeypatch):
+    other = Watched(name="other", seed=1).register()
+    for one in (watched, other):
+        one.measure(20)
+    seconds = iter(range(0, 1000, 8))
+    monkeypatch.setattr(scan.time, "monotonic", lambda: next(seconds))
+    left = []
+    for _ in range(2):
+        scan.look_due()
+        with reading() as session:
+            left.append(len(session.scalars(select(Run.id).where(Run.history_at.is_(None))).all()))
+    assert left == [20, 0]
+
+
+def test_what_later_data_do_not_show_is_closed_after_three_looks_and_stays_so(watched):
+    """A point that only the first sixty revisions showed: they are measured again, and the step is gone."""
+    watched.true = {FIRST: step(40, 0.97)}
+    watched.measure(60)
+    scan.look_due()
+    [point] = watched.points()
+    watched.true = {}
+    with transaction() as session:
+        of_case = Measurement.case == FIRST
+        session.execute(update(Measurement).where(of_case).values(median=500.0))
+    reasons = []
+    for _ in range(4):
+        with transaction() as session:  # everything is looked at again
+            session.execute(update(Run).values(history_at=None))
+        scan.look_due()
+        reasons.append([(one.row.state, one.row.missed) for one in watched.points()])
+    assert reasons[:3] == [[(PointState.OPEN, 1)], [(PointState.OPEN, 2)], [(PointState.CLOSED, 3)]]
+    assert "3 looks in a row did not find it again" in watched.points()[0].row.reason
+
+    with transaction() as session:
+        for place in range(40, 60):
+            ids = select(Run.id).join(Revision).where(Revision.ordinal == place)
+            session.execute(update(Measurement).where(of_case, Measurement.run_id.in_(ids)).values(median=485.0))
+        session.execute(update(Run).values(history_at=None))
+    scan.look_due()
+    [again] = watched.points()
+    assert (again.row.id, again.row.state) == (point.row.id, PointState.CLOSED), "a closed point does not reopen"
+
+
+def test_data_that_flap_do_not_flap_the_points(watched):
+    """Looked at after every revision, a noisy series with a step has one point, whose state only goes forward."""
+    watched.noise, watched.true = 0.006, {FIRST: step(45, 0.985)}
+    watched.measure(40)
+    scan.look_due()
+    ended: dict[int, PointState] = {}
+    for _ in range(30):
+        watched.measure(1)
+        with transaction() as session:  # a close look at everything, each time
+            session.execute(update(Run).values(history_at=None))
+        scan.look_due()
+        for one in watched.points():
+            assert ended.get(one.row.id, one.row.state) is one.row.state
+            if one.row.state in (PointState.CLOSED, PointState.CONFIRMED):
+                ended[one.row.id] = one.row.state
+    assert len([one for one in watched.points(FIRST) if abs(one.revision.ordinal - 45) <= 6]) == 1
+
+
+# -- what follows
+
+
+def test_a_step_that_no_pair_saw_is_searched_for_and_becomes_a_regression(anywhere):
+    anywhere.true = {FIRST: step(40, 1.03), CASES[1]: step(40, 1.05)}
+    anywhere.measure(60)
+    anywhere.settle()
+
+    both = anywhere.points()
+    assert [(one.row.case, one.row.state) for one in both] == [(case, PointState.CONFIRMED) for case in CASES[:2]]
+    assert len({one.row.bisection_id for one in both}) == 1, "one incident, one search"
+    assert {run.priority for run in anywhere.searches()} == {40}
+    with reading() as session:
+        rows = session.scalars(select(RegressionRow).order_by(RegressionRow.case)).all()
+    assert {row.found_by for row in rows} == {FoundBy.HISTORY}
+    assert {row.culprit for row in rows} == {"norms-40"}
+    assert {row.id for row in rows} == {one.row.regression_id for one in both}
+    asked = len(anywhere.searches())
+    anywhere.measure(3)
+    anywhere.settle()
+    assert len(anywhere.searches()) == asked, "what is confirmed is not asked for again"
+
+
+def test_what_a_search_does_not_repeat_is_the_machine(watched):
+    """Everything measured from the 40th revision on is 3 % slower, and the code is not."""
+    watched.machine = step(40, 1.03)
+    watched.measure(60)
+    watched.settle()
+    assert {one.row.state for one in watched.points()} == {PointState.CLOSED}
+    [reason] = {one.row.reason for one in watched.points()}
+    assert reason.endswith("did not repeat it: the machine, not the code")
+    with reading() as session:
+        assert session.scalars(select(RegressionRow)).all() == []
+    asked = len(watched.searches())
+    for _ in range(5):
+        watched.measure(1)
+        watched.settle()
+    assert len(watched.searches()) == asked
+
+
+def test_a_regression_that_the_pair_found_explains_the_point(watched):
+    watched.true = {FIRST: step(40, 1.03)}
+    runs = watched.measure(60)
+    with transaction() as session:
+        row = RegressionRow(target_id=watched.target(session).id, device="cpu", provider="norms", case=FIRST)
+        row.run_id, row.ratio, row.opened_at, row.state = runs[41], 1.03, 0.0, RegressionState.OPEN
+        session.add(row)
+    watched.settle()
+    [point] = watched.points()
+    assert (point.row.state, point.row.regression_id, point.row.reason) == (PointState.CONFIRMED, 1, "regression 1")
+    assert watched.searches() == []
+
+
+def test_an_improvement_that_the_pair_saw_explains_a_faster_point(anywhere):
+    anywhere.true = {FIRST: step(40, 0.96), CASES[1]: step(40, 0.96)}
+    runs = anywhere.measure(50)
+    with transaction() as session:
+        seen = {"provider": "norms", "case": FIRST, "against": "parent", "outcome": "improvement", "reason": ""}
+        session.add(VerdictRow(run_id=runs[40], **seen))
+    anywhere.settle()
+    states = {one.row.case: (one.row.state, one.row.reason) for one in anywhere.points()}
+    assert states[FIRST] == (PointState.CONFIRMED, f"the improvement that run {runs[40]} saw")
+    assert states[CASES[1]] == (PointState.OPEN, None)
+    anywhere.measure(25)
+    anywhere.settle()
+    assert {one.row.state for one in anywhere.points()} == {PointState.CONFIRMED}, "it has stayed so for long"
+    assert anywhere.searches() == []
+
+
+def test_several_targets_that_move_within_the_same_hours_are_the_machine(anywhere):
+    other = Watched(name="other", seed=1).register()
+    for one in (anywhere, other):
+        one.machine = step(40, 1.04)
+        one.measure(60)
+    anywhere.settle()
+    for one in (anywhere, other):
+        assert {point.row.state for point in one.points()} == {PointState.CLOSED}
+    assert {point.row.reason for point in anywhere.points()} == {"the machine: other moved within the same hours"}
+    assert anywhere.searches() == []
+
+
+def test_a_newest_revision_that_is_out_of_line_is_measured_afresh_with_its_parent(watched):
+    watched.true = {FIRST: step(60, 1.04)}
+    watched.measure(60)
+    scan.look_due()
+    watched.measure(1)
+    watched.settle()
+    [point] = watched.points()
+    assert (point.revision.ordinal, point.row.state) == (60, PointState.CONFIRMED)
+    heads = [(run.baseline, run.revision_id) for run in watched.searches()]
+    assert len(heads) == 2
+    assert len(set(heads)) == 1, "two sessions of the same pair"
+
+
+def test_one_odd_measurement_of_the_newest_revision_alarms_nobody(watched):
+    watched.machine = lambda place: 1.05 if place == 60 else 1.0
+    watched.measure(60)
+    scan.look_due()
+    watched.measure(1)
+    watched.settle()
+    assert {one.row.state for one in watched.points()} == {PointState.CLOSED}
+    with reading() as session:
+        assert session.scalars(select(RegressionRow)).all() == []
+
+
+def test_the_newest_revision_is_not_asked_about_where_its_pair_was_steady(watched):
+    watched.machine = lambda place: 1.05 if place == 60 else 1.0
+    watched.measure(60)
+    scan.look_due()
+    [run] = watched.measure(1)
+    with transaction() as session:
+        seen = {"provider": "norms", "against": "parent", "outcome": "steady", "reason": ""}
+        session.add_all(VerdictRow(run_id=run, case=case, **seen) for case in CASES[:3])
+    scan.look_due()
+    assert [one.row.case for one in watched.points()] == [CASES[3]]
+
+
+def test_without_a_budget_a_point_waits(watched):
+    with transaction() as session:
+        recipe = session.scalars(select(Recipe)).one()
+        recipe.text += "\n[policy.bisect]\nautomatic = false\n"
+    watched.true = {FIRST: step(40, 1.03)}
+    watched.measure(60)
+    watched.settle()
+    [point] = watched.points()
+    assert (point.row.state, point.row.reason) == (PointState.OPEN, None)
+    with transaction() as session:
+        recipe = session.scalars(select(Recipe)).one()
+        recipe.text = RECIPE
+    follow_up.follow_due()
+    watched.settle()
+    assert watched.points()[0].row.state is PointState.CONFIRMED
+
+
+def test_where_nothing_is_new_nothing_is_followed(anywhere, monkeypatch):
+    """Control looks every few seconds: a point that waits for weeks must not be followed each time."""
+    anywhere.true = {FIRST: step(40, 0.96)}
+    anywhere.measure(60)
+    followed = []
+    monkeypatch.setattr(follow_up, "follow", lambda session, target, device: followed.append(device))
+    for _ in range(3):
+        scan.look_due()
+    assert followed == ["cpu"]
+    anywhere.measure(1)
+    scan.look_due()
+    follow_up.follow_due()
+    assert followed == ["cpu"] * 3
+
+
+def test_a_history_that_cannot_be_looked_at_is_let_be_for_a_while(watched, monkeypatch):
+    watched.measure(20)
+    other = Watched(name="other", seed=1).register()
+    other.true = {FIRST: step(40, 1.05)}
+    other.measure(60)
+    with transaction() as session:
+        session.execute(update(Recipe).where(Recipe.target_id == watched.target(session).id).values(text="no = "))
+    failed = []
+    monkeypatch.setattr(scan.log, "exception", lambda *_, target, **__: failed.append(target))
+    monkeypatch.setattr(follow_up.log, "exception", lambda *_, **__: None)
+    for _ in range(5):
+        scan.look_due()
+    assert failed == [1, 1, 1]
+    assert places(other.points()) == [40], "the others do not wait for it"
+
+
+def test_a_point_whose_revision_left_the_mainline_is_closed(watched):
+    watched.true = {FIRST: step(40, 0.96)}
+    watched.measure(50)
+    scan.look_due()
+    with transaction() as session:
+        session.execute(update(Revision).where(Revision.ordinal == 40).values(ordinal=None))
+    follow_up.follow_due()
+    [point] = watched.points()
+    assert point.row.reason == "the mainline was rewritten without its revision"
+
+
+def test_a_run_is_looked_at_once(watched):
+    watched.measure(20)
+    scan.look_due()
+    with reading() as session:
+        before = session.scalars(select(Run.history_at)).all()
+    assert None not in before
+    scan.look_due()
+    with reading() as session:
+        assert session.scalars(select(Run.history_at)).all() == before

@@ -1,0 +1,141 @@
+"""The facts lane's queue: what is planned from the runs, who holds it, and what is told.  On SQLite and PostgreSQL."""
+
+import os
+import threading
+import time
+
+import pytest
+from sqlalchemy import select, update
+
+from service.db.engine import reading, transaction
+from service.db.models import FactsCheck, FactsState, Priority, Recipe, Revision, Run, RunState, Target, TargetKind
+from service.domain.codefacts.findings import Finding, Findings
+from service.errors import LeaseLost
+from service.ledger.runs import facts_checks
+from service.ledger.runs.facts_checks import FactsLease
+from service.ledger.runs.queue import clock
+from workers.compile import facts_worker
+from workers.run.heartbeat import stopping
+
+FOUND = Findings("other machine code at the one case", "abc", changes=(Finding("registers 40 → 50", "a case", 1),))
+
+
+@pytest.fixture
+def target(either: str) -> int:
+    with transaction() as session:
+        made = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
+        session.add(made)
+        session.flush()
+        session.add(Recipe(id=1, target_id=made.id, digest="0" * 64, text="", adapters={}, created_at=0.0))
+        return made.id
+
+
+def appeared(target: int, sha: str, pull: int | None = 7, **values: object) -> None:
+    """A revision with a run on each of two devices."""
+    with transaction() as session:
+        revision = Revision(target_id=target, sha=sha, subject=sha, author="a", committed_at=0.0, paths=[])
+        session.add(revision)
+        session.flush()
+        usual = {"priority": Priority.PULL_REQUEST, "created_at": clock(session), "baseline": "abc", "told": "queued"}
+        for device in ("h200", "b200"):
+            known = {"dedupe": f"{sha}:{device}", "target_id": target, "revision_id": revision.id, "recipe_id": 1}
+            known |= {"device": device, "suite": "smoke", "trusted": True, "pull": pull}
+            session.add(Run(**known, **{**usual, **values}))
+
+
+def planned() -> int:
+    with transaction() as session:
+        return facts_checks.plan(session)
+
+
+def claimed(lease_s: float = 60.0) -> FactsLease | None:
+    with transaction() as session:
+        return facts_checks.claim(session, lease_s)
+
+
+def check() -> FactsCheck:
+    with reading() as session:
+        return session.scalars(select(FactsCheck).order_by(FactsCheck.id.desc()).limit(1)).one()
+
+
+def test_a_revision_is_compiled_once_for_all_its_devices(target):
+    appeared(target, "head")
+    assert (planned(), planned()) == (1, 0)
+
+    lease = claimed()
+    assert lease is not None
+    assert claimed() is None, "it is held"
+    with transaction() as session:
+        facts_checks.end(session, lease, FactsState.DONE, found=FOUND)
+
+    with reading() as session:
+        runs = session.scalars(select(Run)).all()
+        assert {run.told for run in runs} == {""}, "both are told anew"
+        assert "registers 40 → 50" in facts_checks.in_words(session, runs[0])
+    assert Findings.from_json(check().findings) == FOUND
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"state": RunState.HELD},
+        {"state": RunState.SKIPPED},
+        {"state": RunState.SUPERSEDED},
+        {"priority": Priority.BACKFILL},
+        {"created_at": 1.0},
+    ],
+    ids=str,
+)
+def test_what_is_not_compiled(target, values):
+    appeared(target, "head", **values)
+    assert planned() == 0
+
+
+def test_the_newest_goes_first_and_what_a_dead_worker_held_is_taken_again(target):
+    appeared(target, "older")
+    planned()
+    appeared(target, "newer")
+    planned()
+    first = claimed(lease_s=-1.0)
+    assert first is not None
+    second = claimed()
+    assert second == FactsLease(first.check_id, 2)
+    with pytest.raises(LeaseLost), transaction() as session:
+        facts_checks.end(session, first, FactsState.DONE, found=FOUND)
+
+
+def test_trouble_is_tried_again_later_and_three_times_in_all(target):
+    appeared(target, "head")
+    planned()
+    for attempt in range(1, facts_checks.ATTEMPTS + 1):
+        lease = claimed()
+        assert lease is not None
+        with transaction() as session:
+            assert facts_checks.again(session, lease, "the disk is full") is (attempt < facts_checks.ATTEMPTS)
+        assert claimed() is None
+        with transaction() as session:
+            session.execute(update(FactsCheck).values(not_before=0.0))
+    assert (check().state, check().reason) == (FactsState.UNAVAILABLE, "the disk is full")
+
+
+def test_the_lane_beside_control_gives_way_and_ends_with_it(state, monkeypatch):
+    seen: list[int] = []
+
+    def compile_due() -> int:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        raise OSError("the database is away")
+
+    monkeypatch.setattr(facts_worker, "compile_due", compile_due)
+    usual = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    lane = facts_worker.beside_control()
+    try:
+        until = time.monotonic() + 10
+        while not seen and time.monotonic() < until:
+            time.sleep(0.01)
+    finally:
+        stopping.set()
+        lane.join(10)
+        stopping.clear()
+    assert seen[0] == max(usual, facts_worker.NICE)
+    assert not lane.is_alive()
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == usual, "of that thread alone"

@@ -1,0 +1,154 @@
+"""Who is told of which state of a run.  On SQLite and PostgreSQL; the words themselves are in test_telling.py."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.engine import reading, transaction
+from service.db.models import Effect, Origin, Priority, Push, Revision, Run, RunState
+from service.ledger.intake import targets
+from service.ledger.notify import compose
+from service.ledger.queries import pull_reports, whole_run
+from service.reports.report import Report
+
+RECIPE = 'devices = ["cpu", "h200"]\n[providers.norms]\nrmsnorm.fwd = "norms:rmsnorm"\n'
+HEAD = "a" * 40
+QUEUED, LEASED, HELD, DONE, FAILED = (RunState(one) for one in ("queued", "leased", "held", "done", "failed"))
+SKIPPED, SUPERSEDED, CANCELLED = (RunState(one) for one in ("skipped", "superseded", "cancelled"))
+Want = Callable[..., int]
+
+
+@pytest.fixture
+def want(either: str) -> Want:
+    """Makes a run in some state, of pull request 7 or of none."""
+    with transaction() as session:
+        target = targets.register(session, "norms", location="/norms", forge="acme/norms", recipe_text=RECIPE)
+        revision = Revision(target_id=target.id, sha=HEAD, subject="s", author="a", committed_at=0.0, paths=[])
+        push = Push(target_id=target.id, origin=Origin.PULL_REQUEST, head=HEAD, pull=7, created_at=0.0)
+        session.add_all([revision, push])
+
+    def make(state: RunState, pull: int | None = 7, device: str = "cpu", **rest: object) -> int:
+        made = Run(
+            dedupe=f"{device}:{pull}:{rest}",
+            target_id=target.id,
+            revision_id=revision.id,
+            recipe_id=target.recipe_id,
+            device=device,
+            state=state,
+            pull=pull,
+            **{"suite": "smoke", "trusted": True, "priority": Priority.MAINLINE, "created_at": 0.0, **rest},
+        )
+        with transaction() as session:
+            session.add(made)
+        return made.id
+
+    return make
+
+
+def becomes(run_id: int, state: RunState) -> None:
+    with transaction() as session:
+        session.get_one(Run, run_id).state = state
+
+
+def said() -> dict[str, str]:
+    """What is to be said now: the comment's body, and the check's conclusion."""
+    with reading() as session:
+        effects = session.execute(select(Effect)).scalars().all()
+    return {
+        one.kind: one.payload["body"] if one.kind == "comment" else one.payload["conclusion"] or one.payload["status"]
+        for one in effects
+    }
+
+
+@pytest.mark.parametrize(
+    ("now", "check", "comments"),
+    [
+        (QUEUED, "queued", False),
+        (LEASED, "in_progress", False),
+        (HELD, "action_required", True),
+        (SKIPPED, "skipped", False),
+        (SUPERSEDED, "cancelled", False),
+        (CANCELLED, "cancelled", False),
+        (FAILED, "action_required", True),
+        (DONE, "neutral", True),  # it has no case at all: that is no pass
+    ],
+)
+def test_a_pull_request_hears_of_every_state(want: Want, now: RunState, check: str, comments: bool) -> None:
+    want(now)
+    assert compose.tell_due() == 1
+    assert (said()["check"], "comment" in said()) == (check, comments)
+    assert compose.tell_due() == 0, "once"
+
+
+def test_a_comment_that_was_begun_is_kept_true_in_every_state(want: Want) -> None:
+    run = want(DONE)
+    compose.tell_due()
+    for state, word in [(QUEUED, "Queued"), (LEASED, "In progress"), (CANCELLED, "Cancelled"), (DONE, "Nothing")]:
+        becomes(run, state)
+        assert compose.tell_due() == 1
+        assert said()["comment"].startswith(f"**{word}")
+
+
+@pytest.mark.parametrize(
+    ("now", "priority", "told"),
+    [
+        (QUEUED, Priority.MAINLINE, False),
+        (LEASED, Priority.MAINLINE, False),
+        (SKIPPED, Priority.MAINLINE, True),
+        (FAILED, Priority.MAINLINE, True),
+        (DONE, Priority.BACKFILL, True),
+        (FAILED, Priority.BACKFILL, True),
+        (SKIPPED, Priority.BACKFILL, False),
+        (SUPERSEDED, Priority.BACKFILL, False),
+    ],
+)
+def test_the_mainline_hears_how_it_ended(want: Want, now: RunState, priority: Priority, told: bool) -> None:
+    want(now, pull=None, priority=priority)
+    assert compose.tell_due() == told
+    assert bool(said()) is told
+    with reading() as session:
+        assert session.execute(select(Run.id).where(Run.told != Run.state)).all() == [], "nothing is looked at again"
+
+
+def test_a_run_that_cannot_be_told_of_keeps_no_other_waiting(want: Want, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, sound = want(DONE, device="h200"), want(DONE)
+
+    def breaks(session: Session, run_id: int) -> Run:
+        if run_id == broken:
+            raise ValueError("odd")
+        return whole_run(session, run_id)
+
+    monkeypatch.setattr("service.ledger.notify.compose.whole_run", breaks)
+    compose.tell_due()
+    with reading() as session:
+        assert [session.get_one(Run, one).told for one in (broken, sound)] == ["", "done"]
+
+
+def test_the_last_word_knows_both_devices_however_close_they_end(want: Want, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first to speak has read what it will say, and is overtaken before it says it."""
+    h200 = want(LEASED, device="h200")
+    compose.tell_due()
+    cpu, read = want(DONE), threading.Event()
+
+    def slowly(session: Session, run: Run) -> tuple[Report, ...]:
+        found = pull_reports(session, run)
+        if run.id == cpu and not read.is_set():
+            read.set()
+            second.join(1.0)
+        return found
+
+    monkeypatch.setattr("service.ledger.notify.compose.pull_reports", slowly)
+
+    def ends() -> None:
+        read.wait(10)
+        becomes(h200, DONE)
+        compose.tell_due()
+
+    second = threading.Thread(target=ends)
+    second.start()
+    compose.tell_due()
+    second.join()
+    assert "In progress" not in said()["comment"]

@@ -1,0 +1,426 @@
+"""What a session found becomes rows: who may be a baseline, what stands open, and what two workers do at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Barrier
+
+import pytest
+from sqlalchemy import func, select, update
+
+from kernels.cases import Case, Role
+from service.db.engine import reading, transaction
+from service.db.models import (
+    Calibration,
+    CellState,
+    Gap,
+    Recipe,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    Stack,
+    Target,
+    TargetKind,
+    VerdictRow,
+)
+from service.domain.verdicts.analysis import Doubt
+from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.session_result import Evidence, Taken
+from service.ledger.queries import series, stack_change, whole_run
+from service.ledger.runs import baseline_choice, queue, recording
+from service.ledger.runs.baseline_choice import Fitness
+from service.reports.report import Report, report
+
+FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
+BOTH = frozenset({("norms", FAST), ("norms", WIDE)})
+RECIPE = """
+devices = ["cpu"]
+sota = "inductor"
+
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+"""
+INVALID = "invalid"
+pytestmark = pytest.mark.usefixtures("either")
+
+
+@dataclass
+class Ledger:
+    """A mainline c0, c1, … of which each commit has the one before as parent, and what is found of it."""
+
+    target_id: int
+
+    def run(
+        self,
+        place: int,
+        fast: float | str = 1.0,
+        wide: float | str = 1.0,
+        *,
+        baseline: int | None = -1,
+        was: dict[str, str] | None = None,
+        sota_us: float = 100.0,
+        pull: int | None = None,
+    ) -> int:
+        """Measure a commit: the ratio of each case to its baseline, or "invalid"; `was` says what the baseline is."""
+        lease = self.leased(place, pull)
+        beside = place - 1 if baseline == -1 else baseline
+        with transaction() as session:
+            recording.record(session, lease, self.found(fast, wide, beside, was or {}, sota_us))
+        return lease.run_id
+
+    def leased(self, place: int, pull: int | None = None) -> queue.Lease:
+        with transaction() as session:
+            sha = f"c{place}"
+            revision = session.execute(select(Revision).where(Revision.sha == sha)).scalar_one_or_none()
+            parent = f"c{place - 1}" if place else None
+            if revision is None:
+                revision = Revision(target_id=self.target_id, sha=sha, parent=parent, ordinal=place)
+                revision.subject, revision.author, revision.committed_at, revision.paths = sha, "Ada", 0.0, []
+                session.add(revision)
+                session.flush()
+            run = Run(target_id=self.target_id, revision_id=revision.id, baseline=parent, recipe_id=1, pull=pull)
+            run.dedupe = f"{sha}+{session.execute(select(func.count()).select_from(Run)).scalar_one()}"
+            run.device, run.suite, run.trusted, run.priority, run.created_at = "cpu", "smoke", True, 20, 0.0
+            session.add(run)
+        return self.next()
+
+    def leased_again(self, run_id: int) -> queue.Lease:
+        lease = self.next()
+        assert lease.run_id == run_id
+        return lease
+
+    def next(self) -> queue.Lease:
+        with transaction() as session:
+            lease = queue.next_run(session, "cpu", "worker", 60)
+        assert lease
+        return lease
+
+    def found(
+        self, fast: float | str, wide: float | str, baseline: int | None, was: dict[str, str], sota_us: float = 100.0
+    ) -> Evidence:
+        taken = []
+        for case, ratio in ((FAST, fast), (WIDE, wide)):
+            taken.append(took(Role.HEAD, case, ratio))
+            if baseline is not None:
+                taken.append(took(Role.PARENT, case, was.get(case, 1.0)))
+            taken.append(took(Role.SOTA, case, sota_us / 100, "inductor"))
+        passed = () if baseline is not None else ("there is no earlier revision to compare with",)
+        sha = None if baseline is None else f"c{baseline}"
+        return Evidence(tuple(taken), sha, passed, {"torch": "2.13.0"}, {}, True)
+
+    def fitness(self, place: int) -> Fitness:
+        with reading() as session:
+            return baseline_choice.fitness(session, session.get_one(Target, self.target_id), f"c{place}", "cpu")
+
+    def report(self, run_id: int) -> Report:
+        with reading() as session:
+            return report(whole_run(session, run_id))
+
+    def open(self) -> list[float]:
+        """How large the open regressions are."""
+        return self._regressions(RegressionState.OPEN)
+
+    def ever(self) -> list[float]:
+        return self._regressions(*RegressionState)
+
+    def _regressions(self, *states: RegressionState) -> list[float]:
+        with reading() as session:
+            rows = session.execute(select(RegressionRow).where(RegressionRow.state.in_(states))).scalars()
+            return [round(row.ratio, 2) for row in rows]
+
+
+def took(role: Role, case: str, ratio: float | str, provider: str = "norms") -> Taken:
+    if isinstance(ratio, str):
+        return Taken(role, provider, Case.parse(case), CellState(ratio), "y is wrong")
+    rounds = ((100.0 * ratio, 100.2 * ratio), (100.1 * ratio, 100.0 * ratio), (100.0 * ratio, 100.1 * ratio))
+    return Taken(role, provider, Case.parse(case), CellState.MEASURED, None, rounds, rounds)
+
+
+@pytest.fixture
+def ledger(either: str) -> Ledger:
+    with transaction() as session:
+        target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
+        session.add(target)
+        session.flush()
+        for number in (1, 2):
+            digest = str(number) * 64
+            session.add(Recipe(id=number, target_id=target.id, digest=digest, text=RECIPE, adapters={}, created_at=0.0))
+        session.flush()
+        target.recipe_id = 1
+    return Ledger(target.id)
+
+
+# -- who may be a baseline
+
+
+def test_a_revision_that_is_wrong_at_a_case_is_a_baseline_at_its_other_cases(ledger):
+    ledger.run(0, baseline=None)
+    assert ledger.fitness(0) == Fitness(measured=BOTH)
+    ledger.run(1, fast=INVALID)
+    assert ledger.fitness(1) == Fitness(broken=frozenset({("norms", FAST)}), measured=frozenset({("norms", WIDE)}))
+
+    still = ledger.report(ledger.run(2, fast=INVALID, wide=1.5, baseline=0))
+    [wrong] = still.of(Outcome.INVALID)
+    assert (wrong.known_before, wrong.reason) == (True, "already so before this revision: y is wrong")
+    assert still.verdict == "1 regression"
+
+    after = ledger.report(ledger.run(3, fast=INVALID, was={FAST: INVALID}))
+    assert after.headline == "1 wrong result as before at c3 on cpu: 1 wrong result as before and 1 steady."
+    assert ledger.open() == [1.5]
+
+
+def test_of_each_case_the_newest_run_decides_whether_it_is_broken(ledger):
+    ledger.run(0, fast=INVALID, baseline=None)
+    ledger.run(0, fast="failed", wide=INVALID, baseline=None)
+    assert ledger.fitness(0) == Fitness(broken=BOTH)
+    with transaction() as session:
+        session.execute(update(Target).values(recipe_id=2))
+    assert ledger.fitness(0) == Fitness(), "a change of the recipe gives everybody another chance"
+
+
+def test_what_was_wrong_from_the_start_blinds_nobody(ledger):
+    first = ledger.report(ledger.run(0, fast=INVALID, baseline=None))
+    assert first.advice == "it computes wrong results; mend that first, a wrong kernel has no speed"
+    after = ledger.report(ledger.run(1, fast=INVALID, wide=1.5, was={FAST: INVALID}))
+    assert [row.case for row in after.regressions] == [WIDE]
+
+
+def test_a_revision_that_does_not_build_is_no_baseline_until_its_recipe_changes(ledger):
+    ledger.run(0, baseline=None)
+    with transaction() as session:
+        recording.fail(session, ledger.leased(1), "the build failed", "SyntaxError")
+    assert not ledger.fitness(1).builds
+    with transaction() as session:
+        session.execute(update(Target).values(recipe_id=2))
+    assert ledger.fitness(1).builds
+
+
+def test_trouble_of_the_machine_makes_nobody_unfit(ledger):
+    ledger.run(0, baseline=None)
+    lease = ledger.leased(1)
+    with transaction() as session:
+        recording.fail(session, lease, "given up after 3 attempts: No space left on device")
+    assert ledger.fitness(1) == Fitness()
+
+
+# -- regressions until they are mended
+
+
+def test_a_regression_is_open_until_it_is_mended(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, wide=1.5)
+    ledger.run(2)
+    assert ledger.open() == [1.5]
+    ledger.run(3, wide=0.66)
+    assert ledger.open() == []
+
+
+def test_small_improvements_mend_together(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, wide=1.5)
+    ledger.run(2, wide=0.82)
+    assert ledger.open() == [1.5]
+    ledger.run(4, wide=0.80)  # c3 changed nothing that matters
+    assert ledger.open() == []
+
+
+def test_measuring_an_old_regression_again_opens_nothing_that_nobody_closes(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, wide=1.5)
+    ledger.run(2, wide=0.66)
+    ledger.run(1, wide=1.5)
+    assert (ledger.open(), ledger.ever()) == ([], [1.5])
+
+
+def test_a_fix_that_was_measured_before_the_regression_closes_it_all_the_same(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(2, wide=0.66)
+    ledger.run(1, wide=1.5)
+    assert (ledger.open(), ledger.ever()) == ([], [1.5])
+
+
+def test_a_regression_of_a_revision_that_was_passed_over_is_recorded_once(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, fast=INVALID, wide=1.5)
+    ledger.run(2, wide=1.5, baseline=0)
+    assert ledger.open() == [1.5]
+    ledger.run(3, fast=INVALID)
+    ledger.run(4, wide=0.66, baseline=2)
+    assert ledger.open() == []
+
+
+def test_a_regression_leaves_the_mainline_with_its_revision(ledger):
+    ledger.run(0, baseline=None)
+    ledger.run(1, wide=1.5)
+    with transaction() as session:
+        session.execute(update(Revision).where(Revision.sha == "c1").values(ordinal=None))
+    ledger.run(2, wide=1.5, baseline=0)
+    assert (ledger.open(), ledger.ever()) == ([1.5], [1.5, 1.5])
+
+
+# -- gaps to SOTA
+
+
+def test_a_gap_keeps_since_when_whatever_is_measured_again(ledger):
+    ledger.run(0, baseline=None, sota_us=100)
+    since = ledger.run(1, wide=1.2, sota_us=100)
+    newest = ledger.run(2, wide=1.2, sota_us=100)
+    ledger.run(0, baseline=None, sota_us=100)
+    with reading() as session:
+        gap = session.execute(select(Gap).where(Gap.case == WIDE)).scalar_one()
+        assert (gap.behind, gap.since_run_id, gap.last_run_id) == (True, since, newest)
+
+
+def test_an_uncertain_ratio_names_nobody(ledger):
+    ledger.run(0, baseline=None)
+    lease = ledger.leased(1)
+    evidence = ledger.found(1.0, 1.2, 0, {})
+    unconfirmed = tuple(Taken(one.role, one.provider, one.case, one.state, None, one.looked) for one in evidence.taken)
+    with transaction() as session:
+        recording.record(session, lease, Evidence(unconfirmed, "c0", (), evidence.stack, {}, True))
+    with reading() as session:
+        told = select(VerdictRow.reason).where(VerdictRow.run_id == lease.run_id, VerdictRow.case == WIDE)
+        [said] = session.execute(told.where(VerdictRow.against == "sota")).scalars()
+    assert said.startswith("behind inductor since c1: our own time became 20% slower since c0")
+
+
+def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):
+    lease = ledger.leased(1)
+    taken = [took(role, FAST, 1.0, provider) for role in (Role.HEAD, Role.PARENT) for provider in ("norms", "compiled")]
+    # Of the two copies each launch the machine was another: what counts is the ratio within a launch.
+    drifting = [
+        Taken(role, "norms", Case.parse(FAST), CellState.MEASURED, None, ((us,), (2 * us,), (9 * us,)))
+        for role, us in ((Role.PARENT, 100.0), (Role.CONTROL, 100.2))
+    ]
+    taken = [one for one in taken if (one.role, one.provider) != (Role.PARENT, "norms")]
+    with transaction() as session:
+        recording.record(session, lease, Evidence((*taken, *drifting), "c0", (), {"torch": "2.13.0"}, {}, True))
+    told = ledger.report(lease.run_id)
+    ratios = {row.provider: row.control_ratio for row in told.rows}
+    assert ratios == {"norms": pytest.approx(1.002), "compiled": pytest.approx(1.002)}
+
+
+# -- a session whose controls are off
+
+
+def session_of(control: float, *, head: float = 1.2) -> Evidence:
+    """A head that is slower, and a copy of its baseline that is as well."""
+    us = {Role.HEAD: 100.0 * head, Role.PARENT: 100.0, Role.CONTROL: 100.0 * control}
+    rounds = tuple((1 + n / 1000,) * 2 for n in range(5))
+    taken = [
+        Taken(role, "norms", Case.parse(FAST), CellState.MEASURED, None, *(scaled(one, at) for one in (rounds, rounds)))
+        for role, at in us.items()
+    ]
+    return Evidence(tuple(taken), "c0", (), {"torch": "2.13.0"}, {}, True)
+
+
+def scaled(launches: tuple[tuple[float, ...], ...], us: float) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(us * one for one in launch) for launch in launches)
+
+
+def test_a_session_whose_control_is_off_is_repeated_once_by_itself(ledger):
+    lease = ledger.leased(1)
+    with transaction() as session:
+        recording.record(session, lease, session_of(1.1))
+    with reading() as session:
+        run = session.get_one(Run, lease.run_id)
+        assert (run.state, run.repeated, run.attempt < run.max_attempts) == (RunState.QUEUED, True, True)
+        assert session.execute(select(func.count(VerdictRow.id))).scalar_one() == 0, "nobody is told of it"
+        [off] = session.execute(select(Calibration.ratio)).scalars()
+        assert off == pytest.approx(1.1), "what it says of equal code is kept"
+
+    again = ledger.leased_again(lease.run_id)
+    with transaction() as session:
+        recording.record(session, again, session_of(1.1))
+    found = ledger.report(lease.run_id)
+    assert (found.state, found.repeated) == (RunState.DONE, True), "never more than once"
+    [row] = found.rows
+    assert (row.outcome, row.doubt) == (Outcome.INCONCLUSIVE, Doubt.CONTROL)
+
+
+def test_the_second_session_decides_where_its_control_holds(ledger):
+    lease = ledger.leased(1)
+    with transaction() as session:
+        recording.record(session, lease, session_of(1.1))
+    with transaction() as session:
+        recording.record(session, ledger.leased_again(lease.run_id), session_of(1.0))
+    found = ledger.report(lease.run_id)
+    assert ([row.outcome for row in found.rows], found.repeated) == ([Outcome.REGRESSION], True)
+
+
+# -- two workers at once
+
+
+def test_two_workers_on_a_new_stack_both_keep_their_sessions(ledger):
+    leases = [ledger.leased(0), ledger.leased(1)]
+    together = Barrier(2)
+
+    def end(lease: queue.Lease) -> None:
+        together.wait()
+        with transaction() as session:
+            recording.record(session, lease, ledger.found(1.0, 1.0, None, {}))
+
+    with ThreadPoolExecutor(2) as workers:
+        list(workers.map(end, leases))
+    with reading() as session:
+        assert session.execute(select(func.count()).select_from(Stack)).scalar_one() == 1
+        assert session.execute(select(func.count()).select_from(Gap)).scalar_one() == 2
+        assert set(session.execute(select(Run.state)).scalars()) == {RunState.DONE}
+
+
+def test_workers_that_record_a_mainline_at_once_leave_what_they_would_one_after_the_other(ledger):
+    ledger.run(0, baseline=None)
+    leases = {place: ledger.leased(place) for place in range(1, 5)}
+    together = Barrier(len(leases))
+
+    def end(place: int) -> None:
+        found = ledger.found(1.0, 1.5 if place == 2 else 1.0, place - 1, {}, sota_us=50.0)
+        together.wait()
+        with transaction() as session:
+            recording.record(session, leases[place], found)
+
+    with ThreadPoolExecutor(len(leases)) as workers:
+        list(workers.map(end, leases))
+    assert ledger.open() == [1.5]
+    with reading() as session:
+        gaps = session.execute(select(Gap)).scalars().all()
+    assert {(gap.case, gap.behind, gap.last_run_id) for gap in gaps} == {
+        (case, True, leases[4].run_id) for case in (FAST, WIDE)
+    }
+
+
+HELD = f"{FAST}.memory"
+
+
+def lanes_found(held: float, baseline: int | None) -> Evidence:
+    """The kernel's time does not change, the memory of a call may, and one op is not supported."""
+    taken = [took(Role.HEAD, FAST, 1.0), took(Role.HEAD, HELD, held)]
+    if baseline is not None:
+        taken += [took(Role.PARENT, FAST, 1.0), took(Role.PARENT, HELD, 1.0)]
+    taken.append(Taken(Role.HEAD, "norms", Case.parse(WIDE), CellState.UNSUPPORTED, "at most 1024 columns"))
+    stack = {"torch": "2.13.0" if baseline is None else "2.14.0"}
+    sha = None if baseline is None else f"c{baseline}"
+    return Evidence(tuple(taken), sha, (), stack, {"ceilings": {"copy_gb_s": 40.0}}, True)
+
+
+def test_lanes_are_judged_apart_and_what_is_not_supported_is_kept(ledger):
+    runs = []
+    for place, held in ((0, 1.0), (1, 1.015)):
+        lease = ledger.leased(place)
+        with transaction() as session:
+            recording.record(session, lease, lanes_found(held, place - 1 if place else None))
+        runs.append(lease.run_id)
+    told = ledger.report(runs[1])
+    assert {row.case: row.outcome for row in told.rows} == {FAST: Outcome.STEADY, HELD: Outcome.REGRESSION}
+    assert [(one.case, one.reason) for one in told.unsupported] == [(WIDE, "at most 1024 columns")]
+    [time, held] = told.of(Outcome.STEADY, Outcome.REGRESSION)[::-1]
+    assert held.change == "1.5 % more memory", "a small change of a time, and a large one of what has no noise"
+    assert (held.head.unit, held.head.gb_s, held.head.speed.copy_share) == ("bytes", None, None)
+    assert time.head.speed.copy_share == pytest.approx(time.head.gb_s / 40)
+    with reading() as session:
+        before, change = stack_change(session, whole_run(session, runs[1]))
+        assert (before.id, change) == (runs[0], ("torch 2.13.0 → 2.14.0",))
+        assert stack_change(session, whole_run(session, runs[0])) is None
+        points = series(session, session.get_one(Target, ledger.target_id), HELD, "norms", "cpu")
+        assert [point.stack_change for point in points] == [(), ("torch 2.13.0 → 2.14.0",)]

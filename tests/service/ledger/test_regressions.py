@@ -1,0 +1,666 @@
+"""Regressions from the verdict that opens them until they are over, in the ledger.
+
+Of each kind of change one test runs on PostgreSQL as well.
+"""
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from sqlalchemy import func, select, update
+from typer.testing import CliRunner
+
+from service import cli
+from service.commands import people
+from service.db.engine import reading, transaction
+from service.db.models import (
+    STANDING,
+    Bisection,
+    FoundBy,
+    Incident,
+    Purpose,
+    Recipe,
+    RegressionEvent,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    RunState,
+    SearchState,
+    Target,
+    VerdictRow,
+)
+from service.domain.policy.policy import Policy
+from service.domain.regressions.lifecycle import Action, Deed
+from service.errors import BadInput, Conflict, NotFound
+from service.ledger.bisections import auto_start, bisections
+from service.ledger.regressions import after_run, listing, transitions
+from service.ledger.regressions.listing import Happening, Life
+from service.ledger.runs import queue, revisions
+from tests.fakes.ledger import watched_target
+
+FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
+RECIPE = f"""
+devices = ["cpu"]
+suite = "smoke"
+sota = "inductor"
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+[suites]
+smoke = ["{FAST}", "{WIDE}"]
+"""
+both = pytest.mark.usefixtures("either")  # set up before what a test asks for itself
+
+
+@dataclass
+class Line:
+    """A mainline c0, c1, … of which each commit has the one before as parent, and the verdicts of its runs.
+
+    A verdict is a ratio; one in a tuple is an undecided suspicion.
+    """
+
+    target_id: int
+
+    def commit(self, place: int) -> None:
+        with transaction() as session:
+            if session.scalar(select(Revision.id).where(Revision.sha == f"c{place}")) is None:
+                session.add(
+                    Revision(
+                        target_id=self.target_id,
+                        sha=f"c{place}",
+                        parent=f"c{place - 1}" if place else None,
+                        ordinal=place,
+                        subject=f"change {place}",
+                        author="Ada",
+                        committed_at=0.0,
+                        paths=[],
+                    )
+                )
+
+    def measured(
+        self,
+        place: int,
+        *,
+        baseline: int | None = None,
+        good: dict[str, float] | None = None,
+        since: int = 0,
+        slow: dict[str, float] | None = None,
+        why: str | None = None,
+        purpose: Purpose = Purpose.WATCH,
+        **cases: float | tuple[float],
+    ) -> int:
+        """Record a run: `wide=1.5` against its baseline, and against c`since` (`good`) or the release (`slow`)."""
+        self.commit(place)
+        with transaction() as session:
+            run = self._run(session, place, place - 1 if baseline is None else baseline, purpose)
+            for name, case in (("fast", FAST), ("wide", WIDE)):
+                session.add(_verdict(run, case, "parent", run.baseline, cases.get(name, 1.0), why))
+            for against, sha, found in (("good", f"c{since}", good), ("slow", "v1", slow)):
+                for name, ratio in (found or {}).items():
+                    session.add(_verdict(run, {"fast": FAST, "wide": WIDE}[name], against, sha, ratio, why))
+            session.flush()
+            if run.watched:
+                after_run.note_regressions(session, run, Policy())
+            return run.id
+
+    def _run(self, session, place: int, baseline: int, purpose: Purpose) -> Run:
+        revision = session.scalars(select(Revision).where(Revision.sha == f"c{place}")).one()
+        run = Run(target_id=self.target_id, revision_id=revision.id, recipe_id=1, device="cpu", suite="smoke")
+        run.dedupe = str(session.scalar(select(func.count()).select_from(Run)))
+        run.baseline = f"c{baseline}" if baseline >= 0 else None
+        run.purpose, run.state, run.trusted, run.priority = purpose, RunState.DONE, True, 20
+        run.created_at, run.finished_at = 0.0, queue.clock(session)
+        session.add(run)
+        session.flush()
+        return run
+
+    # -- what there is to see
+
+    def standing(self) -> list[tuple[str, float]]:
+        return [(one.row.case, one.row.ratio) for one in self.listed(*STANDING)][::-1]
+
+    def listed(self, *states: RegressionState) -> Sequence[listing.Regressed]:
+        with reading() as session:
+            return listing.listed(session, states=states).items
+
+    def life(self, regression_id: int = 1) -> Life:
+        with reading() as session:
+            return listing.one(session, regression_id)
+
+    def history(self, regression_id: int = 1) -> list[str]:
+        return [event.what for event in self.life(regression_id).events]
+
+    def state(self, regression_id: int = 1) -> str:
+        return self.life(regression_id).regressed.row.state.value
+
+    def incidents(self, *, open_only: bool = False) -> Sequence[Happening]:
+        with reading() as session:
+            return listing.incidents(session, open_only=open_only).items
+
+    def do(self, deed: Deed, regression_id: int = 1) -> None:
+        with transaction() as session:
+            transitions.done(session, regression_id, deed)
+
+
+def _verdict(
+    run: Run, case: str, against: str, baseline: str | None, ratio: float | tuple[float], why: str | None
+) -> VerdictRow:
+    suspected, size = isinstance(ratio, tuple), ratio[0] if isinstance(ratio, tuple) else ratio
+    outcome = (
+        "inconclusive" if suspected else "regression" if size > 1.01 else "improvement" if size < 0.99 else "steady"
+    )
+    row = VerdictRow(run_id=run.id, provider="norms", case=case, against=against, baseline=baseline, outcome=outcome)
+    row.ratio, row.low, row.high, row.suspected, row.reason = size, size * 0.99, size * 1.01, suspected, "measured"
+    row.smallest = 0.01
+    if size > 1.01 and why:
+        row.cause, row.why = "code", why
+    return row
+
+
+@pytest.fixture
+def line(state: Path) -> Line:
+    made = Line(watched_target(RECIPE, recipe_id=1).id)
+    made.measured(0, baseline=-1)
+    return made
+
+
+# -- opened, and fixed by a measurement
+
+
+@both
+def test_a_regression_is_opened_with_its_culprit_and_fixed_by_a_measurement(line):
+    slow = line.measured(1, wide=1.5, why="the kernel now spills 50 registers")
+    line.measured(2)
+    [one] = line.listed(*STANDING)
+    assert (one.row.case, one.row.state, one.row.good, one.row.culprit) == (WIDE, "open", "c0", "c1")
+    assert (one.run.id, one.row.why) == (slow, "the kernel now spills 50 registers")
+
+    mending = line.measured(3, wide=0.66)
+    life = line.life()
+    assert (life.regressed.row.state, life.regressed.fixed_by.id) == ("fixed", mending)
+    assert [(event.what, event.who, event.run_id) for event in life.events] == [
+        ("opened", "kernelwatch", slow),
+        ("fixed", "kernelwatch", mending),
+    ]
+    assert life.events[-1].words == "as fast at c3 as it was at c0"
+
+
+def test_small_improvements_mend_together(line):
+    line.measured(1, wide=1.5)
+    line.measured(2, wide=0.82)
+    assert line.standing() == [(WIDE, 1.5)]
+    line.measured(4, wide=0.80)  # c3 changed nothing that matters
+    assert line.standing() == []
+
+
+@both
+def test_a_direct_comparison_with_what_was_good_fixes_what_no_step_showed(line):
+    line.measured(1, wide=1.05)
+    line.measured(2, wide=1.0, good={"wide": 1.05})
+    assert line.state() == "open"
+    line.measured(3, wide=1.0, good={"wide": 1.0})
+    assert line.state() == "fixed"
+
+
+def test_what_is_still_slower_than_the_last_good_revision_stands_whatever_the_steps_say(line):
+    line.measured(1, wide=1.05)
+    line.measured(2, wide=0.95, good={"wide": 1.03})
+    line.measured(3)
+    assert line.state() == "open"
+
+
+def test_measuring_an_old_regression_again_opens_nothing_that_nobody_closes(line):
+    line.measured(1, wide=1.5)
+    line.measured(2, wide=0.66)
+    line.measured(1, wide=1.5)
+    assert (line.standing(), len(line.listed())) == ([], 1)
+
+
+def test_a_fix_that_was_measured_before_the_regression_closes_it_all_the_same(line):
+    line.commit(1)
+    line.measured(2, wide=0.66)
+    line.measured(1, wide=1.5)
+    assert line.history() == ["opened", "fixed"]
+
+
+def test_what_was_measured_again_counts_as_it_was_seen_last(line):
+    line.measured(1, wide=1.5)
+    line.measured(2, wide=1.2)
+    line.measured(3, wide=0.66)
+    assert line.standing() == [(WIDE, 1.5)], "one of the two was mended"
+    line.measured(2)  # it was not slower after all
+    assert line.standing() == []
+
+
+def test_searches_and_calibrations_neither_open_nor_fix(line):
+    line.measured(1, wide=1.5)
+    line.measured(2, wide=0.66, purpose=Purpose.BISECTION)
+    line.measured(3, fast=1.5, purpose=Purpose.CALIBRATION)
+    assert line.standing() == [(WIDE, 1.5)]
+
+
+# -- acknowledged
+
+
+@both
+def test_an_acknowledged_regression_stands_until_its_day_has_come(line):
+    line.measured(1, wide=1.5)
+    with reading() as session:
+        tomorrow = queue.clock(session) + 86_400
+    line.do(Deed(Action.ACKNOWLEDGE, "ada", "the fast path was wrong", until=tomorrow))
+    assert (line.state(), line.standing()) == ("acknowledged", [(WIDE, 1.5)])
+    assert transitions.expire_due() == 0
+
+    with transaction() as session:
+        session.execute(update(RegressionRow).values(until=tomorrow - 2 * 86_400))
+    assert transitions.expire_due() == 1
+    assert transitions.expire_due() == 0
+    [*_, said, ended] = line.life().events
+    assert (said.who, said.what, said.words, said.state) == (
+        "ada",
+        "acknowledged",
+        "the fast path was wrong",
+        "acknowledged",
+    )
+    assert (ended.who, ended.what, ended.state) == ("kernelwatch", "acknowledgement ended", "open")
+
+
+def test_what_is_acknowledged_can_still_be_fixed(line):
+    line.measured(1, wide=1.5)
+    line.do(Deed(Action.ACKNOWLEDGE, "ada", "wanted"))
+    line.measured(2, wide=0.66)
+    assert line.history() == ["opened", "acknowledged", "fixed"]
+
+
+# -- dismissed, reopened
+
+
+def test_a_dismissed_regression_does_not_come_back_by_itself(line):
+    line.measured(1, wide=1.5)
+    line.do(Deed(Action.DISMISS, "ada", "the machine was being serviced"))
+    line.measured(1, wide=1.5)
+    line.measured(2, wide=1.49, baseline=0)  # c1 was passed over
+    assert (line.standing(), line.history()) == ([], ["opened", "dismissed"])
+    line.measured(3, wide=1.5)
+    assert line.standing() == [(WIDE, 1.5)], "another one is another one"
+
+
+@both
+def test_a_fix_that_a_person_doubts_has_to_be_measured_again(line):
+    line.measured(1, wide=1.5)
+    mending = line.measured(2, wide=0.66)
+    line.do(Deed(Action.REOPEN, "ada", "my own numbers say otherwise"))
+    line.measured(3)
+    assert line.state() == "open", "that it was once faster is what is doubted"
+    assert [event.run_id for event in line.life().events if event.what == "reopened"] == [mending]
+    line.measured(4, good={"wide": 1.0})
+    assert line.history() == ["opened", "fixed", "reopened", "fixed"]
+
+
+def test_nobody_fixes_by_hand_and_every_refusal_says_what_to_do(line):
+    line.measured(1, wide=1.5)
+    with pytest.raises(Conflict, match="dismiss it with a reason instead"):
+        line.do(Deed(Action.FIX, "ada"))
+    with pytest.raises(BadInput, match="Say why it is none"):
+        line.do(Deed(Action.DISMISS, "ada"))
+    with pytest.raises(Conflict, match="it stands already"):
+        line.do(Deed(Action.REOPEN, "ada"))
+    with pytest.raises(NotFound, match=r"No regression 99\. `kernelwatch regressions`"):
+        line.do(Deed(Action.NOTE, "ada", "seen"), 99)
+    with pytest.raises(NotFound, match="No incident 99"), transaction() as session:
+        transitions.done_to_incident(session, 99, Deed(Action.NOTE, "ada", "seen"))
+    assert line.history() == ["opened"]
+
+
+def test_assigned_due_and_noted(line):
+    line.measured(1, wide=1.5)
+    line.do(Deed(Action.ASSIGN, "ada", "to bob", assignee="bob"))
+    line.do(Deed(Action.DUE, "ada", due_at=5e9))
+    line.do(Deed(Action.NOTE, "bob", "it is the wide path"))
+    row = line.life().regressed.row
+    assert (row.assignee, row.due_at, row.state) == ("bob", 5e9, "open")
+    assert line.history() == ["opened", "assigned", "due", "note"]
+
+
+# -- a rewritten mainline
+
+
+@both
+def test_what_left_the_mainline_stands_no_longer_and_what_it_had_fixed_stands_again(line):
+    line.measured(1, wide=1.5)
+    line.measured(2, wide=0.66, fast=1.3)
+    assert (line.state(1), line.state(2)) == ("fixed", "open")
+
+    with transaction() as session:
+        revisions.revisions_left(session, session.get_one(Target, line.target_id), ["c2"])
+    assert (line.state(1), line.state(2)) == ("open", "fixed")
+    assert line.history(1) == ["opened", "fixed", "fix undone"]
+    assert line.life(1).events[-1].words == "the mainline was rewritten without the revision that fixed it"
+    assert line.history(2) == ["opened", "left the mainline"]
+    [wide] = line.incidents(open_only=True)
+    assert [row.id for row in wide.regressions] == [1]
+
+    with transaction() as session:
+        session.execute(update(Revision).where(Revision.sha == "c2").values(ordinal=2))
+        transitions.revisions_returned(session, line.target_id)
+    assert line.history(2) == ["opened", "left the mainline", "returned to the mainline"]
+    assert line.state(2) == "open"
+
+
+# -- incidents
+
+
+@both
+def test_cases_that_one_commit_slowed_down_are_one_incident_that_closes_with_the_last(line):
+    line.measured(1, wide=1.5, fast=1.2, why="the kernel now spills 50 registers")
+    [happening] = line.incidents(open_only=True)
+    assert [row.case for row in happening.regressions] == [WIDE, FAST]
+    assert (happening.row.cause, happening.row.why) == ("code", "the kernel now spills 50 registers")
+    assert happening.row.revision.sha == "c1"
+    assert [row.case for row in line.life(1).siblings] == [WIDE]
+
+    line.measured(2, wide=0.66)
+    assert line.incidents(open_only=True)
+    line.do(Deed(Action.DISMISS, "ada", "too small to matter"), 1)
+    assert line.incidents(open_only=True) == ()
+    [over] = line.incidents()
+    assert over.row.closed_at is not None
+    line.do(Deed(Action.REOPEN, "ada"), 1)
+    assert line.incidents(open_only=True)
+
+
+def test_what_two_commits_did_is_two_incidents_and_what_nobody_knows_is_one(line):
+    line.measured(1, fast=1.2)
+    line.measured(2, wide=1.5)
+    assert [len(one.regressions) for one in line.incidents()] == [1, 1]
+
+    line.measured(5, fast=1.2, baseline=3)  # c4 was passed over: either may have done it
+    line.measured(6, wide=1.2, baseline=3)
+    assert [len(one.regressions) for one in line.incidents()] == [2, 1, 1]
+
+
+def test_a_whole_incident_is_acknowledged_at_once(line):
+    line.measured(1, wide=1.5, fast=1.2)
+    line.measured(2, wide=0.66)
+    deed = Deed(Action.ACKNOWLEDGE, "ada", "wanted")
+    with transaction() as session:
+        done = transitions.done_to_incident(session, 1, deed)
+    assert [row.case for row in done] == [FAST], "what is fixed already needs no acknowledgement"
+    line.do(Deed(Action.REOPEN, "ada"), 1)
+    line.do(Deed(Action.REOPEN, "ada"), 2)
+    with transaction() as session, pytest.raises(Conflict, match="it stands already"):
+        transitions.done_to_incident(session, 1, Deed(Action.REOPEN, "ada"))
+
+
+# -- suspicions and leaks
+
+
+@both
+def test_a_suspicion_that_a_later_session_confirms_is_a_regression_of_the_revision_that_was_suspected(line):
+    suspected = line.measured(1, wide=(1.04,))
+    assert line.standing() == []
+    line.measured(2, good={"wide": 1.05})
+    [one] = line.listed(*STANDING)
+    assert (one.run.id, one.row.culprit, one.row.good, one.row.ratio) == (suspected, "c1", "c0", 1.05)
+    assert line.life().events[0].words.startswith("suspected before, and confirmed by the session of c2")
+    line.measured(3, good={"wide": 1.05})
+    assert len(line.listed()) == 1
+    line.measured(4, good={"wide": 1.0})
+    assert line.state() == "fixed"
+
+
+def test_what_a_revision_did_itself_is_not_laid_on_the_one_that_was_suspected(line):
+    line.measured(1, wide=(1.04,))
+    line.measured(2, wide=1.5, good={"wide": 1.505})
+    [one] = line.listed()
+    assert (one.row.culprit, one.row.ratio) == ("c2", 1.5)
+
+
+@both
+def test_a_leak_is_opened_when_two_successive_revisions_show_it(line):
+    first = line.measured(1, slow={"wide": 1.05})
+    assert line.standing() == [], "one session alone may have been unlucky"
+    line.measured(2, slow={"wide": 1.0})
+    line.measured(3, slow={"wide": 1.05})
+    assert line.standing() == []
+    second = line.measured(4, slow={"wide": 1.04})
+    [one] = line.listed()
+    assert (one.row.found_by, one.row.good, one.row.ratio, one.row.culprit) == (FoundBy.SLOW, "v1", 1.04, None)
+    assert first < one.run.id < second
+    line.measured(5, slow={"wide": 1.05})
+    assert len(line.listed()) == 1
+    line.measured(6, slow={"wide": 1.0})
+    assert line.history() == ["opened", "fixed"]
+
+
+def test_the_order_of_measuring_does_not_matter_to_a_leak(line):
+    line.commit(1)
+    line.measured(2, slow={"wide": 1.05})
+    line.measured(1, slow={"wide": 1.05})
+    [one] = line.listed()
+    assert one.run.revision.sha == "c1"
+
+
+def test_a_leak_that_a_regression_explains_is_none(line):
+    line.measured(1, wide=1.05, slow={"wide": 1.05})
+    line.measured(2, slow={"wide": 1.06})
+    assert [one.row.found_by for one in line.listed()] == [FoundBy.PAIR]
+    line.measured(3, slow={"wide": 1.12})
+    line.measured(4, slow={"wide": 1.12})
+    assert [one.row.found_by for one in line.listed()] == [FoundBy.SLOW, FoundBy.PAIR]
+
+
+def test_a_dismissed_leak_comes_back_only_when_it_has_grown(line):
+    line.measured(1, slow={"wide": 1.05})
+    line.measured(2, slow={"wide": 1.05})
+    line.do(Deed(Action.DISMISS, "ada", "the release had a bug"))
+    line.measured(3, slow={"wide": 1.06})
+    assert line.standing() == []
+    line.measured(4, slow={"wide": 1.12})
+    line.measured(5, slow={"wide": 1.12})
+    assert line.standing() == [(WIDE, 1.12)]
+
+
+# -- whom to blame
+
+
+@both
+def test_where_a_revision_was_passed_over_a_search_begins_by_itself_and_ends_in_a_culprit(line):
+    line.commit(1)
+    line.measured(2, wide=1.5, baseline=0)
+    assert line.life().regressed.row.culprit is None
+    assert auto_start.search_due() == 1
+    assert auto_start.search_due() == 0
+    assert line.state() == "bisecting"
+    [search] = line.life().bisections
+    assert (search.good, search.bad, search.cases, search.incident_id) == ("c0", "c2", [WIDE], 1)
+
+    proof = line.measured(1, purpose=Purpose.BISECTION, wide=1.5)
+    with transaction() as session:
+        found = session.get_one(Bisection, search.id)
+        found.state, found.culprit, found.reason = SearchState.FOUND, "c1", "c1 did it"
+        for _ in range(2):  # a control process that died may say it again
+            transitions.search_ended(session, found, proof)
+    row = line.life().regressed.row
+    assert (row.state, row.culprit) == ("blamed", "c1")
+    assert line.history() == ["opened", "bisecting", "blamed"]
+    assert line.life().events[-1].run_id == proof
+    line.measured(3, wide=0.66)
+    assert line.state() == "fixed"
+
+
+def test_a_search_that_finds_nobody_leaves_the_regression_open_and_is_not_begun_again(line):
+    line.commit(1)
+    line.measured(2, wide=1.5, baseline=0)
+    auto_start.search_due()
+    with transaction() as session:
+        bisections.stop(session, 1, "ada")
+    assert line.history() == ["opened", "bisecting", "nobody blamed"]
+    assert line.state() == "open"
+    assert auto_start.search_due() == 0
+
+
+def test_a_search_that_cannot_begin_says_why_once(line):
+    line.commit(1)
+    line.measured(2, wide=1.5, baseline=0)
+    with transaction() as session:
+        session.execute(update(Recipe).values(text=RECIPE.replace(f', "{WIDE}"', "")))
+    assert auto_start.search_due() == 0
+    assert auto_start.search_due() == 0
+    assert line.history() == ["opened", "nobody blamed"]
+    assert "nobody was searched for: Suite smoke has no case" in line.life().events[-1].words
+
+
+def test_a_policy_without_searches_begins_none(line):
+    line.commit(1)
+    line.measured(2, wide=1.5, baseline=0)
+    with transaction() as session:
+        session.execute(update(Recipe).values(text=RECIPE + "[policy.bisect]\nautomatic = false\n"))
+    assert auto_start.search_due() == 0
+    assert line.history() == ["opened"]
+
+
+def test_an_acknowledged_regression_that_is_blamed_stays_acknowledged(line):
+    line.commit(1)
+    line.measured(2, wide=1.5, baseline=0)
+    auto_start.search_due()
+    line.do(Deed(Action.ACKNOWLEDGE, "ada", "wanted"))
+    with transaction() as session:
+        found = session.get_one(Bisection, 1)
+        found.state, found.culprit, found.reason = SearchState.FOUND, "c1", "c1 did it"
+        transitions.search_ended(session, found)
+    row = line.life().regressed.row
+    assert (row.state, row.culprit) == ("acknowledged", "c1")
+
+
+def test_history_opens_a_regression_once(line):
+    run_id = line.measured(1)
+    slower = transitions.Slower("norms", WIDE, 1.06, 1.05, 1.07)
+    for _ in range(2):
+        with transaction() as session:
+            run = session.get_one(Run, run_id)
+            row = transitions.opened(session, run, slower, found_by=FoundBy.HISTORY, good="c0", words="a step")
+    assert (row.id, line.history(), len(line.incidents())) == (1, ["opened"], 1)
+
+
+# -- at a terminal
+
+
+def kernelwatch(command: str) -> str:
+    return CliRunner().invoke(cli.app, shlex.split(command), catch_exceptions=False).stdout
+
+
+def test_the_command_lists_what_stands_by_incident(line):
+    assert kernelwatch("regressions") == "Nothing stands.  `--all` lists those that are over.\n"
+    line.measured(1, wide=1.5, fast=1.02, why="the kernel now spills 50 registers")
+    kernelwatch("regression acknowledge 1 --reason 'exact sums first' --until 2999-12-24 --as ada")
+    kernelwatch("regression assign 1 bob --as ada")
+    kernelwatch("regression due 1 2999-11-30 --as ada")
+    assert kernelwatch("regressions norms") == (
+        "incident 1 of norms on cpu, by c1: the kernel now spills 50 registers\n"
+        "     2  norms rmsnorm.fwd.64x4096.fp32  50.0 % slower   open\n"
+        "     1  norms rmsnorm.fwd.512x512.fp32  2.0 % slower    acknowledged"
+        '  until 2999-12-24, bob, due 2999-11-30, "exact sums first"\n'
+    )
+    [one] = json.loads(kernelwatch("regressions --state acknowledged --format json"))
+    assert (one["assignee"], one["until"], one["culprit"]) == ("bob", "2999-12-24T00:00:00.000Z", "c1")
+    line.measured(2, wide=0.66)
+    assert "50.0 % slower" not in kernelwatch("regressions")
+    assert "50.0 % slower   fixed" in kernelwatch("regressions --all")
+
+
+def test_the_command_shows_a_whole_life(line):
+    line.measured(1, wide=1.5, fast=1.02)
+    kernelwatch("regression note 2 'it is the wide path' --as ada")
+    shown = kernelwatch("regression show 2")
+    assert "regression 2: norms rmsnorm.fwd.64x4096.fp32 of norms on cpu" in shown
+    assert "50.0 % slower (1.485 to 1.515), found at c1 in run 2 against c0" in shown
+    assert "incident: 1, 2 regressions" in shown
+    assert "note by ada: it is the wide path" in shown
+    assert len(json.loads(kernelwatch("regression show 1 --incident --format json"))) == 2
+    document = json.loads(kernelwatch("regression show 2 --format json"))
+    assert [event["what"] for event in document["events"]] == ["opened", "note"]
+
+
+def test_the_command_does_the_same_to_a_whole_incident(line):
+    line.measured(1, wide=1.5, fast=1.02)
+    assert kernelwatch("regression dismiss 1 --reason 'the machine' --incident") == (
+        "regression 1 (rmsnorm.fwd.512x512.fp32) is dismissed.\nregression 2 (rmsnorm.fwd.64x4096.fp32) is dismissed.\n"
+    )
+    kernelwatch("regression reopen 2 --reason 'it is not the machine'")
+    assert (line.state(1), line.state(2)) == ("dismissed", "open")
+
+
+def test_a_user_whom_the_system_has_no_name_for_is_a_number(monkeypatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr(people.getpass, "getuser", nameless)
+    assert people.this_person() == f"user {os.getuid()}"
+
+
+def test_a_person_in_the_services_container_is_not_the_service(monkeypatch):
+    """Its user is named as the service is: their searches would have its budget, their quarantines its releases."""
+    monkeypatch.setattr(people.getpass, "getuser", lambda: "kernelwatch")
+    assert people.this_person() == "a person, as kernelwatch"
+
+
+# -- several at once
+
+
+@both
+def test_two_workers_that_find_two_cases_of_one_event_open_one_incident(line):
+    line.commit(1)
+    runs = []
+    for case in (FAST, WIDE):
+        with transaction() as session:
+            run = line._run(session, 1, 0, Purpose.WATCH)
+            session.add(_verdict(run, case, "parent", "c0", 1.5, None))
+            runs.append(run.id)
+    together = Barrier(2)
+
+    def note(run_id: int) -> None:
+        together.wait()
+        with transaction() as session:
+            after_run.note_regressions(session, session.get_one(Run, run_id), Policy())
+
+    with ThreadPoolExecutor(2) as workers:
+        list(workers.map(note, runs))
+    with reading() as session:
+        assert session.scalar(select(func.count()).select_from(Incident)) == 1
+        assert session.scalar(select(func.count()).select_from(RegressionRow)) == 2
+
+
+@both
+def test_a_person_and_a_worker_take_turns(line):
+    line.measured(1, wide=1.5)
+    line.commit(2)
+    with transaction() as session:
+        run = line._run(session, 2, 1, Purpose.WATCH)
+        session.add(_verdict(run, WIDE, "parent", "c1", 0.66, None))
+    together = Barrier(2)
+
+    def note() -> None:
+        together.wait()
+        with transaction() as session:
+            after_run.note_regressions(session, session.get_one(Run, run.id), Policy())
+
+    def dismiss() -> None:
+        together.wait()
+        with suppress(Conflict):  # the measurement came first
+            line.do(Deed(Action.DISMISS, "ada", "too small"))
+
+    with ThreadPoolExecutor(2) as both:
+        for done in [both.submit(note), both.submit(dismiss)]:
+            done.result()
+    assert line.history() in (["opened", "fixed"], ["opened", "dismissed"])
+    with reading() as session:
+        last = session.scalars(select(RegressionEvent).order_by(RegressionEvent.id.desc())).first()
+    assert last.state is line.life().regressed.row.state

@@ -1,0 +1,316 @@
+"""A policy over what is stored: its own says the same again, another is told where it differs, and nothing changes."""
+
+import json
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+from typer.testing import CliRunner
+
+from kernels.cases import Case, Lane, Role
+from service.cli import app
+from service.db.engine import reading, transaction
+from service.db.models import (
+    Base,
+    CellState,
+    Measurement,
+    Purpose,
+    RegressionRow,
+    RegressionState,
+    Revision,
+    Run,
+    VerdictRow,
+    pack,
+)
+from service.domain.policy.layers import NOTHING, read
+from service.domain.policy.policy import Policy
+from service.domain.verdicts.judge import judge
+from service.domain.verdicts.replay import Fate, Sum, replay, summed
+from service.domain.verdicts.samples import Cell, Outcome, Pairs
+from service.domain.verdicts.session_result import Evidence, Taken
+from service.ledger.runs import queue, recording, reload, replays
+from tests.fakes.ledger import watched_target
+
+LONG, SHORT = "rmsnorm.fwd.32768x4096.bf16", "rmsnorm.fwd.64x4096.bf16"
+
+
+def launches(ratio: float, number: int, seed: int = 0, noise: float = 0.0005) -> Pairs:
+    """So many launches of some rounds each: head over parent at `ratio`."""
+    rng = random.Random(f"{ratio} {number} {seed}")
+    base = [[200 * (1 + rng.gauss(0, noise)) for _ in range(4)] for _ in range(number)]
+    head = [[us * ratio * (1 + rng.gauss(0, noise)) for us in rounds] for rounds in base]
+    return Pairs(tuple(head), tuple(base))
+
+
+def cell(ratio: float, looked: int = 3, confirmed: int = 0, seed: int = 0) -> Cell:
+    return Cell("norms", LONG, launches(ratio, looked, seed), launches(ratio, confirmed, seed + 1))
+
+
+def once(one: Cell, before: Outcome, *, dismissed: bool = False, **policy: object) -> Fate:
+    [found] = replay([one], {one.name: before}, [one.name] if dismissed else [], Policy.model_validate(policy))
+    return found.fate
+
+
+# -- what becomes of one case
+
+
+def test_what_becomes_of_an_alarm():
+    slower = cell(1.05, confirmed=5)
+    assert once(slower, Outcome.REGRESSION) is Fate.STAYS
+    assert once(slower, Outcome.REGRESSION, smallest_change=0.2) is Fate.MISSED
+    assert once(slower, Outcome.REGRESSION, smallest_change=0.2, dismissed=True) is Fate.SPARED
+    assert once(replace(slower, quarantined="too noisy"), Outcome.REGRESSION) is Fate.MISSED
+
+
+def test_what_becomes_of_none():
+    assert once(cell(1.0), Outcome.STEADY) is Fate.QUIET
+    assert once(cell(1.05, confirmed=5), Outcome.STEADY) is Fate.NEW
+    assert once(cell(0.95, confirmed=5), Outcome.IMPROVEMENT) is Fate.QUIET
+
+
+def test_what_needs_launches_that_were_never_made_is_undecided():
+    assert once(cell(1.05), Outcome.STEADY) is Fate.UNDECIDED, "nobody confirmed what only this policy suspects"
+    [found] = replay([cell(1.05)], {("norms", LONG): Outcome.STEADY}, [], Policy(confirms=(2, 5)))
+    assert (found.made, found.used, found.lacking) == (3, 3, 2)
+
+
+def test_what_stays_open_was_open():
+    """The session ended early: it would have asked for more under either policy."""
+    noisy = Cell("norms", LONG, launches(1.005, 3, noise=0.02))
+    [found] = replay([noisy], {("norms", LONG): Outcome.INCONCLUSIVE}, [], Policy())
+    assert (found.fate, found.lacking) == (Fate.QUIET, 2)
+
+
+def test_no_launch_counts_that_the_policy_would_not_have_asked_for():
+    [found] = replay([cell(1.0, looked=16)], {("norms", LONG): Outcome.STEADY}, [], Policy())
+    assert (found.fate, found.made, found.used, found.lacking) == (Fate.QUIET, 16, 3, 0)
+
+
+def test_sums_are_by_provider_and_lane():
+    call = replace(cell(1.2, confirmed=5), case=f"{LONG}.call")
+    found = replay([cell(1.05, confirmed=5), call], {("norms", LONG): Outcome.REGRESSION}, [], Policy())
+    sums = summed(found)
+    assert sums["norms", Lane.KERNEL] == Sum(cases=1, alarmed=1, stay=1, made=8, used=found[0].used)
+    assert (sums["norms", Lane.CALL].new, sums["norms", Lane.CALL].alarmed) == (1, 0)
+    assert (sums["norms", Lane.KERNEL] + sums["norms", Lane.CALL]).cases == 2
+
+
+CELLS = st.builds(
+    cell,
+    ratio=st.sampled_from([0.9, 0.99, 1.0, 1.006, 1.02, 1.3]),
+    looked=st.sampled_from([2, 3, 5, 8]),
+    confirmed=st.sampled_from([0, 2, 5]),
+    seed=st.integers(0, 20),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(CELLS, min_size=1, max_size=5), st.floats(0.002, 0.3))
+def test_a_policy_agrees_with_itself(cells: list[Cell], smallest: float):
+    policy = Policy(smallest_change=smallest)
+    cells = [replace(one, provider=str(place)) for place, one in enumerate(cells)]
+    before = {name: verdict.outcome for name, verdict in judge(cells, policy).items()}
+    found = replay(cells, before, [], policy)
+    assert {one.fate for one in found} <= {Fate.QUIET, Fate.STAYS}
+    assert all(one.used <= one.made for one in found)
+
+
+# -- over what is stored
+
+
+RECIPE = """
+devices = ["cpu"]
+sota = "inductor"
+[providers.norms]
+rmsnorm.fwd = "norms:rmsnorm"
+[policy]
+{policy}
+"""
+
+
+@dataclass
+class Ledger:
+    target_id: int
+
+    def run(self, place: int, long: float = 1.0, short: float = 1.0, *, purpose: Purpose = Purpose.WATCH) -> int:
+        """Measure a commit: the ratio of each case to the commit before."""
+        with transaction() as session:
+            revision = Revision(target_id=self.target_id, sha=f"c{place}", parent=f"c{place - 1}", ordinal=place)
+            revision.subject, revision.author, revision.committed_at, revision.paths = "", "Ada", 0.0, []
+            session.add(revision)
+            session.flush()
+            run = Run(target_id=self.target_id, revision_id=revision.id, baseline=f"c{place - 1}", recipe_id=1)
+            run.dedupe, run.device, run.suite, run.trusted, run.priority = f"c{place}", "cpu", "smoke", True, 20
+            run.created_at, run.purpose = 0.0, purpose
+            session.add(run)
+        with transaction() as session:
+            lease = queue.next_run(session, "cpu", "worker", 60)
+            assert lease
+        taken = [one for case, ratio in ((LONG, long), (SHORT, short)) for one in self.took(case, ratio, place)]
+        with transaction() as session:
+            recording.record(session, lease, Evidence(tuple(taken), f"c{place - 1}", (), {"torch": "2"}, {}, True))
+        return lease.run_id
+
+    def took(self, case: str, ratio: float, seed: int) -> list[Taken]:
+        if ratio < 0:  # wrong at both
+            return [
+                Taken(role, "norms", Case.parse(case), CellState.INVALID, "y is wrong")
+                for role in (Role.HEAD, Role.PARENT)
+            ]
+        looked, fresh = launches(ratio, 3, seed), launches(ratio, 0 if ratio in (1, 1.015) else 5, seed + 1)
+        sides = {Role.HEAD: (looked.candidate, fresh.candidate), Role.PARENT: (looked.baseline, fresh.baseline)}
+        sides[Role.CONTROL] = sides[Role.PARENT]
+        sides[Role.SOTA] = (looked.baseline, ())
+        return [
+            Taken(
+                role,
+                "norms" if role is not Role.SOTA else "inductor",
+                Case.parse(case),
+                CellState.MEASURED,
+                None,
+                *both,
+            )
+            for role, both in sides.items()
+        ]
+
+
+@pytest.fixture
+def ledger(state: Path) -> Ledger:
+    return opened()
+
+
+def opened() -> Ledger:
+    return Ledger(watched_target(RECIPE.format(policy="smallest_change = 0.02"), recipe_id=1).id)
+
+
+@pytest.fixture
+def history(ledger: Ledger) -> list[int]:
+    return filled(ledger)
+
+
+def filled(ledger: Ledger) -> list[int]:
+    """Steady, 5 % slower, 8 % faster, 1.5 % slower, nearly as much and wrong at one case, and a calibration."""
+    ratios = [(1.0, 1.0), (1.05, 1.0), (0.92, 1.0), (1.015, 1.3), (1.016, -1.0)]
+    runs = [ledger.run(place, *both) for place, both in enumerate(ratios, 1)]
+    return [*runs, ledger.run(9, purpose=Purpose.CALIBRATION)]
+
+
+def replayed(policy: str) -> replays.Replay:
+    with reading() as session:
+        return replays.replayed(session, read(policy, "policy.toml"), NOTHING)
+
+
+def test_it_is_the_same_on_either_database(either):
+    assert len(filled(opened())) == replayed("smallest_change = 0.02").runs == 6
+    assert [told.replayed.fate for told in replayed("smallest_change = 0.1").told] == [Fate.MISSED]
+
+
+def test_what_is_stored_is_what_was_measured(ledger):
+    run_id = ledger.run(1, 1.05, -1.0)
+    with reading() as session:
+        found = reload.one(session, run_id)
+    assert found.taken == tuple(
+        replace(one, looked=rounded(one.looked), confirmed=rounded(one.confirmed))
+        for case, ratio in ((LONG, 1.05), (SHORT, -1.0))
+        for one in ledger.took(case, ratio, 1)
+    )
+
+
+def rounded(part: object) -> tuple[list[float], ...]:
+    return tuple(json.loads(json.dumps([[round(us, 4) for us in rounds] for rounds in part])))
+
+
+def test_a_stored_run_judged_by_its_own_policy_has_its_own_verdicts(history):
+    for run_id in history:
+        with reading() as session:
+            found = reload.one(session, run_id)
+            stored = session.execute(
+                select(VerdictRow).where(VerdictRow.run_id == run_id, VerdictRow.against == "parent")
+            )
+            before = {(row.provider, row.case): row for row in stored.scalars()}
+        policy = Policy.model_validate({"smallest_change": 0.02})
+        again = judge(found.cells(policy), policy)
+        assert {name: (one.outcome, one.reason) for name, one in again.items()} == {
+            name: (row.outcome, row.reason) for name, row in before.items()
+        }
+        for name, one in again.items():
+            assert (one.comparison.ratio if one.comparison else None) == close(before[name].ratio)
+            assert one.p == close(before[name].p)
+
+
+def close(stored: float | None) -> object:
+    """Samples are stored with four digits behind the point."""
+    return stored if stored is None else pytest.approx(stored, rel=1e-2)
+
+
+def test_the_policy_that_made_the_verdicts_changes_nothing(history):
+    answer = replayed("smallest_change = 0.02")
+    assert (answer.runs, answer.told) == (6, [])
+    assert (answer.whole.alarmed, answer.whole.stay, answer.whole.lacking) == (2, 2, 0)
+    assert answer.whole.behind == answer.whole.behind_before == 1
+    assert (answer.equal.comparisons, answer.equal.alarmed, answer.equal_before.alarmed) == (4, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "fates"),
+    [
+        ("smallest_change = 0.005", {(Fate.UNDECIDED, LONG, 1.015), (Fate.NEW, LONG, 1.016)}),
+        ("smallest_change = 0.1", {(Fate.MISSED, LONG, 1.05)}),
+        ("smallest_change = 0.1\nlanes.call = 0.2", {(Fate.MISSED, LONG, 1.05)}),
+        ("smallest_change = 0.02\nconfirms = [12]", set()),  # what there is says the same
+        ('smallest_change = 0.02\ncases."*.64x*".quarantine = "noisy"', {(Fate.MISSED, SHORT, 1.3)}),
+    ],
+)
+def test_another_policy_is_told_where_it_differs(history, policy, fates):
+    told = [one for one in replayed(policy).told if one.replayed.before is not Outcome.IMPROVEMENT]
+    ratios = {(2, LONG): 1.05, (4, LONG): 1.015, (4, SHORT): 1.3, (5, LONG): 1.016}
+    assert {(one.replayed.fate, one.replayed.case, ratios[one.run_id, one.replayed.case]) for one in told} == fates
+
+
+def test_what_a_person_dismissed_is_spared(history):
+    with transaction() as session:
+        for row in session.execute(select(RegressionRow)).scalars():
+            row.state = RegressionState.DISMISSED
+    [told] = replayed("smallest_change = 0.1").told
+    assert told.replayed.fate is Fate.SPARED
+
+
+def test_a_case_that_only_another_version_knows_is_left_out(history):
+    with transaction() as session:
+        row = Measurement(
+            run_id=history[0], contender="head:norms", role="head", provider="norms", case="softmax.fwd.1x1.fp64"
+        )
+        row.state, row.facts, row.samples = CellState.MEASURED, {}, pack([[1.0]], [])
+        session.add(row)
+    assert replayed("").runs == 6
+
+
+def test_the_command_only_reads(history, tmp_path):
+    def counts() -> dict[str, int]:
+        with reading() as session:
+            tables = Base.metadata.sorted_tables
+            return {
+                table.name: session.execute(select(func.count()).select_from(table)).scalar_one() for table in tables
+            }
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(app, ["replay", "--policy", str(file), *words], env={"COLUMNS": "250"})
+        assert done.exit_code == 0, done.output or done.exception
+        return str(done.stdout)
+
+    file, before = tmp_path / "policy.toml", counts()
+    file.write_text("smallest_change = 0.1\n")
+    table = said("--target", "norms")
+    assert "2 alarmed, of which 1 stay, 1 missed and 0 spared; 0 new; 0 undecided by what is stored." in table
+    assert "Alarmed, and would have been missed: 1" in table
+    assert "Comparisons of equal code: 4; 0 alarmed, 0 would have." in table
+    document = json.loads(said("--format", "json", "--device", "cpu", "--since", "2020-01-01"))
+    assert (document["runs"], document["whole"]["missed"], document["told"][0]["fate"]) == (6, 1, "missed")
+    assert document["since"].endswith("Z")
+    assert "| device | provider |" in said("--format", "md")
+    assert "There is nothing stored to replay." in said("--since", "2999-01-01")
+    assert counts() == before

@@ -1,0 +1,631 @@
+"""The comment, the check, the terminal and the JSON: one report, said in four ways."""
+
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from kernels.cases import Lane
+from service.db.models import CellState, Purpose, RunState
+from service.domain.attribution.causes import Cause, Kind
+from service.domain.codefacts.measured import Measured
+from service.domain.policy.policy import Policy
+from service.domain.roofline import Speed
+from service.domain.text import printable
+from service.domain.verdicts.geomeans import Summary
+from service.domain.verdicts.judge import Outcome
+from service.reports import markdown, schema, terminal
+from service.reports.report import Report
+from service.reports.rows import AgainstSota, Beside, Known, Row, Unsupported
+
+CASE = "rmsnorm.fwd.4096x1024.bf16"
+
+
+def a_row(
+    outcome: Outcome, ratio: float | None = 1.0, case: str = CASE, *, behind: bool = False, reason: str = "because"
+) -> Row:
+    timed = outcome not in (Outcome.INVALID, Outcome.FAILED)
+    head = Measured(
+        "head:norms", "norms", CellState.MEASURED, None, 10.0 * (ratio or 1), "us", 900.0, 3, 60, {"registers": 64}
+    )
+    parent = replace(head, contender="parent:norms", median=10.0, facts={"registers": 40})
+    sota = AgainstSota(
+        "quack", 1.2, 1.19, 1.21, behind, "behind quack since 1234567890; the gap is as wide as it was", None
+    )
+    return Row(
+        "norms",
+        case,
+        outcome,
+        ratio if timed else None,
+        (ratio or 1) - 0.01,
+        (ratio or 1) + 0.01,
+        3,
+        60,
+        timed,
+        reason,
+        head if timed else None,
+        parent,
+        parent,
+        sota,
+    )
+
+
+def a_report(*rows: Row, state: RunState = RunState.DONE, **changed: object) -> Report:
+    report = Report(
+        run_id=7,
+        url="https://watch.example/runs/7",
+        target="norms",
+        forge="example/norms",
+        sha="abc1234567" + "0" * 30,
+        revision="abc1234567",
+        subject="work",
+        author="Ada",
+        committed_at=1.0,
+        baseline="beefbeefbe",
+        pull=12,
+        device="h200",
+        suite="smoke",
+        state=state,
+        stage=None,
+        reason=None,
+        log=None,
+        sandboxed=True,
+        trusted=True,
+        attempt=1,
+        max_attempts=3,
+        worker="box",
+        created_at=1.0,
+        started_at=2.0,
+        finished_at=3.0,
+        stack={"torch": "2.13.0"},
+        stack_digest="5" * 64,
+        telemetry={},
+        policy=Policy.model_validate({}),
+        sota="quack",
+        rows=rows,
+    )
+    return replace(report, **changed)  # type: ignore[arg-type]
+
+
+STEADY, SLOW, FAST = a_row(Outcome.STEADY), a_row(Outcome.REGRESSION, 1.102), a_row(Outcome.IMPROVEMENT, 0.9)
+WRONG, FAILED, NEW = a_row(Outcome.INVALID), a_row(Outcome.FAILED), a_row(Outcome.NEW, None)
+UNSURE = a_row(Outcome.INCONCLUSIVE, 1.03, reason="too noisy")
+KNOWN = replace(a_row(Outcome.INVALID, reason="wrong at the baseline too"), known_before=True)
+
+
+def first_line(*reports: Report) -> str:
+    return markdown.comment(*reports).splitlines()[0]
+
+
+# -- the comment
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ((STEADY, STEADY), "**No action needed** at `abc1234567` on h200: 2 steady."),
+        ((FAST, STEADY), "**No action needed** at `abc1234567` on h200: 1 improvement and 1 steady."),
+        ((UNSURE, STEADY), "**1 of 2 cases undecided** at `abc1234567` on h200: too noisy; run it again."),
+        ((UNSURE,), "**Nothing decided** at `abc1234567` on h200: too noisy; run it again."),
+        (
+            (KNOWN, STEADY),
+            "**1 wrong result as before** at `abc1234567` on h200: 1 wrong result as before and 1 steady.",
+        ),
+        ((NEW,), "**No action needed** at `abc1234567` on h200: 1 new case."),
+        (
+            (SLOW, STEADY),
+            f"**1 regression** at `abc1234567` on h200: mend or accept it, {CASE} is 10.2 % slower "
+            "(registers 40 → 64).",
+        ),
+        (
+            (SLOW, WRONG, WRONG, FAILED),
+            "**1 regression, 2 wrong results and 1 failed case** at `abc1234567` on h200: it computes something else "
+            "than before; mend that first, a wrong kernel has no speed.",
+        ),
+    ],
+)
+def test_the_first_line_is_the_verdict_and_what_to_do(rows: tuple[Row, ...], line: str) -> None:
+    assert first_line(a_report(*rows)) == line
+
+
+def test_it_carries_a_hidden_marker_by_which_it_is_found_again() -> None:
+    assert markdown.marker("norms", 12) == "<!-- kernelwatch:norms:12 -->"
+    assert markdown.marker("norms", 12) in markdown.comment(a_report(STEADY))
+    assert markdown.marker("a --> b", 1) == "<!-- kernelwatch:a_--__b:1 -->"
+
+
+def test_ten_rows_are_shown_and_the_rest_is_folded() -> None:
+    rows = [a_row(Outcome.REGRESSION, 1.1 + n / 100, f"rmsnorm.fwd.{n}x1024.bf16") for n in range(1, 15)]
+    shown, folded = markdown.comment(a_report(*rows)).split("<details>", 1)
+    assert shown.count("\n| `rmsnorm") == 10
+    assert "| `rmsnorm.fwd.14x1024.bf16` norms | 10.0 µs | 12.4 µs | **24.0 % slower**" in shown, "the worst is first"
+    assert folded.startswith("<summary>4 more that changed</summary>")
+    assert folded.count("\n| `rmsnorm") == 4
+
+
+def test_wrong_failed_and_new_cases_stand_apart() -> None:
+    said = markdown.comment(a_report(SLOW, WRONG, FAILED, NEW))
+    changed, rest = said.split("**Wrong results**")
+    assert changed.count(f"| `{CASE}`") == 1
+    wrong, failed = rest.split("**Failed cases**")
+    assert f"| `{CASE}` norms | because |" in wrong
+    assert "1 new, without anything to compare with" in failed
+
+
+def test_what_was_wrong_before_is_told_apart_and_folded() -> None:
+    shown, folded = markdown.comment(a_report(KNOWN, WRONG)).split("<details>", 1)
+    assert (shown.count("| because |"), shown.count("| wrong at the baseline too |")) == (1, 0)
+    assert "1 wrong or failed, already before this revision, and so not its doing" in folded
+    assert "| wrong at the baseline too |" in folded
+    assert "**Wrong results**" not in markdown.comment(a_report(KNOWN))
+
+
+def test_times_stand_beside_those_of_the_baseline_whichever_revision_that_is() -> None:
+    assert "| case | baseline | head | change | head / baseline | why |" in markdown.comment(a_report(SLOW))
+    assert "baseline" in printed(a_report(SLOW))
+
+
+def test_behind_sota_is_told_apart_from_regressions_and_is_no_reason_to_act() -> None:
+    said = markdown.comment(a_report(a_row(Outcome.STEADY, behind=True)))
+    assert said.startswith("**No action needed**")
+    [section] = re.findall(r"<details><summary>1 behind quack \(.*, not a regression\).*?</details>", said, re.DOTALL)
+    assert "1.20 | behind quack since 1234567890" in section
+    assert "regression" not in said.replace(section, "")
+
+
+def test_it_says_where_and_with_what_it_was_measured() -> None:
+    said = markdown.comment(a_report(STEADY))
+    assert "[The run, with its figure](https://watch.example/runs/7)" in said
+    assert "compared with `beefbeefbe`" in said
+    assert "torch 2.13.0" in said
+    assert "smallest change 1 % (2 % below 100 µs)" in said
+    assert "sandbox" not in said
+    assert "Measured without a sandbox" in markdown.comment(a_report(STEADY, sandboxed=False))
+
+
+def test_devices_share_one_comment() -> None:
+    said = markdown.comment(a_report(SLOW), a_report(STEADY, device="b200"))
+    assert "**1 regression** at `abc1234567` on h200" in said
+    assert "**No action needed** at `abc1234567` on b200" in said
+    assert said.count("<!--") == 1
+
+
+def test_a_build_that_failed_shows_the_end_of_its_log() -> None:
+    log = "\n".join(f"line {n}" for n in range(200)) + "\n\x1b[31merror:\x1b[0m ```\n</details> no such header"
+    said = markdown.comment(a_report(state=RunState.FAILED, log=log, reason="`make` ended with 2"))
+    assert said.startswith("**Build failed** at `abc1234567` on h200: fix the build")
+    assert "\\`make\\` ended with 2. The last lines of [the log](" in said
+    assert "line 199" in said
+    assert "line 100\n" not in said
+    [block] = [token for token in MarkdownIt("commonmark").parse(said) if token.type == "fence"]
+    assert block.content.endswith("error: ```\n</details> no such header\n"), "it cannot break out of its block"
+
+
+# -- what comes from a repository is shown, and does nothing
+
+ANY_TEXT = st.text(max_size=200) | st.text(alphabet="`*_[]()<>&#@!|\\~-+.=1 \nGH:/w", max_size=60)
+
+
+class _Shown(HTMLParser):
+    """What a reader sees, and which tags made it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.tags = "", set[str]()
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+
+
+def shown(source: str) -> _Shown:
+    page = _Shown()
+    page.feed(MarkdownIt("gfm-like", {"linkify": False}).render(source))
+    return page
+
+
+@given(ANY_TEXT)
+@settings(max_examples=150, deadline=None)
+def test_escaped_text_is_shown_as_it_is(text: str) -> None:
+    page = shown(markdown.escaped(text))
+    assert page.tags <= {"p"}
+    assert page.text.replace("\u200b", "").split() == printable(text).replace("\u200b", "").split()
+
+
+@given(ANY_TEXT)
+@settings(max_examples=80, deadline=None)
+def test_escaped_text_stays_in_its_cell(text: str) -> None:
+    page = shown(f"| a | b |\n|---|---|\n| {markdown.escaped(text)} | {markdown.code('c|`d`')} |\n")
+    assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
+    assert "c|`d`" in page.text
+
+
+@given(ANY_TEXT)
+@settings(max_examples=80, deadline=None)
+def test_a_block_cannot_be_left(text: str) -> None:
+    page = shown(markdown.fenced(text))
+    assert page.tags == {"pre", "code"}
+
+
+def test_nobody_is_mentioned_and_nothing_is_linked() -> None:
+    said = markdown.escaped("thanks @ada, fixes #12, see https://x.example and www.x.example")
+    assert not re.search(r"@ada|#12|://|www\.", said)
+
+
+@given(ANY_TEXT)
+@settings(max_examples=40, deadline=None)
+def test_a_grid_shows_strange_text_in_its_cell(text: str) -> None:
+    page = shown("\n".join(markdown.grid(("case", "why"), [("rmsnorm_noweight", text)])))
+    assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td"}
+    assert "rmsnorm_noweight" in page.text
+
+
+# -- however much there is to say, a forge takes it
+
+reasons = st.text(max_size=2000)
+rows = st.builds(
+    a_row,
+    st.sampled_from(list(Outcome)),
+    st.floats(0.01, 100),
+    st.from_regex(r"rmsnorm\.(fwd|bwd)\.[0-9]{1,8}x[0-9]{1,7}\.bf16(-fp32)?", fullmatch=True),
+    behind=st.booleans(),
+    reason=reasons,
+)
+
+
+@given(
+    st.lists(rows, max_size=4),
+    st.integers(0, 400),
+    st.sampled_from(list(RunState)),
+    st.none() | st.text(max_size=3000),
+    st.integers(1, 12),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_comment_is_never_too_long(
+    some: list[Row], times: int, state: RunState, log: str | None, devices: int
+) -> None:
+    report = a_report(*some * times, state=state, log=(log or "") * 50 if log else None, reason=log)
+    said = markdown.comment(*[report] * devices)
+    assert len(said) < 65_536
+    assert markdown.marker("norms", 12) in said
+    assert said.count("<details>") == said.count("</details>")
+    assert len(markdown.check(report)["summary"]) < 65_536
+
+
+@pytest.mark.parametrize("huge", [list(range(60_000)), {f"setting {n}": n for n in range(30_000)}, "x" * 400_000])
+def test_facts_without_end_hide_no_regression(huge: object) -> None:
+    assert SLOW.head
+    assert SLOW.parent
+    facts = dict.fromkeys(("kernels", "registers", "spills", "shared", "config", "graphs"), huge)
+    less = replace(SLOW.parent, facts=dict.fromkeys(facts, "less"))
+    report = a_report(replace(SLOW, head=replace(SLOW.head, facts=facts), parent=less))
+    assert len(report.headline) < 600
+    said = markdown.comment(report)
+    assert len(said) < 10_000
+    assert "**10.2 % slower**" in said
+    assert len(printed(report)) < 10_000
+
+
+# -- the check
+
+
+def test_a_check_says_what_the_gate_says() -> None:
+    """Which states the gate has is in test_gate.py."""
+    report = a_report(SLOW, STEADY)
+    said = markdown.check(report)
+    assert (said["name"], said["url"]) == ("kernelwatch / norms / h200", report.url)
+    assert (said["status"], said["conclusion"], said["commit_status"]) == ("completed", "neutral", "pending")
+    assert markdown.check(a_report(state=RunState.QUEUED))["conclusion"] is None
+
+
+def test_a_check_has_a_title_that_fits() -> None:
+    assert markdown.check(a_report(STEADY))["title"] == "No action needed: 1 steady"
+    assert len(markdown.check(a_report(SLOW))["title"]) <= 140
+
+
+# -- terminal and JSON
+
+
+def printed(report: Report) -> str:
+    console = Console(width=160, record=True, file=open("/dev/null", "w"), color_system=None)  # noqa: SIM115
+    with console.file:
+        console.print(terminal.table(report))
+        return console.export_text()
+
+
+def test_the_table_has_the_worst_first() -> None:
+    said = printed(a_report(STEADY, SLOW, a_row(Outcome.STEADY, behind=True)))
+    assert said.startswith("1 regression at abc1234567 on h200")
+    assert said.index("1.102") < said.index("steady")
+    assert "1.20 behind" in said
+
+
+def test_the_terminal_shows_strange_text_without_obeying_it() -> None:
+    said = printed(a_report(a_row(Outcome.FAILED, reason="[bold]not bold[/bold] \x1b[2J gone")))
+    assert "[bold]not bold[/bold]" in said
+    assert "\x1b" not in said
+
+
+def test_json_says_the_same() -> None:
+    broken = replace(SLOW, high=float("inf"))
+    said = json.loads(schema.document(a_report(broken, STEADY)))
+    assert said["headline"].startswith("1 regression at abc1234567 on h200")
+    assert said["counts"] == {"regression": 1, "steady": 1}
+    assert (said["rows"][0]["ratio"], said["rows"][0]["high"]) == (1.102, None)
+    assert said["created_at"] == "1970-01-01T00:00:01.000Z"
+
+
+# -- lanes, ceilings, and what is not supported
+
+
+def in_lane(lane: str, value: float, unit: str = "us", speed: Speed | None = None) -> Row:
+    """A regression of 10.2 %, in this lane."""
+    slow = a_row(Outcome.REGRESSION, 1.102, f"{CASE}.{lane}" if lane else CASE)
+    assert slow.head
+    assert slow.parent
+    head = replace(slow.head, median=value * 1.102, unit=unit, speed=speed or Speed())
+    return replace(slow, head=head, parent=replace(slow.parent, median=value, unit=unit))
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        (in_lane("", 7.31), f"| `{CASE}` norms | 7.31 µs | 8.06 µs | **10.2 % slower** |"),
+        (in_lane("call", 21.0), f"| `{CASE}.call` norms, call time | 21.0 µs | 23.1 µs | **10.2 % slower** |"),
+        (in_lane("compile", 1.8e6), f"| `{CASE}.compile` norms, compile time | 1.80 s | 1.98 s | **10.2 % slower** |"),
+        (
+            in_lane("memory", 16.8e6, "bytes"),
+            f"| `{CASE}.memory` norms, peak memory | 16.8 MB | 18.5 MB | **10.2 % more memory** |",
+        ),
+    ],
+)
+def test_a_comment_says_what_was_measured_and_in_which_unit(row: Row, line: str) -> None:
+    assert line in markdown.comment(a_report(row))
+
+
+def test_what_comes_first_is_large_for_its_lane() -> None:
+    compiled, timed = (a_row(Outcome.REGRESSION, r, f"{CASE}{lane}") for r, lane in ((1.3, ".compile"), (1.06, "")))
+    assert f"first of all {CASE} is 6.0 % slower" in first_line(a_report(compiled, timed))
+
+
+def test_the_first_line_does_not_call_memory_slow() -> None:
+    line = first_line(a_report(in_lane("memory", 16.8e6, "bytes")))
+    assert f"{CASE}.memory takes 10.2 % more memory" in line
+
+
+UNSUPPORTED = (
+    Unsupported("norms", "layernorm.fwd.8x512.bf16", "it has no layernorm"),
+    Unsupported("norms", "layernorm.bwd.8x512.bf16", "it has no layernorm"),
+    Unsupported("norms", CASE, "at most [bold]512 columns"),
+)
+
+
+def test_what_is_not_supported_is_said_by_every_renderer_and_changes_no_verdict() -> None:
+    report = a_report(STEADY, unsupported=UNSUPPORTED)
+    assert first_line(report) == first_line(a_report(STEADY))
+    assert markdown.check(report)["conclusion"] == "success"
+    assert "| `layernorm.fwd.8x512.bf16` norms | it has no layernorm |" in markdown.comment(report)
+    said = " ".join(printed(report).split())
+    assert "layernorm.fwd.8x512.bf16 and layernorm.bwd.8x512.bf16 (it has no layernorm)" in said
+    assert "(at most [bold]512 columns)" in said
+    assert [one["case"] for one in json.loads(schema.document(report))["unsupported"]] == [u.case for u in UNSUPPORTED]
+
+
+def test_a_suite_of_which_nothing_is_supported_says_so() -> None:
+    line = first_line(a_report(unsupported=UNSUPPORTED))
+    assert line == "**Nothing measured** at `abc1234567` on h200: its providers support no case of the suite."
+
+
+def test_the_terminal_has_a_column_for_the_ceiling_where_there_is_one() -> None:
+    assert "ceiling" not in printed(a_report(SLOW))
+    said = printed(a_report(in_lane("", 35.0, speed=Speed(copy_share=0.9)), in_lane("block", 5e3)))
+    assert "of ceiling" in said
+    assert "90 % of a copy" in said
+    assert "in L2" in printed(a_report(in_lane("", 2.0, speed=Speed(l2_resident=True))))
+
+
+def test_json_has_units_lanes_and_shares() -> None:
+    speed = Speed(copy_share=0.9, cycles=69_300.0)
+    [row] = json.loads(schema.document(a_report(in_lane("", 35.0, speed=speed))))["rows"]
+    assert (row["lane"], row["head"]["unit"], row["head"]["speed"]["cycles"]) == ("kernel", "us", 69_300.0)
+    [row] = json.loads(schema.document(a_report(in_lane("memory", 16.8e6, "bytes"))))["rows"]
+    assert (row["lane"], row["change"], row["smallest_change"]) == ("memory", "10.2 % more memory", 0.01)
+
+
+def repeating(head: bool | None, parent: bool | None) -> Row:
+    """A steady row whose sides are repeatable, or not, or too seldom called to know."""
+    assert STEADY.head
+    assert STEADY.parent
+    mine = {"repeatable": head, "repeats": 45, "distinct": 1 if head else 7}
+    return replace(
+        STEADY,
+        head=replace(STEADY.head, facts=mine),
+        parent=replace(STEADY.parent, facts={"repeatable": parent, "repeats": 45, "distinct": 1}),
+    )
+
+
+def test_lost_repeatability_is_a_headline_of_its_own_in_every_renderer() -> None:
+    report = a_report(repeating(head=False, parent=True))
+    assert first_line(report).startswith("**1 case no longer repeatable** at")
+    assert "7 different outputs of 45 calls" in first_line(report)
+    assert "**No longer repeatable**" in markdown.comment(report)
+    assert f"No longer repeatable: {STEADY.case} ({STEADY.provider})." in " ".join(printed(report).split())
+    told = json.loads(schema.document(report))
+    assert (told["lost_repeatability"], told["rows"][0]["repeatability"]) == (1, "lost")
+    slower = a_report(repeating(head=False, parent=True), SLOW)
+    assert first_line(slower).startswith("**1 regression and 1 case no longer repeatable** at")
+
+
+@pytest.mark.parametrize(("head", "parent"), [(True, True), (False, False), (None, True), (False, None), (True, False)])
+def test_repeatability_that_stayed_came_or_is_not_known_alarms_nobody(head: bool | None, parent: bool | None) -> None:
+    report = a_report(row := repeating(head, parent))
+    assert first_line(report) == first_line(a_report(STEADY))
+    assert "No longer" not in markdown.comment(report) + printed(report)
+    assert ("now bitwise repeatable" in row.explained) is ((head, parent) == (True, False))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.STEADY, Outcome.NEW])
+def test_what_a_reader_has_to_know_is_said_by_every_renderer(outcome: Outcome) -> None:
+    row = a_row(outcome, reason="x" * 2000)
+    assert row.head
+    head = replace(row.head, facts={"graphs": 2, "recompiles": 1}, speed=Speed(l2_resident=True))
+    report = a_report(replace(row, head=head))
+    for note in ("its inputs stay in L2, so its GB/s are not those of the memory", "2 graphs and 1 recompile"):
+        assert note in markdown.comment(report)
+        assert note.replace(" ", "") in "".join(printed(report).split())
+
+
+def test_json_leaves_what_is_known_kernel_by_kernel_to_the_measurements() -> None:
+    assert SLOW.head
+    facts = {"registers": 64, "ran": ["a", "b"], "triton": [{"name": "_forward", "timings": [{"ms": 1}] * 100}]}
+    [row] = json.loads(schema.document(a_report(replace(SLOW, head=replace(SLOW.head, facts=facts)))))["rows"]
+    assert row["head"]["facts"] == {"registers": 64, "ran": ["a", "b"]}
+
+
+SPILLS = Cause(Kind.CODE, "slower because the kernel now spills 50 registers at N=16384")
+
+
+def test_the_cause_reads_as_one_sentence_with_the_size() -> None:
+    slower = replace(a_row(Outcome.REGRESSION, 1.1), cause=SPILLS)
+    said = markdown.comment(a_report(slower))
+    assert "is 10.0 % slower because the kernel now spills 50 registers at N=16384." in said.splitlines()[0]
+    assert "slower because the kernel now spills 50 registers" in said.splitlines()[4], "and stands in its row"
+    assert "registers 40 → 64" not in said, "the cause has taken from the facts what matters"
+    hedged = replace(slower, cause=Cause(Kind.CODE, "slower, probably because the registers are 64, not 40", False))
+    assert "is 10.0 % slower, probably because the registers are 64" in markdown.comment(a_report(hedged))
+    unsure = replace(slower, cause=Cause(Kind.MACHINE, "probably the machine: the A/A control leaned too", False))
+    assert "is 10.0 % slower (probably the machine" in markdown.comment(a_report(unsure))
+
+
+def test_it_says_how_to_accept_what_it_found() -> None:
+    slower = a_row(Outcome.REGRESSION, 1.1)
+    assert "merge it knowing" in markdown.comment(a_report(slower))
+    recorded = [replace(slower, case=case, regression=n) for n, case in ((12, CASE), (13, "rmsnorm.fwd.1x64.bf16"))]
+    said = markdown.comment(a_report(*recorded, pull=None))
+    assert "or accept what is worth it: `kernelwatch regression acknowledge 12 --reason …`, and so 13." in said
+    alone = markdown.comment(a_report(recorded[0], pull=None))
+    assert "accept what is worth it: `kernelwatch regression acknowledge 12 --reason …`." in alone
+    assert "merge them knowing: they are then regressions" in markdown.comment(a_report(slower, slower))
+    one_event = [replace(row, incident=3) for row in recorded]
+    said = markdown.comment(a_report(*one_event, pull=None))
+    assert (
+        "or accept them: `kernelwatch regression acknowledge 3 --incident --reason …` (regressions 12 and 13)" in said
+    )
+    for quiet in (a_report(a_row(Outcome.STEADY)), a_report(a_row(Outcome.IMPROVEMENT, 0.9))):
+        assert "accept" not in markdown.comment(quiet)
+
+
+def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
+    before = Beside("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "20.0% slower than 1234567890", None, None)
+    row = replace(a_row(Outcome.STEADY), good=before)
+    said = markdown.comment(a_report(row))
+    assert said.splitlines()[0].endswith("1 steady; 1 slow already before: not this revision's doing.")
+    named = markdown.comment(a_report(replace(row, known=Known(12, "1234567890"))))
+    assert "1 slow since 1234567890 (regression 12): not this revision's doing." in named.splitlines()[0]
+    three = (replace(row, case=f"rmsnorm.fwd.{n}x64.bf16", known=Known(n, "1234567890")) for n in (14, 12, 13))
+    assert "3 slow since 1234567890 (regressions 12, 13 and 14): not" in first_line(a_report(*three))
+    partly = a_report(replace(row, outcome=Outcome.IMPROVEMENT), STEADY)
+    assert "1 slow already before." in first_line(partly), "how much of it is its own is not known"
+    assert "doing" not in markdown.comment(partly)
+    assert "doing" not in markdown.comment(a_report(replace(row, outcome=Outcome.INCONCLUSIVE), STEADY))
+    assert "1 slow already before this revision: slower than the last good one" in said
+    assert "| 20.0 % slower | 1.190 to 1.210 |" in said
+    assert markdown.check(a_report(row))["conclusion"] == "success"
+    again = replace(row, outcome=Outcome.REGRESSION)
+    assert "slow already before" not in markdown.comment(a_report(again)), "where this revision slows it once more"
+
+
+def test_what_a_calibration_finds_is_nobodys_to_mend() -> None:
+    found = a_report(a_row(Outcome.REGRESSION, 1.1), pull=None, purpose=Purpose.CALIBRATION)
+    assert "whatever is found is false: nothing to mend" in first_line(found)
+    assert "accept" not in markdown.comment(found)
+
+
+def test_who_moved_stands_beside_the_gap() -> None:
+    row = a_row(Outcome.STEADY, behind=True)
+    assert row.sota
+    moved = Cause(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster")
+    said = markdown.comment(a_report(replace(row, sota=replace(row.sota, cause=moved))))
+    assert "as wide as it was; not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster |" in said
+
+
+def test_a_leak_is_told_beside_the_verdict() -> None:
+    leak = Beside("v1.2", Outcome.REGRESSION, 1.04, 1.035, 1.045, "a leak", SPILLS, None)
+    said = markdown.comment(a_report(replace(a_row(Outcome.STEADY), slow=leak), slow="v1.2"))
+    assert "1 steady; 1 slower than the slow baseline v1.2." in said.splitlines()[0]
+    assert "| 4.0 % slower | 1.035 to 1.045 | slower because" in said
+
+
+def test_a_quarantined_case_is_shown_and_alarms_nobody() -> None:
+    row = a_row(Outcome.INCONCLUSIVE, 1.1, reason="quarantined: 9 of 60 copies differed from their original")
+    both = a_report(row, a_row(Outcome.STEADY, case="rmsnorm.fwd.1x64.bf16"))
+    said = markdown.comment(both)
+    assert said.startswith("**No action needed**")
+    assert "<summary>1 steady and 1 quarantined</summary>" in said
+    assert markdown.check(both)["conclusion"] == "success"
+    assert first_line(a_report(row)).startswith("**Nothing decided**"), "of what nobody may judge nothing passed either"
+    assert markdown.check(a_report(row))["conclusion"] == "neutral"
+    assert "inconclusive (quarantined)" in " ".join(printed(a_report(row)).split())
+    assert json.loads(schema.document(a_report(row)))["rows"][0]["quarantined"] is True
+
+
+def test_what_was_removed_is_told_apart() -> None:
+    row = replace(a_row(Outcome.REMOVED, None, reason="the recipe asks for it no longer"), head=None, parent=None)
+    assert "1 removed: no longer asked for" in markdown.comment(a_report(row))
+    assert "removed" in printed(a_report(row))
+
+
+def test_the_geometric_means_are_folded_and_in_words() -> None:
+    means = (
+        Summary("norms", "rmsnorm", "fwd", Lane.KERNEL, 6, 1.012, 1.008, 1.016, 3),
+        Summary("norms", "rmsnorm", "fwd", Lane.MEMORY, 2, 0.9, 0.9, 0.9, 3),
+    )
+    report = a_report(a_row(Outcome.STEADY), summaries=means)
+    said = markdown.comment(report)
+    assert "<details><summary>Geometric means of 8 cases</summary>" in said
+    assert "| `rmsnorm.fwd` norms | 6 | 1.2 % slower | 1.008 to 1.016 |" in said
+    assert "| `rmsnorm.fwd` norms, peak memory | 2 | 10.0 % less memory | 0.900 to 0.900 |" in said
+    assert "6 x rmsnorm.fwd" in printed(report)
+    assert json.loads(schema.document(report))["summaries"][0]["ratio"] == 1.012
+
+
+def test_it_names_the_version_of_the_policy() -> None:
+    assert "(policy `0123456789`)" in markdown.comment(a_report(a_row(Outcome.STEADY), policy_version="0123456789"))
+
+
+def shown_on_a_terminal(report: Report) -> str:
+    console = Console(width=200, file=io.StringIO())
+    console.print(terminal.table(report))
+    return console.file.getvalue()
+
+
+def test_a_missing_sota_is_named_with_its_reason_and_what_to_do() -> None:
+    reason = "Quack is not installed here (No module named 'quack')"
+    missing = AgainstSota("SOTA", None, None, None, False, reason, None)
+    rows = [replace(a_row(Outcome.STEADY, case=case), sota=missing) for case in (CASE, CASE.replace("1024", "2048"))]
+    report = a_report(*rows, stack={"torch": "2.13.0"})
+    said = (
+        f"Not compared with quack: 2 cases ({reason}). To compare them, install `quack-kernels==0.6.5` in the stack "
+        "that the recipe names (docs/operating.md, Stacks), or name another `sota` for h200 in the recipe."
+    )
+    assert markdown.without_sota(report) == said
+    assert markdown.escaped(said) in markdown.comment(report)
+    assert said in " ".join(shown_on_a_terminal(report).split())
+
+
+def test_a_case_that_sota_does_not_support_is_named_and_asks_for_nothing() -> None:
+    missing = AgainstSota("quack", None, None, None, False, "Quack has no fp32 backward of that width.", None)
+    report = a_report(a_row(Outcome.STEADY), replace(a_row(Outcome.NEW), sota=missing))
+    said = "Not compared with quack: 1 case (Quack has no fp32 backward of that width)."
+    assert said in markdown.comment(report)
+    assert said in " ".join(shown_on_a_terminal(report).split())
+    assert "Not compared with" not in markdown.comment(a_report(a_row(Outcome.STEADY)))

@@ -1,0 +1,387 @@
+"""A repository as a source of revisions, and what hostile or broken ones get."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from service.errors import BadInput, LeaseLost, NotFound, Refused, SourceFailed
+from service.settings import settings
+from service.sources import Source, git, open_source
+from tests import needs
+from tests.fakes.repository import Repository, Target
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def roots(state, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", f'["{tmp_path}/repositories"]')
+    settings.cache_clear()
+    yield tmp_path / "repositories"
+    settings.cache_clear()
+
+
+@pytest.fixture
+def repository(roots) -> Repository:
+    return Repository(roots / "norms")
+
+
+def source_of(repository: Repository) -> Source:
+    return open_source(Target(str(repository.folder)))
+
+
+def test_commits_are_told_oldest_first_with_what_they_changed(repository):
+    first = repository.commit("Add RMSNorm", {"norms/rms.py": "a", "README.md": "b"})
+    second = repository.commit("Say how", {"README.md": "c"})
+    repository.git("mv", "norms/rms.py", "norms/rmsnorm.py")
+    third = repository.commit("Rename")
+
+    source = source_of(repository)
+    assert source.default_branch() == "main"
+    assert source.resolve("main") == third
+    found = source.mainline(None, limit=10)
+
+    assert [revision.sha for revision in found] == [first, second, third]
+    assert found[0].parent is None
+    assert set(found[0].paths) == {"norms/rms.py", "README.md"}
+    assert (found[1].parent, found[1].subject, found[1].paths) == (first, "Say how", ("README.md",))
+    assert set(found[2].paths) == {"norms/rms.py", "norms/rmsnorm.py"}
+    assert [revision.sha for revision in source.mainline("main", limit=2)] == [second, third]
+    assert [revision.sha for revision in source.between(first, third)] == [second, third]
+    assert source.describe(second) == found[1]
+
+
+def test_the_last_release_is_the_newest_tag_that_the_parent_has(repository):
+    first = repository.commit("First", {"a": "1"})
+    repository.git("tag", "v1.0")
+    second = repository.commit("Second", {"a": "2"})
+    third = repository.commit("Third", {"a": "3"})
+    repository.git("tag", "--annotate", "--message", "2", "v2.0")
+    fourth = repository.commit("Fourth", {"a": "4"})
+
+    source = source_of(repository)
+    source.refresh()
+    found = [source.last_release(sha) for sha in (first, second, third, fourth)]
+
+    assert found == [None, first, first, third], "a release is not its own predecessor"
+
+
+def test_a_merge_counts_as_one_step_with_all_that_it_brought(repository):
+    base = repository.commit("Base", {"a": "1"})
+    repository.git("checkout", "--quiet", "-b", "topic")
+    topic = repository.commit("On the side", {"b": "1"})
+    repository.git("checkout", "--quiet", "main")
+    repository.commit("Meanwhile", {"c": "1"})
+    repository.git("merge", "--quiet", "--no-ff", "-m", "Merge topic", "topic")
+
+    source = source_of(repository)
+    merged = source.mainline("main", 10)[-1]
+
+    assert (merged.subject, merged.paths) == ("Merge topic", ("b",))
+    assert topic not in [revision.sha for revision in source.mainline("main", 10)]
+    assert source.merge_base(topic, merged.parent or "") == base
+    assert source.identity(base) != source.identity(topic)
+
+
+def test_what_is_new_is_seen_after_a_refresh_and_an_unknown_revision_asks_for_one(repository):
+    repository.commit("One", {"a": "1"})
+    source = source_of(repository)
+    source.refresh()
+    late = repository.commit("Two", {"a": "2"})
+
+    assert source.mainline("main", 10)[-1].subject == "One"
+    assert source.resolve(late[:12]) == late
+    assert source.mainline("main", 10)[-1].subject == "Two"
+
+
+def test_heads_of_pull_requests_and_tags_resolve(repository):
+    repository.commit("One", {"a": "1"})
+    repository.git("tag", "--annotate", "-m", "first", "v0.1")
+    repository.git("checkout", "--quiet", "-b", "contribution")
+    head = repository.commit("Contribution", {"a": "2"})
+    repository.git("checkout", "--quiet", "main")
+    repository.git("update-ref", "refs/pull/7/head", head)
+    repository.git("branch", "-D", "contribution")
+
+    source = source_of(repository)
+    assert source.resolve("pull/7/head") == source.resolve(head) == head
+    assert source.resolve("v0.1") == source.resolve("main")
+    assert source.between(source.resolve("main"), head)[0].subject == "Contribution"
+
+
+def test_a_commit_outlives_the_branch_that_was_forced_away(repository):
+    repository.commit("One", {"a": "1"})
+    lost = repository.commit("Two", {"a": "2"})
+    source = source_of(repository)
+    assert source.resolve("main") == lost
+    repository.git("reset", "--quiet", "--hard", "HEAD~1")
+
+    source.refresh()
+    assert source.resolve("main") != lost
+    assert source.resolve(lost) == lost
+
+
+def test_the_default_branch_is_the_one_that_the_origin_names(repository):
+    repository.git("symbolic-ref", "HEAD", "refs/heads/trunk")
+    repository.commit("One", {"a": "1"})
+    repository.git("branch", "main")
+    repository.commit("Two", {"a": "2"})
+    assert source_of(repository).default_branch() == "trunk"
+
+
+def test_an_empty_repository_is_said_to_be_empty(repository):
+    with pytest.raises(NotFound, match="empty"):
+        source_of(repository).default_branch()
+
+
+@pytest.mark.parametrize("rev", ["missing", "0" * 40, "v9.9", "main~100"])
+def test_a_missing_revision_is_named_with_the_branches_there_are(repository, rev):
+    repository.commit("One", {"a": "1"})
+    with pytest.raises(NotFound, match=f"No revision {rev}.*Branches: main"):
+        source_of(repository).resolve(rev)
+
+
+@pytest.mark.parametrize(
+    "rev", ["--upload-pack=touch /tmp/pwned", "-q", "", "a b", "main:../x", "main@{1}", "a..b", "^main"]
+)
+def test_what_is_no_revision_is_refused_before_git_sees_it(repository, rev):
+    repository.commit("One", {"a": "1"})
+    with pytest.raises(BadInput, match="is not a revision"):
+        source_of(repository).resolve(rev)
+
+
+def test_refs_named_like_options_are_only_names(repository, tmp_path):
+    sha = repository.commit("One", {"a": "1"})
+    repository.git("update-ref", "refs/heads/--upload-pack=touch${IFS}pwned", sha)
+    repository.git("update-ref", "refs/heads/--output=pwned", sha)
+    source = source_of(repository)
+
+    assert source.mainline("--output=pwned", 5)[0].sha == sha
+    assert source.default_branch() == "main"
+    with pytest.raises(NotFound, match="branch"):
+        source.mainline("--output=elsewhere", 5)
+    assert not [folder for folder in (Path(), tmp_path, repository.folder) if (folder / "pwned").exists()]
+
+
+def test_files_are_read_only_when_they_are_plain_files_of_the_revision(repository):
+    repository.link("link.toml", "/etc/passwd")
+    sha = repository.commit("One", {"kernelwatch.toml": "devices = []\n", "folder/x": "1", "*.toml": "star"})
+    source = source_of(repository)
+
+    assert source.read(sha, "kernelwatch.toml") == b"devices = []\n"
+    assert source.read(sha, "*.toml") == b"star"
+    for path in ("missing", "folder", "link.toml", "../x", "/etc/passwd", "", ":(top)kernelwatch.toml"):
+        assert source.read(sha, path) is None
+
+
+def test_an_export_is_the_plain_tree_and_attributes_have_no_say(repository, tmp_path):
+    repository.commit(
+        "One", {"src/a.py": "print(1)\n", ".gitattributes": "*.py export-ignore\n*.py text eol=crlf\n", "run": "#!"}
+    )
+    (repository.folder / "run").chmod(0o755)
+    sha = repository.commit("Two")
+    hooks = repository.folder / ".git" / "hooks" / "post-checkout"
+    hooks.parent.mkdir(exist_ok=True)
+    hooks.write_text(f"#!/bin/sh\ntouch {tmp_path}/hooked\n")
+    hooks.chmod(0o755)
+
+    exported = source_of(repository).export(sha, tmp_path / "tree")
+
+    assert (tmp_path / "tree/src/a.py").read_bytes() == b"print(1)\n"
+    assert os.access(tmp_path / "tree/run", os.X_OK)
+    assert not (tmp_path / "tree/.git").exists()
+    assert not (tmp_path / "hooked").exists()
+    assert (exported.files, exported.notes) == (3, ())
+
+
+def test_links_that_lead_out_are_left_out_and_named(repository, tmp_path):
+    repository.link("inside/fine", "../a")
+    repository.link("absolute", "/etc/passwd")
+    repository.link("up", "../../secrets")
+    repository.link("deep/er/root", "../..")
+    repository.link("deep/sneaky", "er/root/../outside")
+    sha = repository.commit("Links", {"a": "1"})
+
+    exported = source_of(repository).export(sha, tmp_path / "tree")
+
+    assert (tmp_path / "tree/inside/fine").read_text() == "1"
+    assert (tmp_path / "tree/deep/er/root").is_symlink()
+    for name in ("absolute", "up", "deep/sneaky"):
+        assert not (tmp_path / "tree" / name).is_symlink()
+        assert any(f"link {name} -> " in note for note in exported.notes)
+
+
+def test_submodules_stay_empty_and_lfs_pointers_are_counted(repository, tmp_path):
+    one = repository.commit("One", {"a": "1"})
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{one},third_party/cutlass")
+    (repository.folder / "third_party/cutlass").mkdir(parents=True)
+    sha = repository.commit("Two", {"weights.bin": pointer, "more.bin": pointer})
+
+    exported = source_of(repository).export(sha, tmp_path / "tree")
+
+    assert (tmp_path / "tree/third_party/cutlass").is_dir()
+    submodule, lfs = exported.notes
+    assert "submodule third_party/cutlass is left empty" in submodule
+    assert "2 files are only a Git LFS pointer" in lfs
+
+
+def test_a_tree_beyond_the_limit_is_refused_before_it_is_written(repository, tmp_path, monkeypatch):
+    sha = repository.commit("Large", {f"file{n}": "x" * 1000 for n in range(20)})
+    monkeypatch.setenv("KERNELWATCH_TREE_LIMIT", "10000")
+    settings.cache_clear()
+    with pytest.raises(BadInput, match="exceeds"):
+        source_of(repository).export(sha, tmp_path / "tree")
+    assert list((tmp_path / "tree").iterdir()) == []
+
+
+def test_a_tree_that_unfolds_without_end_is_refused(repository, tmp_path):
+    blob = repository.git("hash-object", "-w", "--stdin", given="x")
+    tree = repository.git("mktree", given="".join(f"100644 blob {blob}\tf{n}\n" for n in range(10)))
+    for _ in range(9):  # 10^10 files in ten small objects
+        tree = repository.git("mktree", given="".join(f"040000 tree {tree}\td{n}\n" for n in range(10)))
+    bomb = repository.git("commit-tree", "-m", "bomb", tree)
+    repository.git("update-ref", "refs/heads/main", bomb)
+
+    source = source_of(repository)
+    with pytest.raises(BadInput, match="more than"):
+        source.export(bomb, tmp_path / "tree")
+    with pytest.raises(SourceFailed, match="too large to be looked at"):
+        source.describe(bomb)
+
+
+def test_a_path_called_git_is_refused(repository, tmp_path):
+    blob = repository.git("hash-object", "-w", "--stdin", given="x")
+    tree = repository.git("mktree", given=f"100644 blob {blob}\t.GIT\n")
+    sha = repository.git("commit-tree", "-m", "forged", tree)
+    repository.git("update-ref", "refs/heads/main", sha)
+    with pytest.raises((SourceFailed, BadInput), match=r"damaged or forged|impossible path"):
+        source_of(repository).export(sha, tmp_path / "tree")
+
+
+def test_subjects_and_paths_may_hold_anything(repository):
+    sha = repository.commit("Bell \x07 and \x01 and naïve ✓", {"a\x01b": "1", "näme\n": "2"})
+    found = source_of(repository).describe(sha)
+    assert found.subject == "Bell   and   and naïve ✓"
+    assert set(found.paths) == {"a\x01b", "näme\n"}
+
+
+@pytest.mark.parametrize(
+    ("location", "error", "reason"),
+    [
+        ("relative/path", BadInput, "neither an https address nor the full path"),
+        ("/etc", Refused, "not under an allowed root"),
+        ("/proc/self/root/etc", Refused, "not under an allowed root"),
+        ("http://github.com/a/b", Refused, "is not https"),
+        ("ssh://git@github.com/a/b", BadInput, "user name or a password"),
+        ("ext::sh -c touch% /tmp/pwned", BadInput, "neither"),
+        ("ext://github.com/a", Refused, "not https"),
+        ("https://user:token@github.com/a/b", BadInput, "user name or a password"),
+        ("https://evil.example/a/b", Refused, "evil.example is not an allowed host"),
+        ("https://github.com:8443/a/b", Refused, "Port 8443"),
+        ("--upload-pack=x", BadInput, "neither"),
+        ("https://", BadInput, "not an address"),
+    ],
+)
+def test_a_location_that_may_not_be_used(roots, location, error, reason):
+    with pytest.raises(error, match=reason):
+        open_source(Target(location))
+
+
+def test_a_link_out_of_the_allowed_root_is_outside(roots, tmp_path):
+    roots.mkdir()
+    (tmp_path / "private").mkdir()
+    (roots / "shortcut").symlink_to(tmp_path / "private")
+    with pytest.raises(Refused, match="not under an allowed root"):
+        open_source(Target(str(roots / "shortcut")))
+
+
+def test_an_allowed_host_at_a_private_address_is_refused(roots, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_ALLOWED_HOSTS", '["localhost"]')
+    settings.cache_clear()
+    with pytest.raises(Refused, match="private address"):
+        open_source(Target("https://localhost/a/b")).refresh()
+
+
+def test_an_unreachable_remote_may_answer_later(roots, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_PRIVATE_HOSTS", '["127.0.0.1:9"]')
+    settings.cache_clear()
+    with pytest.raises(SourceFailed, match="cannot be reached") as failed:
+        open_source(Target("https://127.0.0.1:9/a/b")).refresh()
+    assert failed.value.passing
+
+
+def test_a_folder_without_a_repository_will_not_answer_later_either(roots):
+    (roots / "empty").mkdir(parents=True)
+    with pytest.raises(SourceFailed, match="no git repository") as failed:
+        open_source(Target(str(roots / "empty"))).refresh()
+    assert not failed.value.passing
+
+
+def test_names_that_are_no_text_are_told_in_words_that_can_be_stored(repository, tmp_path):
+    strange = os.fsdecode(b"caf\xe9")
+    one = repository.commit("One", {"a": "1"})
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{one},{strange}")
+    (repository.folder / strange).mkdir()
+    repository.link(f"{strange}-link", "/etc/passwd")
+    sha = repository.commit("Two", {f"{strange}.bin": "version https://git-lfs.github.com/spec/v1\n"})
+
+    exported = source_of(repository).export(sha, tmp_path / "tree")
+
+    assert [note.encode().decode() for note in exported.notes] == [
+        "The submodule caf\ufffd is left empty, because submodules are not fetched.",
+        "The symbolic link caf\ufffd-link -> /etc/passwd leads out of the tree and was left out.",
+        "1 file is only a Git LFS pointer, as LFS content is not fetched; the first is caf\ufffd.bin.",
+    ]
+
+
+@needs.skip_unless(shutil.which("setpriv"), "setpriv")
+def test_git_ends_when_its_worker_is_killed(roots):
+    asks = "import subprocess; from service.sources import git; subprocess.run([*git._within(1 << 30), *{}])"
+    waits = ["sh", "-c", "echo ready; exec sleep 100"]  # as git does while a remote is slow
+    with subprocess.Popen([sys.executable, "-c", asks.format(waits)], stdout=subprocess.PIPE, cwd=ROOT) as worker:
+        assert worker.stdout
+        assert worker.stdout.readline() == b"ready\n"
+        [started] = psutil.Process(worker.pid).children()
+
+        worker.kill()
+
+        started.wait(10)
+
+
+def test_the_shared_configuration_is_never_half_written(repository):
+    source_of(repository).refresh()
+    [kept] = settings().state.glob("mirrors/gitconfig*")
+    before = kept.stat().st_ino
+    source_of(repository).refresh()
+    [kept] = settings().state.glob("mirrors/gitconfig*")
+    assert kept.stat().st_ino != before  # another file took its place
+
+
+def test_a_run_that_is_cancelled_does_not_wait_for_a_slow_remote(repository, tmp_path, monkeypatch):
+    def cancelled():
+        if slow.exists():
+            raise LeaseLost("cancelled by the operator")
+
+    slow = tmp_path / "bin" / "git"
+    source = open_source(Target(str(repository.folder)), keep_going=cancelled)
+    source.refresh()
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 100\n")
+    slow.chmod(0o755)
+    monkeypatch.setitem(git._ENVIRONMENT, "PATH", f"{slow.parent}:/usr/bin:/bin")
+    with pytest.raises(LeaseLost, match="cancelled by the operator"):
+        source.refresh()
+
+
+def test_git_that_takes_too_long_is_ended(repository, monkeypatch):
+    source = source_of(repository)
+    source.refresh()
+    monkeypatch.setattr(git, "_within", lambda _: ("sh", "-c", "exec sleep 100"))
+    with pytest.raises(SourceFailed, match=r"git tag on .* took longer than 0 s"):
+        source._git("tag", limit_s=0.1)

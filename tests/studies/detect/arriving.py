@@ -1,0 +1,86 @@
+"""The labelled series as the service sees them: one revision after the other, with the looks that the ledger makes."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.domain.changepoints import Change, HistoryLimits, Level
+from service.domain.changepoints.matching import MISSES, Known
+from service.domain.changepoints.scan import LONG, SHORT, closely, worth_a_look
+from service.domain.changepoints.series_table import Histories, Name
+from tests.studies.detect.score import MARGIN, Labelled
+
+LIMITS = HistoryLimits(notify=0.01, block=0.02)  # of a case above 100 us, by the default policy
+NAME: Name = ("labelled", "series")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A change point of a series: where it is, at which revision it was told, and how it stands in the end."""
+
+    place: int
+    when: int
+    ratio: float
+    blocks: bool
+    missed: int = 0
+    open: bool = True
+
+    def reaches(self, level: str) -> bool:
+        return self.blocks or level == Level.NOTIFY
+
+    def again(self, change: Change) -> "Told":
+        return replace(self, missed=0, blocks=self.blocks or change.level is Level.BLOCK)
+
+    def not_again(self) -> "Told":
+        return replace(self, missed=self.missed + 1, open=self.open and self.missed + 1 < MISSES)
+
+
+def replayed(values: Sequence[float], *, paired: bool) -> list[Told]:
+    """Every point that was ever told of a series, in which nobody answers: what is open in the end still stands.
+
+    Where each revision's own pair (`paired`) was steady, as it is where it sees nothing, one odd value asks nothing.
+    """
+    series, points = np.array([values]), list[Told]()
+    limits = {NAME: LIMITS}
+    for count in range(1, len(values) + 1):
+        known = {NAME: [Known(n, one.place, one.ratio, one.missed, one.open) for n, one in enumerate(points)]}
+        table = _newest(series[:, :count], SHORT)
+        picked = worth_a_look(table, known, limits, key=f"{values[0]}:{count}")
+        close = _newest(series[:, :count], LONG if picked else 0)
+        found = closely(close, table, known, limits, steady=(NAME,) if paired else ())
+        if NAME not in found:
+            continue
+        matched = found[NAME].matched
+        for number, change in matched.again:
+            points[number] = points[number].again(change)
+        for number in matched.missed:
+            points[number] = points[number].not_again()
+        places = {one.place for one in points}
+        points += [
+            Told(one.ordinal, count - 1, one.ratio, one.level is Level.BLOCK)
+            for one in matched.new
+            if one.ordinal not in places
+        ]
+    return points
+
+
+def _newest(values: NDArray[np.float64], count: int) -> Histories:
+    """The newest revisions of one series as a table; none of it where nobody takes a close look."""
+    first = max(0, values.shape[1] - count)
+    taken = values[:, first:] if count else values[:0]
+    nothing = np.full_like(taken, np.nan)
+    runs = np.ones(taken.shape, dtype=np.int64)
+    return Histories((NAME,) if count else (), first, taken, nothing, np.zeros_like(runs), runs)
+
+
+def delays(labelled: Collection[Labelled], told: dict[str, list[Told]]) -> list[int]:
+    """Revisions from each labelled change to the first point that stands for it, where there is one."""
+    found = []
+    for one in labelled:
+        for mark in one.changes:
+            near = [point.when for point in told[one.name] if abs(point.place - mark) <= MARGIN]
+            if near:
+                found.append(max(0, min(near) - mark))
+    return found

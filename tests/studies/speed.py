@@ -1,0 +1,52 @@
+"""How long a run of 200 cases takes to judge: `judge`, `wanted` and the summaries, from rounds as floats.
+
+Times are the best of several, of the processor and not of the wall.
+
+python -m tests.studies.speed [--times 30] [--limit-ms 50]
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+from service.domain.policy.policy import Policy
+from service.domain.verdicts.geomeans import summaries
+from service.domain.verdicts.judge import judge, wanted
+from tests.studies.families import planted
+from tests.studies.simulated import NOISES, Family, Session, names
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=30, help="the best of so many counts: others use this machine too")
+    parser.add_argument("--limit-ms", type=float, default=50)
+    chosen = parser.parse_args()
+    slowest = 0.0
+    sys.stdout.write("| run | judge | wanted | summaries | together |\n|---|---|---|---|---|\n")
+    for noise in NOISES:
+        cells, policy = Session(Family(noise, planted(1), 1), names()).until_decided(Policy()), Policy()
+        parts = [best_ms(partial(part, cells, policy), chosen.times) for part in (judge, wanted, summaries)]
+        slowest = max(slowest, sum(parts))
+        launches = sum(len(cell.looked.candidate) + len(cell.confirmed.candidate) for cell in cells) / len(cells)
+        row = [
+            f"200 cases, {launches:.1f} launches each ({noise.says})",
+            *(f"{ms:.1f} ms" for ms in (*parts, sum(parts))),
+        ]
+        sys.stdout.write(f"| {' | '.join(row)} |\n")
+    sys.stdout.write(f"\nat most {slowest:.1f} ms; the limit is {chosen.limit_ms:g} ms\n")
+    return int(slowest > chosen.limit_ms)
+
+
+def best_ms(call: Callable[[], object], times: int) -> float:
+    took = []
+    for _ in range(times):
+        began = time.process_time()
+        call()
+        took.append(time.process_time() - began)
+    return 1e3 * min(took)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

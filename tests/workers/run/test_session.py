@@ -1,0 +1,212 @@
+"""One run from lease to end: real git, environments and processes; only what contenders answer is scripted."""
+
+import json
+import time
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
+
+from kernels.arena.session import Contender
+from kernels.cases import Case, Role
+from service.db.engine import reading, transaction
+from service.db.models import Measurement, Run, RunState, TargetKind
+from service.domain.policy.policy import Policy
+from service.ledger.intake import deliveries, targets
+from service.ledger.runs import queue
+from service.settings import settings
+from tests.fakes.repository import MEASURED_ANYWHERE
+from tests.workers.conftest import CASE, RECIPE
+from workers import environments
+from workers.device import DeviceHere
+from workers.run import baselines, launches, session
+from workers.run.tally import Tally
+
+CPU = DeviceHere("cpu", "the processor")
+
+
+def commit(norms, speed: object = 100.0, **files: str) -> str:
+    return norms.commit({"speed.json": json.dumps({CASE: speed}), "when": str(time.monotonic_ns()), **files})
+
+
+def wanted(sha: str) -> None:
+    deliveries.run_revision("norms", sha)
+
+
+def measure() -> Run:
+    """What becomes of the next run."""
+    with transaction() as database:
+        lease = queue.next_run(database, "cpu", "test/cpu-0", settings().lease_s)
+    assert lease
+    session.measure(lease, CPU)
+    with reading() as database:
+        return database.get_one(Run, lease.run_id)
+
+
+def measured(sha: str) -> Run:
+    wanted(sha)
+    return measure()
+
+
+def test_what_is_in_the_mirror_is_measured_while_the_origin_is_away(watched):
+    wanted(commit(watched))
+    watched.folder.rename(watched.folder.with_name("moved"))
+    watched.folder.mkdir()  # as a host that answers with nothing
+    assert measure().state is RunState.DONE
+
+
+def test_housekeeping_that_fails_costs_no_evidence(watched, monkeypatch):
+    def broken(_limit: int) -> list[str]:
+        raise RecursionError
+
+    monkeypatch.setattr(environments, "evict", broken)
+    assert measured(commit(watched)).state is RunState.DONE
+
+
+def test_what_a_dead_worker_of_this_device_left_is_removed_and_another_devices_is_not(watched):
+    scratch = settings().state / "scratch"
+    for device in ("cpu", "GPU-7"):
+        (scratch / device / "head-norms-0" / "home").mkdir(parents=True)
+    measured(commit(watched))
+    assert [folder.name for folder in scratch.iterdir()] == ["GPU-7"]
+
+
+def test_a_run_that_cannot_be_ended_now_ends_with_its_lease(watched, monkeypatch):
+    def away(*_: object, **__: object) -> None:
+        raise OperationalError("UPDATE runs", {}, Exception("the database is away"))
+
+    wanted(commit(watched, broken=""))
+    with monkeypatch.context() as patch:
+        patch.setattr(session.recording, "fail", away)
+        assert measure().state is RunState.LEASED
+
+
+def test_where_no_near_revision_is_fit_the_nearest_that_builds_is_compared_with(watched, monkeypatch):
+    measured(commit(watched))
+    wrong = commit(watched, speed="invalid: y is wrong")
+    measured(wrong)
+    measured(commit(watched, broken=""))
+    (watched.folder / "broken").unlink()
+    monkeypatch.setattr(baselines, "FARTHEST_BASELINE", 2)
+
+    run = measured(commit(watched))
+
+    assert (run.state, run.baseline) == (RunState.DONE, wrong)
+    assert run.reason.endswith(f"compared with {wrong[:10]} all the same, since no earlier revision is fit")
+
+
+def wheel(folder: Path, version: str, tag: str = "py3-none-any") -> None:
+    folder.mkdir(exist_ok=True)
+    about = f"norm_kernels-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"norm_kernels-{version}-{tag}.whl", "w") as archive:
+        archive.writestr("speed.json", json.dumps({CASE: 100.0 + len(version)}))
+        archive.writestr(f"{about}/METADATA", f"Name: norm-kernels\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize("trouble", ["no wheel for this platform", "a broken wheel"])
+def test_a_release_that_cannot_be_had_is_passed_over_as_baseline(scripted, tmp_path, trouble):
+    folder = tmp_path / "wheels"
+    wheel(folder, "1.0")
+    if trouble == "a broken wheel":
+        (folder / "norm_kernels-1.1-py3-none-any.whl").write_text("truncated")
+    else:
+        wheel(folder, "1.1", tag="cp37-cp37m-win_amd64")
+    wheel(folder, "1.2")
+    where = {"location": str(folder), "kind": TargetKind.PACKAGE, "package": "norm-kernels"}
+    with transaction() as database:
+        targets.register(database, "norms", recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
+
+    run = measured("1.2")
+
+    assert (run.state, run.baseline) == (RunState.DONE, "1.0"), run.reason
+    assert "1.1 was passed over as baseline" in run.reason
+    assert "compared with 1.0 instead" in run.reason
+
+
+def test_nothing_measured_within_the_sessions_limit_says_what_mends_it(watched, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "0.001")
+    settings.cache_clear()
+    run = measured(commit(watched))
+    assert run.state is RunState.FAILED
+    assert "raise KERNELWATCH_SESSION_LIMIT_S" in run.reason
+
+
+def test_what_was_measured_within_the_sessions_limit_counts_and_the_rest_is_said_to_be_open(watched, monkeypatch):
+    """The contenders answer the first launch at once; then the limit is over."""
+    launch = launches.run_launch
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        turned = launch(*arguments, **more)
+        monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "0.001")
+        time.sleep(3)
+        return turned
+
+    monkeypatch.setattr(launches, "run_launch", slow)
+    monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "3")
+    settings.cache_clear()
+    measured(commit(watched))
+    run = measured(commit(watched))
+    assert run.state is RunState.DONE
+    assert run.reason.endswith("the session limit of 3 s was reached before every case was decided")
+    with reading() as database:
+        rows = database.execute(select(Measurement).where(Measurement.run_id == run.id)).scalars()
+        assert {row.launches for row in rows} == {1}
+
+
+class Silent:
+    """A contender in this process: `slow_s` for each turn."""
+
+    def __init__(self, slow_s: float) -> None:
+        self.slow_s = slow_s
+
+    def ask(self, message: Mapping[str, Any], _limit_s: float, meanwhile: Any = lambda: None) -> dict[str, Any]:
+        if message["do"] == "turn":
+            time.sleep(self.slow_s)
+            meanwhile()
+            return {"samples": [1.0]}
+        return {"ready": True, "state": "measured", "ok": True}
+
+    def close(self) -> None: ...
+
+
+class Heart:
+    def say(self, stage: str) -> None: ...
+    def keep_going(self) -> None: ...
+
+
+@pytest.mark.parametrize(("slow_s", "grace_s", "some"), [(0.01, 60.0, True), (0.3, 0.1, False)])
+def test_a_launch_ends_after_the_case_in_hand_and_not_long_after(state, monkeypatch, slow_s, grace_s, some):
+    monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "0.3")
+    monkeypatch.setattr(launches, "LAST_CASE_S", grace_s)
+    settings.cache_clear()
+    head = Contender("head:norms", Role.HEAD, {"name": "norms"}, lambda: Silent(slow_s))
+    cases = tuple(Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 99))
+    tally = Tally([head], cases)
+
+    began = time.monotonic()
+    launching = launches.Launches(tally, [head], Policy(rounds=4), CPU, Heart(), seed=1)
+    launching.until_decided(cases)
+
+    assert launching.late
+    assert bool(tally.taken()) is some
+    assert len(tally.taken()) < len(cases)
+    assert time.monotonic() - began < 10
+
+
+def test_a_bad_moment_of_the_database_costs_no_measurement(watched, monkeypatch):
+    tries, record = [], session.recording.record
+
+    def deadlocked_once(*args: Any) -> Run:
+        tries.append(args)
+        if len(tries) == 1:
+            raise OperationalError("UPDATE targets", {}, Exception("deadlock detected"))
+        return record(*args)
+
+    monkeypatch.setattr(session.recording, "record", deadlocked_once)
+    monkeypatch.setattr(session, "RECORDED_AGAIN_S", (0.0,))
+    run = measured(commit(watched))
+    assert (run.state, run.attempt, len(tries)) == (RunState.DONE, 1, 2)

@@ -1,0 +1,61 @@
+"""What control does at each look: one duty must neither break, nor starve, nor wear out the others."""
+
+import pytest
+
+from service.ledger import backoff
+from service.ledger.backoff import Patience
+from workers import control
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that only go by when a test says so."""
+    now = [1000.0]
+    monkeypatch.setattr(control.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(backoff.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_duty_that_can_wait_is_done_at_once_and_then_seldom_even_where_it_breaks(clock):
+    done = []
+
+    def duty() -> None:
+        done.append(clock[0])
+        raise RuntimeError
+
+    seldom = control.Seldom(duty, 60.0)
+    for _ in range(31):
+        if clock[0] in (1000.0, 1060.0):
+            with pytest.raises(RuntimeError):
+                seldom()
+        else:
+            seldom()
+        clock[0] += 2.0
+    assert done == [1000.0, 1060.0]
+    assert seldom.__name__ == "duty", "the log names what broke"
+
+
+def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_went_well(clock):
+    tried, kept = [], Patience()
+    while clock[0] < 2000.0:
+        if not kept.lets_be("one"):
+            tried.append(clock[0] - 1000.0)
+            kept.failed("one")
+        clock[0] += 2.0
+    assert tried == [0.0, 2.0, 4.0, 14.0, 44.0, 164.0, 764.0]
+    assert not kept.lets_be("another")
+    kept.went_well("one")
+    assert not kept.lets_be("one")
+    kept.failed("one")
+    assert not kept.lets_be("one"), "it is new again"
+
+
+@pytest.mark.usefixtures("state")
+def test_looking_at_an_empty_ledger_does_nothing_and_breaks_nothing(monkeypatch):
+    broke = []
+    monkeypatch.setattr(control.log, "exception", lambda *_, duty, **__: broke.append(duty))
+    for one in (control._follow, control._blame, control._calibrate):
+        monkeypatch.setattr(one, "_next", 0.0)
+    for _ in range(2):
+        control.run()
+    assert broke == []

@@ -1,0 +1,1 @@
+"""Facts of pushed revisions, compiled without a GPU."""

@@ -1,0 +1,281 @@
+"""Two revisions compiled without a GPU and compared: built as for a run, asked case by case, told as one report."""
+
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kernels.arena import protocol
+from kernels.cases import BUILT_IN_PROVIDERS, Case, Lane
+from service.domain.codefacts import compiled, diff, findings
+from service.domain.codefacts.compiled import Compiled, Place, State
+from service.domain.codefacts.findings import FactsReport, Side
+from service.domain.policy.recipes import Recipe
+from service.errors import BadInput, BuildFailed, ServiceError, Unavailable
+from service.settings import settings
+from service.sources import Source
+from service.sources.checkout import Checkout
+from workers import environments
+from workers.compile import kernel_texts
+from workers.compile.offline import Answers, Bench, CannotStart, Job
+from workers.compile.subjects import Subject
+from workers.environments import Environment
+from workers.sandbox.folders import remove
+
+ARCHS = ("sm_90", "sm_100")
+ABANDONED_S = 86_400
+
+_ARCH_OF = {"a100": "sm_80", "l40s": "sm_89", "h100": "sm_90", "h200": "sm_90", "b200": "sm_100", "gb200": "sm_100"}
+_ARCH = re.compile(r"sm_[0-9]{2,3}a?")
+_SPAN = re.compile(r"(?P<base>.+?)(?P<dots>\.\.\.?)(?P<head>[^.].*)")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody wants to know.  `show` is the kind of text whose differences are shown."""
+
+    revisions: str = "HEAD"
+    suite: str | None = None
+    archs: tuple[str, ...] = ARCHS
+    providers: tuple[str, ...] = ()
+    show: str | None = None
+    texts: Path | None = None  # a folder for whole texts
+
+
+def archs_of(recipe: Recipe) -> tuple[str, ...]:
+    """The architectures of the recipe's devices; none where all of them are processors or not known."""
+    return tuple(dict.fromkeys(_ARCH_OF[device] for device in recipe.devices if device in _ARCH_OF))
+
+
+def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsReport:
+    """Compile and compare.  Raises BuildFailed when the head does not build or cannot be loaded; writes no rows."""
+    began, notes = time.monotonic(), list[str]()
+    _check(wish)
+    say("looking at the revisions")
+    base, head = _span(subject.source, wish.revisions)
+    if isinstance(subject.source, Checkout) and head == subject.source.resolve("HEAD"):
+        notes += _uncommitted(subject.source)
+    suite = wish.suite or _suite(subject.recipe)
+    cases = _cases(subject.recipe, suite, notes)
+    providers = _providers(subject.recipe, wish.providers, notes)
+    report = FactsReport(
+        subject.name,
+        suite,
+        wish.archs,
+        tuple(providers),
+        _side(subject.source, head),
+        _side(subject.source, base) if base else None,
+    )
+    if base and (why := _nothing_matters(subject, base, head)):
+        return replace(report, skipped=why, notes=tuple(notes))
+    environments.evict(settings().environments_limit)
+    say("building the head")
+    after = _build(subject, head)
+    say("building the base")
+    before = _base(subject, base, notes)
+    with _scratch() as scratch:
+        bench = Bench(sandboxed=subject.sandboxed, scratch=scratch, say=say)
+        places = [one for one in (after, before) if one is not None]
+        jobs = [Job(one, spec, arch) for one in places for arch in wish.archs for spec in providers.values()]
+        said = bench.compile(list(dict.fromkeys(jobs)), cases)  # equal trees are one environment
+        _complain_if_nothing_compiles(said, after, before)
+        notes += _not_started(said, before)
+        now, was = _read(said, after) | _silent(said, after, cases), _read(said, before) if before else None
+        report = findings.compared(report, was, now, subject.recipe.facts)
+        if before is not None and was is not None and (wish.show or wish.texts):
+            moved = diff.moved(was, now)
+            texts = kernel_texts.Texts(bench, before, after, providers)
+            if wish.show:
+                report = replace(report, differences=kernel_texts.differences(texts, moved, wish.show, notes))
+            if wish.texts:
+                notes.append(kernel_texts.written(texts, moved, wish.texts))
+    return replace(report, notes=tuple(notes), seconds=round(time.monotonic() - began, 1))
+
+
+# -- what is asked --------------------------------------------------------------------------------------------------
+
+
+def _check(wish: Wish) -> None:
+    for arch in wish.archs:
+        if not _ARCH.fullmatch(arch):
+            raise BadInput(f"{arch!r} is not an architecture; write sm_90 (H100, H200) or sm_100 (B200).")
+
+
+def _span(source: Source, revisions: str) -> tuple[str | None, str]:
+    """The base and the head of `BASE..HEAD`, of `BASE...HEAD` (from where they parted) or of `HEAD` (its parent)."""
+    found = _SPAN.fullmatch(revisions)
+    if not found and ".." in revisions:
+        raise BadInput(f"{revisions!r} is not BASE..HEAD, BASE...HEAD or HEAD.")
+    if not found:
+        head = source.resolve(revisions)
+        parent = source.describe(head).parent
+        if parent is None and isinstance(source, Checkout) and source.shallow:
+            mend = "fetch more (`git fetch --deepen=1`, or `fetch-depth: 2`)"
+            raise BadInput(f"The parent of {revisions} is not in this checkout, whose history was cut: {mend}.")
+        return parent, head
+    base, head = source.resolve(found["base"]), source.resolve(found["head"])
+    return (source.merge_base(base, head) if found["dots"] == "..." else base), head
+
+
+def _uncommitted(checkout: Checkout) -> Iterator[str]:
+    if count := checkout.uncommitted():
+        files = "1 file is" if count == 1 else f"{count} files are"
+        yield f"Only commits are compared, and {files} changed since the head."
+
+
+def _side(source: Source, sha: str) -> Side:
+    return Side(sha, source.describe(sha).subject)
+
+
+def _suite(recipe: Recipe) -> str:
+    """That of the first GPU of the recipe."""
+    return recipe.suite_on(next((device for device in recipe.devices if device != "cpu"), "default"))
+
+
+def _cases(recipe: Recipe, suite: str, notes: list[str]) -> tuple[Case, ...]:
+    """The suite's cases; those of other lanes call the same kernels, but for a transformer block's."""
+    every = recipe.cases(suite)
+    cases = tuple(dict.fromkeys(replace(case, lane=Lane.KERNEL) for case in every if case.lane is not Lane.BLOCK))
+    if blocks := sum(case.lane is Lane.BLOCK for case in every):
+        notes.append(f"{blocks} of the suite's cases are whole blocks, which have no facts of their own.")
+    if not cases:
+        raise BadInput(f"The suite {suite!r} has no case that can be compiled without a GPU.")
+    return cases
+
+
+def _providers(recipe: Recipe, wanted: Sequence[str], notes: list[str]) -> dict[str, Mapping[str, Any]]:
+    """The providers by name: those named, or the recipe's; one that is built in runs in the revision's environment."""
+    own = {
+        name: protocol.targets_own(name, provider.calls, compile=provider.compile)
+        for name, provider in recipe.providers.items()
+    }
+    chosen: dict[str, Mapping[str, Any]] = {}
+    for name in wanted:
+        if name not in own and name not in BUILT_IN_PROVIDERS:
+            known = ", ".join([*own, *(one for one in BUILT_IN_PROVIDERS if one not in own)])
+            raise BadInput(f"There is no provider {name!r}; known: {known}.")
+        chosen[name] = own.get(name) or protocol.built_in(name)
+    if chosen:
+        return chosen
+    only_cpu = [name for name, provider in recipe.providers.items() if set(provider.devices) == {"cpu"}]
+    if len(only_cpu) == len(own):
+        return {**own}
+    if only_cpu:
+        left_out = ", ".join(only_cpu)
+        notes.append(f"Left out, as the recipe has it on the processor only: {left_out} (name it with --provider).")
+    return {name: spec for name, spec in own.items() if name not in only_cpu}
+
+
+def _nothing_matters(subject: Subject, base: str, head: str) -> str | None:
+    """Why nothing needs compiling, where only files changed that the recipe says do not matter."""
+    if base == head:
+        return "Base and head are the same commit: nothing was compiled."
+    if isinstance(subject.source, Checkout):
+        paths = subject.source.changed(base, head)
+    elif subject.source.merge_base(base, head) != base:
+        return None
+    else:
+        paths = {path for one in subject.source.between(base, head) for path in one.paths}
+    if subject.recipe.matters(paths):
+        return None
+    return f"No changed file matters by the recipe ({len(paths)} changed): nothing was compiled."
+
+
+# -- what is compiled -----------------------------------------------------------------------------------------------
+
+
+def _build(subject: Subject, sha: str) -> Environment:
+    return environments.build(
+        subject.source, sha, subject.recipe, subject.adapters, kind=subject.kind, sandboxed=subject.sandboxed
+    )
+
+
+def _base(subject: Subject, sha: str | None, notes: list[str]) -> Environment | None:
+    """The base's environment; without one the head is told alone."""
+    if sha is None:
+        notes.append("The head has no parent: there is nothing to compare with.")
+        return None
+    try:
+        return _build(subject, sha)
+    except BuildFailed as failure:
+        notes.append(f"There is nothing to compare with, since the base {sha[:10]} does not build: {failure}")
+        return None
+
+
+Said = Mapping[Job, Answers | CannotStart]
+
+
+def _read(said: Said, place: Environment) -> dict[Place, Compiled]:
+    """What the jobs of one environment said, place by place."""
+    facts: dict[Place, Compiled] = {}
+    for job, answers in said.items():
+        if job.environment == place and not isinstance(answers, CannotStart):
+            name = job.provider["name"]
+            facts |= {Place(name, case, job.arch): compiled.read(answer) for case, answer in answers.items()}
+    return facts
+
+
+def _silent(said: Said, place: Environment, cases: Sequence[Case]) -> dict[Place, Compiled]:
+    """The places of providers that could not be loaded: at the head they are as many failures."""
+    return {
+        Place(job.provider["name"], str(case), job.arch): Compiled(State.FAILED, str(why))
+        for job, why in said.items()
+        if job.environment == place and isinstance(why, CannotStart)
+        for case in cases
+    }
+
+
+def _complain_if_nothing_compiles(said: Said, head: Environment, base: Environment | None) -> None:
+    """Raise BuildFailed when the head is no good at all, and ServiceError when the base is neither.
+
+    Raises Unavailable where the stack has no compiler.
+    """
+    if (why := _nothing(said, head)) is None:
+        return
+    if any(isinstance(one, CannotStart) and one.no_compiler for one in said.values()):
+        raise Unavailable(f"Nothing can be compiled: {why}.")
+    if base is not None and base != head and _nothing(said, base):
+        raise ServiceError(f"Nothing can be compiled, neither at the base nor at the head: {why}.")
+    raise BuildFailed(f"Nothing of the head can be compiled: {why}.")
+
+
+def _nothing(said: Said, place: Environment) -> str | None:
+    """Why no case of this environment compiles, in the first job's words; None when one does, or is too large."""
+    whys = list[str]()
+    for job, answers in said.items():
+        if job.environment != place:
+            continue
+        if isinstance(answers, CannotStart):
+            whys.append(str(answers))
+        else:
+            read = [compiled.read(answer) for answer in answers.values()]
+            if any(one.state is not State.FAILED or one.over for one in read):
+                return None
+            whys += [one.reason for one in read]
+    return whys[0].rstrip(".") if whys else None
+
+
+def _not_started(said: Said, base: Environment | None) -> Iterator[str]:
+    for job, why in said.items():
+        if isinstance(why, CannotStart) and job.environment == base:
+            yield f"At the base, {why}."
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for this command's contenders; what commands left that were killed goes as well."""
+    root = settings().state / "scratch"
+    root.mkdir(parents=True, exist_ok=True)
+    for left in root.glob("facts-*"):
+        if time.time() - left.stat().st_mtime > ABANDONED_S:
+            remove(left)
+    folder = Path(tempfile.mkdtemp(prefix="facts-", dir=root))
+    try:
+        yield folder
+    finally:
+        remove(folder)

@@ -1,0 +1,138 @@
+"""The facts lane: what was pushed is compiled without a GPU, compared with its baseline, and kept.
+
+It runs beside everything else and stops nothing: whatever goes wrong here is said in the comment, and no run waits.
+"""
+
+import os
+import threading
+import time
+
+import structlog
+
+from service.db.engine import reading, transaction
+from service.db.models import FactsCheck, FactsState
+from service.domain.codefacts.findings import Findings
+from service.domain.policy import recipes
+from service.errors import BuildFailed, LeaseLost, ServiceError, SourceFailed
+from service.ledger.runs import facts_checks
+from service.ledger.runs.facts_checks import FactsLease
+from service.settings import settings
+from service.sources import open_source
+from workers.compile import compare
+from workers.compile.subjects import Subject
+from workers.run.heartbeat import stopping
+from workers.sandbox import sandbox
+
+log = structlog.get_logger()
+
+LEASE_S = 900.0  # longer than the longest step that says nothing: a build
+RENEW_S = 30.0
+NICE = 10  # compiling gives way to whatever is measured on the same machine
+
+
+def compile_due() -> int:
+    """Compile what waits, the newest first.  Returns how many checks were taken."""
+    if not settings().facts:
+        return 0
+    with transaction() as session:
+        facts_checks.plan(session)
+    taken = 0
+    while not stopping.is_set() and (lease := _claim()) is not None:
+        _take(lease)
+        taken += 1
+    return taken
+
+
+def beside_control() -> threading.Thread:
+    """A thread that compiles for as long as this process lives, and gives way to everything else."""
+
+    def compile_until_stopped() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # of this thread and what it starts
+        while not stopping.is_set():
+            try:
+                compile_due()
+            except Exception:  # the database may be away: it is looked for again
+                log.exception("the facts lane broke")
+            stopping.wait(settings().look_every_s)
+
+    thread = threading.Thread(target=compile_until_stopped, name="facts", daemon=True)
+    thread.start()
+    return thread
+
+
+def _claim() -> FactsLease | None:
+    with transaction() as session:
+        return facts_checks.claim(session, LEASE_S)
+
+
+def _take(lease: FactsLease) -> None:
+    """Do one check to its end, whatever that is."""
+    try:
+        with reading() as session:
+            check = facts_checks.claimed(session, lease)
+        found = _compiled(lease, check)
+    except LeaseLost as lost:
+        log.info("check lost", check=lease.check_id, reason=str(lost))
+    except BuildFailed as failure:
+        _end(lease, FactsState.FAILED, str(failure))
+    except SourceFailed as failure:
+        _end(lease, None if failure.passing else FactsState.UNAVAILABLE, str(failure))
+    except ServiceError as trouble:
+        _end(lease, FactsState.UNAVAILABLE, str(trouble))
+    except Exception as error:
+        log.exception("a check broke", check=lease.check_id)
+        _end(lease, None, f"kernelwatch could not compile it: {type(error).__name__}: {error}")
+    else:
+        _end(lease, FactsState.DONE if found else FactsState.SKIPPED, None, found)
+
+
+def _compiled(lease: FactsLease, check: FactsCheck) -> Findings | None:
+    """What differs from the base; None where no device of the recipe is a GPU that can be compiled for."""
+    recipe = recipes.parse(check.recipe.text)
+    archs = compare.archs_of(recipe)
+    if not archs:
+        return None
+    target = check.target
+    trouble = sandbox.self_test()
+    if trouble and not (check.trusted and target.allow_unsandboxed):
+        raise ServiceError(f"There is no sandbox on the machine that compiles: {trouble}")
+    source = open_source(target)
+    sha = check.revision.sha
+    source.resolve(sha)
+    subject = Subject(target.name, target.kind.value, source, recipe, check.recipe.adapters, trouble is None)
+    revisions = f"{check.base}..{sha}" if check.base else sha
+    wish = compare.Wish(revisions, archs=archs)
+    return Findings.of(compare.facts(subject, wish, _Renewing(lease)))
+
+
+class _Renewing:
+    """Hears how far the compiling is, and keeps the lease."""
+
+    def __init__(self, lease: FactsLease) -> None:
+        self._lease, self._next = lease, time.monotonic() + RENEW_S
+        self._lock = threading.Lock()
+
+    def __call__(self, stage: str) -> None:
+        with self._lock:
+            if time.monotonic() < self._next:
+                return
+            self._next = time.monotonic() + RENEW_S
+            with transaction() as session:
+                facts_checks.renew(session, self._lease, LEASE_S)
+            log.info("compiling", check=self._lease.check_id, stage=stage)
+
+
+def _end(lease: FactsLease, state: FactsState | None, reason: str | None, found: Findings | None = None) -> None:
+    """Write down how it ended; without a state it is tried again."""
+    try:
+        with transaction() as session:
+            if state is None:
+                facts_checks.again(session, lease, reason or "")
+            else:
+                facts_checks.end(session, lease, state, reason, found)
+    except LeaseLost as lost:
+        log.info("check lost", check=lease.check_id, reason=str(lost))
+    except Exception:  # the database is away, say: the lease runs out, and the check is taken again
+        log.exception("a check could not be ended", check=lease.check_id)
+    if reason:
+        log.warning("no facts", check=lease.check_id, reason=reason)

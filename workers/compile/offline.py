@@ -1,0 +1,247 @@
+"""Contenders that compile and never run: what they say of each case, kept beside the environment for the next time."""
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kernels.arena import protocol
+from kernels.arena.channel import ContenderLost
+from kernels.arena.session import Contender, Line
+from kernels.cases import Case, Role
+from service.settings import MIB
+from workers.device import DeviceHere
+from workers.environments import Environment, facts_of
+from workers.run.contenders import contender
+
+AT_ONCE = 2  # a contender keeps one core busy
+START_LIMIT_S, CASE_LIMIT_S, MORE_S = 180.0, 240.0, 5.0  # and so much more for each case ahead
+BUDGET_S = 3600.0  # of all that one command compiles; 200 cases for two architectures took 73 s on two cores
+AHEAD = 7  # cases that are compiled with the one asked for: reading machine code takes as long for ten as for one
+RESTARTS = 3  # of one contender that was lost; one that dies more often says nothing new
+MOST_KEPT = 32 * MIB  # of one provider on one architecture; a case takes about 2 kB
+MOST_VERSIONS = 4  # of what is kept, for as many engines or ways of calling a provider
+NO_GPU = DeviceHere("cpu", "no GPU")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One provider of one environment, to be compiled for one architecture."""
+
+    environment: Environment
+    provider: Mapping[str, Any] = field(hash=False)
+    arch: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.environment.key, self.provider["name"], self.arch
+
+
+class CannotStart(Exception):
+    """A contender does not come up: the module that the recipe names cannot be imported, say.
+
+    `no_compiler`: its stack has no Triton, so that nothing of any revision can be compiled.
+    """
+
+    def __init__(self, why: str, *, no_compiler: bool = False) -> None:
+        super().__init__(why)
+        self.no_compiler = no_compiler
+
+
+Answers = dict[str, dict[str, Any]]  # by case
+Text = tuple[Case, int, str]  # which of the case's kernels, in which kind
+
+
+class Bench:
+    """Runs jobs, two at a time.  `say` hears how far they are; leaving it ends every process."""
+
+    def __init__(self, *, sandboxed: bool, scratch: Path, say: Callable[[str], None] = lambda _: None) -> None:
+        self._sandboxed, self._scratch, self._say = sandboxed, scratch, say
+        self._over = threading.Event()
+        self._until = time.monotonic() + BUDGET_S
+        self._done: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def compile(self, jobs: Sequence[Job], cases: Sequence[Case]) -> dict[Job, Answers | CannotStart]:
+        """What each job says of each case, or why it says nothing at all."""
+        total = len(jobs) * len(cases)
+
+        def one(job: Job) -> Answers | CannotStart:
+            kept = _kept(job)
+            answers = {str(case): kept[str(case)] for case in cases if str(case) in kept}
+            self._tell(job, len(answers), total)
+            if missing := [case for case in cases if str(case) not in answers]:
+                try:
+                    fresh = self._answers(job, missing, total)
+                except CannotStart as why:
+                    return why
+                _keep(job, {case: answer for case, answer in fresh.items() if _lasting(answer)})
+                answers |= fresh
+            return {str(case): answers[str(case)] for case in cases}
+
+        return dict(zip(jobs, self._each(one, jobs), strict=True))
+
+    def texts(self, wanted: Mapping[Job, Sequence[Text]]) -> dict[tuple[Job, Text], str]:
+        """The texts of kernels of each job; what cannot be had is left out."""
+
+        def one(job: Job) -> dict[tuple[Job, Text], str]:
+            said: dict[tuple[Job, Text], str] = {}
+            self._say(f"reading the machine code for {job.arch}")
+            with suppress(ContenderLost, CannotStart), self._started(job) as line:
+                compiled: set[Case] = set()
+                for case, kernel, kind in wanted[job]:
+                    if case not in compiled:
+                        self._ask(line, protocol.compile(case))
+                        compiled.add(case)
+                    answer = self._ask(line, protocol.texts(case, kernel, kind))
+                    if isinstance(text := answer.get("text"), str) and text:
+                        said[job, (case, kernel, kind)] = text
+            return said
+
+        return {key: text for each in self._each(one, list(wanted)) for key, text in each.items()}
+
+    def _each(self, do: Callable[[Job], Any], jobs: Sequence[Job]) -> list[Any]:
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="offline") as pool:
+            doing = [pool.submit(do, job) for job in jobs]
+            try:
+                wait(doing, return_when=FIRST_EXCEPTION)
+                return [one.result() for one in doing]
+            except BaseException:
+                self._over.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _answers(self, job: Job, cases: Sequence[Case], total: int) -> Answers:
+        """Several cases at a time; after a crash one by one, to find the case that it belongs to."""
+        answers: Answers = {}
+        left, lost, alone = list(cases), 0, 0
+        while left and lost <= RESTARTS and not self._over.is_set() and self._has_time():
+            ahead: list[Case] = []
+            try:
+                with self._started(job) as line:
+                    while left:
+                        ahead = [] if alone else left[1 : AHEAD + 1]
+                        limit_s = CASE_LIMIT_S + MORE_S * len(ahead)
+                        answer = line.ask(protocol.compile(left[0], ahead), limit_s, self._unless_over)
+                        answers[str(left.pop(0))] = answer
+                        alone = max(0, alone - 1)
+                        self._tell(job, 1, total)
+                        if answer.get("broken"):
+                            break
+            except ContenderLost as gone:
+                if ahead:
+                    alone = 1 + len(ahead)
+                    continue
+                answers[str(left.pop(0))] = _failed(f"the compiling process was lost: {gone}")
+                lost, alone = lost + 1, max(0, alone - 1)
+        why = f"{lost} compiling processes were lost" if self._has_time() else f"{BUDGET_S:.0f} s were over"
+        return answers | {str(case): _failed(f"not tried: {why}") for case in left}
+
+    def _has_time(self) -> bool:
+        return time.monotonic() < self._until
+
+    @contextmanager
+    def _started(self, job: Job) -> Iterator[Line]:
+        line = self._contender(job).start()
+        try:
+            try:
+                ready = line.ask(protocol.start(job.provider, job.arch, 1, None), START_LIMIT_S, self._unless_over)
+            except ContenderLost as gone:
+                raise CannotStart(f"{job.provider['name']} does not come up for {job.arch}: {gone}") from None
+            if not ready.get("ready"):
+                why = str(ready.get("reason") or ready.get("error") or "it did not say why")
+                no_compiler = "No module named 'triton'" in why  # torch for the processor comes without it
+                if no_compiler:
+                    why += "; make a stack that has it with `kernelwatch stack create NAME triton`"
+                said = f"{job.provider['name']} cannot be compiled for {job.arch}: {why}"
+                raise CannotStart(said, no_compiler=no_compiler)
+            yield line
+        finally:
+            line.close()
+
+    def _contender(self, job: Job) -> Contender:
+        label = f"{job.environment.key[:10]}-{job.provider['name']}-{job.arch}-{time.monotonic_ns()}"
+        scratch = self._scratch
+        return contender(
+            label, Role.HEAD, job.provider, job.environment, NO_GPU, sandboxed=self._sandboxed, scratch=scratch
+        )
+
+    def _ask(self, line: Line, message: Mapping[str, Any]) -> dict[str, Any]:
+        return line.ask(message, CASE_LIMIT_S, self._unless_over)
+
+    def _unless_over(self) -> None:
+        if self._over.is_set():
+            raise ContenderLost("no longer wanted")
+        if not self._has_time():
+            raise ContenderLost(f"the {BUDGET_S:.0f} s of the command are over")
+
+    def _tell(self, job: Job, more: int, total: int) -> None:
+        with self._lock:
+            self._done[job.arch] = self._done.get(job.arch, 0) + more
+            done = sum(self._done.values())
+        self._say(f"compiling for {', '.join(sorted(self._done))}: {done} of {total}")
+
+
+def _failed(reason: str) -> dict[str, Any]:
+    return {"state": "failed", "reason": reason, "lost": True}
+
+
+# -- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def _lasting(answer: Mapping[str, Any]) -> bool:
+    """Would it be said again?  Not what a lost process stands for, nor a failure for want of memory or disk."""
+    known = answer.get("state") in ("compiled", "unsupported", "failed")
+    return known and not answer.get("lost") and not answer.get("passing")
+
+
+def _kept(job: Job) -> Answers:
+    with suppress(OSError, ValueError):
+        read = json.loads(_file(job).read_text())
+        if isinstance(read, dict):
+            return {case: answer for case, answer in read.items() if isinstance(answer, dict)}
+    return {}
+
+
+def _keep(job: Job, fresh: Answers) -> None:
+    """Add to what is kept, the oldest going first where it would be too much.  It is never seen half written."""
+    every = _kept(job) | fresh
+    sizes = {case: len(json.dumps(answer)) for case, answer in every.items()}
+    total = sum(sizes.values())
+    while total > MOST_KEPT:
+        total -= sizes[oldest := next(iter(every))]
+        del every[oldest]
+    with suppress(OSError):  # the next time it is compiled again
+        file = _file(job)
+        fresh_file = file.with_name(f"{file.name}.{time.monotonic_ns()}.tmp")
+        fresh_file.write_text(json.dumps(every))
+        fresh_file.rename(file)
+        alike = sorted(file.parent.glob(f"{_stem(job)}-*.json"), key=lambda one: one.stat().st_mtime)
+        for old in alike[:-MOST_VERSIONS]:
+            old.unlink(missing_ok=True)
+
+
+def _file(job: Job) -> Path:
+    asked = json.dumps([_engine(), dict(job.provider), job.arch], sort_keys=True)
+    digest = hashlib.sha256(asked.encode()).hexdigest()[:16]
+    return facts_of(job.environment.key) / f"{_stem(job)}-{digest}.json"
+
+
+def _stem(job: Job) -> str:
+    return f"{job.provider['name']}-{job.arch}"
+
+
+@cache
+def _engine() -> str:
+    """Equal for equal engines: what compiles is the package `kernels` itself."""
+    digest = hashlib.sha256()
+    for path in sorted(protocol.KERNELS.rglob("*.py")):
+        digest.update(f"{path.relative_to(protocol.KERNELS)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,90 @@
+"""What can be compiled without a GPU: a watched target, or a checkout that nobody watches.  No row is written."""
+
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.db.engine import reading
+from service.db.models import TargetKind
+from service.domain.policy import recipes
+from service.domain.policy.recipes import Recipe
+from service.errors import BadInput, Refused
+from service.ledger.intake import targets
+from service.ledger.intake.deliveries import RECIPE
+from service.sources import Source, open_source
+from service.sources.checkout import Checkout
+from workers.sandbox import sandbox
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is compiled: a watched target, or a checkout that nobody watches."""
+
+    name: str
+    kind: str
+    source: Source
+    recipe: Recipe
+    adapters: Mapping[str, str]
+    sandboxed: bool
+
+
+def subject(
+    target: str, recipe: tuple[str, Mapping[str, str]] | None = None, *, without_sandbox: bool = False
+) -> Subject:
+    """What a name or a folder (which is written with a slash) means.  `recipe`: text and adapters, instead of its own.
+
+    Raises NotFound, BadInput and Refused in words for people.
+    """
+    if "/" in target or target in (".", ".."):
+        return _checkout(Path(target), recipe, without_sandbox)
+    with reading() as session:
+        watched = targets.target_named(session, target)
+        own = (watched.recipe.text, watched.recipe.adapters) if watched.recipe else None
+    if (told := recipe or own) is None:
+        raise BadInput(f"Target {target} has no recipe yet: name one with --recipe.")
+    source = open_source(watched)
+    source.refresh()
+    allowed = watched.trusted and watched.allow_unsandboxed
+    walls = _sandboxed(without_it=allowed, mend=f"`kernelwatch target allow-unsandboxed {target}` where it is trusted")
+    return Subject(target, watched.kind.value, source, _recipe(*told), told[1], walls)
+
+
+def _checkout(folder: Path, recipe: tuple[str, Mapping[str, str]] | None, without_sandbox: bool) -> Subject:
+    source = Checkout(folder)
+    if recipe is None:
+        text = _own(source.root, RECIPE)
+        parsed = recipes.parse(text)
+        targets.check_adapters(parsed, dict.fromkeys(parsed.adapters, ""))  # names that lead elsewhere are not read
+        recipe = text, {name: _own(source.root, name) for name in parsed.adapters}
+    walls = _sandboxed(without_it=without_sandbox, mend="say --allow-unsandboxed, as it is your own code")
+    return Subject(source.name, TargetKind.GIT.value, source, _recipe(*recipe), recipe[1], walls)
+
+
+def _own(root: Path, name: str) -> str:
+    """The text of a file of the checkout.  Who wrote it may be a stranger: a link could lead to the host's files."""
+    file = root / name
+    try:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise BadInput(f"{file} is not a plain file: a link is not followed out of a checkout.")
+        return file.read_text()
+    except FileNotFoundError as missing:
+        raise BadInput(f"There is no {missing.filename}: write it, or name a recipe with --recipe.") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{file} is not UTF-8 text.") from None
+    except OSError as error:
+        raise BadInput(f"{error.filename}: {error.strerror}.") from None
+
+
+def _recipe(text: str, adapters: Mapping[str, str]) -> Recipe:
+    parsed = recipes.parse(text)
+    targets.check_adapters(parsed, adapters)
+    return parsed
+
+
+def _sandboxed(*, without_it: bool, mend: str) -> bool:
+    """Whether there is a sandbox to compile in.  Raises Refused where there is none and it may not go without."""
+    trouble = sandbox.self_test()
+    if trouble and not without_it:
+        raise Refused(f"There is no sandbox here: {trouble}. Or {mend}.")
+    return trouble is None

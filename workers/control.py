@@ -1,0 +1,108 @@
+"""What workers do when they look: measure what is queued for a device, and everything that control looks after."""
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from functools import cache
+
+import structlog
+
+from service.db.engine import transaction
+from service.ledger.bisections import advance, auto_start
+from service.ledger.calibration import schedule
+from service.ledger.changepoints import follow_up, scan
+from service.ledger.intake import deliveries
+from service.ledger.notify import compose, outbox
+from service.ledger.regressions import transitions
+from service.ledger.runs import build_logs, queue
+from service.settings import settings
+from workers import device
+from workers.run import session
+from workers.run.heartbeat import stopping
+from workers.sandbox import sandbox
+
+log = structlog.get_logger()
+
+
+@cache
+def here() -> device.DeviceHere:
+    """The device of this process, asked once."""
+    return device.ask()
+
+
+def name() -> str:
+    """The worker's name: stable over restarts, one for each device of a host.
+
+    In a container with one GPU every index is 0, so a GPU is named by the beginning of its UUID.
+    """
+    known = here().uuid
+    return f"{platform.node()}/{here().name}-{known.removeprefix('GPU-')[:8] if known else here().index}"
+
+
+def work(on: str) -> int:
+    """Measure queued runs of device `on` until there are none.  Returns how many were taken."""
+    if on != here().name:
+        log.error("asked to work for another device", asked=on, here=here().name)
+        return 0
+    taken = 0
+    while not stopping.is_set() and (lease := _claim(on)):
+        log.info("run leased", run=lease.run_id, attempt=lease.attempt)
+        session.measure(lease, here())
+        taken += 1
+    return taken
+
+
+def _claim(on: str) -> queue.Lease | None:
+    with transaction() as database:
+        queue.sweep(database)
+        lease = queue.next_run(database, on, name(), settings().lease_s)
+        queue.seen(database, name(), on, here().description, sandbox.self_test(), lease.run_id if lease else None)
+        return lease
+
+
+class Seldom:
+    """A duty that can wait, and that costs something even where there is nothing to do: at most every so often."""
+
+    def __init__(self, duty: Callable[[], object], every_s: float) -> None:
+        self._duty, self._every_s, self._next = duty, every_s, 0.0
+        self.__name__ = duty.__name__
+
+    def __call__(self) -> None:
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + self._every_s  # whether it breaks or not
+            self._duty()
+
+
+_follow = Seldom(follow_up.follow_due, 300.0)  # what has news is followed at once, by the look that found them
+_blame = Seldom(auto_start.search_due, 10.0)
+_calibrate = Seldom(schedule.plan_due, 60.0)
+_forget_logs = Seldom(build_logs.forget_due, 3600.0)
+
+
+def run() -> None:
+    """Understand deliveries, poll remotes, return lost runs to the queue, and tell people what came of them."""
+    for duty in (
+        deliveries.understand_due,
+        deliveries.poll_due,
+        sweep,
+        transitions.expire_due,
+        _blame,
+        scan.look_due,
+        _follow,
+        advance.advance_due,
+        _calibrate,
+        _forget_logs,
+        compose.tell_due,
+        outbox.deliver_due,
+    ):
+        try:
+            duty()
+        except Exception:  # one duty must not keep the others from being done
+            log.exception("a control duty broke", duty=duty.__name__, pid=os.getpid())
+
+
+def sweep() -> None:
+    with transaction() as database:
+        for run_id in queue.sweep(database):
+            log.warning("lease ended, run swept", run=run_id)

@@ -1,0 +1,66 @@
+"""What a worker is asked to do, as the ledger says it, and whether it may do it here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+from sqlalchemy.orm import selectinload
+
+from kernels.arena.session import KnownRepeats
+from kernels.cases import Case
+from service.db.engine import reading
+from service.db.models import Run, Target
+from service.domain.policy import recipes
+from service.domain.policy.recipes import Recipe
+from service.errors import Refused
+from service.ledger.runs import queue, repeatability
+from workers.sandbox import sandbox
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A leased run, with the recipe that it is to be measured by."""
+
+    run: Run
+    recipe: Recipe
+    adapters: Mapping[str, str]
+    no_sandbox: str | None  # why it is measured without one; None: it has one
+    repeats_before: KnownRepeats = field(default_factory=dict)  # how code repeated in the target's last runs
+
+    @property
+    def sandboxed(self) -> bool:
+        return self.no_sandbox is None
+
+    @property
+    def target(self) -> Target:
+        return self.run.target
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """Those of the suite, or the ones among them that were asked for."""
+        cases = self.recipe.cases(self.run.suite)
+        if self.run.only_cases is None:
+            return cases
+        wanted = set(self.run.only_cases)
+        return tuple(case for case in cases if str(case) in wanted)
+
+
+def assigned(lease: queue.Lease) -> Assignment:
+    """Read a leased run.  Raises Refused where the sandbox does not work and the run needs it."""
+    loads = (selectinload(Run.target), selectinload(Run.recipe), selectinload(Run.revision))
+    with reading() as session:
+        run = session.execute(select(Run).where(Run.id == lease.run_id).options(*loads)).scalar_one()
+        recipe = recipes.parse(run.recipe.text)
+        before = repeatability.repeats_before(session, run, recipe.cases(run.suite))
+    trouble = sandbox.self_test()
+    if trouble and not (run.trusted and run.target.allow_unsandboxed):
+        raise Refused(
+            f"There is no sandbox on this worker: {trouble}. "
+            + (
+                f"Target {run.target.name} needs one. Where you trust its code and have added it with `--trusted`, "
+                f"`kernelwatch target allow-unsandboxed {run.target.name}` lets it run without."
+                if run.trusted
+                else "A revision that is not trusted never runs without one."
+            )
+        )
+    return Assignment(run, recipe, run.recipe.adapters, trouble, before)

@@ -1,0 +1,229 @@
+"""The revisions that a head is compared with: its parent, the last good one where that is slow, the slow baseline.
+
+Where the parent is wrong or failed at some cases, earlier revisions take its place there.  All are built here.  What
+cannot be built is no fault of the head's: a note says so, and the run goes on.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from kernels.cases import Case
+from service.db.engine import reading
+from service.db.models import Purpose
+from service.domain.policy.recipes import LAST_RELEASE
+from service.domain.text import one_line, short
+from service.errors import BadInput, BuildFailed, NotFound, Refused, SourceFailed
+from service.ledger.runs import baseline_choice
+from service.ledger.runs.baseline_choice import FARTHEST_BASELINE
+from service.sources import Source
+from workers import environments
+from workers.environments import Environment
+from workers.run.assignment import Assignment
+
+# Each further revision of a session is another build, and processes of its own.
+MAX_EARLIER = 2  # that take the parent's place at the cases at which it is broken
+MAX_GOOD = 3  # last good ones; where there are more they take turns over sessions
+
+_UNAVAILABLE = (SourceFailed, BuildFailed, BadInput, NotFound, Refused)
+Name = tuple[str, str]  # of a cell: provider and case
+
+
+@dataclass(frozen=True)
+class Built:
+    """A revision that is ready to run; at `names` alone, where any are named."""
+
+    sha: str
+    place: Environment
+    names: frozenset[Name] | None = None
+
+    def cases_of(self, provider: str, cases: Sequence[Case]) -> frozenset[Case] | None:
+        """Those of `cases` at which this provider of it takes part; None for all."""
+        if self.names is None:
+            return None
+        return frozenset(case for case in cases if (provider, str(case)) in self.names)
+
+
+@dataclass(frozen=True)
+class References:
+    """Who is compared with the head in its session, and why it is not who one would expect.
+
+    `parents` share the cases among them: the nearest usable revision first, then those that take its place where it
+    is broken.  It is empty where there is nothing to compare with.
+    """
+
+    parents: tuple[Built, ...]
+    good: tuple[Built, ...] = ()
+    slow: Built | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def baseline(self) -> str | None:
+        """The nearest of the parents."""
+        return self.parents[0].sha if self.parents else None
+
+    @property
+    def earlier(self) -> dict[Name, str]:
+        """The cases at which that one is broken, each with the revision that takes its place."""
+        return {name: one.sha for one in self.parents[1:] for name in one.names or ()}
+
+
+class Baselines:
+    """Finds and builds what one run is compared with; `keep_going` raises when the run is not ours any more."""
+
+    def __init__(self, assignment: Assignment, source: Source, keep_going: Callable[[], None]) -> None:
+        self._assignment, self._source, self._keep_going = assignment, source, keep_going
+
+    def build(self, sha: str, apart: int | None = None) -> Environment:
+        """The environment of a revision; `apart` from others with another number.  Raises what building it raises."""
+        return environments.build(
+            self._source,
+            sha,
+            self._assignment.recipe,
+            self._assignment.adapters,
+            kind=self._assignment.target.kind.value,
+            sandboxed=self._assignment.sandboxed,
+            keep_going=self._keep_going,
+            apart=apart,
+        )
+
+    def beside(self) -> References:
+        """All that the head is measured beside.  A search and a calibration ask for exactly their baseline."""
+        run = self._assignment.run
+        if run.purpose is not Purpose.WATCH and run.baseline is not None:
+            return References((Built(run.baseline, self._asked(run.baseline)),))
+        parents, notes = self._parents()
+        good, good_notes = self._good(parents)
+        slow, slow_notes = self._slow(parents[0] if parents else None)
+        return References(parents, good, slow, (*notes, *good_notes, *slow_notes))
+
+    def _asked(self, sha: str) -> Environment:
+        """Without it there is nothing to say; and it is not the revision that fails then."""
+        run = self._assignment.run
+        calibrating = run.purpose is Purpose.CALIBRATION  # a second build, whose caches no earlier night has warmed
+        try:
+            return self.build(sha, run.id if calibrating else None)
+        except BuildFailed as failure:
+            raise BuildFailed(
+                f"{short(sha)}, which it was to be compared with: {failure}", failure.log, failure.whole
+            ) from None
+
+    # -- did this commit do it? ---------------------------------------------------------------------------------------
+
+    def _parents(self) -> tuple[tuple[Built, ...], tuple[str, ...]]:
+        """The nearest first-parent ancestor that can be measured, and earlier ones at the cases at which it is broken.
+
+        A case that no ancestor within reach is known to get right keeps the nearest, and so does a run of which
+        every ancestor is broken everywhere.  The notes say who was passed over, and why.
+        """
+        run, sha = self._assignment.run, self._assignment.run.baseline
+        open_still, found, everywhere_broken, notes = self._names(), list[Built](), list[str](), list[str]()
+        for _ in range(FARTHEST_BASELINE):
+            if sha is None:
+                break
+            with reading() as session:
+                fit = baseline_choice.fitness(session, run.target, sha, run.device)
+            # What takes another's place costs a build: it has to be known to be right there.
+            names = open_still & fit.measured if found else open_still - fit.broken
+            why = None if fit.builds else "it does not build"
+            if why is None and not names and not found:
+                why = "it is wrong or failed at every case"
+                everywhere_broken.append(sha)
+            elif why is None and names:
+                built = self._built(sha)
+                if isinstance(built, Environment):
+                    found.append(Built(sha, built, names))
+                    open_still -= names
+                else:
+                    why = built
+            if why is not None and not found:
+                notes.append(f"{short(sha)} was passed over as baseline: {why}")
+            if not open_still or len(found) > MAX_EARLIER:
+                break
+            sha = self._parent_of(sha)
+        if found:
+            return self._shared(found, open_still), (*notes, *_instead(found, passed_over=bool(notes)))
+        for sha in everywhere_broken:
+            if isinstance(built := self._built(sha), Environment):
+                all_the_same = f"compared with {short(sha)} all the same, since no earlier revision is fit"
+                return (Built(sha, built),), (*notes, all_the_same)
+        return (), (*notes, "there is no earlier revision to compare with")
+
+    def _shared(self, found: Sequence[Built], left: frozenset[Name]) -> tuple[Built, ...]:
+        """The nearest has what is left as well; alone it has every case."""
+        nearest, *others = found
+        whole = None if not others else frozenset(nearest.names or ()) | left
+        return (replace(nearest, names=whole), *others)
+
+    def _built(self, sha: str) -> Environment | str:
+        """The environment of a baseline, or why there can be none; what may pass is tried again with the run."""
+        try:
+            return self.build(sha)
+        except SourceFailed as failure:
+            if failure.passing:
+                raise
+            return str(failure)
+        except (BuildFailed, BadInput, NotFound) as failure:
+            return str(failure)
+
+    def _parent_of(self, sha: str) -> str | None:
+        try:
+            return self._source.describe(sha).parent
+        except (BadInput, NotFound):  # history was rewritten, or a release taken back: nothing leads further
+            return None
+
+    # -- what does not become a reference by itself -------------------------------------------------------------------
+
+    def _good(self, parents: Sequence[Built]) -> tuple[tuple[Built, ...], tuple[str, ...]]:
+        """Of the cases at which the baseline is slow already, the last revisions at which they were not."""
+        run, wanted = self._assignment.run, dict[Name, str]()
+        for parent in parents:
+            with reading() as session:
+                last_good = baseline_choice.last_good(session, run.target_id, run.device, parent.sha)
+            of_it = self._names() if parent.names is None else parent.names
+            apart = (parent.sha, run.revision.sha)
+            wanted |= {name: sha for name, sha in last_good.items() if name in of_it and sha not in apart}
+        with reading() as session:
+            turns = baseline_choice.in_turn(session, run, wanted)
+        built, notes = list[Built](), list[str]()
+        for sha, names in turns:
+            if len(built) == MAX_GOOD:
+                break
+            try:
+                built.append(Built(sha, self.build(sha), names))
+            except _UNAVAILABLE as failure:
+                cases = f"{len(names)} case{'' if len(names) == 1 else 's'} at which the baseline is slow already"
+                notes.append(f"{short(sha)}, the last good revision of {cases}, is not there: {one_line(str(failure))}")
+        return tuple(built), tuple(notes)
+
+    def _names(self) -> frozenset[Name]:
+        providers = self._assignment.recipe.providers_on(self._assignment.run.device)
+        return frozenset((provider, str(case)) for provider in providers for case in self._assignment.cases)
+
+    # -- what leaked away in small steps ------------------------------------------------------------------------------
+
+    def _slow(self, parent: Built | None) -> tuple[Built | None, tuple[str, ...]]:
+        """The slow baseline of a run of the mainline, where that is neither the head nor its baseline itself."""
+        run, named = self._assignment.run, self._assignment.recipe.slow
+        if named is None or not run.watched:
+            return None, ()
+        head = run.revision.sha
+        try:
+            last = named == LAST_RELEASE
+            sha = self._source.last_release(head) if last else self._source.resolve(named)
+            if sha is None:
+                return None, ("there is no release before this revision to compare with",)
+            if sha in (head, parent.sha if parent else None) or self._source.merge_base(sha, head) == head:
+                return None, ()  # of a revision from before it there is nothing to say
+            return Built(sha, self.build(sha)), ()
+        except _UNAVAILABLE as failure:
+            return None, (f"not compared with the slow baseline {named}: {one_line(str(failure))}",)
+
+
+def _instead(found: Sequence[Built], *, passed_over: bool) -> list[str]:
+    """Who is compared with, where that is not the revision that was asked for."""
+    nearest, *others = found
+    said = [f"compared with {short(nearest.sha)} instead"] if passed_over else []
+    for one in others:
+        cases = f"{len(one.names or ())} case{'' if len(one.names or ()) == 1 else 's'}"
+        said.append(f"{cases} compared with {short(one.sha)}, since {short(nearest.sha)} is wrong or failed there")
+    return said

@@ -1,0 +1,104 @@
+"""Contenders of one run: sandboxed processes of kernels/contender/__main__.py, each in its own environment."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernels.arena import protocol
+from kernels.arena.channel import Channel
+from kernels.arena.session import Contender
+from kernels.cases import Case, Role
+from service.settings import GIB, MIB, settings
+from workers.device import DeviceHere
+from workers.environments import BaseStack, Environment, cache_of, hash_seed
+from workers.sandbox import sandbox
+from workers.sandbox.folders import remove
+from workers.sandbox.sandbox import Box, Limits
+from workers.sandbox.watchdog import used
+
+SCRATCH_DISK, LEAST_DISK = 4 * GIB, 64 * MIB  # of one start; what the revision compiled before counts as well
+LAST_CASE_S = 300.0  # what the case that is just being measured at the session's limit may still take
+_CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "QUACK_CACHE_DIR": "quack",
+    "CUDA_CACHE_PATH": "cuda",
+}
+_DRIVER = Path("/usr/local/nvidia/lib64")  # where some clusters mount the driver, outside of what the linker knows
+_ON_CPU = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    # glibc gives large freed blocks back and faults them in again at every call: identical code then differed by up to
+    # 1.6x; with these within 4 % (rmsnorm.bwd, November).
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+    # Small freed blocks that a thread keeps for itself hold the large ones beside them apart, so each process cycled
+    # through temporaries of its own: identical code differed by 0.68 to 1.46 from launch to launch at 128x2048, without
+    # by 0.95 to 1.07 (November).
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
+}
+
+
+def contender(
+    label: str,
+    role: Role,
+    provider: Mapping[str, Any],
+    place: Environment | BaseStack,
+    here: DeviceHere,
+    *,
+    sandboxed: bool,
+    scratch: Path,
+    cases: frozenset[Case] | None = None,
+) -> Contender:
+    """A contender whose `start` opens a fresh process in a fresh scratch folder, with only its own GPU.
+
+    It takes part at `cases`, or at all where there are none named.
+    """
+    starts: list[Path] = []  # the folder of each
+    caches = cache_of(place.key)
+    (caches / "tmp").mkdir(exist_ok=True)
+    environment = {
+        "PATH": f"{place.python.parent}:/usr/bin:/bin",
+        "PYTHONPATH": ":".join(map(str, place.paths)),
+        "KERNELWATCH_TREE": ":".join(map(str, place.tree)),  # imported from once the launch begins
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONNOUSERSITE": "1",
+        # No pool of helpers beside what is being measured; a warm start takes 3.2 s instead of 6.2 s (CPU, November).
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # Inductor keeps its precompiled headers among the temporary files: fresh ones cost each start 5 s (November).
+        "TMPDIR": str(caches / "tmp"),
+        **{variable: str(caches / folder) for variable, folder in _CACHES.items()},
+        **(hash_seed(place.hash_seed) if isinstance(place, Environment) else {}),
+        **(_ON_CPU if here.name == "cpu" else _on_gpu(here)),
+    }
+
+    def start() -> Channel:
+        if len(starts) > 1:
+            remove(starts[-2])  # else a run could fill the disk, start by start; the last one may still be at work
+        starts.append(folder := scratch / f"{label.replace(':', '-')}-{len(starts)}")
+        cache_of(place.key)  # says that the environment is in use, which keeps it from being evicted
+        (folder / "home").mkdir(parents=True)
+        kept = used([caches], SCRATCH_DISK) if isinstance(place, Environment) else 0  # a stack's are everybody's
+        box = Box(
+            folder / "home",
+            read_only=(*place.read_only, protocol.KERNELS),
+            writable=(caches,),
+            environment={**environment, "HOME": str(folder / "home")},
+            devices=here.nodes,
+            limits=Limits(
+                wall_s=settings().session_limit_s + 2 * LAST_CASE_S, disk=max(SCRATCH_DISK - kept, LEAST_DISK)
+            ),
+            sandboxed=sandboxed,
+        )
+        log = folder / "stderr.log"
+        # On a GPU it may be started ahead of its launch, and then imports what is not the target's at once.
+        spec = [] if here.name == "cpu" else [json.dumps(provider)]
+        return Channel(sandbox.start([str(place.python), "-P", str(protocol.CONTENDER), *spec], box, log), log)
+
+    return Contender(label, role, provider, start, cases)
+
+
+def _on_gpu(here: DeviceHere) -> dict[str, str]:
+    visible = {"OMP_NUM_THREADS": "4"} | ({"CUDA_VISIBLE_DEVICES": here.uuid} if here.uuid else {})
+    return visible | ({"LD_LIBRARY_PATH": str(_DRIVER)} if _DRIVER.exists() else {})

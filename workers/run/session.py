@@ -1,0 +1,225 @@
+"""One run, from lease to record: fetch, build, measure the head beside its baselines, hand the evidence over.
+
+No transaction is open while anything here builds or measures.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import OperationalError
+
+from kernels.arena import protocol
+from kernels.arena.session import Contender
+from kernels.cases import Case, Role
+from service.db.engine import transaction
+from service.db.models import Purpose
+from service.domain.text import one_line
+from service.domain.verdicts.session_result import Evidence
+from service.errors import BuildFailed, LeaseLost, ServiceError, SourceFailed
+from service.ledger.runs import queue, recording
+from service.ledger.server_policy import effective
+from service.settings import settings
+from service.sources import open_source
+from workers import environments
+from workers.device import DeviceHere
+from workers.environments import BaseStack, Environment
+from workers.run.assignment import Assignment, assigned
+from workers.run.baselines import Baselines, Built, References
+from workers.run.contenders import contender
+from workers.run.heartbeat import Heartbeat, Stopped, stopping
+from workers.run.launches import Launches
+from workers.run.tally import Tally
+from workers.sandbox.folders import remove
+
+log = structlog.get_logger()
+
+RECORDED_AGAIN_S = (1.0, 5.0, 15.0)  # after so many seconds each: nobody renews the lease meanwhile, and it has to last
+
+
+def measure(lease: queue.Lease, here: DeviceHere) -> None:
+    """Do one leased run to its end, whatever that is.  Never raises: the worker takes the next run."""
+    try:
+        with Heartbeat(lease, settings().lease_s) as heart:
+            evidence = _examine(lease, here, heart)
+        _record(lease, evidence)
+    except LeaseLost as lost:
+        log.info("run lost", run=lease.run_id, reason=str(lost))
+    except Stopped as stopped:
+        _end(lease, str(stopped), again=True, blame=False)
+    except SystemExit:  # how Celery ends a process of its pool that is told to end by itself, as systemd does
+        _end(lease, str(Stopped()), again=True, blame=False)
+        raise
+    except SourceFailed as failure:
+        _end(lease, str(failure), again=failure.passing)
+    except BuildFailed as failure:
+        _end(lease, str(failure), again=False, failure=failure)
+    except ServiceError as error:
+        _end(lease, str(error), again=False)
+    except Exception as error:
+        log.exception("run broke", run=lease.run_id)
+        _end(lease, _plainly(error), again=True)
+
+
+def _record(lease: queue.Lease, evidence: Evidence) -> None:
+    """What took a GPU minutes is not lost to a bad moment of the database's: a restart, a deadlock that it broke up."""
+    for wait_s in (*RECORDED_AGAIN_S, None):
+        try:
+            with transaction() as session:
+                recording.record(session, lease, evidence)
+            return
+        except OperationalError as trouble:
+            if wait_s is None:
+                raise
+            log.warning("run not recorded yet", run=lease.run_id, reason=one_line(str(trouble)), again_in_s=wait_s)
+            stopping.wait(wait_s)
+
+
+def _plainly(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"the worker could not go on: {error.strerror}{f' ({error.filename})' if error.filename else ''}"
+    return f"the worker could not go on: {type(error).__name__}: {error}"
+
+
+def _end(lease: queue.Lease, why: str, *, again: bool, blame: bool = True, failure: BuildFailed | None = None) -> None:
+    try:
+        with transaction() as session:
+            if again:
+                queue.give_back(session, lease, why, blame=blame)
+            else:
+                log_lines, whole = (failure.log, failure.whole) if failure else (None, "")
+                recording.fail(session, lease, why, log_lines, whole)
+    except LeaseLost as lost:
+        log.info("run lost", run=lease.run_id, reason=str(lost))
+    except Exception:  # the database is away, say: then the lease runs out, and a sweep returns the run to the queue
+        log.exception("run could not be ended", run=lease.run_id, reason=why)
+
+
+def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence:
+    assignment = assigned(lease)
+    run, cases = assignment.run, assignment.cases
+    source = open_source(run.target, heart.keep_going)
+    heart.say("fetching")
+    _make_room(here)
+    source.resolve(run.revision.sha)  # the origin is asked only for what is not here yet: it may be away
+    baselines = Baselines(assignment, source, heart.keep_going)
+    heart.say("building the revision")
+    head = baselines.build(run.revision.sha)
+    heart.keep_going()
+    heart.say("building the baseline")
+    beside = baselines.beside()
+    heart.keep_going()
+    contenders = list(_contenders(assignment, head, beside, here))
+    tally = Tally(contenders, cases)
+    policy = effective(assignment.recipe, run.device)
+    began, load = time.time(), os.getloadavg()
+    try:
+        seed = lease.run_id * 10_000 + lease.attempt * 100
+        before = assignment.repeats_before
+        launches = Launches(tally, contenders, policy, here, heart, seed=seed, repeats_before=before)
+        launches.until_decided(cases)
+    finally:
+        remove(_scratch(here))
+    notes = beside.notes
+    if launches.late:
+        limit = f"the session limit of {settings().session_limit_s:g} s was reached"
+        if not tally.taken():
+            mend = "watch fewer cases, or raise KERNELWATCH_SESSION_LIMIT_S"
+            raise ServiceError(f"Nothing was measured before {limit}: {mend}.")
+        notes = (*notes, f"{limit} before every case was decided")
+    stack, device = _stack(tally)
+    telemetry = {
+        "worker": lease.worker,
+        "began": began,
+        "load_before": load,
+        "device": device,
+        "ceilings": launches.ceilings,
+        "launches": launches.spent,
+        **({} if assignment.sandboxed else {"no_sandbox": assignment.no_sandbox}),
+    }
+    return Evidence(
+        tally.taken(),
+        beside.baseline,
+        notes,
+        stack,
+        telemetry,
+        assignment.sandboxed,
+        good={name: one.sha for one in beside.good for name in one.names or ()},
+        slow=beside.slow.sha if beside.slow else None,
+        earlier=beside.earlier,
+        build_log=environments.log_of(head.key),
+    )
+
+
+def _stack(tally: Tally) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The versions that all contenders share, and the device they ran on.
+
+    SOTA and its rivals have only the stack in their processes, so their versions are the stack's; in any other a
+    revision speaks for itself, which serves where there is none of them.
+    """
+    builtin = (Role.SOTA, Role.RIVAL)
+    labels = sorted(tally.stacks, key=lambda label: not label.startswith(builtin))
+    versions = dict(tally.stacks[labels[0]]) if labels else {}
+    device = versions.pop("device", {})
+    if driver := next((one["gpu"]["driver"] for one in tally.telemetry if one.get("gpu", {}).get("driver")), None):
+        versions["driver"] = driver
+    return versions, device
+
+
+def _scratch(here: DeviceHere) -> Path:
+    """Where this device's contenders write.  A device has one worker at a time, so nobody else's are in there."""
+    return settings().state / "scratch" / (here.uuid or here.name)
+
+
+def _make_room(here: DeviceHere) -> None:
+    """Remove what a worker that died left here, and the environments beyond the limit.  A run can do without."""
+    try:
+        remove(_scratch(here))
+        environments.evict(settings().environments_limit)
+    except Exception:
+        log.exception("no room could be made")
+
+
+def _contenders(assignment: Assignment, head: Environment, beside: References, here: DeviceHere) -> Iterator[Contender]:
+    recipe, run, device = assignment.recipe, assignment.run, assignment.run.device
+
+    def one(
+        role: Role,
+        spec: Mapping[str, Any],
+        place: Environment | BaseStack,
+        label: str = "",
+        cases: frozenset[Case] | None = None,
+    ) -> Contender:
+        name = label or f"{role}:{spec['name']}"
+        sandboxed, scratch = assignment.sandboxed, _scratch(here)
+        return contender(name, role, spec, place, here, sandboxed=sandboxed, scratch=scratch, cases=cases)
+
+    def some(role: Role, spec: Mapping[str, Any], revisions: Sequence[Built]) -> Iterator[Contender]:
+        """The revisions that share the cases of a role among them."""
+        for number, revision in enumerate(revisions):
+            cases = revision.cases_of(spec["name"], assignment.cases)
+            if cases is None or cases:
+                label = f"{role}:{spec['name']}" + (f":{number}" if number else "")
+                yield one(role, spec, revision.place, label, cases)
+
+    own = [
+        protocol.targets_own(name, provider.calls, compile=provider.compile)
+        for name, provider in recipe.providers_on(device).items()
+    ]
+    for spec in own:
+        yield one(Role.HEAD, spec, head)
+        yield from some(Role.PARENT, spec, beside.parents)
+        yield from some(Role.GOOD, spec, beside.good)
+        if beside.slow is not None:
+            yield one(Role.SLOW, spec, beside.slow.place)
+    for spec in own:
+        yield from some(Role.CONTROL, spec, beside.parents or (Built(run.revision.sha, head),))
+    if run.purpose is not Purpose.WATCH:
+        return  # how far the best is, is no question of a search or of a calibration
+    stack = environments.stack(recipe.base.stack)
+    yield one(Role.SOTA, protocol.built_in(recipe.sota_on(device)), stack)
+    for name in recipe.rivals_on(device):
+        yield one(Role.RIVAL, protocol.built_in(name), stack)

@@ -1,0 +1,1 @@
+"""Processes with limits and without privileges."""
