@@ -6,9 +6,9 @@ from itertools import groupby
 from typing import Any
 
 from kernels.cases import Lane
-from service.db.models import PointState
 from service.domain.codefacts.measured import Measured
 from service.domain.metrics import WORDS, amount, axis_unit, lane_of, percent
+from service.domain.states import PointState
 from service.domain.text import interval
 from service.domain.verdicts.judge import Outcome
 from service.ledger.changepoints.change_points import Pointed

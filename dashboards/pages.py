@@ -19,23 +19,13 @@ from sqlalchemy.orm import Session
 from dashboards import assets, comments, facts, figures, telemetry
 from kernels.cases import Lane
 from service.api.common import Key, Reading, ReadingRoute, tagged
-from service.db.models import (
-    OPEN_STATES,
-    STANDING,
-    CellState,
-    Effect,
-    EffectState,
-    FoundBy,
-    Incident,
-    RegressionState,
-    Run,
-    RunState,
-    Target,
-)
+from service.db.engine import clock
+from service.db.models import Effect, Incident, Run, Target
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
 from service.domain.metrics import WORDS, amount, lane_of, percent
 from service.domain.regressions.lifecycle import Action, possible
+from service.domain.states import OPEN_STATES, STANDING, CellState, EffectState, FoundBy, RegressionState, RunState
 from service.domain.text import interval, listed, short
 from service.domain.verdicts.judge import Outcome
 from service.ledger import queries
@@ -46,14 +36,13 @@ from service.ledger.changepoints.change_points import Pointed
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.queries import Glance, Point
 from service.ledger.regressions import listing
-from service.ledger.regressions.listing import Life, Regressed
 from service.ledger.runs import build_logs
-from service.ledger.runs.queue import clock
 from service.reports import markdown
 from service.reports.bisection_text import answer_in_words
 from service.reports.report import counted, readable
 from service.reports.rows import Row
 from service.reports.schema import moment, rfc3339
+from service.reports.views import Life, Regressed
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 

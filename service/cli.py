@@ -28,8 +28,9 @@ from service.commands.regressions import regression_app, regressions_command
 from service.commands.replay import replay
 from service.commands.targets import read_recipe, target_app
 from service.db import migrate, wakeups
-from service.db.engine import reading, transaction
-from service.db.models import OPEN_STATES, Purpose, Run, RunState, TargetKind
+from service.db.engine import clock, reading, transaction
+from service.db.models import Run
+from service.domain.states import OPEN_STATES, Purpose, RunState, TargetKind
 from service.domain.text import printable
 from service.domain.verdicts.gate import worst_exit_code
 from service.errors import BadInput, BuildFailed, ServiceError
@@ -400,7 +401,7 @@ def status() -> None:
             cells = (*names, _purpose(one), one.state.value, one.stage or "")
             table.add_row(*(Text(printable(cell)) for cell in cells))
         workers = facts_of.workers(session)
-        now = queue.clock(session)
+        now = clock(session)
     for card in cards:
         standing = ", ".join(f"{n} {state.value}" for state, n in card.standing.items()) or "none"
         paused = "; paused" if card.target.paused_at else ""

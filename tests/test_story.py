@@ -27,7 +27,8 @@ from typer.testing import CliRunner
 from service import cli
 from service.app import create_app
 from service.db.engine import reading, transaction
-from service.db.models import BuildLog, Effect, RegressionRow, RegressionState, Revision, Run, RunState, VerdictRow
+from service.db.models import BuildLog, Effect, RegressionRow, Revision, Run, VerdictRow
+from service.domain.states import RegressionState, RunState
 from service.ledger.intake import deliveries, targets
 from service.ledger.notify import compose, outbox
 from service.ledger.runs import build_logs, queue

@@ -4,7 +4,8 @@ import pytest
 from sqlalchemy import select
 
 from service.db.engine import reading
-from service.db.models import Bisection, RegressionState, Run, VerdictRow
+from service.db.models import Bisection, Run, VerdictRow
+from service.domain.states import RegressionState
 from service.ledger.bisections import advance, auto_start
 from service.ledger.intake import deliveries
 from service.ledger.regressions import listing

@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 
 from service import cli
 from service.db.engine import reading, transaction
-from service.db.models import FoundBy, RegressionRow, RegressionState, Run, RunState, Target
+from service.db.models import RegressionRow, Run, Target
+from service.domain.states import FoundBy, RegressionState, RunState
 from service.ledger.bisections import advance, bisections
-from service.ledger.bisections.steps import Search
 from service.ledger.regressions import transitions
 from service.ledger.runs import queue
+from service.reports.views import Search
 from tests.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
 

@@ -13,7 +13,8 @@ import pytest
 from sqlalchemy import select
 
 from service.db.engine import reading, transaction
-from service.db.models import FactsCheck, FactsState, RunState
+from service.db.models import FactsCheck
+from service.domain.states import FactsState, RunState
 from service.ledger.intake import deliveries
 from service.ledger.runs import facts_checks
 from tests import test_story

@@ -3,20 +3,10 @@
 import pytest
 from sqlalchemy import select
 
-from service.db.engine import reading, transaction
-from service.db.models import (
-    CellState,
-    FoundBy,
-    Measurement,
-    PointState,
-    RegressionRow,
-    Revision,
-    Run,
-    RunState,
-    Target,
-)
+from service.db.engine import clock, reading, transaction
+from service.db.models import Measurement, RegressionRow, Revision, Run, Target
+from service.domain.states import CellState, FoundBy, PointState, RunState
 from service.ledger.changepoints import change_points
-from service.ledger.runs import queue
 from tests.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
 
@@ -28,7 +18,7 @@ def measured_earlier(told: Story, sha: str, place: int) -> None:
     """What an earlier worker stored of a revision: its own times, and that its pair was steady."""
     with transaction() as session:
         run = session.execute(select(Run).join(Revision).where(Revision.sha == sha)).scalar_one()
-        run.state, run.finished_at, run.told = RunState.DONE, queue.clock(session), RunState.DONE.value
+        run.state, run.finished_at, run.told = RunState.DONE, clock(session), RunState.DONE.value
         for case, time_us in ((FAST, 100.0), (WIDE, WIDE_US[place])):
             row = Measurement(run_id=run.id, contender="head:norms", role="head", provider="norms", case=case, facts={})
             row.state, row.median = CellState.MEASURED, time_us * (1 + 0.002 * ((place * 7) % 5 - 2))

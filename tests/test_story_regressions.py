@@ -13,7 +13,7 @@ from service.db.models import RegressionRow
 from service.ledger.bisections import auto_start
 from service.ledger.intake import deliveries
 from service.ledger.regressions import listing, transitions
-from service.ledger.regressions.listing import Life
+from service.reports.views import Life
 from tests.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 
 

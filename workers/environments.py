@@ -28,7 +28,7 @@ from service.domain.text import without_middle
 from service.errors import BadInput, BuildFailed, Conflict, NotFound
 from service.ops import torch_install
 from service.settings import MIB, settings, without_secrets
-from service.sources import Exported, Source
+from service.sources.source import Exported, Source
 from workers.sandbox import sandbox
 from workers.sandbox.folders import make_read_only, remove
 from workers.sandbox.sandbox import Box, Limits

@@ -5,9 +5,8 @@ import sys
 
 from sqlalchemy import func, select
 
-from service.db.engine import reading
+from service.db.engine import clock, reading
 from service.db.models import Worker
-from service.ledger.runs import queue
 
 SILENT_S = 90  # a worker that measures says so every two seconds, an idle one at every look
 
@@ -17,7 +16,7 @@ def alive(host: str) -> bool:
     with reading() as session:
         here = Worker.name.startswith(f"{host}/", autoescape=True)
         seen = session.scalar(select(func.max(Worker.seen_at)).where(here))
-        return seen is not None and queue.clock(session) - seen < SILENT_S
+        return seen is not None and clock(session) - seen < SILENT_S
 
 
 if __name__ == "__main__":

@@ -10,19 +10,17 @@ nothing can be said.  Not seen is what is launched past both torch's dispatcher 
 takes pointers: beside Triton kernels that are the same, such a kernel may have changed under an equal hash.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Any
 
 from .graph_kernels import put_on_stream
+from .hashing import _hash, normalised, normalised_ptx
 from .trace import Entering, Operators, Seen, autotuned, generated_code, inductor_launches, nothing, triton_launches
 
 MOST_NAMES = 48  # of operators and kernels that are told by name
 
-_NAME = re.compile(r"\b(?:cpp|triton_[a-z]+)_fused_\w+")
-_PATH = re.compile(r"(?:/[\w.@+-]+){2,}")
 _COUNTED = re.compile(
     r"async_compile\.(?:cpp_pybinding|cpp|triton|cutedsl|multi_kernel)\(|^\s+extern_kernels\.\w+\(", re.MULTILINE
 )
@@ -90,28 +88,6 @@ def _kernels(seen: Seen) -> list[dict[str, Any]]:
 
     launchers = [of_launcher(tuner, seen.timings.get(id(tuner), ()), values) for tuner, values in seen.tuned]
     return launchers or [of_kernel(launch.kernel, launch.grid, launch.values) for launch in seen.triton]
-
-
-def normalised(code: str) -> str:
-    """Generated code without what differs from one machine, process or line number to the next."""
-    code = re.sub(r"^\s*(#(?!include|define|pragma|if|endif|else)|//).*\n", "", code, flags=re.MULTILINE)
-    code = re.sub(r"'(backend_hash|kernel_name|cache_key|autotune_cache_key)': *(None|'[^']*'),? *", "", code)
-    code = re.sub(r"\s+#.*$", "", code, flags=re.MULTILINE) if "#include" not in code else code
-    # kernels are named after the operators they were fused from: x * x and x.square() give one kernel with two names
-    names = list(dict.fromkeys(_NAME.findall(code)))
-    code = _NAME.sub(lambda found: f"kernel_{names.index(found[0])}", code)
-    return _PATH.sub("PATH", code)
-
-
-def normalised_ptx(ptx: str) -> str:
-    """PTX without line numbers, file names and debug sections: moving a kernel in its file changes nothing."""
-    ptx = ptx.split(".section\t.debug", 1)[0].split(".section .debug", 1)[0]
-    kept = [line.split("//")[0].rstrip() for line in ptx.splitlines()]
-    return "\n".join(line for line in kept if line.strip() and not re.match(r"\s*(\.loc|\.file|\$L__\w+:)", line))
-
-
-def _hash(texts: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def _configuration(kernel: dict[str, Any]) -> str:

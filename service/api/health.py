@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 
 from service.api.common import in_thread_of
 from service.db import migrate
-from service.db.engine import reading
-from service.db.models import Effect, Purpose, Quarantine, RegressionRow, Run, VerdictRow
+from service.db.engine import clock, reading
+from service.db.models import Effect, Quarantine, RegressionRow, Run, VerdictRow
+from service.domain.states import Purpose
 from service.ledger.queries import waiting, workers
-from service.ledger.runs.queue import clock
 
 router = APIRouter(tags=["health"])
 DAY_S = 86_400.0

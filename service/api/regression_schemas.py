@@ -5,21 +5,12 @@ from typing import Any, Self
 from pydantic import BaseModel, Field
 
 from service.api.schemas import Answer, Moment, Number, RegressionOut, columns
-from service.db.models import (
-    Bisection,
-    Equal,
-    Incident,
-    PointState,
-    Quarantine,
-    RegressionRow,
-    RegressionState,
-    SearchState,
-)
-from service.ledger.bisections.steps import Search, Stepped
+from service.db.models import Bisection, Incident, Quarantine, RegressionRow
+from service.domain.states import Equal, PointState, RegressionState, SearchState
 from service.ledger.calibration.rates import CaseRate, LaneRate
 from service.ledger.changepoints.change_points import Pointed
-from service.ledger.regressions import listing
 from service.reports.bisection_text import answer_in_words
+from service.reports.views import Happening, Life, Search, Stepped
 
 
 class EventOut(Answer):
@@ -57,7 +48,7 @@ class IncidentOut(Answer):
     regressions: list[MemberOut] = Field(description="The largest first.")
 
     @classmethod
-    def of(cls, found: listing.Happening) -> Self:
+    def of(cls, found: Happening) -> Self:
         return cls.model_validate(_incident(found.row, found.target, found.regressions))
 
 
@@ -138,7 +129,7 @@ class RegressionWhole(RegressionOut):
     bisections: list[BisectionOut] = Field(description="The newest first.")
 
     @classmethod
-    def whole(cls, life: listing.Life) -> Self:
+    def whole(cls, life: Life) -> Self:
         of, row = life.regressed, life.incident
         members = sorted((of.row, *life.siblings), key=lambda one: (-one.ratio, one.id))
         more = {

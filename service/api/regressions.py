@@ -16,13 +16,13 @@ from service.api.regression_schemas import (
     RegressionWhole,
 )
 from service.api.schemas import Page, Problem, RegressionOut
-from service.db.models import PointState, RegressionState
+from service.db.engine import clock
+from service.domain.states import PointState, RegressionState
 from service.ledger.bisections import bisections
 from service.ledger.calibration import quarantines, rates
 from service.ledger.changepoints import change_points
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
-from service.ledger.runs.queue import clock
 
 router = APIRouter(route_class=ReadingRoute, responses={404: {"model": Problem}})
 DAY_S = 86_400.0

@@ -8,11 +8,11 @@ from fastapi.responses import PlainTextResponse
 
 from service.api.common import Key, Limit, Place, Reading, ReadingRoute, one_page, tagged, tagged_json
 from service.api.schemas import Page, Problem, RunOut, RunWhole, WorkerOut
+from service.db.engine import clock
 from service.domain.text import printable
 from service.errors import BadInput
 from service.ledger import queries
 from service.ledger.runs import build_logs
-from service.ledger.runs.queue import clock
 from service.reports import markdown, schema
 
 router = APIRouter(route_class=ReadingRoute, tags=["runs"], responses={404: {"model": Problem}})

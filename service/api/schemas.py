@@ -8,25 +8,14 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sqlalchemy import inspect
 
-from service.db.models import (
-    CellState,
-    FoundBy,
-    Measurement,
-    PolicyRow,
-    Purpose,
-    RegressionState,
-    Revision,
-    Run,
-    RunState,
-    Target,
-    TargetKind,
-)
+from service.db.models import Measurement, PolicyRow, Revision, Run, Target
 from service.domain import roofline
 from service.domain.metrics import lane_of
+from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, TargetKind
 from service.ledger import queries
-from service.ledger.regressions import listing
 from service.reports.report import readable
 from service.reports.schema import moment
+from service.reports.views import Regressed
 
 Item = TypeVar("Item")
 
@@ -289,11 +278,11 @@ class RegressionOut(Answer):
     until: Moment | None = Field(description="When an acknowledgement ends; null for never.")
 
     @classmethod
-    def of(cls, found: listing.Regressed) -> "RegressionOut":
+    def of(cls, found: Regressed) -> "RegressionOut":
         return cls.model_validate(cls.names(found))
 
     @staticmethod
-    def names(found: listing.Regressed) -> dict[str, Any]:
+    def names(found: Regressed) -> dict[str, Any]:
         """The columns, with what they point at by the names that people know."""
         mended = found.fixed_by.revision.sha if found.fixed_by else None
         named = {"target": found.target, "run": found.run.id, "revision": found.run.revision.sha, "fixed_by": mended}

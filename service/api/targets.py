@@ -17,8 +17,8 @@ from service.api.schemas import (
     TargetOut,
     TargetWhole,
 )
-from service.db.models import RegressionState
 from service.domain.metrics import lane_of
+from service.domain.states import RegressionState
 from service.ledger import queries
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.regressions import listing

@@ -12,15 +12,15 @@ from rich.text import Text
 from service.commands.people import this_person
 from service.commands.printing import Format, err, line, out
 from service.db.engine import reading, transaction
-from service.db.models import SearchState
 from service.domain.bisection.search import Ending
+from service.domain.states import SearchState
 from service.domain.text import printable, short
 from service.domain.verdicts.gate import UNDECIDED
 from service.errors import BadInput
 from service.ledger.bisections import advance, bisections
-from service.ledger.bisections.steps import Search, Stepped
 from service.ledger.intake import targets
 from service.reports.bisection import COLUMNS, document, page, step_cells
+from service.reports.views import Search, Stepped
 from service.settings import settings
 
 bisection_app = typer.Typer(no_args_is_help=True, help="Searches for the revision that made it slower.")

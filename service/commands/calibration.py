@@ -11,7 +11,7 @@ from rich.text import Text
 from kernels.cases import Lane
 from service.commands.people import this_person
 from service.commands.printing import Format, line, out
-from service.db.engine import reading, transaction
+from service.db.engine import clock, reading, transaction
 from service.db.models import Quarantine
 from service.domain.metrics import WORDS
 from service.domain.text import printable
@@ -19,7 +19,6 @@ from service.domain.verdicts.calibration import Rate
 from service.ledger.calibration import quarantines, schedule
 from service.ledger.calibration.rates import CaseRate, LaneRate, by_lane, rates
 from service.ledger.intake import targets
-from service.ledger.runs.queue import clock
 from service.reports.markdown import grid
 from service.reports.schema import rfc3339
 

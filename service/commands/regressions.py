@@ -9,16 +9,17 @@ import typer
 from service.commands.people import this_person
 from service.commands.printing import Format, line
 from service.db.engine import reading, transaction
-from service.db.models import STANDING, RegressionRow, RegressionState
+from service.db.models import RegressionRow
 from service.domain.metrics import lane_of, percent
 from service.domain.regressions.lifecycle import Action, Deed
+from service.domain.states import STANDING, RegressionState
 from service.domain.text import interval, short
 from service.errors import BadInput
 from service.ledger.intake import targets
 from service.ledger.regressions import listing, transitions
-from service.ledger.regressions.listing import Life, Regressed
 from service.reports.regression import document, entry
 from service.reports.schema import moment
+from service.reports.views import Life, Regressed
 
 regression_app = typer.Typer(no_args_is_help=True, help="One regression: its life, and what you do about it.")
 

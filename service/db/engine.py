@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, func, make_url
+from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.orm import Session, sessionmaker
 
 from service.settings import settings
@@ -96,3 +96,9 @@ def database_now(session: Session) -> ColumnElement[Any]:
     if session.get_bind().dialect.name == "postgresql":
         return func.extract("epoch", func.clock_timestamp())
     return (func.julianday("now") - 2440587.5) * 86400.0
+
+
+def clock(session: Session) -> float:
+    """Seconds since the epoch by the database's clock."""
+    now: float = session.execute(select(database_now(session))).scalar_one()
+    return float(now)

@@ -12,33 +12,28 @@ from sqlalchemy import ColumnElement, Select, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, selectinload, undefer
 
 from kernels.cases import Role
+from service.db.engine import clock
 from service.db.models import (
-    OPEN_STATES,
-    STANDING,
     WATCHED,
     Attempt,
     Gap,
     Incident,
     Measurement,
-    Purpose,
     RegressionRow,
-    RegressionState,
     Revision,
     Run,
-    RunState,
     Stack,
     Target,
-    TargetKind,
     VerdictRow,
     Worker,
     storable,
 )
 from service.domain.attribution.stack_diff import moved
+from service.domain.states import OPEN_STATES, STANDING, Purpose, RegressionState, RunState, TargetKind
 from service.domain.text import short
 from service.domain.verdicts.judge import QUARANTINED, Outcome
 from service.errors import BadInput, NotFound
 from service.ledger.runs.baseline_choice import UNACCEPTED
-from service.ledger.runs.queue import clock
 from service.reports.report import WORST_FIRST, Report, readable, report
 from service.reports.rows import Known
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 from service.domain.text import short
-from service.ledger.bisections.steps import Search, Stepped
 from service.reports.bisection_text import answer_in_words
 from service.reports.markdown import escaped, grid
 from service.reports.schema import rfc3339
+from service.reports.views import Search, Stepped
 
 COLUMNS = ("run", "revision", "against", "aim", "answer")
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from kernels.cases import Lane
-from service.db.models import Purpose, RunState
 from service.domain.metrics import WORDS, amount, digits, percent
+from service.domain.states import Purpose, RunState
 from service.domain.text import interval, last_lines, listed, one_line, printable
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome, in_percent

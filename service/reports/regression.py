@@ -3,8 +3,8 @@
 from typing import Any
 
 from service.db.models import RegressionEvent
-from service.ledger.regressions.listing import Life, Regressed
 from service.reports.schema import rfc3339
+from service.reports.views import Life, Regressed
 
 
 def entry(found: Regressed) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from kernels.cases import Lane
 from service.domain.metrics import WORDS, percent
 from service.domain.text import one_line, printable
 from service.domain.verdicts.replay import Fate, Sum
-from service.ledger.runs.replays import Replay, Told
 from service.reports.markdown import escaped, grid
 from service.reports.schema import rfc3339
+from service.reports.views import Replay, Told
 
 SHOWN = 40  # of each kind; JSON has all of them
 TITLES = {

@@ -9,13 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernels.cases import Lane, Role
-from service.db.models import CellState, FoundBy, Measurement, Purpose, Run, RunState, VerdictRow
+from service.db.models import Measurement, Run, VerdictRow
 from service.domain import roofline
 from service.domain.attribution.causes import Cause, Kind
 from service.domain.codefacts.measured import Measured, Repeatability
 from service.domain.metrics import words
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe, parse
+from service.domain.states import CellState, FoundBy, Purpose, RunState
 from service.domain.text import listed, one_line, short
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.gate import GateResult, GateState, gate

@@ -17,8 +17,8 @@ from typing import IO
 
 from service.errors import BadInput, NotFound, SourceFailed
 from service.settings import GIB, MIB
-from service.sources import Exported, Found, some
 from service.sources.reach import Site, check_url, folder_of, place, site_of
+from service.sources.source import Exported, Found, some
 from service.sources.trees import TreeWriter
 
 FETCH_LIMIT_S = 1800  # the first mirror of a large repository takes minutes

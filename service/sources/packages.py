@@ -28,8 +28,8 @@ from packaging.version import InvalidVersion, Version
 
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.settings import GIB, MIB
-from service.sources import Exported, Found, some
 from service.sources.reach import check_url, folder_of, place, site_of
+from service.sources.source import Exported, Found, some
 from service.sources.trees import TreeWriter
 
 RELEASES = "releases"

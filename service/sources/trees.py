@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service.errors import BadInput, SourceFailed
 from service.settings import settings
-from service.sources import Exported
+from service.sources.source import Exported
 
 MOST_FILES = 200_000
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"

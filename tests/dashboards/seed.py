@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from kernels.cases import Case
 from service.db import migrate
 from service.db import models as m
-from service.db.engine import engine, transaction
-from service.ledger.runs.queue import clock
+from service.db.engine import clock, engine, transaction
+from service.domain.states import CellState, EffectState, Priority, RegressionState, RunState, TargetKind
 from service.settings import settings
 
 NOW = 1_790_000_000.0
@@ -86,7 +86,7 @@ class Told:
 
     name: str
     subject: str
-    state: m.RunState = m.RunState.DONE
+    state: RunState = RunState.DONE
     ratios: dict[str, float] = field(default_factory=dict)
     invalid: tuple[str, ...] = ()
     inconclusive: tuple[str, ...] = ()
@@ -102,14 +102,14 @@ STORY = (
     Told(
         "docs",
         "Say in the README how to call them",
-        m.RunState.SKIPPED,
+        RunState.SKIPPED,
         reason="only README.md changed",
     ),
     Told("slow", "One block for every width", ratios={CASES[1]: 1.214, CASES[3]: 1.087}, inconclusive=(CASES[4],)),
     Told(
         "broken",
         "Use the new <descriptor> loads",
-        m.RunState.FAILED,
+        RunState.FAILED,
         reason="`sh -c 'python setup.py build'` ended with 1",
         log="\n".join(
             [
@@ -130,13 +130,13 @@ STORY = (
     Told(
         "held",
         "A stranger's change",
-        m.RunState.HELD,
+        RunState.HELD,
         reason="it comes from a fork",
         pull=8,
     ),
     Told("cpu", AGAIN, device="cpu", ratios={CASES[5]: 1.0}),
-    Told("running", "Load the weight once per program", m.RunState.LEASED),
-    Told("queued", "Load the weight once per program", m.RunState.QUEUED, device="cpu"),
+    Told("running", "Load the weight once per program", RunState.LEASED),
+    Told("queued", "Load the weight once per program", RunState.QUEUED, device="cpu"),
 )
 
 
@@ -145,7 +145,7 @@ def seed(session: Session, now: float = NOW) -> Seeded:
     seeded = Seeded()
     target = m.Target(
         name="norms",
-        kind=m.TargetKind.GIT,
+        kind=TargetKind.GIT,
         location="https://github.com/example/norms",
         branch="main",
         forge="example/norms",
@@ -155,7 +155,7 @@ def seed(session: Session, now: float = NOW) -> Seeded:
     )
     empty = m.Target(
         name="liger",
-        kind=m.TargetKind.PACKAGE,
+        kind=TargetKind.PACKAGE,
         location="https://index.example/simple",
         package="liger-kernel",
         created_at=now,
@@ -193,7 +193,7 @@ def seed(session: Session, now: float = NOW) -> Seeded:
             session.flush()
         run = _run(session, target, recipe, stack, revisions[told.subject], told, at)
         seeded.runs[told.name] = run.id
-        if told.state is m.RunState.DONE:
+        if told.state is RunState.DONE:
             _numbers(session, run, told, chance, first=place == 0)
     _standing_matters(session, target, stack, seeded, now)
     return seeded
@@ -202,8 +202,8 @@ def seed(session: Session, now: float = NOW) -> Seeded:
 def _run(
     session: Session, target: m.Target, recipe: m.Recipe, stack: m.Stack, revision: m.Revision, told: Told, at: float
 ) -> m.Run:
-    over = told.state in (m.RunState.DONE, m.RunState.FAILED)
-    begun = over or told.state is m.RunState.LEASED
+    over = told.state in (RunState.DONE, RunState.FAILED)
+    begun = over or told.state is RunState.LEASED
     run = m.Run(
         dedupe=f"norms:{told.name}",
         target_id=target.id,
@@ -214,14 +214,14 @@ def _run(
         device=told.device,
         suite="norms",
         trusted=True,
-        priority=m.Priority.MAINLINE,
+        priority=Priority.MAINLINE,
         state=told.state,
         attempt=1 if begun else 0,
         worker=f"{told.device}-box" if begun else None,
         created_at=at,
         started_at=at + 20 if begun else None,
         finished_at=at + 320 if over else None,
-        stage="measuring: launch 2, case 3 of 6" if told.state is m.RunState.LEASED else None,
+        stage="measuring: launch 2, case 3 of 6" if told.state is RunState.LEASED else None,
         reason=told.reason,
         log=told.log,
         sandboxed=told.device != "cpu" if begun else None,
@@ -311,7 +311,7 @@ def _measurements(
                 role=role,
                 provider=provider,
                 case=case,
-                state=m.CellState.INVALID if bad else m.CellState.MEASURED,
+                state=CellState.INVALID if bad else CellState.MEASURED,
                 reason=WRONG if bad else None,
                 median=None if bad else us,
                 gb_s=None if bad else Case.parse(case).least_bytes / us / 1e3,
@@ -371,7 +371,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
                 run_id=slow,
                 ratio=ratio,
                 opened_at=now - 20 * HOUR,
-                state=m.RegressionState.FIXED if by else m.RegressionState.OPEN,
+                state=RegressionState.FIXED if by else RegressionState.OPEN,
                 fixed_at=now - 12 * HOUR if by else None,
                 fixed_by=by,
             )
@@ -421,7 +421,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
                 target_id=target.id,
                 run_id=seeded.runs["pull"],
                 payload={},
-                state=m.EffectState.WAITING,
+                state=EffectState.WAITING,
             ),
             m.Effect(
                 key="check:norms:7",
@@ -429,7 +429,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
                 target_id=target.id,
                 run_id=seeded.runs["pull"],
                 payload={},
-                state=m.EffectState.SENT,
+                state=EffectState.SENT,
             ),
         ]
     )

@@ -8,11 +8,11 @@ from sqlalchemy.orm import Session
 from kernels.cases import Lane
 from service.db import migrate
 from service.db import models as m
-from service.db.engine import transaction
+from service.db.engine import clock, transaction
 from service.domain.policy.policy import Policy
+from service.domain.states import FoundBy, PointState, Priority, Purpose, RegressionState, RunState, SearchState
 from service.domain.verdicts.geomeans import Summary
 from service.ledger.intake.targets import target_named
-from service.ledger.runs.queue import clock
 from tests.dashboards import seed as base
 
 HOUR = 3600.0
@@ -110,49 +110,49 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
     for row in (fixed, blamed):
         row.incident_id, row.cause, row.why, row.culprit = incident.id, "code", SPILLS, found.culprit
         row.low, row.high = row.ratio - 0.006, row.ratio + 0.006
-        _event(session, row, "opened", now - 20 * HOUR, m.RegressionState.OPEN, run_id=slow.id)
-        _event(session, row, "bisecting", now - 19 * HOUR, m.RegressionState.BISECTING, words=f"bisection {found.id}")
-        _event(session, row, "blamed", now - 16 * HOUR, m.RegressionState.BLAMED, words=found.reason)
-    _event(session, fixed, "fixed", now - 12 * HOUR, m.RegressionState.FIXED, run_id=runs["fast"])
-    blamed.state, blamed.assignee, blamed.due_at = m.RegressionState.BLAMED, "ada", now + 48 * HOUR
-    _event(session, blamed, "assigned", now - 15 * HOUR, m.RegressionState.BLAMED, who="grace", words="ada")
+        _event(session, row, "opened", now - 20 * HOUR, RegressionState.OPEN, run_id=slow.id)
+        _event(session, row, "bisecting", now - 19 * HOUR, RegressionState.BISECTING, words=f"bisection {found.id}")
+        _event(session, row, "blamed", now - 16 * HOUR, RegressionState.BLAMED, words=found.reason)
+    _event(session, fixed, "fixed", now - 12 * HOUR, RegressionState.FIXED, run_id=runs["fast"])
+    blamed.state, blamed.assignee, blamed.due_at = RegressionState.BLAMED, "ada", now + 48 * HOUR
+    _event(session, blamed, "assigned", now - 15 * HOUR, RegressionState.BLAMED, who="grace", words="ada")
     _event(
-        session, blamed, "note", now - 14 * HOUR, m.RegressionState.BLAMED, who="ada",
+        session, blamed, "note", now - 14 * HOUR, RegressionState.BLAMED, who="ada",
         words="Two blocks would do; <b>see</b> the plan.",
     )  # fmt: skip
     shared = {"target_id": target.id, "device": "h200", "provider": "norms"}
     accepted = m.RegressionRow(
         **shared, case=cases[0], run_id=runs["steady"], ratio=1.034, low=1.03, high=1.038, opened_at=now - 50 * HOUR,
-        state=m.RegressionState.ACKNOWLEDGED, reason="exact sums are worth 3 %", until=now + 700 * HOUR,
+        state=RegressionState.ACKNOWLEDGED, reason="exact sums are worth 3 %", until=now + 700 * HOUR,
     )  # fmt: skip
     crept = m.RegressionRow(
         **shared, case=cases[5], run_id=slow.id, ratio=1.031, low=1.025, high=1.037, opened_at=now - 9 * HOUR,
-        found_by=m.FoundBy.HISTORY, good="0123456789" * 4, cause="unknown",
+        found_by=FoundBy.HISTORY, good="0123456789" * 4, cause="unknown",
         why="not certain: no fact of the code explains it",
     )  # fmt: skip
     session.add_all([accepted, crept])
     session.flush()
-    _event(session, accepted, "opened", now - 50 * HOUR, m.RegressionState.OPEN, run_id=runs["steady"])
+    _event(session, accepted, "opened", now - 50 * HOUR, RegressionState.OPEN, run_id=runs["steady"])
     _event(
-        session, accepted, "acknowledged", now - 49 * HOUR, m.RegressionState.ACKNOWLEDGED, who="grace",
+        session, accepted, "acknowledged", now - 49 * HOUR, RegressionState.ACKNOWLEDGED, who="grace",
         words=accepted.reason,
     )  # fmt: skip
-    _event(session, crept, "opened", now - 9 * HOUR, m.RegressionState.OPEN, words="history found it")
+    _event(session, crept, "opened", now - 9 * HOUR, RegressionState.OPEN, words="history found it")
     before = session.get_one(m.Run, runs["steady"]).revision_id
     step = {**shared, "before_id": before, "revision_id": slow.revision_id, "p": 1e-6, "found_at": now - 10 * HOUR}
     session.add_all(
         [
             m.ChangePoint(
                 **step, case=cases[5], ratio=1.031, low=1.025, high=1.037, level="notify",
-                state=m.PointState.CONFIRMED, regression_id=crept.id, bisection_id=found.id,
+                state=PointState.CONFIRMED, regression_id=crept.id, bisection_id=found.id,
             ),
             m.ChangePoint(
                 **step, case=cases[1], ratio=1.21, low=1.2, high=1.22, level="block",
-                state=m.PointState.CONFIRMED, regression_id=fixed.id, reason="the pair found it",
+                state=PointState.CONFIRMED, regression_id=fixed.id, reason="the pair found it",
             ),
             m.ChangePoint(
                 **step, case=cases[2], ratio=1.012, low=1.008, high=1.016, level="notify",
-                state=m.PointState.CLOSED, reason=NOBODYS,
+                state=PointState.CLOSED, reason=NOBODYS,
             ),
         ]
     )  # fmt: skip
@@ -166,7 +166,7 @@ def _bisection(
             for name in ("first", "steady", "docs", "slow")]  # fmt: skip
     found = m.Bisection(
         target_id=target.id, device="h200", suite="norms", cases=[cases[1], cases[3]], good=line[0].sha,
-        bad=line[-1].sha, line=[one.sha for one in line], state=m.SearchState.FOUND, asked_by="kernelwatch",
+        bad=line[-1].sha, line=[one.sha for one in line], state=SearchState.FOUND, asked_by="kernelwatch",
         incident_id=incident.id, most_runs=24, culprit=line[-1].sha, created_at=now - 19 * HOUR,
         finished_at=now - 16 * HOUR,
         reason=f"{line[-1].short} is 21.4 % slower than its parent {line[-2].short}, confirmed by 3 fresh launches",
@@ -184,9 +184,9 @@ def _bisection(
         at = now - (19 - place / 2) * HOUR
         run = m.Run(
             dedupe=f"bisection:{found.id}:{place}", target_id=target.id, revision_id=head.id, baseline=baseline.sha,
-            recipe_id=target.recipe_id or 0, device="h200", suite="norms", purpose=m.Purpose.BISECTION,
-            only_cases=[cases[1], cases[3]], bisection_id=found.id, trusted=True, priority=m.Priority.BISECTION,
-            state=m.RunState.DONE, attempt=1, worker="h200-box", created_at=at, started_at=at + 10,
+            recipe_id=target.recipe_id or 0, device="h200", suite="norms", purpose=Purpose.BISECTION,
+            only_cases=[cases[1], cases[3]], bisection_id=found.id, trusted=True, priority=Priority.BISECTION,
+            state=RunState.DONE, attempt=1, worker="h200-box", created_at=at, started_at=at + 10,
             finished_at=at + 200,
         )  # fmt: skip
         session.add(run)
@@ -212,8 +212,8 @@ def _calibrated(session: Session, target: m.Target, runs: dict[str, int], cases:
         sha = session.get_one(m.Revision, revision).sha
         run = m.Run(
             dedupe=f"calibration:{night}", target_id=target.id, revision_id=revision, baseline=sha, recipe_id=recipe,
-            device="h200", suite="norms", purpose=m.Purpose.CALIBRATION, only_worker="h200-box", trusted=True,
-            priority=m.Priority.CALIBRATION, state=m.RunState.DONE, attempt=1, worker="h200-box", created_at=at,
+            device="h200", suite="norms", purpose=Purpose.CALIBRATION, only_worker="h200-box", trusted=True,
+            priority=Priority.CALIBRATION, state=RunState.DONE, attempt=1, worker="h200-box", created_at=at,
             started_at=at + 10, finished_at=at + 200,
         )  # fmt: skip
         session.add(run)
@@ -241,7 +241,7 @@ def _calibrated(session: Session, target: m.Target, runs: dict[str, int], cases:
 
 
 def _event(
-    session: Session, row: m.RegressionRow, what: str, at: float, state: m.RegressionState, *,
+    session: Session, row: m.RegressionRow, what: str, at: float, state: RegressionState, *,
     who: str = "kernelwatch", words: str | None = None, run_id: int | None = None,
 ) -> None:  # fmt: skip
     session.add(

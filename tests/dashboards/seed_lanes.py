@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Case, Lane
 from service.db import models as m
+from service.domain.states import CellState, Priority, RunState, TargetKind
 
 SHAPE = "rmsnorm.fwd.32768x1024.bf16-fp32"
 SMALL = "rmsnorm.fwd.1024x512.bf16-fp32"
@@ -118,7 +119,7 @@ class Lanes:
 
 def seed(session: Session, now: float) -> Lanes:
     target = m.Target(
-        name="blocks", kind=m.TargetKind.GIT, location="/srv/blocks", trusted=True, created_at=now, poll_at=now + 60
+        name="blocks", kind=TargetKind.GIT, location="/srv/blocks", trusted=True, created_at=now, poll_at=now + 60
     )
     session.add(target)
     session.flush()
@@ -164,8 +165,8 @@ def _run(session: Session, target: m.Target, recipe: m.Recipe, place: int, now: 
         device="h200",
         suite="mine",
         trusted=True,
-        priority=m.Priority.MAINLINE,
-        state=m.RunState.DONE,
+        priority=Priority.MAINLINE,
+        state=RunState.DONE,
         attempt=1,
         worker="h200-box",
         created_at=now - 600,
@@ -180,7 +181,7 @@ def _run(session: Session, target: m.Target, recipe: m.Recipe, place: int, now: 
     for case, (head, parent) in TAKEN.items():
         _case(session, run.id, case, head if place else parent, parent if place else None)
     session.add(
-        _measured(run.id, "head", UNSUPPORTED, None, {}, state=m.CellState.UNSUPPORTED, reason="norms has no layernorm")
+        _measured(run.id, "head", UNSUPPORTED, None, {}, state=CellState.UNSUPPORTED, reason="norms has no layernorm")
     )
     return run.id
 
@@ -225,5 +226,5 @@ def _measured(
         launches=3,
         rounds=60,
         facts=facts,
-        **{"state": m.CellState.MEASURED, **rest},
+        **{"state": CellState.MEASURED, **rest},
     )

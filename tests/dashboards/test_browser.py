@@ -6,7 +6,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from service.db.engine import transaction
-from service.db.models import Run, RunState
+from service.db.models import Run
+from service.domain.states import RunState
 from tests.dashboards import seed_deciding, seed_lanes
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import Seeded, watched

@@ -11,6 +11,7 @@ from dashboards.comments import shown
 from dashboards.pages import ago, flat, without_secrets
 from service.db import models as m
 from service.db.engine import transaction
+from service.domain.states import EffectState
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import CASES, Seeded, seed
 
@@ -130,11 +131,11 @@ def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None
 @pytest.mark.parametrize(
     ("effect", "error", "heading", "became"),
     [
-        (m.EffectState.SENT, None, "is told", "The comment was sent."),
-        (m.EffectState.WAITING, None, "will be told", "The comment waits to be sent."),
-        (m.EffectState.PREVIEW, None, "would be told", "is not sent: the target has no forge."),
+        (EffectState.SENT, None, "is told", "The comment was sent."),
+        (EffectState.WAITING, None, "will be told", "The comment waits to be sent."),
+        (EffectState.PREVIEW, None, "would be told", "is not sent: the target has no forge."),
         (
-            m.EffectState.FAILED,
+            EffectState.FAILED,
             "401: Bad credentials",
             "would be told",
             "could not be sent: 401: Bad credentials.",
@@ -142,7 +143,7 @@ def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None
     ],
 )
 def test_a_pull_request_page_says_what_became_of_its_comment(
-    get: Get, state: Path, effect: m.EffectState, error: str | None, heading: str, became: str
+    get: Get, state: Path, effect: EffectState, error: str | None, heading: str, became: str
 ) -> None:
     with transaction() as session:
         seeded = seed(session)

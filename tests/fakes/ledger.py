@@ -1,7 +1,8 @@
 """Rows that many tests of the ledger begin with."""
 
 from service.db.engine import transaction
-from service.db.models import Recipe, Target, TargetKind
+from service.db.models import Recipe, Target
+from service.domain.states import TargetKind
 
 
 def watched_target(recipe: str, name: str = "norms", *, recipe_id: int | None = None) -> Target:

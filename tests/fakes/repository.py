@@ -5,7 +5,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.db.models import TargetKind
+from service.domain.states import TargetKind
 from workers.sandbox import sandbox
 
 # How a test registers its own target, so that it is measured on a machine without a sandbox as well.

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from service import cli
 from service.db import migrate
 from service.db.engine import transaction
-from service.db.models import Purpose, Revision, Run, RunState, Target
+from service.db.models import Revision, Run, Target
+from service.domain.states import Purpose, RunState
 from service.ledger.intake import deliveries, targets
 from service.ops import supervisor, torch_install
 from tests.dashboards import seed_deciding

@@ -14,10 +14,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from service.db.models import SearchState
 from service.domain.bisection.classify import Sight, Step
 from service.domain.bisection.search import Question, decide
 from service.domain.policy.policy import Policy
+from service.domain.states import SearchState
 from service.domain.verdicts.judge import Verdict, Why, judge, launches_until_next_look, wanted
 from service.domain.verdicts.samples import Cell, Pairs
 

@@ -10,7 +10,8 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Role
-from service.db.models import CellState, Measurement, Purpose, Revision, Run, RunState, Target
+from service.db.models import Measurement, Revision, Run, Target
+from service.domain.states import CellState, Purpose, RunState
 
 Values = NDArray[np.float64]  # one of each revision, NaN where it was not measured
 CHUNK = 20_000  # rows of one statement

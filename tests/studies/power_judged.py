@@ -12,9 +12,9 @@ from typing import Any
 
 from kernels.cases import Case, Role
 from kernels.studies.launching import say
-from service.db.models import CellState
 from service.domain.attribution import collect
 from service.domain.policy.policy import Policy
+from service.domain.states import CellState
 from service.domain.verdicts import judge
 from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.samples import Outcome

@@ -10,7 +10,8 @@ import pytest
 from service.db.engine import transaction
 from service.ledger.intake import targets
 from service.settings import settings
-from service.sources import Source, open_source
+from service.sources import open_source
+from service.sources.source import Source
 from tests.fakes.repository import MEASURED_ANYWHERE, Repository, Target
 from workers import environments
 

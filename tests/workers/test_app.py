@@ -15,7 +15,8 @@ from kombu import Connection
 from sqlalchemy import select
 
 from service.db.engine import reading
-from service.db.models import Run, RunState
+from service.db.models import Run
+from service.domain.states import RunState
 from service.ledger.intake import deliveries
 from service.settings import settings
 from tests import needs

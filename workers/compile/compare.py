@@ -17,8 +17,8 @@ from service.domain.codefacts.findings import FactsReport, Side
 from service.domain.policy.recipes import Recipe
 from service.errors import BadInput, BuildFailed, ServiceError, Unavailable
 from service.settings import settings
-from service.sources import Source
 from service.sources.checkout import Checkout
+from service.sources.source import Source
 from workers import environments
 from workers.compile import kernel_texts
 from workers.compile.offline import Answers, Bench, CannotStart, Job

@@ -10,9 +10,10 @@ import time
 import structlog
 
 from service.db.engine import reading, transaction
-from service.db.models import FactsCheck, FactsState
+from service.db.models import FactsCheck
 from service.domain.codefacts.findings import Findings
 from service.domain.policy import recipes
+from service.domain.states import FactsState
 from service.errors import BuildFailed, LeaseLost, ServiceError, SourceFailed
 from service.ledger.runs import facts_checks
 from service.ledger.runs.facts_checks import FactsLease

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.db.engine import reading
-from service.db.models import TargetKind
 from service.domain.policy import recipes
 from service.domain.policy.recipes import Recipe
+from service.domain.states import TargetKind
 from service.errors import BadInput, Refused
 from service.ledger.intake import targets
 from service.ledger.intake.deliveries import RECIPE
-from service.sources import Source, open_source
+from service.sources import open_source
 from service.sources.checkout import Checkout
+from service.sources.source import Source
 from workers.sandbox import sandbox
 
 

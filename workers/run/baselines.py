@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 from kernels.cases import Case
 from service.db.engine import reading
-from service.db.models import Purpose
 from service.domain.policy.recipes import LAST_RELEASE
+from service.domain.states import Purpose
 from service.domain.text import one_line, short
 from service.errors import BadInput, BuildFailed, NotFound, Refused, SourceFailed
 from service.ledger.runs import baseline_choice
 from service.ledger.runs.baseline_choice import FARTHEST_BASELINE
-from service.sources import Source
+from service.sources.source import Source
 from workers import environments
 from workers.environments import Environment
 from workers.run.assignment import Assignment

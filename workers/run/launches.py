@@ -8,8 +8,8 @@ from typing import Any
 
 from kernels.arena.session import NOTHING_KNOWN, Ahead, Contender, KnownRepeats, OutOfTime, Pace, run_launch
 from kernels.cases import Case, Lane, Role
-from service.db.models import CellState
 from service.domain.policy.policy import Policy
+from service.domain.states import CellState
 from service.domain.verdicts import judge
 from service.domain.verdicts.session_result import cells
 from service.settings import settings

@@ -16,7 +16,7 @@ from kernels.arena import protocol
 from kernels.arena.session import Contender
 from kernels.cases import Case, Role
 from service.db.engine import transaction
-from service.db.models import Purpose
+from service.domain.states import Purpose
 from service.domain.text import one_line
 from service.domain.verdicts.session_result import Evidence
 from service.errors import BuildFailed, LeaseLost, ServiceError, SourceFailed

@@ -7,8 +7,8 @@ from typing import Any
 from kernels.arena.session import Cell as Turned
 from kernels.arena.session import Contender, Launch
 from kernels.cases import Case
-from service.db.models import CellState, Rounds
 from service.domain.roofline import number
+from service.domain.states import CellState, Rounds
 from service.domain.verdicts.session_result import Taken
 
 # Whoever was wrong once is wrong; whoever failed once cannot be trusted to have been measured.

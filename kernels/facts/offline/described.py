@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..accesses import values_of
-from ..gather import MOST_NAMES, normalised_ptx
+from ..gather import MOST_NAMES
+from ..hashing import normalised_ptx
 from ..trace import OperatorCall, described
 from ..triton import SHORT, accesses_of, settings_of
 from .architectures import REGISTERS, Architecture, occupancy

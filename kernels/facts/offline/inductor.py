@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..gather import normalised
+from ..hashing import normalised
 from .architectures import Architecture
 from .launches import Launches
 from .operators import unobserved

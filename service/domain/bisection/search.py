@@ -14,8 +14,8 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from service.db.models import SearchState
 from service.domain.bisection.classify import Answer, Series, Step, moved, slower, stands
+from service.domain.states import SearchState
 
 REPEATS = 3  # how often one question is asked until it is decided
 

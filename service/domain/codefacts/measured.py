@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from service.db.models import CellState
 from service.domain.codefacts.tuned import choices, interchangeable
 from service.domain.roofline import Speed, number
+from service.domain.states import CellState
 from service.domain.text import apart, listed, plain
 
 _COUNTED = (("graphs", "graph"), ("graph_breaks", "graph break"), ("recompiles", "recompile"))

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from service.db.models import STANDING, RegressionState
 from service.domain.attribution.causes import Cause, Kind
+from service.domain.states import STANDING, RegressionState
 from service.errors import BadInput, Conflict
 
 KERNELWATCH = "kernelwatch"  # who did it, where no person did

@@ -13,8 +13,8 @@ from statistics import fmean, stdev
 from scipy.special import bdtrc, betaincinv, stdtr
 
 from kernels.cases import Role
-from service.db.models import CellState, Equal
 from service.domain.policy.policy import Calibrating, Policy
+from service.domain.states import CellState, Equal
 from service.domain.stats.sequential import LEAST
 from service.domain.verdicts.judge import CHANGES, Cell, Pairs, judge
 from service.domain.verdicts.session_result import Taken, cells

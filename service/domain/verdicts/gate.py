@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from service.db.models import Purpose, RunState
 from service.domain.codefacts.measured import Repeatability
 from service.domain.policy.policy import GateAction, GateKind, Policy
+from service.domain.states import Purpose, RunState
 from service.domain.verdicts.judge import Outcome
 from service.reports.rows import Row
 

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from kernels.cases import Case, Lane, Role
-from service.db.models import CellState, Rounds
 from service.domain.codefacts.tuned import choices
+from service.domain.states import CellState, Rounds
 from service.domain.text import short
 from service.domain.verdicts.baselines import Beside, best_of
 from service.domain.verdicts.judge import KNOWN_BEFORE, QUARANTINED

@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 import structlog
 
 from service.db.engine import reading, transaction
-from service.db.models import Target, TargetKind
+from service.db.models import Target
 from service.domain.policy.recipes import Recipe
+from service.domain.states import TargetKind
 from service.errors import BadInput, ServiceError, SourceFailed
 from service.ledger.backoff import patience
 from service.ledger.bisections import bisections

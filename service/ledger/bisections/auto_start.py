@@ -6,15 +6,15 @@ import structlog
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
-from service.db.engine import reading, transaction
-from service.db.models import FoundBy, RegressionEvent, RegressionRow, RegressionState, Revision, Run, Target
+from service.db.engine import clock, reading, transaction
+from service.db.models import RegressionEvent, RegressionRow, Revision, Run, Target
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Deed
+from service.domain.states import FoundBy, RegressionState
 from service.errors import BadInput, ServiceError
 from service.ledger.backoff import patience
 from service.ledger.bisections import bisections
 from service.ledger.locking import lock
 from service.ledger.regressions import transitions
-from service.ledger.runs.queue import clock
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import effective
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from sqlalchemy import Select, exists, func, select
 from sqlalchemy.orm import Session, selectinload
 
-from service.db.engine import wake
-from service.db.models import OPEN_SEARCHES, OPEN_STATES, Bisection, Purpose, Revision, Run, SearchState, Target
+from service.db.engine import clock, wake
+from service.db.models import Bisection, Revision, Run, Target
 from service.domain.bisection.classify import moved
 from service.domain.bisection.search import Aim, Progress, Question
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
+from service.domain.states import OPEN_SEARCHES, OPEN_STATES, Purpose, SearchState
 from service.domain.text import short
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import commits as lines
@@ -27,7 +28,8 @@ from service.ledger.runs.internal_runs import run_asked
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import effective
 from service.reports.bisection_text import Merge, said
-from service.sources import Found
+from service.reports.views import Search
+from service.sources.source import Found
 
 CONTROL = "control"  # the queue of those who advance searches
 _DAY_S = 86_400.0
@@ -86,7 +88,7 @@ def start(
         asked_by=asked_by,
         incident_id=incident_id,
         most_runs=most_runs or effective(recipe, device).bisect.most_runs,
-        created_at=queue.clock(session),
+        created_at=clock(session),
     )
     if line is not None:
         lines.place(session, target, row, line)
@@ -162,7 +164,7 @@ def stop(session: Session, bisection_id: int, who: str) -> Bisection:
     return row
 
 
-def _ask(session: Session, row: Bisection, search: steps.Search, progress: Progress, question: Question) -> None:
+def _ask(session: Session, row: Bisection, search: Search, progress: Progress, question: Question) -> None:
     words = said(progress, search.names)
     target = session.get_one(Target, row.target_id)
     _, recipe = recipe_of(session, target)
@@ -204,7 +206,7 @@ def _no_longer(recipe: recipes.Recipe, row: Bisection) -> str | None:
 
 
 def _end(session: Session, row: Bisection, state: SearchState, why: str, progress: Progress | None = None) -> None:
-    row.state, row.reason, row.finished_at = state, why, queue.clock(session)
+    row.state, row.reason, row.finished_at = state, why, clock(session)
     row.culprit = progress.culprit if progress else None
     slower = moved(progress.of(Aim.PROVE)[-1].step) if progress and row.culprit else {}
     last = next((run.id for run in reversed(steps.steps_of(session, row.id))), None)
@@ -215,7 +217,7 @@ def _end(session: Session, row: Bisection, state: SearchState, why: str, progres
 # -- read
 
 
-def one(session: Session, bisection_id: int) -> steps.Search:
+def one(session: Session, bisection_id: int) -> Search:
     """A bisection with its steps."""
     row = session.get(Bisection, bisection_id)
     if row is None:
@@ -270,7 +272,7 @@ def _has_to_wait(session: Session, row: Bisection, policy: Policy) -> bool:
 
 def _spent_today(session: Session, target_id: int) -> int:
     """Steps of searches that kernelwatch began by itself, in the last 24 hours."""
-    since = queue.clock(session) - _DAY_S
+    since = clock(session) - _DAY_S
     steps = (
         select(func.count(Run.id))
         .join(Bisection, Bisection.id == Run.bisection_id)

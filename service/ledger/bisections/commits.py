@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.models import Bisection, Revision, Run, RunState, Target, TargetKind, VerdictRow
+from service.db.models import Bisection, Revision, Run, Target, VerdictRow
+from service.domain.states import RunState, TargetKind
 from service.domain.text import short
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput
 from service.ledger.runs.revisions import revisions_known
-from service.sources import Found
+from service.sources.source import Found
 
 
 def known_line(session: Session, target: Target, good: str, bad: str) -> list[str]:

@@ -1,59 +1,21 @@
 """The state of a bisection, derived from the runs that are its steps."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload, undefer
 
-from service.db.models import (
-    OPEN_SEARCHES,
-    OPEN_STATES,
-    Bisection,
-    Purpose,
-    Revision,
-    Run,
-    RunState,
-    Target,
-    VerdictRow,
-)
+from service.db.models import Bisection, Revision, Run, Target, VerdictRow
 from service.domain.bisection.classify import Answer, Sight, Step
-from service.domain.bisection.search import Answered, Progress, decide
+from service.domain.bisection.search import decide
+from service.domain.states import OPEN_SEARCHES, OPEN_STATES, Purpose, RunState
 from service.domain.text import one_line
 from service.domain.verdicts.judge import Outcome
-from service.reports.bisection_text import Names, said
+from service.reports.bisection_text import said
+from service.reports.views import Search, Stepped
 
 WAITS = "waits for tomorrow's budget"  # how the reason of a search begins that has spent today's
 _SOME = 500  # databases limit how many parameters a statement may have
-
-
-@dataclass(frozen=True)
-class Search:
-    """A bisection as people see it: its row, how far it is, its steps with their runs, and what there is to say."""
-
-    row: Bisection
-    target: str
-    progress: Progress | None  # None until the line was read from the source
-    steps: tuple["Stepped", ...]
-    words: str
-    pending: Run | None = None  # the step that is queued or measured now
-
-    @property
-    def names(self) -> Names:
-        """How the search is called again."""
-        return Names(self.target, self.row.device)
-
-    @property
-    def done(self) -> bool:
-        return self.row.state not in OPEN_SEARCHES
-
-
-@dataclass(frozen=True)
-class Stepped:
-    """A step that has ended, and the run that it was; without an answer where the search no longer counts it."""
-
-    run: Run
-    step: Step
-    answered: Answered | None
 
 
 def search(session: Session, row: Bisection) -> Search:

@@ -3,13 +3,14 @@
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from service.db.models import Calibration, Purpose, Run
+from service.db.engine import clock
+from service.db.models import Calibration, Run
 from service.domain.policy.policy import Policy
+from service.domain.states import Purpose
 from service.domain.verdicts import calibration
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.session_result import Evidence
 from service.ledger.calibration import quarantines
-from service.ledger.runs import queue
 
 
 def compared(session: Session, run: Run, evidence: Evidence, policy: Policy) -> None:
@@ -22,7 +23,7 @@ def compared(session: Session, run: Run, evidence: Evidence, policy: Policy) -> 
     found = calibration.compared(evidence.taken, policy, calibration=run.purpose is Purpose.CALIBRATION)
     if not found:
         return
-    now = queue.clock(session)
+    now = clock(session)
     session.execute(insert(Calibration), [_row(run, one, now) for one in found])
     quarantines.review(session, run.target_id, run.device, found, policy)
 

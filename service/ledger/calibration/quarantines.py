@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
+from service.db.engine import clock
 from service.db.models import Calibration, Measurement, Quarantine, Run, Target
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
@@ -12,7 +13,6 @@ from service.domain.verdicts import calibration
 from service.domain.verdicts.calibration import Compared
 from service.errors import BadInput, NotFound
 from service.ledger.locking import inserted
-from service.ledger.runs.queue import clock
 
 Name = tuple[str, str]  # provider and case
 

@@ -8,10 +8,11 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Lane
-from service.db.models import Calibration, Equal, Target
+from service.db.models import Calibration, Target
 from service.domain.metrics import lane_of
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
+from service.domain.states import Equal
 from service.domain.verdicts.calibration import NONE, Rate
 from service.errors import BadInput
 from service.ledger.intake import targets

@@ -7,13 +7,14 @@ import structlog
 from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
-from service.db.engine import reading, transaction
-from service.db.models import WATCHED, CellState, Measurement, Purpose, Revision, Run, RunState, Target, Worker
+from service.db.engine import clock, reading, transaction
+from service.db.models import WATCHED, Measurement, Revision, Run, Target, Worker
 from service.domain.policy import recipes
+from service.domain.states import CellState, Purpose, RunState
 from service.errors import BadInput
 from service.ledger.intake import targets
 from service.ledger.locking import lock
-from service.ledger.runs import baseline_choice, internal_runs, queue
+from service.ledger.runs import baseline_choice, internal_runs
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import effective
 
@@ -37,7 +38,7 @@ class Due:
 def plan_due() -> int:
     """Ask for the calibrations that are due; how many.  Any number of controls may do it at once."""
     with reading() as session:
-        now = queue.clock(session)
+        now = clock(session)
         lost = session.execute(select(Run.id).where(*_lost(now)).limit(1)).first() is not None
         due = list(_due(session, now))
     if lost:
@@ -104,7 +105,7 @@ def _asked(due: Due) -> bool:
 
 def _ask(session: Session, due: Due) -> bool:
     lock(session, due.target_id)
-    now = queue.clock(session)
+    now = clock(session)
     asked_since = Run.target_id == due.target_id, Run.only_worker == due.worker, Run.created_at > now - due.every_s
     if session.execute(select(Run.id).where(*asked_since).limit(1)).first() is not None:  # by another control
         return False
@@ -154,7 +155,7 @@ def ask_now(
         target,
         revision,
         Purpose.CALIBRATION,
-        key=f"{target.id}:{device}:now:{queue.clock(session):.3f}",
+        key=f"{target.id}:{device}:now:{clock(session):.3f}",
         device=device,
         suite=suite or recipe.suite_on(device),
         baseline=revision.sha,
@@ -195,7 +196,7 @@ def _lost(now: float) -> tuple[ColumnElement[bool], ...]:
 
 def _give_up() -> None:
     with transaction() as session:
-        now = queue.clock(session)
+        now = clock(session)
         given_up = {"state": RunState.CANCELLED, "finished_at": now, "reason": "its worker has not been seen for a day"}
         rows = update(Run).where(*_lost(now)).values(given_up)
         session.execute(rows.execution_options(synchronize_session=False))

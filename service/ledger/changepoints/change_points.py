@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session, aliased
 
-from service.db.models import ChangePoint, PointState, Revision, Target
+from service.db.models import ChangePoint, Revision, Target
+from service.domain.states import PointState
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,8 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.models import (
-    OPEN_SEARCHES,
-    Bisection,
-    ChangePoint,
-    FoundBy,
-    PointState,
-    RegressionRow,
-    Revision,
-    Run,
-    RunState,
-    SearchState,
-    VerdictRow,
-)
+from service.db.models import Bisection, ChangePoint, RegressionRow, Revision, Run, VerdictRow
+from service.domain.states import OPEN_SEARCHES, FoundBy, PointState, RunState, SearchState
 from service.domain.verdicts.judge import Outcome
 from service.ledger.regressions.transitions import Slower, opened
 

@@ -11,17 +11,13 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Role
-from service.db.engine import reading, transaction
+from service.db.engine import clock, reading, transaction
 from service.db.models import (
-    OPEN_SEARCHES,
     WATCHED,
     Bisection,
-    CellState,
     ChangePoint,
     Measurement,
-    PointState,
     RegressionRow,
-    RegressionState,
     Revision,
     Run,
     Target,
@@ -32,6 +28,7 @@ from service.domain.changepoints.matching import HELD, SAME, Move, ends, machine
 from service.domain.changepoints.series_table import Name
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
+from service.domain.states import OPEN_SEARCHES, CellState, PointState, RegressionState
 from service.domain.text import listed
 from service.domain.verdicts.judge import Outcome
 from service.errors import ServiceError
@@ -41,7 +38,6 @@ from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.confirm import settle
 from service.ledger.changepoints.load import Mainline, mainline
 from service.ledger.locking import lock
-from service.ledger.runs.queue import clock
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import effective
 

@@ -10,8 +10,9 @@ from sqlalchemy import ColumnElement, Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Role
-from service.db.models import WATCHED, CellState, Measurement, Revision, Run, RunState
+from service.db.models import WATCHED, Measurement, Revision, Run
 from service.domain.changepoints.series_table import Histories, Name, Table
+from service.domain.states import CellState, RunState
 
 FEW = 100  # series that are asked for by name; more are read with all others
 

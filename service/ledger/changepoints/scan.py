@@ -13,19 +13,19 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from service.db.engine import reading, transaction
-from service.db.models import UNLOOKED, ChangePoint, PointState, Revision, Run, Target, VerdictRow
+from service.db.engine import clock, reading, transaction
+from service.db.models import UNLOOKED, ChangePoint, Revision, Run, Target, VerdictRow
 from service.domain.changepoints import Change, Level
 from service.domain.changepoints.matching import MISSES, Known
 from service.domain.changepoints.scan import LONG, SHORT, Found, closely, limits_of, worth_a_look
 from service.domain.changepoints.series_table import Histories, Name
+from service.domain.states import PointState
 from service.domain.verdicts.judge import Outcome
 from service.ledger.backoff import patience
 from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.follow_up import follow_news, policy_of
 from service.ledger.changepoints.load import Mainline, histories, mainline
 from service.ledger.locking import inserted, lock
-from service.ledger.runs.queue import clock
 
 log = structlog.get_logger()
 

@@ -8,18 +8,19 @@ import structlog
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session, selectinload
 
-from service.db.engine import database_now, reading, transaction, wake
-from service.db.models import Delivery, Origin, Push, Target, TargetKind
+from service.db.engine import clock, database_now, reading, transaction, wake
+from service.db.models import Delivery, Push, Target
 from service.domain.policy import recipes
+from service.domain.states import Origin, TargetKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.forge.events import Ignored, Pinged, PullChanged, Pushed, parse
 from service.ledger.intake import targets
 from service.ledger.locking import inserted, lock
 from service.ledger.runs import revisions
-from service.ledger.runs.queue import clock
 from service.ledger.runs.revisions import Appeared, approve, revisions_appeared, run_wanted
 from service.settings import settings
-from service.sources import Found, Source, open_source
+from service.sources import open_source
+from service.sources.source import Found, Source
 
 __all__ = [
     "Appeared",

@@ -8,15 +8,16 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, delete, func, inspect, select, update
 from sqlalchemy.orm import Session
 
-from service.db.engine import reading, transaction
-from service.db.models import Base, Origin, Run, RunState, Target, TargetKind, Worker
+from service.db.engine import clock, reading, transaction
+from service.db.models import Base, Run, Target, Worker
+from service.domain.states import Origin, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.intake import deliveries, targets
 from service.ledger.locking import lock
 from service.ledger.runs import revisions
-from service.ledger.runs.queue import clock
 from service.ledger.runs.revisions import revisions_appeared
-from service.sources import Found, Source, forget, open_source
+from service.sources import forget, open_source
+from service.sources.source import Found, Source
 
 RecipeFiles = tuple[str, Mapping[str, str]]  # the recipe's text, and the adapters that it names
 

@@ -9,10 +9,11 @@ from pathlib import PurePath
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, selectinload
 
-from service.db.models import Recipe, Target, TargetKind
+from service.db.engine import clock
+from service.db.models import Recipe, Target
 from service.domain.policy import recipes
+from service.domain.states import TargetKind
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.runs.queue import clock
 
 # A target's name is part of addresses, of file names and of the hidden marker in comments.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.]|-(?!-)){0,79}")

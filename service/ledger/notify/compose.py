@@ -8,7 +8,8 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import OPEN_STATES, Effect, Priority, Purpose, Run, RunState
+from service.db.models import Effect, Run
+from service.domain.states import OPEN_STATES, Priority, Purpose, RunState
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
 from service.ledger.queries import pull_reports, report_on, whole_run

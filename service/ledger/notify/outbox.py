@@ -14,12 +14,12 @@ import structlog
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from service.db.engine import transaction, wake
-from service.db.models import Effect, EffectState, Run, Target
+from service.db.engine import clock, transaction, wake
+from service.db.models import Effect, Run, Target
+from service.domain.states import EffectState
 from service.forge import github
 from service.forge.github import Check, ForgeFailed, GitHub
 from service.ledger.locking import inserted
-from service.ledger.runs.queue import clock
 
 log = structlog.get_logger()
 

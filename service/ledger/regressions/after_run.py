@@ -6,11 +6,11 @@ Revisions may be measured in any order, and again: what counts is their place on
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.db.engine import clock
 from service.db.models import Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.ledger.locking import lock
 from service.ledger.regressions import close, incidents, open
-from service.ledger.runs import queue
 
 
 def note_regressions(session: Session, run: Run, policy: Policy) -> None:
@@ -19,7 +19,7 @@ def note_regressions(session: Session, run: Run, policy: Policy) -> None:
     Its verdicts and their causes are stored already.
     """
     lock(session, run.target_id)
-    now = queue.clock(session)
+    now = clock(session)
     rows = select(VerdictRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.provider, VerdictRow.case)
     verdicts = session.scalars(rows).all()
     touched = {row.incident_id for row in open.opened_by(session, run, verdicts, policy, now)}

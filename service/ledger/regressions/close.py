@@ -12,10 +12,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from service.db.models import STANDING, WATCHED, FoundBy, RegressionRow, Revision, Run, RunState, VerdictRow
+from service.db.models import WATCHED, RegressionRow, Revision, Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.regressions.closing import Step, mended_by
 from service.domain.regressions.lifecycle import Action, Deed
+from service.domain.states import STANDING, FoundBy, RunState
 from service.domain.text import short
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name

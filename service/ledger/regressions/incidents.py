@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.models import FoundBy, Incident, RegressionRow, Revision, Run
+from service.db.models import Incident, RegressionRow, Revision, Run
 from service.domain.regressions.lifecycle import NEAR, Member, common_cause, is_over, one_event
+from service.domain.states import FoundBy
 
 
 def joined(session: Session, run: Run, revision: Revision, found_by: FoundBy, culprit: str | None, now: float) -> int:

@@ -1,47 +1,18 @@
 """What people ask about regressions and incidents: the list, one whole life, and what one event made."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, RegressionState, Run, Target
+from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run, Target
+from service.domain.states import RegressionState
 from service.errors import NotFound
 from service.ledger.queries import Page, paged
+from service.reports.views import Happening, Life, Regressed
 
 MOST_SEARCHES = 20
-
-
-@dataclass(frozen=True)
-class Regressed:
-    """A regression with the names that people know."""
-
-    row: RegressionRow
-    target: str
-    run: Run
-    fixed_by: Run | None
-
-
-@dataclass(frozen=True)
-class Happening:
-    """An incident with its regressions, the largest first."""
-
-    row: Incident
-    target: str
-    regressions: tuple[RegressionRow, ...]
-
-
-@dataclass(frozen=True)
-class Life:
-    """One regression from its opening until now: who did what, and what else the same event made."""
-
-    regressed: Regressed
-    events: tuple[RegressionEvent, ...]  # the oldest first
-    incident: Incident | None
-    siblings: tuple[RegressionRow, ...]  # of the incident, without this one
-    bisections: tuple[Bisection, ...]  # the newest first
 
 
 def listed(

@@ -10,19 +10,10 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.models import (
-    STANDING,
-    WATCHED,
-    FoundBy,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    RunState,
-    VerdictRow,
-)
+from service.db.models import WATCHED, RegressionRow, Revision, Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.regressions.closing import unexplained
+from service.domain.states import STANDING, FoundBy, RegressionState, RunState
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.ledger.regressions import transitions

@@ -10,25 +10,14 @@ import structlog
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from service.db.engine import reading, transaction
-from service.db.models import (
-    STANDING,
-    Bisection,
-    FoundBy,
-    Incident,
-    RegressionEvent,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    SearchState,
-)
+from service.db.engine import clock, reading, transaction
+from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Revision, Run
 from service.domain.regressions.lifecycle import Action, Deed, changes, check_by_hand, follows, possible
+from service.domain.states import STANDING, FoundBy, RegressionState, SearchState
 from service.domain.text import short
 from service.errors import NotFound
 from service.ledger.locking import lock
 from service.ledger.regressions import incidents
-from service.ledger.runs.queue import clock
 
 log = structlog.get_logger()
 

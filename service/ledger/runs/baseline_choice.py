@@ -15,20 +15,9 @@ from sqlalchemy import Row, and_, func, select
 from sqlalchemy.orm import Session, aliased
 
 from kernels.cases import Role
-from service.db.models import (
-    WATCHED,
-    CellState,
-    Measurement,
-    Purpose,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    RunState,
-    Target,
-    VerdictRow,
-)
+from service.db.models import WATCHED, Measurement, RegressionRow, Revision, Run, Target, VerdictRow
 from service.domain.attribution.causes import Kind
+from service.domain.states import CellState, Purpose, RegressionState, RunState
 from service.domain.verdicts.judge import QUARANTINED
 from service.domain.verdicts.samples import Name, Outcome
 

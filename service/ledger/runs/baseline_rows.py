@@ -11,12 +11,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from kernels.cases import Comparison, Role
-from service.db.models import WATCHED, Measurement, Purpose, Revision, Run, RunState, VerdictRow
+from service.db.models import WATCHED, Measurement, Revision, Run, VerdictRow
 from service.domain.attribution import collect
 from service.domain.attribution.causes import Cause
 from service.domain.attribution.gap import Shift, Side, gap_cause
 from service.domain.attribution.stack_diff import replaced
 from service.domain.policy.policy import Policy
+from service.domain.states import Purpose, RunState
 from service.domain.verdicts import baselines, sota
 from service.domain.verdicts.baselines import Stand
 from service.domain.verdicts.judge import CHANGES, Verdict

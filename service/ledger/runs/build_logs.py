@@ -5,10 +5,9 @@ import zlib
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from service.db.engine import transaction
+from service.db.engine import clock, transaction
 from service.db.models import BuildLog, Run
 from service.errors import NotFound
-from service.ledger.runs.queue import clock
 from service.settings import settings
 
 DAY_S = 86_400.0

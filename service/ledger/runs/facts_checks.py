@@ -6,12 +6,12 @@ from typing import Any
 from sqlalchemy import exists, func, or_, select, update
 from sqlalchemy.orm import Session, selectinload
 
-from service.db.engine import database_now, wake
-from service.db.models import FactsCheck, FactsState, Priority, Purpose, Run, RunState
+from service.db.engine import clock, database_now, wake
+from service.db.models import FactsCheck, Run
 from service.domain.codefacts.findings import Findings
+from service.domain.states import FactsState, Priority, Purpose, RunState
 from service.errors import LeaseLost
 from service.ledger.locking import inserted
-from service.ledger.runs.queue import clock
 from service.reports import facts_markdown
 
 FACTS = "facts"  # the queue of those who compile

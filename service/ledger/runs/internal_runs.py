@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.engine import wake
-from service.db.models import Priority, Purpose, Revision, Run, RunState, Target
-from service.ledger.runs.queue import clock
+from service.db.engine import clock, wake
+from service.db.models import Revision, Run, Target
+from service.domain.states import Priority, Purpose, RunState
 from service.ledger.runs.revisions import ATTEMPTS, recipe_of
 
 _PRIORITY = {Purpose.BISECTION: Priority.BISECTION, Purpose.CALIBRATION: Priority.CALIBRATION}

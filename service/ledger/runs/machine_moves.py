@@ -3,9 +3,10 @@
 from sqlalchemy import and_, case, func, not_, select
 from sqlalchemy.orm import Session
 
-from service.db.models import Purpose, Run, RunState, Target, VerdictRow
+from service.db.engine import clock
+from service.db.models import Run, Target, VerdictRow
 from service.domain.attribution.causes import Kind
-from service.ledger.runs.queue import clock
+from service.domain.states import Purpose, RunState
 
 AT_THAT_TIME_S = 6 * 3600.0  # a neighbour, a fan or a driver lasts for hours; a commit of another target is over in one
 MOST = 0.5  # of what was compared, moving one way: commits slow down a few cases, machines nearly all

@@ -3,10 +3,10 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from service.db.engine import clock
 from service.db.models import PolicyRow
 from service.domain.policy.policy import Policy
 from service.ledger.locking import inserted
-from service.ledger.runs.queue import clock
 
 
 def known(session: Session, policy: Policy) -> PolicyRow:

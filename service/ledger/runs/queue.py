@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, case, or_, select, update
 from sqlalchemy.orm import Session
 
-from service.db.engine import database_now, wake
-from service.db.models import OPEN_STATES, Attempt, Push, Revision, Run, RunState, Worker
+from service.db.engine import clock, database_now, wake
+from service.db.models import Attempt, Push, Revision, Run, Worker
+from service.domain.states import OPEN_STATES, RunState
 from service.errors import LeaseLost, NotFound
 
 # A network that was away, or a disk that was full, is given time: otherwise it fails everything that is queued.
@@ -22,12 +23,6 @@ class Lease:
     run_id: int
     attempt: int
     worker: str
-
-
-def clock(session: Session) -> float:
-    """Seconds since the epoch by the database's clock."""
-    now: float = session.execute(select(database_now(session))).scalar_one()
-    return float(now)
 
 
 def next_run(session: Session, device: str, worker: str, lease_s: float) -> Lease | None:

@@ -10,12 +10,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Lane, Role
-from service.db.models import Measurement, Purpose, Revision, Run, RunState, Stack, VerdictRow, pack
+from service.db.models import Measurement, Revision, Run, Stack, VerdictRow, pack
 from service.db.models import Recipe as RecipeRow
 from service.domain.attribution import collect
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe
+from service.domain.states import Purpose, RunState
 from service.domain.text import short
 from service.domain.verdicts import judge
 from service.domain.verdicts.geomeans import summaries

@@ -7,8 +7,9 @@ from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session, selectinload
 
 from kernels.cases import Case, Role
-from service.db.models import CellState, Measurement, Purpose, Quarantine, Run, RunState, Target, VerdictRow, unpack
+from service.db.models import Measurement, Quarantine, Run, Target, VerdictRow, unpack
 from service.domain.policy.policy import Policy
+from service.domain.states import CellState, Purpose, RunState
 from service.domain.verdicts.judge import KNOWN_BEFORE
 from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import Taken, cells

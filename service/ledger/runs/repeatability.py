@@ -7,7 +7,8 @@ from sqlalchemy.orm import Session
 
 from kernels.arena.repeatability import Repeats, of_facts
 from kernels.cases import Case, Role
-from service.db.models import Measurement, Run, RunState
+from service.db.models import Measurement, Run
+from service.domain.states import RunState
 
 LATEST_RUNS = 5  # of the target on the device: the parent was measured in one of the last ones, as head or as parent
 

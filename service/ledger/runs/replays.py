@@ -1,53 +1,24 @@
 """A policy over the stored history: every run that was measured, judged once more.  Only read, never written."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kernels.cases import Lane, Role
-from service.db.models import Calibration, Purpose, RegressionRow, RegressionState, Target
+from kernels.cases import Role
+from service.db.models import Calibration, RegressionRow, Target
 from service.domain.policy.layers import Written
 from service.domain.policy.policy import Policy
+from service.domain.states import Purpose, RegressionState
 from service.domain.verdicts import baselines, calibration, sota
-from service.domain.verdicts.calibration import NONE, Rate
+from service.domain.verdicts.calibration import Rate
 from service.domain.verdicts.replay import Fate, Replayed, Sum, replay, summed
 from service.domain.verdicts.samples import Name, Outcome
 from service.domain.verdicts.session_result import beside_revision, beside_sota
 from service.ledger.runs.reload import Rebuilt, rebuilt
+from service.reports.views import Replay, Told
 
 _STOOD = ("sota", "slow")
-
-
-@dataclass(frozen=True)
-class Told:
-    """A case of a run of which this policy would have said something else, or of which nobody knows."""
-
-    run_id: int
-    target: str
-    revision: str  # short
-    device: str
-    pull: int | None
-    replayed: Replayed
-
-
-@dataclass
-class Replay:
-    """What came of it, filled run by run.  Versions by device, sums by device, provider and lane."""
-
-    versions: dict[str, str] = field(default_factory=dict)
-    runs: int = 0
-    first_at: float | None = None
-    last_at: float | None = None
-    sums: dict[tuple[str, str, Lane], Sum] = field(default_factory=dict)
-    told: list[Told] = field(default_factory=list)
-    equal_before: Rate = NONE  # of the nightly calibrations, as they were judged
-    equal: Rate = NONE  # and as this policy would have
-
-    @property
-    def whole(self) -> Sum:
-        return sum(self.sums.values(), Sum())
 
 
 def replayed(

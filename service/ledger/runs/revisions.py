@@ -8,14 +8,15 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from service.db.engine import wake
-from service.db.models import OPEN_STATES, Origin, Priority, Push, Recipe, Revision, Run, RunState, Target, TargetKind
+from service.db.engine import clock, wake
+from service.db.models import Push, Recipe, Revision, Run, Target
 from service.domain.policy import recipes
+from service.domain.states import OPEN_STATES, Origin, Priority, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.locking import lock
 from service.ledger.regressions import transitions
-from service.ledger.runs.queue import clock, newest_push
-from service.sources import Found
+from service.ledger.runs.queue import newest_push
+from service.sources.source import Found
 
 log = structlog.get_logger()
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.db.models import SearchState
 from service.domain.bisection.classify import Answer, Sight, Step, moved, slower, stands
 from service.domain.bisection.search import REPEATS, Aim, Ending, Progress, Question, decide
+from service.domain.states import SearchState
 from service.domain.verdicts.judge import Outcome
 from service.reports.bisection_text import Merge, Names, answer_in_words, said
 from tests.studies import bisecting as studies

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.db.models import STANDING, RegressionState
 from service.domain.attribution.causes import Kind
 from service.domain.regressions.closing import Step, mended_by, unexplained
 from service.domain.regressions.lifecycle import (
@@ -20,6 +19,7 @@ from service.domain.regressions.lifecycle import (
     one_event,
     possible,
 )
+from service.domain.states import STANDING, RegressionState
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, Conflict
 

@@ -10,21 +10,9 @@ from sqlalchemy import select, update
 from kernels.arena.repeatability import Repeats
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import (
-    Calibration,
-    CellState,
-    Gap,
-    PolicyRow,
-    Purpose,
-    Recipe,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    Target,
-    VerdictRow,
-)
+from service.db.models import Calibration, Gap, PolicyRow, Recipe, RegressionRow, Revision, Run, Target, VerdictRow
 from service.domain.policy.recipes import parse
+from service.domain.states import CellState, Purpose, RegressionState
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.session_result import Evidence, Taken
 from service.ledger.queries import whole_run

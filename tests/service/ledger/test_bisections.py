@@ -13,31 +13,17 @@ from typer.testing import CliRunner
 from kernels.cases import Case, Role
 from service import cli
 from service.db.engine import reading, transaction
-from service.db.models import (
-    Bisection,
-    CellState,
-    FoundBy,
-    Purpose,
-    Recipe,
-    RegressionEvent,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    RunState,
-    SearchState,
-    Target,
-    TargetKind,
-)
+from service.db.models import Bisection, Recipe, RegressionEvent, RegressionRow, Revision, Run, Target
 from service.domain.bisection.search import REPEATS
 from service.domain.policy.recipes import parse
+from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
 from service.domain.verdicts.session_result import Evidence, Taken
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.commits import moved_between
-from service.ledger.bisections.steps import Search
 from service.ledger.runs import queue, recording
-from service.sources import Found
+from service.reports.views import Search
+from service.sources.source import Found
 from tests.fakes.ledger import watched_target
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"

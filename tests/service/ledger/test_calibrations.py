@@ -14,23 +14,10 @@ from typer.testing import CliRunner
 
 from kernels.cases import Case, Lane, Role
 from service.cli import app
-from service.db.engine import reading, transaction
-from service.db.models import (
-    Calibration,
-    CellState,
-    Purpose,
-    Quarantine,
-    Recipe,
-    RegressionRow,
-    Revision,
-    Run,
-    RunState,
-    Target,
-    TargetKind,
-    VerdictRow,
-    Worker,
-)
+from service.db.engine import clock, reading, transaction
+from service.db.models import Calibration, Quarantine, Recipe, RegressionRow, Revision, Run, Target, VerdictRow, Worker
 from service.domain.policy.policy import Policy
+from service.domain.states import CellState, Purpose, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.session_result import Evidence, Taken
 from service.errors import BadInput, NotFound
@@ -158,7 +145,7 @@ def test_who_is_new_is_left_alone_for_a_day(house):
     assert schedule.plan_due() == 0
     house.worker("one", known_h=25)
     with transaction() as session:
-        now = queue.clock(session)
+        now = clock(session)
         session.execute(update(Target).values(created_at=now - 23 * HOUR))
     assert schedule.plan_due() == 0
     with transaction() as session:
@@ -273,7 +260,7 @@ def lived(house: House, differs: Sequence[bool]) -> list[bool]:
     """Was the case quarantined after each of these comparisons?"""
     states = []
     with transaction() as session:
-        now = queue.clock(session)
+        now = clock(session)
         session.execute(delete(Calibration))  # the control of the run that made the case known
         for number, one in enumerate(differs):
             at = now - (len(differs) - number) * HOUR
@@ -320,7 +307,7 @@ def test_evidence_from_before_a_release_counts_no_more(house):
         target = session.get_one(Target, house.target_id)
         quarantines.release(session, target, "cpu", CASE, "norms", "ada", "the fan was mended")
     with transaction() as session:
-        compared(session, house, True, queue.clock(session) + 1)
+        compared(session, house, True, clock(session) + 1)
     assert house.quarantined() == {}
 
 

@@ -11,23 +11,8 @@ from sqlalchemy import select, update
 
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import (
-    CellState,
-    FoundBy,
-    Measurement,
-    PointState,
-    Purpose,
-    Quarantine,
-    Recipe,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    RunState,
-    Stack,
-    Target,
-    VerdictRow,
-)
+from service.db.models import Measurement, Quarantine, Recipe, RegressionRow, Revision, Run, Stack, Target, VerdictRow
+from service.domain.states import CellState, FoundBy, PointState, Purpose, RegressionState, RunState
 from service.domain.verdicts.session_result import Evidence, Taken
 from service.ledger.bisections import advance
 from service.ledger.changepoints import change_points, follow_up, scan

@@ -7,13 +7,13 @@ import time
 import pytest
 from sqlalchemy import select, update
 
-from service.db.engine import reading, transaction
-from service.db.models import FactsCheck, FactsState, Priority, Recipe, Revision, Run, RunState, Target, TargetKind
+from service.db.engine import clock, reading, transaction
+from service.db.models import FactsCheck, Recipe, Revision, Run, Target
 from service.domain.codefacts.findings import Finding, Findings
+from service.domain.states import FactsState, Priority, RunState, TargetKind
 from service.errors import LeaseLost
 from service.ledger.runs import facts_checks
 from service.ledger.runs.facts_checks import FactsLease
-from service.ledger.runs.queue import clock
 from workers.compile import facts_worker
 from workers.run.heartbeat import stopping
 

@@ -14,20 +14,9 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import selectinload
 
 from service.db import wakeups
-from service.db.engine import reading, transaction
-from service.db.models import (
-    Delivery,
-    Origin,
-    Priority,
-    Push,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    RunState,
-    Target,
-    TargetKind,
-)
+from service.db.engine import clock, reading, transaction
+from service.db.models import Delivery, Push, RegressionRow, Revision, Run, Target
+from service.domain.states import Origin, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
 from service.ledger.intake import deliveries, targets
 from service.ledger.runs import queue
@@ -655,7 +644,7 @@ def polled() -> Target:
 
 def waits() -> float:
     with reading() as session:
-        return polled().poll_at - queue.clock(session)
+        return polled().poll_at - clock(session)
 
 
 # -- people

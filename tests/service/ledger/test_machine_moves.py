@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from service.db.engine import reading, transaction
-from service.db.models import Purpose, Recipe, Revision, Run, RunState, Target, TargetKind, VerdictRow
+from service.db.engine import clock, reading, transaction
+from service.db.models import Recipe, Revision, Run, Target, VerdictRow
+from service.domain.states import Purpose, RunState, TargetKind
 from service.ledger.runs.machine_moves import AT_THAT_TIME_S, moved_elsewhere
-from service.ledger.runs.queue import clock
 
 pytestmark = pytest.mark.usefixtures("either")
 SLOWER, FASTER, STEADY = 1.1, 0.9, 1.0

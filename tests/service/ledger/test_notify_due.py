@@ -8,7 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import Effect, Origin, Priority, Push, Revision, Run, RunState
+from service.db.models import Effect, Push, Revision, Run
+from service.domain.states import Origin, Priority, RunState
 from service.ledger.intake import targets
 from service.ledger.notify import compose
 from service.ledger.queries import pull_reports, whole_run

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select
 
 from service.db import wakeups
-from service.db.engine import reading, transaction
-from service.db.models import Effect, EffectState, Revision, Run, Target
+from service.db.engine import clock, reading, transaction
+from service.db.models import Effect, Revision, Run, Target
+from service.domain.states import EffectState
 from service.forge.github import App, GitHub, Token, connect
 from service.ledger.intake import targets
 from service.ledger.notify import outbox
-from service.ledger.runs import queue
 from tests.fakes.github import FakeGitHub, app_key
 
 REPO, SHA = "acme/norms", "a" * 40
@@ -68,7 +68,7 @@ def make_run(forge: str | None) -> Run:
             suite="smoke",
             trusted=True,
             priority=10,
-            created_at=queue.clock(session),
+            created_at=clock(session),
         )
         session.add(made)
     return made
@@ -110,14 +110,14 @@ def effects() -> list[Effect]:
         return list(session.execute(select(Effect).order_by(Effect.id)).scalars())
 
 
-def clock() -> float:
+def database_now() -> float:
     with reading() as session:
-        return queue.clock(session)
+        return clock(session)
 
 
 def later(client: Callable[[], GitHub], seconds: float = 4000) -> int:
     """Look again after a while."""
-    return outbox.deliver_due(client, now=clock() + seconds)
+    return outbox.deliver_due(client, now=database_now() + seconds)
 
 
 def test_a_comment_is_sent_and_then_edited_in_place(
@@ -261,7 +261,7 @@ def test_what_passes_is_tried_less_and_less_often(
     waits = []
     for _ in range(4):
         forge.fail_next(fault)
-        before = max(clock(), effect().next_at)
+        before = max(database_now(), effect().next_at)
         assert outbox.deliver_due(client, now=before) == 0
         waits.append(effect().next_at - before)
     assert waits == pytest.approx([30, 30, 40, 80])
@@ -274,9 +274,9 @@ def test_what_does_not_pass_in_a_week_is_given_up(forge: FakeGitHub, client: Cal
     say(run, "1 regression")
     while effect().state is WAITING:
         forge.fail_next("502")
-        outbox.deliver_due(client, now=max(clock(), effect().next_at))
+        outbox.deliver_due(client, now=max(database_now(), effect().next_at))
     assert effect().state is FAILED
-    assert effect().next_at - clock() > 7 * 24 * 3600
+    assert effect().next_at - database_now() > 7 * 24 * 3600
 
 
 def test_a_refusal_is_final_until_there_is_something_new_to_say(
@@ -305,7 +305,7 @@ def test_a_rate_limit_holds_up_everything(
         assert later(client, seconds) == 0
     assert len([path for _, path in forge.requests if "/statuses" in path]) == 1
     assert {one.state for one in effects()} == {WAITING}
-    assert min(one.next_at for one in effects()) - clock() >= least_s - 1
+    assert min(one.next_at for one in effects()) - database_now() >= least_s - 1
     assert later(client) == 10
 
 

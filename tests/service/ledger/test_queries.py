@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from service.db import models as m
 from service.db.engine import reading as reading_only
 from service.db.engine import transaction
+from service.domain.states import CellState, FoundBy, PointState, RegressionState, RunState, TargetKind
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, NotFound
 from service.ledger import queries
@@ -51,7 +52,7 @@ def test_the_newest_run_of_a_revision_is_the_one_that_counts(seeded: Seeded) -> 
     with transaction() as session:
         first = queries.whole_run(session, seeded.runs["slow"])
         again = {c.key: getattr(first, c.key) for c in m.Run.__mapper__.column_attrs if c.key != "id"}
-        session.add(m.Run(**{**again, "dedupe": "again", "state": m.RunState.QUEUED}))
+        session.add(m.Run(**{**again, "dedupe": "again", "state": RunState.QUEUED}))
     with reading_only() as session:
         card = queries.card(session, target_named(session, seeded.target))
         assert card.lines[4].runs["h200"].word == "queued"
@@ -84,7 +85,7 @@ def test_a_later_run_of_another_suite_hides_no_case(seeded: Seeded) -> None:
         session.add(smoke)
         session.flush()
         made = {"run_id": smoke.id, "contender": "head:norms", "role": "head", "provider": "norms", "facts": {}}
-        session.add(m.Measurement(**made, case=CASES[0], state=m.CellState.MEASURED, median=7.0))
+        session.add(m.Measurement(**made, case=CASES[0], state=CellState.MEASURED, median=7.0))
         session.flush()
         assert queries.series(session, target, CASES[1], "norms", "h200") == before
         points = queries.series(session, target, CASES[0], "norms", "h200")
@@ -105,7 +106,7 @@ def test_the_runs_of_a_commit_are_found_by_its_beginning(session: Session, seede
 def test_a_version_is_named_whole(seeded: Seeded) -> None:
     with transaction() as session:
         target = target_named(session, seeded.target)
-        target.kind = m.TargetKind.PACKAGE
+        target.kind = TargetKind.PACKAGE
         sha = queries.whole_run(session, seeded.runs["slow"]).revision.sha
         assert queries.runs(session, target, revision=sha[:10]).items == ()
         assert queries.runs(session, target, revision=sha).items
@@ -147,7 +148,7 @@ def test_regressions_know_who_mended_them(session: Session, seeded: Seeded) -> N
     assert fixed.fixed_by
     assert fixed.fixed_by.id == seeded.runs["fast"]
     assert fixed.run.revision.subject == "One block for every width"
-    assert [one.row.state for one in listing.listed(session, states=[m.RegressionState.OPEN]).items] == ["open"]
+    assert [one.row.state for one in listing.listed(session, states=[RegressionState.OPEN]).items] == ["open"]
 
 
 def test_a_gap_knows_since_when(session: Session, seeded: Seeded) -> None:
@@ -180,7 +181,7 @@ def test_a_pull_request_hears_of_all_its_devices_at_once(seeded: Seeded) -> None
                     suite="norms",
                     trusted=True,
                     priority=10,
-                    state=m.RunState.QUEUED,
+                    state=RunState.QUEUED,
                     created_at=NOW,
                 )
             )
@@ -222,7 +223,7 @@ def test_what_deciding_left_is_read_from_both_databases(either: str) -> None:
         assert Outcome.INCONCLUSIVE not in glance.counts, "of what is quarantined nobody hears"
         assert glance.behind == 1, "behind the best of the baselines is another flag"
         [one] = change_points.points_of(session, target, CASES[2], "norms", "h200")
-        assert one.row.state is m.PointState.CLOSED
+        assert one.row.state is PointState.CLOSED
         watched = queries.runs_of(session, queries.whole_run(session, decided.runs["slow"]).revision_id)
         assert [run.id for run in watched] == [decided.runs["slow"]], "no steps of searches"
 
@@ -234,7 +235,7 @@ def test_a_run_names_the_records_that_its_verdicts_rest_on(state: Path) -> None:
         crept.good = "f" * 40  # another comparison than the one that this run repeated
         pair = session.get_one(m.RegressionRow, 1)
         leak = {"provider": pair.provider, "case": pair.case, "device": pair.device, "target_id": pair.target_id}
-        slow = m.FoundBy.SLOW
+        slow = FoundBy.SLOW
         session.add(m.RegressionRow(**leak, run_id=pair.run_id, ratio=1.3, found_by=slow, opened_at=pair.opened_at))
     with reading_only() as session:
         [row] = queries.found_in(session, decided.runs["fast"]).slow_before

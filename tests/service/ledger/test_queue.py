@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 from sqlalchemy import select, update
 
-from service.db.engine import transaction
-from service.db.models import Attempt, Origin, Priority, Push, Recipe, Revision, Run, RunState, Target, TargetKind
+from service.db.engine import clock, transaction
+from service.db.models import Attempt, Push, Recipe, Revision, Run, Target
+from service.domain.states import Origin, Priority, RunState, TargetKind
 from service.errors import LeaseLost, NotFound
 from service.ledger.runs import queue
 
@@ -59,7 +60,7 @@ def its_time_has_come() -> None:
 
 def waits(run_id: int) -> float:
     with transaction() as session:
-        return session.get_one(Run, run_id).not_before - queue.clock(session)
+        return session.get_one(Run, run_id).not_before - clock(session)
 
 
 def state_of(run_id: int) -> RunState:

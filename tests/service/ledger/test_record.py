@@ -9,21 +9,8 @@ from sqlalchemy import func, select, update
 
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import (
-    Calibration,
-    CellState,
-    Gap,
-    Recipe,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    RunState,
-    Stack,
-    Target,
-    TargetKind,
-    VerdictRow,
-)
+from service.db.models import Calibration, Gap, Recipe, RegressionRow, Revision, Run, Stack, Target, VerdictRow
+from service.domain.states import CellState, RegressionState, RunState, TargetKind
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.session_result import Evidence, Taken

@@ -19,31 +19,26 @@ from typer.testing import CliRunner
 
 from service import cli
 from service.commands import people
-from service.db.engine import reading, transaction
+from service.db.engine import clock, reading, transaction
 from service.db.models import (
-    STANDING,
     Bisection,
-    FoundBy,
     Incident,
-    Purpose,
     Recipe,
     RegressionEvent,
     RegressionRow,
-    RegressionState,
     Revision,
     Run,
-    RunState,
-    SearchState,
     Target,
     VerdictRow,
 )
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Deed
+from service.domain.states import STANDING, FoundBy, Purpose, RegressionState, RunState, SearchState
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import auto_start, bisections
 from service.ledger.regressions import after_run, listing, transitions
-from service.ledger.regressions.listing import Happening, Life
-from service.ledger.runs import queue, revisions
+from service.ledger.runs import revisions
+from service.reports.views import Happening, Life, Regressed
 from tests.fakes.ledger import watched_target
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
@@ -116,7 +111,7 @@ class Line:
         run.dedupe = str(session.scalar(select(func.count()).select_from(Run)))
         run.baseline = f"c{baseline}" if baseline >= 0 else None
         run.purpose, run.state, run.trusted, run.priority = purpose, RunState.DONE, True, 20
-        run.created_at, run.finished_at = 0.0, queue.clock(session)
+        run.created_at, run.finished_at = 0.0, clock(session)
         session.add(run)
         session.flush()
         return run
@@ -126,7 +121,7 @@ class Line:
     def standing(self) -> list[tuple[str, float]]:
         return [(one.row.case, one.row.ratio) for one in self.listed(*STANDING)][::-1]
 
-    def listed(self, *states: RegressionState) -> Sequence[listing.Regressed]:
+    def listed(self, *states: RegressionState) -> Sequence[Regressed]:
         with reading() as session:
             return listing.listed(session, states=states).items
 
@@ -253,7 +248,7 @@ def test_searches_and_calibrations_neither_open_nor_fix(line):
 def test_an_acknowledged_regression_stands_until_its_day_has_come(line):
     line.measured(1, wide=1.5)
     with reading() as session:
-        tomorrow = queue.clock(session) + 86_400
+        tomorrow = clock(session) + 86_400
     line.do(Deed(Action.ACKNOWLEDGE, "ada", "the fast path was wrong", until=tomorrow))
     assert (line.state(), line.standing()) == ("acknowledged", [(WIDE, 1.5)])
     assert transitions.expire_due() == 0

@@ -14,25 +14,16 @@ from typer.testing import CliRunner
 from kernels.cases import Case, Lane, Role
 from service.cli import app
 from service.db.engine import reading, transaction
-from service.db.models import (
-    Base,
-    CellState,
-    Measurement,
-    Purpose,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    VerdictRow,
-    pack,
-)
+from service.db.models import Base, Measurement, RegressionRow, Revision, Run, VerdictRow, pack
 from service.domain.policy.layers import NOTHING, read
 from service.domain.policy.policy import Policy
+from service.domain.states import CellState, Purpose, RegressionState
 from service.domain.verdicts.judge import judge
 from service.domain.verdicts.replay import Fate, Sum, replay, summed
 from service.domain.verdicts.samples import Cell, Outcome, Pairs
 from service.domain.verdicts.session_result import Evidence, Taken
 from service.ledger.runs import queue, recording, reload, replays
+from service.reports.views import Replay
 from tests.fakes.ledger import watched_target
 
 LONG, SHORT = "rmsnorm.fwd.32768x4096.bf16", "rmsnorm.fwd.64x4096.bf16"
@@ -199,7 +190,7 @@ def filled(ledger: Ledger) -> list[int]:
     return [*runs, ledger.run(9, purpose=Purpose.CALIBRATION)]
 
 
-def replayed(policy: str) -> replays.Replay:
+def replayed(policy: str) -> Replay:
     with reading() as session:
         return replays.replayed(session, read(policy, "policy.toml"), NOTHING)
 

@@ -13,11 +13,11 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from kernels.cases import Lane
-from service.db.models import CellState, Purpose, RunState
 from service.domain.attribution.causes import Cause, Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.policy.policy import Policy
 from service.domain.roofline import Speed
+from service.domain.states import CellState, Purpose, RunState
 from service.domain.text import printable
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome

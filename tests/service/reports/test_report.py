@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from service.db.engine import reading
-from service.db.models import RunState
 from service.domain.codefacts.measured import differences
+from service.domain.states import RunState
 from service.domain.text import last_lines, one_line, printable
 from service.domain.verdicts.judge import Outcome
 from service.ledger.queries import whole_run

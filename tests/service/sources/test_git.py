@@ -11,7 +11,8 @@ import pytest
 
 from service.errors import BadInput, LeaseLost, NotFound, Refused, SourceFailed
 from service.settings import settings
-from service.sources import Source, git, open_source
+from service.sources import git, open_source
+from service.sources.source import Source
 from tests import needs
 from tests.fakes.repository import Repository, Target
 

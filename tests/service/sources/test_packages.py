@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.db.models import TargetKind
+from service.domain.states import TargetKind
 from service.errors import BadInput, NotFound, Refused, SourceFailed
 from service.settings import settings
 from service.sources import open_source

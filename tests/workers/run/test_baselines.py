@@ -7,17 +7,8 @@ import pytest
 from sqlalchemy import select
 
 from service.db.engine import reading, transaction
-from service.db.models import (
-    Measurement,
-    Purpose,
-    RegressionRow,
-    RegressionState,
-    Revision,
-    Run,
-    RunState,
-    Target,
-    VerdictRow,
-)
+from service.db.models import Measurement, RegressionRow, Revision, Run, Target, VerdictRow
+from service.domain.states import Purpose, RegressionState, RunState
 from service.errors import BuildFailed
 from service.ledger.intake import deliveries, targets
 from service.ledger.queries import found_in

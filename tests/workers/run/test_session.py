@@ -14,8 +14,9 @@ from sqlalchemy.exc import OperationalError
 from kernels.arena.session import Contender
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import Measurement, Run, RunState, TargetKind
+from service.db.models import Measurement, Run
 from service.domain.policy.policy import Policy
+from service.domain.states import RunState, TargetKind
 from service.ledger.intake import deliveries, targets
 from service.ledger.runs import queue
 from service.settings import settings

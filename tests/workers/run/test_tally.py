@@ -4,7 +4,7 @@ import pytest
 
 from kernels.arena.session import Cell, Contender, Launch
 from kernels.cases import Case, Role
-from service.db.models import CellState
+from service.domain.states import CellState
 from workers.run.tally import Tally
 
 CASE = Case.parse("rmsnorm.fwd.512x512.fp32")

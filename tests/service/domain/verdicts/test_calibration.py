@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.cases import Case, Role
-from service.db.models import CellState, Equal
 from service.domain.policy.policy import Calibrating, Policy
+from service.domain.states import CellState, Equal
 from service.domain.verdicts.calibration import Rate, compared, distrusted, matters, patience, student, trusted_again
 from service.domain.verdicts.session_result import Taken
 from tests.studies.quarantine import life

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from service.db.models import Purpose, RunState
 from service.domain.policy.policy import GateKind, Policy
+from service.domain.states import Purpose, RunState
 from service.domain.verdicts.gate import GateState, worst_exit_code
 from service.domain.verdicts.judge import Outcome
 from service.reports import markdown, schema

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kernels.cases import Case, Lane, Role
-from service.db.models import CellState
+from service.domain.states import CellState
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.session_result import Taken, beside_best, beside_revision, beside_sota, cells, same_code
 
