@@ -37,12 +37,12 @@ TABLES = {
 }
 INNER = {"timings": "Timed choices", "choices": "Choices"}
 # Strangers say what there is: the known facts of one case are some 30 lines, and a table has 15 columns at most.
-MOST_ROWS = 24  # of a table
-MOST_LINES = 60
-MOST_COLUMNS = 20
-MOST_TABLES = 24
-MOST_TEXT = 160
-MOST_NAME = 60
+MAX_ROWS = 24  # of a table
+MAX_LINES = 60
+MAX_COLUMNS = 20
+MAX_TABLES = 24
+MAX_TEXT = 160
+MAX_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -75,26 +75,26 @@ def sides(row: Row) -> Sides:
     names = [name for name in dict.fromkeys((*now, *before)) if (now.get(name), before.get(name)) != (None, None)]
     of_tables = [name for name in names if _records(now.get(name)) or _records(before.get(name))]
     of_lines = [name for name in names if name not in of_tables]
-    lines = tuple(_line(name, before.get(name), now.get(name)) for name in of_lines[:MOST_LINES])
-    tables = [table for name in of_tables[:MOST_TABLES] for table in _tables(name, now.get(name), before.get(name))]
-    cut = len(of_lines) - len(lines) + max(0, len(of_tables) - MOST_TABLES) + max(0, len(tables) - MOST_TABLES)
-    return Sides(lines, tuple(tables[:MOST_TABLES]), cut)
+    lines = tuple(_line(name, before.get(name), now.get(name)) for name in of_lines[:MAX_LINES])
+    tables = [table for name in of_tables[:MAX_TABLES] for table in _tables(name, now.get(name), before.get(name))]
+    cut = len(of_lines) - len(lines) + max(0, len(of_tables) - MAX_TABLES) + max(0, len(tables) - MAX_TABLES)
+    return Sides(lines, tuple(tables[:MAX_TABLES]), cut)
 
 
 def _line(name: str, before: Any, now: Any) -> Line:
     differs = before is not None and now is not None and before != now
     texts = _text(before), _text(now)
     if differs and texts[0] == texts[1]:  # they differ behind the cut
-        texts = apart(before, now, MOST_TEXT)
+        texts = apart(before, now, MAX_TEXT)
     return Line(_named(name), *texts, differs)
 
 
 def _named(name: str) -> str:
-    return NAMES.get(name, one_line(name.replace("_", " "), MOST_NAME))
+    return NAMES.get(name, one_line(name.replace("_", " "), MAX_NAME))
 
 
 def _tables(name: str, now: Any, before: Any) -> list[Table]:
-    title = TABLES.get(name, one_line(name.replace("_", " "), MOST_NAME).capitalize())
+    title = TABLES.get(name, one_line(name.replace("_", " "), MAX_NAME).capitalize())
     both = [(f"{title} of the baseline", before)] if before != now and _records(before) else []
     found = [(title if not both else f"{title} of the head", now), *both]
     return [table for title, value in found if (records := _records(value)) for table in _with_inner(title, records)]
@@ -103,7 +103,7 @@ def _tables(name: str, now: Any, before: Any) -> list[Table]:
 def _with_inner(title: str, records: Sequence[Mapping[str, Any]]) -> list[Table]:
     """The table, and one for each list within it: the candidates that were timed for a kernel, say."""
     inner = [
-        _table(f"{INNER.get(key, one_line(key, MOST_NAME))} of {plain(record.get('name') or number, MOST_NAME)}", lines)
+        _table(f"{INNER.get(key, one_line(key, MAX_NAME))} of {plain(record.get('name') or number, MAX_NAME)}", lines)
         for number, record in enumerate(records, 1)
         for key, value in record.items()
         if (lines := _records(value))
@@ -113,11 +113,11 @@ def _with_inner(title: str, records: Sequence[Mapping[str, Any]]) -> list[Table]
 
 
 def _table(title: str, records: Sequence[Mapping[str, Any]]) -> Table:
-    shown = records[:MOST_ROWS]
+    shown = records[:MAX_ROWS]
     known = tuple(dict.fromkeys(key for record in shown for key in record if _text(record[key])))
-    columns = known[:MOST_COLUMNS]
+    columns = known[:MAX_COLUMNS]
     rows = tuple(tuple(_text(record.get(column)) for column in columns) for record in shown)
-    names = tuple(one_line(column.replace("_", " "), MOST_NAME) for column in columns)
+    names = tuple(one_line(column.replace("_", " "), MAX_NAME) for column in columns)
     return Table(title, names, rows, len(records) - len(shown), len(known) - len(columns))
 
 
@@ -141,4 +141,4 @@ def _text(value: Any) -> str:
         case list() if not value:
             return "none"
         case _:
-            return plain(value, MOST_TEXT)
+            return plain(value, MAX_TEXT)

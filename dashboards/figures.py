@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.domain.codefacts.measured import Measured
-from service.domain.metrics import WORDS, amount, axis_unit, lane_of, percent
+from service.domain.metrics import WORDS, amount, axis_unit, metric_of, percent
 from service.domain.states import PointState
 from service.domain.text import interval
 from service.domain.verdicts.judge import Outcome
@@ -30,7 +30,7 @@ SYMBOLS = {
     Outcome.REMOVED: "line-ew",
 }
 _ROW_PX = 46
-MOST_ROWS = 60
+MAX_ROWS = 60
 _WIDEST = 3.0  # an interval that reaches further than this many times its ratio is cut: it says "unknown" all the same
 
 
@@ -74,7 +74,7 @@ def against_sota(report: Report) -> Figure | None:
                 if r.sota
             ]
             figure["data"].append(_dots(name, tone, symbol, points, texts))
-    limits = [(top, end, 1 + report.policy.at(case).behind) for top, end, case in _by_lane(rows)]
+    limits = [(top, end, 1 + report.policy.at(case).behind) for top, end, case in _by_metric(rows)]
     lines = [{**_upright(limit, dash="dot"), "yref": "y", "y0": top, "y1": end} for top, end, limit in limits]
     return _finish(figure, [_upright(1.0), *lines], [0.95, 1.05 * max(limit for *_, limit in limits)])
 
@@ -87,29 +87,29 @@ def most_rows(report: Report) -> int:
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The first of them, lane by lane: in a figure of hundreds nobody finds anything, and the table has them all."""
-    return sorted(rows[:MOST_ROWS], key=lambda row: list(Lane).index(row.lane))
+    """The first of them, metric by metric: in a figure of hundreds nobody finds anything, and the table has them all."""
+    return sorted(rows[:MAX_ROWS], key=lambda row: list(Metric).index(row.metric))
 
 
-def _by_lane(rows: Sequence[Row]) -> list[tuple[float, float, str]]:
-    """Where the rows of each lane begin and end on the upright axis, and one case of it."""
-    groups = [list(rows) for _, rows in groupby(enumerate(rows), key=lambda placed: placed[1].lane)]
+def _by_metric(rows: Sequence[Row]) -> list[tuple[float, float, str]]:
+    """Where the rows of each metric begin and end on the upright axis, and one case of it."""
+    groups = [list(rows) for _, rows in groupby(enumerate(rows), key=lambda placed: placed[1].metric)]
     return [(group[0][0] - 0.8, group[-1][0] + 0.2, group[0][1].case) for group in groups]
 
 
 def _changes(report: Report, rows: Sequence[Row]) -> list[tuple[float, float, float]]:
     """Where the rows with the same smallest change that matters begin and end, and which that is."""
 
-    def smallest(placed: tuple[int, Row]) -> tuple[Lane, float]:
+    def smallest(placed: tuple[int, Row]) -> tuple[Metric, float]:
         row = placed[1]
-        return row.lane, row.smallest or report.policy.at(row.case).smallest_change
+        return row.metric, row.smallest or report.policy.at(row.case).smallest_change
 
     groups = [(key, list(placed)) for key, placed in groupby(enumerate(rows), key=smallest)]
     return [(group[0][0] - 0.8, group[-1][0] + 0.2, change) for (_, change), group in groups]
 
 
 def _over(rows: Sequence[Row]) -> str:
-    return "time over" if all(row.lane is not Lane.MEMORY for row in rows) else "head over"
+    return "time over" if all(row.metric is not Metric.MEMORY for row in rows) else "head over"
 
 
 def _gap(row: Row) -> float:
@@ -120,21 +120,21 @@ def series(
     points: Sequence[Point], case: str, provider: str, sota: str, steps: Sequence[Pointed] = ()
 ) -> Figure | None:
     """What one case took over the mainline, beside the best known; changes of stack and steps are upright lines."""
-    lane = lane_of(case)
+    metric = metric_of(case)
     known = [value for point in points for value in (point.median, point.sota) if value is not None]
     if not any(point.median is not None for point in points):
         return None
-    divisor, unit = axis_unit(max(known), lane)
+    divisor, unit = axis_unit(max(known), metric)
 
     def scaled(value: float | None) -> float | None:
         return None if value is None else value / divisor
 
-    texts = [f"{p.revision} {_html(p.subject)}<br>{amount(p.median, lane)}<br>{p.outcome or ''}" for p in points]
+    texts = [f"{p.revision} {_html(p.subject)}<br>{amount(p.median, metric)}<br>{p.outcome or ''}" for p in points]
     own = _line(provider, "own", "solid", [(p.ordinal, scaled(p.median)) for p in points], texts)
     own["marker"] |= {"symbol": [SYMBOLS[Outcome(p.outcome)] if p.outcome else "circle" for p in points]}
     own["meta"]["tones"] = [p.outcome or "steady" for p in points]
     own["customdata"] = [p.run_id for p in points]
-    beside = [f"{_html(sota)}<br>{amount(p.sota, lane)}" for p in points]
+    beside = [f"{_html(sota)}<br>{amount(p.sota, metric)}" for p in points]
     best = _line(sota, "steady", "dot", [(p.ordinal, scaled(p.sota)) for p in points], beside)
     moves = [p for p in points if p.stack_change]
     places = [p.ordinal for p in points]
@@ -152,10 +152,10 @@ def series(
                 "tickangle": -30,
                 "zeroline": False,
             },
-            "yaxis": {"title": {"text": f"{WORDS[lane].name}, {unit}"}, "rangemode": "tozero", "zeroline": False},
+            "yaxis": {"title": {"text": f"{WORDS[metric].name}, {unit}"}, "rangemode": "tozero", "zeroline": False},
             "shapes": [{**_upright(p.ordinal - 0.5, dash="dash"), "name": "stack"} for p in moves]
             + [_step(one) for one in shown],
-            "annotations": [_stack_change(p) for p in moves] + [_size_of(one, lane) for one in shown],
+            "annotations": [_stack_change(p) for p in moves] + [_size_of(one, metric) for one in shown],
         },
     }
 
@@ -183,10 +183,10 @@ def _step(one: Pointed) -> dict[str, Any]:
     return {**_upright(_between(one)), "line": line, "name": f"tone-{tone}"}
 
 
-def _size_of(one: Pointed, lane: Lane) -> dict[str, Any]:
+def _size_of(one: Pointed, metric: Metric) -> dict[str, Any]:
     """`▲ 3.1 %` above the line; its words are under the pointer, and on the page as text as well."""
     size = abs(one.row.ratio - 1) * 100
-    said = [percent(one.row.ratio, lane), interval(one.row.low, one.row.high), one.row.state.value, one.row.reason]
+    said = [percent(one.row.ratio, metric), interval(one.row.low, one.row.high), one.row.state.value, one.row.reason]
     return {
         "x": _between(one),
         "y": 1,
@@ -344,7 +344,7 @@ def _label(row: Row) -> str:
 
 
 def _taken(side: Measured | None, row: Row) -> str:
-    return amount(side.median if side else None, row.lane)
+    return amount(side.median if side else None, row.metric)
 
 
 def _html(text: str) -> str:

@@ -17,15 +17,23 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import assets, comments, facts, figures, telemetry
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.api.common import Key, Reading, ReadingRoute, tagged
 from service.db.engine import clock
 from service.db.models import Effect, Incident, Run, Target
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
-from service.domain.metrics import WORDS, amount, lane_of, percent
+from service.domain.metrics import WORDS, amount, metric_of, percent
 from service.domain.regressions.lifecycle import Action, possible
-from service.domain.states import OPEN_STATES, STANDING, CellState, EffectState, FoundBy, RegressionState, RunState
+from service.domain.states import (
+    OPEN_REGRESSIONS,
+    OPEN_STATES,
+    CellState,
+    FoundBy,
+    OutboxState,
+    RegressionState,
+    RunState,
+)
 from service.domain.text import interval, listed, short
 from service.domain.verdicts.judge import Outcome
 from service.ledger import queries
@@ -103,13 +111,13 @@ AIM_WORDS = {
     Aim.PROVE: "proof",
 }
 EFFECT_WORDS = {
-    EffectState.WAITING: "waits to be sent",
-    EffectState.SENT: "was sent",
-    EffectState.PREVIEW: "is not sent: the target has no forge",
-    EffectState.FAILED: "could not be sent",
+    OutboxState.WAITING: "waits to be sent",
+    OutboxState.SENT: "was sent",
+    OutboxState.PREVIEW: "is not sent: the target has no forge",
+    OutboxState.FAILED: "could not be sent",
 }
-MOST_GAPS = 500  # on one page
-MOST_CASES = 30  # of a calibration
+MAX_GAPS = 500  # on one page
+MAX_CASES = 30  # of a calibration
 CALIBRATED_DAYS = 90
 _UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
 
@@ -118,7 +126,7 @@ _UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
 def overview(session: Reading) -> str:
     """Every target with its latest revisions, what is open, and who works."""
     cards = [queries.card(session, target) for target in all_targets(session)]
-    found = listing.listed(session, states=STANDING, limit=20).items
+    found = listing.listed(session, states=OPEN_REGRESSIONS, limit=20).items
     standing = sum((Counter(card.standing) for card in cards), Counter[RegressionState]())
     return _page(
         "overview.html",
@@ -146,7 +154,7 @@ def target(
     points = _series(session, found, chosen) if chosen else []
     steps = _steps(session, found, chosen) if chosen else []
     card = queries.card(session, found, lines=25, before=before)
-    standing = listing.listed(session, found, STANDING).items
+    standing = listing.listed(session, found, OPEN_REGRESSIONS).items
     oldest = card.lines[-1].revision.ordinal if len(card.lines) == 25 else None
     return _page(
         "target.html",
@@ -158,7 +166,7 @@ def target(
         groups=_by_incident(session, standing),
         listed=len(standing),
         gaps=queries.gaps(session, found),
-        choices=_by_lane(choices),
+        choices=_by_metric(choices),
         chosen=chosen,
         stack_changes=[point for point in points if point.stack_change],
         steps=steps,
@@ -208,10 +216,10 @@ def run(run_id: Key, session: Reading) -> str:
         limits=markdown.limits(found),
         ceilings=markdown.ceilings(found),
         drawable=figures.most_rows(found),
-        most_drawn=figures.MOST_ROWS,
+        most_drawn=figures.MAX_ROWS,
         sides=facts.sides,
         board=telemetry.board(found.telemetry),
-        launches=telemetry.launches(found.telemetry),
+        trials=telemetry.trials(found.telemetry),
         other_telemetry=telemetry.rest(found.telemetry),
     )
 
@@ -229,7 +237,7 @@ def _told(session: Session, whole: Run, effects: Sequence[Effect]) -> str:
     # A newer head of the pull request takes the comment over.
     if said is None or session.get_one(Run, said.run_id).revision_id != whole.revision_id:
         return "would have been"
-    return {EffectState.SENT: "is", EffectState.WAITING: "will be"}.get(said.state, "would be")
+    return {OutboxState.SENT: "is", OutboxState.WAITING: "will be"}.get(said.state, "would be")
 
 
 def _others(session: Session, whole: Run) -> list[Glance]:
@@ -250,7 +258,7 @@ def run_figure(request: Request, run_id: Key, session: Reading) -> Response:
 class Shown(StrEnum):
     """Which regressions a page lists."""
 
-    STANDING = "standing"
+    OPEN_REGRESSIONS = "standing"
     OPEN = "open"
     ACKNOWLEDGED = "acknowledged"
     BISECTING = "bisecting"
@@ -264,7 +272,7 @@ def regressions(
     session: Reading, state: Shown | None = None, cursor: Annotated[str | None, Query(max_length=200)] = None
 ) -> str:
     """Confirmed regressions of all mainlines, who searches for culprits, and apart from them what is behind SOTA."""
-    states = STANDING if state is Shown.STANDING else (RegressionState(state.value),) if state else ()
+    states = OPEN_REGRESSIONS if state is Shown.OPEN_REGRESSIONS else (RegressionState(state.value),) if state else ()
     page = listing.listed(session, states=states, cursor=cursor)
     query = {"cursor": page.next} | ({"state": state.value} if state else {})
     return _page(
@@ -275,7 +283,7 @@ def regressions(
         states=list(RegressionState),
         next=f"/regressions?{urlencode(query)}" if page.next else None,
         searches=bisections.listed(session, most=20),
-        gaps=queries.gaps(session, limit=MOST_GAPS),
+        gaps=queries.gaps(session, limit=MAX_GAPS),
     )
 
 
@@ -312,7 +320,7 @@ def _commands(life: Life) -> list[tuple[str, str]]:
         ("add a note", Action.NOTE, f"{does.format('note')} TEXT"),
     )
     able = [(what, command) for what, action, command in every if possible(row.state, action)]
-    if row.good and row.culprit is None and row.state in STANDING:
+    if row.good and row.culprit is None and row.state in OPEN_REGRESSIONS:
         ends = f"{short(row.good)}..{life.regressed.run.revision.short}"
         search = f"kernelwatch bisect {life.regressed.target} {ends} --device {row.device} --case {row.case}"
         able.append(("find who did it", search))
@@ -350,10 +358,10 @@ def calibration(session: Reading) -> str:
         "calibration.html",
         now=now,
         days=CALIBRATED_DAYS,
-        lanes=rates.by_lane(found),
-        worst=[one for one in found if one.rate.differed][:MOST_CASES],
+        metrics=rates.by_metric(found),
+        worst=[one for one in found if one.rate.differed][:MAX_CASES],
         quarantined=[one for one in every if one[0].released_at is None],
-        released=[one for one in every if one[0].released_at is not None][:MOST_CASES],
+        released=[one for one in every if one[0].released_at is not None][:MAX_CASES],
     )
 
 
@@ -385,15 +393,15 @@ def _steps(session: Session, target: Target, choice: str) -> list[Pointed]:
     return change_points.points_of(session, target, case, provider, device)
 
 
-def _by_lane(choices: Sequence[str]) -> list[tuple[Lane, list[str]]]:
-    """The choices in groups, those of the kernel's lane first."""
-    groups = [(lane, [one for one in choices if lane_of(one) is lane]) for lane in Lane]
-    return [(lane, ones) for lane, ones in groups if ones]
+def _by_metric(choices: Sequence[str]) -> list[tuple[Metric, list[str]]]:
+    """The choices in groups, those of the kernel's metric first."""
+    groups = [(metric, [one for one in choices if metric_of(one) is metric]) for metric in Metric]
+    return [(metric, ones) for metric, ones in groups if ones]
 
 
 def _first_choice(session: Session, target: Target, choices: list[str]) -> str | None:
     """The case to show unasked: one that regressed, else one that is behind, else any."""
-    rows = [found.row for found in listing.listed(session, target, STANDING, limit=1).items]
+    rows = [found.row for found in listing.listed(session, target, OPEN_REGRESSIONS, limit=1).items]
     rows += [found.gap for found in queries.gaps(session, target, limit=1)]  # type: ignore[misc]
     wanted = [_choice(row.device, row.provider, row.case) for row in rows]
     return next((one for one in wanted if one in choices), choices[0] if choices else None)
@@ -417,7 +425,7 @@ def calendar(seconds: float) -> str:
 
 
 def numbers(row: Row) -> str:
-    """What the decision rests on beside the launches: `smallest change that matters 1.4 %, q 0.0003`."""
+    """What the decision rests on beside the trials: `smallest change that matters 1.4 %, q 0.0003`."""
     said = [f"smallest change that matters {row.smallest * 100:.3g} %"] if row.smallest is not None else []
     said += [f"q {row.q:.2g}"] if row.q is not None else []
     return ", ".join(said)
@@ -425,7 +433,7 @@ def numbers(row: Row) -> str:
 
 def stand(standing: Mapping[RegressionState, int]) -> str:
     """`2 open regressions`, `4 standing regressions, of them 1 acknowledged and 3 blamed`."""
-    each = [f"{standing[state]} {state}" for state in STANDING if standing.get(state)]
+    each = [f"{standing[state]} {state}" for state in OPEN_REGRESSIONS if standing.get(state)]
     total = sum(standing.values())
     noun = f"regression{'s' * (total != 1)}"
     return f"{each[0]} {noun}" if len(each) == 1 else f"{total} standing {noun}, of them {listed(each)}"
@@ -487,15 +495,15 @@ def _templates_() -> Environment:
         "counted": counted,
         "day": lambda seconds: calendar(seconds)[:10],
         "flat": flat,
-        "lane": lane_of,
-        "percent": lambda ratio, case: percent(ratio, lane_of(case)),
+        "metric": metric_of,
+        "percent": lambda ratio, case: percent(ratio, metric_of(case)),
         "rfc3339": rfc3339,
         "sentence": sentence,
-        "change": lambda one: percent(one.ratio, Lane(one.lane)),
+        "change": lambda one: percent(one.ratio, Metric(one.metric)),
         "share": lambda share: "–" if share is None else f"{share * 100:.1f} %",
         "short": short,
         "stand": stand,
-        "amount": lambda value, case: amount(value, lane_of(case)),
+        "amount": lambda value, case: amount(value, metric_of(case)),
         "without_secrets": without_secrets,
     }
     environment.globals |= {
@@ -510,11 +518,11 @@ def _templates_() -> Environment:
         "answer_in_words": answer_in_words,
         "cause_words": CAUSE_WORDS,
         "found_words": FOUND_WORDS,
-        "standing_states": STANDING,
+        "standing_states": OPEN_REGRESSIONS,
         "Outcome": Outcome,
         "CellState": CellState,
-        "Lane": Lane,
-        "lane_words": WORDS,
+        "Metric": Metric,
+        "metric_words": WORDS,
     }
     return environment
 

@@ -1,6 +1,6 @@
-"""How the device and its host were during a run, launch by launch, in few figures.  Pure: telemetry in, lines out.
+"""How the device and its host were during a run, trial by trial, in few figures.  Pure: telemetry in, lines out.
 
-A launch looks at the device around every case, which makes thousands of readings: what is told are their ends and sums.
+A trial looks at the device around every case, which makes thousands of readings: what is told are their ends and sums.
 """
 
 from collections import Counter
@@ -14,12 +14,12 @@ from service.domain.roofline import number
 _HARMLESS = {"idle", "clocks_setting", "display"}  # reasons for lower clocks that are none for slower kernels
 _BOARD = {"driver": "Driver", "uuid": "UUID", "pstate": "Performance state", "ecc": "ECC", "mig": "MIG"}
 _NAMES = {**_BOARD, "sms": "SMs", "l2_bytes": "L2, bytes", "memory_bytes": "Memory, bytes", "l2": "L2, bytes"}
-_TOLD = {"launches", "device", "ceilings", "load_before", "began", "worker", "no_sandbox"}
+_TOLD = {"trials", "device", "ceilings", "load_before", "began", "worker", "no_sandbox"}
 
 
 @dataclass(frozen=True)
-class LaunchSeen:
-    """One launch: where its time went in seconds, and what was read of the device and the host meanwhile."""
+class TrialSeen:
+    """One trial: where its time went in seconds, and what was read of the device and the host meanwhile."""
 
     what: str
     seconds: tuple[tuple[str, float], ...]
@@ -37,16 +37,16 @@ class LaunchSeen:
         return sum(spent for _, spent in self.seconds)
 
 
-def launches(telemetry: Mapping[str, Any]) -> tuple[LaunchSeen, ...]:
-    """Every launch in order; what an older version stored otherwise is left out."""
-    return tuple(_launch(one) for one in _maps(telemetry.get("launches")))
+def trials(telemetry: Mapping[str, Any]) -> tuple[TrialSeen, ...]:
+    """Every trial in order; what an older version stored otherwise is left out."""
+    return tuple(_trial(one) for one in _maps(telemetry.get("trials")))
 
 
 def board(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What the device is: its name, driver, UUID, and the modes that it was in."""
     device = telemetry.get("device")
     lines = [(_named(key), _said(value)) for key, value in _mapping(device).items() if value is not None]
-    gpus = [reading for one in _maps(telemetry.get("launches")) for reading in _gpus(one)]
+    gpus = [reading for one in _maps(telemetry.get("trials")) for reading in _gpus(one)]
     for key, name in _BOARD.items():
         seen = list(dict.fromkeys(_said(gpu[key]) for gpu in gpus if gpu.get(key) is not None))
         if seen and key not in _mapping(device):
@@ -59,12 +59,12 @@ def rest(telemetry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in telemetry.items() if key not in _TOLD}
 
 
-def _launch(one: Mapping[str, Any]) -> LaunchSeen:
+def _trial(one: Mapping[str, Any]) -> TrialSeen:
     readings, gpus = _maps(one.get("telemetry")), _gpus(one)
     loads = [load for reading in readings if (load := _load(reading)) is not None]
     seconds = {what: number(spent) for what, spent in _mapping(one.get("seconds")).items()}
-    return LaunchSeen(
-        what=str(one.get("what", "launch")),
+    return TrialSeen(
+        what=str(one.get("what", "trial")),
         seconds=tuple((what, spent) for what, spent in seconds.items() if spent and what != "timed"),
         timed_s=seconds.get("timed"),
         load=f"{digits(loads[0])} → {digits(loads[-1])}" if loads else "–",
@@ -111,8 +111,8 @@ def _load(reading: Mapping[str, Any]) -> float | None:
     return number(load[0]) if isinstance(load, list) and load else None
 
 
-def _gpus(launch: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [gpu for reading in _maps(launch.get("telemetry")) if (gpu := _mapping(reading.get("gpu")))]
+def _gpus(trial: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [gpu for reading in _maps(trial.get("telemetry")) if (gpu := _mapping(reading.get("gpu")))]
 
 
 def _named(key: str) -> str:

@@ -6,7 +6,7 @@ from typing import Self
 from .cases import Case
 
 HEAD = 128  # columns of one attention head
-LONGEST_SEQUENCE = 2048  # tokens
+MAX_SEQUENCE = 2048  # tokens
 INNER_MULTIPLE = 256
 
 
@@ -19,7 +19,7 @@ class Shape:
     @classmethod
     def of(cls, case: Case) -> Self | None:
         """The block of a case: rows are tokens.  None where they are not whole sequences."""
-        sequence = min(case.rows, LONGEST_SEQUENCE)
+        sequence = min(case.rows, MAX_SEQUENCE)
         return None if case.rows % sequence else cls(case.rows, sequence, case.cols)
 
     @property

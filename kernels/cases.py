@@ -30,8 +30,8 @@ class Direction(StrEnum):
     FWDBWD = "fwdbwd"  # one after the other: what a training step pays
 
 
-class Lane(StrEnum):
-    """What is measured of a case.  Each lane of a case is a series of its own."""
+class Metric(StrEnum):
+    """What is measured of a case.  Each metric of a case is a series of its own."""
 
     KERNEL = "kernel"  # the device's time of a call, without the host's: us
     CALL = "call"  # the host's time of a call: launch, guards and wrappers: us
@@ -41,7 +41,7 @@ class Lane(StrEnum):
 
     @property
     def unit(self) -> str:
-        return "bytes" if self is Lane.MEMORY else "us"
+        return "bytes" if self is Metric.MEMORY else "us"
 
 
 class Role(StrEnum):
@@ -112,7 +112,7 @@ OPS = _ops()
 
 _CASE = re.compile(
     r"(?P<op>[a-z][a-z0-9_]*)\.(?P<direction>fwdbwd|fwd|bwd)\.(?P<rows>[0-9]+)x(?P<cols>[0-9]+)(?:s(?P<stride>[0-9]+))?"
-    r"\.(?P<dtype>[a-z0-9]+)(?:-(?P<weight_dtype>[a-z0-9]+))?(?:\.(?P<lane>[a-z]+))?"
+    r"\.(?P<dtype>[a-z0-9]+)(?:-(?P<weight_dtype>[a-z0-9]+))?(?:\.(?P<metric>[a-z]+))?"
 )
 
 
@@ -120,7 +120,7 @@ _CASE = re.compile(
 class Case:
     """One thing to measure: `rmsnorm.fwd.32768x4096.bf16`.
 
-    `….bf16-fp32` when the weights are fp32; `32768x4096s5120` when rows begin 5120 elements apart; a lane other than
+    `….bf16-fp32` when the weights are fp32; `32768x4096s5120` when rows begin 5120 elements apart; a metric other than
     the kernel's stands at the end: `rmsnorm.fwd.32768x4096.bf16.call`.
     """
 
@@ -131,7 +131,7 @@ class Case:
     dtype: str
     weight_dtype: str
     stride: int = 0  # elements from row to row of the inputs; 0 where they are dense
-    lane: Lane = Lane.KERNEL
+    metric: Metric = Metric.KERNEL
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -152,21 +152,21 @@ class Case:
             raise ValueError(f"{text!r}: rows must be 1 to {1 << 24} and columns 1 to {1 << 20}")
         if found["stride"] and not cols < stride <= 1 << 21:
             raise ValueError(f"{text!r}: a row stride must be more than the columns, and at most {1 << 21}")
-        lane = found["lane"] or Lane.KERNEL.value
-        if lane not in list(Lane):
-            raise ValueError(f"{text!r}: unknown lane {lane!r}; known: {', '.join(Lane)}")
+        metric = found["metric"] or Metric.KERNEL.value
+        if metric not in list(Metric):
+            raise ValueError(f"{text!r}: unknown metric {metric!r}; known: {', '.join(Metric)}")
         direction = Direction(found["direction"])
-        if lane == Lane.BLOCK and (direction is not Direction.FWDBWD or cols % 128 or stride):
+        if metric == Metric.BLOCK and (direction is not Direction.FWDBWD or cols % 128 or stride):
             raise ValueError(
                 f"{text!r}: a block is forward and backward (fwdbwd) of dense rows, its columns a multiple of 128"
             )
-        return cls(found["op"], direction, rows, cols, found["dtype"], weight_dtype, stride, Lane(lane))
+        return cls(found["op"], direction, rows, cols, found["dtype"], weight_dtype, stride, Metric(metric))
 
     def __str__(self) -> str:
         mixed = "" if self.weight_dtype == self.dtype else f"-{self.weight_dtype}"
         strided = f"s{self.stride}" if self.stride else ""
-        lane = "" if self.lane is Lane.KERNEL else f".{self.lane}"
-        return f"{self.key}.{self.rows}x{self.cols}{strided}.{self.dtype}{mixed}{lane}"
+        metric = "" if self.metric is Metric.KERNEL else f".{self.metric}"
+        return f"{self.key}.{self.rows}x{self.cols}{strided}.{self.dtype}{mixed}{metric}"
 
     @property
     def key(self) -> str:
@@ -208,4 +208,4 @@ class Comparison:
     low: float
     high: float
     rounds: int
-    launches: int
+    trials: int

@@ -77,11 +77,11 @@ _AWKWARD = (
     *_cases(["rmsnorm"], _BOTH, ["4096x1024"], "fp32-bf16"),
 )
 
-_LANES = tuple(
-    f"{case}{lane}"
+_METRICS = tuple(
+    f"{case}{metric}"
     for case in ("rmsnorm.fwd.2048x4096.bf16", "rmsnorm.fwdbwd.2048x4096.bf16", "layernorm.fwdbwd.2048x1024.bf16-fp32")
-    for lane in ("", ".call", ".block", ".compile", ".memory")
-    if lane != ".block" or "fwdbwd" in case
+    for metric in ("", ".call", ".block", ".compile", ".memory")
+    if metric != ".block" or "fwdbwd" in case
 )
 
 SUITES: dict[str, tuple[str, ...]] = {
@@ -98,5 +98,5 @@ SUITES: dict[str, tuple[str, ...]] = {
     "models": tuple(LABELS),
     "small": _cases(["rmsnorm", "rmsnorm_residual"], ["fwd"], _SMALL_SHAPES, "bf16"),
     "awkward": _AWKWARD,
-    "lanes": _LANES,
+    "metrics": _METRICS,
 }

@@ -33,7 +33,7 @@ log = structlog.get_logger()
 # and with the event loop, which webhooks and health need.  With the threads of those they stay below the 15 connections
 # of the engine's pool, so nobody ever waits for a connection.
 _THREADS = {"sqlite": 2}
-_MOST_THREADS = 4
+_MAX_THREADS = 4
 _API = "/api/v1"
 _UNCAPPED = ("/webhooks/", "/healthz", "/readyz", "/metrics")
 _PATIENCE_S = 1.0  # for a place among the requests in progress
@@ -108,7 +108,7 @@ def _version() -> str:
 @asynccontextmanager
 async def _lifespan(_: FastAPI) -> AsyncIterator[None]:
     backend = make_url(settings().database).get_backend_name()
-    anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS.get(backend, _MOST_THREADS)
+    anyio.to_thread.current_default_thread_limiter().total_tokens = _THREADS.get(backend, _MAX_THREADS)
     yield
 
 

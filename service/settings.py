@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MIB = 1 << 20
 GIB = 1 << 30
-SHORTEST_SECRET = 6  # characters; a shorter one could be any word
+MIN_SECRET = 6  # characters; a shorter one could be any word
 
 
 def _state_home() -> Path:
@@ -120,6 +120,6 @@ def without_secrets(text: str) -> str:
         value = getattr(settings(), name)
         if isinstance(value, SecretStr):
             for line in value.get_secret_value().splitlines():
-                if len(line) >= SHORTEST_SECRET:
+                if len(line) >= MIN_SECRET:
                     text = text.replace(line, "[secret]")
     return text

@@ -140,7 +140,7 @@ class Story:
 
     def settle(self) -> None:
         """One look of the control worker, one of the device worker, one more to say what was found."""
-        deliveries.understand_due()
+        deliveries.process_due()
         self.speak()
         control.work("cpu")
         self.speak()
@@ -151,7 +151,7 @@ class Story:
             session.execute(update(Run).values(not_before=0.0))
 
     def speak(self) -> None:
-        compose.tell_due()
+        compose.notify_due()
         outbox.deliver_due()
 
     def api(self, method: str, path: str, **rest: object) -> httpx.Response:

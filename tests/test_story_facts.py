@@ -1,4 +1,4 @@
-"""The facts lane as a story: a pull request opens, is compiled without a GPU, and its comment says what was found.
+"""The facts worker as a story: a pull request opens, is compiled without a GPU, and its comment says what was found.
 
 Everything is the real thing but for GitHub and the compiler, which are fakes.  Of the recipe's two devices the
 processor measures, and there is no H200.
@@ -44,7 +44,7 @@ def _an_h200_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def lane(_an_h200_as_well: None, story: Story, tmp_path: Path) -> Story:
+def metric(_an_h200_as_well: None, story: Story, tmp_path: Path) -> Story:
     """The watched repository, with a stack that compiles as well as it measures."""
     texts = {name: (FAKES / f"scripted_{file}.py").read_text() for name, file in _TEXTS.items()}
     python = tmp_path / "stack" / "python"
@@ -71,7 +71,7 @@ def pushed(story: Story, number: int, monkeypatch: pytest.MonkeyPatch, **speeds:
 
 
 def compiled(story: Story) -> int:
-    """One look of the facts lane, and what it found is said."""
+    """One look of the facts worker, and what it found is said."""
     taken = facts_worker.compile_due()
     story.speak()
     return taken
@@ -82,31 +82,31 @@ def checks() -> list[FactsCheck]:
         return list(session.scalars(select(FactsCheck).order_by(FactsCheck.id)))
 
 
-def test_the_facts_are_in_the_comment_before_the_times_and_beside_them_after(lane, monkeypatch):
-    compiles_to(lane, wide={"registers": 255, "spills": 40})
-    head = pushed(lane, 7, monkeypatch, wide=300.0)
-    assert lane.said(7) == []
+def test_the_facts_are_in_the_comment_before_the_times_and_beside_them_after(metric, monkeypatch):
+    compiles_to(metric, wide={"registers": 255, "spills": 40})
+    head = pushed(metric, 7, monkeypatch, wide=300.0)
+    assert metric.said(7) == []
 
-    assert compiled(lane) == 1
-    [comment] = lane.said(7)
+    assert compiled(metric) == 1
+    [comment] = metric.said(7)
     assert comment.startswith(f"**Queued** at `{head[:10]}`")
     assert "1 case breaks a limit; the same machine code at 1 of 2 cases" in comment
     assert "spills none → 40" in comment
     assert f"`{WIDE} on sm_90`" in comment
 
-    lane.settle()
-    [comment] = lane.said(7)
+    metric.settle()
+    [comment] = metric.said(7)
     assert "**1 regression**" in comment, "edited in place"
     assert "spills none → 40" in comment, "and the facts are still there"
     assert "**Queued**" in comment, "nobody has an H200"
-    assert compiled(lane) == 0, "once for all devices"
+    assert compiled(metric) == 0, "once for all devices"
 
 
-def test_a_mainline_commit_is_compiled_as_well_and_not_what_a_backfill_measures(lane):
+def test_a_mainline_commit_is_compiled_as_well_and_not_what_a_backfill_measures(metric):
     before = len(checks())
-    compiles_to(lane, fast={"registers": 50})
-    lane.push("fewer at once")
-    assert compiled(lane) == 1
+    compiles_to(metric, fast={"registers": 50})
+    metric.push("fewer at once")
+    assert compiled(metric) == 1
     [check] = checks()[before:]
     assert (check.state, check.findings["headline"]) == (FactsState.DONE, "the same machine code at 1 of 2 cases")
 
@@ -117,48 +117,48 @@ def test_a_mainline_commit_is_compiled_as_well_and_not_what_a_backfill_measures(
         assert facts_checks.plan(session) == 0
 
 
-def test_a_strangers_code_is_compiled_once_it_is_approved(lane, monkeypatch):
+def test_a_strangers_code_is_compiled_once_it_is_approved(metric, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(control, "work", lambda device: 0)
-        head = lane.pull(8, action="opened", fork=True, wide=201.0)
-    assert lane.run_of(head).state is RunState.HELD
-    assert compiled(lane) == 0
+        head = metric.pull(8, action="opened", fork=True, wide=201.0)
+    assert metric.run_of(head).state is RunState.HELD
+    assert compiled(metric) == 0
 
     with transaction() as session:
-        deliveries.approve(session, lane.run_of(head).id)
-    assert compiled(lane) == 1
-    [comment] = lane.said(8)
+        deliveries.approve(session, metric.run_of(head).id)
+    assert compiled(metric) == 1
+    [comment] = metric.said(8)
     assert "the same machine code at all 2 cases" in comment
 
 
-def test_a_build_that_fails_is_said_and_stops_nothing(lane, monkeypatch):
-    (lane.repository / "broken").write_text("")
-    pushed(lane, 9, monkeypatch)
-    assert compiled(lane) == 1
+def test_a_build_that_fails_is_said_and_stops_nothing(metric, monkeypatch):
+    (metric.repository / "broken").write_text("")
+    pushed(metric, 9, monkeypatch)
+    assert compiled(metric) == 1
     assert checks()[-1].state is FactsState.FAILED
 
-    lane.settle()
-    [comment] = lane.said(9)
+    metric.settle()
+    [comment] = metric.said(9)
     assert "no such header" in comment
     assert "No facts of the compiled code" in comment
 
 
-def test_a_stack_without_a_compiler_is_said_in_one_quiet_line(lane, monkeypatch):
-    compiles_to(lane, start="ModuleNotFoundError: No module named 'triton'")
-    pushed(lane, 7, monkeypatch, wide=300.0)
-    assert compiled(lane) == 1
+def test_a_stack_without_a_compiler_is_said_in_one_quiet_line(metric, monkeypatch):
+    compiles_to(metric, start="ModuleNotFoundError: No module named 'triton'")
+    pushed(metric, 7, monkeypatch, wide=300.0)
+    assert compiled(metric) == 1
     assert checks()[-1].state is FactsState.UNAVAILABLE
-    assert lane.said(7) == [], "that alone is worth no notification"
+    assert metric.said(7) == [], "that alone is worth no notification"
 
-    lane.settle()
-    [comment] = lane.said(7)
+    metric.settle()
+    [comment] = metric.said(7)
     assert "1 regression" in comment
     assert comment.count("<sub>No facts of the compiled code") == 1
     assert "kernelwatch stack create NAME triton" in comment
 
 
-def test_what_breaks_is_tried_again_and_then_given_up(lane, monkeypatch):
-    pushed(lane, 7, monkeypatch, wide=300.0)
+def test_what_breaks_is_tried_again_and_then_given_up(metric, monkeypatch):
+    pushed(metric, 7, monkeypatch, wide=300.0)
 
     def breaks(*_: object) -> None:
         raise OSError("no space left on device")
@@ -172,7 +172,7 @@ def test_what_breaks_is_tried_again_and_then_given_up(lane, monkeypatch):
     assert checks()[-1].state is FactsState.UNAVAILABLE
 
 
-def test_a_recipe_of_processors_alone_has_no_facts_lane(story, monkeypatch):
+def test_a_recipe_of_processors_alone_has_no_facts_metric(story, monkeypatch):
     pushed(story, 7, monkeypatch, wide=300.0)
     facts_worker.compile_due()
     assert {check.state for check in checks()} == {FactsState.SKIPPED}

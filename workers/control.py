@@ -61,7 +61,7 @@ def _claim(on: str) -> queue.Lease | None:
         return lease
 
 
-class Seldom:
+class Throttled:
     """A duty that can wait, and that costs something even where there is nothing to do: at most every so often."""
 
     def __init__(self, duty: Callable[[], object], every_s: float) -> None:
@@ -74,16 +74,16 @@ class Seldom:
             self._duty()
 
 
-_follow = Seldom(follow_up.follow_due, 300.0)  # what has news is followed at once, by the look that found them
-_blame = Seldom(auto_start.search_due, 10.0)
-_calibrate = Seldom(schedule.plan_due, 60.0)
-_forget_logs = Seldom(build_logs.forget_due, 3600.0)
+_follow = Throttled(follow_up.follow_due, 300.0)  # what has news is followed at once, by the look that found them
+_blame = Throttled(auto_start.search_due, 10.0)
+_calibrate = Throttled(schedule.plan_due, 60.0)
+_forget_logs = Throttled(build_logs.forget_due, 3600.0)
 
 
 def run() -> None:
     """Understand deliveries, poll remotes, return lost runs to the queue, and tell people what came of them."""
     for duty in (
-        deliveries.understand_due,
+        deliveries.process_due,
         deliveries.poll_due,
         sweep,
         transitions.expire_due,
@@ -93,7 +93,7 @@ def run() -> None:
         advance.advance_due,
         _calibrate,
         _forget_logs,
-        compose.tell_due,
+        compose.notify_due,
         outbox.deliver_due,
     ):
         try:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from .protocol import LONGEST_LINE
+from .protocol import MAX_LINE
 
 LAST_LINES = 5  # of the contender's stderr, shown to whoever reads why it was lost
 # What a database refuses or a page can not show: control characters, and halves of surrogate pairs.
@@ -90,15 +90,15 @@ class Channel:
         with selectors.DefaultSelector() as selector:
             selector.register(self._from, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                if len(self._buffer) > LONGEST_LINE:
-                    raise ContenderLost(f"answered with more than {LONGEST_LINE >> 20} MiB")
+                if len(self._buffer) > MAX_LINE:
+                    raise ContenderLost(f"answered with more than {MAX_LINE >> 20} MiB")
                 self._wait(selector, deadline)
                 if not (more := os.read(self._from, 1 << 16)):
                     raise EOFError
                 self._buffer += more
         line, _, self._buffer = self._buffer.partition(b"\n")
-        if len(line) > LONGEST_LINE:
-            raise ContenderLost(f"answered with more than {LONGEST_LINE >> 20} MiB")
+        if len(line) > MAX_LINE:
+            raise ContenderLost(f"answered with more than {MAX_LINE >> 20} MiB")
         return line
 
     def _wait(self, selector: selectors.BaseSelector, deadline: float) -> None:

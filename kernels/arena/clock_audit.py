@@ -13,7 +13,7 @@ from statistics import median
 # CPU the scheduler has a word in it.
 ROOM = {"cuda": 0.15, "cpu": 1.0}
 ROOM_S = {"cuda": 2e-3, "cpu": 20e-3}  # a turn
-MOST_ASKING_S = {"cuda": 10e-3, "cpu": 50e-3}
+MAX_ASKING_S = {"cuda": 10e-3, "cpu": 50e-3}
 
 
 @dataclass
@@ -41,7 +41,7 @@ def disagreement(mine: Turns, everybodys: Iterable[Turns], device: str) -> str |
     claimed, room = median(mine.claimed), ROOM[device] * median(mine.claimed) + ROOM_S[device]
     taken = [each for each in everybodys if each.claimed]
     asking = min((each.unclaimed for each in taken if each.trusted), default=min(each.unclaimed for each in taken))
-    missing = mine.unclaimed - min(max(0.0, asking), MOST_ASKING_S[device])
+    missing = mine.unclaimed - min(max(0.0, asking), MAX_ASKING_S[device])
     if mine.unclaimed >= -room and missing <= room:
         return None
     took = max(0.0, claimed + (missing if missing > 0 else mine.unclaimed))

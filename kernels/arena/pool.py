@@ -11,11 +11,11 @@ from ..cases import Case, Role
 from . import protocol
 from .channel import ContenderLost
 
-RESTARTS = 3  # of one contender in one launch that were lost; a process that dies more often says nothing new
+RESTARTS = 3  # of one contender in one trial that were lost; a process that dies more often says nothing new
 REPLACEMENTS = 12  # of processes that said themselves that they cannot go on: a failed capture costs a process
 OF_MEMORY = 0.95  # of a GPU's, for all together; each has a context of half a gigabyte beside its share
 KEEP_GOING_EVERY_S = 1.0
-LONGEST_REASON = 2000  # characters; with the last lines of a log
+MAX_REASON = 2000  # characters; with the last lines of a log
 
 
 class Line(Protocol):
@@ -30,7 +30,7 @@ class Line(Protocol):
 
 @dataclass(frozen=True)
 class Contender:
-    label: str  # "head:norms", unique in the launch
+    label: str  # "head:norms", unique in the trial
     role: Role
     provider: Mapping[str, Any] = field(hash=False)
     start: Callable[[], Line] = field(hash=False)
@@ -46,11 +46,11 @@ class Contender:
         return bool(self.provider.get("builtin"))
 
 
-class Ahead:
-    """Starts the processes of the next launches while this one is measured: they import what is not the target's.
+class PrestartPool:
+    """Starts the processes of the next trials while this one is measured: they import what is not the target's.
 
-    Importing torch and Quack takes 10 to 15 s of a launch.  No CUDA context is made before the launch begins.  `deep`
-    is for how many launches processes wait.
+    Importing torch and Quack takes 10 to 15 s of a trial.  No CUDA context is made before the trial begins.  `deep`
+    is for how many trials processes wait.
     """
 
     def __init__(self, contenders: Sequence[Contender], deep: int = 1) -> None:
@@ -76,7 +76,7 @@ class Ahead:
 
 
 @dataclass(eq=False)
-class Player:
+class ContenderProcess:
     contender: Contender
     channel: Line | None = None
     starts: int = 0
@@ -109,13 +109,13 @@ class Player:
             self.channel = None
 
 
-class Players:
-    """All contenders of one launch, and the asking of several at once."""
+class ContenderProcesses:
+    """All contenders of one trial, and the asking of several at once."""
 
     def __init__(
         self, contenders: Sequence[Contender], device: str, core: int | None, keep_going: Callable[[], None]
     ) -> None:
-        self.all = [Player(contender) for contender in contenders]
+        self.all = [ContenderProcess(contender) for contender in contenders]
         self.stacks: dict[str, dict[str, Any]] = {}
         self._device, self._core, self._keep_going = device, core, keep_going
         self._pool = ThreadPoolExecutor(max(1, len(self.all)), thread_name_prefix="arena")
@@ -148,14 +148,14 @@ class Players:
             self.stacks[player.label] = {**mapping(answer.get("stack")), "device": mapping(answer.get("device"))}
 
     def ask_all(
-        self, questions: Mapping[Player, Mapping[str, Any]], limit_s: float, at_once: int | None = None
-    ) -> dict[Player, dict[str, Any]]:
+        self, questions: Mapping[ContenderProcess, Mapping[str, Any]], limit_s: float, at_once: int | None = None
+    ) -> dict[ContenderProcess, dict[str, Any]]:
         """Ask several together, and keep going meanwhile.  Who is lost is dropped and answers with an error."""
         players = [player for player in questions if player.channel is not None]
-        answers: dict[Player, dict[str, Any]] = {}
+        answers: dict[ContenderProcess, dict[str, Any]] = {}
         for first in range(0, len(players), at_once or max(1, len(players))):
             group = players[first : first + (at_once or len(players))]
-            waiting: dict[Player, Future[dict[str, Any]]] = {
+            waiting: dict[ContenderProcess, Future[dict[str, Any]]] = {
                 player: self._pool.submit(player.channel.ask, questions[player], limit_s)
                 for player in group
                 if player.channel is not None
@@ -166,7 +166,9 @@ class Players:
             answers |= {player: self._answer(player, future.result) for player, future in waiting.items()}
         return answers
 
-    def ask(self, player: Player, question: Mapping[str, Any], limit_s: float) -> tuple[dict[str, Any], float]:
+    def ask(
+        self, player: ContenderProcess, question: Mapping[str, Any], limit_s: float
+    ) -> tuple[dict[str, Any], float]:
         """The answer, and how many seconds it took."""
         channel = player.channel
         if channel is None:
@@ -175,7 +177,7 @@ class Players:
         answer = self._answer(player, lambda: channel.ask(question, limit_s, self._keep_going))
         return answer, time.perf_counter() - began
 
-    def _answer(self, player: Player, answered: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _answer(self, player: ContenderProcess, answered: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
             answer = answered()
         except ContenderLost as lost:
@@ -190,7 +192,7 @@ class Players:
 
 def reason_of(answer: Mapping[str, Any]) -> str | None:
     said = answer.get("reason") or answer.get("error")
-    return str(said)[:LONGEST_REASON] if said else None
+    return str(said)[:MAX_REASON] if said else None
 
 
 def mapping(value: object) -> dict[str, Any]:

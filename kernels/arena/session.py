@@ -1,6 +1,6 @@
 """The arena: contenders take turns on one device, and nobody's turn is ever the first for long.  No torch in here.
 
-Each contender is a process of its own, and a launch is one set of fresh processes.  Running in turn matters more than
+Each contender is a process of its own, and a trial is one set of fresh processes.  Running in turn matters more than
 anything else: all of one and then all of the other leaves 2 to 4 % of drift in the ratio, whatever the count, and in a
 fixed order the second of two equal contenders ran up to 4 % faster (H200, November).
 """
@@ -14,30 +14,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..cases import Case, Lane, Role
+from ..cases import Case, Metric, Role
 from . import protocol, telemetry
 from .clock_audit import Turns, disagreement
-from .pool import Ahead, Contender, Line, Player, Players, mapping, reason_of
+from .pool import Contender, ContenderProcess, ContenderProcesses, Line, PrestartPool, mapping, reason_of
 from .repeatability import ENOUGH, FEWEST, Repeats, of_facts, together
 from .sizes import GRAPH_S, most_calls
 
 __all__ = [
     "NOTHING_KNOWN",
-    "Ahead",
     "Cell",
     "Contender",
     "KnownRepeats",
-    "Launch",
     "Line",
     "OutOfTime",
     "Pace",
+    "PrestartPool",
+    "Trial",
     "order",
-    "run_launch",
+    "run_trial",
 ]
 
 # Of the answer to prepare; `sm_mhz` is added: the clock of the device in the case's rounds.
 _EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
-MOST_TUNED, LONGEST_TUNED = 16, 200  # kernels with a choice of configuration, and characters of each
+MAX_TUNED, MAX_TUNED = 16, 200  # kernels with a choice of configuration, and characters of each
 LARGEST = 1e12  # of a sample: eleven days, or a terabyte
 OTHER_BITS = "its CUDA graph computes something else than its calls: other bits"
 COMPARED_WITH = (Role.HEAD, Role.PARENT)  # whose repeatability is estimated; of the others a few calls are compared
@@ -59,25 +59,25 @@ class Pace:
     rounds: int = 8
     warm: int = 1
     timed: int = 3
-    graph_s: float = GRAPH_S  # a sample of the kernel lane on a GPU: one replay of so many calls
+    graph_s: float = GRAPH_S  # a sample of the kernel metric on a GPU: one replay of so many calls
     start_limit_s: float = 180
     prepare_limit_s: float = 240
     turn_limit_s: float = 60
 
-    def on(self, lane: Lane) -> "Pace":
-        """A sample of the other lanes takes longer, or is the same every time."""
-        match lane:
-            case Lane.KERNEL | Lane.CALL:
+    def on(self, metric: Metric) -> "Pace":
+        """A sample of the other metrics takes longer, or is the same every time."""
+        match metric:
+            case Metric.KERNEL | Metric.CALL:
                 return self
-            case Lane.BLOCK:
+            case Metric.BLOCK:
                 return replace(self, rounds=min(self.rounds, 10), warm=1, timed=min(self.timed, 3))
-            case Lane.COMPILE | Lane.MEMORY:
+            case Metric.COMPILE | Metric.MEMORY:
                 return replace(self, rounds=1, warm=0, timed=1)
 
 
 @dataclass
 class Cell:
-    """One contender at one case: the median of each round in the unit of the lane, None where it did not count."""
+    """One contender at one case: the median of each round in the unit of the metric, None where it did not count."""
 
     state: str
     reason: str | None = None
@@ -93,8 +93,8 @@ class Cell:
 
 
 @dataclass
-class Launch:
-    """What one launch saw.  `stacks` are in the order of the contenders, `ceilings` what the GPU can do at best."""
+class Trial:
+    """What one trial saw.  `stacks` are in the order of the contenders, `ceilings` what the GPU can do at best."""
 
     cells: dict[tuple[str, Case], Cell] = field(default_factory=dict)
     stacks: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def order(labels: Sequence[str], round_number: int, start: int = 0) -> list[str]
     return rotated[::-1] if round_number % 2 else rotated
 
 
-def run_launch(
+def run_trial(
     contenders: Sequence[Contender],
     cases: Sequence[Case],
     pace: Pace,
@@ -129,12 +129,12 @@ def run_launch(
     watch: telemetry.Watch | None = None,
     deadline: float = math.inf,
     repeats_before: KnownRepeats = NOTHING_KNOWN,
-) -> Launch:
+) -> Trial:
     """Measure every case with every contender, in fresh processes.
 
-    `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  A `thorough` launch, the first of a session,
-    also gathers facts, measures what the GPU can do at best, and checks what cannot change from launch to launch.
-    `keep_going` is called between turns and about every second of a longer wait; what it raises ends the launch, with
+    `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  A `thorough` trial, the first of a session,
+    also gathers facts, measures what the GPU can do at best, and checks what cannot change from trial to trial.
+    `keep_going` is called between turns and about every second of a longer wait; what it raises ends the trial, with
     every process ended (`OutOfTime` ends it early, with what was measured).  `once_open` is called when all have
     started.  `watch` reads the device (by default NVML on "cuda", the GPU with this `uuid`); a round with a reason in
     it is dropped for everybody and repeated.  No case begins after `deadline`, a time of the monotonic clock: what was
@@ -177,12 +177,12 @@ class _Session:
         self.keep_going, self.uuid, self.watch = keep_going, uuid, watch
         self.repeats_before = repeats_before
         self.random = random.Random(seed)  # noqa: S311  an order, not a secret
-        # Who starts and allocates when, and who follows whom in a round, must differ from launch to launch: in a fixed
-        # order equal code in two places differed by 1.4 to 1.8 %, the same way in every launch (H200, November).
+        # Who starts and allocates when, and who follows whom in a round, must differ from trial to trial: in a fixed
+        # order equal code in two places differed by 1.4 to 1.8 %, the same way in every trial (H200, November).
         shuffled = self.random.sample(contenders, len(contenders))
-        self.players = Players(shuffled, device, core, keep_going)
+        self.players = ContenderProcesses(shuffled, device, core, keep_going)
         self.reading: dict[str, Any] = {}  # of the device, when it was last looked at
-        self.launch = Launch()
+        self.trial = Trial()
 
     # -- beginning and ending -----------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class _Session:
         if self.device == "cuda" and self.thorough:
             self._measure_ceilings()
         self._spent("ceilings", began)
-        self._note("launch")
+        self._note("trial")
 
     def _trusted_uuid(self) -> str | None:
         """Where no caller says which GPU it is, one that runs nothing of the target's may."""
@@ -206,17 +206,17 @@ class _Session:
     def _measure_ceilings(self) -> None:
         """By one that runs nothing of the target's, so there are none without such a one."""
         for player in self.players.all:
-            if player.contender.trusted and player.channel is not None and not self.launch.ceilings:
+            if player.contender.trusted and player.channel is not None and not self.trial.ceilings:
                 answer, _ = self.players.ask(player, protocol.CEILINGS, self.pace.prepare_limit_s)
                 found = mapping(answer.get("ceilings"))
-                self.launch.ceilings = {name: best for name, best in found.items() if _is_figure(best)}
+                self.trial.ceilings = {name: best for name, best in found.items() if _is_figure(best)}
                 if reason := reason_of(answer):
-                    self.launch.telemetry.append({"when": "ceilings", "reason": reason})
+                    self.trial.telemetry.append({"when": "ceilings", "reason": reason})
 
-    def ended(self, contenders: Sequence[Contender]) -> Launch:
+    def ended(self, contenders: Sequence[Contender]) -> Trial:
         started = self.players.stacks
-        self.launch.stacks = {one.label: started[one.label] for one in contenders if one.label in started}
-        return self.launch
+        self.trial.stacks = {one.label: started[one.label] for one in contenders if one.label in started}
+        return self.trial
 
     def close(self) -> None:
         self.players.close()
@@ -235,9 +235,9 @@ class _Session:
         began = self._spent("rounds", began)
         self._check(cells)
         self._spent("check", began)
-        self.launch.cells |= {(player.label, case): cell for player, cell in cells.items()}
+        self.trial.cells |= {(player.label, case): cell for player, cell in cells.items()}
 
-    def _prepared(self, case: Case) -> dict[Player, Cell]:
+    def _prepared(self, case: Case) -> dict[ContenderProcess, Cell]:
         """Whoever times on the device gets ready alone, and so does a block, for its memory; the others together.
 
         That an autotuner is about to time candidates shows only then: who says so is asked again when the others are
@@ -245,7 +245,7 @@ class _Session:
         """
         taking = [player for player in self.players.all if player.contender.takes(case)]
         present = [player for player in taking if player.channel is not None]
-        alone = [player for player in present if player.tunes or case.lane in (Lane.COMPILE, Lane.BLOCK)]
+        alone = [player for player in present if player.tunes or case.metric in (Metric.COMPILE, Metric.BLOCK)]
         at_once = {player: self._question(player, case, alone=False) for player in present if player not in alone}
         limit = self.pace.prepare_limit_s
         answers = self.players.ask_all(at_once, limit)
@@ -256,7 +256,7 @@ class _Session:
         self._compare_bits(cells, case)
         return cells
 
-    def _question(self, player: Player, case: Case, *, alone: bool) -> dict[str, Any]:
+    def _question(self, player: ContenderProcess, case: Case, *, alone: bool) -> dict[str, Any]:
         known = {code: repeats for (at, code), repeats in self.repeats_before.items() if at == case}
         return protocol.prepare(
             case,
@@ -268,10 +268,10 @@ class _Session:
             known=known,
         )
 
-    def _compare_bits(self, cells: Mapping[Player, Cell], case: Case) -> None:
+    def _compare_bits(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
         """Other bits in the graph than in a call are wrong only of code that is known to repeat.
 
-        What the same code showed in any process of this launch, or in an earlier run, counts for all of them.
+        What the same code showed in any process of this trial, or in an earlier run, counts for all of them.
         """
         estimates: dict[str, list[Repeats]] = {}
         for (at, code), before in self.repeats_before.items():
@@ -287,7 +287,7 @@ class _Session:
                 if found.repeatable and cell.facts.get("graph_bits") == "other":
                     cell.becomes(INVALID, OTHER_BITS)
 
-    def _cell(self, player: Player, answer: Mapping[str, Any] | None, case: Case) -> Cell:
+    def _cell(self, player: ContenderProcess, answer: Mapping[str, Any] | None, case: Case) -> Cell:
         if answer is None:
             return Cell(FAILED, player.gone)
         state = answer.get("state")
@@ -299,14 +299,14 @@ class _Session:
             tuned=_texts(answer.get("tuned")),
         )
         most = most_calls(case, self.pace.graph_s)
-        in_graph = self.device == "cuda" and case.lane is Lane.KERNEL
+        in_graph = self.device == "cuda" and case.metric is Metric.KERNEL
         if cell.state == MEASURED and in_graph and not 0 < _count(cell.extra.get("calls")) <= most:
             said = str(cell.extra.get("calls"))[:20]
             cell.becomes(INVALID, f"says that its graph holds {said} calls, of at most {most}")
         return cell
 
-    def _rounds(self, cells: Mapping[Player, Cell], case: Case) -> None:
-        pace = self.pace.on(case.lane)
+    def _rounds(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
+        pace = self.pace.on(case.metric)
         by_label = {player.label: player for player in cells}
         turns = {player: Turns(player.contender.trusted) for player in cells}
         start = self.random.randrange(max(1, len(cells)))
@@ -330,15 +330,15 @@ class _Session:
                 clocks.append(mhz)
             done += 1
         timed = sum(sum(each.claimed) for each in turns.values())
-        self.launch.seconds["timed"] = self.launch.seconds.get("timed", 0.0) + timed  # part of the rounds
+        self.trial.seconds["timed"] = self.trial.seconds.get("timed", 0.0) + timed  # part of the rounds
         for player, cell in cells.items():
             if clocks:
                 cell.extra["sm_mhz"] = statistics.median(clocks)
-            why = disagreement(turns[player], turns.values(), self.device) if case.lane is Lane.KERNEL else None
+            why = disagreement(turns[player], turns.values(), self.device) if case.metric is Metric.KERNEL else None
             if why and cell.state == MEASURED:
                 cell.becomes(INVALID, why)
 
-    def _turn(self, player: Player, cell: Cell, pace: Pace, turns: Turns) -> None:
+    def _turn(self, player: ContenderProcess, cell: Cell, pace: Pace, turns: Turns) -> None:
         answer, waited = self.players.ask(player, protocol.turn(pace.warm, pace.timed), pace.turn_limit_s)
         taken = answer.get("samples")
         if not isinstance(taken, list) or not taken or not all(_is_figure(each) for each in taken):
@@ -350,21 +350,21 @@ class _Session:
         claimed_us = statistics.fmean(taken) * (pace.warm + pace.timed)
         turns.add(waited, min(claimed_us / 1e6 * max(1, _count(calls)), LARGEST))
 
-    def _spoiled(self, cells: Mapping[Player, Cell]) -> bool:
+    def _spoiled(self, cells: Mapping[ContenderProcess, Cell]) -> bool:
         """Was the device throttled since it was last looked at?  Then this round counts for nobody."""
         if self.watch is None:
             return False
         before, self.reading = self.reading, self.watch.glance()
         if not (reasons := telemetry.spoiled(self.reading, before)):
             return False
-        self.launch.telemetry.append({"when": "dropped a round", "reasons": reasons, **self.reading})
+        self.trial.telemetry.append({"when": "dropped a round", "reasons": reasons, **self.reading})
         for cell in cells.values():
             if cell.state == MEASURED:
                 cell.samples[-1] = None
         return True
 
-    def _check(self, cells: Mapping[Player, Cell]) -> None:
-        """One after the other where fresh numbers are timed, which a thorough launch does."""
+    def _check(self, cells: Mapping[ContenderProcess, Cell]) -> None:
+        """One after the other where fresh numbers are timed, which a thorough trial does."""
         measured = [player for player, cell in cells.items() if player.channel and cell.state == MEASURED]
         at_once = 1 if self.thorough else None
         answers = self.players.ask_all(dict.fromkeys(measured, protocol.CHECK), self.pace.prepare_limit_s, at_once)
@@ -380,11 +380,11 @@ class _Session:
 
     def _note(self, when: str) -> None:
         self.reading = self.watch.whole() if self.watch is not None else {"host": telemetry.host()}
-        self.launch.telemetry.append({"when": when, **self.reading})
+        self.trial.telemetry.append({"when": when, **self.reading})
 
     def _spent(self, what: str, began: float) -> float:
         now = time.monotonic()
-        self.launch.seconds[what] = self.launch.seconds.get(what, 0.0) + now - began
+        self.trial.seconds[what] = self.trial.seconds.get(what, 0.0) + now - began
         return now
 
 
@@ -398,7 +398,7 @@ def _estimate(cell: Cell) -> Repeats | None:
     )
 
 
-def _code(cell: Cell, player: Player) -> str:
+def _code(cell: Cell, player: ContenderProcess) -> str:
     """The hash of its code; code that has none is nobody else's."""
     code = cell.facts.get("code")
     return code if isinstance(code, str) and code else player.label
@@ -406,8 +406,8 @@ def _code(cell: Cell, player: Player) -> str:
 
 def _texts(said: object) -> dict[str, str]:
     """A contender's texts by name, bounded."""
-    known = list(mapping(said).items())[:MOST_TUNED]
-    return {str(name)[:LONGEST_TUNED]: str(text)[:LONGEST_TUNED] for name, text in known}
+    known = list(mapping(said).items())[:MAX_TUNED]
+    return {str(name)[:MAX_TUNED]: str(text)[:MAX_TUNED] for name, text in known}
 
 
 def _is_figure(value: object) -> bool:

@@ -19,7 +19,7 @@ from .inputs import DTYPES, Inputs
 from .outputs import Outputs, Wrong, snapshot
 
 TIMES = {"cpu": 5, "cuda": 2}
-FEWEST, LONGEST_S = 2, 0.3
+FEWEST, MAX_S = 2, 0.3
 # The fastest on new numbers against the median on known ones: an interrupt makes either slower, and only a whole row of
 # them would accuse somebody.
 LIMIT = 1.25
@@ -58,7 +58,7 @@ def take(case: Case, sets: Sequence[Inputs], calls: Sequence[Call], clock: Clock
     timer: _Timer = _EachCall(case, calls) if x.device.type == "cpu" else _Replay(case, clock)
     known: list[float] = []
     new: list[float] = []
-    ends = perf_counter() + LONGEST_S
+    ends = perf_counter() + MAX_S
     while len(new) < FEWEST or (len(new) < TIMES[x.device.type] and perf_counter() < ends):
         other = torch.randn(case.rows, case.cols, dtype=DTYPES[case.dtype], device=x.device, generator=generator)
         for far, taken in ((0.0, known), (FAR, new)):

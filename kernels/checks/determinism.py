@@ -18,12 +18,12 @@ from ..contender.clocks import event
 from .oracle import named
 from .outputs import digest
 
-LONGEST_S = 0.25  # for all calls of a case: 45 calls of a kernel of 1.4 ms
+MAX_S = 0.25  # for all calls of a case: 45 calls of a kernel of 1.4 ms
 REPLAYS = 8  # of a graph whose bits are not those of a call
 # On a GPU a repeat is a call, a pass over its outputs (about as many bytes), and both run beside other work.
 COST = 4
 BYTES_S = 4e12  # of other work: a copy at this speed takes as long as the call beside it
-LEAST_WORK, MOST_WORK = 8 << 20, 1 << 29  # bytes
+MIN_WORK, MAX_WORK = 8 << 20, 1 << 29  # bytes
 
 
 class GraphBits(StrEnum):
@@ -35,7 +35,7 @@ class GraphBits(StrEnum):
 
 
 def repeat(case: Case, call: Callable[[], Any], stream: Any, calls: int = ENOUGH) -> Repeats:
-    """Compare up to `calls` calls on the same inputs, at least FEWEST and for about LONGEST_S.
+    """Compare up to `calls` calls on the same inputs, at least FEWEST and for about MAX_S.
 
     `stream` is the current one, None on a CPU.  On a CPU nothing runs beside it: the target has one thread, and no
     other order to run in.
@@ -64,7 +64,7 @@ def _digests(outputs: Mapping[str, Tensor]) -> Tensor:
 def _on_cpu(case: Case, call: Callable[[], Any], most: int) -> Repeats:
     began = perf_counter()
     seen: list[tuple[int, ...]] = []
-    while len(seen) < most and (len(seen) < FEWEST or perf_counter() - began < LONGEST_S):
+    while len(seen) < most and (len(seen) < FEWEST or perf_counter() - began < MAX_S):
         seen.append(_digest(case, call))
     return Repeats(len(seen), len(set(seen)))
 
@@ -77,8 +77,8 @@ def _on_gpu(case: Case, call: Callable[[], Any], stream: Any, most: int) -> Repe
     ended.record(stream)
     ended.synchronize()
     took_s = max(float(began.elapsed_time(ended)) / 1e3, 1e-6)
-    calls = max(FEWEST, min(most, int(LONGEST_S / (COST * took_s))))
-    work = torch.empty(max(LEAST_WORK, min(MOST_WORK, int(took_s * BYTES_S / 2))), dtype=torch.int8, device="cuda")
+    calls = max(FEWEST, min(most, int(MAX_S / (COST * took_s))))
+    work = torch.empty(max(MIN_WORK, min(MAX_WORK, int(took_s * BYTES_S / 2))), dtype=torch.int8, device="cuda")
     into = torch.empty_like(work)
     cuda: Any = torch.cuda
     beside = cuda.Stream()

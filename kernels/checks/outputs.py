@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cases import Case, Lane
+from ..cases import Case, Metric
 from .error_bounds import BY_ROW_OUT
 from .inputs import DTYPES, INTEGERS, Inputs, bit_sums, changed, fingerprint, make
 from .oracle import Finding, Oracle, named
@@ -152,7 +152,7 @@ def still_judges(case: Case, device: torch.device, seed: int) -> None:
 
     Whoever replaces the oracle by something that knows this test is not seen.
     """
-    small = replace(case, rows=min(case.rows, FEW_ROWS), lane=Lane.KERNEL)
+    small = replace(case, rows=min(case.rows, FEW_ROWS), metric=Metric.KERNEL)
     inputs = make(small, device, seed)
     outputs = {
         name: torch.full(_shape(small, name), FAR_OFF, dtype=_dtype(small, name), device=device)

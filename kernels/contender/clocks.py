@@ -26,8 +26,8 @@ _record, _elapsed_ms = _Event.record, _Event.elapsed_time
 _any_of = random.SystemRandom().randrange
 _replay_graph: Any = torch.cuda.CUDAGraph.replay
 
-SHORTEST_SAMPLE_S = 2e-3  # a timed sample on a CPU, so that the clock and a stray interrupt stay small in it
-LONGEST_REPLAY_S = 0.1  # of a kernel fifty times slower than a good one: then it is given fewer calls
+MIN_SAMPLE_S = 2e-3  # a timed sample on a CPU, so that the clock and a stray interrupt stay small in it
+MAX_REPLAY_S = 0.1  # of a kernel fifty times slower than a good one: then it is given fewer calls
 KEPT = 2  # calls that are looked at after the timing; on a GPU the outputs of every set stay alive for that
 
 
@@ -69,7 +69,7 @@ class CpuClock:
 
     def _how_many(self) -> int:
         once = min(self._sample(len(self._each)) for _ in range(3)) / len(self._each)
-        rounds = math.ceil(SHORTEST_SAMPLE_S / max(once, 1e-7) / len(self._each))
+        rounds = math.ceil(MIN_SAMPLE_S / max(once, 1e-7) / len(self._each))
         return max(1, rounds) * len(self._each)
 
     def turn(self, warm: int, timed: int) -> list[float]:
@@ -117,7 +117,7 @@ class CudaClock:
         stream.synchronize()
         self.calls = calls_in_graph(case, len(calls), graph_s)
         self._graph, self._kept = self._captured()
-        fewer = max(1, int(self.calls * LONGEST_REPLAY_S / self._replay_s()) // len(calls)) * len(calls)
+        fewer = max(1, int(self.calls * MAX_REPLAY_S / self._replay_s()) // len(calls)) * len(calls)
         if fewer < self.calls:  # so slow that the fixed cost of a replay is nothing, whatever the count
             del self._graph, self._kept
             self.calls = fewer

@@ -15,7 +15,7 @@ import torch
 
 from ..arena.repeatability import ENOUGH, FEWEST, Repeats
 from ..arena.sizes import GRAPH_S, sets_needed, stays_in_l2
-from ..cases import BY_ROW, DTYPE_BYTES, Case, Direction, Lane
+from ..cases import BY_ROW, DTYPE_BYTES, Case, Direction, Metric
 from ..checks import caching
 from ..checks.determinism import GraphBits, graph_bits, repeat
 from ..checks.edge_inputs import edge_inputs
@@ -29,7 +29,7 @@ from .clocks import Call, CudaClock
 from .metrics import clock_of
 from .metrics.caches import forget_graphs
 
-__all__ = ["OTHER_NUMBERS", "AtCase", "Bench", "Prepared", "Wrong"]
+__all__ = ["OTHER_NUMBERS", "Bench", "Prepared", "PreparedCase", "Wrong"]
 
 CHECKED = 2  # input sets whose outputs are looked at: with one, a buffer that is used again would go unnoticed
 OTHER_NUMBERS = 1 << 20  # sets from here on are those for the check after the timing
@@ -68,9 +68,9 @@ class Bench:
             cuda.init()
             self.stream = cuda.Stream()
         # Not above, since it needs this module; and before the target's code, which might replace what it takes.
-        from .metrics.block import AtBlock
+        from .metrics.block import PreparedBlock
 
-        self._at_block = AtBlock
+        self._at_block = PreparedBlock
         self.provider: Provider = open_provider(spec)
         self.provider.warm()
 
@@ -113,15 +113,15 @@ class Bench:
         """Compile, check and get the clock ready.  Raises what the provider raises, and Wrong.
 
         When not `thorough`, what cannot change from launch to launch is not looked at again.  `graph_s` is about how
-        long a CUDA graph of the kernel lane takes, on a good kernel.  A thorough preparation calls up to `repeats`
+        long a CUDA graph of the kernel metric takes, on a good kernel.  A thorough preparation calls up to `repeats`
         times on the same inputs; FEWEST times where `known`, by the hash of the code, says already how it repeats.
         """
         self.free()
         forget_graphs()  # a target may call torch.compile itself, and no case must depend on those before it
         with self.working():
-            if case.lane is Lane.BLOCK:
+            if case.metric is Metric.BLOCK:
                 return self._at_block(self, case, seed, thorough=thorough)
-            return AtCase(self, case, seed, thorough=thorough, graph_s=graph_s, repeats=repeats, known=known)
+            return PreparedCase(self, case, seed, thorough=thorough, graph_s=graph_s, repeats=repeats, known=known)
 
     def provider_at(self, case: Case) -> Bind:
         """How the provider binds input sets at a case.  Raises what the provider raises."""
@@ -167,7 +167,7 @@ class Bench:
             cuda.empty_cache()
 
 
-class AtCase:
+class PreparedCase:
     """A provider made ready for one case, found right once.
 
     Inputs come in sets with different numbers.  Some are checked before the clock starts.  After the timing the numbers
@@ -206,7 +206,7 @@ class AtCase:
             with self._spending("oracle"):
                 self.errors = self._right_before()
                 self._right_at_the_edges(bind)
-        if thorough and case.lane is Lane.KERNEL:
+        if thorough and case.metric is Metric.KERNEL:
             with self._spending("repeat"):
                 self._repeat(repeats, known)
         with self._spending("clock"):
@@ -254,7 +254,7 @@ class AtCase:
         by_row = sum(name in BY_ROW for name in case.inputs)
         one_set = case.rows * (case.stride or case.cols) * DTYPE_BYTES[case.dtype] * by_row
         l2, memory = bench.l2_bytes, bench.memory_bytes
-        count = sets_needed(case, one_set, l2, memory, self.graph_s) if case.lane is Lane.KERNEL else CHECKED
+        count = sets_needed(case, one_set, l2, memory, self.graph_s) if case.metric is Metric.KERNEL else CHECKED
         self.l2_resident = None if l2 is None else stays_in_l2(one_set, count, l2)
         self.sets = make_sets(case, bench.device, self.seed, count)
         watched = {*range(CHECKED), *range(count)[-CHECKED:]} if self.thorough else {count - 1}
@@ -313,8 +313,8 @@ class AtCase:
     # -- after the timing ---------------------------------------------------------------------------------------------
 
     def _shows_what_is_kept(self) -> bool:
-        """Is all that a call does in its time?  On a GPU the lane call has the host's part alone."""
-        return self.case.lane is Lane.KERNEL or (self.case.lane is Lane.CALL and self.bench.stream is None)
+        """Is all that a call does in its time?  On a GPU the metric call has the host's part alone."""
+        return self.case.metric is Metric.KERNEL or (self.case.metric is Metric.CALL and self.bench.stream is None)
 
     def _as_fast_on_new_numbers(self) -> None:
         found = caching.take(self.case, self.sets, self.calls, self.clock, self.seed)
@@ -352,7 +352,7 @@ class AtCase:
     @contextmanager
     def _watching_threads(self) -> Iterator[None]:
         """On a CPU everybody is given as many threads; work in the background would be time of others' cores."""
-        if self.bench.stream is not None or self.case.lane not in (Lane.KERNEL, Lane.CALL):
+        if self.bench.stream is not None or self.case.metric not in (Metric.KERNEL, Metric.CALL):
             yield  # compilers and profilers have threads of their own
             return
         cpu, own = process_time(), thread_time()

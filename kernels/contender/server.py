@@ -20,7 +20,7 @@ from ..cases import Case
 from .tuning import NeedsDevice, watched
 
 MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsupported"
-LONGEST_REASON = 600
+MAX_REASON = 600
 TREE = "KERNELWATCH_TREE"  # folders of the target, imported from only once the launch begins
 
 _VERSIONS = {
@@ -216,16 +216,16 @@ def _judged(bench: Any) -> Iterator[dict[str, Any]]:
     try:
         yield verdict
     except (Wrong, WrongShape) as wrong:
-        verdict |= {"state": INVALID, "reason": str(wrong)[:LONGEST_REASON]}
+        verdict |= {"state": INVALID, "reason": str(wrong)[:MAX_REASON]}
     except Unsupported as why:
-        verdict |= {"state": UNSUPPORTED, "reason": str(why)[:LONGEST_REASON]}
+        verdict |= {"state": UNSUPPORTED, "reason": str(why)[:MAX_REASON]}
     except NeedsDevice:
         verdict |= {"state": FAILED, "reason": "it times candidates on the device"}
     except NotCaptured as why:
         # the allocator takes the capture to be under way still, and every later case would fail (torch 2.11)
-        verdict |= {"state": FAILED, "reason": str(why)[:LONGEST_REASON], "broken": True}
+        verdict |= {"state": FAILED, "reason": str(why)[:MAX_REASON], "broken": True}
     except Broken as why:
-        verdict |= {"state": FAILED, "reason": str(why)[:LONGEST_REASON], **_broken(bench, why)}
+        verdict |= {"state": FAILED, "reason": str(why)[:MAX_REASON], **_broken(bench, why)}
     except BaseException as trouble:
         traceback.print_exc(file=sys.__stderr__)
         verdict |= {"state": FAILED, "reason": said(trouble), **_broken(bench, trouble)}
@@ -242,7 +242,7 @@ def said(trouble: BaseException) -> str:
     own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     theirs = [frame for frame in frames if not frame.filename.startswith((own, "<frozen"))]
     where = f" ({os.path.basename(theirs[-1].filename)}:{theirs[-1].lineno})" if theirs else ""
-    return f"{what[:LONGEST_REASON]}{where}"
+    return f"{what[:MAX_REASON]}{where}"
 
 
 def _broken(bench: Any, trouble: BaseException) -> dict[str, Any]:

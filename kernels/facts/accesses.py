@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Any
 
-MOST_LINES = 20_000  # of one TTGIR; the kernels here have some hundreds
-MOST_ARGUMENTS = 32
+MAX_LINES = 20_000  # of one TTGIR; the kernels here have some hundreds
+MAX_ARGUMENTS = 32
 
 _PTX_ACCESS = re.compile(r"\b(?P<what>ld|st)\.global(?P<how>(?:\.[\w:]+)*)\.(?P<kind>[bsuf])(?P<bits>\d+)\b")
 _PTX_ASYNC = re.compile(r"\bcp\.async\.c[ag]\.shared\.global\S* \[[^\]]*\], \[[^\]]*\], (?P<bytes>0x[0-9a-fA-F]+|\d+)")
@@ -62,7 +62,7 @@ def of_ttgir(
     not known it counts once, and `unknown_loops` says so.
     """
     reader = _Reader(arguments, (*grid, 1, 1)[:3], names)
-    for line in ttgir.splitlines()[:MOST_LINES]:
+    for line in ttgir.splitlines()[:MAX_LINES]:
         reader.line(line)
     return reader.counts()
 
@@ -90,10 +90,10 @@ class _Reader:
         programs = prod(self.grid)
 
         def table(counts: Mapping[str, float]) -> dict[str, dict[str, int]]:
-            named = list(counts.items())[:MOST_ARGUMENTS]
+            named = list(counts.items())[:MAX_ARGUMENTS]
             return {name: {"asked": round(asked * programs), "size": self._sizes[name]} for name, asked in named}
 
-        looped = {name: round(asked * programs) for name, asked in list(self._looped.items())[:MOST_ARGUMENTS]}
+        looped = {name: round(asked * programs) for name, asked in list(self._looped.items())[:MAX_ARGUMENTS]}
         work = {kind: round(count * programs) for kind, count in sorted(self._work.items()) if count}
         facts = {"reads": table(self._reads), "writes": table(self._writes), "looped": looped, "work": work}
         return facts | ({"unknown_loops": self._unknown} if self._unknown else {})

@@ -19,7 +19,7 @@ from .graph_kernels import put_on_stream
 from .hashing import _hash, normalised, normalised_ptx
 from .trace import Entering, Operators, Seen, autotuned, generated_code, inductor_launches, nothing, triton_launches
 
-MOST_NAMES = 48  # of operators and kernels that are told by name
+MAX_NAMES = 48  # of operators and kernels that are told by name
 
 _COUNTED = re.compile(
     r"async_compile\.(?:cpp_pybinding|cpp|triton|cutedsl|multi_kernel)\(|^\s+extern_kernels\.\w+\(", re.MULTILINE
@@ -53,10 +53,10 @@ def _facts(seen: Seen, compiled: bool, pinned: tuple[str, ...]) -> dict[str, Any
             count = sum(len(_COUNTED.findall(code)) for code in normal)
             facts |= {"kind": "generated", "code": _hash(normal), "kernels": count}
     else:
-        facts["ops"] = seen.operators[:MOST_NAMES]
+        facts["ops"] = seen.operators[:MAX_NAMES]
         facts["kernels"] = seen.launched + seen.hooked
         strange = [name for name in seen.operators if not name.startswith(("aten::", "prims::", "prim::"))]
-        facts["operators"] = [{"name": call.name, "bytes": call.bytes} for call in seen.calls[:MOST_NAMES]]
+        facts["operators"] = [{"name": call.name, "bytes": call.bytes} for call in seen.calls[:MAX_NAMES]]
         ptx = [_ptx(launch.kernel) for launch in seen.triton]
         if ptx and len(ptx) == seen.hooked and None not in ptx and not strange:
             launches = [launch.text for launch in seen.triton]
@@ -72,7 +72,7 @@ def totals(kernels: list[dict[str, Any]]) -> dict[str, Any]:
     """The facts of a case's Triton kernels one by one, and what they come to together."""
     if not kernels:
         return {}
-    facts: dict[str, Any] = {"triton": kernels[:MOST_NAMES]}
+    facts: dict[str, Any] = {"triton": kernels[:MAX_NAMES]}
     facts["config"] = "; ".join(_configuration(kernel) for kernel in kernels)[:400]
     for name, together in (("registers", max), ("spills", sum), ("shared", max)):
         known = [kernel[name] for kernel in kernels if kernel.get(name) is not None]

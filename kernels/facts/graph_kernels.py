@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-MOST_NODES = 4096  # that are looked at; asking takes about a microsecond each
-LONGEST_NAME = 120  # of a kernel; templates of C++ go on for a thousand
+MAX_NODES = 4096  # that are looked at; asking takes about a microsecond each
+MAX_NAME = 120  # of a kernel; templates of C++ go on for a thousand
 _KERNEL, _OTHERS = 0, {1: "memcpy", 2: "memset"}
 _ORDER = (5, 6, 7)  # nodes that do nothing: empty ones, waits and records of events
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile, as torch does of its own accord
@@ -60,14 +60,14 @@ def readable(name: str) -> str:
     demangle: Any = getattr(torch._C, "_demangle", None)
     plain = str(demangle(name)) if demangle else name
     plain = plain.removeprefix("void ").replace("(anonymous namespace)::", "")
-    return plain.partition("(")[0][:LONGEST_NAME] or name[:LONGEST_NAME]
+    return plain.partition("(")[0][:MAX_NAME] or name[:MAX_NAME]
 
 
 def _names(graph: int, *, others: bool = False) -> Iterator[str]:
     driver = ctypes.CDLL("libcuda.so.1")
     count = ctypes.c_size_t(0)
     _asked(driver.cuGraphGetNodes, ctypes.c_void_p(graph), None, ctypes.byref(count))
-    count.value = min(count.value, MOST_NODES)
+    count.value = min(count.value, MAX_NODES)
     nodes = (ctypes.c_void_p * count.value)()
     _asked(driver.cuGraphGetNodes, ctypes.c_void_p(graph), nodes, ctypes.byref(count))
     for node in nodes[: count.value]:

@@ -14,7 +14,7 @@ from .offline.machine import code_of
 
 OPTIONS = ("maxnreg", "launch_cooperative_grid")  # named where they are set
 SHORT = (bool, int, float, str, type(None))
-MOST_CANDIDATES = 20  # of a timing table, best first
+MAX_CANDIDATES = 20  # of a timing table, best first
 
 
 def of_launcher(tuner: Any, timings: Sequence[tuple[Any, float]], values: Sequence[Argument] = ()) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def of_launcher(tuner: Any, timings: Sequence[tuple[Any, float]], values: Sequen
     if sizes := [value.size for value in values if isinstance(value, Bytes)]:
         facts["bytes"] = sum(sizes)
     if timings:
-        best = sorted(timings, key=lambda candidate: candidate[1])[:MOST_CANDIDATES]
+        best = sorted(timings, key=lambda candidate: candidate[1])[:MAX_CANDIDATES]
         facts["timings"] = [{"ms": round(ms, 6), **_configuration(config)} for config, ms in best]
     return _placed(facts, cubin)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..cases import DTYPE_BYTES, OPS, Case, Direction, Lane
+from ..cases import DTYPE_BYTES, OPS, Case, Direction, Metric
 from ..suites import SUITES
 from . import plans
 from .plans import BackwardPlan, ForwardPlan, Sum
@@ -423,7 +423,7 @@ def _cases(texts: Sequence[str], suite: str | None) -> Iterator[Case]:
         raise ValueError("no cases: name some, or a suite")
     for text in [*texts, *(SUITES[suite] if suite else ())]:
         case = Case.parse(text)
-        if case.lane is Lane.KERNEL and case.direction is not Direction.FWDBWD:
+        if case.metric is Metric.KERNEL and case.direction is not Direction.FWDBWD:
             yield case
         elif text in texts:
             raise ValueError(f"{text}: forward and backward are tuned apart, each in the kernel lane")

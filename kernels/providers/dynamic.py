@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 
-from ..cases import OPS, Case, Direction, Lane
+from ..cases import OPS, Case, Direction, Metric
 from ..checks.inputs import make
 from .base import Bind, compiled, forward_backward
 from .inductor import Inductor
@@ -38,7 +38,7 @@ class Dynamic(Inductor):
     def supports(self, case: Case, device: torch.device) -> str | None:
         if case.rows == 1:
             return "torch.compile always compiles one row for itself"
-        if case.lane is Lane.BLOCK:
+        if case.metric is Metric.BLOCK:
             return "a block is compiled for its own number of tokens"
         return super().supports(case, device)
 
@@ -91,4 +91,4 @@ def _mark_rows(case: Case, arguments: tuple[Any, ...]) -> None:
 
 def _earlier(case: Case) -> Case:
     """The shape that comes first: other rows, and not one, which is a case of its own to the compiler."""
-    return replace(case, rows=case.rows // 2 if case.rows > 3 else case.rows + 2, lane=Lane.KERNEL)
+    return replace(case, rows=case.rows // 2 if case.rows > 3 else case.rows + 2, metric=Metric.KERNEL)

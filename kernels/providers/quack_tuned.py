@@ -12,7 +12,7 @@ from .base import Bind, by_name, returned
 from .pair import Pair, differentiable
 from .quack import Quack
 
-MOST_CANDIDATES = 20  # that are told
+MAX_CANDIDATES = 20  # that are told
 
 
 class QuackTuned(Quack):
@@ -53,7 +53,7 @@ def choices(tuner: Any) -> list[dict[str, Any]]:
     """Candidates with their median milliseconds, the best first.  One that could not be launched has none."""
     best = sorted((float(times[0]), _config(config)) for config, times in tuner.configs_timings.items())
     known = [{"kernel": tuner.fn.__name__, "config": config, "ms": ms} for ms, config in best if ms < float("inf")]
-    return known[:MOST_CANDIDATES]
+    return known[:MAX_CANDIDATES]
 
 
 def forward(

@@ -1,6 +1,6 @@
 """How well does the arena repeat, how long does it take, and what do the usual ways say?  Needs a GPU and Quack.
 
-Spread: the ratio Inductor/Quack and an A/A of Quack over full restarts, each of some launches of fresh processes,
+Spread: the ratio Inductor/Quack and an A/A of Quack over full restarts, each of some trials of fresh processes,
 beside Triton's do_bench and do_bench_cudagraph in the same run.  Many: 200 cases with head, parent and SOTA.
 
     make bench-arena ARGS="--out arena.json"
@@ -20,14 +20,14 @@ import torch
 
 from ..arena import protocol
 from ..arena.channel import ContenderLost
-from ..arena.session import Ahead, Cell, Contender, Pace
+from ..arena.session import Cell, Contender, Pace, PrestartPool
 from ..cases import Case, Role
 from .launching import contender, launched, open_process, say
-from .many import LAUNCHES, many
+from .many import TRIALS, many
 
 RESTARTS = 8
 PACE = Pace()  # as a run of up to 60 cases has it
-# Launches of one restart: what varies is the launch, and more at small sizes.
+# Trials of one restart: what varies is the trial, and more at small sizes.
 SPREAD = {
     "rmsnorm.fwd.32768x1024.bf16-fp32": 5,
     "rmsnorm.fwd.8192x8192.bf16-fp32": 3,
@@ -36,7 +36,7 @@ SPREAD = {
 }
 MANY = 200  # cases of the second part
 
-Times = dict[str, list[list[float | None]]]  # by contender: launches of rounds
+Times = dict[str, list[list[float | None]]]  # by contender: trials of rounds
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument(
         "--many", type=int, nargs="*", default=[MANY], help="cases of the second part, a run for each number"
     )
-    parser.add_argument("--launches", type=int, default=LAUNCHES, help="of each run of the second part")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="of each run of the second part")
     parser.add_argument("--cold", action="store_true", help="begin each run of the second part with empty caches")
     parser.add_argument("--no-spread", action="store_true")
     chosen = parser.parse_args()
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _many(count: int, chosen: argparse.Namespace, logs: Path) -> dict[str, Any]:
-    return many(count, logs, chosen.launches, cold=chosen.cold)
+    return many(count, logs, chosen.trials, cold=chosen.cold)
 
 
 # -- spread ----------------------------------------------------------------------------------------------------------
@@ -79,16 +79,16 @@ def spread(restarts: int, logs: Path) -> dict[str, Any]:
         contender(Role.CONTROL, "quack", logs),
         contender(Role.HEAD, "inductor", logs),
     ]
-    wanted = {Case.parse(text): launches * restarts for text, launches in SPREAD.items()}
-    kept, stack = _launches(contenders, wanted)
+    wanted = {Case.parse(text): trials * restarts for text, trials in SPREAD.items()}
+    kept, stack = _trials(contenders, wanted)
     peers = _usual_ways([str(case) for case in wanted], restarts, logs)
     say(f"\nSpread of the ratio over {restarts} restarts; {PACE.rounds} rounds of {PACE.warm} + {PACE.timed} replays")
     say(json.dumps(stack))
-    say(f"{'case':34} {'launches':>8} {'GPU s':>6} {'Inductor/Quack':>24} {'spread':>7} {'A/A':>24} {'spread':>7}")
-    for text, launches in SPREAD.items():
+    say(f"{'case':34} {'trials':>8} {'GPU s':>6} {'Inductor/Quack':>24} {'spread':>7} {'A/A':>24} {'spread':>7}")
+    for text, trials in SPREAD.items():
         times, gpu_s = kept[text]
-        both = [_restarted(times, label, launches) for label in ("head:inductor", "control:quack")]
-        say(f"{text:34} {launches:8} {gpu_s:6.2f}   {'  '.join(_range(r) for r in both)}   A/A mean {_bias(times)}")
+        both = [_restarted(times, label, trials) for label in ("head:inductor", "control:quack")]
+        say(f"{text:34} {trials:8} {gpu_s:6.2f}   {'  '.join(_range(r) for r in both)}   A/A mean {_bias(times)}")
     say(f"\nThe usual ways, {restarts} restarts of one process with both sides")
     for text, answers in peers.items():
         for name in ("do_bench", "cudagraph"):
@@ -97,20 +97,20 @@ def spread(restarts: int, logs: Path) -> dict[str, Any]:
     return {"stack": stack, "spread": {text: times for text, (times, _) in kept.items()}, "usual": peers}
 
 
-def _launches(
+def _trials(
     contenders: Sequence[Contender], wanted: dict[Case, int]
 ) -> tuple[dict[str, tuple[Times, float]], dict[str, Any]]:
-    """As many launches as the most wanted case needs; each case takes part in as many as it needs."""
+    """As many trials as the most wanted case needs; each case takes part in as many as it needs."""
     times: dict[str, Times] = {str(case): {one.label: [] for one in contenders} for case in wanted}
     gpu_s: dict[str, list[float]] = {str(case): [] for case in wanted}
-    ahead, stack = Ahead(contenders, deep=2), dict[str, Any]()
+    ahead, stack = PrestartPool(contenders, deep=2), dict[str, Any]()
     try:
         for number in range(max(wanted.values())):
-            cases = [case for case, launches in wanted.items() if number < launches]
-            launch = launched(ahead, contenders, cases, PACE, number)
-            stack = stack or {**launch.stacks.get("sota:quack", {}), **launch.ceilings}
+            cases = [case for case, trials in wanted.items() if number < trials]
+            trial = launched(ahead, contenders, cases, PACE, number)
+            stack = stack or {**trial.stacks.get("sota:quack", {}), **trial.ceilings}
             for case in cases:
-                cells = [launch.cells[one.label, case] for one in contenders]
+                cells = [trial.cells[one.label, case] for one in contenders]
                 for one, cell in zip(contenders, cells, strict=True):
                     times[str(case)][one.label].append(cell.samples or [None])
                 # of the two that a ratio needs
@@ -128,7 +128,7 @@ def _gpu_s(cell: Cell, pace: Pace) -> float:
 
 
 def _effects(times: Times, label: str) -> list[float | None]:
-    """Of each launch, log of time over Quack's: the median over its rounds; None where one was not measured."""
+    """Of each trial, log of time over Quack's: the median over its rounds; None where one was not measured."""
     effects: list[float | None] = []
     for mine, quack in zip(times[label], times["sota:quack"], strict=True):
         pairs = [math.log(a / b) for a, b in zip(mine, quack, strict=False) if a and b]
@@ -136,12 +136,10 @@ def _effects(times: Times, label: str) -> list[float | None]:
     return effects
 
 
-def _restarted(times: Times, label: str, launches: int) -> list[float]:
+def _restarted(times: Times, label: str, trials: int) -> list[float]:
     """The ratio of each restart."""
     effects = _effects(times, label)
-    groups = (
-        [e for e in effects[first : first + launches] if e is not None] for first in range(0, len(effects), launches)
-    )
+    groups = ([e for e in effects[first : first + trials] if e is not None] for first in range(0, len(effects), trials))
     return [math.exp(fmean(group)) for group in groups if group]
 
 
@@ -149,7 +147,7 @@ def _bias(times: Times) -> str:
     effects = [e for e in _effects(times, "control:quack") if e is not None]
     if len(effects) < 2:
         return "–"
-    return f"{fmean(effects):+.3%} ± {stdev(effects) / math.sqrt(len(effects)):.3%} ({len(effects)} launches)"
+    return f"{fmean(effects):+.3%} ± {stdev(effects) / math.sqrt(len(effects)):.3%} ({len(effects)} trials)"
 
 
 def _range(ratios: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ WIDTH, HEIGHT = 480, 310  # of a panel, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 58, 92, 44, 46  # of those, around the axes
 APART = 13  # pixels between two names at the ends of lines
 TICKS_APART = 28
-MOST_COLUMNS = 2
+MAX_COLUMNS = 2
 
 # Light and dark; every pair of neighbours differs in lightness as well, and each line has a mark of its own.
 _COLOURS = (
@@ -78,7 +78,7 @@ def drawn(title: str, wanted: Sequence[Panel]) -> str:
     for panel in wanted:
         _check(panel)
     names = list(dict.fromkeys(name for panel in wanted for name in panel.series))
-    columns = min(MOST_COLUMNS, len(wanted))
+    columns = min(MAX_COLUMNS, len(wanted))
     width, height = WIDTH * columns, 30 + HEIGHT * math.ceil(len(wanted) / columns)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'

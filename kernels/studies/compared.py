@@ -1,7 +1,7 @@
 """What sessions of the kernels' study say: each case's times side by side, and how far the goals are met.  Pure.
 
-A ratio is Quack's time over another's: above 1 the other is faster.  It is taken within a launch, where both had the
-same turns: the median over the rounds, then the geometric mean over the launches.
+A ratio is Quack's time over another's: above 1 the other is faster.  It is taken within a trial, where both had the
+same turns: the median over the rounds, then the geometric mean over the trials.
 """
 
 import math
@@ -16,13 +16,13 @@ from ..suites import SUITES
 
 ASKED = ("quack", "pr101", "models", "small", "awkward")
 OURS, BASELINE, CONTROL = "triton", "quack", "control"
-LARGE = 64e6  # bytes; what moves less is not told by bandwidth: launches and tails dominate
+LARGE = 64e6  # bytes; what moves less is not told by bandwidth: trials and tails dominate
 GRAVEST = ("invalid", "failed", "unsupported")  # why there is no time, the gravest state first
 Reason = Sequence[str]  # the state and what it says
 
 
 @dataclass(frozen=True)
-class Launch:
+class Trial:
     """The rounds of each contender in us, None where a round did not count; the copy ceiling of its session."""
 
     us: Mapping[str, Sequence[float | None]]
@@ -31,16 +31,16 @@ class Launch:
 
 @dataclass(frozen=True)
 class Row:
-    """A case in all its launches.  `missing` says of a contender why it has no time in some session, state first."""
+    """A case in all its trials.  `missing` says of a contender why it has no time in some session, state first."""
 
     case: Case
     suites: tuple[str, ...]
-    launches: tuple[Launch, ...] = ()
+    trials: tuple[Trial, ...] = ()
     missing: Mapping[str, Reason] = field(default_factory=dict)
     l2_resident: bool = False
 
     def us(self, name: str) -> float | None:
-        """The median over its launches of the median over the rounds."""
+        """The median over its trials of the median over the rounds."""
         return median(found) if (found := self._each(name)) else None
 
     def gb_s(self, name: str) -> float | None:
@@ -50,17 +50,17 @@ class Row:
     def of_ceiling(self, name: str) -> float | None:
         """Its share of what a copy moved in the same session."""
         shares = [
-            self.case.least_bytes / us / 1e3 / launch.copy_gb_s
-            for launch in self.launches
-            if launch.copy_gb_s and (us := _middle(launch.us.get(name, ()))) is not None
+            self.case.least_bytes / us / 1e3 / trial.copy_gb_s
+            for trial in self.trials
+            if trial.copy_gb_s and (us := _middle(trial.us.get(name, ()))) is not None
         ]
         return median(shares) if shares else None
 
     def ratio(self, name: str, than: str = BASELINE) -> float | None:
-        """Time of `than` over the time of `name`, of the launches that have both; None where there is none."""
+        """Time of `than` over the time of `name`, of the trials that have both; None where there is none."""
         logs = []
-        for launch in self.launches:
-            both = zip(launch.us.get(than, ()), launch.us.get(name, ()), strict=False)
+        for trial in self.trials:
+            both = zip(trial.us.get(than, ()), trial.us.get(name, ()), strict=False)
             if pairs := [math.log(theirs / its) for theirs, its in both if theirs and its]:
                 logs.append(median(pairs))
         return math.exp(fmean(logs)) if logs else None
@@ -82,7 +82,7 @@ class Row:
         return self.state(BASELINE) == "unsupported" and self.us(BASELINE) is None and self.us(OURS) is not None
 
     def _each(self, name: str) -> list[float]:
-        found = (_middle(launch.us.get(name, ())) for launch in self.launches)
+        found = (_middle(trial.us.get(name, ())) for trial in self.trials)
         return [us for us in found if us is not None]
 
 
@@ -238,21 +238,21 @@ def copy_gb_s(session: Mapping[str, Any]) -> float | None:
 
 
 def rows(sessions: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Each case with the launches of all sessions, in the order in which the sessions have them."""
+    """Each case with the trials of all sessions, in the order in which the sessions have them."""
     found: dict[str, Row] = {}
     for session in sessions:
         ceiling = copy_gb_s(session)
         for text, kept in session["cases"].items():
             wrong = {name for name, (state, _) in kept["missing"].items() if state == "invalid"}
             row = found.get(text) or Row(Case.parse(text), tuple(kept["suites"]))
-            launches = tuple(
-                Launch({name: us for name, us in launch["us"].items() if name not in wrong}, ceiling)
-                for launch in kept["launches"]
+            trials = tuple(
+                Trial({name: us for name, us in trial["us"].items() if name not in wrong}, ceiling)
+                for trial in kept["trials"]
             )
             found[text] = Row(
                 row.case,
                 tuple(dict.fromkeys((*row.suites, *kept["suites"]))),
-                row.launches + launches,
+                row.trials + trials,
                 gravest(row.missing, kept["missing"]),
                 row.l2_resident or bool(kept.get("l2_resident")),
             )

@@ -1,8 +1,8 @@
 """Our kernels against Quack, Inductor and Liger: the full table and the pictures.  Needs a GPU and Quack.
 
 Everything is measured in the arena: fresh processes, right before it is timed, cold inputs, the copy ceiling of the
-session.  First ours, Quack and a second Quack as the A/A control at every case, all launches; then beside ours and
-Quack those that take long to get ready, with fewer launches; tuners only at the shapes of Quack's benchmark with fp32
+session.  First ours, Quack and a second Quack as the A/A control at every case, all trials; then beside ours and
+Quack those that take long to get ready, with fewer trials; tuners only at the shapes of Quack's benchmark with fp32
 weights.  After each step what was measured is written to DIR/kernels.json, which must not be there before; at the end,
 also where an error ends it, table.md and the pictures are made of it.
 
@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from ..arena import protocol
-from ..arena.session import Ahead, Cell, Contender, Launch, OutOfTime, Pace
+from ..arena.session import Cell, Contender, OutOfTime, Pace, PrestartPool, Trial
 from ..cases import Case, Role
 from ..norms.tuning import VARIABLE
 from .charts import Panel, panels
@@ -52,7 +52,7 @@ from .compared import (
 from .launching import contender, launched, say
 from .table import TITLES, document
 
-PACE = Pace(rounds=6)  # six rounds of three repeat from launch to launch as well as twenty of five
+PACE = Pace(rounds=6)  # six rounds of three repeat from trial to trial as well as twenty of five
 CODE = (*sorted((protocol.KERNELS / "norms").glob("*.py")), protocol.KERNELS / "providers" / "ours.py")
 TUNERS = ("inductor-max-autotune", "quack-tuned")
 AGAINST = ("quack", "inductor", "liger", *TUNERS)
@@ -61,7 +61,7 @@ DRAWN = (OURS, "quack", "inductor", "liger")
 
 @dataclass(frozen=True)
 class Step:
-    """One launch: its contenders, providers by the names under which their times are kept."""
+    """One trial: its contenders, providers by the names under which their times are kept."""
 
     name: str
     providers: Mapping[str, str]
@@ -83,10 +83,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/kernels"), metavar="DIR", help="%(default)s")
     parser.add_argument("--suites", type=_listed(ASKED), default=ASKED, help=",".join(ASKED))
     parser.add_argument("--against", type=_listed(AGAINST), default=AGAINST, help=",".join(AGAINST))
-    parser.add_argument(
-        "--launches", type=int, default=3, help="of ours, Quack and the control; 0 for the others alone"
-    )
-    parser.add_argument("--other-launches", type=int, default=1, help="of the others, beside ours and Quack")
+    parser.add_argument("--trials", type=int, default=3, help="of ours, Quack and the control; 0 for the others alone")
+    parser.add_argument("--other-trials", type=int, default=1, help="of the others, beside ours and Quack")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases in which this is found")
     parser.add_argument("--limit-s", type=float, default=float("inf"), help="what is not measured by then is left out")
     parser.add_argument("--render", type=Path, nargs="+", metavar="JSON", help="measure nothing, show these sessions")
@@ -98,7 +96,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         say("bench-kernels needs a GPU, and there is none: left out.")
         return
-    steps = planned(chosen.suites, chosen.against, chosen.launches, chosen.other_launches, chosen.only)
+    steps = planned(chosen.suites, chosen.against, chosen.trials, chosen.other_trials, chosen.only)
     if not steps:
         parser.error("no case is left to measure")
     try:
@@ -120,9 +118,9 @@ def _listed(known: Sequence[str]) -> Any:
 
 
 def planned(
-    suites: Sequence[str], against: Sequence[str], launches: int, other_launches: int, only: str = ""
+    suites: Sequence[str], against: Sequence[str], trials: int, other_trials: int, only: str = ""
 ) -> list[Step]:
-    """The launches in the order of their worth: one of everything, all of ours and Quack, the others, the tuners.
+    """The trials in the order of their worth: one of everything, all of ours and Quack, the others, the tuners.
 
     A case of two suites is measured with the first of them.  `only` is searched in cases as they are printed.
     """
@@ -133,17 +131,17 @@ def planned(
     both = {OURS: OURS, BASELINE: BASELINE}
     plain = {name: name for name in against if name not in (BASELINE, *TUNERS)}
     steps = [
-        Step(suite, {**both, CONTROL: BASELINE}, cases[suite], number) for number in range(launches) for suite in suites
+        Step(suite, {**both, CONTROL: BASELINE}, cases[suite], number) for number in range(trials) for suite in suites
     ]
     if plain:
         steps += [
             Step(f"{suite} with {', '.join(plain)}", {**both, **plain}, cases[suite], number)
-            for number in range(other_launches)
+            for number in range(other_trials)
             for suite in suites
         ]
     # One tuner at one op and direction at a time, forward first: Quack's has 75 configurations forward, 400 backward.
     keys = sorted({case.key for case in cases.get("quack", ())}, key=lambda key: (key.endswith(".bwd"), key))
-    for number, tuner, key in product(range(other_launches), TUNERS, keys):
+    for number, tuner, key in product(range(other_trials), TUNERS, keys):
         few = tuple(case for case in cases["quack"] if case.key == key and case.weight_dtype == "fp32")
         if tuner in against:
             steps.append(Step(f"{key} with {tuner}", {**both, tuner: tuner}, few, number))
@@ -179,12 +177,12 @@ def measure(
 
     with tempfile.TemporaryDirectory() as folder:
         playing = _contenders(steps, Path(folder))
-        ahead = Ahead(list(playing.values()))
+        ahead = PrestartPool(list(playing.values()))
         try:
             for step, following in zip(steps, [*steps[1:], None], strict=True):
-                say(f"\n{step.name}, launch {step.number + 1}, {len(step.cases)} cases")
+                say(f"\n{step.name}, trial {step.number + 1}, {len(step.cases)} cases")
                 if time.monotonic() < deadline:
-                    launch = launched(
+                    trial = launched(
                         ahead,
                         [playing[name] for name in step.providers],
                         step.cases,
@@ -195,7 +193,7 @@ def measure(
                         device=device,
                         keep_going=keep_going,
                     )
-                    _keep(session, step, launch, playing)
+                    _keep(session, step, trial, playing)
                 _note_left_out(session, step, limit_s)
                 _write(file, session)
         finally:
@@ -253,7 +251,7 @@ def _empty(steps: Sequence[Step], suites: Sequence[str], pace: Pace) -> dict[str
             str(case): {
                 "suites": [suite for suite, members in of.items() if case in members],
                 "least_bytes": case.least_bytes,
-                "launches": [],
+                "trials": [],
                 "missing": {},
             }
             for step in steps
@@ -262,25 +260,25 @@ def _empty(steps: Sequence[Step], suites: Sequence[str], pace: Pace) -> dict[str
     }
 
 
-def _keep(session: dict[str, Any], step: Step, launch: Launch, playing: Mapping[str, Contender]) -> None:
+def _keep(session: dict[str, Any], step: Step, trial: Trial, playing: Mapping[str, Contender]) -> None:
     labels = {name: playing[name].label for name in step.providers}
     for label in labels.values():
-        session["stack"] = session["stack"] or launch.stacks.get(label, {})
+        session["stack"] = session["stack"] or trial.stacks.get(label, {})
     session["driver"] = session["driver"] or next(
-        (note["gpu"]["driver"] for note in launch.telemetry if "gpu" in note and "driver" in note["gpu"]), None
+        (note["gpu"]["driver"] for note in trial.telemetry if "gpu" in note and "driver" in note["gpu"]), None
     )
-    session["ceilings"] += [launch.ceilings] if launch.ceilings else []
+    session["ceilings"] += [trial.ceilings] if trial.ceilings else []
     session["steps"].append(
         {
             "step": step.name,
-            "launch": step.number,
+            "trial": step.number,
             "seed": step.seed(session["began"]),
-            "seconds": {what: round(s, 2) for what, s in launch.seconds.items()},
-            "dropped_rounds": sum(note["when"] == "dropped a round" for note in launch.telemetry),
+            "seconds": {what: round(s, 2) for what, s in trial.seconds.items()},
+            "dropped_rounds": sum(note["when"] == "dropped a round" for note in trial.telemetry),
         }
     )
     for case in step.cases:
-        cells = {name: cell for name, label in labels.items() if (cell := launch.cells.get((label, case)))}
+        cells = {name: cell for name, label in labels.items() if (cell := trial.cells.get((label, case)))}
         if not cells:
             continue
         kept = session["cases"][str(case)]
@@ -289,7 +287,7 @@ def _keep(session: dict[str, Any], step: Step, launch: Launch, playing: Mapping[
         kept["l2_resident"] = any(cell.extra.get("l2_resident") for cell in cells.values())
         if OURS in cells and cells[OURS].facts:
             kept["facts"] = cells[OURS].facts
-        kept["launches"].append(
+        kept["trials"].append(
             {
                 "step": step.name,
                 "sm_mhz": next((mhz for cell in cells.values() if (mhz := cell.extra.get("sm_mhz"))), None),
@@ -303,15 +301,15 @@ def _rounded(cell: Cell) -> list[float | None]:
 
 
 def _note_left_out(session: dict[str, Any], step: Step, limit_s: float) -> None:
-    """Cases that have no launch of this step, since its time was over."""
+    """Cases that have no trial of this step, since its time was over."""
     done = {
         text
         for text, kept in session["cases"].items()
-        if sum(launch["step"] == step.name for launch in kept["launches"]) > step.number
+        if sum(trial["step"] == step.name for trial in kept["trials"]) > step.number
     }
     if left := [str(case) for case in step.cases if str(case) not in done]:
         why = f"the limit of {limit_s:.0f} s was reached"
-        session["left_out"].append({"step": step.name, "launch": step.number, "cases": left, "why": why})
+        session["left_out"].append({"step": step.name, "trial": step.number, "cases": left, "why": why})
         say(f"{step.name}: {len(left)} of {len(step.cases)} cases left out: {why}")
 
 

@@ -1,4 +1,4 @@
-"""Launches of contenders that are plain processes of this interpreter: there is nothing of a stranger's in them."""
+"""Trials of contenders that are plain processes of this interpreter: there is nothing of a stranger's in them."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..arena import protocol
 from ..arena.channel import Channel
-from ..arena.session import Ahead, Contender, Launch, Pace, run_launch
+from ..arena.session import Contender, Pace, PrestartPool, Trial, run_trial
 from ..cases import Case, Role
 
 
@@ -45,7 +45,7 @@ def open_process(arguments: list[str], log: Path, *imports: Path) -> Channel:
 
 
 def launched(
-    ahead: Ahead,
+    ahead: PrestartPool,
     contenders: Sequence[Contender],
     cases: Sequence[Case],
     pace: Pace,
@@ -55,13 +55,13 @@ def launched(
     then: Sequence[Contender] | None = None,
     device: str = "cuda",
     keep_going: Callable[[], None] = lambda: None,
-) -> Launch:
-    """A launch of those of `ahead`; meanwhile processes are started for `then`, by default the same again.
+) -> Trial:
+    """A trial of those of `ahead`; meanwhile processes are started for `then`, by default the same again.
 
     The first, number 0, is thorough.  `seed` decides who starts and goes when, and the inputs; by default the number.
     """
     began, labels = time.monotonic(), {one.label for one in contenders}
-    launch = run_launch(
+    trial = run_trial(
         [one for one in ahead.contenders if one.label in labels],
         cases,
         pace,
@@ -71,12 +71,12 @@ def launched(
         keep_going=keep_going,
         once_open=lambda: ahead.more(contenders if then is None else then),
     )
-    seconds = " ".join(f"{what} {s:.2f}" for what, s in launch.seconds.items())
-    say(f"launch {number + 1}: {time.monotonic() - began:.1f} s: {seconds}")
-    for (label, case), cell in launch.cells.items():
+    seconds = " ".join(f"{what} {s:.2f}" for what, s in trial.seconds.items())
+    say(f"trial {number + 1}: {time.monotonic() - began:.1f} s: {seconds}")
+    for (label, case), cell in trial.cells.items():
         if cell.state != "measured" and (number == 0 or cell.state != "unsupported"):
             say(f"  {label} {case}: {cell.state}: {cell.reason}")
-    return launch
+    return trial
 
 
 def say(text: str) -> None:

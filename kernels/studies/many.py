@@ -11,12 +11,12 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from ..arena.session import Ahead, Launch, Pace
+from ..arena.session import Pace, PrestartPool, Trial
 from ..cases import Case, Role
 from ..suites import SUITES
 from .launching import contender, launched, say
 
-LAUNCHES = 5
+TRIALS = 5
 MANY_CASES = 60  # beyond so many a worker measures each for less time
 PACE = Pace(rounds=4, warm=1, timed=2, graph_s=0.8e-3)
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "QUACK_CACHE_DIR", "CUDA_CACHE_PATH")
@@ -24,7 +24,7 @@ FROM = ("quack", "pr101", "models", "small", "awkward", "rmsnorm")
 WIDEST = 32768  # columns that our kernels take
 
 
-def many(count: int, logs: Path, launches: int = LAUNCHES, *, cold: bool = False) -> dict[str, Any]:
+def many(count: int, logs: Path, trials: int = TRIALS, *, cold: bool = False) -> dict[str, Any]:
     """Raises ContenderLost where a process ends."""
     texts = dict.fromkeys(text for suite in FROM for text in SUITES[suite] if text.startswith("rmsnorm."))
     texts |= dict.fromkeys(text.replace(".bwd.", ".fwd.") for text in texts)
@@ -41,24 +41,24 @@ def many(count: int, logs: Path, launches: int = LAUNCHES, *, cold: bool = False
         contender(Role.PARENT, "triton", logs),
         contender(Role.HEAD, "triton", logs),
     ]
-    ahead, seconds, lean = Ahead(contenders), list[dict[str, float]](), list[float]()
+    ahead, seconds, lean = PrestartPool(contenders), list[dict[str, float]](), list[float]()
     spent: dict[str, dict[str, float]] = {}
     try:
         if not cold:
-            launched(ahead, contenders, cases, pace, launches)  # what has to be compiled is now
+            launched(ahead, contenders, cases, pace, trials)  # what has to be compiled is now
             ahead.close()  # the first process of a run has nobody to start it ahead
         began = time.monotonic()
-        for number in range(launches):
-            launch = launched(ahead, contenders, cases, pace, number)
-            seconds.append(launch.seconds)
-            _add_up(spent, launch, "first" if number == 0 else "later")
-            lean += _leans(launch, cases)
+        for number in range(trials):
+            trial = launched(ahead, contenders, cases, pace, number)
+            seconds.append(trial.seconds)
+            _add_up(spent, trial, "first" if number == 0 else "later")
+            lean += _leans(trial, cases)
     finally:
         ahead.close()
     wall = time.monotonic() - began
-    of = f"{len(cases)} cases, head, parent and SOTA, {launches} launches, {'empty' if cold else 'warm'} caches"
+    of = f"{len(cases)} cases, head, parent and SOTA, {trials} trials, {'empty' if cold else 'warm'} caches"
     say(f"\n{of}: {wall:.1f} s")
-    for when, some in (("first launch", seconds[:1]), ("later ones", seconds[1:]), ("all", seconds)):
+    for when, some in (("first trial", seconds[:1]), ("later ones", seconds[1:]), ("all", seconds)):
         total = {what: sum(each.get(what, 0.0) for each in some) for what in seconds[0]}
         say(f"  {when}: " + ", ".join(f"{what} {s:.1f} s" for what, s in total.items()))
     for who, steps in spent.items():
@@ -68,7 +68,7 @@ def many(count: int, logs: Path, launches: int = LAUNCHES, *, cold: bool = False
         say(f"  head against parent, the same code: mean {fmean(lean):+.3%}, 95 of 100 within {most:.2%}")
     return {
         "cold": cold,
-        "launches": launches,
+        "trials": trials,
         "wall_s": wall,
         "seconds": seconds,
         "spent": spent,
@@ -77,19 +77,19 @@ def many(count: int, logs: Path, launches: int = LAUNCHES, *, cold: bool = False
     }
 
 
-def _add_up(spent: dict[str, dict[str, float]], launch: Launch, when: str) -> None:
+def _add_up(spent: dict[str, dict[str, float]], trial: Trial, when: str) -> None:
     """Seconds of each step of getting ready, by contender."""
-    for (label, _), cell in launch.cells.items():
+    for (label, _), cell in trial.cells.items():
         total = spent.setdefault(f"{when} {label}", {})
         for step, s in cell.extra.get("spent", {}).items():
             total[step] = total.get(step, 0.0) + s
 
 
-def _leans(launch: Launch, cases: list[Case]) -> list[float]:
-    """log of head over parent, which are the same code, at each case of a launch."""
+def _leans(trial: Trial, cases: list[Case]) -> list[float]:
+    """log of head over parent, which are the same code, at each case of a trial."""
     found = []
     for case in cases:
-        head, parent = (launch.cells[label, case].samples for label in ("head:triton", "parent:triton"))
+        head, parent = (trial.cells[label, case].samples for label in ("head:triton", "parent:triton"))
         pairs = [math.log(a / b) for a, b in zip(head, parent, strict=False) if a and b]
         found += [median(pairs)] if pairs else []
     return found

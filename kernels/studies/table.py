@@ -42,10 +42,10 @@ def document(sessions: Sequence[Mapping[str, Any]]) -> str:
         "# Our kernels beside Quack, Inductor and Liger",
         *_differences(sessions),
         *_sessions(sessions),
-        "Times are medians in µs of cold calls over launches; GB/s of the least bytes that any implementation must"
+        "Times are medians in µs of cold calls over trials; GB/s of the least bytes that any implementation must"
         " move, backward with gradients of the weights in fp32 whatever the weights are. **x** is Quack's time over"
-        " this one's: above 1 it is faster than Quack. It is taken within launches, where both had the same turns (the"
-        " median over the rounds, then the geometric mean over the launches), so it may differ from the quotient of"
+        " this one's: above 1 it is faster than Quack. It is taken within trials, where both had the same turns (the"
+        " median over the rounds, then the geometric mean over the trials), so it may differ from the quotient of"
         " the two times beside it.",
         "## Goals",
         *_goals([outcome(goal, found) for goal in goals()], most_of(within(found))),
@@ -90,7 +90,7 @@ def _sessions(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     for number, session in enumerate(sessions, 1):
         stack, device = session["stack"], session["stack"].get("device", {})
         clocks = sorted(
-            {mhz for case in session["cases"].values() for launch in case["launches"] if (mhz := launch.get("sm_mhz"))}
+            {mhz for case in session["cases"].values() for trial in case["trials"] if (mhz := trial.get("sm_mhz"))}
         )
         versions = [stack.get(name, NONE) for name in ("torch", "triton", "quack", "liger")]
         ceiling = copy_gb_s(session)
@@ -251,7 +251,7 @@ def _theirs(row: Row, names: Sequence[str]) -> list[str]:
 
 
 def _missing(found: Sequence[Row]) -> list[str]:
-    """What was asked and has no time in some session, by reason; `elsewhere` has a time from another launch."""
+    """What was asked and has no time in some session, by reason; `elsewhere` has a time from another trial."""
     reasons: dict[tuple[str, str, str], list[Row]] = {}
     for row in found:
         for name, (state, reason) in row.missing.items():
@@ -272,11 +272,11 @@ def _missing(found: Sequence[Row]) -> list[str]:
 
 def _left_out(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
-        [number, left["step"], left["launch"] + 1, len(left["cases"]), left["why"]]
+        [number, left["step"], left["trial"] + 1, len(left["cases"]), left["why"]]
         for number, session in enumerate(sessions, 1)
         for left in session["left_out"]
     ]
-    return ["## Left out", _table(["session", "step", "launch", "cases", "why"], "llrrl", lines)] if lines else []
+    return ["## Left out", _table(["session", "step", "trial", "cases", "why"], "llrrl", lines)] if lines else []
 
 
 def _grouped(found: Iterable[Row]) -> dict[str, list[Row]]:

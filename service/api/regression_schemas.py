@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from service.api.schemas import Answer, Moment, Number, RegressionOut, columns
 from service.db.models import Bisection, Incident, Quarantine, RegressionRow
 from service.domain.states import Equal, PointState, RegressionState, SearchState
-from service.ledger.calibration.rates import CaseRate, LaneRate
+from service.ledger.calibration.rates import CaseRate, MetricRate
 from service.ledger.changepoints.change_points import Pointed
 from service.reports.bisection_text import answer_in_words
 from service.reports.views import Happening, Life, Search, Stepped
@@ -64,7 +64,7 @@ class BisectionOut(Answer):
     bad: str = Field(description="The end that is.")
     state: SearchState
     asked_by: str
-    most_runs: int
+    max_runs: int
     culprit: str | None
     reason: str | None = Field(description="How far it is, or what it found.")
     incident_id: int | None
@@ -174,7 +174,7 @@ class RateOut(BaseModel):
 
     worker: str
     device: str
-    lane: str
+    metric: str
     target: str | None = Field(description="null where cases are summed.")
     provider: str | None
     case: str | None
@@ -188,18 +188,23 @@ class RateOut(BaseModel):
     kind: Equal = Field(description="Two processes of one build (copy), or two builds of one source (build).")
 
     @classmethod
-    def of(cls, found: CaseRate | LaneRate) -> Self:
+    def of(cls, found: CaseRate | MetricRate) -> Self:
         named = {name: getattr(found, name, None) for name in ("target", "provider", "case")}
         rate = {name: getattr(found.rate, name) for name in ("comparisons", "differed", "alarmed", "share", "low")}
-        shared = {"worker": found.worker, "device": found.device, "lane": found.lane.value, "nominal": found.nominal}
+        shared = {
+            "worker": found.worker,
+            "device": found.device,
+            "metric": found.metric.value,
+            "nominal": found.nominal,
+        }
         shared["kind"] = found.kind
         return cls.model_validate({**named, **rate, **shared, "high": found.rate.high})
 
 
 class CalibrationOut(BaseModel):
-    """Sums by worker, device and lane, and the cases with the highest rates."""
+    """Sums by worker, device and metric, and the cases with the highest rates."""
 
-    lanes: list[RateOut]
+    metrics: list[RateOut]
     worst: list[RateOut]
 
 

@@ -77,12 +77,12 @@ def get_calibration(
     days: Annotated[int, Query(ge=1, le=3650, description="Only what the last days showed.")] = 90,
     limit: Limit = 50,
 ) -> CalibrationOut:
-    """How often equal code differed from itself, by worker, device and lane, and the cases where it did most."""
+    """How often equal code differed from itself, by worker, device and metric, and the cases where it did most."""
     of = target_named(session, target) if target else None
     since = clock(session) - days * DAY_S
     found = rates.rates(session, of, device=device, worker=worker, since=since)
-    lanes = [RateOut.of(one) for one in rates.by_lane(found)]
-    return CalibrationOut(lanes=lanes, worst=[RateOut.of(one) for one in found[:limit]])
+    metrics = [RateOut.of(one) for one in rates.by_metric(found)]
+    return CalibrationOut(metrics=metrics, worst=[RateOut.of(one) for one in found[:limit]])
 
 
 @router.get("/quarantines", response_model=Page[QuarantineOut], tags=["calibration"])

@@ -10,7 +10,7 @@ from sqlalchemy import inspect
 
 from service.db.models import Measurement, PolicyRow, Revision, Run, Target
 from service.domain import roofline
-from service.domain.metrics import lane_of
+from service.domain.metrics import metric_of
 from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, TargetKind
 from service.ledger import queries
 from service.reports.report import readable
@@ -113,7 +113,7 @@ class SpeedOut(Answer):
 
 
 class MeasurementOut(Answer):
-    """One contender at one case.  `median` is in `unit`: us, or bytes in the memory lane."""
+    """One contender at one case.  `median` is in `unit`: us, or bytes in the memory metric."""
 
     contender: str
     role: str
@@ -124,7 +124,7 @@ class MeasurementOut(Answer):
     median: Number
     unit: str
     gb_s: Number
-    launches: int
+    trials: int
     rounds: int
     facts: dict[str, Any]
     speed: SpeedOut
@@ -152,12 +152,12 @@ class VerdictOut(Answer):
     ratio: Number
     low: Number
     high: Number
-    launches: int
+    trials: int
     rounds: int
     confirmed: bool
     behind: bool
-    suspected: bool = Field(description="The first launches looked like a change.")
-    p: Number = Field(description="Of the fresh launches where there are any, else of the first.")
+    suspected: bool = Field(description="The first trials looked like a change.")
+    p: Number = Field(description="Of the fresh trials where there are any, else of the first.")
     q: Number = Field(description="p among the family of the run (Benjamini-Hochberg).")
     smallest: Number = Field(description="The smallest change that mattered at this case, relative.")
     doubt: str | None = Field(
@@ -211,17 +211,17 @@ class RunOut(Answer):
 
 
 class SummaryOut(Answer):
-    """The geometric mean over cases of head over baseline, with its interval over launches."""
+    """The geometric mean over cases of head over baseline, with its interval over trials."""
 
     provider: str
     op: str
     direction: str
-    lane: str
+    metric: str
     cases: int
     ratio: Number
     low: Number
     high: Number
-    launches: int
+    trials: int
 
 
 class RunWhole(RunOut):
@@ -307,7 +307,7 @@ class GapOut(Answer):
     @classmethod
     def of(cls, found: queries.Trailing) -> "GapOut":
         since = found.since.sha if found.since else None
-        unit = lane_of(found.gap.case).unit
+        unit = metric_of(found.gap.case).unit
         named = {"target": found.target, "since": since, "run": found.gap.last_run_id, "unit": unit}
         return cls.model_validate(columns(found.gap) | named)
 
@@ -339,7 +339,7 @@ class SeriesOut(BaseModel):
     case: str
     provider: str
     device: str
-    lane: str
+    metric: str
     unit: str = Field(description="Of `median` and `sota`: us, or bytes.")
     points: list[PointOut]
 

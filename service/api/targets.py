@@ -17,7 +17,7 @@ from service.api.schemas import (
     TargetOut,
     TargetWhole,
 )
-from service.domain.metrics import lane_of
+from service.domain.metrics import metric_of
 from service.domain.states import RegressionState
 from service.ledger import queries
 from service.ledger.intake.targets import all_targets, target_named
@@ -94,7 +94,7 @@ def get_series(
     """What one case took over the mainline; empty when it was never measured."""
     points = queries.series(session, target_named(session, name), case, provider, device)
     shown = [PointOut.model_validate(point) for point in points]
-    lane = lane_of(case)
+    metric = metric_of(case)
     return SeriesOut(
-        target=name, case=case, provider=provider, device=device, lane=lane.value, unit=lane.unit, points=shown
+        target=name, case=case, provider=provider, device=device, metric=metric.value, unit=metric.unit, points=shown
     )

@@ -15,7 +15,7 @@ from service.settings import settings
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 
-_LONGEST_GUID, _LONGEST_EVENT = 80, 40
+_MAX_GUID, _MAX_EVENT = 80, 40
 _THREADS = ThreadPoolExecutor(2, "webhooks")  # readers must not delay a delivery: GitHub waits for 10 s
 
 
@@ -42,7 +42,7 @@ async def github(
     body = await _body(request, settings().body_limit)
     if not signed(body, x_hub_signature_256, secrets):
         raise Unsigned("X-Hub-Signature-256 does not fit the body: the secrets of both sides differ.")
-    if not (0 < len(x_github_delivery) <= _LONGEST_GUID and 0 < len(x_github_event) <= _LONGEST_EVENT):
+    if not (0 < len(x_github_delivery) <= _MAX_GUID and 0 < len(x_github_event) <= _MAX_EVENT):
         raise BadInput("X-GitHub-Delivery or X-GitHub-Event is missing, or too long.")
     return await in_thread_of(_THREADS, _stored, x_github_delivery, x_github_event, body)
 

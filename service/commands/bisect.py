@@ -53,7 +53,7 @@ def bisect(
     if not (good and dots and bad) or bad.startswith("."):
         raise BadInput(f"{revisions!r} is not GOOD..BAD.")
     bisection_id = advance.search(
-        target, good, bad, device=device, suite=suite, patterns=case or (), most_runs=most, asked_by=this_person()
+        target, good, bad, device=device, suite=suite, patterns=case or (), max_runs=most, asked_by=this_person()
     )
     said = out if form is Format.TABLE else err  # a document must stand alone
     said.print(f"Bisection {bisection_id}  ({settings().address}/bisections/{bisection_id})", soft_wrap=True)

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.commands.people import this_person
 from service.commands.printing import Format, line, out
 from service.db.engine import clock, reading, transaction
@@ -17,7 +17,7 @@ from service.domain.metrics import WORDS
 from service.domain.text import printable
 from service.domain.verdicts.calibration import Rate
 from service.ledger.calibration import quarantines, schedule
-from service.ledger.calibration.rates import CaseRate, LaneRate, by_lane, rates
+from service.ledger.calibration.rates import CaseRate, MetricRate, by_metric, rates
 from service.ledger.intake import targets
 from service.reports.markdown import grid
 from service.reports.schema import rfc3339
@@ -44,20 +44,20 @@ def show(
     days: Annotated[int, typer.Option(help="Of the last so many days.", min=1)] = 90,
     form: Annotated[Format, typer.Option("--format")] = Format.TABLE,
 ) -> None:
-    """How often comparisons of equal code differed beyond chance, by worker and lane, and at which cases most."""
+    """How often comparisons of equal code differed beyond chance, by worker and metric, and at which cases most."""
     with reading() as session:
         of = targets.target_named(session, target) if target else None
         since = clock(session) - days * 86400
         found = rates(session, of, device=device, worker=worker, since=since)
         standing = quarantines.listed(session, of, device=device)
-    lanes = by_lane(found)
+    metrics = by_metric(found)
     if form is Format.JSON:
-        print(json.dumps(_document(found, lanes, standing), indent=2))  # noqa: T201  (for pipes)
+        print(json.dumps(_document(found, metrics, standing), indent=2))  # noqa: T201  (for pipes)
         return
     if not found:
         line("Nothing was compared with itself yet; a worker does so every night (calibrate.every_h of the policy).")
     else:
-        _print([_LANES, *(_lane(one) for one in lanes)], form)
+        _print([_METRICS, *(_metric(one) for one in metrics)], form)
         _print([_CASES, *(_case(one) for one in found[:WORST] if one.rate.differed)], form)
     _print([_QUARANTINES, *(_quarantine(*one) for one in standing)], form)
 
@@ -109,18 +109,18 @@ def release(
     line((case, "bold"), f" alarms again ({released} released).")
 
 
-_LANES = ("worker", "device", "lane", "equal", "comparisons", "differed", "rate", "95 %", "nominal", "alarmed")
+_METRICS = ("worker", "device", "metric", "equal", "comparisons", "differed", "rate", "95 %", "nominal", "alarmed")
 _CASES = ("case", "provider", "target", "worker", "equal", "comparisons", "differed", "rate", "95 %")
 _QUARANTINES = ("quarantined", "provider", "target", "device", "by", "why")
 Cells = tuple[str, ...]
 
 
-def _lane(one: LaneRate) -> Cells:
+def _metric(one: MetricRate) -> Cells:
     counts = (f"{one.rate.comparisons:,}", str(one.rate.differed), _share(one.rate), _interval(one.rate))
     return (
         one.worker,
         one.device,
-        WORDS[one.lane].name,
+        WORDS[one.metric].name,
         one.kind.value,
         *counts,
         f"{one.nominal:.1%}",
@@ -158,18 +158,18 @@ def _print(rows: list[Cells], form: Format) -> None:
     out.print(table, "")
 
 
-def _document(found: list[CaseRate], lanes: list[LaneRate], standing: Any) -> dict[str, Any]:
-    def counted(one: CaseRate | LaneRate) -> dict[str, Any]:
+def _document(found: list[CaseRate], metrics: list[MetricRate], standing: Any) -> dict[str, Any]:
+    def counted(one: CaseRate | MetricRate) -> dict[str, Any]:
         return {
             **asdict(one),
-            "lane": Lane(one.lane).value,
+            "metric": Metric(one.metric).value,
             "kind": one.kind.value,
             "rate": one.rate.share,
             **asdict(one.rate),
         } | {"interval": [one.rate.low, one.rate.high]}
 
     return {
-        "lanes": [counted(one) for one in lanes],
+        "metrics": [counted(one) for one in metrics],
         "cases": [counted(one) for one in found],
         "quarantined": [
             {

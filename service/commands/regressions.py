@@ -10,9 +10,9 @@ from service.commands.people import this_person
 from service.commands.printing import Format, line
 from service.db.engine import reading, transaction
 from service.db.models import RegressionRow
-from service.domain.metrics import lane_of, percent
-from service.domain.regressions.lifecycle import Action, Deed
-from service.domain.states import STANDING, RegressionState
+from service.domain.metrics import metric_of, percent
+from service.domain.regressions.lifecycle import Action, Transition
+from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.text import interval, short
 from service.errors import BadInput
 from service.ledger.intake import targets
@@ -43,7 +43,7 @@ def regressions_command(
 ) -> None:
     """Confirmed regressions of mainlines by incident: what did it, how large they are, and who looks after them."""
     _table_or_json(form)
-    states = tuple(state or ()) if every else tuple(state or STANDING)
+    states = tuple(state or ()) if every else tuple(state or OPEN_REGRESSIONS)
     with reading() as session:
         which = targets.target_named(session, target) if target else None
         page = listing.listed(session, which, states, limit=most)
@@ -72,7 +72,7 @@ def _incident(together: list[Regressed]) -> None:
     names = [f"{one.row.provider} {one.row.case}" for one in worst_first]
     widest = max(map(len, names))
     for one, name in zip(worst_first, names, strict=True):
-        row, size = one.row, percent(one.row.ratio, lane_of(one.row.case))
+        row, size = one.row, percent(one.row.ratio, metric_of(one.row.case))
         cared = _cared_for(row)
         line(f"{row.id:>6}  {name:<{widest}}  {size:<16}", (row.state.value, "bold"), f"  {cared}" if cared else "")
 
@@ -113,7 +113,7 @@ def show(regression_id: Number, of_incident: OfIncident = False, form: Formatted
 
 def _show(life: Life) -> None:
     row, run = life.regressed.row, life.regressed.run
-    size = f"{percent(row.ratio, lane_of(row.case))} ({interval(row.low, row.high) or 'no interval'})"
+    size = f"{percent(row.ratio, metric_of(row.case))} ({interval(row.low, row.high) or 'no interval'})"
     line((f"regression {row.id}", "bold"), f": {row.provider} {row.case} of {life.regressed.target} on {row.device}")
     line(f"  {size}, found at {run.revision.short} in run {run.id} against {short(row.good or 'its baseline')}")
     facts = {
@@ -144,7 +144,7 @@ def acknowledge(
     who: Who = None,
 ) -> None:
     """Accept it: its revision is a baseline again.  With --until it is open again by itself on that day."""
-    _do(regression_id, Deed(Action.ACKNOWLEDGE, _who(who), reason, until=_seconds(until)), of_incident)
+    _do(regression_id, Transition(Action.ACKNOWLEDGE, _who(who), reason, until=_seconds(until)), of_incident)
 
 
 @regression_app.command("dismiss")
@@ -155,7 +155,7 @@ def dismiss(
     who: Who = None,
 ) -> None:
     """It is none: the machine, or a change that was wanted.  It does not come back by itself."""
-    _do(regression_id, Deed(Action.DISMISS, _who(who), reason), of_incident)
+    _do(regression_id, Transition(Action.DISMISS, _who(who), reason), of_incident)
 
 
 @regression_app.command("reopen")
@@ -166,7 +166,7 @@ def reopen(
     who: Who = None,
 ) -> None:
     """It stands after all.  What is measured from now on may fix it."""
-    _do(regression_id, Deed(Action.REOPEN, _who(who), reason), of_incident)
+    _do(regression_id, Transition(Action.REOPEN, _who(who), reason), of_incident)
 
 
 @regression_app.command("assign")
@@ -177,14 +177,14 @@ def assign(
     who: Who = None,
 ) -> None:
     """Say who looks after it."""
-    deed = Deed(Action.ASSIGN, _who(who), f"to {assignee or 'nobody'}", assignee=assignee)
-    _do(regression_id, deed, of_incident)
+    transition = Transition(Action.ASSIGN, _who(who), f"to {assignee or 'nobody'}", assignee=assignee)
+    _do(regression_id, transition, of_incident)
 
 
 @regression_app.command("note")
 def note(regression_id: Number, text: str, of_incident: OfIncident = False, who: Who = None) -> None:
     """Add words to its history."""
-    _do(regression_id, Deed(Action.NOTE, _who(who), text), of_incident)
+    _do(regression_id, Transition(Action.NOTE, _who(who), text), of_incident)
 
 
 @regression_app.command("due")
@@ -196,16 +196,16 @@ def due(
 ) -> None:
     """Say until when it is to be mended."""
     words = f"on {day:%Y-%m-%d}" if day else "never"
-    _do(regression_id, Deed(Action.DUE, _who(who), words, due_at=_seconds(day)), of_incident)
+    _do(regression_id, Transition(Action.DUE, _who(who), words, due_at=_seconds(day)), of_incident)
 
 
-def _do(regression_id: int, deed: Deed, of_incident: bool) -> None:
+def _do(regression_id: int, transition: Transition, of_incident: bool) -> None:
     rows: list[RegressionRow]
     with transaction() as session:
         if of_incident:
-            rows = transitions.done_to_incident(session, regression_id, deed)
+            rows = transitions.done_to_incident(session, regression_id, transition)
         else:
-            rows = [transitions.done(session, regression_id, deed)]
+            rows = [transitions.done(session, regression_id, transition)]
     for row in rows:
         line((f"regression {row.id}", "bold"), f" ({row.case}) is {row.state}.")
 

@@ -27,14 +27,14 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column, relationship
 
-from service.domain.metrics import lane_of
+from service.domain.metrics import metric_of
 from service.domain.states import (
     CellState,
-    EffectState,
     Equal,
     FactsState,
     FoundBy,
     Origin,
+    OutboxState,
     PointState,
     Purpose,
     RegressionState,
@@ -148,7 +148,7 @@ class Delivery(Base):
     event: Mapped[str] = mapped_column(String(40))
     body: Mapped[bytes] = mapped_column(LargeBinary)
     received_at: Mapped[float]
-    understood_at: Mapped[float | None]
+    processed_at: Mapped[float | None]
     attempts: Mapped[int] = mapped_column(default=0)
     outcome: Mapped[str | None]  # one sentence: what was done, or why nothing was
 
@@ -323,8 +323,8 @@ class Measurement(Base):
     state: Mapped[CellState] = mapped_column(_enum(CellState))
     reason: Mapped[str | None]
     median: Mapped[float | None]  # in `unit`
-    gb_s: Mapped[float | None]  # of the kernel lane alone
-    launches: Mapped[int] = mapped_column(default=0)
+    gb_s: Mapped[float | None]  # of the kernel metric alone
+    trials: Mapped[int] = mapped_column(default=0)
     rounds: Mapped[int] = mapped_column(default=0)
     facts: Mapped[dict[str, Any]]
     samples: Mapped[bytes | None] = _large(LargeBinary)  # see pack()
@@ -332,7 +332,7 @@ class Measurement(Base):
     @property
     def unit(self) -> str:
         """Of the median and the samples: us, or bytes."""
-        return lane_of(self.case).unit
+        return metric_of(self.case).unit
 
 
 class VerdictRow(Base):
@@ -350,13 +350,13 @@ class VerdictRow(Base):
     ratio: Mapped[float | None]
     low: Mapped[float | None]
     high: Mapped[float | None]
-    launches: Mapped[int] = mapped_column(default=0)
+    trials: Mapped[int] = mapped_column(default=0)
     rounds: Mapped[int] = mapped_column(default=0)
     confirmed: Mapped[bool] = mapped_column(default=False)
     behind: Mapped[bool] = mapped_column(default=False)
     control: Mapped[float | None]  # the A/A control's ratio, beside a comparison with the parent
-    suspected: Mapped[bool] = mapped_column(default=False)  # the first launches looked like a change
-    p: Mapped[float | None]  # of the fresh launches where there are any, else of the first
+    suspected: Mapped[bool] = mapped_column(default=False)  # the first trials looked like a change
+    p: Mapped[float | None]  # of the fresh trials where there are any, else of the first
     q: Mapped[float | None]  # p among the family of the run (Benjamini-Hochberg)
     smallest: Mapped[float | None]  # the smallest relevant change that held here, relative
     doubt: Mapped[str | None] = mapped_column(
@@ -516,7 +516,7 @@ class Bisection(Base):
     state: Mapped[SearchState] = mapped_column(_enum(SearchState), default=SearchState.VERIFYING)
     asked_by: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
     incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
-    most_runs: Mapped[int]
+    max_runs: Mapped[int]
     culprit: Mapped[str | None] = mapped_column(String(64))
     reason: Mapped[str | None]  # what was found, in one sentence
     created_at: Mapped[float]
@@ -541,7 +541,7 @@ class Calibration(Base):
     case: Mapped[str] = mapped_column(String(120))
     ratio: Mapped[float]
     p: Mapped[float]  # of "there is no difference", two-sided: below 0.05 in 5 of 100 where the machine is fair
-    launches: Mapped[int]
+    trials: Mapped[int]
     alarmed: Mapped[bool]  # would it have been told as a change?
     kind: Mapped[Equal] = mapped_column(_enum(Equal), default=Equal.COPY)
     at: Mapped[float]
@@ -593,7 +593,7 @@ class Gap(Base):
     last_run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     ratio_then: Mapped[float | None]
     ratio_now: Mapped[float]
-    own: Mapped[float]  # in the unit of the case's lane, and so is the next
+    own: Mapped[float]  # in the unit of the case's metric, and so is the next
     sota: Mapped[float]
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
 
@@ -610,7 +610,7 @@ class Effect(Base):
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     payload: Mapped[dict[str, Any]]
-    state: Mapped[EffectState] = mapped_column(_enum(EffectState), default=EffectState.WAITING)
+    state: Mapped[OutboxState] = mapped_column(_enum(OutboxState), default=OutboxState.WAITING)
     version: Mapped[int] = mapped_column(default=1)  # raised whenever the payload is replaced
     remote_id: Mapped[str | None] = mapped_column(String(80))
     attempts: Mapped[int] = mapped_column(default=0)
@@ -631,18 +631,18 @@ class Worker(Base):
 
 
 def unpack(packed: bytes) -> tuple[list[Rounds], list[Rounds]]:
-    """What `pack` packed: the launches that were looked at, and those that confirmed."""
+    """What `pack` packed: the trials that were looked at, and those that confirmed."""
     looked, confirmed = json.loads(zlib.decompress(packed))
     return looked, confirmed
 
 
 def pack(looked: Sequence[Rounds], confirmed: Sequence[Rounds]) -> bytes:
-    """Raw samples compactly: JSON in zlib, [looked, confirmed], each with one list of rounds a launch.
+    """Raw samples compactly: JSON in zlib, [looked, confirmed], each with one list of rounds a trial.
 
-    Launches that only confirm a suspicion are kept apart.
+    Trials that only confirm a suspicion are kept apart.
     """
     rounded = [
-        [[None if taken is None else round(taken, 4) for taken in launch] for launch in part]
+        [[None if taken is None else round(taken, 4) for taken in trial] for trial in part]
         for part in (looked, confirmed)
     ]
     return zlib.compress(json.dumps(rounded, separators=(",", ":")).encode(), 9)

@@ -1,25 +1,25 @@
-"""The lanes in words: what is measured of a case, in which unit, and how people write amounts and changes of it.
+"""The metrics in words: what is measured of a case, in which unit, and how people write amounts and changes of it.
 
-A stored case may have been written by another version, so its lane is read from the end of its text.
+A stored case may have been written by another version, so its metric is read from the end of its text.
 """
 
 from dataclasses import dataclass
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 
-# What one of each is in the lane's own unit, the largest first.
+# What one of each is in the metric's own unit, the largest first.
 _UNITS = {
-    Lane.MEMORY: ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
-    Lane.COMPILE: ((1e6, "s"), (1e3, "ms"), (1.0, "µs")),
+    Metric.MEMORY: ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
+    Metric.COMPILE: ((1e6, "s"), (1e3, "ms"), (1.0, "µs")),
 }
 
 
-_LANES = {lane.value: lane for lane in Lane}
+_METRICS = {metric.value: metric for metric in Metric}
 
 
 @dataclass(frozen=True)
 class Words:
-    """How a lane speaks: "it *is* 5 % *slower*", "it *takes* 5 % *more memory*"."""
+    """How a metric speaks: "it *is* 5 % *slower*", "it *takes* 5 % *more memory*"."""
 
     name: str
     more: str = "slower"
@@ -32,11 +32,11 @@ class Words:
 
 
 WORDS = {
-    Lane.KERNEL: Words("kernel time"),
-    Lane.CALL: Words("call time"),
-    Lane.BLOCK: Words("block time"),
-    Lane.COMPILE: Words("compile time", own="our own compile time"),
-    Lane.MEMORY: Words(
+    Metric.KERNEL: Words("kernel time"),
+    Metric.CALL: Words("call time"),
+    Metric.BLOCK: Words("block time"),
+    Metric.COMPILE: Words("compile time", own="our own compile time"),
+    Metric.MEMORY: Words(
         "peak memory",
         more="more memory",
         less="less memory",
@@ -49,32 +49,32 @@ WORDS = {
 }
 
 
-def lane_of(case: str) -> Lane:
-    """The lane of a printed case; the kernel's has no part of its own."""
-    return _LANES.get(case.rpartition(".")[2], Lane.KERNEL)
+def metric_of(case: str) -> Metric:
+    """The metric of a printed case; the kernel's has no part of its own."""
+    return _METRICS.get(case.rpartition(".")[2], Metric.KERNEL)
 
 
 def words(case: str) -> Words:
-    return WORDS[lane_of(case)]
+    return WORDS[metric_of(case)]
 
 
-def amount(value: float | None, lane: Lane) -> str:
+def amount(value: float | None, metric: Metric) -> str:
     """What was measured, as people write it: `7.31 µs`, `10,432 µs`, `1.80 s` of compiling, `16.8 MB`."""
     if value is None:
         return "–"
-    divisor, symbol = _unit(value, lane)
+    divisor, symbol = _unit(value, metric)
     return f"{digits(value / divisor)} {symbol}"
 
 
-def axis_unit(largest: float, lane: Lane) -> tuple[float, str]:
+def axis_unit(largest: float, metric: Metric) -> tuple[float, str]:
     """By what to divide the values of a figure's axis, and the unit that they have then."""
-    return _unit(largest, lane)
+    return _unit(largest, metric)
 
 
-def _unit(value: float, lane: Lane) -> tuple[float, str]:
-    if lane not in _UNITS:
+def _unit(value: float, metric: Metric) -> tuple[float, str]:
+    if metric not in _UNITS:
         return 1.0, "µs"
-    units, shown = _UNITS[lane], abs(float(f"{value:.3g}"))  # 999.7 B are shown as 1.00 kB
+    units, shown = _UNITS[metric], abs(float(f"{value:.3g}"))  # 999.7 B are shown as 1.00 kB
     return next(((size, symbol) for size, symbol in units if shown >= size), units[-1])
 
 
@@ -83,11 +83,11 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
-def percent(ratio: float | None, lane: Lane = Lane.KERNEL) -> str:
+def percent(ratio: float | None, metric: Metric = Metric.KERNEL) -> str:
     """A ratio in words: `10.2 % slower`, `3.0 % less memory`; "slower" by time, not by speed."""
     if ratio is None:
         return "not compared"
     change = (ratio - 1) * 100
     if abs(change) < 0.05:
         return "no change"
-    return f"{abs(change):.1f} % {WORDS[lane].more if change > 0 else WORDS[lane].less}"
+    return f"{abs(change):.1f} % {WORDS[metric].more if change > 0 else WORDS[metric].less}"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.blocks import Shape
-from kernels.cases import Case, Lane
-from service.domain.metrics import lane_of
+from kernels.cases import Case, Metric
+from service.domain.metrics import metric_of
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ def ceilings(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
 def speed(
     case: str, median: float | None, gb_s: float | None, facts: Mapping[str, Any], best: Mapping[str, float]
 ) -> Speed:
-    """What a median (in the unit of the case's lane) means beside the ceilings `best`."""
+    """What a median (in the unit of the case's metric) means beside the ceilings `best`."""
     if not median:
         return Speed()
-    match lane_of(case):
-        case Lane.KERNEL:
+    match metric_of(case):
+        case Metric.KERNEL:
             in_cache = facts.get("l2_resident") is True
             share = None if in_cache else _over(gb_s, best.get("copy_gb_s"))
             mhz = number(facts.get("sm_mhz"))
             return Speed(share, in_cache, cycles=mhz and median * mhz)  # us times a million a second
-        case Lane.BLOCK:
+        case Metric.BLOCK:
             rows, flops = _block(case)
             tflop_s = flops and flops / median / 1e6
             return Speed(tokens_s=rows and rows / median * 1e6, utilisation=_over(tflop_s, best.get("matmul_tflop_s")))

@@ -10,7 +10,7 @@ from service.errors import BadInput
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
 _NEW_HEAD = frozenset({"opened", "reopened", "synchronize"})
-_LONGEST_BRANCH = 255
+_MAX_BRANCH = 255
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def parse(event: str, body: bytes) -> Event:
 def _push(said: dict[str, Any]) -> Event:
     kind, _, branch = _text(said["ref"]).removeprefix("refs/").partition("/")
     if kind != "heads":
-        return Ignored(f"{said['ref'][:_LONGEST_BRANCH]} is not a branch")
+        return Ignored(f"{said['ref'][:_MAX_BRANCH]} is not a branch")
     return Pushed(
         repository=_repository(said["repository"]),
         branch=_branch(branch),
@@ -126,7 +126,7 @@ def _sha(said: Any) -> str | None:
 
 
 def _branch(name: str) -> str:
-    if not name or len(name) > _LONGEST_BRANCH:
+    if not name or len(name) > _MAX_BRANCH:
         raise BadInput("A branch's name is empty or too long.")
     return name
 

@@ -19,8 +19,8 @@ from jwt import PyJWTError
 from service.errors import ServiceError
 from service.settings import settings
 
-LONGEST_BODY = 65_536
-_LONGEST_TITLE = 140  # of a commit status
+MAX_BODY = 65_536
+_MAX_TITLE = 140  # of a commit status
 _PAGES = 30
 _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
 _REQUESTER = "kernelwatch"
@@ -136,7 +136,7 @@ class GitHub:
         said = {
             "state": check.commit_status,
             "context": check.name,
-            "description": check.title[:_LONGEST_TITLE],
+            "description": check.title[:_MAX_TITLE],
             **({"target_url": check.url} if check.url else {}),
         }
         # Of the statuses with one context only the newest counts, so posting twice says the same.
@@ -358,4 +358,4 @@ def _as_run(check: Check) -> dict[str, Any]:
 
 def _fitting(body: str) -> str:
     end = "\n\n(cut: GitHub takes no more)"
-    return body if len(body) <= LONGEST_BODY else body[: LONGEST_BODY - len(end)] + end
+    return body if len(body) <= MAX_BODY else body[: MAX_BODY - len(end)] + end

@@ -9,13 +9,13 @@ from collections.abc import Hashable
 WAITS_S = (0.0, 0.0, 10.0, 30.0, 120.0, 600.0)  # after so many failures in a row
 
 
-class Patience:
+class Backoff:
     """Who failed lately, how often in a row, and until when it is let be."""
 
     def __init__(self) -> None:
         self._failed: dict[Hashable, tuple[int, float]] = {}
 
-    def lets_be(self, key: Hashable) -> bool:
+    def should_skip(self, key: Hashable) -> bool:
         """Has this failed so often that it is not to be tried now?"""
         return key in self._failed and time.monotonic() < self._failed[key][1]
 
@@ -30,4 +30,4 @@ class Patience:
         self._failed.clear()
 
 
-patience = Patience()  # of this process; keys begin with what was tried
+patience = Backoff()  # of this process; keys begin with what was tried

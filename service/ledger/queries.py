@@ -29,7 +29,7 @@ from service.db.models import (
     storable,
 )
 from service.domain.attribution.stack_diff import moved
-from service.domain.states import OPEN_STATES, STANDING, Purpose, RegressionState, RunState, TargetKind
+from service.domain.states import OPEN_REGRESSIONS, OPEN_STATES, Purpose, RegressionState, RunState, TargetKind
 from service.domain.text import short
 from service.domain.verdicts.judge import QUARANTINED, Outcome
 from service.errors import BadInput, NotFound
@@ -39,8 +39,8 @@ from service.reports.rows import Known
 
 Row = TypeVar("Row")
 WORKER_GONE_S = 60.0  # a worker says every few seconds that it is there
-LONGEST_SERIES = 2000
-SHORTEST_SHA = 4  # as for git
+MAX_SERIES = 2000
+MIN_SHA = 4  # as for git
 LATEST_RUNS = 20  # what a target has cases of; all of its runs would be a hundred thousand rows
 
 
@@ -111,7 +111,7 @@ class Point:
     ordinal: int
     at: float
     state: str
-    median: float | None  # in the unit of the case's lane
+    median: float | None  # in the unit of the case's metric
     gb_s: float | None
     sota: float | None
     outcome: str | None
@@ -247,11 +247,11 @@ def card(session: Session, target: Target, lines: int = 8, before: int | None = 
 def _standing(session: Session, target: Target) -> dict[RegressionState, int]:
     counted = (
         select(RegressionRow.state, func.count())
-        .where(RegressionRow.target_id == target.id, RegressionRow.state.in_(STANDING))
+        .where(RegressionRow.target_id == target.id, RegressionRow.state.in_(OPEN_REGRESSIONS))
         .group_by(RegressionRow.state)
     )
     found = dict(session.execute(counted).all())
-    return {state: found[state] for state in STANDING if state in found}
+    return {state: found[state] for state in OPEN_REGRESSIONS if state in found}
 
 
 def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
@@ -323,7 +323,7 @@ def runs(
 def _named(target: Target, revision: str) -> ColumnElement[bool]:
     """A commit by its beginning, as git takes it; a version only as it is, for 1.1 is not 1.10."""
     named = str(storable(revision))
-    if target.kind is TargetKind.GIT and len(named) >= SHORTEST_SHA:
+    if target.kind is TargetKind.GIT and len(named) >= MIN_SHA:
         return Revision.sha.startswith(named.lower(), autoescape=True)
     return Revision.sha == named
 
@@ -398,7 +398,7 @@ def series(session: Session, target: Target, case: str, provider: str, device: s
         .outerjoin(best, (best.run_id == Run.id) & (best.case == case) & (best.role == Role.SOTA.value))
         .where(*asked, Run.id.in_(newest), Revision.ordinal.is_not(None))
         .order_by(Revision.ordinal.desc())
-        .limit(LONGEST_SERIES)
+        .limit(MAX_SERIES)
     )
     rows = reversed(session.execute(statement).all())
     points = [

@@ -19,7 +19,7 @@ from service.ops import torch_install
 from service.settings import GIB, settings
 
 ROOM_FOR_WORK = 10 * GIB  # a base environment with torch for a GPU takes 6 GB, its caches and revisions some more
-LEAST_ROOM = 2 * GIB
+MIN_ROOM = 2 * GIB
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _room(state: Path) -> Check:
     free = shutil.disk_usage(there).free
     costs = f"base environments, builds and caches want {ROOM_FOR_WORK / GIB:.0f} GiB"
     mend = f"make room in {there}, or set KERNELWATCH_STATE to a folder that has it"
-    needed = free < LEAST_ROOM
+    needed = free < MIN_ROOM
     return Check("disk", free >= ROOM_FOR_WORK, f"{free / GIB:.1f} GiB free in {there}", costs, mend, needed)
 
 

@@ -21,11 +21,11 @@ from typing import TextIO
 
 from service.settings import MIB, settings
 
-FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
+FIRST_DELAY_S, MAX_DELAY_S = 0.5, 30.0
 LONG_LIFE_S = 60.0  # who lived this long is restarted as if for the first time
 GRACE_S = 10.0  # between asking the processes to end and ending them
 LOG_BYTES, LOG_FILES = 10 * MIB, 3
-LONGEST_LINE = 64 * 1024
+MAX_LINE = 64 * 1024
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -86,11 +86,11 @@ class _Child:
     def read(self) -> bool:
         """Pass on what the process has said so far.  False when it will say no more."""
         try:
-            while said := os.read(self.output, LONGEST_LINE):
+            while said := os.read(self.output, MAX_LINE):
                 *lines, self._rest = (self._rest + said).split(b"\n")
                 for line in lines:
                     self.line(line.decode(errors="replace"))
-                if len(self._rest) >= LONGEST_LINE:
+                if len(self._rest) >= MAX_LINE:
                     self._flush()
         except BlockingIOError:
             return True
@@ -129,7 +129,7 @@ class _Child:
 
     def _later(self) -> None:
         self.start_at = time.monotonic() + self.delay_s
-        self.delay_s = min(2 * self.delay_s, LONGEST_DELAY_S)
+        self.delay_s = min(2 * self.delay_s, MAX_DELAY_S)
 
     def _flush(self) -> None:
         if self._rest:

@@ -29,7 +29,7 @@ def document(search: Search) -> dict[str, Any]:
         "words": search.words,
         "asked_by": row.asked_by,
         "incident": row.incident_id,
-        "most_runs": row.most_runs,
+        "max_runs": row.max_runs,
         "created_at": rfc3339(row.created_at),
         "finished_at": rfc3339(row.finished_at),
         "steps": [_step(one) for one in search.steps],
@@ -52,7 +52,7 @@ def _step(one: Stepped) -> dict[str, Any]:
                 "outcome": sight.outcome.value,
                 "ratio": sight.ratio,
                 "interval": [sight.low, sight.high] if sight.low is not None else None,
-                "launches": sight.launches,
+                "trials": sight.trials,
                 "cause": sight.why,
             }
             for (provider, case), sight in sorted(one.step.sights.items())

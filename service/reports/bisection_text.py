@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from service.domain.bisection.classify import Answer, Series, Sight
 from service.domain.bisection.search import Aim, Answered, Ending, Progress
-from service.domain.metrics import lane_of, percent
+from service.domain.metrics import metric_of, percent
 from service.domain.text import interval, listed, short
 from service.domain.verdicts.judge import Outcome
 
-MOST_REASONS = 3  # of what could not be tested, in one sentence
+MAX_REASONS = 3  # of what could not be tested, in one sentence
 _SMALLEST_SHARE = 0.75  # of the slow-down: with less, somebody else did the rest
 
 
@@ -99,7 +99,7 @@ def _found(progress: Progress, names: Names, merge: Merge | None) -> str:
         f"{culprit} is {_shown(name, sight)}"
         + (f" and at {others} more {'case' if others == 1 else 'cases'}" if others else "")
         + f" against its parent {parent}"
-        + (f" ({interval(sight.low, sight.high)}, {sight.launches} fresh launches)" if sight.low else "")
+        + (f" ({interval(sight.low, sight.high)}, {sight.trials} fresh trials)" if sight.low else "")
         + (f": {sight.why}" if sight.why else "")
         + "."
     ]
@@ -142,7 +142,7 @@ def _skipped(progress: Progress) -> str:
         for one in progress.answered
         if one.question.revision in left and one.answer in (Answer.SKIP, Answer.UNDECIDED)
     }
-    told = [f"{short(sha)}: {words}" for sha, words in list(why.items())[:MOST_REASONS]]
+    told = [f"{short(sha)}: {words}" for sha, words in list(why.items())[:MAX_REASONS]]
     more = len(why) - len(told)
     return f" ({'; '.join(told)}{f'; and {more} more' if more > 0 else ''})" if told else ""
 
@@ -166,7 +166,7 @@ def _largest(sights: Mapping[Series, Sight]) -> tuple[Series, Sight] | None:
 
 
 def _shown(name: Series, sight: Sight) -> str:
-    return f"{percent(sight.ratio, lane_of(name[1]))} at {name[1]} ({name[0]})"
+    return f"{percent(sight.ratio, metric_of(name[1]))} at {name[1]} ({name[0]})"
 
 
 def _revisions(count: int) -> str:

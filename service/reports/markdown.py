@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.domain.metrics import WORDS, amount, digits, percent
 from service.domain.states import Purpose, RunState
 from service.domain.text import interval, last_lines, listed, one_line, printable
@@ -202,7 +202,7 @@ def _timed(rows: Sequence[Row]) -> str:
         "|---|--:|--:|" + "--:|" * lit + "---|---|---|",
     ]
     for row in rows:
-        taken = [amount(side.median if side else None, row.lane) for side in (row.parent, row.head)]
+        taken = [amount(side.median if side else None, row.metric) for side in (row.parent, row.head)]
         change = f"**{row.change}**" if row.outcome is Outcome.REGRESSION else row.change
         if row.outcome is Outcome.INCONCLUSIVE:
             change = "quarantined" if row.quarantined else "inconclusive"
@@ -237,7 +237,7 @@ def _standing(rows: Sequence[Row]) -> str:
     for row in rows:
         if row.sota is None:
             continue
-        taken = [amount(side.median if side else None, row.lane) for side in (row.head, row.sota.best)]
+        taken = [amount(side.median if side else None, row.metric) for side in (row.head, row.sota.best)]
         ratio = "" if row.sota.ratio is None else f"{row.sota.ratio:.2f}"
         lines.append(_line([_name(row), *taken, ratio, escaped(row.sota.told)]))
     return "\n".join(lines)
@@ -255,7 +255,7 @@ def _beside(sides: Sequence[tuple[Row, Beside, str]]) -> str:
     lines = ["| case | baseline | change | head / baseline | why |", "|---|---|---|---|---|"]
     for row, side, reason in sides:
         why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
-        change = percent(side.ratio, row.lane)
+        change = percent(side.ratio, row.metric)
         cells = [_name(row), code(side.baseline), change, interval(side.low, side.high), escaped(one_line(why, 400))]
         lines.append(_line(cells))
     return "\n".join(lines)
@@ -264,21 +264,21 @@ def _beside(sides: Sequence[tuple[Row, Beside, str]]) -> str:
 def _summary(summaries: Sequence[Summary]) -> str:
     lines = ["| | cases | change | head / baseline |", "|---|--:|---|---|"]
     for one in summaries:
-        cells = [_group(one), str(one.cases), percent(one.ratio, Lane(one.lane)), interval(one.low, one.high)]
+        cells = [_group(one), str(one.cases), percent(one.ratio, Metric(one.metric)), interval(one.low, one.high)]
         lines.append(_line(cells))
     return "\n".join(lines)
 
 
 def _group(one: Summary) -> str:
-    lane = Lane(one.lane)
-    more = "" if lane is Lane.KERNEL else f", {WORDS[lane].name}"
+    metric = Metric(one.metric)
+    more = "" if metric is Metric.KERNEL else f", {WORDS[metric].name}"
     return f"{code(f'{one.op}.{one.direction}')} {escaped(one.provider)}{more}"
 
 
 def _name(row: Row) -> str:
     """The case, its provider, and what was measured where that is not the kernel's time."""
-    lane = "" if row.lane is Lane.KERNEL else f", {WORDS[row.lane].name}"
-    return f"{code(row.case)} {escaped(row.provider)}{lane}"
+    metric = "" if row.metric is Metric.KERNEL else f", {WORDS[row.metric].name}"
+    return f"{code(row.case)} {escaped(row.provider)}{metric}"
 
 
 def _unsupported(cases: Sequence[Unsupported]) -> str:
@@ -322,9 +322,11 @@ def ceilings(report: Report) -> str:
 def limits(report: Report) -> str:
     """`1 %`, or with what has another limit: `1 % (2 % below 100 µs, call time 5 %, peak memory 1 %)`."""
     own, short = report.policy.smallest_change, report.policy.smallest_change_short
-    by_lane = {row.lane: report.policy.at("." + row.lane).smallest_change for row in report.rows}
+    by_metric = {row.metric: report.policy.at("." + row.metric).smallest_change for row in report.rows}
     others = [f"{_percents(short)} below {digits(report.policy.short_us)} µs"] if short > own else []
-    others += [f"{WORDS[lane].name} {_percents(by_lane[lane])}" for lane in Lane if by_lane.get(lane, own) != own]
+    others += [
+        f"{WORDS[metric].name} {_percents(by_metric[metric])}" for metric in Metric if by_metric.get(metric, own) != own
+    ]
     return _percents(own) + (f" ({', '.join(others)})" if others else "")
 
 

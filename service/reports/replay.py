@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.domain.metrics import WORDS, percent
 from service.domain.text import one_line, printable
 from service.domain.verdicts.replay import Fate, Sum
@@ -20,9 +20,9 @@ TITLES = {
     Fate.NEW: "Would have alarmed, and did not",
     Fate.MISSED: "Alarmed, and would have been missed",
     Fate.SPARED: "Alarmed and was dismissed, and would have been spared",
-    Fate.UNDECIDED: "Undecided by what is stored: it would have asked for launches that were never made",
+    Fate.UNDECIDED: "Undecided by what is stored: it would have asked for trials that were never made",
 }
-COLUMNS = ("device", "provider", "lane", "cases", "alarmed", "stay", "new", "missed", "spared", "undecided")
+COLUMNS = ("device", "provider", "metric", "cases", "alarmed", "stay", "new", "missed", "spared", "undecided")
 ROW = ("run", "revision", "device", "provider", "case", "was", "would be", "change", "why")
 
 
@@ -44,7 +44,7 @@ def sentences(replay: Replay) -> list[str]:
     whole, said = replay.whole, list[str]()
     if whole.made:
         said.append(
-            f"Launches at cases: {whole.made:,} were made, {whole.used:,} of them would have been looked at"
+            f"Trials at cases: {whole.made:,} were made, {whole.used:,} of them would have been looked at"
             + (f", and at least {whole.lacking:,} more asked for." if whole.lacking else ".")
         )
     if whole.behind_before or whole.behind:
@@ -96,8 +96,8 @@ def document(replay: Replay) -> dict[str, Any]:
         "until": rfc3339(replay.last_at),
         "whole": vars(replay.whole),
         "sums": [
-            {"device": device, "provider": provider, "lane": lane.value, **vars(own)}
-            for (device, provider, lane), own in sorted(replay.sums.items())
+            {"device": device, "provider": provider, "metric": metric.value, **vars(own)}
+            for (device, provider, metric), own in sorted(replay.sums.items())
         ],
         "told": [_document(one) for one in replay.told],
         "equal_code": {
@@ -125,7 +125,7 @@ def _document(told: Told) -> dict[str, Any]:
         "ratio": comparison.ratio if comparison else None,
         "interval": [comparison.low, comparison.high] if comparison else None,
         "reason": one.verdict.reason,
-        "launches": {"made": one.made, "used": one.used, "lacking": one.lacking},
+        "trials": {"made": one.made, "used": one.used, "lacking": one.lacking},
     }
 
 
@@ -135,16 +135,16 @@ def _by_fate(replay: Replay) -> list[tuple[Fate, list[Told]]]:
 
 
 def _sums(replay: Replay) -> list[tuple[str, ...]]:
-    def cells(device: str, provider: str, lane: Lane, own: Sum) -> tuple[str, ...]:
+    def cells(device: str, provider: str, metric: Metric, own: Sum) -> tuple[str, ...]:
         counts = (own.cases, own.alarmed, own.stay, own.new, own.missed, own.spared, own.undecided)
-        return device, provider, WORDS[lane].name, *map(str, counts)
+        return device, provider, WORDS[metric].name, *map(str, counts)
 
     return [cells(*group, own) for group, own in sorted(replay.sums.items())]
 
 
 def _cells(told: Told) -> tuple[str, ...]:
     one = told.replayed
-    change = percent(one.verdict.comparison.ratio if one.verdict.comparison else None, one.lane)
+    change = percent(one.verdict.comparison.ratio if one.verdict.comparison else None, one.metric)
     was = one.before.value if one.before else "not judged"
     place = (str(told.run_id), told.revision, told.device, one.provider, one.case)
     return *place, was, one.verdict.outcome.value, change, one_line(one.verdict.reason)

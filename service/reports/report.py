@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kernels.cases import Lane, Role
+from kernels.cases import Metric, Role
 from service.db.models import Measurement, Run, VerdictRow
 from service.domain import roofline
 from service.domain.attribution.causes import Cause, Kind
@@ -101,7 +101,7 @@ class Report:
         return tuple(sorted((row for row in self.rows if row.outcome in outcomes), key=self._by_size))
 
     def _by_size(self, row: Row) -> tuple[float, str, str]:
-        """By what counts as a change in its lane: 25 % more to compile is less than 10 % more time of a kernel."""
+        """By what counts as a change in its metric: 25 % more to compile is less than 10 % more time of a kernel."""
         ratio = row.ratio or 1.0
         change = max(ratio, 1 / ratio) - 1
         smallest = row.smallest or self.policy.at(row.case).smallest_change
@@ -159,10 +159,10 @@ class Report:
         return tuple(row for row in self.rows if row.quarantined)
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
+    def metrics(self) -> tuple[Metric, ...]:
         """Those that were measured, in the order in which they are told."""
-        found = {row.lane for row in self.rows}
-        return tuple(lane for lane in Lane if lane in found)
+        found = {row.metric for row in self.rows}
+        return tuple(metric for metric in Metric if metric in found)
 
     @property
     def counts(self) -> dict[Outcome, int]:
@@ -415,7 +415,7 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
             ratio=verdict.ratio,
             low=verdict.low,
             high=verdict.high,
-            launches=verdict.launches,
+            trials=verdict.trials,
             rounds=verdict.rounds,
             confirmed=verdict.confirmed,
             reason=verdict.reason,
@@ -447,7 +447,7 @@ def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
     facts = m.facts or {}
     speed = roofline.speed(m.case, m.median, m.gb_s, facts, ceilings)
     return Measured(
-        m.contender, m.provider, m.state, m.reason, m.median, m.unit, m.gb_s, m.launches, m.rounds, facts, speed
+        m.contender, m.provider, m.state, m.reason, m.median, m.unit, m.gb_s, m.trials, m.rounds, facts, speed
     )
 
 

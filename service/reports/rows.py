@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.domain.attribution.causes import Cause
 from service.domain.codefacts.measured import Measured, Repeatability, differences, repeatability
-from service.domain.metrics import lane_of, percent, words
+from service.domain.metrics import metric_of, percent, words
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import QUARANTINED, Outcome
@@ -69,7 +69,7 @@ class Row:
     ratio: float | None
     low: float | None
     high: float | None
-    launches: int
+    trials: int
     rounds: int
     confirmed: bool
     reason: str
@@ -80,8 +80,8 @@ class Row:
     instead: str | None = None  # short: what it was compared with, where the baseline of the run is broken
     known_before: bool = False  # the baseline does not compute this case either: no news, and not this revision's doing
     control_ratio: float | None = None  # the A/A control, paired as the verdict is: 1 where the machine is fair
-    suspected: bool = False  # the first launches looked like a change
-    p: float | None = None  # of the fresh launches where there are any, else of the first
+    suspected: bool = False  # the first trials looked like a change
+    p: float | None = None  # of the fresh trials where there are any, else of the first
     q: float | None = None  # p among the family of the run
     smallest: float | None = None  # the smallest change that matters at this case, relative
     doubt: Doubt | None = None  # what equal code of the session says against deciding it
@@ -143,13 +143,13 @@ class Row:
         return self.sota is not None and self.sota.is_open
 
     @property
-    def lane(self) -> Lane:
-        return lane_of(self.case)
+    def metric(self) -> Metric:
+        return metric_of(self.case)
 
     @property
     def change(self) -> str:
         """`10.2 % slower`, `3.0 % less memory`."""
-        return percent(self.ratio, self.lane)
+        return percent(self.ratio, self.metric)
 
     @property
     def explained(self) -> tuple[str, ...]:

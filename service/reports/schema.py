@@ -38,7 +38,7 @@ def facts(report: Report) -> dict[str, Any]:
 
 
 def _row(report: Report, row: Row) -> dict[str, Any]:
-    """A row with its lane, its change in words, and what counts as a change in that lane."""
+    """A row with its metric, its change in words, and what counts as a change in that metric."""
     limit = row.smallest or report.policy.at(row.case).smallest_change
     flags: dict[str, Any] = {
         "quarantined": row.quarantined,
@@ -46,7 +46,7 @@ def _row(report: Report, row: Row) -> dict[str, Any]:
         "leaks": row.leaks,
     }
     flags["repeatability"] = row.repeatability
-    return {"lane": row.lane.value, "change": row.change, "smallest_change": limit, **flags, **_plain(row)}
+    return {"metric": row.metric.value, "change": row.change, "smallest_change": limit, **flags, **_plain(row)}
 
 
 def _without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:

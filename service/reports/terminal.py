@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.domain.metrics import WORDS, amount, percent
 from service.domain.text import interval, last_lines, listed, one_line, printable
 from service.domain.verdicts.judge import Outcome
@@ -54,9 +54,11 @@ def _summary(report: Report) -> Table:
     for title in ("geometric mean of", "provider", "interval", "change"):
         means.add_column(title, overflow="fold")
     for one in report.summaries:
-        lane = Lane(one.lane)
-        of = f"{one.cases} x {one.op}.{one.direction}" + (f" ({WORDS[lane].name})" if lane is not Lane.KERNEL else "")
-        cells = (of, one.provider, interval(one.low, one.high), percent(one.ratio, lane))
+        metric = Metric(one.metric)
+        of = f"{one.cases} x {one.op}.{one.direction}" + (
+            f" ({WORDS[metric].name})" if metric is not Metric.KERNEL else ""
+        )
+        cells = (of, one.provider, interval(one.low, one.high), percent(one.ratio, metric))
         means.add_row(*(Text(printable(cell)) for cell in cells))
     return means
 
@@ -89,7 +91,7 @@ def _cases(report: Report) -> Table:
 
 
 def _cells(row: Row, *, light: bool) -> list[Text]:
-    taken = [Text(amount(side.median if side else None, row.lane)) for side in (row.parent, row.head)]
+    taken = [Text(amount(side.median if side else None, row.metric)) for side in (row.parent, row.head)]
     style = STYLES[row.outcome]
     return [
         Text(row.case),

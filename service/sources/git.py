@@ -24,10 +24,10 @@ from service.sources.trees import TreeWriter
 FETCH_LIMIT_S = 1800  # the first mirror of a large repository takes minutes
 ASK_LIMIT_S = 60
 WATCH_EVERY_S = 0.5
-MOST_OUTPUT = 64 * MIB
-MOST_MEMORY = 512 * MIB  # a forged tree of ten small objects has 10^10 paths, which git would hold all at once
+MAX_OUTPUT = 64 * MIB
+MAX_MEMORY = 512 * MIB  # a forged tree of ten small objects has 10^10 paths, which git would hold all at once
 FETCH_MEMORY = 8 * GIB
-MOST_COMMITS = 10_000
+MAX_COMMITS = 10_000
 LARGEST_READ = 4 * MIB
 REFSPECS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+refs/pull/*/head:refs/pull/*/head")
 ORIGIN_HEAD = "refs/kernelwatch/origin-head"
@@ -125,10 +125,10 @@ class GitSource:
             branches = self._branches()
             hint = f"Branches: {some(branches)}." if branches else self._why_no_default()
             raise NotFound("branch", f"{branch} in {self.location}", hint)
-        return self._log(f"--max-count={min(limit, MOST_COMMITS)}", tip)
+        return self._log(f"--max-count={min(limit, MAX_COMMITS)}", tip)
 
     def between(self, base: str, head: str) -> list[Found]:
-        return self._log(f"--max-count={MOST_COMMITS}", self._known(head), f"^{self._known(base)}")
+        return self._log(f"--max-count={MAX_COMMITS}", self._known(head), f"^{self._known(base)}")
 
     def merge_base(self, a: str, b: str) -> str:
         answer = self._git("merge-base", self._known(a), self._known(b), fine=(0, 1)).decode().strip()
@@ -266,12 +266,12 @@ class GitSource:
         (self._mirror / "fetched").touch()
 
     def _git(
-        self, *arguments: str, fine: Sequence[int] = (0,), limit_s: float = ASK_LIMIT_S, memory: int = MOST_MEMORY
+        self, *arguments: str, fine: Sequence[int] = (0,), limit_s: float = ASK_LIMIT_S, memory: int = MAX_MEMORY
     ) -> bytes:
         """Run git and return what it printed.  Raises SourceFailed with the reason, also for too long or too much."""
         with self._asking(*arguments, fine=fine, limit_s=limit_s, memory=memory) as answer:
-            printed = _pipe(answer.stdout).read(MOST_OUTPUT + 1)
-            if len(printed) > MOST_OUTPUT:
+            printed = _pipe(answer.stdout).read(MAX_OUTPUT + 1)
+            if len(printed) > MAX_OUTPUT:
                 raise SourceFailed(f"git {_verb(arguments)} on {self.location} answers too much.", passing=False)
             return printed
 
@@ -281,7 +281,7 @@ class GitSource:
         *arguments: str,
         fine: Sequence[int] = (0,),
         limit_s: float = ASK_LIMIT_S * 5,
-        memory: int = MOST_MEMORY,
+        memory: int = MAX_MEMORY,
         stdin: bool = False,
     ) -> Iterator[subprocess.Popen[bytes]]:
         with tempfile.TemporaryFile() as errors:

@@ -10,7 +10,7 @@ from service.errors import BadInput, SourceFailed
 from service.settings import settings
 from service.sources.source import Exported
 
-MOST_FILES = 200_000
+MAX_FILES = 200_000
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 
 
@@ -33,8 +33,8 @@ class TreeWriter:
     def announce(self, size: int) -> None:
         """Count one coming file against the limits.  Raises BadInput as soon as the tree is too large."""
         self.files, self.size = self.files + 1, self.size + size
-        if self.files > MOST_FILES:
-            raise BadInput(f"The tree of {self.what} has more than {MOST_FILES} files.")
+        if self.files > MAX_FILES:
+            raise BadInput(f"The tree of {self.what} has more than {MAX_FILES} files.")
         if self.size > self.limit:
             raise BadInput(f"The tree of {self.what} exceeds {self.limit / 1e6:.0f} MB (KERNELWATCH_TREE_LIMIT).")
 

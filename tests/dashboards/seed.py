@@ -15,7 +15,7 @@ from kernels.cases import Case
 from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, engine, transaction
-from service.domain.states import CellState, EffectState, Priority, RegressionState, RunState, TargetKind
+from service.domain.states import CellState, OutboxState, Priority, RegressionState, RunState, TargetKind
 from service.settings import settings
 
 NOW = 1_790_000_000.0
@@ -58,12 +58,12 @@ WRONG = "y differs from the float64 result by 3.1 times the allowed error"
 UNSANDBOXED = {"no_sandbox": "bubblewrap is not installed; install it with `sudo apt-get install -y bubblewrap`"}
 TELEMETRY = {
     "worker": "h200-box",
-    "launches": [
+    "trials": [
         {
-            "what": "launch 1",
+            "what": "trial 1",
             "seconds": {"start": 11.0, "rounds": 2.5},
             "telemetry": [
-                {"when": "launch", "host": {"load": [1.2, 1.0, 0.9]}, "gpu": {"sm_mhz": 1980, "temperature_c": 41}},
+                {"when": "trial", "host": {"load": [1.2, 1.0, 0.9]}, "gpu": {"sm_mhz": 1980, "temperature_c": 41}},
                 {"when": f"after {CASES[0]}", "host": {"load": [2.4, 1.0, 0.9]}, "gpu": {"sm_mhz": 1965}},
             ],
         }
@@ -221,7 +221,7 @@ def _run(
         created_at=at,
         started_at=at + 20 if begun else None,
         finished_at=at + 320 if over else None,
-        stage="measuring: launch 2, case 3 of 6" if told.state is RunState.LEASED else None,
+        stage="measuring: trial 2, case 3 of 6" if told.state is RunState.LEASED else None,
         reason=told.reason,
         log=told.log,
         sandboxed=told.device != "cpu" if begun else None,
@@ -269,7 +269,7 @@ def _numbers(session: Session, run: m.Run, told: Told, chance: random.Random, *,
                 ratio=None if wrong else against,
                 low=None if wrong else against * 0.995,
                 high=None if wrong else against * 1.005,
-                launches=3,
+                trials=3,
                 rounds=60,
                 behind=behind,
                 reason="behind quack since 3f2a, the first revision measured" if behind else "within 5 % of quack",
@@ -315,7 +315,7 @@ def _measurements(
                 reason=WRONG if bad else None,
                 median=None if bad else us,
                 gb_s=None if bad else Case.parse(case).least_bytes / us / 1e3,
-                launches=3,
+                trials=3,
                 rounds=60,
                 facts=other if role == "head" else facts,
                 samples=None
@@ -335,11 +335,11 @@ def _verdict(
     elif wrong:
         outcome, reason = "invalid", WRONG
     elif case in told.inconclusive:
-        outcome, reason = "inconclusive", "the interval is still too wide after 8 launches"
+        outcome, reason = "inconclusive", "the interval is still too wide after 8 trials"
     elif abs(ratio - 1) > 0.02:
         outcome = "regression" if ratio > 1 else "improvement"
         word = "slower" if ratio > 1 else "faster"
-        reason, confirmed = f"{abs(ratio - 1):.1%} {word} than its parent, confirmed by 3 fresh launches", True
+        reason, confirmed = f"{abs(ratio - 1):.1%} {word} than its parent, confirmed by 3 fresh trials", True
     half = 0.06 if outcome == "inconclusive" else chance.uniform(0.003, 0.008)
     none = first or wrong
     return m.VerdictRow(
@@ -351,7 +351,7 @@ def _verdict(
         ratio=None if none else ratio,
         low=None if none else ratio - half,
         high=None if none else ratio + half,
-        launches=0 if none else 3,
+        trials=0 if none else 3,
         rounds=0 if none else 60,
         confirmed=confirmed,
         control=None if none else chance.uniform(0.997, 1.003),
@@ -421,7 +421,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
                 target_id=target.id,
                 run_id=seeded.runs["pull"],
                 payload={},
-                state=EffectState.WAITING,
+                state=OutboxState.WAITING,
             ),
             m.Effect(
                 key="check:norms:7",
@@ -429,7 +429,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
                 target_id=target.id,
                 run_id=seeded.runs["pull"],
                 payload={},
-                state=EffectState.SENT,
+                state=OutboxState.SENT,
             ),
         ]
     )

@@ -5,7 +5,7 @@ import sys
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, transaction
@@ -48,11 +48,11 @@ def _decided(session: Session, run_id: int, policy_id: int) -> None:
             verdict.suspected, verdict.p, verdict.q = True, 2.4e-5, 7.1e-5
             verdict.cause = "code"
             verdict.cause_certain = True
-            verdict.why = SPILLS if verdict.outcome == "regression" else "faster because it launches 16 warps, not 4"
+            verdict.why = SPILLS if verdict.outcome == "regression" else "faster because it trials 16 warps, not 4"
     means = [
-        Summary("norms", "rmsnorm", "fwd", Lane.KERNEL, 2, 1.102, 1.098, 1.106, 3),
-        Summary("norms", "rmsnorm", "bwd", Lane.KERNEL, 2, 1.043, 1.038, 1.048, 3),
-        Summary("norms", "layernorm", "fwd", Lane.KERNEL, 2, 1.001, 0.996, 1.006, 3),
+        Summary("norms", "rmsnorm", "fwd", Metric.KERNEL, 2, 1.102, 1.098, 1.106, 3),
+        Summary("norms", "rmsnorm", "bwd", Metric.KERNEL, 2, 1.043, 1.038, 1.048, 3),
+        Summary("norms", "layernorm", "fwd", Metric.KERNEL, 2, 1.001, 0.996, 1.006, 3),
     ]
     session.get_one(m.Run, run_id).summary = [one.as_json() for one in means]
 
@@ -61,7 +61,7 @@ def _beside(session: Session, run_id: int, cases: tuple[str, ...]) -> None:
     """The other baselines of one run, a case that is quarantined, and one that nobody asks for any more."""
     run = session.get_one(m.Run, run_id)
     run.good, run.slow = "0123456789" * 4, "v1.2"
-    shared = {"run_id": run_id, "provider": "norms", "launches": 3, "rounds": 60}
+    shared = {"run_id": run_id, "provider": "norms", "trials": 3, "rounds": 60}
     session.add_all(
         [
             m.VerdictRow(
@@ -84,7 +84,7 @@ def _beside(session: Session, run_id: int, cases: tuple[str, ...]) -> None:
                 reason="takes 1.33 times as long as inductor, the fastest here",
             ),
             m.VerdictRow(
-                **(shared | {"launches": 0, "rounds": 0}), case="rmsnorm.fwd.64x64.bf16-fp32", against="parent",
+                **(shared | {"trials": 0, "rounds": 0}), case="rmsnorm.fwd.64x64.bf16-fp32", against="parent",
                 outcome="removed", reason="the recipe asks for it no longer",
             ),
         ]
@@ -167,9 +167,9 @@ def _bisection(
     found = m.Bisection(
         target_id=target.id, device="h200", suite="norms", cases=[cases[1], cases[3]], good=line[0].sha,
         bad=line[-1].sha, line=[one.sha for one in line], state=SearchState.FOUND, asked_by="kernelwatch",
-        incident_id=incident.id, most_runs=24, culprit=line[-1].sha, created_at=now - 19 * HOUR,
+        incident_id=incident.id, max_runs=24, culprit=line[-1].sha, created_at=now - 19 * HOUR,
         finished_at=now - 16 * HOUR,
-        reason=f"{line[-1].short} is 21.4 % slower than its parent {line[-2].short}, confirmed by 3 fresh launches",
+        reason=f"{line[-1].short} is 21.4 % slower than its parent {line[-2].short}, confirmed by 3 fresh trials",
     )  # fmt: skip
     session.add(found)
     session.flush()
@@ -194,7 +194,7 @@ def _bisection(
         session.add_all(
             m.VerdictRow(
                 run_id=run.id, provider="norms", case=case, against="parent", baseline=baseline.sha, outcome=outcome,
-                ratio=ratio, low=ratio - 0.005, high=ratio + 0.005, launches=3, rounds=60,
+                ratio=ratio, low=ratio - 0.005, high=ratio + 0.005, trials=3, rounds=60,
                 confirmed=outcome == "regression", reason="as the search asked",
             )
             for case in (cases[1], cases[3])
@@ -223,7 +223,7 @@ def _calibrated(session: Session, target: m.Target, runs: dict[str, int], cases:
             session.add(
                 m.Calibration(
                     **device, run_id=run.id, worker="h200-box", case=case, ratio=1.02 if odd else 1.001,
-                    p=0.004 if odd else 0.1 + 0.03 * ((night + place) % 24), launches=3, alarmed=False, at=at,
+                    p=0.004 if odd else 0.1 + 0.03 * ((night + place) % 24), trials=3, alarmed=False, at=at,
                 )
             )  # fmt: skip
     session.add_all(

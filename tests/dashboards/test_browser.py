@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 from service.db.engine import transaction
 from service.db.models import Run
 from service.domain.states import RunState
-from tests.dashboards import seed_deciding, seed_lanes
+from tests.dashboards import seed_deciding, seed_metrics
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import Seeded, watched
 
@@ -109,8 +109,8 @@ def test_a_running_page_follows_the_run_to_its_end(page: Page, served: tuple[str
     address, seeded = served
     page.goto(f"{address}/runs/{seeded.runs['running']}")
     with transaction() as session:
-        session.get_one(Run, seeded.runs["running"]).stage = "measuring: launch 3, case 1 of 6"
-    page.get_by_text("launch 3, case 1 of 6").wait_for(timeout=10_000)
+        session.get_one(Run, seeded.runs["running"]).stage = "measuring: trial 3, case 1 of 6"
+    page.get_by_text("trial 3, case 1 of 6").wait_for(timeout=10_000)
     with transaction() as session:
         session.get_one(Run, seeded.runs["running"]).state = RunState.CANCELLED
     page.get_by_role("heading", name="Cancelled at").wait_for(timeout=10_000)
@@ -147,12 +147,12 @@ def test_the_steps_of_a_series_are_drawn(browser: Browser, tmp_path_factory: pyt
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_run_in_every_lane_fits_and_can_be_read(
+def test_a_run_in_every_metric_fits_and_can_be_read(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, width: int
 ) -> None:
-    with watched(tmp_path_factory.mktemp("lanes"), seed_lanes.seed) as lanes, reachable() as address:
+    with watched(tmp_path_factory.mktemp("metrics"), seed_metrics.seed) as metrics, reachable() as address:
         page = browser.new_page(viewport={"width": width, "height": 900})
-        for path in (f"/runs/{lanes.second}", "/targets/blocks", "/regressions"):
+        for path in (f"/runs/{metrics.second}", "/targets/blocks", "/regressions"):
             page.goto(address + path)
             expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
             page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")

@@ -11,7 +11,7 @@ from dashboards.comments import shown
 from dashboards.pages import ago, flat, without_secrets
 from service.db import models as m
 from service.db.engine import transaction
-from service.domain.states import EffectState
+from service.domain.states import OutboxState
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import CASES, Seeded, seed
 
@@ -41,7 +41,7 @@ def test_the_overview_says_what_is_open_and_who_works(get: Get, seeded: Seeded) 
 def test_a_figure_says_of_how_many_it_draws_some(get: Get, seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"/runs/{seeded.runs['wrong']}"
     assert "matter most" not in words(get(address))
-    monkeypatch.setattr(figures, "MOST_ROWS", 3)
+    monkeypatch.setattr(figures, "MAX_ROWS", 3)
     assert "of 4 cases the 3 that matter most are drawn" in words(get(address)), "two of the six are wrong"
 
 
@@ -73,10 +73,10 @@ def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get,
     said = words(get(f"/runs/{seeded.runs['slow']}"))
     assert re.search(r"2 regressions at \w{10} on h200", said)
     assert re.search(r"128 µs 156 µs 121 µs \S+ GB/s 1\.214 1\.\d+ to 1\.\d+ 1\.29", said)
-    assert "21.4% slower than its parent, confirmed by 3 fresh launches." in said
+    assert "21.4% slower than its parent, confirmed by 3 fresh trials." in said
     assert "Facts: code changed; registers 40 → 64; spilled registers 0 → 12" in said
     assert "torch 2.13.0" in said
-    assert re.search(r"launch 1 13\.5 s start 11\.0 s, rounds 2\.5 s 1,965 to 1,980 – – 41 never 0 1\.20 → 2\.40", said)
+    assert re.search(r"trial 1 13\.5 s start 11\.0 s, rounds 2\.5 s 1,965 to 1,980 – – 41 never 0 1\.20 → 2\.40", said)
     assert "What a pull request would have been told" in said
 
 
@@ -114,7 +114,7 @@ def test_what_ran_without_a_sandbox_says_so(get: Get, seeded: Seeded) -> None:
 def test_what_waits_says_for_what(get: Get, seeded: Seeded) -> None:
     assert f"kernelwatch approve {seeded.runs['held']}" in words(get(f"/runs/{seeded.runs['held']}"))
     assert "0 runs of cpu go first" in words(get(f"/runs/{seeded.runs['queued']}"))
-    assert "measuring: launch 2, case 3 of 6" in words(get("/workers"))
+    assert "measuring: trial 2, case 3 of 6" in words(get("/workers"))
 
 
 def test_a_page_that_changes_looks_again_by_itself(get: Get, seeded: Seeded) -> None:
@@ -131,11 +131,11 @@ def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None
 @pytest.mark.parametrize(
     ("effect", "error", "heading", "became"),
     [
-        (EffectState.SENT, None, "is told", "The comment was sent."),
-        (EffectState.WAITING, None, "will be told", "The comment waits to be sent."),
-        (EffectState.PREVIEW, None, "would be told", "is not sent: the target has no forge."),
+        (OutboxState.SENT, None, "is told", "The comment was sent."),
+        (OutboxState.WAITING, None, "will be told", "The comment waits to be sent."),
+        (OutboxState.PREVIEW, None, "would be told", "is not sent: the target has no forge."),
         (
-            EffectState.FAILED,
+            OutboxState.FAILED,
             "401: Bad credentials",
             "would be told",
             "could not be sent: 401: Bad credentials.",
@@ -143,7 +143,7 @@ def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None
     ],
 )
 def test_a_pull_request_page_says_what_became_of_its_comment(
-    get: Get, state: Path, effect: EffectState, error: str | None, heading: str, became: str
+    get: Get, state: Path, effect: OutboxState, error: str | None, heading: str, became: str
 ) -> None:
     with transaction() as session:
         seeded = seed(session)

@@ -20,7 +20,7 @@ def get() -> Get:
 def test_a_run_says_why_in_words_and_what_that_rests_on(get: Get, decided: Seeded) -> None:
     said = words(get(f"/runs/{decided.runs['slow']}"))
     assert "Slower because the kernel now spills 12 registers. Cause: the code." in said
-    assert "confirmed by 3 fresh launches. Smallest change that matters 2 %, q 7.1e-05." in said
+    assert "confirmed by 3 fresh trials. Smallest change that matters 2 %, q 7.1e-05." in said
     assert re.search(r"version \w{10} , advisory, smallest change 2 %", said)
     assert "Recorded as regression 1 , regression 2" in said
 

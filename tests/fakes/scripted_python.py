@@ -14,7 +14,7 @@ import time
 
 def play() -> None:
     random.seed()
-    placement = 1 + random.gauss(0, 0.002)  # a launch has its own luck with memory
+    placement = 1 + random.gauss(0, 0.002)  # a trial has its own luck with memory
     speed: dict[str, object] = {}
     for folder in f"{os.environ.get('KERNELWATCH_TREE')}:{os.environ.get('PYTHONPATH')}".split(":"):
         if folder and os.path.exists(os.path.join(folder, "speed.json")):

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.cases import DTYPE_BYTES, OPS, Case, Direction, Lane
+from kernels.cases import DTYPE_BYTES, OPS, Case, Direction, Metric
 
 dtypes = st.sampled_from(sorted(DTYPE_BYTES))
 
 
 @st.composite
 def cases(draw):
-    lane = draw(st.sampled_from(Lane))
-    if lane is Lane.BLOCK:
+    metric = draw(st.sampled_from(Metric))
+    if metric is Metric.BLOCK:
         direction, cols, stride = Direction.FWDBWD, 128 * draw(st.integers(1, 1 << 13)), 0
     else:
         direction, cols = draw(st.sampled_from(Direction)), draw(st.integers(1, 1 << 20))
         stride = draw(st.sampled_from([0, cols + 1, 2 * cols]))
     op, rows = draw(st.sampled_from(sorted(OPS))), draw(st.integers(1, 1 << 24))
-    return Case(op, direction, rows, cols, draw(dtypes), draw(dtypes), stride, lane)
+    return Case(op, direction, rows, cols, draw(dtypes), draw(dtypes), stride, metric)
 
 
 @given(cases())
@@ -63,7 +63,7 @@ def test_cases(text, printed, least_bytes):
         ("rmsnorm.fwd.0x8.bf16", "rows must be"),
         ("rmsnorm.sideways.8x8.bf16", "is not a case"),
         ("rmsnorm.fwd.8x8s8.bf16", "a row stride must be more than the columns"),
-        ("rmsnorm.fwd.8x8.bf16.sideways", "unknown lane 'sideways'; known: kernel"),
+        ("rmsnorm.fwd.8x8.bf16.sideways", "unknown metric 'sideways'; known: kernel"),
         ("rmsnorm.fwd.8x128.bf16.block", "a block is forward and backward"),
     ],
 )

@@ -457,8 +457,8 @@ def test_a_recipe_may_name_a_differentiable_function(tmp_path, monkeypatch):
         provider.ready(Case.parse("rmsnorm.bwd.65x96.fp32"), CPU)
 
 
-@pytest.mark.parametrize("lane", ["", ".block"])
-def test_a_set_up_of_its_own_is_not_left_out_unsaid(tmp_path, monkeypatch, lane):
+@pytest.mark.parametrize("metric", ["", ".block"])
+def test_a_set_up_of_its_own_is_not_left_out_unsaid(tmp_path, monkeypatch, metric):
     (tmp_path / "norms_with_set_up.py").write_text(
         "def norm(x, weight, eps): ...\n\n\ndef norm_prepare(case_text, inputs): ...\n"
     )
@@ -468,7 +468,7 @@ def test_a_set_up_of_its_own_is_not_left_out_unsaid(tmp_path, monkeypatch, lane)
     with pytest.raises(
         Broken, match=r"norm_prepare cannot be used for rmsnorm\.fwdbwd, .*; name one without a _prepare"
     ):
-        provider.differentiable(Case.parse(f"rmsnorm.fwdbwd.128x128.fp32{lane}"), CPU)
+        provider.differentiable(Case.parse(f"rmsnorm.fwdbwd.128x128.fp32{metric}"), CPU)
 
 
 @pytest.mark.parametrize("trouble", eager.TROUBLES)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kernels.cases import Case, Direction, Lane
+from kernels.cases import Case, Direction, Metric
 from kernels.suites import LABELS, SUITES
 
 
@@ -69,4 +69,4 @@ def test_awkward_is_awkward():
 
 
 def test_lanes_has_all_of_them():
-    assert {case.lane for case in cases("lanes")} == set(Lane)
+    assert {case.metric for case in cases("metrics")} == set(Metric)

@@ -18,11 +18,11 @@ from service.domain.bisection.classify import Sight, Step
 from service.domain.bisection.search import Question, decide
 from service.domain.policy.policy import Policy
 from service.domain.states import SearchState
-from service.domain.verdicts.judge import Verdict, Why, judge, launches_until_next_look, wanted
+from service.domain.verdicts.judge import Verdict, Why, judge, trials_until_next_look, wanted
 from service.domain.verdicts.samples import Cell, Pairs
 
 REVISIONS, CASES, TOOK_US = 64, [f"rmsnorm.fwd.{rows}x4096.bf16" for rows in (8192, 16384, 32768)], 200.0
-EFFECTS, LAUNCH_SDS = (0.01, 0.02, 0.05, 0.20), (0.0025, 0.005, 0.01)
+MESSAGES, TRIAL_SDS = (0.01, 0.02, 0.05, 0.20), (0.0025, 0.005, 0.01)
 ROUND_SD = 0.0015  # H200, November
 WOBBLING, WOBBLE_SD = 0.1, 0.001  # which part of the harmless revisions moves a case at all, and how far
 POLICY = Policy()
@@ -31,15 +31,15 @@ POLICY = Policy()
 class Line:
     """What is true of 64 revisions, and sessions that compare two of them."""
 
-    def __init__(self, effect: float, launch_sd: float, seed: int) -> None:
-        self._dice, self._launch_sd = np.random.default_rng(seed), launch_sd
+    def __init__(self, effect: float, trial_sd: float, seed: int) -> None:
+        self._dice, self._trial_sd = np.random.default_rng(seed), trial_sd
         self.shas = [f"c{place}" for place in range(REVISIONS)]
         self.culprit = int(self._dice.integers(1, REVISIONS))
         moves = self._dice.normal(0, WOBBLE_SD, (REVISIONS, len(CASES)))
         moves[self._dice.random(REVISIONS) > WOBBLING] = 0.0
         moves[self.culprit] = math.log1p(effect)
         self._logs = moves.cumsum(axis=0)
-        self.launches = 0
+        self.trials = 0
 
     def measure(self, question: Question, cases: Collection[str]) -> Step:
         head, base = (self.shas.index(sha) for sha in (question.revision, question.against))
@@ -59,16 +59,16 @@ class Line:
             done = 0
             if why == "confirm":
                 on = _asked(cells(), why)
-            while on and (more := launches_until_next_look(done, POLICY, why)):
+            while on and (more := trials_until_next_look(done, POLICY, why)):
                 for _ in range(more):
-                    self.launches += 1
+                    self.trials += 1
                     for place in on:
                         kind[place] = self._launched(kind[place], truth[place])
                 done, on = done + more, _asked(cells(), why)
         return cells()
 
     def _launched(self, pairs: Pairs, truth: float) -> Pairs:
-        effect = truth + self._dice.normal(0, self._launch_sd)
+        effect = truth + self._dice.normal(0, self._trial_sd)
         logs = self._dice.normal(0, ROUND_SD / math.sqrt(2), (2, POLICY.rounds)) + math.log(TOOK_US)
         mine, theirs = (tuple(np.exp(side).tolist()) for side in (logs[0] + effect, logs[1]))
         return Pairs((*pairs.candidate, mine), (*pairs.baseline, theirs))
@@ -83,13 +83,13 @@ def _sight(verdict: Verdict) -> Sight:
     seen = verdict.comparison
     if seen is None:
         return Sight(verdict.outcome)
-    return Sight(verdict.outcome, seen.ratio, seen.low, seen.high, verdict.suspected, seen.launches)
+    return Sight(verdict.outcome, seen.ratio, seen.low, seen.high, verdict.suspected, seen.trials)
 
 
 def searched(line: Line) -> tuple[str, int]:
     """How a search ended, in a word, and in how many steps."""
     steps: list[Step] = []
-    while (progress := decide(line.shas, steps, POLICY.bisect.most_runs)).question:
+    while (progress := decide(line.shas, steps, POLICY.bisect.max_runs)).question:
         steps.append(line.measure(progress.question, {case for _, case in progress.sizes}))
     culprit = line.shas[line.culprit]
     if progress.culprit:
@@ -105,16 +105,16 @@ def main() -> None:
     given.add_argument("--seed", type=int, default=1)
     asked = given.parse_args()
     ends = ("right", "wrong", "range with it", "range without it", "not reproduced")
-    print("|", " | ".join(("slower by", "launch sd", *ends, "steps", "launches")), "|")
+    print("|", " | ".join(("slower by", "trial sd", *ends, "steps", "trials")), "|")
     print("|---" * (len(ends) + 4) + "|")
-    for effect in EFFECTS:
-        for launch_sd in LAUNCH_SDS:
-            lines = [Line(effect, launch_sd, asked.seed * 100_000 + number) for number in range(asked.searches)]
+    for effect in MESSAGES:
+        for trial_sd in TRIAL_SDS:
+            lines = [Line(effect, trial_sd, asked.seed * 100_000 + number) for number in range(asked.searches)]
             found = [searched(line) for line in lines]
             count, steps = Counter(end for end, _ in found), sum(taken for _, taken in found) / len(found)
-            launches = sum(line.launches for line in lines) / len(lines)
+            trials = sum(line.trials for line in lines) / len(lines)
             cells = [f"{count[end] / len(found):.3f}" for end in ends]
-            print(f"| {effect:.0%} | {launch_sd:.2%} |", " | ".join(cells), f"| {steps:.1f} | {launches:.0f} |")
+            print(f"| {effect:.0%} | {trial_sd:.2%} |", " | ".join(cells), f"| {steps:.1f} | {trials:.0f} |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How often verdicts err: families of simulated cases go through `judge` and `wanted`, launch by launch.
+"""How often verdicts err: families of simulated cases go through `judge` and `wanted`, trial by trial.
 
 python -m tests.studies.families [--families 2000] [--others 200] [--noise facts] [--quick] [--seed 1] [--out FOLDER]
 
@@ -28,10 +28,12 @@ from service.domain.verdicts.judge import CHANGES, judge
 from service.domain.verdicts.samples import Outcome
 from tests.studies.simulated import CASES, NOISES, POLICY, Family, Noise, Session, names
 
-EFFECTS = (0.01, 0.02, 0.03, 0.05)
+MESSAGES = (0.01, 0.02, 0.03, 0.05)
 PLANTED = 20  # of the cases of a family that is not harmless: five of each effect
 ALONE_SDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02)
-LONG = POLICY.model_copy(update={"smallest_change_short": POLICY.smallest_change, "smallest_ns": 0.0})  # 1 % for all
+LONG = POLICY.model_copy(
+    update={"smallest_change_short": POLICY.smallest_change, "smallest_change_ns": 0.0}
+)  # 1 % for all
 EDGE = LEAST * math.log1p(POLICY.smallest_change)  # the log of what is just no change yet of a long case
 
 
@@ -44,7 +46,7 @@ def planted(seed: int) -> list[float]:
     effects = [0.0] * CASES
     places = np.random.default_rng(seed).permutation(CASES)[:PLANTED]
     for number, place in enumerate(places):
-        effects[place] = math.log1p(EFFECTS[number % len(EFFECTS)])
+        effects[place] = math.log1p(MESSAGES[number % len(MESSAGES)])
     return effects
 
 
@@ -69,7 +71,7 @@ def score(noise: Noise, truth: str, seed: int) -> Counter[str]:
     count = Counter[str](families=1)
     for cell, effect, us in zip(cells, effects, family.took_us, strict=True):
         verdict = verdicts[cell.name]
-        launches = len(cell.looked.candidate) + len(cell.confirmed.candidate)
+        trials = len(cell.looked.candidate) + len(cell.confirmed.candidate)
         told = verdict.outcome in CHANGES
         found += told
         false += told and (effect <= EDGE or verdict.outcome is Outcome.IMPROVEMENT)
@@ -77,10 +79,10 @@ def score(noise: Noise, truth: str, seed: int) -> Counter[str]:
         count += Counter(
             {
                 f"{kind}cases": 1,
-                f"{kind}launches": launches,
+                f"{kind}trials": trials,
                 f"{kind}suspected": int(verdict.suspected),
                 f"{kind}{'told' if told else verdict.outcome}": 1,
-                **{f"{kind}told by {most}": int(told and launches <= most) for most in (5, 8)},
+                **{f"{kind}told by {most}": int(told and trials <= most) for most in (5, 8)},
             }
         )
     return count + Counter(alarmed=int(false > 0), found=found, false=false, fdp=round(1e6 * false / max(1, found)))
@@ -91,7 +93,7 @@ def _scores(noise: Noise, truth: str, seeds: Sequence[int]) -> Counter[str]:
 
 
 def told_alone(sd: float, effect: float, seeds: Sequence[int]) -> int:
-    """Of so many cases that have no family: how many are told, where launches vary by `sd` (in shares of 1)."""
+    """Of so many cases that have no family: how many are told, where trials vary by `sd` (in shares of 1)."""
     noise, told = replace(NOISES[0], sd=sd), 0
     for seed in seeds:
         cells = Session(Family(noise, [effect] * CASES, seed), names()[:1]).until_decided(LONG)
@@ -102,7 +104,7 @@ def told_alone(sd: float, effect: float, seeds: Sequence[int]) -> int:
 def alone(count: int, seed: int) -> None:
     """The table of cases without a family."""
     seeds = range(seed * 1_000_000, seed * 1_000_000 + count)
-    sys.stdout.write("| launch sd | told of those that are equal | of those slower by .4 % |\n|---|---|---|\n")
+    sys.stdout.write("| trial sd | told of those that are equal | of those slower by .4 % |\n|---|---|---|\n")
     for sd in ALONE_SDS:
         equal, nearly = (told_alone(sd, effect, seeds) / count for effect in (0.0, EDGE))
         sys.stdout.write(f"| {sd:.2%} | {equal:.4f} | {nearly:.4f} |\n")
@@ -157,7 +159,7 @@ def keep(found: Mapping[str, Mapping[str, Counter[str]]], folder: Path) -> None:
 def table(found: Mapping[str, Mapping[str, Counter[str]]]) -> str:
     """What is in the documents: harmless families, and what is found of the planted."""
     lines = [
-        "| noise | families | any alarm | 95 % at most | suspected | steady | inconclusive | launches a case |",
+        "| noise | families | any alarm | 95 % at most | suspected | steady | inconclusive | trials a case |",
         "|---|---|---|---|---|---|---|---|",
     ]
     says = {noise.name: noise.says for noise in NOISES}
@@ -173,12 +175,12 @@ def table(found: Mapping[str, Mapping[str, Counter[str]]]) -> str:
                 else f"the same, long cases slower by {LEAST * POLICY.smallest_change:.1%}"
             )
             shares = [f"{_all(seen, key) / cases:.4f}" for key in ("suspected", "steady", "inconclusive")]
-            per_case = _all(seen, "launches") / cases
+            per_case = _all(seen, "trials") / cases
             rates = (f"{alarmed / families:.4f}", f"{most:.4f}", *shares, f"{per_case:.2f}")
             lines.append(f"| {what} | {families} | {' | '.join(rates)} |")
     lines += [
         "",
-        "| noise | families | false of those told | 1 % in 8 launches | in all | 2 % in 5 | in 8 | in all "
+        "| noise | families | false of those told | 1 % in 8 trials | in all | 2 % in 5 | in 8 | in all "
         "| 3 % in 8 | 5 % in 8 | 1 % called steady |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]

@@ -24,7 +24,7 @@ FACTS = {"hash": "0123456789abcdef", "registers": 64, "spills": 0, "shared_bytes
 class Made:
     """What was measured of a target on one device at the next revisions of its mainline."""
 
-    own: Mapping[tuple[str, str], Values]  # by provider and case, in the unit of the lane
+    own: Mapping[tuple[str, str], Values]  # by provider and case, in the unit of the metric
     sota: Mapping[str, Values] = field(default_factory=dict)  # by case
     order: Sequence[int] | None = None  # in which the revisions were measured; None for their own
     stack_id: int | None = None
@@ -84,7 +84,7 @@ def _rows(made: Made, runs: Mapping[int, int], sota: str) -> Iterator[dict[str, 
                     "case": case,
                     "state": CellState.MEASURED,
                     "median": float(values[place]),
-                    "launches": 5,
+                    "trials": 5,
                     "rounds": 40,
                     "facts": FACTS,
                     "samples": SAMPLES,

@@ -4,7 +4,7 @@ Power: slow-downs of 1, 2, 3 and 5 % are planted into a norm at sizes from some 
 beside cases in which nothing is: which are found, how large they are said to be, and what is named as the cause.
 A/A: equal code on both sides, at as many cells as are asked for: whatever is told is false.
 
-Everything is as in a run: fresh processes for each launch, the looks of the policy, the judge of the service.
+Everything is as in a run: fresh processes for each trial, the looks of the policy, the judge of the service.
 
     make bench-power ARGS="--out FOLDER"
     make bench-power ARGS="--again FOLDER"    judge what was measured there once more; needs no GPU
@@ -30,8 +30,8 @@ from service.domain.verdicts.analysis import compare
 from service.domain.verdicts.session_result import Taken, cells
 from tests.studies.power_judged import Plant, keep, told
 from workers.device import DeviceHere, ask
-from workers.run.launches import Launches
 from workers.run.tally import Tally
+from workers.run.trials import Trials
 
 SHARES = (0.01, 0.02, 0.03, 0.05)
 # Rows and columns of what takes about 5 us, 10, 20, 40, 100, 270 us, 1 and 4 ms on an H200, bf16.
@@ -207,7 +207,7 @@ def _equal_cases() -> tuple[Case, ...]:
     texts = dict.fromkeys(text for suite in FROM for text in SUITES[suite])
     parsed = (Case.parse(text) for text in texts)
     known = [case for case in parsed if case.op in ("rmsnorm", "layernorm") and case.direction in ("fwd", "bwd")]
-    return tuple(case for case in known if case.least_bytes <= LARGEST and not case.stride and case.lane == "kernel")
+    return tuple(case for case in known if case.least_bytes <= LARGEST and not case.stride and case.metric == "kernel")
 
 
 # -- a session -------------------------------------------------------------------------------------------------------
@@ -233,9 +233,9 @@ def _session(
     """One session to its end."""
     began = time.monotonic()
     tally = Tally(contenders, cases)
-    launches = Launches(tally, contenders, policy, here, Awake(), seed=seed)
-    launches.until_decided(cases)
-    spent = ", ".join(f"{one['what']} {sum(one['seconds'].values()):.0f} s" for one in launches.spent)
+    trials = Trials(tally, contenders, policy, here, Awake(), seed=seed)
+    trials.until_decided(cases)
+    spent = ", ".join(f"{one['what']} {sum(one['seconds'].values()):.0f} s" for one in trials.spent)
     say(f"session {seed}: {len(cases)} cases, {len(contenders)} contenders, {time.monotonic() - began:.0f} s ({spent})")
     return tally.taken()
 

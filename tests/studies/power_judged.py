@@ -18,7 +18,7 @@ from service.domain.states import CellState
 from service.domain.verdicts import judge
 from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.samples import Outcome
-from service.domain.verdicts.session_result import Evidence, Taken, cells
+from service.domain.verdicts.session_result import SessionResult, Taken, cells
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Found:
     base_us: float | None
     verdict: Verdict
     cause: str
-    launches: int  # the confirming ones among them
+    trials: int  # the confirming ones among them
 
     @property
     def outcome(self) -> Outcome:
@@ -68,7 +68,7 @@ def told(folder: Path) -> None:
 
 
 def _taken(kept: dict[str, Any]) -> Taken:
-    rounds = {part: tuple(tuple(launch) for launch in kept[part]) for part in ("looked", "confirmed")}
+    rounds = {part: tuple(tuple(trial) for trial in kept[part]) for part in ("looked", "confirmed")}
     named = {"role": Role(kept["role"]), "case": Case.parse(kept["case"]), "state": CellState(kept["state"])}
     return Taken(**{**kept, **named, **rounds})
 
@@ -85,7 +85,7 @@ def _judged(taken: Sequence[Taken]) -> list[Found]:
     policy = Policy()
     found = [replace(cell, same_code=False) for cell in cells(taken)]
     judged = judge.judge(found, policy)
-    evidence = Evidence(tuple(taken), "parent", (), {}, {}, sandboxed=False)
+    evidence = SessionResult(tuple(taken), "parent", (), {}, {}, sandboxed=False)
     causes = collect.against_parent(evidence, cells(taken), judged)
     base = {(one.provider, str(one.case)): one.median for one in taken if one.role is Role.PARENT}
     heads = {(one.provider, str(one.case)): one for one in taken if one.role is Role.HEAD}
@@ -103,7 +103,7 @@ def _judged(taken: Sequence[Taken]) -> list[Found]:
 
 def _table(found: Sequence[tuple[Plant, Found]]) -> None:
     """What became of each share at each size, over the sessions."""
-    say(f"\n{'base':>9} {'planted':>8} {'how':>8} {'found':>6} {'of':>3} {'said':>22} {'launches':>9}  others; cause")
+    say(f"\n{'base':>9} {'planted':>8} {'how':>8} {'found':>6} {'of':>3} {'said':>22} {'trials':>9}  others; cause")
     groups: dict[tuple[tuple[int, int], str, float], list[Found]] = {}
     for plant, one in found:
         groups.setdefault((plant.size, plant.how, plant.share), []).append(one)
@@ -113,7 +113,7 @@ def _table(found: Sequence[tuple[Plant, Found]]) -> None:
         others = ", ".join(sorted(one.outcome for one in ones if one.outcome is not Outcome.REGRESSION))
         say(
             f"{_base([one for (of, *_), each in groups.items() if of == size for one in each]):6.1f} us {share:8.1%} "
-            f"{how:>8} {len(slower):6} {len(ones):3} {said:>22} {median([one.launches for one in ones]):9.0f}  "
+            f"{how:>8} {len(slower):6} {len(ones):3} {said:>22} {median([one.trials for one in ones]):9.0f}  "
             f"{others or slower[0].cause}"
         )
     _invented("Nothing planted", [one for plant, one in found if plant.how == "nothing"])

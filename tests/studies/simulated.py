@@ -1,4 +1,4 @@
-"""Simulated runs of 200 cases, half of them shorter than 100 us, measured launch by launch as long as somebody asks."""
+"""Simulated runs of 200 cases, half of them shorter than 100 us, measured trial by trial as long as somebody asks."""
 
 import math
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from kernels.arena.session import order
 from service.domain.policy.policy import Policy
-from service.domain.verdicts.judge import Why, launches_until_next_look, wanted
+from service.domain.verdicts.judge import Why, trials_until_next_look, wanted
 from service.domain.verdicts.samples import Cell, Pairs
 
 CASES = 200
-MANY, FEW_ROUNDS = 60, 4  # a launch of more cases has so few rounds on a GPU (workers/run/launches.py)
+MANY, FEW_ROUNDS = 60, 4  # a trial of more cases has so few rounds on a GPU (workers/run/trials.py)
 SIDES = 3  # head, baseline and the copy of the baseline
 ROUND_SD = 0.001  # of one side's sample; head over parent was measured at .0015 (H200, November)
 POLICY = Policy()
@@ -22,46 +22,46 @@ POLICY = Policy()
 
 @dataclass(frozen=True)
 class Noise:
-    """What a launch adds to the log of head over baseline, in shares of 1."""
+    """What a trial adds to the log of head over baseline, in shares of 1."""
 
     name: str
     says: str
-    sd: float = 0.0025  # of a launch (H200: half of the cases below .001, one in ten above .0017)
+    sd: float = 0.0025  # of a trial (H200: half of the cases below .001, one in ten above .0017)
     widest: float | None = None  # a case's own sd is log-uniform from sd to this
-    shared: float = 0.0  # the part of the variance that all cases of a launch have in common
-    slow_clock: tuple[float, float] = (0.0, 0.0)  # how often a side has one in a launch, and how much slower it is then
-    odd_launch: tuple[float, float] = (0.0, 0.0)  # how often a launch is off, and by how much, either way
+    shared: float = 0.0  # the part of the variance that all cases of a trial have in common
+    slow_clock: tuple[float, float] = (0.0, 0.0)  # how often a side has one in a trial, and how much slower it is then
+    outlier_trial: tuple[float, float] = (0.0, 0.0)  # how often a trial is off, and by how much, either way
     odd_round: tuple[float, float] = (0.0, 0.0)  # how often a sample is off, and by how much
     strangers: tuple[float, float] = (0.0, 0.0)  # which part of the cases has another sd, and which
-    drift: float = 0.0  # of the machine within a launch; whoever goes second in a round has more of it
+    drift: float = 0.0  # of the machine within a trial; whoever goes second in a round has more of it
     controlled: bool = True  # a copy of the baseline shares the session
-    # What all launches of a session share, of head over baseline, each contender drawing its own:
+    # What all trials of a session share, of head over baseline, each contender drawing its own:
     offset: float = 0.0  # sd, a case its own
     side: float = 0.0  # sd, the same at all cases of a contender
-    alike: float = 0.0  # correlation of a launch with the next one, of the launch sd
+    alike: float = 0.0  # correlation of a trial with the next one, of the trial sd
 
 
 NOISES = (
-    Noise("facts", "launch sd .25 %, the same for all"),
+    Noise("facts", "trial sd .25 %, the same for all"),
     Noise("shared", "the same, and half of its variance is the machine's", shared=0.5),
     Noise("unlike", "sd from .05 to 1 %, each case its own", sd=0.0005, widest=0.01),
-    Noise("strangers", "one case in 20 has a launch sd of 1 %", strangers=(0.05, 0.01)),
+    Noise("strangers", "one case in 20 has a trial sd of 1 %", strangers=(0.05, 0.01)),
     Noise(
         "outliers",
-        "one launch in 20 is off by 3 %, one sample in 20 by 10 %",
-        odd_launch=(0.05, 0.03),
+        "one trial in 20 is off by 3 %, one sample in 20 by 10 %",
+        outlier_trial=(0.05, 0.03),
         odd_round=(0.05, 0.1),
     ),
-    Noise("clocks", "a side's clock is 3 % slower in one launch of 7", slow_clock=(0.15, 0.03)),
-    Noise("drift", "the machine becomes 5 % slower within each launch", drift=0.05),
-    Noise("loud", "launch sd 2 %", sd=0.02),
-    Noise("alike", "launch sd .5 %, each launch like the one before (AR .8)", sd=0.005, alike=0.8),
+    Noise("clocks", "a side's clock is 3 % slower in one trial of 7", slow_clock=(0.15, 0.03)),
+    Noise("drift", "the machine becomes 5 % slower within each trial", drift=0.05),
+    Noise("loud", "trial sd 2 %", sd=0.02),
+    Noise("alike", "trial sd .5 %, each trial like the one before (AR .8)", sd=0.005, alike=0.8),
     Noise("offsets", "an offset of the session at each case, sd .3 %", offset=0.003),
     Noise("large offsets", "an offset of the session at each case, sd .5 %", offset=0.005),
     Noise("sides", "an offset of the session for each contender, the same at all its cases, sd .3 %", side=0.003),
     Noise("large sides", "an offset of the session for each contender, the same at all its cases, sd .5 %", side=0.005),
 )
-SESSIONS = ("alike", "offsets", "large offsets", "sides", "large sides")  # what more launches do not average out
+SESSIONS = ("alike", "offsets", "large offsets", "sides", "large sides")  # what more trials do not average out
 
 
 _ORDER = [[int(side) for side in order("012", number)] for number in range(POLICY.rounds)]
@@ -74,7 +74,7 @@ def names() -> list[str]:
 
 
 class Family:
-    """The truth of one family, and as many launches of it as somebody asks for."""
+    """The truth of one family, and as many trials of it as somebody asks for."""
 
     def __init__(self, noise: Noise, effects: Sequence[float], seed: int) -> None:
         self.noise, self.effects = noise, np.array(effects)
@@ -87,8 +87,8 @@ class Family:
         at_cases = self._dice.normal(size=(SIDES, CASES)) * noise.offset
         self._offsets = (at_cases + self._dice.normal(size=(SIDES, 1)) * noise.side) / math.sqrt(2)
 
-    def launch(self, cases: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Head, baseline and its copy at these cases in one launch: contenders x cases x rounds, in us."""
+    def trial(self, cases: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Head, baseline and its copy at these cases in one trial: contenders x cases x rounds, in us."""
         noise, dice, count = self.noise, self._dice, len(cases)
         rounds = FEW_ROUNDS if count > MANY else POLICY.rounds
         # Half of the variance of a ratio is each side's.
@@ -96,7 +96,7 @@ class Family:
         own = self._own(cases) * math.sqrt((1 - noise.shared) / 2)
         logs = self.sd[cases] * (common + own) + self._offsets[:, cases]
         logs[0] += self.effects[cases]
-        logs[::2] += self._odd(noise.odd_launch, (2, count)) * dice.choice((-1, 1), (2, count))
+        logs[::2] += self._odd(noise.outlier_trial, (2, count)) * dice.choice((-1, 1), (2, count))
         logs += self._odd(noise.slow_clock, (SIDES, count))
         samples = dice.normal(0, ROUND_SD, (SIDES, count, rounds)) + self._odd(noise.odd_round, (SIDES, count, rounds))
         turns = np.array([[turn.index(side) for turn in _ORDER[:rounds]] for side in range(SIDES)])
@@ -105,7 +105,7 @@ class Family:
         return np.exp(samples)
 
     def _own(self, cases: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What a launch adds at each case of each side, of variance 1, and like the launch before where they are."""
+        """What a trial adds at each case of each side, of variance 1, and like the trial before where they are."""
         fresh = self._dice.normal(size=(SIDES, len(cases)))
         if not self.noise.alike:
             return fresh
@@ -136,21 +136,21 @@ class Session:
         }
 
     def until_decided(self, policy: Policy) -> list[Cell]:
-        """First every look, then every confirmation, as `workers.run.launches` does."""
+        """First every look, then every confirmation, as `workers.run.trials` does."""
         on = list(range(len(self.cases)))
         for why in WHYS:
             done = 0
             if why == "confirm":
                 on = self._asked("confirm", policy)
-            while on and (more := launches_until_next_look(done, policy, why)):
+            while on and (more := trials_until_next_look(done, policy, why)):
                 for _ in range(more):
-                    self._launch(why, on)
+                    self._trial(why, on)
                 done += more
                 on = self._asked(why, policy)
         return self.cells()
 
-    def _launch(self, why: Why, on: Sequence[int]) -> None:
-        for side, taken in zip(self._taken[why], self.family.launch(np.array(on)).tolist(), strict=True):
+    def _trial(self, why: Why, on: Sequence[int]) -> None:
+        for side, taken in zip(self._taken[why], self.family.trial(np.array(on)).tolist(), strict=True):
             for place, rounds in zip(on, taken, strict=True):
                 side[place].append(tuple(rounds))
 

@@ -29,9 +29,9 @@ def main() -> int:
         cells, policy = Session(Family(noise, planted(1), 1), names()).until_decided(Policy()), Policy()
         parts = [best_ms(partial(part, cells, policy), chosen.times) for part in (judge, wanted, summaries)]
         slowest = max(slowest, sum(parts))
-        launches = sum(len(cell.looked.candidate) + len(cell.confirmed.candidate) for cell in cells) / len(cells)
+        trials = sum(len(cell.looked.candidate) + len(cell.confirmed.candidate) for cell in cells) / len(cells)
         row = [
-            f"200 cases, {launches:.1f} launches each ({noise.says})",
+            f"200 cases, {trials:.1f} trials each ({noise.says})",
             *(f"{ms:.1f} ms" for ms in (*parts, sum(parts))),
         ]
         sys.stdout.write(f"| {' | '.join(row)} |\n")

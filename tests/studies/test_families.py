@@ -28,7 +28,7 @@ def test_harmless_families_alarm_nobody_and_are_cleared_at_once():
     seen = scored("facts", "harmless", 12)
     assert seen["found"] == 0
     assert share(seen, "0.0% long", "steady") > 0.999
-    assert share(seen, "0.0% long", "launches") < 3.2
+    assert share(seen, "0.0% long", "trials") < 3.2
 
 
 def test_two_percent_is_found_in_five_launches_and_one_percent_in_eight():
@@ -44,18 +44,18 @@ def test_where_launches_vary_much_it_says_so_and_does_not_guess(noise):
     seen = scored(noise, "harmless", 3)
     assert seen["found"] == 0
     assert seen["0.0% long inconclusive"] > 0, "never silently green"
-    assert share(seen, "0.0% long", "launches") > 4
+    assert share(seen, "0.0% long", "trials") > 4
 
 
 @pytest.mark.parametrize("noise", SESSIONS)
 def test_what_a_session_adds_to_all_its_launches_alarms_nobody_where_a_control_shares_it(noise):
     seen = scored(noise, "harmless", 3)
     assert seen["found"] == 0
-    assert share(seen, "0.0% long", "launches") < 10, "more launches do not average it out, so none are asked for"
+    assert share(seen, "0.0% long", "trials") < 10, "more trials do not average it out, so none are asked for"
 
 
 def test_without_a_control_the_same_sessions_alarm():
-    """What the controls are for: the offsets cannot be seen in the launches of the head and its baseline."""
+    """What the controls are for: the offsets cannot be seen in the trials of the head and its baseline."""
     alone = replace(NOISE["large offsets"], controlled=False)
     assert sum((score(alone, "harmless", seed) for seed in range(3)), Counter[str]())["alarmed"] == 3
 
@@ -89,4 +89,4 @@ def test_a_case_without_a_family_is_told_when_it_moved_and_not_when_it_did_not()
 
 def test_the_tables_say_how_many_families_they_rest_on():
     said = table({"facts": {"harmless": scored("facts", "harmless", 1), "planted": scored("facts", "planted", 1)}})
-    assert "| launch sd .25 %, the same for all | 1 | 0.0000 |" in said
+    assert "| trial sd .25 %, the same for all | 1 | 0.0000 |" in said

@@ -1,4 +1,4 @@
-"""What was measured on an H200 is judged again by the code of today: real launches, no GPU."""
+"""What was measured on an H200 is judged again by the code of today: real trials, no GPU."""
 
 import re
 from pathlib import Path

@@ -3,7 +3,7 @@
 import pytest
 
 from service.ledger import backoff
-from service.ledger.backoff import Patience
+from service.ledger.backoff import Backoff
 from workers import control
 
 
@@ -23,7 +23,7 @@ def test_a_duty_that_can_wait_is_done_at_once_and_then_seldom_even_where_it_brea
         done.append(clock[0])
         raise RuntimeError
 
-    seldom = control.Seldom(duty, 60.0)
+    seldom = control.Throttled(duty, 60.0)
     for _ in range(31):
         if clock[0] in (1000.0, 1060.0):
             with pytest.raises(RuntimeError):
@@ -36,18 +36,18 @@ def test_a_duty_that_can_wait_is_done_at_once_and_then_seldom_even_where_it_brea
 
 
 def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_went_well(clock):
-    tried, kept = [], Patience()
+    tried, kept = [], Backoff()
     while clock[0] < 2000.0:
-        if not kept.lets_be("one"):
+        if not kept.should_skip("one"):
             tried.append(clock[0] - 1000.0)
             kept.failed("one")
         clock[0] += 2.0
     assert tried == [0.0, 2.0, 4.0, 14.0, 44.0, 164.0, 764.0]
-    assert not kept.lets_be("another")
+    assert not kept.should_skip("another")
     kept.went_well("one")
-    assert not kept.lets_be("one")
+    assert not kept.should_skip("one")
     kept.failed("one")
-    assert not kept.lets_be("one"), "it is new again"
+    assert not kept.should_skip("one"), "it is new again"
 
 
 @pytest.mark.usefixtures("state")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.arena import protocol
-from kernels.cases import BUILT_IN_PROVIDERS, Case, Lane
+from kernels.cases import BUILT_IN_PROVIDERS, Case, Metric
 from service.domain.codefacts import compiled, diff, findings
 from service.domain.codefacts.compiled import Compiled, Place, State
 from service.domain.codefacts.findings import FactsReport, Side
@@ -138,10 +138,12 @@ def _suite(recipe: Recipe) -> str:
 
 
 def _cases(recipe: Recipe, suite: str, notes: list[str]) -> tuple[Case, ...]:
-    """The suite's cases; those of other lanes call the same kernels, but for a transformer block's."""
+    """The suite's cases; those of other metrics call the same kernels, but for a transformer block's."""
     every = recipe.cases(suite)
-    cases = tuple(dict.fromkeys(replace(case, lane=Lane.KERNEL) for case in every if case.lane is not Lane.BLOCK))
-    if blocks := sum(case.lane is Lane.BLOCK for case in every):
+    cases = tuple(
+        dict.fromkeys(replace(case, metric=Metric.KERNEL) for case in every if case.metric is not Metric.BLOCK)
+    )
+    if blocks := sum(case.metric is Metric.BLOCK for case in every):
         notes.append(f"{blocks} of the suite's cases are whole blocks, which have no facts of their own.")
     if not cases:
         raise BadInput(f"The suite {suite!r} has no case that can be compiled without a GPU.")

@@ -1,4 +1,4 @@
-"""The facts lane: what was pushed is compiled without a GPU, compared with its baseline, and kept.
+"""The facts worker: what was pushed is compiled without a GPU, compared with its baseline, and kept.
 
 It runs beside everything else and stops nothing: whatever goes wrong here is said in the comment, and no run waits.
 """
@@ -53,7 +53,7 @@ def beside_control() -> threading.Thread:
             try:
                 compile_due()
             except Exception:  # the database may be away: it is looked for again
-                log.exception("the facts lane broke")
+                log.exception("the facts worker broke")
             stopping.wait(settings().look_every_s)
 
     thread = threading.Thread(target=compile_until_stopped, name="facts", daemon=True)

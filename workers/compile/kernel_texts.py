@@ -14,8 +14,8 @@ from service.errors import BadInput
 from workers.compile.offline import Bench, Job, Text
 from workers.environments import Environment
 
-MOST_DIFFERENCES = 6  # shown; all of them go into a folder
-MOST_TEXTS = 200  # kernels whose texts are written
+MAX_DIFFERENCES = 6  # shown; all of them go into a folder
+MAX_TEXTS = 200  # kernels whose texts are written
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Texts:
 
 
 def differences(texts: Texts, moved: Sequence[Moved], kind: str, notes: list[str]) -> tuple[Difference, ...]:
-    shown, found = moved[:MOST_DIFFERENCES], []
+    shown, found = moved[:MAX_DIFFERENCES], []
     pairs = texts.of(shown, [kind])
     for number, one in enumerate(shown):
         if (number, kind) not in pairs:
@@ -64,7 +64,7 @@ def differences(texts: Texts, moved: Sequence[Moved], kind: str, notes: list[str
 def written(texts: Texts, moved: Sequence[Moved], folder: Path) -> str:
     """Write before and after of every changed kernel in every kind, and say where."""
     count = 0
-    for (number, kind), pair in texts.of(moved[:MOST_TEXTS], KINDS).items():
+    for (number, kind), pair in texts.of(moved[:MAX_TEXTS], KINDS).items():
         one = moved[number]
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", one.name)[:80]
         which = f"gone{one.before}" if one.after is None else str(one.after)
@@ -77,4 +77,4 @@ def written(texts: Texts, moved: Sequence[Moved], folder: Path) -> str:
                     count += 1
         except OSError as error:
             raise BadInput(f"The texts cannot be written to {place}: {error.strerror}.") from None
-    return f"{count} texts of {min(len(moved), MOST_TEXTS)} changed kernels were written to {folder}."
+    return f"{count} texts of {min(len(moved), MAX_TEXTS)} changed kernels were written to {folder}."

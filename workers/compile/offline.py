@@ -26,8 +26,8 @@ START_LIMIT_S, CASE_LIMIT_S, MORE_S = 180.0, 240.0, 5.0  # and so much more for 
 BUDGET_S = 3600.0  # of all that one command compiles; 200 cases for two architectures took 73 s on two cores
 AHEAD = 7  # cases that are compiled with the one asked for: reading machine code takes as long for ten as for one
 RESTARTS = 3  # of one contender that was lost; one that dies more often says nothing new
-MOST_KEPT = 32 * MIB  # of one provider on one architecture; a case takes about 2 kB
-MOST_VERSIONS = 4  # of what is kept, for as many engines or ways of calling a provider
+MAX_KEPT = 32 * MIB  # of one provider on one architecture; a case takes about 2 kB
+MAX_VERSIONS = 4  # of what is kept, for as many engines or ways of calling a provider
 NO_GPU = DeviceHere("cpu", "no GPU")
 
 
@@ -215,7 +215,7 @@ def _keep(job: Job, fresh: Answers) -> None:
     every = _kept(job) | fresh
     sizes = {case: len(json.dumps(answer)) for case, answer in every.items()}
     total = sum(sizes.values())
-    while total > MOST_KEPT:
+    while total > MAX_KEPT:
         total -= sizes[oldest := next(iter(every))]
         del every[oldest]
     with suppress(OSError):  # the next time it is compiled again
@@ -224,7 +224,7 @@ def _keep(job: Job, fresh: Answers) -> None:
         fresh_file.write_text(json.dumps(every))
         fresh_file.rename(file)
         alike = sorted(file.parent.glob(f"{_stem(job)}-*.json"), key=lambda one: one.stat().st_mtime)
-        for old in alike[:-MOST_VERSIONS]:
+        for old in alike[:-MAX_VERSIONS]:
             old.unlink(missing_ok=True)
 
 

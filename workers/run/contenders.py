@@ -17,7 +17,7 @@ from workers.sandbox.folders import remove
 from workers.sandbox.sandbox import Box, Limits
 from workers.sandbox.watchdog import used
 
-SCRATCH_DISK, LEAST_DISK = 4 * GIB, 64 * MIB  # of one start; what the revision compiled before counts as well
+SCRATCH_DISK, MIN_DISK = 4 * GIB, 64 * MIB  # of one start; what the revision compiled before counts as well
 LAST_CASE_S = 300.0  # what the case that is just being measured at the session's limit may still take
 _CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -34,7 +34,7 @@ _ON_CPU = {
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "MALLOC_MMAP_THRESHOLD_": "4294967296",
     # Small freed blocks that a thread keeps for itself hold the large ones beside them apart, so each process cycled
-    # through temporaries of its own: identical code differed by 0.68 to 1.46 from launch to launch at 128x2048, without
+    # through temporaries of its own: identical code differed by 0.68 to 1.46 from trial to trial at 128x2048, without
     # by 0.95 to 1.07 (November).
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
 }
@@ -61,7 +61,7 @@ def contender(
     environment = {
         "PATH": f"{place.python.parent}:/usr/bin:/bin",
         "PYTHONPATH": ":".join(map(str, place.paths)),
-        "KERNELWATCH_TREE": ":".join(map(str, place.tree)),  # imported from once the launch begins
+        "KERNELWATCH_TREE": ":".join(map(str, place.tree)),  # imported from once the trial begins
         "PYTHONUNBUFFERED": "1",
         "PYTHONNOUSERSITE": "1",
         # No pool of helpers beside what is being measured; a warm start takes 3.2 s instead of 6.2 s (CPU, November).
@@ -86,13 +86,11 @@ def contender(
             writable=(caches,),
             environment={**environment, "HOME": str(folder / "home")},
             devices=here.nodes,
-            limits=Limits(
-                wall_s=settings().session_limit_s + 2 * LAST_CASE_S, disk=max(SCRATCH_DISK - kept, LEAST_DISK)
-            ),
+            limits=Limits(wall_s=settings().session_limit_s + 2 * LAST_CASE_S, disk=max(SCRATCH_DISK - kept, MIN_DISK)),
             sandboxed=sandboxed,
         )
         log = folder / "stderr.log"
-        # On a GPU it may be started ahead of its launch, and then imports what is not the target's at once.
+        # On a GPU it may be started ahead of its trial, and then imports what is not the target's at once.
         spec = [] if here.name == "cpu" else [json.dumps(provider)]
         return Channel(sandbox.start([str(place.python), "-P", str(protocol.CONTENDER), *spec], box, log), log)
 

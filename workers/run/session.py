@@ -18,7 +18,7 @@ from kernels.cases import Case, Role
 from service.db.engine import transaction
 from service.domain.states import Purpose
 from service.domain.text import one_line
-from service.domain.verdicts.session_result import Evidence
+from service.domain.verdicts.session_result import SessionResult
 from service.errors import BuildFailed, LeaseLost, ServiceError, SourceFailed
 from service.ledger.runs import queue, recording
 from service.ledger.server_policy import effective
@@ -31,8 +31,8 @@ from workers.run.assignment import Assignment, assigned
 from workers.run.baselines import Baselines, Built, References
 from workers.run.contenders import contender
 from workers.run.heartbeat import Heartbeat, Stopped, stopping
-from workers.run.launches import Launches
 from workers.run.tally import Tally
+from workers.run.trials import Trials
 from workers.sandbox.folders import remove
 
 log = structlog.get_logger()
@@ -64,7 +64,7 @@ def measure(lease: queue.Lease, here: DeviceHere) -> None:
         _end(lease, _plainly(error), again=True)
 
 
-def _record(lease: queue.Lease, evidence: Evidence) -> None:
+def _record(lease: queue.Lease, evidence: SessionResult) -> None:
     """What took a GPU minutes is not lost to a bad moment of the database's: a restart, a deadlock that it broke up."""
     for wait_s in (*RECORDED_AGAIN_S, None):
         try:
@@ -98,7 +98,7 @@ def _end(lease: queue.Lease, why: str, *, again: bool, blame: bool = True, failu
         log.exception("run could not be ended", run=lease.run_id, reason=why)
 
 
-def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence:
+def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> SessionResult:
     assignment = assigned(lease)
     run, cases = assignment.run, assignment.cases
     source = open_source(run.target, heart.keep_going)
@@ -119,12 +119,12 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
     try:
         seed = lease.run_id * 10_000 + lease.attempt * 100
         before = assignment.repeats_before
-        launches = Launches(tally, contenders, policy, here, heart, seed=seed, repeats_before=before)
-        launches.until_decided(cases)
+        trials = Trials(tally, contenders, policy, here, heart, seed=seed, repeats_before=before)
+        trials.until_decided(cases)
     finally:
         remove(_scratch(here))
     notes = beside.notes
-    if launches.late:
+    if trials.late:
         limit = f"the session limit of {settings().session_limit_s:g} s was reached"
         if not tally.taken():
             mend = "watch fewer cases, or raise KERNELWATCH_SESSION_LIMIT_S"
@@ -136,11 +136,11 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> Evidence
         "began": began,
         "load_before": load,
         "device": device,
-        "ceilings": launches.ceilings,
-        "launches": launches.spent,
+        "ceilings": trials.ceilings,
+        "trials": trials.spent,
         **({} if assignment.sandboxed else {"no_sandbox": assignment.no_sandbox}),
     }
-    return Evidence(
+    return SessionResult(
         tally.taken(),
         beside.baseline,
         notes,

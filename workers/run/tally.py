@@ -1,11 +1,11 @@
-"""Collects launches into evidence.  Pure: launches in, what each contender took out."""
+"""Collects trials into evidence.  Pure: trials in, what each contender took out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from kernels.arena.session import Cell as Turned
-from kernels.arena.session import Contender, Launch
+from kernels.arena.session import Contender, Trial
 from kernels.cases import Case
 from service.domain.roofline import number
 from service.domain.states import CellState, Rounds
@@ -16,25 +16,25 @@ _WORST_FIRST = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED, Cell
 
 
 class Tally:
-    """Every launch of one session, in order.  A contender that sat out a launch has no rounds in it."""
+    """Every trial of one session, in order.  A contender that sat out a trial has no rounds in it."""
 
     def __init__(self, contenders: Iterable[Contender], cases: Iterable[Case]) -> None:
         self._contenders = tuple(contenders)
         self._cases = tuple(cases)
-        self._launches: list[tuple[bool, Launch]] = []
+        self._trials: list[tuple[bool, Trial]] = []
 
-    def add(self, launch: Launch, *, confirming: bool) -> None:
-        self._launches.append((confirming, launch))
+    def add(self, trial: Trial, *, confirming: bool) -> None:
+        self._trials.append((confirming, trial))
 
     @property
     def stacks(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the first launch's contenders run on, by label."""
-        return self._launches[0][1].stacks if self._launches else {}
+        """What the first trial's contenders run on, by label."""
+        return self._trials[0][1].stacks if self._trials else {}
 
     @property
     def telemetry(self) -> Sequence[Mapping[str, Any]]:
-        """What the first launch read of its device and host."""
-        return self._launches[0][1].telemetry if self._launches else ()
+        """What the first trial read of its device and host."""
+        return self._trials[0][1].telemetry if self._trials else ()
 
     def taken(self) -> tuple[Taken, ...]:
         """What each contender took at each case so far."""
@@ -42,11 +42,11 @@ class Tally:
             self._taken(contender, case)
             for contender in self._contenders
             for case in self._cases
-            if any((contender.label, case) in launch.cells for _, launch in self._launches)
+            if any((contender.label, case) in trial.cells for _, trial in self._trials)
         )
 
     def _taken(self, contender: Contender, case: Case) -> Taken:
-        turned = [(confirming, launch.cells.get((contender.label, case))) for confirming, launch in self._launches]
+        turned = [(confirming, trial.cells.get((contender.label, case))) for confirming, trial in self._trials]
         seen = [cell for _, cell in turned if cell is not None]
         worst = min(seen, key=lambda cell: _WORST_FIRST.index(CellState(cell.state)))
 
@@ -66,9 +66,9 @@ class Tally:
 
 
 def _known(seen: Sequence[Turned]) -> dict[str, Any]:
-    """What all launches say of the code: of each fact the first, for only the first launch looks at everything.
+    """What all trials say of the code: of each fact the first, for only the first trial looks at everything.
 
-    Who was once seen not to repeat itself does not; the clock is the middle one of the launches.
+    Who was once seen not to repeat itself does not; the clock is the middle one of the trials.
     """
     known: dict[str, Any] = {}
     for cell in reversed(seen):
@@ -80,11 +80,11 @@ def _known(seen: Sequence[Turned]) -> dict[str, Any]:
     return known
 
 
-def _tuned(launches: Iterable[Turned | None]) -> dict[str, Any]:
-    """The configurations that autotuners chose, launch by launch, with the median of each; nothing where none chose."""
+def _tuned(trials: Iterable[Turned | None]) -> dict[str, Any]:
+    """The configurations that autotuners chose, trial by trial, with the median of each; nothing where none chose."""
     chosen = [
-        {"launch": number, "configuration": choices, "median": median(samples) if samples else None}
-        for number, cell in enumerate(launches, 1)
+        {"trial": number, "configuration": choices, "median": median(samples) if samples else None}
+        for number, cell in enumerate(trials, 1)
         if cell is not None and (choices := "; ".join(f"{name} {one}" for name, one in sorted(cell.tuned.items())))
         for samples in [[one for one in _samples(cell) if one is not None]]
     ]

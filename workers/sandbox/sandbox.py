@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 __all__ = ["Box", "Finished", "Limits", "kill", "run", "self_test", "start"]
 
-_MEMORY, _MOST_MEMORY = ("/tmp", "/dev/shm"), 1024 * MIB  # noqa: S108  # fresh ones, inside
+_MEMORY, _MAX_MEMORY = ("/tmp", "/dev/shm"), 1024 * MIB  # noqa: S108  # fresh ones, inside
 _UID = 1000  # inside; nothing in there needs to be, or to believe that it is, root
 _ASK_AGAIN_S = 60
 _OLDEST = "version 0.7"  # the first that knows --size
@@ -321,7 +321,7 @@ def _walls(box: Box) -> list[str]:
     for path in [*(Path("/etc", name) for name in _ETC), *Path("/etc").glob("python3*")]:
         walls += ["--ro-bind-try", str(path), str(path)]
     for folder in _MEMORY:
-        walls += ["--perms", "1777", "--size", str(min(_MOST_MEMORY, box.limits.disk)), "--tmpfs", folder]
+        walls += ["--perms", "1777", "--size", str(min(_MAX_MEMORY, box.limits.disk)), "--tmpfs", folder]
     walls += _machine(box.devices)
     # Outer folders first: a mount hides what was mounted below it before.
     mounts = {path: ("--ro-bind-try", path) for path in _each_way(box.read_only)}

@@ -14,7 +14,7 @@ from pathlib import Path
 from service.settings import GIB, MIB
 
 LOOK_EVERY_S = 0.1  # a fork bomb makes about 500 processes in that time
-LEAST_FOR_A_FILE = 4096  # what a file costs at least: many empty files fill a disk as well
+MIN_FOR_A_FILE = 4096  # what a file costs at least: many empty files fill a disk as well
 AnyProcess = subprocess.Popen[bytes] | subprocess.Popen[str]
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -201,7 +201,7 @@ def used(folders: Sequence[Path], enough: int) -> int:
         with suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 with suppress(OSError):
-                    total += max(LEAST_FOR_A_FILE, entry.stat(follow_symlinks=False).st_blocks * 512)
+                    total += max(MIN_FOR_A_FILE, entry.stat(follow_symlinks=False).st_blocks * 512)
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                 if total > enough:

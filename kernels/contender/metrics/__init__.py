@@ -1,9 +1,9 @@
-"""What is measured of a case: each lane has a clock of its own."""
+"""What is measured of a case: each metric has a clock of its own."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...cases import Case, Lane
+from ...cases import Case, Metric
 from ...checks.inputs import Inputs
 from ...providers.base import Bind
 from ..clocks import Call, Clock, CpuClock, CudaClock
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 def clock_of(
     case: Case, bench: "Bench", bind: Bind, sets: Sequence[Inputs], calls: Sequence[Call], graph_s: float
 ) -> Clock:
-    """The clock of the case's lane; `calls` are the input sets bound, and have run before.
+    """The clock of the case's metric; `calls` are the input sets bound, and have run before.
 
     A clock may have `facts` of its own, which join those of the case.  Raises Unsupported, and what the calls raise.
     """
-    match case.lane:
-        case Lane.KERNEL:
+    match case.metric:
+        case Metric.KERNEL:
             return CpuClock(calls) if bench.stream is None else CudaClock(calls, bench.stream, case, graph_s)
-        case Lane.CALL:
+        case Metric.CALL:
             return CallClock(calls, bench.stream)
-        case Lane.MEMORY:
+        case Metric.MEMORY:
             return MemoryClock(bind, sets, calls, on_gpu=bench.stream is not None)
-        case Lane.COMPILE:
+        case Metric.COMPILE:
             return CompileClock(bench, case, sets, calls)
-        case Lane.BLOCK:
+        case Metric.BLOCK:
             raise ValueError(f"{case}: a block is measured by itself, not by the calls of its norm")

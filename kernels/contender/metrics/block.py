@@ -1,4 +1,4 @@
-"""The block lane: a step of a transformer block, forward and backward, with a provider's norm in both places."""
+"""The block metric: a step of a transformer block, forward and backward, with a provider's norm in both places."""
 
 import gc
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...blocks import LONGEST_SEQUENCE, Shape
+from ...blocks import MAX_SEQUENCE, Shape
 from ...cases import OPS, Case, Direction
 from ...checks.outputs import FAR_OFF, poison
 from ...facts import gather
@@ -22,18 +22,18 @@ from .memory import watched
 from .steps import BlockInputs, BlockOracle, Step, step
 from .transformer import transformer
 
-SAMPLE_S, MOST_STEPS = 20e-3, 16  # a sample is several steps where they are short
+SAMPLE_S, MAX_STEPS = 20e-3, 16  # a sample is several steps where they are short
 FEW_TOKENS = 128
 
 
-class AtBlock:
-    """A provider's norm in a block: made ready, found right, and asked for turns, as AtCase is for the norm alone."""
+class PreparedBlock:
+    """A provider's norm in a block: made ready, found right, and asked for turns, as PreparedCase is for the norm alone."""
 
     def __init__(self, bench: Bench, case: Case, seed: int, thorough: bool = True) -> None:
         self.bench, self.case, self.seed = bench, case, seed
         shape = Shape.of(case)
         if shape is None:
-            raise Unsupported(f"{case.rows} tokens are not a whole number of sequences of {LONGEST_SEQUENCE}")
+            raise Unsupported(f"{case.rows} tokens are not a whole number of sequences of {MAX_SEQUENCE}")
         provider, on_gpu = bench.provider, bench.stream is not None
         forward = provider.block(case, bench.device, transformer(case, shape))
         self.inputs = BlockInputs.make(case, shape, bench.device, seed)
@@ -112,7 +112,7 @@ class BlockClock:
         self.calls = 1
         call()
         once_us = min(self.turn(1, 2))
-        self.calls = max(1, min(MOST_STEPS, math.ceil(SAMPLE_S * 1e6 / once_us)))
+        self.calls = max(1, min(MAX_STEPS, math.ceil(SAMPLE_S * 1e6 / once_us)))
 
     def turn(self, warm: int, timed: int) -> list[float]:
         gc.collect(0)

@@ -1,4 +1,4 @@
-"""The call lane: the host's time of one eager call, which is its launches, guards and wrappers."""
+"""The call metric: the host's time of one eager call, which is its launches, guards and wrappers."""
 
 import gc
 import math
@@ -13,10 +13,10 @@ from ..clocks import Before, Call, one_by_one
 
 # A launch queue holds about a thousand entries; once it is full a launch waits for the device.  An eager forward and
 # backward pass of a norm makes some twenty launches.
-MOST_CALLS = 32
-FEWEST_CALLS = 5  # enough for a median
-LONGEST_DRAIN_S = 2e-3  # the device's time of the calls of a sample, where that does not ask for fewer than the fewest
-SHORTEST_SAMPLE_S, MOST_CALLS_ON_CPU = 2e-3, 512
+MAX_CALLS = 32
+MIN_CALLS = 5  # enough for a median
+MAX_DRAIN_S = 2e-3  # the device's time of the calls of a sample, where that does not ask for fewer than the fewest
+MIN_SAMPLE_S, MAX_CALLS_ON_CPU = 2e-3, 512
 
 
 class CallClock:
@@ -34,11 +34,11 @@ class CallClock:
             call()
         self._drain()
         self.calls = 1
-        once = min(self._whole(FEWEST_CALLS) for _ in range(3))
+        once = min(self._whole(MIN_CALLS) for _ in range(3))
         if stream is None:
-            self.calls = max(FEWEST_CALLS, min(MOST_CALLS_ON_CPU, math.ceil(SHORTEST_SAMPLE_S / max(once, 1e-7))))
+            self.calls = max(MIN_CALLS, min(MAX_CALLS_ON_CPU, math.ceil(MIN_SAMPLE_S / max(once, 1e-7))))
         else:
-            self.calls = max(FEWEST_CALLS, min(MOST_CALLS, int(LONGEST_DRAIN_S / max(once, 1e-7))))
+            self.calls = max(MIN_CALLS, min(MAX_CALLS, int(MAX_DRAIN_S / max(once, 1e-7))))
 
     def turn(self, warm: int, timed: int) -> list[float]:
         gc.collect(0)

@@ -1,4 +1,4 @@
-"""The compile lane: how long the first call takes when nothing was compiled before, in a process that is warm."""
+"""The compile metric: how long the first call takes when nothing was compiled before, in a process that is warm."""
 
 import gc
 import sys
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...cases import Case, Lane
+from ...cases import Case, Metric
 from ...checks.inputs import Inputs, make
 from ...providers import Unsupported
 from ...providers.base import Bind
@@ -93,7 +93,7 @@ class CompileClock:
 
     def _compiled_again(self, bind: Bind, rows: int) -> int:
         """Graphs made for another number of rows by what was compiled for the case's own."""
-        other = replace(self._case, rows=rows, lane=Lane.KERNEL)
+        other = replace(self._case, rows=rows, metric=Metric.KERNEL)
         if not self._bench.provider.compiled:  # a target's may be prepared for the rows of the case
             bind = self._bench.provider_at(other)
         call = bind(make(other, self._bench.device, seed=0))

@@ -1,4 +1,4 @@
-"""The memory lane: the most bytes a call holds at one moment beside its inputs."""
+"""The memory metric: the most bytes a call holds at one moment beside its inputs."""
 
 import gc
 from collections.abc import Callable, Iterable, Sequence

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...cases import Case, Direction, Lane
+from ...cases import Case, Direction, Metric
 from .architectures import KNOWN
 from .cute import Cute, dumps, prepare_environment
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .launches import Launch
 
 COMPILED, UNSUPPORTED, FAILED = "compiled", "unsupported", "failed"
-LONGEST_REASON = 600
+MAX_REASON = 600
 
 # How ptxas refuses, in the message of whoever called it.
 _REFUSED = re.compile(r"uses too much shared data \((0x[0-9a-f]+) bytes, (0x[0-9a-f]+) max\)")
@@ -95,9 +95,9 @@ class Offline:
         try:
             self._call(case, Through(seen))
         except (Unsupported, NotImplementedError) as why:
-            state, reason = UNSUPPORTED, str(why)[:LONGEST_REASON]
+            state, reason = UNSUPPORTED, str(why)[:MAX_REASON]
         except Broken as why:
-            state, reason = FAILED, str(why)[:LONGEST_REASON]
+            state, reason = FAILED, str(why)[:MAX_REASON]
         except BaseException as trouble:
             if type(trouble).__name__ == "DataDependentOutputException":
                 state, reason = UNSUPPORTED, f"looks at the numbers in a tensor, which only a GPU has: {said(trouble)}"
@@ -173,7 +173,7 @@ class Offline:
         from ...providers import Unsupported, forward_backward
         from .pretend import inputs_of
 
-        if case.lane is Lane.BLOCK:
+        if case.metric is Metric.BLOCK:
             raise Unsupported("a block is measured, not compiled alone")
         if self._provider.name.endswith("-tuned"):
             raise Unsupported("which of its configurations runs is decided by timing them, which needs a GPU")
@@ -221,7 +221,7 @@ def _refusal(trouble: BaseException) -> str | None:
     found = _PTXAS.search(str(trouble))
     if not found:
         return None
-    return f"ptxas: {found['said'].strip()}{' (line ' + found['line'] + ')' if found['line'] else ''}"[:LONGEST_REASON]
+    return f"ptxas: {found['said'].strip()}{' (line ' + found['line'] + ')' if found['line'] else ''}"[:MAX_REASON]
 
 
 def _chain(trouble: BaseException | None) -> Iterator[BaseException]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..accesses import values_of
-from ..gather import MOST_NAMES
+from ..gather import MAX_NAMES
 from ..hashing import normalised_ptx
 from ..trace import OperatorCall, described
 from ..triton import SHORT, accesses_of, settings_of
@@ -14,8 +14,8 @@ from .architectures import REGISTERS, Architecture, occupancy
 from .launches import Launch
 from .machine import Reader, disassembled
 
-MOST_CHOICES = 24  # of an autotuner that are told one by one
-LONGEST_TEXT = 700_000  # characters: an answer is one line of at most 1 MiB
+MAX_CHOICES = 24  # of an autotuner that are told one by one
+MAX_TEXT = 700_000  # characters: an answer is one line of at most 1 MiB
 
 _LOCATION = re.compile(r"^#loc.*\n|\s*loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
 
@@ -41,7 +41,7 @@ def facts_of(
             kernel = _chosen(launch, choices)
             kernel["choices"] = [
                 {name: choice[name] for name in ("settings", "warps", "stages", *_TOLD) if name in choice}
-                for choice in choices[:MOST_CHOICES]
+                for choice in choices[:MAX_CHOICES]
             ]
         if launch.uncompiled:
             kernel["sass"] = _hash([kernel["sass"], launch.uncompiled])
@@ -55,7 +55,7 @@ def facts_of(
         "code": _hash(hashed) if hashed else None,
         "count": len(kernels),
         "extern": extern,
-        "operators": [{"name": call.name, "bytes": call.bytes} for call in calls[:MOST_NAMES]],
+        "operators": [{"name": call.name, "bytes": call.bytes} for call in calls[:MAX_NAMES]],
         "kernels": kernels,
     }
 
@@ -137,8 +137,8 @@ def text_of(launch: Launch, kind: str) -> str:
             "ttgir": lambda: _LOCATION.sub("", asm["ttgir"]),
         }
         text = readers[kind]()
-    if len(text) > LONGEST_TEXT:
-        text = f"{text[:LONGEST_TEXT]}\n... {len(text) - LONGEST_TEXT} more characters"
+    if len(text) > MAX_TEXT:
+        text = f"{text[:MAX_TEXT]}\n... {len(text) - MAX_TEXT} more characters"
     return text
 
 

@@ -45,7 +45,7 @@ _Stream: Any = torch.cuda.Stream
 
 GRAPH_S = 1e-3  # what one replay should take at least
 ROUNDS = 15
-FEWEST_ROUNDS = 5
+MIN_ROUNDS = 5
 REPEATS = 3  # calls whose gradients must have the same bits
 ROUNDING = 2.0**-17  # of the root mean square of a gradient: 64 units in the last place of fp32; a part is far more
 COMPILERS = 12  # processes, each with a context of half a gigabyte on the device
@@ -264,13 +264,13 @@ def timed(
 ) -> dict[Way, list[float]]:
     """Microseconds of a call, one figure for each round; the ways of a round in drawn order, without a gap.
 
-    At least `FEWEST_ROUNDS`, and no more once it is `until`.
+    At least `MIN_ROUNDS`, and no more once it is `until`.
     """
     times: dict[Way, list[float]] = {way: [] for way in graphs}
     draw = random.Random(0)  # noqa: S311  an order, not a secret
     with torch.cuda.stream(stream):
         for number in range(-1, rounds):  # the first one is not kept
-            if number >= FEWEST_ROUNDS and time.monotonic() > until:
+            if number >= MIN_ROUNDS and time.monotonic() > until:
                 break
             order = draw.sample(list(graphs), len(graphs))
             for way in order[-1:]:

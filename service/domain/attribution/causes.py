@@ -53,18 +53,18 @@ class Move:
 
     case: str
     ratio: float
-    confirmed: bool  # by fresh launches
+    confirmed: bool  # by fresh trials
     head: Mapping[str, Any] = field(default_factory=dict)  # facts
     beside: Mapping[str, Any] = field(default_factory=dict)
     same_code: bool = False  # the facts prove that both ran the same machine code, launched alike
-    refuted: bool = False  # fresh launches did not repeat it
+    refuted: bool = False  # fresh trials did not repeat it
     lean: float | None = None  # of the A/A control, where that is further off than the policy allows
     lost: float = 0.0  # share of the rounds that throttling spoiled
     throttled: tuple[str, ...] = ()  # for which reasons
     machine: bool = False  # most cases of the run moved this way, and equal code with them
     alike: int = 0  # other cases of the session that moved the same way although their code is the same
     elsewhere: tuple[str, ...] = ()  # other targets of which most moved the same way on this machine at that time
-    us: float | None = None  # what the other side took, in the unit of the case's lane
+    us: float | None = None  # what the other side took, in the unit of the case's metric
     copy_gb_s: float | None = None  # ceiling of the session
 
     @property
@@ -77,7 +77,7 @@ class Move:
 
     @property
     def explained(self) -> Explained:
-        """Without what follows from the configuration of the first launch, where both sides ran that in some launch."""
+        """Without what follows from the configuration of the first trial, where both sides ran that in some trial."""
         found = explained(self.head, self.beside, Timing(self.case, self.us, self.copy_gb_s), self.effect)
         if not interchangeable(self.head, self.beside):
             return found
@@ -92,7 +92,7 @@ def cause(move: Move) -> Cause:
         return Cause(Kind.MACHINE, f"the machine: {both}")
     doubts = list(_doubts(move))
     if move.refuted:
-        return Cause(Kind.NOISE, "probably noise: fresh launches did not repeat it", certain=False)
+        return Cause(Kind.NOISE, "probably noise: fresh trials did not repeat it", certain=False)
     if (wavering := _tuned(move)) is not None and not _explains_much(move):
         return Cause(Kind.UNKNOWN, f"not certain: {wavering}", certain=False)
     if (equal := _equal(move)) is not None:
@@ -124,7 +124,7 @@ def _explains_much(move: Move) -> bool:
 
 
 def _tuned(move: Move) -> str | None:
-    """What an autotuner chose, where launches of a side ran configurations of different speeds."""
+    """What an autotuner chose, where trials of a side ran configurations of different speeds."""
     for side, facts in (("the head", move.head), ("the other side", move.beside)):
         found = choices(facts)
         if found.waver and not found.equally_fast:
@@ -149,7 +149,7 @@ def _equal(move: Move) -> str | None:
         return "both ran the same compiled kernels, launched alike"
     mine, theirs = move.head, move.beside
     if choices(mine).waver or choices(theirs).waver:
-        return None  # the hash is that of the first launch
+        return None  # the hash is that of the first trial
     if not mine.get("code") or (mine.get("code"), mine.get("kind")) != (theirs.get("code"), theirs.get("kind")):
         return None
     return _EQUAL.get(str(mine.get("kind")), "the hash of the code is the same")

@@ -14,13 +14,13 @@ from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.baselines import Stand
 from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.samples import Cell, Name, Outcome
-from service.domain.verdicts.session_result import Evidence, Taken, same_kernels
+from service.domain.verdicts.session_result import SessionResult, Taken, same_kernels
 
-REPEATED = 0.5  # of what the first launches showed: fresh ones that show less did not repeat it
+REPEATED = 0.5  # of what the first trials showed: fresh ones that show less did not repeat it
 
 
 def against_parent(
-    evidence: Evidence,
+    evidence: SessionResult,
     cells: Iterable[Cell],
     judged: Mapping[Name, Verdict],
     elsewhere: Mapping[bool, tuple[str, ...]] = MappingProxyType({}),
@@ -61,10 +61,10 @@ def against_parent(
     return found
 
 
-def beside(evidence: Evidence, role: Role, stood: Mapping[Name, Stand]) -> dict[Name, Cause]:
-    """The same for the last good revision and for the slow baseline, which no fresh launches confirm.
+def beside(evidence: SessionResult, role: Role, stood: Mapping[Name, Stand]) -> dict[Name, Cause]:
+    """The same for the last good revision and for the slow baseline, which no fresh trials confirm.
 
-    They sat out the launches that came later, and the head's clock is that of all: it says nothing of those they share.
+    They sat out the trials that came later, and the head's clock is that of all: it says nothing of those they share.
     """
     heads, others = _by_name(evidence.taken, Role.HEAD), _by_name(evidence.taken, role)
     throttled = _throttled(evidence.telemetry)
@@ -111,13 +111,13 @@ def _refuted(cell: Cell, ratio: float) -> bool:
 
 def _lost(head: Taken) -> float:
     """The share of the rounds that did not count."""
-    rounds = [each for launch in (*head.looked, *head.confirmed) for each in launch]
+    rounds = [each for trial in (*head.looked, *head.confirmed) for each in trial]
     return rounds.count(None) / len(rounds) if rounds else 0.0
 
 
 def _throttled(telemetry: Mapping[str, Any]) -> tuple[str, ...]:
     """For which reasons rounds were dropped."""
-    launches: Sequence[Mapping[str, Any]] = telemetry.get("launches", ())
-    notes = (note for launch in launches for note in launch.get("telemetry", ()))
+    trials: Sequence[Mapping[str, Any]] = telemetry.get("trials", ())
+    notes = (note for trial in trials for note in trial.get("telemetry", ()))
     reasons = [str(reason) for note in notes if note.get("when") == "dropped a round" for reason in note["reasons"]]
     return tuple(dict.fromkeys(reasons))

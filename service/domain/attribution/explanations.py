@@ -15,10 +15,10 @@ from enum import StrEnum
 from math import ceil, exp, inf, log, log1p, log2
 from typing import Any
 
-from kernels.cases import Case, Lane
+from kernels.cases import Case, Metric
 from service.domain.codefacts.compiled import Access, Call, Kernel, calls_of, kernels_of
 from service.domain.codefacts.diff import paired_kernels
-from service.domain.metrics import amount, lane_of
+from service.domain.metrics import amount, metric_of
 from service.domain.text import listed
 
 # What a change costs beyond the bytes and elements that it adds; (at least, at most), from runs on an H200.
@@ -28,7 +28,7 @@ BYTES_SHARE = (0.6, 1.7)  # of the time that a copy of as many bytes would take;
 CACHED_SHARE = (0.15, 1.5)  # the same where the bytes may come from L2
 CACHED_BYTES = 60 << 20  # what an L2 of these GPUs keeps
 SM_MHZ = 1700.0
-FEWEST_BYTES_IN_FLIGHT = 32_768  # of an SM, so that the memory is busy all the time
+MIN_BYTES_IN_FLIGHT = 32_768  # of an SM, so that the memory is busy all the time
 # Elements of an SM in a cycle, by the kinds of `kernels.facts.accesses`; layout changes in bytes through shared memory.
 A_CYCLE = {
     "arithmetic": 128,
@@ -123,12 +123,12 @@ class Timing:
     """What a side took, and what the device can do."""
 
     case: str
-    us: float | None = None  # of the baseline, in the unit of its lane
+    us: float | None = None  # of the baseline, in the unit of its metric
     copy_gb_s: float | None = None
 
     @property
-    def lane(self) -> Lane:
-        return lane_of(self.case)
+    def metric(self) -> Metric:
+        return metric_of(self.case)
 
     @property
     def rows(self) -> int:
@@ -179,7 +179,7 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
     found = list(_traffic(now, before, timing))
     pairs = paired_kernels(before.kernels, now.kernels)
     switches: list[str] = []
-    inside = timing.lane in (Lane.KERNEL, Lane.BLOCK)
+    inside = timing.metric in (Metric.KERNEL, Metric.BLOCK)
     for was, now_ in pairs:
         if _same_machine_code(was, now_):
             continue
@@ -214,7 +214,7 @@ def _traffic(now: Side, before: Side, timing: Timing) -> Iterator[Explanation]:
         yield _other_calls(came, went, timing)
     elif now.counted is not None and before.counted is not None and now.counted != before.counted:
         yield _other_number(now.counted, before.counted, timing)
-    if timing.lane in (Lane.KERNEL, Lane.BLOCK):
+    if timing.metric in (Metric.KERNEL, Metric.BLOCK):
         for was, now_ in pairs:
             if was.bytes and now_.bytes and abs(now_.bytes - was.bytes) > 0.02 * was.bytes:
                 least, most = timing.range_of_bytes(now_.bytes - was.bytes, _shares(now_.bytes))
@@ -239,12 +239,12 @@ def _other_calls(came: Sequence[Call], went: Sequence[Call], timing: Timing) -> 
     count = len(came) - len(went)
     known = all(one.bytes is not None for one in (*came, *went))
     size = sum(one.bytes or 0 for one in came) - sum(one.bytes or 0 for one in went)
-    if timing.lane is Lane.MEMORY or timing.lane is Lane.COMPILE:
+    if timing.metric is Metric.MEMORY or timing.metric is Metric.COMPILE:
         slower = count > 0 if count else size > 0 if size else None
         return Explanation(By.TRAFFIC, _other_words(came, went), slower, of_kernel=False)
-    gaps = HOST_LAUNCH_US if timing.lane is Lane.CALL else LAUNCH_US
+    gaps = HOST_LAUNCH_US if timing.metric is Metric.CALL else LAUNCH_US
     copied = timing.bytes_us(size) if known else None
-    if timing.lane is Lane.CALL:
+    if timing.metric is Metric.CALL:
         copied = 0.0
     if copied is None:
         slower = count > 0 if count else None
@@ -298,8 +298,8 @@ def _sum(calls: Iterable[Call]) -> int:
 
 def _other_number(now: int, before: int, timing: Timing) -> Explanation:
     said = f"it now launches {_some(now, 'kernel')} instead of {before:,}"
-    gaps = HOST_LAUNCH_US if timing.lane is Lane.CALL else LAUNCH_US
-    least, _ = timing.range_of(gaps[0] * abs(now - before), inf) if timing.lane is Lane.KERNEL else (0.0, inf)
+    gaps = HOST_LAUNCH_US if timing.metric is Metric.CALL else LAUNCH_US
+    least, _ = timing.range_of(gaps[0] * abs(now - before), inf) if timing.metric is Metric.KERNEL else (0.0, inf)
     return Explanation(By.TRAFFIC, said, now > before, least * 0.5, of_kernel=False)
 
 
@@ -457,7 +457,7 @@ def _occupancy(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     if abs(log(before / after)) < 0.01:
         return
     old, new = _in_flight(was), _in_flight(now)
-    fewest = FEWEST_BYTES_IN_FLIGHT
+    fewest = MIN_BYTES_IN_FLIGHT
     least = 0.0
     if old and new:
         least = 0.3 * max(0.0, abs(log(min(1.0, old / fewest) / min(1.0, new / fewest))))
@@ -574,7 +574,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _size(count: float) -> str:
-    return amount(float(count), Lane.MEMORY)
+    return amount(float(count), Metric.MEMORY)
 
 
 def _bytes(width: float) -> str:

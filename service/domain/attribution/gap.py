@@ -20,7 +20,7 @@ class Side:
     """One of the two at one session: who it was, its median, and its facts."""
 
     name: str
-    took: float  # in the unit of the case's lane
+    took: float  # in the unit of the case's metric
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -1,7 +1,7 @@
 """What one step of a bisection says: is this revision as slow as the bad end?  Pure.
 
 A step compares a revision with the good end, paired in one session.  Its verdicts are those of any run: significant,
-relevant, confirmed by fresh launches.  The answer asks for more: on which side of the middle does the case stand?
+relevant, confirmed by fresh trials.  The answer asks for more: on which side of the middle does the case stand?
 """
 
 import math
@@ -29,8 +29,8 @@ class Sight:
     ratio: float | None = None  # revision over what it was measured against; the next two are its interval
     low: float | None = None
     high: float | None = None
-    suspected: bool = False  # the first launches looked like a change
-    launches: int = 0
+    suspected: bool = False  # the first trials looked like a change
+    trials: int = 0
     why: str | None = None  # the cause, in words
     reason: str = ""  # of the verdict, in words
 

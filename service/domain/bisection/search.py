@@ -93,12 +93,12 @@ class Progress:
 
 
 def decide(
-    line: Sequence[str], steps: Sequence[Step], most_runs: int, unbuildable: Collection[str] = frozenset()
+    line: Sequence[str], steps: Sequence[Step], max_runs: int, unbuildable: Collection[str] = frozenset()
 ) -> Progress:
     """What to measure next on `line` (from the good end to the bad one, both included), or how the search ended.
 
     `steps` are all that have ended, oldest first; `unbuildable` those revisions of which that is known already, which
-    are not tried.  After `most_runs` steps nothing more is asked.
+    are not tried.  After `max_runs` steps nothing more is asked.
     """
     # What was tried by a step stays tried, or news from elsewhere would lead the play of the past astray.
     search = _Search(line, frozenset(unbuildable) - {step.revision for step in steps})
@@ -113,7 +113,7 @@ def decide(
             question = course.send(waiting.popleft())
     except StopIteration as ended:
         question, ending = None, ended.value
-    if question and len(steps) >= most_runs:
+    if question and len(steps) >= max_runs:
         question, ending = None, Ending.SPENT
     return Progress(line, tuple(search.answered), search.sizes, search.suspects(ending), question, ending)
 

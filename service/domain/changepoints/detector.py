@@ -14,7 +14,7 @@ from service.domain.changepoints.types import Change, HistoryLimits, Level, Seen
 HARDLY_OVERLAPPING = 0.8  # Cliff's delta of two levels: nine in ten pairs of values are in the same order
 SUSPECT = 3.5  # deviations by which the newest revision is out of line
 USUAL = 30  # revisions before it that say what is usual
-FEWEST_USUAL = 8
+MIN_USUAL = 8
 FAST_SMALLEST = 0.01  # a single revision is not asked about half a percent
 DEFAULTS = HistoryLimits()
 
@@ -39,7 +39,7 @@ def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> Change | N
         return None
     _check_order(seen)
     level = newest_epoch(seen)
-    if len(level) <= FEWEST_USUAL:
+    if len(level) <= MIN_USUAL:
         return None
     logs = logs_of(level)
     usual, last = logs[-USUAL - 1 : -1], float(logs[-1])

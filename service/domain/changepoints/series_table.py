@@ -18,7 +18,7 @@ Name = tuple[str, str]  # provider and case
 Table = NDArray[np.float64]  # one row a series, one column a place; NaN where nothing was measured
 
 RECENT = (5, 10, 15)  # newest values that may be another level
-FEWEST_BEFORE = 8  # values that say what is usual
+MIN_BEFORE = 8  # values that say what is usual
 RESTLESS = 3.5  # standard errors by which a recent level is out of line; low, because the detector decides
 ODD = 3.0  # deviations by which one newest value is
 MAD_TO_SIGMA = 1.4826
@@ -34,7 +34,7 @@ class Histories:
 
     names: tuple[Name, ...]
     first: int  # the place of the first column: what is older was not read
-    values: Table  # in the unit of the lane, > 0
+    values: Table  # in the unit of the metric, > 0
     references: Table
     stacks: NDArray[np.int64]  # 0 where the stack is not known
     runs: NDArray[np.int64]  # whose value it is; 0 for none
@@ -88,7 +88,7 @@ def odd(table: Histories, since: Mapping[Name, int], notify: Table) -> NDArray[n
     """Which series may be out of line with their very newest value, at the last place of the table."""
     logs = _aligned(table, np.log(table.values), since)
     found = np.zeros(len(logs), dtype=bool)
-    rows = np.flatnonzero((_counts(logs) > FEWEST_BEFORE) & (table.runs[:, -1] > 0))
+    rows = np.flatnonzero((_counts(logs) > MIN_BEFORE) & (table.runs[:, -1] > 0))
     before, last = logs[rows, :-1], logs[rows, -1]
     middle = _medians(before)
     sigma = MAD_TO_SIGMA * _medians(np.abs(before - middle[:, None]))
@@ -126,7 +126,7 @@ def _moved(logs: Table, notify: Table) -> NDArray[np.bool_]:
     found = np.zeros(len(logs), dtype=bool)
     counts = _counts(logs)
     for recent in RECENT:
-        rows = np.flatnonzero(counts >= recent + FEWEST_BEFORE)
+        rows = np.flatnonzero(counts >= recent + MIN_BEFORE)
         if not len(rows):
             break
         before, after = logs[rows, :-recent], logs[rows, -recent:]

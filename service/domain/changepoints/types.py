@@ -10,7 +10,7 @@ class Seen:
     """One mainline revision of a series."""
 
     ordinal: int  # its place on the mainline
-    value: float  # in the unit of the lane, > 0
+    value: float  # in the unit of the metric, > 0
     reference: float | None = None  # SOTA's value of the same session, for the control variate
     stack: int | None = None  # fingerprint of the stack: an epoch ends where it changes
 

@@ -8,9 +8,9 @@ from enum import StrEnum
 from math import prod
 from typing import Any
 
-MOST_KERNELS = 1000  # of one case; Inductor's largest graphs have some dozens
-LONGEST_TEXT = 600
-MOST_ENTRIES = 64  # of a table: constants of a kernel, widths of its loads
+MAX_KERNELS = 1000  # of one case; Inductor's largest graphs have some dozens
+MAX_TEXT = 600
+MAX_ENTRIES = 64  # of a table: constants of a kernel, widths of its loads
 LARGEST = 2**53  # of a number: what a double holds
 
 
@@ -140,7 +140,7 @@ def read(answer: Mapping[str, Any]) -> Compiled:
         _whole(facts.get("count")) or len(kernels),
         _whole(facts.get("extern")) or 0,
         over,
-        tuple(_text(_table(one).get("over")) or "?" for one in refused[:MOST_KERNELS])
+        tuple(_text(_table(one).get("over")) or "?" for one in refused[:MAX_KERNELS])
         if isinstance(refused, list)
         else (),
         calls_of(facts.get("operators")),
@@ -149,11 +149,11 @@ def read(answer: Mapping[str, Any]) -> Compiled:
 
 def kernels_of(listed: Any) -> tuple[Kernel, ...]:
     """Kernels as a contender describes them, those that ran and those that were only compiled."""
-    return tuple(_kernel(_table(one)) for one in listed[:MOST_KERNELS]) if isinstance(listed, list) else ()
+    return tuple(_kernel(_table(one)) for one in listed[:MAX_KERNELS]) if isinstance(listed, list) else ()
 
 
 def calls_of(listed: Any) -> tuple[Call, ...]:
-    tables = [_table(one) for one in listed[:MOST_KERNELS]] if isinstance(listed, list) else []
+    tables = [_table(one) for one in listed[:MAX_KERNELS]] if isinstance(listed, list) else []
     return tuple(Call(_text(one.get("name")) or "?", _whole(one.get("bytes"))) for one in tables)
 
 
@@ -206,14 +206,14 @@ def _text(value: Any) -> str | None:
 
 def _clean(text: str) -> str:
     """Bounded, and without halves of characters, which no file and no terminal takes."""
-    return _HALVES.sub("?", text[:LONGEST_TEXT])
+    return _HALVES.sub("?", text[:MAX_TEXT])
 
 
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def _entries(value: Any) -> list[tuple[str, Any]]:
-    return [(str(name), each) for name, each in list(_table(value).items())[:MOST_ENTRIES]]
+    return [(str(name), each) for name, each in list(_table(value).items())[:MAX_ENTRIES]]
 
 
 def _counts(value: Any) -> dict[str, int]:

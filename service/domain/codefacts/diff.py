@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, zip_longest
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.domain.codefacts.compiled import Access, Compiled, Kernel, Place, State
 from service.domain.metrics import amount
 from service.domain.text import listed
@@ -39,7 +39,7 @@ class What(StrEnum):
     CODE = "code"
 
 
-MOST_ALIKE = 3  # changes of one thing in different words before a range stands for them
+MAX_ALIKE = 3  # changes of one thing in different words before a range stands for them
 _RANGED = {What.SHARED, What.OCCUPANCY, What.LOADS, What.STORES, What.REGISTERS, What.STACK, What.INSTRUCTIONS}
 _NAMES = {
     What.SPILLS: "spills",
@@ -136,7 +136,7 @@ def _every_pair(was: Compiled, now: Compiled) -> Iterator[tuple[int | None, int 
 def grouped(found: Iterable[Change]) -> list[Group]:
     """Changes that read the same as one, in the order of weight, those at the most places first.
 
-    Where one thing moved one way in more than `MOST_ALIKE` different words, a range stands for all of them.
+    Where one thing moved one way in more than `MAX_ALIKE` different words, a range stands for all of them.
     """
     alike: dict[tuple[What, str, str, bool | None, bool], dict[str, list[Change]]] = defaultdict(dict)
     for one in found:
@@ -144,7 +144,7 @@ def grouped(found: Iterable[Change]) -> list[Group]:
         alike[one.what, one.place.provider, one.kernel, one.worse, grown].setdefault(one.said, []).append(one)
     groups = []
     for (what, _, kernel, worse, _), sayings in alike.items():
-        many = len(sayings) > (1 if what is What.INSTRUCTIONS else MOST_ALIKE)
+        many = len(sayings) > (1 if what is What.INSTRUCTIONS else MAX_ALIKE)
         for merged in [list(chain(*sayings.values()))] if many and what in _RANGED else sayings.values():
             said = _range(what, merged) if len({one.said for one in merged}) > 1 else merged[0].said
             groups.append(Group(what, said, kernel, worse, tuple(dict.fromkeys(one.place for one in merged))))
@@ -227,7 +227,7 @@ def _which(before: Compiled, after: Compiled) -> str:
     now, was = (Counter(side.calls) for side in (after, before))
     sides = ((now - was, "more"), (was - now, "fewer"))
     said = [
-        f"{listed(f'{one.name} ({amount(float(one.bytes or 0), Lane.MEMORY)})' for one in list(calls)[:3])} {word}"
+        f"{listed(f'{one.name} ({amount(float(one.bytes or 0), Metric.MEMORY)})' for one in list(calls)[:3])} {word}"
         for calls, word in sides
         if calls
     ]

@@ -14,7 +14,7 @@ from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.text import listed, short
 from service.domain.verdicts.gate import UNDECIDED
 
-MOST_FINDINGS = 12  # lines of each kind that are kept
+MAX_FINDINGS = 12  # lines of each kind that are kept
 MENDS = {
     "over_limit": "use smaller blocks, fewer stages or a narrower tile: the kernel cannot be launched as it is",
     "refused": 'use smaller blocks or fewer stages, or allow the fallback with refused = "report"',
@@ -142,15 +142,15 @@ class Findings:
             report.base.short if report.base else None,
             tuple(
                 Finding(f"{one.said}: {MENDS[one.rule]}", at(one.places), len(one.places), worse=True)
-                for one in report.violations[:MOST_FINDINGS]
+                for one in report.violations[:MAX_FINDINGS]
             ),
-            tuple(Finding(_named(one), at(one.places), len(one.places), one.worse) for one in groups[:MOST_FINDINGS]),
+            tuple(Finding(_named(one), at(one.places), len(one.places), one.worse) for one in groups[:MAX_FINDINGS]),
             tuple(
                 Finding(f"{one.state.value}: {one.reason}", at(one.places), len(one.places))
-                for one in report.unexplained[:MOST_FINDINGS]
+                for one in report.unexplained[:MAX_FINDINGS]
             ),
-            report.notes[:MOST_FINDINGS],
-            max(0, len(groups) - MOST_FINDINGS),
+            report.notes[:MAX_FINDINGS],
+            max(0, len(groups) - MAX_FINDINGS),
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from service.domain.codefacts.compiled import Compiled, Place, State
-from service.domain.codefacts.diff import MOST_ALIKE, STATES, Facts, paired, some, spelled
+from service.domain.codefacts.diff import MAX_ALIKE, STATES, Facts, paired, some, spelled
 from service.domain.policy.facts_policy import FactsPolicy
 
 
@@ -23,7 +23,7 @@ class Violation:
 def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Violation]:
     """The limits that the head breaks and the base did not.  Without a base: `over_limit` alone.
 
-    The same in the same words is one.  A rule broken in more than `MOST_ALIKE` words is one, the largest excess told.
+    The same in the same words is one.  A rule broken in more than `MAX_ALIKE` words is one, the largest excess told.
     """
     found: dict[str, dict[str, list[Place]]] = defaultdict(dict)
     sizes: dict[tuple[str, str], float] = {}
@@ -34,7 +34,7 @@ def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Vio
     broken = []
     for rule, sayings in found.items():
         worst = sorted(sayings, key=lambda said: -sizes[rule, said])
-        if len(worst) > MOST_ALIKE:
+        if len(worst) > MAX_ALIKE:
             every = chain(*(sayings[said] for said in worst))
             broken.append(Violation(rule, f"{worst[0]}, and {len(worst) - 1} others", tuple(every)))
         else:

@@ -30,7 +30,7 @@ class Repeatability(StrEnum):
     GAINED = "gained"
 
 
-_OF_CONFIGURATION = ("registers", "spills", "shared", "config")  # of the first launch alone
+_OF_CONFIGURATION = ("registers", "spills", "shared", "config")  # of the first trial alone
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Measured:
     median: float | None
     unit: str  # of the median: us, or bytes
     gb_s: float | None
-    launches: int
+    trials: int
     rounds: int
     facts: Mapping[str, Any]
     speed: Speed = field(default_factory=Speed)
@@ -93,7 +93,7 @@ def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str
     if moved := repeatability(head, parent):
         said.append("no longer bitwise repeatable" if moved is Repeatability.LOST else "now bitwise repeatable")
     if noise := interchangeable(head, parent):
-        said.append("configurations that both sides ran in some launch, and so no difference")
+        said.append("configurations that both sides ran in some trial, and so no difference")
     in_full = [configurations(facts) for facts in (parent, head)]
     for fact, name in _FACTS.items():
         if noise and fact in _OF_CONFIGURATION:

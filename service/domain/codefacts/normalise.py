@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 SHOWN_LINES = 120  # of one kernel's difference; whole texts are for files
-LONGEST_LINE = 200
-LONGEST_READ = 1000  # characters of a line that are compared; the expressions below take their square
-MOST_LINES = 4000  # of a text that are compared: difflib takes more than their number for each
+MAX_LINE = 200
+MAX_READ = 1000  # characters of a line that are compared; the expressions below take their square
+MAX_LINES = 4000  # of a text that are compared: difflib takes more than their number for each
 KINDS = ("sass", "ttgir", "ptx", "generated")
 
 _ADDRESS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s*")
@@ -44,7 +44,7 @@ def normalised(kind: str, text: str) -> list[str]:
     leave_out = _UNCOMPARABLE.get(kind)
     lines = []
     for whole in text.splitlines():
-        line = whole[:LONGEST_READ].rstrip()
+        line = whole[:MAX_READ].rstrip()
         if leave_out and leave_out.match(line):
             continue
         if kind == "sass":
@@ -64,10 +64,10 @@ def difference(kind: str, before: str, after: str, most: int = SHOWN_LINES) -> t
     old, new = (normalised(kind, text) for text in (before, after))
     if kind == "sass":
         old, new = ([_REGISTER.sub(r"\1", line) for line in lines] for lines in (old, new))
-    bounded = [f"only the first {MOST_LINES} lines were compared"] * (max(len(old), len(new)) > MOST_LINES)
-    old, new = old[:MOST_LINES], new[:MOST_LINES]
+    bounded = [f"only the first {MAX_LINES} lines were compared"] * (max(len(old), len(new)) > MAX_LINES)
+    old, new = old[:MAX_LINES], new[:MAX_LINES]
     lines = difflib.unified_diff(old, new, "before", "after", lineterm="", n=2)
-    every = [line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…" for line in lines]
+    every = [line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…" for line in lines]
     return (*every[:most], *bounded), max(0, len(every) - most)
 
 

@@ -1,7 +1,7 @@
-"""Which configurations an autotuner of a target chose from launch to launch, and whether they mean anything.  Pure.
+"""Which configurations an autotuner of a target chose from trial to trial, and whether they mean anything.  Pure.
 
-An autotuner chooses again in each process.  Where it wavers, what the first launch ran says nothing of the others: a
-configuration that both sides ran in some launch is no difference between them.
+An autotuner chooses again in each process.  Where it wavers, what the first trial ran says nothing of the others: a
+configuration that both sides ran in some trial is no difference between them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,22 +18,22 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class Choice:
-    """One configuration, the launches that ran it, and their medians in the unit of the case."""
+    """One configuration, the trials that ran it, and their medians in the unit of the case."""
 
     configuration: str
-    launches: int
+    trials: int
     medians: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the launches of one contender at one case chose, the most frequent first; empty where nothing was tuned."""
+    """What the trials of one contender at one case chose, the most frequent first; empty where nothing was tuned."""
 
     found: tuple[Choice, ...] = ()
 
     @property
     def waver(self) -> bool:
-        """Did launches run different configurations?"""
+        """Did trials run different configurations?"""
         return len(self.found) > 1
 
     @property
@@ -44,15 +44,15 @@ class Choices:
 
     @property
     def words(self) -> str:
-        """`its autotuner chose 2 configurations of equal speed in 5 launches (BLOCK=64 in 3, BLOCK=128 in 2)`."""
+        """`its autotuner chose 2 configurations of equal speed in 5 trials (BLOCK=64 in 3, BLOCK=128 in 2)`."""
         if not self.waver:
             return ""
-        launches = sum(one.launches for one in self.found)
+        trials = sum(one.trials for one in self.found)
         speed = " of equal speed" if self.equally_fast else " of different speeds"
-        each = [f"{one_line(one.configuration, 80)} in {one.launches}" for one in self.found[:NAMED]]
+        each = [f"{one_line(one.configuration, 80)} in {one.trials}" for one in self.found[:NAMED]]
         if more := len(self.found) - NAMED:
             each += [f"{more} more"] if more > 0 else []
-        return f"its autotuner chose {len(self.found)} configurations{speed} in {launches} launches ({listed(each)})"
+        return f"its autotuner chose {len(self.found)} configurations{speed} in {trials} trials ({listed(each)})"
 
 
 def choices(facts: Mapping[str, Any]) -> Choices:
@@ -72,7 +72,7 @@ def choices(facts: Mapping[str, Any]) -> Choices:
 
 
 def interchangeable(head: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Did a side waver, and ran both sides the same configuration in some launch?  Then none explains a difference."""
+    """Did a side waver, and ran both sides the same configuration in some trial?  Then none explains a difference."""
     mine, theirs = choices(head), choices(other)
     shared = {one.configuration for one in mine.found} & {one.configuration for one in theirs.found}
     return bool(shared) and (mine.waver or theirs.waver)

@@ -13,7 +13,7 @@ class FactsPolicy(BaseModel):
     spills_allowed: int = Field(0, ge=0, description="Spill instructions of a case that had no more than that before.")
     over_limit: bool = Field(True, description="A kernel that asks for more than the architecture has fails.")
     refused: Literal["report", "fail"] = Field(
-        "fail", description="A kernel that no longer fits, where the case launches another in its place."
+        "fail", description="A kernel that no longer fits, where the case trials another in its place."
     )
     broken: Literal["report", "fail"] = Field("fail", description="A case that compiled and no longer does.")
     more_kernels: Literal["report", "fail"] = Field("report", description="More kernels for the same case.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.domain.policy.policy import Policy
 from service.domain.policy.toml_errors import mistakes
 from service.errors import BadInput
@@ -76,20 +76,22 @@ def _mistakes(text: str, where: tuple[str, ...], table: Any) -> list[str]:
 
 
 def over(below: Table, own: Any) -> Any:
-    """`own` where it says something, and `below` where it does not: lane by lane, and case by case.
+    """`own` where it says something, and `below` where it does not: metric by metric, and case by case.
 
-    What is taken over from below for a lane or a case is on a noisier device no less noisy than its kernels; bytes are
+    What is taken over from below for a metric or a case is on a noisier device no less noisy than its kernels; bytes are
     as they were.  What is no table is left as it is, to be refused.
     """
     if not isinstance(own, Mapping):
         return own
     merged = {**below, **own}
-    for name in ("lanes", "cases", "gate", "bisect", "calibrate"):
+    for name in ("metrics", "cases", "gate", "bisect", "calibrate"):
         theirs, ours = below.get(name), own.get(name, {})
         if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
             kept = {key: value for key, value in theirs.items() if key not in ours}
             if raised := _RAISED.get(name):
-                kept = {key: value if key.endswith(Lane.MEMORY) else raised(value, own) for key, value in kept.items()}
+                kept = {
+                    key: value if key.endswith(Metric.MEMORY) else raised(value, own) for key, value in kept.items()
+                }
             merged[name] = kept | dict(ours)  # of the patterns that fit a case the last counts: the nearest
     return merged
 
@@ -100,7 +102,7 @@ def _raised_case(limits: Any, own: Table) -> Any:
     return {**limits, "smallest_change": max(limits["smallest_change"], _floor(own))}
 
 
-def _raised_lane(limits: Any, own: Table) -> Any:
+def _raised_metric(limits: Any, own: Table) -> Any:
     """What is no number is left to be refused."""
     return _raised_case(limits if isinstance(limits, Mapping) else {"smallest_change": limits}, own)
 
@@ -111,4 +113,4 @@ def _floor(own: Table) -> float:
     return floor if isinstance(floor, int | float) else 0.0
 
 
-_RAISED = {"lanes": _raised_lane, "cases": _raised_case}
+_RAISED = {"metrics": _raised_metric, "cases": _raised_case}

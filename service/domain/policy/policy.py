@@ -9,18 +9,18 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from kernels.cases import Lane
-from service.domain.metrics import lane_of
+from kernels.cases import Metric
+from service.domain.metrics import metric_of
 
-# What the lanes beside the kernel's take for a change, where the recipe says nothing: the host's time of a call varies
+# What the metrics beside the kernel's take for a change, where the recipe says nothing: the host's time of a call varies
 # more than the device's, a compiler's still more, and how many bytes a call holds does not vary at all.
-LANES: Mapping[Lane, float] = {Lane.CALL: 0.05, Lane.BLOCK: 0.02, Lane.COMPILE: 0.20, Lane.MEMORY: 0.01}
+METRICS: Mapping[Metric, float] = {Metric.CALL: 0.05, Metric.BLOCK: 0.02, Metric.COMPILE: 0.20, Metric.MEMORY: 0.01}
 
 # Part of every version of a policy: raise it when the same numbers make other verdicts than before.
 METHOD = 3
 
 # Less would call nearly every control off.  It also refuses what was written when the limit was no share: 0.02 for 2 %.
-LEAST_CONTROL = 0.1
+MIN_CONTROL = 0.1
 CONTROL_LIMIT = "As a share of the smallest change: an A/A control beyond it makes the case inconclusive."
 
 
@@ -62,18 +62,18 @@ GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
 }
 
 ROUNDS = (
-    "In each launch; what varies is the launch.  Compiling and memory have 1, a block at most 10, "
-    "and on a GPU every case of a launch of more than 60 at most 4."
+    "In each trial; what varies is the trial.  Compiling and memory have 1, a block at most 10, "
+    "and on a GPU every case of a trial of more than 60 at most 4."
 )
 
 
-class LanePolicy(BaseModel):
-    """What differs at the cases of one lane."""
+class MetricPolicy(BaseModel):
+    """What differs at the cases of one metric."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     smallest_change: float = Field(gt=0, lt=1)
-    control_limit: float | None = Field(None, ge=LEAST_CONTROL, le=1)
+    control_limit: float | None = Field(None, ge=MIN_CONTROL, le=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -88,8 +88,8 @@ class CasePolicy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     smallest_change: float | None = Field(None, gt=0, lt=1)
-    smallest_ns: float | None = Field(None, ge=0)
-    control_limit: float | None = Field(None, ge=LEAST_CONTROL, le=1)
+    smallest_change_ns: float | None = Field(None, ge=0)
+    control_limit: float | None = Field(None, ge=MIN_CONTROL, le=1)
     behind: float | None = Field(None, gt=0, lt=10)
     leak: float | None = Field(None, gt=0, lt=1)
     quarantine: str | None = Field(None, min_length=3, description="Measured and shown, but alarms nobody: the reason.")
@@ -102,8 +102,10 @@ class Bisecting(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     automatic: bool = Field(True, description="Search by itself where a regression has several revisions to blame.")
-    most_runs: int = Field(24, ge=3, le=200, description="Steps of one search.")
-    most_a_day: int = Field(48, ge=0, le=2000, description="Steps of all automatic searches of a target in 24 hours.")
+    max_runs: int = Field(24, ge=3, le=200, description="Steps of one search.")
+    max_runs_per_day: int = Field(
+        48, ge=0, le=2000, description="Steps of all automatic searches of a target in 24 hours."
+    )
 
 
 class Calibrating(BaseModel):
@@ -117,43 +119,43 @@ class Calibrating(BaseModel):
 
 
 class Policy(BaseModel):
-    """Thresholds are relative: 0.02 means 2 %.  `looks` are launch counts after which the cases are looked at."""
+    """Thresholds are relative: 0.02 means 2 %.  `looks` are trial counts after which the cases are looked at."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     smallest_change: float = Field(0.01, gt=0, lt=1, description="Below this nobody acts on it.")
     smallest_change_short: float = Field(0.02, gt=0, lt=1, description="The same for what takes less than short_us.")
     short_us: float = Field(100, ge=0, description="What is shorter is short.")
-    smallest_ns: float = Field(50, ge=0, description="Nobody acts on less than this, whatever the share.")
+    smallest_change_ns: float = Field(50, ge=0, description="Nobody acts on less than this, whatever the share.")
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every interval that is shown.")
-    suspicion: float = Field(0.05, gt=0, lt=0.5, description="Chance that equal code asks for fresh launches.")
-    false_alarms: float = Field(0.01, gt=0, lt=0.5, description="Share of what is told as a change that is none.")
+    alpha: float = Field(0.05, gt=0, lt=0.5, description="Chance that equal code asks for fresh trials.")
+    fdr: float = Field(0.01, gt=0, lt=0.5, description="Share of what is told as a change that is none.")
     missed: float = Field(0.05, gt=0, lt=0.5, description="Chance that a smallest change is called steady.")
     looks: tuple[int, ...] = Field(
-        (3, 5, 8, 12, 16), description="Launches after which undecided cases get more, up to the last."
+        (3, 5, 8, 12, 16), description="Trials after which undecided cases get more, up to the last."
     )
-    confirms: tuple[int, ...] = Field((2, 5, 8, 12), description="The same for the fresh launches that confirm.")
+    confirms: tuple[int, ...] = Field((2, 5, 8, 12), description="The same for the fresh trials that confirm.")
     rounds: int = Field(8, ge=4, le=200, description=ROUNDS)
-    control_limit: float = Field(0.5, ge=LEAST_CONTROL, le=1, description=CONTROL_LIMIT)
+    control_limit: float = Field(0.5, ge=MIN_CONTROL, le=1, description=CONTROL_LIMIT)
     behind: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
-    behind_false: float = Field(0.01, gt=0, lt=0.5, description="Share of what is called behind that is not.")
+    behind_sota_fdr: float = Field(0.01, gt=0, lt=0.5, description="Share of what is called behind that is not.")
     leak: float = Field(0.03, gt=0, lt=1, description="Slower than the slow baseline by more than this is a leak.")
     blocking: bool = Field(False, description="Which actions the kinds have that `gate` does not name.")
     gate: Mapping[GateKind, GateAction] = Field({}, description="What each kind of finding does to the check.")
-    lanes: Mapping[Lane, LanePolicy] = Field({}, description="What differs at lanes other than the kernel's.")
+    metrics: Mapping[Metric, MetricPolicy] = Field({}, description="What differs at metrics other than the kernel's.")
     cases: Mapping[str, CasePolicy] = Field({}, description="What differs at cases, by pattern; the last that fits.")
     bisect: Bisecting = Bisecting()
     calibrate: Calibrating = Calibrating()
 
-    @field_validator("lanes", mode="before")
+    @field_validator("metrics", mode="before")
     @classmethod
-    def _known(cls, lanes: Any) -> Any:
-        for name in lanes if isinstance(lanes, Mapping) else ():
-            if name == Lane.KERNEL:
-                raise ValueError("the kernel's lane has no entry of its own: what stands under [policy] is for it")
-            if name not in list(LANES):
-                raise ValueError(f"unknown lane {name!r}; known: {', '.join(LANES)}")
-        return lanes
+    def _known(cls, metrics: Any) -> Any:
+        for name in metrics if isinstance(metrics, Mapping) else ():
+            if name == Metric.KERNEL:
+                raise ValueError("the kernel's metric has no entry of its own: what stands under [policy] is for it")
+            if name not in list(METRICS):
+                raise ValueError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
+        return metrics
 
     @model_validator(mode="after")
     def _looks_grow(self) -> Self:
@@ -170,10 +172,10 @@ class Policy(BaseModel):
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def at(self, case: str) -> Self:
-        """The policy as it is for this case, which may have limits of its own, and whose lane may have some."""
-        lane, own = lane_of(case), dict[str, Any]()
-        if lane is not Lane.KERNEL:
-            limits = self.lanes.get(lane) or self._usual(lane)
+        """The policy as it is for this case, which may have limits of its own, and whose metric may have some."""
+        metric, own = metric_of(case), dict[str, Any]()
+        if metric is not Metric.KERNEL:
+            limits = self.metrics.get(metric) or self._usual(metric)
             change = limits.smallest_change
             own = {"smallest_change": change, "smallest_change_short": change}
             own["control_limit"] = limits.control_limit or self.control_limit
@@ -196,23 +198,23 @@ class Policy(BaseModel):
         return named.quarantine if named else None
 
     def relevant(self, case: str, value: float) -> float:
-        """The smallest change that matters at a case whose baseline takes `value` (in its lane's unit), relative.
+        """The smallest change that matters at a case whose baseline takes `value` (in its metric's unit), relative.
 
         Timer, clock and placement grow as the kernel shrinks, so short ones need more, and no nanosecond is acted on.
         """
         limits = self.at(case)
-        if lane_of(case) is Lane.MEMORY or value <= 0:
+        if metric_of(case) is Metric.MEMORY or value <= 0:
             return limits.smallest_change
         short = value < limits.short_us
         share = max(limits.smallest_change, limits.smallest_change_short) if short else limits.smallest_change
-        return max(share, limits.smallest_ns / 1e3 / value)
+        return max(share, limits.smallest_change_ns / 1e3 / value)
 
     def _named(self, case: str) -> CasePolicy | None:
         found = [own for pattern, own in self.cases.items() if fnmatchcase(case, pattern)]
         return found[-1] if found else None
 
-    def _usual(self, lane: Lane) -> LanePolicy:
+    def _usual(self, metric: Metric) -> MetricPolicy:
         """A machine on which kernels are that noisy times nothing better; bytes are the same on all."""
-        if lane is Lane.MEMORY:
-            return LanePolicy.model_validate(LANES[lane])
-        return LanePolicy(smallest_change=max(LANES[lane], self.smallest_change))
+        if metric is Metric.MEMORY:
+            return MetricPolicy.model_validate(METRICS[metric])
+        return MetricPolicy(smallest_change=max(METRICS[metric], self.smallest_change))

@@ -24,7 +24,7 @@ def mended_by(steps: Sequence[Step], opened: int, ratio: float, smallest: float,
     """The first run after which a regression of `ratio`, opened at the ordinal `opened`, is gone.
 
     A direct comparison with what was good decides, where it can tell.  Otherwise each step multiplies what its
-    baseline stood at, so that several small improvements mend one large regression: confirmed ones had more launches
+    baseline stood at, so that several small improvements mend one large regression: confirmed ones had more trials
     than the direct comparison gets, which on a noisy case may never be able to tell.  A baseline from before the
     regression counts as `before`: as good, or as slow as ever where the regression had crept in.  `smallest` is the
     smallest relevant change, relative.

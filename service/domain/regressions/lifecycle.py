@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.domain.attribution.causes import Cause, Kind
-from service.domain.states import STANDING, RegressionState
+from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.errors import BadInput, Conflict
 
 KERNELWATCH = "kernelwatch"  # who did it, where no person did
-LONGEST_NAME = 80
+MAX_NAME = 80
 NEAR = 2  # revisions of the mainline between which one event may have fallen
 
 
@@ -49,16 +49,16 @@ _SAME = {state: state for state in RegressionState}
 # what has a culprit already: it may still end by naming one.
 _FOLLOWS: Mapping[Action, Mapping[RegressionState, RegressionState]] = {
     Action.OPEN: {_OPEN: _OPEN},
-    Action.ACKNOWLEDGE: dict.fromkeys(STANDING, _ACKNOWLEDGED),
+    Action.ACKNOWLEDGE: dict.fromkeys(OPEN_REGRESSIONS, _ACKNOWLEDGED),
     Action.EXPIRE: {_ACKNOWLEDGED: _OPEN},
     Action.SEARCH: {_OPEN: _BISECTING, _BISECTING: _BISECTING, _BLAMED: _BLAMED, _ACKNOWLEDGED: _ACKNOWLEDGED},
     Action.BLAME: {_OPEN: _BLAMED, _BISECTING: _BLAMED, _BLAMED: _BLAMED, _ACKNOWLEDGED: _ACKNOWLEDGED},
     Action.GIVE_UP: {_OPEN: _OPEN, _BISECTING: _OPEN, _BLAMED: _BLAMED, _ACKNOWLEDGED: _ACKNOWLEDGED},
-    Action.FIX: dict.fromkeys(STANDING, _FIXED),
+    Action.FIX: dict.fromkeys(OPEN_REGRESSIONS, _FIXED),
     Action.UNDO: {_FIXED: _OPEN},
-    Action.LEAVE: dict.fromkeys(STANDING, _FIXED),
+    Action.LEAVE: dict.fromkeys(OPEN_REGRESSIONS, _FIXED),
     Action.RETURN: {_FIXED: _OPEN},
-    Action.DISMISS: dict.fromkeys(STANDING, _DISMISSED),
+    Action.DISMISS: dict.fromkeys(OPEN_REGRESSIONS, _DISMISSED),
     Action.REOPEN: {_FIXED: _OPEN, _DISMISSED: _OPEN, _ACKNOWLEDGED: _OPEN},
     Action.ASSIGN: _SAME,
     Action.NOTE: _SAME,
@@ -67,7 +67,7 @@ _FOLLOWS: Mapping[Action, Mapping[RegressionState, RegressionState]] = {
 
 
 @dataclass(frozen=True)
-class Deed:
+class Transition:
     """Who does what to a regression.  Times are seconds since the epoch."""
 
     action: Action
@@ -92,46 +92,46 @@ def possible(state: RegressionState, action: Action) -> bool:
     return state in _FOLLOWS[action]
 
 
-def check_by_hand(deed: Deed, now: float) -> None:
+def check_by_hand(transition: Transition, now: float) -> None:
     """Raises BadInput or Conflict where a person cannot do that, or has to say more."""
-    if deed.action not in BY_HAND:
+    if transition.action not in BY_HAND:
         raise Conflict(
             "It is fixed once a measurement shows it; dismiss it with a reason instead."
-            if deed.action is Action.FIX
-            else f"Nobody marks a regression as {deed.action} by hand: that follows from what is measured."
+            if transition.action is Action.FIX
+            else f"Nobody marks a regression as {transition.action} by hand: that follows from what is measured."
         )
-    if deed.action in _NEED_WORDS and not (deed.words or "").strip():
-        raise BadInput(_NEED_WORDS[deed.action])
-    if deed.until is not None and deed.until <= now:
+    if transition.action in _NEED_WORDS and not (transition.words or "").strip():
+        raise BadInput(_NEED_WORDS[transition.action])
+    if transition.until is not None and transition.until <= now:
         raise BadInput("An acknowledgement cannot end in the past; name a later day, or none.")
-    for name in (deed.who, deed.assignee):
-        if name is not None and not (name.strip() and len(name) <= LONGEST_NAME and name.isprintable()):
-            raise BadInput(f"A name has 1 to {LONGEST_NAME} printable characters; {name[:20]!r} has {len(name)}.")
+    for name in (transition.who, transition.assignee):
+        if name is not None and not (name.strip() and len(name) <= MAX_NAME and name.isprintable()):
+            raise BadInput(f"A name has 1 to {MAX_NAME} printable characters; {name[:20]!r} has {len(name)}.")
 
 
-def changes(deed: Deed, now: float) -> dict[str, object]:
+def changes(transition: Transition, now: float) -> dict[str, object]:
     """The columns that change with it, beside the state."""
-    match deed.action:
+    match transition.action:
         case Action.ACKNOWLEDGE | Action.DISMISS:
-            return {"reason": deed.words, "until": deed.until}
+            return {"reason": transition.words, "until": transition.until}
         case Action.REOPEN | Action.UNDO | Action.RETURN:
             return {"reason": None, "until": None, "fixed_at": None, "fixed_by": None}
         case Action.EXPIRE:
             return {"until": None}
         case Action.FIX | Action.LEAVE:
-            return {"fixed_at": now, "fixed_by": deed.run_id}
+            return {"fixed_at": now, "fixed_by": transition.run_id}
         case Action.BLAME:
-            return {"culprit": deed.culprit}
+            return {"culprit": transition.culprit}
         case Action.ASSIGN:
-            return {"assignee": deed.assignee}
+            return {"assignee": transition.assignee}
         case Action.DUE:
-            return {"due_at": deed.due_at}
+            return {"due_at": transition.due_at}
         case _:
             return {}
 
 
 def _instead(state: RegressionState, action: Action) -> str:
-    standing = state in STANDING
+    standing = state in OPEN_REGRESSIONS
     match action:
         case Action.ACKNOWLEDGE | Action.DISMISS if not standing:
             return f"It is {state} and stands no longer; reopen it first if it does."
@@ -155,7 +155,7 @@ class Member:
 
 def is_over(members: Sequence[Member]) -> bool:
     """An incident is closed with the last of its regressions."""
-    return all(one.state not in STANDING for one in members)
+    return all(one.state not in OPEN_REGRESSIONS for one in members)
 
 
 def common_cause(members: Sequence[Member]) -> Cause | None:

@@ -1,4 +1,4 @@
-"""One number for a launch: how much longer the candidate took than its baseline, as the log of the ratio."""
+"""One number for a trial: how much longer the candidate took than its baseline, as the log of the ratio."""
 
 import math
 from collections import defaultdict
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MANY = 16  # launches from which on an array is faster
+MANY = 16  # trials from which on an array is faster
 TRIMMED = 0.2  # of the rounds at each end, and at least one: four rounds have an outlier as well
 
 
-def launch_effect(candidate: Sequence[float | None], baseline: Sequence[float | None]) -> float | None:
+def trial_effect(candidate: Sequence[float | None], baseline: Sequence[float | None]) -> float | None:
     """The winsorised mean over rounds of log(candidate / baseline); None without a round that both sides have.
 
     Both sides of a round saw the same machine, so they are paired by round, and a round that one side lost is left out
@@ -21,24 +21,24 @@ def launch_effect(candidate: Sequence[float | None], baseline: Sequence[float | 
     return winsorised_mean(logs) if logs else None
 
 
-def launch_effects(launches: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> list[float | None]:
-    """`launch_effect` of many launches: those without a lost round together, which is several times as fast."""
-    if len(launches) < MANY:
-        return [launch_effect(mine, theirs) for mine, theirs in launches]
-    found = list[float | None]([None] * len(launches))
+def trial_effects(trials: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> list[float | None]:
+    """`trial_effect` of many trials: those without a lost round together, which is several times as fast."""
+    if len(trials) < MANY:
+        return [trial_effect(mine, theirs) for mine, theirs in trials]
+    found = list[float | None]([None] * len(trials))
     by_rounds = defaultdict[int, list[int]](list)
-    for place, (mine, theirs) in enumerate(launches):
+    for place, (mine, theirs) in enumerate(trials):
         by_rounds[len(mine) if len(mine) == len(theirs) else 0].append(place)
     for rounds, places in by_rounds.items():
-        means = _winsorised([launches[place] for place in places]) if rounds > 2 else [math.nan] * len(places)
+        means = _winsorised([trials[place] for place in places]) if rounds > 2 else [math.nan] * len(places)
         for place, mean in zip(places, means, strict=True):
-            found[place] = mean if math.isfinite(mean) else launch_effect(*launches[place])
+            found[place] = mean if math.isfinite(mean) else trial_effect(*trials[place])
     return found
 
 
-def _winsorised(launches: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> list[float]:
-    """Of launches with as many rounds; no finite number where a round was lost."""
-    sides = np.array(launches, dtype=float)  # a lost round is no number, and makes none of its launch
+def _winsorised(trials: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> list[float]:
+    """Of trials with as many rounds; no finite number where a round was lost."""
+    sides = np.array(trials, dtype=float)  # a lost round is no number, and makes none of its trial
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.sort(np.log(sides[:, 0] / sides[:, 1]), axis=1)
     rounds = logs.shape[1]

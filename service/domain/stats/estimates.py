@@ -1,4 +1,4 @@
-"""What some launches say of one effect: its size, how sure that is, and the probabilities that decisions rest on."""
+"""What some trials say of one effect: its size, how sure that is, and the probabilities that decisions rest on."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from scipy.special import stdtr, stdtrit
 from .offsets import Offset
 from .variance_prior import Prior
 
-CONSTANT = 1e-9  # launches that differ by less do not differ: the last bits of a logarithm
+CONSTANT = 1e-9  # trials that differ by less do not differ: the last bits of a logarithm
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Estimate:
     centre: float
     error: float
     df: float
-    launches: int
+    trials: int
 
     @classmethod
     def of(
@@ -31,11 +31,11 @@ class Estimate:
         at_least: float = 0.0,
         offset: Offset | None = None,
     ) -> Self | None:
-        """From one effect a launch; None with fewer than two.
+        """From one effect a trial; None with fewer than two.
 
-        The variance over launches is moderated by what is known of the family (Smyth 2004), and then not below
+        The variance over trials is moderated by what is known of the family (Smyth 2004), and then not below
         `at_least`.  Without a prior it stands alone, and where it is zero then, the size of the effect alone decides.
-        The `offset` of the session is added to the error, as no number of launches averages it out.
+        The `offset` of the session is added to the error, as no number of trials averages it out.
         """
         count = len(effects)
         if count < 2:
@@ -50,16 +50,16 @@ class Estimate:
         """The same with another variance in its error, known with `df` (Satterthwaite 1946)."""
         if added == 0:
             return self
-        launches = self.error**2
-        both = launches + added
-        return self.with_error(math.sqrt(both), both**2 / (launches**2 / self.df + added**2 / df))
+        trials = self.error**2
+        both = trials + added
+        return self.with_error(math.sqrt(both), both**2 / (trials**2 / self.df + added**2 / df))
 
     def with_error(self, error: float, df: float) -> Self:
-        return type(self)(self.centre, error, df, self.launches)
+        return type(self)(self.centre, error, df, self.trials)
 
     def less(self, shift: float) -> Self:
         """The same effect without what all cases have in common."""
-        return type(self)(self.centre - shift, self.error, self.df, self.launches)
+        return type(self)(self.centre - shift, self.error, self.df, self.trials)
 
     def p_no_change(self) -> float:
         """Two-sided: how often equal sides would look at least this different."""

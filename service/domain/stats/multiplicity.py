@@ -7,24 +7,24 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class Stop:
-    """A look after so many launches, and the share of an error probability that it may spend."""
+    """A look after so many trials, and the share of an error probability that it may spend."""
 
-    launches: int
+    trials: int
     share: float
 
 
 @lru_cache(maxsize=1024)
 def stops(steps: tuple[int, ...], made: int) -> tuple[Stop, ...]:
-    """The looks that `made` launches had: at each of `steps`, and at the end where that lies between two.
+    """The looks that `made` trials had: at each of `steps`, and at the end where that lies between two.
 
-    What is spent grows in proportion to launches made (Lan & DeMets 1983, Kim & DeMets 1987 with exponent 1), whatever
+    What is spent grows in proportion to trials made (Lan & DeMets 1983, Kim & DeMets 1987 with exponent 1), whatever
     the looks were, so one that came early costs nothing.  The increments serve as levels of their own: by the union
     bound all looks together err at most as often as was granted, and no joint distribution of theirs is needed.
     """
     last, spent, found = steps[-1], 0.0, list[Stop]()
-    for launches in [*(step for step in steps[:-1] if step < made), made] if made else []:
-        share = min(1.0, launches / last)
-        found.append(Stop(launches, share - spent))
+    for trials in [*(step for step in steps[:-1] if step < made), made] if made else []:
+        share = min(1.0, trials / last)
+        found.append(Stop(trials, share - spent))
         spent = share
     return tuple(found)
 

@@ -1,8 +1,8 @@
-"""What a session adds to a comparison for all of its launches, learned from the controls of the run: equal code.
+"""What a session adds to a comparison for all of its trials, learned from the controls of the run: equal code.
 
-A launch effect is the true effect, plus an offset that all launches of the session share, plus what varies from launch
-to launch.  More launches average out the last part alone.  A copy of the baseline has offsets of its own, drawn like
-the head's, so the spread of the controls over cases, beyond what their launches explain, estimates the variance of the
+A trial effect is the true effect, plus an offset that all trials of the session share, plus what varies from trial
+to trial.  More trials average out the last part alone.  A copy of the baseline has offsets of its own, drawn like
+the head's, so the spread of the controls over cases, beyond what their trials explain, estimates the variance of the
 offsets: a random-effects model about zero (DerSimonian & Laird 1986; solved as by Paule & Mandel 1982).
 """
 
@@ -24,24 +24,24 @@ _STEPS = 24  # of the bisection: relative precision 1e-7
 
 @dataclass(frozen=True)
 class Control:
-    """The control of one case: log-ratios of the copy over its original by launch, and the squared error of their mean.
+    """The control of one case: log-ratios of the copy over its original by trial, and the squared error of their mean.
 
     `df` says how well that error is known.
     """
 
     provider: str
-    launches: tuple[float, ...]
+    trials: tuple[float, ...]
     variance: float
     df: float
 
     @property
     def centre(self) -> float:
-        return sum(self.launches) / len(self.launches)
+        return sum(self.trials) / len(self.trials)
 
 
 @dataclass(frozen=True)
 class Offset:
-    """What all launches of the session share, as variances of a log-ratio.
+    """What all trials of the session share, as variances of a log-ratio.
 
     `own` is of each case for itself, learned from `cases` controls.  `common` is of all cases together: an offset of a
     contender's processes is drawn once for each of `providers`, however many cases there are.
@@ -77,11 +77,11 @@ def offset(controls: Sequence[Control]) -> Offset | None:
 
 
 def _shift(controls: Sequence[Control]) -> tuple[float, float]:
-    """The median control of a provider, and the square of its error as its launches say it."""
-    most = max(len(one.launches) for one in controls)
-    whole = np.array([one.launches for one in controls if len(one.launches) == most])
-    launches = np.median(whole, axis=0)
-    error = float(launches.var(ddof=1)) / most if most > 1 else 0.0
+    """The median control of a provider, and the square of its error as its trials say it."""
+    most = max(len(one.trials) for one in controls)
+    whole = np.array([one.trials for one in controls if len(one.trials) == most])
+    trials = np.median(whole, axis=0)
+    error = float(trials.var(ddof=1)) / most if most > 1 else 0.0
     return float(np.median([one.centre for one in controls])), error
 
 

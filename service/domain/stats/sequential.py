@@ -1,4 +1,4 @@
-"""First launches: is it shown to be small, does it look like a change, or is more needed?  Then fresh ones decide."""
+"""First trials: is it shown to be small, does it look like a change, or is more needed?  Then fresh ones decide."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from .offsets import Offset
 from .variance_prior import Prior
 
 LEAST = 0.4  # of the smallest relevant change
-Effects = Sequence[float | None]  # one a launch that was made; None where all its rounds were lost
+Effects = Sequence[float | None]  # one a trial that was made; None where all its rounds were lost
 
 
 class Zone(StrEnum):
@@ -26,14 +26,14 @@ class Limits:
     """`smallest` is the log of the smallest relevant change; the others are chances of a wrong answer, over all looks.
 
     A change is one when it is surely past `least`.  Were that the smallest change itself, a change of exactly that size
-    would be found every second time only; at half of it 85 of 100 are found in 8 launches, at .4 of it 92
-    (launches that vary by .25 %, simulated), and what is shown to be below the smallest change is steady all the same.
+    would be found every second time only; at half of it 85 of 100 are found in 8 trials, at .4 of it 92
+    (trials that vary by .25 %, simulated), and what is shown to be below the smallest change is steady all the same.
     """
 
     smallest: float
-    steps: tuple[int, ...]  # launches after which it is looked at
+    steps: tuple[int, ...]  # trials after which it is looked at
     missed: float  # that a smallest change is called small
-    error: float  # of a suspicion: that equal sides look like a change; of a confirmation: what is told and is none
+    error: float  # of a alpha: that equal sides look like a change; of a confirmation: what is told and is none
 
     @property
     def least(self) -> float:
@@ -42,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the launches up to the look that decided, or the last one, say.
+    """What the trials up to the look that decided, or the last one, say.
 
     `p` is as at that look and `q` for the whole: over all looks and, of what was confirmed, the family.
     """
@@ -51,18 +51,18 @@ class Seen:
     estimate: Estimate | None = None
     p: float | None = None
     q: float | None = None
-    futile: bool = False  # open, and no number of launches could settle it: the session's offset hides the answer
+    futile: bool = False  # open, and no number of trials could settle it: the session's offset hides the answer
 
     @property
-    def launches(self) -> int:
-        return self.estimate.launches if self.estimate else 0
+    def trials(self) -> int:
+        return self.estimate.trials if self.estimate else 0
 
 
 def first_look(effects: Effects, limits: Limits, prior: Prior | None, offset: Offset | None = None) -> Seen:
-    """Look at the first launches as often as the limits allow, until they say something."""
+    """Look at the first trials as often as the limits allow, until they say something."""
     seen = Seen()
     for stop in stops(limits.steps, len(effects)):
-        estimate = Estimate.of(_measured(effects[: stop.launches]), prior, offset=offset)
+        estimate = Estimate.of(_measured(effects[: stop.trials]), prior, offset=offset)
         if estimate is not None:
             p = estimate.p_no_change()
             zone = _zone(estimate, p, limits, stop.share)
@@ -73,7 +73,7 @@ def first_look(effects: Effects, limits: Limits, prior: Prior | None, offset: Of
 
 
 def _futile(estimate: Estimate, limits: Limits, offset: Offset | None) -> bool:
-    """Would this stay open with any number of launches, as the offset of the session alone hides the answer?"""
+    """Would this stay open with any number of trials, as the offset of the session alone hides the answer?"""
     if offset is None or offset.variance == 0:
         return False
     at_best = estimate.with_error(offset.sd, offset.cases)
@@ -90,7 +90,7 @@ def _zone(estimate: Estimate, p_no_change: float, limits: Limits, share: float) 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A case whose first launches looked like a change in one direction, and the fresh launches that decide."""
+    """A case whose first trials looked like a change in one direction, and the fresh trials that decide."""
 
     direction: Zone
     looked: Effects
@@ -100,26 +100,26 @@ class Suspect:
     offset: Offset | None = None
     typical: float = 0.0  # by how much the middle case of the provider moved
 
-    def estimate(self, launches: int, *, offset: bool = True) -> Estimate | None:
-        """Of the first so many fresh launches alone; but a case is not taken to vary less than all of its own do.
+    def estimate(self, trials: int, *, offset: bool = True) -> Estimate | None:
+        """Of the first so many fresh trials alone; but a case is not taken to vary less than all of its own do.
 
-        A few cases of a family may vary several times as much as the rest, which three launches do not always show.
-        Without a family all that is known of the variance is what the case's own launches say.
+        A few cases of a family may vary several times as much as the rest, which three trials do not always show.
+        Without a family all that is known of the variance is what the case's own trials say.
         """
         added = self.offset.variance if offset and self.offset else 0.0
-        return self._estimate(launches, _measured(self.fresh[:launches]), added)
+        return self._estimate(trials, _measured(self.fresh[:trials]), added)
 
-    def p_of_all(self, launches: int) -> float:
-        """How often no change would look like this, of the first launches together with so many fresh ones.
+    def p_of_all(self, trials: int) -> float:
+        """How often no change would look like this, of the first trials together with so many fresh ones.
 
         An offset that all cases share cannot have made a case unlike the others: so either that is shown, or the
-        controls show that no such offset is as large.  They are few, one for each provider, and more launches do not
+        controls show that no such offset is as large.  They are few, one for each provider, and more trials do not
         make them more.
         """
         if self.offset is None:
             return 0.0
-        effects = [*_measured(self.looked), *_measured(self.fresh[:launches])]
-        estimate = self._estimate(launches, effects, self.offset.own)
+        effects = [*_measured(self.looked), *_measured(self.fresh[:trials])]
+        estimate = self._estimate(trials, effects, self.offset.own)
         if estimate is None:
             return 1.0
         p = _beyond(estimate, self)
@@ -134,9 +134,9 @@ class Suspect:
         common = estimate.with_error(math.sqrt(self.offset.common), self.offset.providers)
         return _beyond(common, self) <= self.limits.error
 
-    def _estimate(self, launches: int, effects: Sequence[float], added: float) -> Estimate | None:
+    def _estimate(self, trials: int, effects: Sequence[float], added: float) -> Estimate | None:
         looked = _measured(self.looked)
-        own = pooled_variance(looked, _measured(self.fresh[:launches]))
+        own = pooled_variance(looked, _measured(self.fresh[:trials]))
         prior = self.prior or (Prior(own, len(looked) - 1, math.inf) if own else None)
         estimate = Estimate.of(effects, prior, at_least=own)
         if estimate is None or self.offset is None:
@@ -145,13 +145,13 @@ class Suspect:
 
 
 def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Seen]:
-    """What the fresh launches of all suspected cases of a run say, looked at in steps.
+    """What the fresh trials of all suspected cases of a run say, looked at in steps.
 
     At each step the p-values of those still open go through Benjamini-Hochberg together with what was confirmed at
-    earlier steps, twice.  Of the fresh launches the family is only the suspected: what varies from launch to launch is
+    earlier steps, twice.  Of the fresh trials the family is only the suspected: what varies from trial to trial is
     independent of what chose them (a two-stage design: Zehetmayer, Bauer & Posch 2005).  The offset of the session is
-    not: it raised the suspicion and confirms it.  So where an offset is known, all launches together must say the same
-    among all `compared` cases.  OPEN is what more launches could decide; the direction of its suspicion is what was
+    not: it raised the suspicion and confirms it.  So where an offset is known, all trials together must say the same
+    among all `compared` cases.  OPEN is what more trials could decide; the direction of its suspicion is what was
     confirmed; SMALL is shown to be no change; the other direction contradicts.
     """
     found = [Seen() for _ in suspects]
@@ -163,15 +163,15 @@ def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Seen]:
             if found[place].zone is not Zone.OPEN or found[place].futile or step >= len(looks[place]):
                 continue
             stop = looks[place][step]
-            estimate, launches_alone = one.estimate(stop.launches), one.estimate(stop.launches, offset=False)
-            if estimate is None or launches_alone is None:
+            estimate, trials_alone = one.estimate(stop.trials), one.estimate(stop.trials, offset=False)
+            if estimate is None or trials_alone is None:
                 continue
-            p = _beyond(launches_alone, one)
+            p = _beyond(trials_alone, one)
             found[place] = Seen(_refuted(estimate, one, stop.share), estimate, p)
             if found[place].zone is Zone.OPEN:
                 fresh[place] = min(1.0, p / stop.share)
                 # Its looks spend nothing: the offset is the same at each of them, so it has one chance and not several.
-                total[place] = one.p_of_all(stop.launches)
+                total[place] = one.p_of_all(stop.trials)
         both = zip(benjamini_hochberg(fresh), benjamini_hochberg(total, compared), strict=True)
         for place, q in enumerate(map(max, both)):
             one, seen = suspects[place], found[place]
@@ -182,7 +182,7 @@ def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Seen]:
 
 
 def _in_vain(estimate: Estimate, one: Suspect) -> bool:
-    """Could no number of fresh launches confirm or refute it, because of the session's offset?"""
+    """Could no number of fresh trials confirm or refute it, because of the session's offset?"""
     if one.offset is None or one.offset.variance == 0:
         return False
     at_best = estimate.with_error(math.sqrt(one.offset.own), one.offset.cases)
@@ -203,7 +203,7 @@ def _beyond(estimate: Estimate, one: Suspect) -> float:
 
 
 def _refuted(estimate: Estimate, one: Suspect, share: float) -> Zone:
-    """SMALL, or the other direction, where the fresh launches show that; else it is open."""
+    """SMALL, or the other direction, where the fresh trials show that; else it is open."""
     zone = _zone(estimate, estimate.p_no_change(), one.limits, share)
     return Zone.OPEN if zone is one.direction else zone
 

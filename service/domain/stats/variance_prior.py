@@ -1,4 +1,4 @@
-"""How much launches vary, learned from all cases of a run together: three launches alone say little of a variance.
+"""How much trials vary, learned from all cases of a run together: three trials alone say little of a variance.
 
 Empirical Bayes as in limma's squeezeVar (Smyth 2004): the true variances of the cases of a group are taken to be spread
 around a common one, and the estimate of each is pulled to it by as much as the cases of the family are alike.  Where
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc, fdtri, gammaincinv
 
-FEWEST = 8  # cases of a group that has a level of its own, and of a lane that has a prior at all
+FEWEST = 8  # cases of a group that has a level of its own, and of a metric that has a prior at all
 TAILS = (0.05, 0.10)  # of the log-variances, pulled in before the fit; upwards more, since that is where outliers are
 # A variance as improbable as this in its group belongs to a case of another kind; it stands alone.
 APART = 0.002
@@ -26,7 +26,7 @@ _DFS = np.append(np.geomspace(0.25, 256, 64), np.inf)
 
 @dataclass(frozen=True)
 class Prior:
-    """A group's usual variance over launches, and to how many degrees of freedom of one's own it is worth."""
+    """A group's usual variance over trials, and to how many degrees of freedom of one's own it is worth."""
 
     variance: float
     df: float
@@ -46,10 +46,10 @@ class Prior:
 
 
 def priors(variances: Sequence[float], groups: Sequence[str], df: int) -> dict[str, Prior]:
-    """A prior for each group of one lane, from one variance a case with `df` degrees of freedom each.
+    """A prior for each group of one metric, from one variance a case with `df` degrees of freedom each.
 
-    How alike cases are within their groups is learned from the whole lane; the level of the variance from the group
-    where it has FEWEST cases, and else from the lane.  Empty where the lane itself has fewer.  Variances of zero are of
+    How alike cases are within their groups is learned from the whole metric; the level of the variance from the group
+    where it has FEWEST cases, and else from the metric.  Empty where the metric itself has fewer.  Variances of zero are of
     what does not vary, and are left out.
     """
     seen = [(math.log(own), group) for own, group in zip(variances, groups, strict=True) if own > 0]

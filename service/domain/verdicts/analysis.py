@@ -1,7 +1,7 @@
-"""What the launches of a run say of each of its cells, in numbers: after this there are only words to find.
+"""What the trials of a run say of each of its cells, in numbers: after this there are only words to find.
 
-Launches are read in the order in which they were made, as they were read when the next ones were asked for: a case
-that was decided after three launches stays so, whatever the others were asked for later.
+Trials are read in the order in which they were made, as they were read when the next ones were asked for: a case
+that was decided after three trials stays so, whatever the others were asked for later.
 """
 
 import math
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
-from kernels.cases import Comparison, Lane
-from service.domain.metrics import lane_of
+from kernels.cases import Comparison, Metric
+from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.stats.estimates import Estimate, variance
 from service.domain.stats.offsets import Control, Offset, offset
@@ -21,7 +21,7 @@ from service.domain.stats.variance_prior import Prior, priors
 from service.domain.verdicts.samples import Cell, Name, Pairs, made
 
 # Of a provider's cases: when so many move one way, it is either their shared code or the machine.
-FEWEST_MOVED, MOST_MOVED = 4, 0.5
+MIN_MOVED, MAX_MOVED = 4, 0.5
 EXPLAINED = 0.5  # of the size by which they moved: equal code that moved by this share of it explains them
 
 
@@ -43,7 +43,7 @@ class Reading:
     first: Seen
     confirmed: Effects = ()
     fresh: Seen = field(default_factory=Seen)
-    control: Estimate | None = None  # of the copy over its original, over all launches
+    control: Estimate | None = None  # of the copy over its original, over all trials
     offset: Offset | None = None  # of the session at cases of this kind
     off: bool = False  # the control lies beyond its limit, and not by chance
     machine: bool = False  # most cases of the provider moved this way, and equal code with them
@@ -54,7 +54,7 @@ class Reading:
 
     @property
     def last(self) -> Seen:
-        """What decides: the fresh launches of a suspected case, else the first."""
+        """What decides: the fresh trials of a suspected case, else the first."""
         return self.fresh if self.suspected else self.first
 
     @property
@@ -94,7 +94,7 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
         members = [cell for cell in compared if _may_be_reported(cell, read[cell.name]) is reported]
         together = [cell for cell in members if read[cell.name].suspected]
         suspects = [
-            _suspect(read[cell.name], confirmed[cell.name], policy.at(cell.case), typical[_provider_lane(cell)])
+            _suspect(read[cell.name], confirmed[cell.name], policy.at(cell.case), typical[_provider_metric(cell)])
             for cell in together
         ]
         for cell, suspect, fresh in zip(together, suspects, confirm(suspects, len(members)), strict=True):
@@ -112,26 +112,26 @@ def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, p
 
 
 def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
-    limits = Limits(math.log1p(reading.smallest), policy.looks, policy.missed, policy.suspicion)
+    limits = Limits(math.log1p(reading.smallest), policy.looks, policy.missed, policy.alpha)
     return replace(reading, offset=offset, first=first_look(reading.looked, limits, reading.prior, offset))
 
 
 def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: float) -> Suspect:
-    limits = Limits(math.log1p(reading.smallest), policy.confirms, policy.missed, policy.false_alarms)
+    limits = Limits(math.log1p(reading.smallest), policy.confirms, policy.missed, policy.fdr)
     first, offset = reading.first.zone, reading.offset
     return Suspect(first, reading.looked, confirmed, limits, reading.prior, offset, typical)
 
 
-def _provider_lane(cell: Cell) -> tuple[str, Lane]:
-    return cell.provider, lane_of(cell.case)
+def _provider_metric(cell: Cell) -> tuple[str, Metric]:
+    return cell.provider, metric_of(cell.case)
 
 
-def _typical(cells: Sequence[Cell], read: Mapping[Name, Reading]) -> dict[tuple[str, Lane], float]:
-    """By how much the middle case of each provider moved, lane by lane."""
-    moved = defaultdict[tuple[str, Lane], list[float]](list)
+def _typical(cells: Sequence[Cell], read: Mapping[Name, Reading]) -> dict[tuple[str, Metric], float]:
+    """By how much the middle case of each provider moved, metric by metric."""
+    moved = defaultdict[tuple[str, Metric], list[float]](list)
     for cell in cells:
         estimate = read[cell.name].first.estimate
-        moved[_provider_lane(cell)].append(estimate.centre if estimate else 0.0)
+        moved[_provider_metric(cell)].append(estimate.centre if estimate else 0.0)
     return {of: median(centres) for of, centres in moved.items()}
 
 
@@ -149,21 +149,21 @@ def _off(control: Estimate, smallest: float, policy: Policy) -> bool:
     return beyond and control.p_no_change() <= 1 - policy.confidence
 
 
-def _kind(cell: Cell, reading: Reading, policy: Policy) -> tuple[Lane, bool]:
-    """Cases with offsets alike: those of one lane, the short ones apart, because placement weighs more there."""
-    return lane_of(cell.case), reading.smallest > policy.smallest_change
+def _kind(cell: Cell, reading: Reading, policy: Policy) -> tuple[Metric, bool]:
+    """Cases with offsets alike: those of one metric, the short ones apart, because placement weighs more there."""
+    return metric_of(cell.case), reading.smallest > policy.smallest_change
 
 
 def _offsets(
     cells: Sequence[Cell], read: Mapping[Name, Reading], controls: Mapping[Name, Effects], policy: Policy
-) -> dict[tuple[Lane, bool], Offset]:
-    """The offsets of each kind of case, from the first launches, for the same reason as the priors; memory has none."""
-    kinds = defaultdict[tuple[Lane, bool], list[Control]](list)
+) -> dict[tuple[Metric, bool], Offset]:
+    """The offsets of each kind of case, from the first trials, for the same reason as the priors; memory has none."""
+    kinds = defaultdict[tuple[Metric, bool], list[Control]](list)
     for cell in cells:
         one = read[cell.name]
         first = [effect for effect in controls[cell.name][: policy.looks[0]] if effect is not None]
         estimate = Estimate.of(first, one.prior)
-        if estimate is not None and lane_of(cell.case) is not Lane.MEMORY and cell.borrowed is None:
+        if estimate is not None and metric_of(cell.case) is not Metric.MEMORY and cell.borrowed is None:
             control = Control(cell.provider, tuple(first), estimate.error**2, estimate.df)
             kinds[_kind(cell, one, policy.at(cell.case))].append(control)
     return {kind: found for kind, seen in kinds.items() if (found := offset(seen)) is not None}
@@ -175,62 +175,62 @@ def _moved_with_equal_code(cells: Sequence[Cell], read: Mapping[Name, Reading]) 
     A change of shared code moves most cases too.  What tells them apart is equal code in the same session: the copies
     of the baseline, and cases that compiled to the same code on both sides.
     """
-    kinds = defaultdict[tuple[str, Lane], list[Cell]](list)
+    kinds = defaultdict[tuple[str, Metric], list[Cell]](list)
     for cell in cells:
-        kinds[_provider_lane(cell)].append(cell)
+        kinds[_provider_metric(cell)].append(cell)
     for members in kinds.values():
         seen = {cell.name: read[cell.name] for cell in members}
         sizes = {name: one.first.estimate.centre for name, one in seen.items() if one.first.estimate}
         copies = [one.control.centre for cell in members if (one := seen[cell.name]).control and not cell.borrowed]
         same = [sizes[cell.name] for cell in members if cell.same_code and cell.name in sizes]
-        equal = [median(some) for some in (copies, same) if len(some) >= FEWEST_MOVED]
+        equal = [median(some) for some in (copies, same) if len(some) >= MIN_MOVED]
         for sign in (1, -1):
             moved = {
                 name: size for name, size in sizes.items() if sign * size >= LEAST * math.log1p(read[name].smallest)
             }
-            if len(moved) < max(FEWEST_MOVED, MOST_MOVED * len(members)):
+            if len(moved) < max(MIN_MOVED, MAX_MOVED * len(members)):
                 continue
             explained = max((sign * shift for shift in equal), default=0.0) / EXPLAINED
             yield from (name for name, size in moved.items() if abs(size) <= explained)
 
 
 def family(looked: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
-    """How much launches usually vary, by group, from the first launches of each of these cases.
+    """How much trials usually vary, by group, from the first trials of each of these cases.
 
     Only from those that every case has: which cases got more must not change what is known of all of them.  Memory has
     no such family, for bytes vary or do not vary for reasons of their own.
     """
-    by_lane = defaultdict[Lane, list[tuple[float, str, int]]](list)
+    by_metric = defaultdict[Metric, list[tuple[float, str, int]]](list)
     for case, effects_of in looked:
         effects = [effect for effect in effects_of[: policy.looks[0]] if effect is not None]
-        if len(effects) > 1 and (lane := lane_of(case)) is not Lane.MEMORY:
-            by_lane[lane].append((variance(effects), group_of(case), len(effects) - 1))
+        if len(effects) > 1 and (metric := metric_of(case)) is not Metric.MEMORY:
+            by_metric[metric].append((variance(effects), group_of(case), len(effects) - 1))
     known: dict[str, Prior] = {}
-    for seen in by_lane.values():
+    for seen in by_metric.values():
         most = max(df for _, _, df in seen)
-        whole = [(own, group) for own, group, df in seen if df == most]  # launches were lost of the others
+        whole = [(own, group) for own, group, df in seen if df == most]  # trials were lost of the others
         known |= priors([own for own, _ in whole], [group for _, group in whole], most)
     return known
 
 
 def group_of(case: str) -> str:
-    """Cases of which the launches vary alike: op, direction, dtype and lane, at any shape."""
+    """Cases of which the trials vary alike: op, direction, dtype and metric, at any shape."""
     first, *rest = case.split(".")
     return ".".join([first, *rest[:1], *rest[2:]])
 
 
 def compare(pairs: Pairs, confidence: float) -> Comparison | None:
-    """The ratio with a t interval over its own launches alone; None with fewer than two launches."""
+    """The ratio with a t interval over its own trials alone; None with fewer than two trials."""
     estimate = Estimate.of(pairs.effects())
     return None if estimate is None else comparison(estimate, pairs, confidence)
 
 
 def comparison(estimate: Estimate, pairs: Pairs, confidence: float) -> Comparison:
     low, high = estimate.interval(confidence)
-    return Comparison(math.exp(estimate.centre), math.exp(low), math.exp(high), pairs.rounds, estimate.launches)
+    return Comparison(math.exp(estimate.centre), math.exp(low), math.exp(high), pairs.rounds, estimate.trials)
 
 
-def usual(baseline: Sequence[Sequence[float | None]], launches: int | None = None) -> float:
-    """What a side takes, by all or its first launches, in the unit of the lane; 0 where they have nothing."""
-    took = [median(times) for rounds in baseline[:launches] if (times := [each for each in rounds if each])]
+def usual(baseline: Sequence[Sequence[float | None]], trials: int | None = None) -> float:
+    """What a side takes, by all or its first trials, in the unit of the metric; 0 where they have nothing."""
+    took = [median(times) for rounds in baseline[:trials] if (times := [each for each in rounds if each])]
     return median(took) if took else 0.0

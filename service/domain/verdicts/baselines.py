@@ -1,8 +1,8 @@
 """How the head stands beside baselines other than its parent: SOTA, the best there is, the last release, a good one.
 
-One rule for all: slower than a limit is what a minimum-effect test (McCarthy & Smyth 2009) of the first launches says,
+One rule for all: slower than a limit is what a minimum-effect test (McCarthy & Smyth 2009) of the first trials says,
 with variances moderated as between head and parent, and Benjamini-Hochberg over all cases beside that kind of
-baseline.  Nobody asks for more launches because of these ratios, so there are no looks to spend anything over.  Pure.
+baseline.  Nobody asks for more trials because of these ratios, so there are no looks to spend anything over.  Pure.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ from service.domain.verdicts.samples import Name, Outcome, Pairs
 
 @dataclass(frozen=True)
 class Beside:
-    """The first launches of one case, and those of a baseline at it."""
+    """The first trials of one case, and those of a baseline at it."""
 
     provider: str  # the head's
     case: str
@@ -120,7 +120,7 @@ def _stands(besides: Sequence[Beside], seen: dict[Name, Compared], policy: Polic
         if (found := seen.get(one.name)) is None:
             stood[one.name] = Stand(one.baseline, Outcome.NEW, one.missing)
             continue
-        outcome = found.outcome(policy.false_alarms, policy.missed)
+        outcome = found.outcome(policy.fdr, policy.missed)
         reason = _reason(found, outcome)
         stood[one.name] = Stand(
             one.baseline, outcome, reason, outcome is Outcome.REGRESSION, found.comparison, found.p, found.q
@@ -138,9 +138,9 @@ def _reason(seen: Compared, outcome: Outcome) -> str:
 
 
 def best_of(baselines: Sequence[Beside]) -> Beside | None:
-    """The fastest of several baselines at one case, by their medians over launches; None where none has times.
+    """The fastest of several baselines at one case, by their medians over trials; None where none has times.
 
-    Whoever is fastest in these launches is partly so by luck, by less than the noise of a launch: next to the limit of
+    Whoever is fastest in these trials is partly so by luck, by less than the noise of a trial: next to the limit of
     being behind that is nothing, but who of two that are equally fast is named here says nothing about them.
     """
     timed = [(usual(one.pairs.baseline), place) for place, one in enumerate(baselines)]

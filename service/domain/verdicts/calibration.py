@@ -24,7 +24,7 @@ SURE = 0.05  # chance that a case at twice the nominal rate is quarantined at on
 # A lying case is quiet now and then.  Each release must have waited twice as long as the one before; with these numbers
 # a case at four times the nominal rate is let go 0.6 times in 1,000 comparisons (simulated, test_calibrating.py).
 FIRST_RELEASE = 2
-MOST_PATIENCE = 16
+MAX_PATIENCE = 16
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Compared:
     case: str
     ratio: float
     p: float
-    launches: int
+    trials: int
     alarmed: bool  # it would have been told as a change
     kind: Equal = Equal.COPY
 
@@ -73,7 +73,7 @@ NONE = Rate(0, 0, 0)
 def compared(taken: Sequence[Taken], policy: Policy, *, calibration: bool) -> list[Compared]:
     """Every comparison of equal code in a session: the controls, and in a calibration head and baseline: two builds.
 
-    p is Student's (1908), over the effects of the first look's launches alone: how many more there are depends on
+    p is Student's (1908), over the effects of the first look's trials alone: how many more there are depends on
     what was seen, and would make it smaller than it is.
     """
     found = _compared(list(_controls(taken)), policy, Equal.COPY)
@@ -107,8 +107,8 @@ def _controls(taken: Iterable[Taken]) -> Iterator[Cell]:
             yield Cell(provider, str(case), Pairs(one.looked, of.looked), Pairs(one.confirmed, of.confirmed))
 
 
-def _first(pairs: Pairs, launches: int) -> Pairs:
-    return Pairs(pairs.candidate[:launches], pairs.baseline[:launches])
+def _first(pairs: Pairs, trials: int) -> Pairs:
+    return Pairs(pairs.candidate[:trials], pairs.baseline[:trials])
 
 
 def student(effects: Sequence[float]) -> float:
@@ -152,7 +152,7 @@ def distrusted(against: Sequence[bool], rules: Calibrating) -> str | None:
 
 def patience(earlier: int, rules: Calibrating) -> int:
     """How many quiet comparisons release a case that was released `earlier` times before."""
-    return rules.least * min(FIRST_RELEASE << earlier, MOST_PATIENCE)
+    return rules.least * min(FIRST_RELEASE << earlier, MAX_PATIENCE)
 
 
 def trusted_again(against: Sequence[bool], earlier: int, rules: Calibrating) -> str | None:

@@ -1,4 +1,4 @@
-"""The run in a few lines: one geometric mean for each lane, provider, op and direction.  Pure."""
+"""The run in a few lines: one geometric mean for each metric, provider, op and direction.  Pure."""
 
 import math
 from collections import defaultdict
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from kernels.cases import Lane
-from service.domain.metrics import lane_of
+from kernels.cases import Metric
+from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.stats.estimates import Estimate
 from service.domain.verdicts.samples import Cell
@@ -20,52 +20,52 @@ class Summary:
     provider: str
     op: str
     direction: str
-    lane: Lane
+    metric: Metric
     cases: int
     ratio: float
     low: float
     high: float
-    launches: int
+    trials: int
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        return cls(**{**stored, "lane": Lane(stored["lane"])})
+        return cls(**{**stored, "metric": Metric(stored["metric"])})
 
 
 def summaries(cells: Sequence[Cell], policy: Policy) -> list[Summary]:
-    """One for each lane, provider, op and direction, in this order, from the first launches that all cases share.
+    """One for each metric, provider, op and direction, in this order, from the first trials that all cases share.
 
-    The cases of a launch ran on one machine in one hour, so they err together, and the launch is what is counted: for
-    each launch the mean over cases of the log of head over baseline, and over launches the mean with a t interval.
-    Taking every pair of case and launch for a sample of its own would claim far more than was seen.
+    The cases of a trial ran on one machine in one hour, so they err together, and the trial is what is counted: for
+    each trial the mean over cases of the log of head over baseline, and over trials the mean with a t interval.
+    Taking every pair of case and trial for a sample of its own would claim far more than was seen.
     """
-    members = defaultdict[tuple[Lane, str, str, str], list[list[float | None]]](list)
+    members = defaultdict[tuple[Metric, str, str, str], list[list[float | None]]](list)
     for cell in cells:
         if cell.comparable:
             op, direction = [*cell.case.split("."), ""][:2]
             made = cell.looked.made(policy.looks[0])
-            members[lane_of(cell.case), cell.provider, op, direction].append(made)
-    found, order = [], list(Lane)
-    for lane, provider, op, direction in sorted(members, key=lambda key: (order.index(key[0]), *key[1:])):
-        whole = _whole(members[lane, provider, op, direction])
-        estimate = Estimate.of([sum(launch) / len(launch) for launch in zip(*whole, strict=True)])
+            members[metric_of(cell.case), cell.provider, op, direction].append(made)
+    found, order = [], list(Metric)
+    for metric, provider, op, direction in sorted(members, key=lambda key: (order.index(key[0]), *key[1:])):
+        whole = _whole(members[metric, provider, op, direction])
+        estimate = Estimate.of([sum(trial) / len(trial) for trial in zip(*whole, strict=True)])
         if estimate is not None:
             low, high = (math.exp(end) for end in estimate.interval(policy.confidence))
             ratio = math.exp(estimate.centre)
-            found.append(Summary(provider, op, direction, lane, len(whole), ratio, low, high, estimate.launches))
+            found.append(Summary(provider, op, direction, metric, len(whole), ratio, low, high, estimate.trials))
     return found
 
 
 def _whole(cases: Sequence[Sequence[float | None]]) -> list[list[float]]:
-    """The effects of the cases that have one in every launch that at least half of them have.
+    """The effects of the cases that have one in every trial that at least half of them have.
 
-    A mean over other cases in one launch than in the next would differ by which they are; and a launch that a throttled
+    A mean over other cases in one trial than in the next would differ by which they are; and a trial that a throttled
     device took from all but a few must not leave the mean of those few.
     """
     having = [sum(n < len(one) and one[n] is not None for one in cases) for n in range(max(map(len, cases)))]
-    launches = [n for n, count in enumerate(having) if 0 < max(having) <= 2 * count]
-    whole = ([one[n] for n in launches if n < len(one)] for one in cases)
-    return [effects for one in whole if len(effects := [e for e in one if e is not None]) == len(launches)]
+    trials = [n for n, count in enumerate(having) if 0 < max(having) <= 2 * count]
+    whole = ([one[n] for n in trials if n < len(one)] for one in cases)
+    return [effects for one in whole if len(effects := [e for e in one if e is not None]) == len(trials)]

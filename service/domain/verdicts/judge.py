@@ -1,7 +1,7 @@
 """Did this revision change the case?  Pure: samples in, verdicts out; no clock, no session, no client.
 
-The unit of sampling is the launch (a set of fresh processes); how much launches vary is learned from all cases of the
-run together.  What looks like a change after some launches is only a *suspicion*: fresh launches, which had no part in
+The unit of sampling is the trial (a set of fresh processes); how much trials vary is learned from all cases of the
+run together.  What looks like a change after some trials is only a *suspicion*: fresh trials, which had no part in
 raising it, decide alone whether there is one, for all suspected cases of the run at once.  The numbers come from
 `service.domain.verdicts.analysis` and `service.domain.stats`;
 docs/statistics.md says why they are as they are, and how often they err.
@@ -24,7 +24,7 @@ from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs
 
 __all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "in_percent", "judge", "wanted"]
 
-Why = Literal["look", "confirm"]  # what more launches are for
+Why = Literal["look", "confirm"]  # what more trials are for
 
 MANY_DOUBTED = 0.1
 CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
@@ -42,15 +42,15 @@ class Verdict:
     comparison: Comparison | None = None
     confirmed: bool = False
     control: float | None = None  # the A/A control's ratio at this case: the copy over the original
-    suspected: bool = False  # the first launches looked like a change
-    p: float | None = None  # of the fresh launches where there are any, else of the first
+    suspected: bool = False  # the first trials looked like a change
+    p: float | None = None  # of the fresh trials where there are any, else of the first
     q: float | None = None  # p among the family of the run
     smallest: float | None = None  # the smallest relevant change that held here, relative
     doubt: Doubt | None = None  # what equal code of the session says against deciding it, where it is inconclusive
 
 
 def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
-    """A verdict for every cell of a run, each by the limits of its lane and case."""
+    """A verdict for every cell of a run, each by the limits of its metric and case."""
     read = readings(cells, policy)
     return {cell.name: _controlled(cell, read.get(cell.name), policy.at(cell.case)) for cell in cells}
 
@@ -66,7 +66,7 @@ def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
 
 
 def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:
-    """The cells that deserve more launches: "look" for the undecided, "confirm" for the suspected.
+    """The cells that deserve more trials: "look" for the undecided, "confirm" for the suspected.
 
     Empty when everything is decided or the budget (the last of `policy.looks` and of `policy.confirms`) is spent.
     """
@@ -82,8 +82,8 @@ def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:
     return asked
 
 
-def launches_until_next_look(done: int, policy: Policy, why: Why = "look") -> int:
-    """How many launches the undecided, or the suspected, get before they are looked at again; 0 when none are left."""
+def trials_until_next_look(done: int, policy: Policy, why: Why = "look") -> int:
+    """How many trials the undecided, or the suspected, get before they are looked at again; 0 when none are left."""
     steps = policy.looks if why == "look" else policy.confirms
     return next((step - done for step in steps if step > done), 0)
 
@@ -105,25 +105,25 @@ def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
 
 
 def _first(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
-    """The first launches show that there is nothing, or not even whether there may be something."""
+    """The first trials show that there is nothing, or not even whether there may be something."""
     seen, outcome = reading.first, Outcome.INCONCLUSIVE
     if seen.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
         outcome, reason = Outcome.STEADY, f"within {in_percent(reading.smallest)} of its baseline"
     elif reading.doubt is not None:
         reason = _doubted(reading)
     elif len(reading.looked) < policy.looks[-1] or None in reading.looked:
-        reason = _cut_short(reading.looked, policy.looks, "more launches could settle it")
+        reason = _cut_short(reading.looked, policy.looks, "more trials could settle it")
     else:
-        reason = f"the interval is still too wide after {len(reading.looked)} launches"
+        reason = f"the interval is still too wide after {len(reading.looked)} trials"
     return _of(outcome, reason, seen, cell.looked, policy)
 
 
 def _second(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
-    """It looked like a change, and fresh launches were to decide."""
+    """It looked like a change, and fresh trials were to decide."""
     fresh = reading.fresh
     if fresh.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
         reason = (
-            f"within {in_percent(reading.smallest)} of its baseline: {fresh.launches} fresh launches did not repeat "
+            f"within {in_percent(reading.smallest)} of its baseline: {fresh.trials} fresh trials did not repeat "
             "what looked like a change"
         )
         return _of(Outcome.STEADY, reason, fresh, cell.confirmed, policy)
@@ -141,7 +141,7 @@ def _second(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
         reason = f"{QUARANTINED}{cell.quarantined}"
         return _of(Outcome.INCONCLUSIVE, reason, fresh, cell.confirmed, policy)
     outcome = Outcome.REGRESSION if fresh.zone is Zone.MORE else Outcome.IMPROVEMENT
-    # The fresh launches alone give the size: those that raised the suspicion were chosen for being large.
+    # The fresh trials alone give the size: those that raised the suspicion were chosen for being large.
     verdict = _of(outcome, "", fresh, cell.confirmed, policy)
     return replace(verdict, reason=_size(cell, verdict), confirmed=True)
 
@@ -172,27 +172,27 @@ def _doubted(reading: Reading) -> str:
     spread = f" ({reading.offset.sd:.2%})" if reading.offset else ""
     return (
         f"copies of the baseline differ too much in this session{spread} to decide {smallest} here, "
-        "and more launches do not change that"
+        "and more trials do not change that"
     )
 
 
 def _unconfirmed(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
-    why = "fresh launches did not confirm it"
+    why = "fresh trials did not confirm it"
     cut = len(reading.confirmed) < policy.confirms[-1] or None in reading.confirmed
     if reading.fresh.zone is Zone.OPEN and cut:
-        why = _cut_short(reading.confirmed, policy.confirms, "fresh launches could settle it")
+        why = _cut_short(reading.confirmed, policy.confirms, "fresh trials could settle it")
     verdict = _of(Outcome.INCONCLUSIVE, f"it looked like a change, and {why}", reading.first, cell.looked, policy)
     return verdict if reading.fresh.p is None else replace(verdict, p=reading.fresh.p, q=reading.fresh.q)
 
 
 def _size(cell: Cell, verdict: Verdict) -> str:
-    """How much it changed, in the words of its lane."""
+    """How much it changed, in the words of its metric."""
     if verdict.comparison is None:
-        raise ValueError(f"A confirmed change of {cell.case} without launches.")
+        raise ValueError(f"A confirmed change of {cell.case} without trials.")
     said, ratio = words(cell.case), verdict.comparison.ratio
     word = said.more if verdict.outcome is Outcome.REGRESSION else said.less
     size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times {said.as_much}"
-    reason = f"{size} its baseline, confirmed by {verdict.comparison.launches} fresh launches"
+    reason = f"{size} its baseline, confirmed by {verdict.comparison.trials} fresh trials"
     if not cell.control.effects():
         return f"{reason}, without an A/A control at this case"
     return f"{reason}, with the A/A control of {cell.borrowed}" if cell.borrowed else reason
@@ -203,11 +203,11 @@ def _of(outcome: Outcome, reason: str, seen: Seen, pairs: Pairs, policy: Policy)
     return Verdict(outcome, reason, compared, p=seen.p, q=seen.q)
 
 
-def _cut_short(launches: Effects, steps: Sequence[int], settled: str) -> str:
-    """Why fewer launches count than the policy allows: they were not made, or all their rounds were dropped."""
-    if len(launches) < steps[-1]:
+def _cut_short(trials: Effects, steps: Sequence[int], settled: str) -> str:
+    """Why fewer trials count than the policy allows: they were not made, or all their rounds were dropped."""
+    if len(trials) < steps[-1]:
         return f"{SESSION_ENDED}{settled}"
-    return f"the rounds of {launches.count(None)} of {len(launches)} launches {THROTTLED}"
+    return f"the rounds of {trials.count(None)} of {len(trials)} trials {THROTTLED}"
 
 
 def in_percent(share: float) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from kernels.cases import Lane
-from service.domain.metrics import lane_of
+from kernels.cases import Metric
+from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.stats.sequential import Effects, Seen, Zone
 from service.domain.verdicts.analysis import Reading, readings
-from service.domain.verdicts.judge import Verdict, Why, judge, launches_until_next_look, wanted
+from service.domain.verdicts.judge import Verdict, Why, judge, trials_until_next_look, wanted
 from service.domain.verdicts.samples import Cell, Name, Outcome
 
 
@@ -26,12 +26,12 @@ class Fate(StrEnum):
     NEW = "new"  # alarmed nobody, and would
     MISSED = "missed"  # alarmed, and would not
     SPARED = "spared"  # the same, of what a person dismissed: a false alarm less
-    UNDECIDED = "undecided"  # it would have asked for launches that were never made
+    UNDECIDED = "undecided"  # it would have asked for trials that were never made
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """One case of one run, judged once more.  Launches of head against parent; `lacking` more were never made."""
+    """One case of one run, judged once more.  Trials of head against parent; `lacking` more were never made."""
 
     provider: str
     case: str
@@ -43,8 +43,8 @@ class Replayed:
     lacking: int
 
     @property
-    def lane(self) -> Lane:
-        return lane_of(self.case)
+    def metric(self) -> Metric:
+        return metric_of(self.case)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Sum:
         return Sum(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
-Group = tuple[str, Lane]  # provider, lane
+Group = tuple[str, Metric]  # provider, metric
 
 
 def replay(
@@ -78,13 +78,13 @@ def replay(
 ) -> list[Replayed]:
     """Judge the cells of one run by `policy`; `before` says how they were judged.
 
-    Launches are looked at in the order in which they were made, and no further than the policy would have gone.
+    Trials are looked at in the order in which they were made, and no further than the policy would have gone.
     """
     verdicts, read, asked = judge(cells, policy), readings(cells, policy), wanted(cells, policy)
     found = []
     for cell in cells:
         verdict, seen = verdicts[cell.name], read.get(cell.name)
-        used = seen.first.launches + seen.fresh.launches if seen else 0
+        used = seen.first.trials + seen.fresh.trials if seen else 0
         made = len(cell.looked.effects()) + len(cell.confirmed.effects()) if seen else 0
         lacking = _lacking(seen, asked.get(cell.name), policy) if seen else 0
         then = before.get(cell.name)
@@ -94,18 +94,18 @@ def replay(
 
 
 def _lacking(seen: Reading, asked: Why | None, policy: Policy) -> int:
-    """How many launches this policy would have asked for next, which were never made.
+    """How many trials this policy would have asked for next, which were never made.
 
-    It has to be told what they say where it read the last launches there are, at no look of its own.
+    It has to be told what they say where it read the last trials there are, at no look of its own.
     """
     parts: tuple[tuple[Why, Effects, Seen, tuple[int, ...]], ...] = (
         ("look", seen.looked, seen.first, policy.looks),
         ("confirm", seen.confirmed, seen.fresh, policy.confirms),
     )
     for why, effects, last, steps in parts:
-        to_the_end = last.launches == sum(effect is not None for effect in effects)
+        to_the_end = last.trials == sum(effect is not None for effect in effects)
         if asked == why or (last.zone is not Zone.OPEN and to_the_end and len(effects) not in steps):
-            return launches_until_next_look(len(effects), policy, why)
+            return trials_until_next_look(len(effects), policy, why)
     return 0
 
 
@@ -119,10 +119,10 @@ def _fate(before: Outcome | None, after: Outcome, lacking: bool, dismissed: bool
 
 
 def summed(found: Iterable[Replayed]) -> dict[Group, Sum]:
-    """By provider and lane."""
+    """By provider and metric."""
     groups = defaultdict[Group, list[Replayed]](list)
     for one in found:
-        groups[one.provider, one.lane].append(one)
+        groups[one.provider, one.metric].append(one)
     return {group: _sum(ones) for group, ones in groups.items()}
 
 

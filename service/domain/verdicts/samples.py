@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
-from service.domain.stats.effects import launch_effects
+from service.domain.stats.effects import trial_effects
 
-Rounds = Sequence[float | None]  # in the unit of the lane, one a round; None where the round was lost
+Rounds = Sequence[float | None]  # in the unit of the metric, one a round; None where the round was lost
 Name = tuple[str, str]  # provider and case
 
 
@@ -24,25 +24,25 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Candidate and baseline, launch by launch and round by round, in the unit of their lane."""
+    """Candidate and baseline, trial by trial and round by round, in the unit of their metric."""
 
     candidate: tuple[Rounds, ...] = ()
     baseline: tuple[Rounds, ...] = ()
 
     def made(self, most: int | None = None) -> list[float | None]:
-        """Of each launch that was made, the log of candidate over baseline; None where all its rounds were lost.
+        """Of each trial that was made, the log of candidate over baseline; None where all its rounds were lost.
 
         Of the first so many, when asked.
         """
-        return launch_effects(self.launches[:most])
+        return trial_effects(self.trials[:most])
 
     @property
-    def launches(self) -> list[tuple[Rounds, Rounds]]:
-        """Candidate and baseline in each launch that was made."""
+    def trials(self) -> list[tuple[Rounds, Rounds]]:
+        """Candidate and baseline in each trial that was made."""
         return [(mine, theirs) for mine, theirs in zip(self.candidate, self.baseline, strict=False) if mine]
 
     def effects(self) -> list[float]:
-        """Of the launches that have one."""
+        """Of the trials that have one."""
         return [effect for effect in self.made() if effect is not None]
 
     @property
@@ -52,9 +52,9 @@ class Pairs:
 
 def made(many: Sequence[Pairs]) -> list[list[float | None]]:
     """`Pairs.made` of each, at once."""
-    launches = [one.launches for one in many]
-    effects = iter(launch_effects([launch for some in launches for launch in some]))
-    return [list(islice(effects, len(some))) for some in launches]
+    trials = [one.trials for one in many]
+    effects = iter(trial_effects([trial for some in trials for trial in some]))
+    return [list(islice(effects, len(some))) for some in trials]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Cell:
     provider: str
     case: str
     looked: Pairs = Pairs()
-    confirmed: Pairs = Pairs()  # fresh launches, asked for after a suspicion
+    confirmed: Pairs = Pairs()  # fresh trials, asked for after a suspicion
     control: Pairs = Pairs()  # the baseline against a second copy of itself
     borrowed: str | None = None  # the provider that the control is of, where this one has none at the case
     trouble: tuple[Outcome, str] | None = None  # invalid or failed, and why

@@ -7,7 +7,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from kernels.cases import Case, Lane, Role
+from kernels.cases import Case, Metric, Role
 from service.domain.codefacts.tuned import choices
 from service.domain.states import CellState, Rounds
 from service.domain.text import short
@@ -20,7 +20,7 @@ _NONE: Mapping[tuple[str, str], str] = {}
 
 @dataclass(frozen=True)
 class Taken:
-    """What one contender took at one case, in the unit of its lane, over all launches of the session."""
+    """What one contender took at one case, in the unit of its metric, over all trials of the session."""
 
     role: Role
     provider: str
@@ -37,14 +37,14 @@ class Taken:
 
     @property
     def median(self) -> float | None:
-        """Median over launches of the median over rounds."""
-        launches = [[taken for taken in rounds if taken is not None] for rounds in (*self.looked, *self.confirmed)]
-        medians = [median(rounds) for rounds in launches if rounds]
+        """Median over trials of the median over rounds."""
+        trials = [[taken for taken in rounds if taken is not None] for rounds in (*self.looked, *self.confirmed)]
+        medians = [median(rounds) for rounds in trials if rounds]
         return median(medians) if medians and self.state is CellState.MEASURED else None
 
 
 @dataclass(frozen=True)
-class Evidence:
+class SessionResult:
     """Everything one session has to say about its run."""
 
     taken: tuple[Taken, ...]
@@ -140,7 +140,7 @@ def _control(
 ) -> tuple[Pairs, str | None]:
     """The provider's own control at a case; else another's, which shares the session and the machine, and whose it is.
 
-    All launches of both: those that confirm a change are controlled as well.
+    All trials of both: those that confirm a change are controlled as well.
     """
     copies = [copied for role, copied in by_contender if role is Role.CONTROL]
     for copied in sorted(copies, key=lambda name: name != provider):
@@ -158,14 +158,14 @@ def same_kernels(head: Taken, other: Taken) -> bool:
 
     A call, a compilation and the memory of a call are Python's doing as much as the kernels'.
     """
-    return head.case.lane is Lane.KERNEL and same_code(head.facts, other.facts)
+    return head.case.metric is Metric.KERNEL and same_code(head.facts, other.facts)
 
 
 def same_code(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     """Do the facts prove that both ran the same machine code, launched alike?
 
     Only hashes of compiled kernels prove it: the same sequence of operators can still be called from slower Python.
-    They are those of the first launch, which prove nothing where an autotuner chose otherwise in a later one.
+    They are those of the first trial, which prove nothing where an autotuner chose otherwise in a later one.
     """
     if choices(mine).waver or choices(theirs).waver:
         return False
@@ -213,7 +213,7 @@ def _sides(taken: Iterable[Taken]) -> tuple[list[Taken], Mapping[tuple[Role, Cas
 
 
 def _beside(head: Taken, found: Sequence[Taken], unnamed: str) -> Beside:
-    """The launches that both took part in; in the others only those that were undecided ran."""
+    """The trials that both took part in; in the others only those that were undecided ran."""
     provider, case = head.provider, str(head.case)
     if not found:
         return Beside(provider, case, unnamed, trouble=f"{unnamed} took no part")

@@ -13,7 +13,7 @@ from service.domain.verdicts.samples import Name, Outcome
 
 @dataclass(frozen=True)
 class Standing:
-    """How one mainline revision stood against SOTA.  `own` and `sota` in the unit of the case's lane."""
+    """How one mainline revision stood against SOTA.  `own` and `sota` in the unit of the case's metric."""
 
     revision: str  # short name, for people
     ratio: float
@@ -30,7 +30,7 @@ def stand_all(
 ) -> dict[Name, Stand]:
     """The flag of every case of a run beside SOTA, or beside the best: slower beyond the policy, and not by chance.
 
-    Of what is called behind at most a share of `policy.behind_false` is not.  A case is shown not to be behind where
+    Of what is called behind at most a share of `policy.behind_sota_fdr` is not.  A case is shown not to be behind where
     the upper bound of its interval, widened by how far the control of the case was off (`controls`, as ratios), is
     within the policy's limit.  What is neither is open, and *inconclusive* where it measured beyond the limit.  Every
     other outcome is only where the interval lies; whether that matters is the flag, `slower`.
@@ -43,7 +43,7 @@ def _stand(one: Beside, seen: Compared | None, control: float, policy: Policy) -
     if seen is None:
         return Stand(one.baseline, Outcome.NEW, one.missing)
     ratio, low, high = seen.comparison.ratio, seen.comparison.low, seen.comparison.high
-    behind = seen.is_slower(policy.behind_false)
+    behind = seen.is_slower(policy.behind_sota_fdr)
     is_open = not behind and high * max(control, 1 / control) > 1 + seen.most
     if is_open and ratio > 1 + seen.most:
         outcome = Outcome.INCONCLUSIVE

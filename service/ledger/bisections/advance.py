@@ -32,7 +32,7 @@ def search(
     device: str | None = None,
     suite: str | None = None,
     patterns: Sequence[str] = (),
-    most_runs: int | None = None,
+    max_runs: int | None = None,
     asked_by: str,
 ) -> int:
     """Somebody wants to know who between two revisions of target `name` made it slower: the id of the bisection.
@@ -61,7 +61,7 @@ def search(
             cases or moved_between(session, target, on, first, last),
             asked_by=asked_by,
             suite=suite,
-            most_runs=most_runs,
+            max_runs=max_runs,
             line=line,
         ).id
 
@@ -75,7 +75,7 @@ def advance_due() -> int:
         due = bisections.due(session)
     for bisection_id in due:
         key = "bisection", bisection_id
-        if patience.lets_be(key):
+        if patience.should_skip(key):
             continue
         try:
             _advance(bisection_id)

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
 from service.db.models import RegressionEvent, RegressionRow, Revision, Run, Target
-from service.domain.regressions.lifecycle import KERNELWATCH, Action, Deed
+from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.states import FoundBy, RegressionState
 from service.errors import BadInput, ServiceError
 from service.ledger.backoff import patience
@@ -29,7 +29,7 @@ def search_due() -> int:
     began = 0
     for target_id in _targets():
         key = "blame", target_id
-        if patience.lets_be(key):
+        if patience.should_skip(key):
             continue
         try:
             with transaction() as session:
@@ -110,5 +110,5 @@ def _begin(session: Session, target_id: int) -> int:
         except ServiceError as refusal:
             for row in alike:
                 words = f"nobody was searched for: {refusal}"
-                transitions.change(session, row, Deed(Action.GIVE_UP, words=words), clock(session))
+                transitions.change(session, row, Transition(Action.GIVE_UP, words=words), clock(session))
     return began

@@ -55,7 +55,7 @@ def start(
     asked_by: str,
     suite: str | None = None,
     incident_id: int | None = None,
-    most_runs: int | None = None,
+    max_runs: int | None = None,
     line: Sequence[Found] | None = None,
 ) -> Bisection:
     """Search between the full shas (or versions) `good` and `bad` for who made `cases` slower (none: any of the suite).
@@ -87,7 +87,7 @@ def start(
         state=SearchState.VERIFYING,
         asked_by=asked_by,
         incident_id=incident_id,
-        most_runs=most_runs or effective(recipe, device).bisect.most_runs,
+        max_runs=max_runs or effective(recipe, device).bisect.max_runs,
         created_at=clock(session),
     )
     if line is not None:
@@ -101,7 +101,7 @@ def start(
 
 def may_start(session: Session, target: Target, policy: Policy) -> bool:
     """May kernelwatch search by itself, and is something of the day's budget left?"""
-    return policy.bisect.automatic and _spent_today(session, target.id) < policy.bisect.most_a_day
+    return policy.bisect.automatic and _spent_today(session, target.id) < policy.bisect.max_runs_per_day
 
 
 def line_read(session: Session, bisection_id: int, line: Sequence[Found]) -> None:
@@ -173,7 +173,7 @@ def _ask(session: Session, row: Bisection, search: Search, progress: Progress, q
         return
     policy = effective(recipe, row.device)
     if _has_to_wait(session, row, policy):
-        row.reason = f"{steps.WAITS} ({policy.bisect.most_a_day} steps a day); {words}"
+        row.reason = f"{steps.WAITS} ({policy.bisect.max_runs_per_day} steps a day); {words}"
         return
     of_moved = sorted({case for _, case in progress.sizes})
     revision = session.execute(
@@ -267,7 +267,7 @@ def _open_ones(target_id: int) -> Select[Bisection]:
 
 
 def _has_to_wait(session: Session, row: Bisection, policy: Policy) -> bool:
-    return row.asked_by == KERNELWATCH and _spent_today(session, row.target_id) >= policy.bisect.most_a_day
+    return row.asked_by == KERNELWATCH and _spent_today(session, row.target_id) >= policy.bisect.max_runs_per_day
 
 
 def _spent_today(session: Session, target_id: int) -> int:

@@ -26,7 +26,7 @@ def search(session: Session, row: Bisection) -> Search:
     over = [(run, _step(run)) for run in runs if run.state not in OPEN_STATES]
     if not row.line:
         return Search(row, target.name, None, (), row.reason or "reads the revisions between its ends", pending)
-    progress = decide(row.line, [step for _, step in over], row.most_runs, _unbuildable(session, row))
+    progress = decide(row.line, [step for _, step in over], row.max_runs, _unbuildable(session, row))
     answered = {id(one.step): one for one in progress.answered}
     steps = tuple(Stepped(run, step, answered.get(id(step))) for run, step in over)
     found = Search(row, target.name, progress, steps, "", pending)
@@ -60,7 +60,7 @@ def _against_baseline(run: Run) -> list[VerdictRow]:
 
 
 def _sight(row: VerdictRow) -> Sight:
-    return Sight(Outcome(row.outcome), row.ratio, row.low, row.high, row.suspected, row.launches, row.why, row.reason)
+    return Sight(Outcome(row.outcome), row.ratio, row.low, row.high, row.suspected, row.trials, row.why, row.reason)
 
 
 def _unbuildable(session: Session, row: Bisection) -> set[str]:

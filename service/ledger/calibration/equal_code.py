@@ -9,11 +9,11 @@ from service.domain.policy.policy import Policy
 from service.domain.states import Purpose
 from service.domain.verdicts import calibration
 from service.domain.verdicts.calibration import Compared
-from service.domain.verdicts.session_result import Evidence
+from service.domain.verdicts.session_result import SessionResult
 from service.ledger.calibration import quarantines
 
 
-def compared(session: Session, run: Run, evidence: Evidence, policy: Policy) -> None:
+def compared(session: Session, run: Run, evidence: SessionResult, policy: Policy) -> None:
     """Keep what a session, of whatever purpose, says of equal code, and quarantine or release the cases it is about.
 
     Not where a stranger's code took part: who disturbs the control would choose which cases nobody looks at.
@@ -38,7 +38,7 @@ def _row(run: Run, one: Compared, now: float) -> dict[str, object]:
         "case": one.case,
         "ratio": one.ratio,
         "p": one.p,
-        "launches": one.launches,
+        "trials": one.trials,
         "alarmed": one.alarmed,
         "kind": one.kind,
         "at": now,

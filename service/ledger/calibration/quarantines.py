@@ -44,7 +44,7 @@ def listed(
 def review(session: Session, target_id: int, device: str, found: Sequence[Compared], policy: Policy) -> None:
     """Quarantine those of the cases just compared that lie, and release those that do no more.
 
-    What a person quarantined stays so until a person releases it.  Evidence from before a release counts no more.
+    What a person quarantined stays so until a person releases it.  SessionResult from before a release counts no more.
     """
     standing = _standing(session, target_id, device)
     for one in sorted(found, key=lambda one: (one.provider, one.case)):

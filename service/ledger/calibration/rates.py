@@ -1,4 +1,4 @@
-"""How often equal code differed: the realised rates by case, by worker and lane, for pages and the command line."""
+"""How often equal code differed: the realised rates by case, by worker and metric, for pages and the command line."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.db.models import Calibration, Target
-from service.domain.metrics import lane_of
+from service.domain.metrics import metric_of
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.states import Equal
@@ -34,18 +34,18 @@ class CaseRate:
     kind: Equal
 
     @property
-    def lane(self) -> Lane:
-        return lane_of(self.case)
+    def metric(self) -> Metric:
+        return metric_of(self.case)
 
 
 @dataclass(frozen=True)
-class LaneRate:
-    """The same for all cases of a lane on one worker.  Cases of one session share their machine: the interval does not
+class MetricRate:
+    """The same for all cases of a metric on one worker.  Cases of one session share their machine: the interval does not
     know that, and is narrower than it should be."""
 
     worker: str
     device: str
-    lane: Lane
+    metric: Metric
     rate: Rate
     nominal: float
     cases: int
@@ -71,14 +71,14 @@ def rates(
     return sorted(found, key=lambda one: (-(one.rate.share or 0.0), -one.rate.comparisons, one.case, one.provider))
 
 
-def by_lane(found: Sequence[CaseRate]) -> list[LaneRate]:
-    """Summed by worker, device, lane and kind; targets with another nominal rate stand apart."""
-    grouped = defaultdict[tuple[str, str, Lane, float, Equal], list[CaseRate]](list)
+def by_metric(found: Sequence[CaseRate]) -> list[MetricRate]:
+    """Summed by worker, device, metric and kind; targets with another nominal rate stand apart."""
+    grouped = defaultdict[tuple[str, str, Metric, float, Equal], list[CaseRate]](list)
     for one in found:
-        grouped[one.worker, one.device, one.lane, one.nominal, one.kind].append(one)
+        grouped[one.worker, one.device, one.metric, one.nominal, one.kind].append(one)
     return [
-        LaneRate(worker, device, lane, sum((one.rate for one in ones), NONE), nominal, len(ones), kind)
-        for (worker, device, lane, nominal, kind), ones in sorted(grouped.items())
+        MetricRate(worker, device, metric, sum((one.rate for one in ones), NONE), nominal, len(ones), kind)
+        for (worker, device, metric, nominal, kind), ones in sorted(grouped.items())
     ]
 
 

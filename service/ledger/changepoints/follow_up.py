@@ -83,7 +83,7 @@ def _follow_all(which: Callable[[Session], set[Pair]]) -> None:
         due = sorted(which(session))
     for target_id, device in due:
         key = "points", target_id, device
-        if patience.lets_be(key):
+        if patience.should_skip(key):
             continue
         try:
             with transaction() as session:

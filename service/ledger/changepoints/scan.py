@@ -30,7 +30,7 @@ from service.ledger.locking import inserted, lock
 log = structlog.get_logger()
 
 FEW_RUNS = 8  # with more news than these everything is looked at
-LONGEST_S = 10.0  # after which no other look begins: control has other duties
+MAX_S = 10.0  # after which no other look begins: control has other duties
 SOME = 500  # databases limit how many parameters a statement may have
 
 
@@ -38,10 +38,10 @@ def look_due() -> None:
     """Look at every history that has news, and go on with its points and with those whose search has ended."""
     with reading() as session:
         due = _due(session)
-    until = time.monotonic() + LONGEST_S
+    until = time.monotonic() + MAX_S
     for (target_id, device), runs in due.items():
         key = "history", target_id, device
-        if patience.lets_be(key):
+        if patience.should_skip(key):
             continue
         if time.monotonic() > until:  # many targets were measured long before anybody looked: the rest comes next time
             break

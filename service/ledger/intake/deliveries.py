@@ -29,6 +29,7 @@ __all__ = [
     "backfill_last",
     "poll",
     "poll_due",
+    "process_due",
     "pull_appeared",
     "pull_closed",
     "revisions_appeared",
@@ -36,7 +37,6 @@ __all__ = [
     "run_wanted",
     "store_delivery",
     "understand",
-    "understand_due",
 ]
 
 log = structlog.get_logger()
@@ -45,7 +45,7 @@ CONTROL = "control"  # the queue of those who understand deliveries
 RECIPE = "kernelwatch.toml"  # its name in a repository that brings its own
 GIVEN_UP = 5  # failures after which a delivery waits for a person, who may redeliver it
 _RETRY_S = (0, 10, 60, 300, 1200)  # after receipt, by the number of failures
-_LONGEST_POLL_S = 3600.0
+_MAX_POLL_S = 3600.0
 _POLLING_S = 600.0  # nobody else polls a target for so long while one does
 _PAUSED = "the target is paused; redeliver this after `kernelwatch target resume`."
 _DEEPEST = 1000  # revisions read back to find where a rewritten mainline left the known one
@@ -62,16 +62,16 @@ def store_delivery(session: Session, guid: str, event: str, body: bytes) -> tupl
         wake(session, CONTROL)
         return new, True
     delivery = session.execute(select(Delivery).where(Delivery.guid == guid).with_for_update()).scalar_one()
-    if delivery.understood_at is not None and delivery.attempts >= GIVEN_UP:
-        delivery.understood_at, delivery.outcome = None, None
+    if delivery.processed_at is not None and delivery.attempts >= GIVEN_UP:
+        delivery.processed_at, delivery.outcome = None, None
         delivery.attempts, delivery.received_at = 0, clock(session)
         wake(session, CONTROL)
     return delivery.id, False
 
 
-def understand_due() -> int:
+def process_due() -> int:
     """Understand the deliveries whose time has come, in the order they came.  Returns how many were looked at."""
-    waiting = select(Delivery.id, Delivery.received_at, Delivery.attempts).where(Delivery.understood_at.is_(None))
+    waiting = select(Delivery.id, Delivery.received_at, Delivery.attempts).where(Delivery.processed_at.is_(None))
     with reading() as session:
         now = clock(session)
         rows = session.execute(waiting.order_by(Delivery.id)).all()
@@ -87,7 +87,7 @@ def understand(delivery_id: int) -> str:
         delivery = session.get(Delivery, delivery_id)
     if delivery is None:
         raise NotFound("delivery", delivery_id)
-    if delivery.understood_at is not None:
+    if delivery.processed_at is not None:
         return delivery.outcome or ""
     try:
         outcome, failures, done = _act_on(delivery), delivery.attempts, True
@@ -103,7 +103,7 @@ def understand(delivery_id: int) -> str:
     with transaction() as session:
         row = session.get_one(Delivery, delivery_id)
         row.outcome, row.attempts = outcome, failures
-        row.understood_at = clock(session) if done else None
+        row.processed_at = clock(session) if done else None
     log.info("delivery", delivery=delivery_id, outcome=outcome, understood=done)
     return outcome
 
@@ -148,7 +148,7 @@ def poll(target_id: int, first: int = 1) -> bool:
         row = session.get_one(Target, target_id)
         row.poll_failures = row.poll_failures + 1 if failed else 0
         row.poll_error = failed
-        wait = min(_LONGEST_POLL_S, settings().poll_every_s * 2 ** min(row.poll_failures, 20))
+        wait = min(_MAX_POLL_S, settings().poll_every_s * 2 ** min(row.poll_failures, 20))
         row.poll_at = clock(session) + wait
     return failed is None
 

@@ -34,7 +34,7 @@ _OF_NO_INTEREST = or_(
 _WORTH_A_COMMENT = (RunState.HELD, RunState.DONE, RunState.FAILED)
 
 
-def tell_due() -> int:
+def notify_due() -> int:
     """Tell of every run whose state has changed since it was told.  Returns how many were told of."""
     with reading() as session:
         found = session.execute(select(Run.id, _OF_NO_INTEREST).where(_UNTOLD).order_by(Run.id)).all()

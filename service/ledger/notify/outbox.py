@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, transaction, wake
 from service.db.models import Effect, Run, Target
-from service.domain.states import EffectState
+from service.domain.states import OutboxState
 from service.forge import github
 from service.forge.github import Check, ForgeFailed, GitHub
 from service.ledger.locking import inserted
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 NOTIFY = "control"  # the queue of those who send
 _CLAIM_S = 300.0  # longer than the slowest send: several requests of at most 20 s
-_FIRST_RETRY_S, _LONGEST_RETRY_S = 10.0, 3600.0
+_FIRST_RETRY_S, _MAX_RETRY_S = 10.0, 3600.0
 _NEWS_S = 7 * 86400.0  # what is older is no news: a token that was missing for a year must not flood a forge
 _LOOK_S = 20.0  # a write takes a second or two, and the control worker has other duties
 _MARKER = re.compile(r"<!-- kernelwatch:[^<>]*? -->")
@@ -48,20 +48,20 @@ class Sending:
 def say(session: Session, key: str, kind: str, target: Target, run: Run, payload: dict[str, Any]) -> Effect:
     """Have this said once the transaction is committed.  The same key again replaces what was, or was to be, said."""
     begin = {"kind": kind, "target_id": target.id, "run_id": run.id, "payload": payload, "version": 0}
-    new = inserted(session, Effect, "key", {"key": key, "state": EffectState.WAITING, **begin})
+    new = inserted(session, Effect, "key", {"key": key, "state": OutboxState.WAITING, **begin})
     row = select(Effect).where(Effect.key == key).with_for_update().execution_options(populate_existing=True)
     effect = session.execute(row).scalar_one()
     if new:
         pass
-    elif effect.payload == payload and effect.state in (EffectState.SENT, EffectState.WAITING):
+    elif effect.payload == payload and effect.state in (OutboxState.SENT, OutboxState.WAITING):
         return effect
-    elif effect.state is not EffectState.WAITING:
+    elif effect.state is not OutboxState.WAITING:
         effect.next_at, effect.attempts = 0.0, 0  # one that waits may be on its way: its claim stays
     effect.run_id, effect.payload, effect.error = run.id, payload, None
     effect.version += 1
-    effect.state = EffectState.WAITING if target.forge else EffectState.PREVIEW
+    effect.state = OutboxState.WAITING if target.forge else OutboxState.PREVIEW
     session.flush()
-    if effect.state is EffectState.WAITING:
+    if effect.state is OutboxState.WAITING:
         wake(session, NOTIFY)
     return effect
 
@@ -111,7 +111,7 @@ def marker_of(target: str, pull: int, body: str) -> str:
 def _claim(now: float | None) -> Sending | None:
     with transaction() as session:
         here = clock(session) if now is None else now
-        due = (Effect.state == EffectState.WAITING, Effect.next_at <= here)
+        due = (Effect.state == OutboxState.WAITING, Effect.next_at <= here)
         first = select(Effect).where(*due).order_by(Effect.next_at, Effect.id).limit(1)
         effect = session.execute(first.with_for_update(skip_locked=True)).scalar_one_or_none()
         if effect is None:
@@ -135,11 +135,11 @@ def _sent(sending: Sending, remote_id: str) -> None:
         effect = _row(session, sending)
         effect.remote_id = remote_id
         if effect.version == sending.version:
-            effect.state, effect.attempts, effect.error = EffectState.SENT, 0, None
+            effect.state, effect.attempts, effect.error = OutboxState.SENT, 0, None
         else:
             # Something newer is to be said.  It may even have gone out, if this took longer than its claim: then the
             # forge shows the older words now, and the newer ones go again.
-            effect.state, effect.next_at, effect.attempts = EffectState.WAITING, 0.0, 0
+            effect.state, effect.next_at, effect.attempts = OutboxState.WAITING, 0.0, 0
 
 
 def _failed(sending: Sending, why: str, *, passing: bool, wait_s: float = 0.0, now: float | None) -> bool:
@@ -152,8 +152,8 @@ def _failed(sending: Sending, why: str, *, passing: bool, wait_s: float = 0.0, n
         waits = newer or (passing and here - (run.finished_at or run.created_at) < _NEWS_S)
         effect.error = why
         if not waits:
-            effect.state = EffectState.FAILED
-        wait = min(_LONGEST_RETRY_S, _FIRST_RETRY_S * 2 ** min(sending.attempts - 1, 20))
+            effect.state = OutboxState.FAILED
+        wait = min(_MAX_RETRY_S, _FIRST_RETRY_S * 2 ** min(sending.attempts - 1, 20))
         effect.next_at = here + max(wait, wait_s)
         if waits and wait_s:
             _hold_up(session, here + wait_s)
@@ -166,7 +166,7 @@ def _hold_up(session: Session, until: float) -> None:
     # A row that is locked is being said anew.  Waiting for it could end in a deadlock with who locks several.
     free = (
         select(Effect.id)
-        .where(Effect.state == EffectState.WAITING, Effect.next_at < until)
+        .where(Effect.state == OutboxState.WAITING, Effect.next_at < until)
         .with_for_update(skip_locked=True)
     )
     held = update(Effect).where(Effect.id.in_(free)).values(next_at=until)
@@ -176,7 +176,7 @@ def _hold_up(session: Session, until: float) -> None:
 def _preview(sending: Sending, why: str) -> None:
     with transaction() as session:
         effect = _row(session, sending)
-        effect.state, effect.error, effect.attempts = EffectState.PREVIEW, why, 0
+        effect.state, effect.error, effect.attempts = OutboxState.PREVIEW, why, 0
 
 
 def _row(session: Session, sending: Sending) -> Effect:

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session, aliased
 from service.db.models import WATCHED, RegressionRow, Revision, Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.regressions.closing import Step, mended_by
-from service.domain.regressions.lifecycle import Action, Deed
-from service.domain.states import STANDING, FoundBy, RunState
+from service.domain.regressions.lifecycle import Action, Transition
+from service.domain.states import OPEN_REGRESSIONS, FoundBy, RunState
 from service.domain.text import short
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
@@ -41,7 +41,7 @@ def over(session: Session, run: Run, judged: Collection[Name], policy: Policy, n
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
-        .where(RegressionRow.state.in_(STANDING))
+        .where(RegressionRow.state.in_(OPEN_REGRESSIONS))
         .order_by(RegressionRow.id)
         .execution_options(populate_existing=True)
     ).all()
@@ -61,7 +61,7 @@ def over(session: Session, run: Run, judged: Collection[Name], policy: Policy, n
                 mending[by] = session.scalars(select(Revision).join(Run).where(Run.id == by)).one()
             name = mending[by].short
             words = f"as fast at {name} as it was at {short(row.good)}" if row.good else f"by {name}"
-            transitions.change(session, row, Deed(Action.FIX, words=words, run_id=by), now)
+            transitions.change(session, row, Transition(Action.FIX, words=words, run_id=by), now)
         else:
             continue
         closed.append(row)

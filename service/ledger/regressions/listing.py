@@ -12,7 +12,7 @@ from service.errors import NotFound
 from service.ledger.queries import Page, paged
 from service.reports.views import Happening, Life, Regressed
 
-MOST_SEARCHES = 20
+MAX_SEARCHES = 20
 
 
 def listed(
@@ -24,7 +24,7 @@ def listed(
 ) -> Page[Regressed]:
     """Confirmed regressions of the mainline, the newest first; in these states, or in any.
 
-    `STANDING` names those that nobody has shown or said to be over.
+    `OPEN_REGRESSIONS` names those that nobody has shown or said to be over.
     """
     statement = select(RegressionRow)
     if target is not None:
@@ -108,4 +108,4 @@ def _searches(session: Session, of: Regressed) -> tuple[Bisection, ...]:
         if (search.incident_id is not None and search.incident_id == of.row.incident_id)
         or (of.row.case in search.cases and of.run.revision.sha in search.line[1:])
     )
-    return tuple(islice(ours, MOST_SEARCHES))
+    return tuple(islice(ours, MAX_SEARCHES))

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from service.db.models import WATCHED, RegressionRow, Revision, Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.regressions.closing import unexplained
-from service.domain.states import STANDING, FoundBy, RegressionState, RunState
+from service.domain.states import OPEN_REGRESSIONS, FoundBy, RegressionState, RunState
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.ledger.regressions import transitions
@@ -160,7 +160,7 @@ def _explaining(session: Session, case: _Case, place: int) -> Sequence[float]:
     return [
         one.row.ratio
         for one in case.recorded
-        if one.row.found_by is not FoundBy.SLOW and one.row.state in STANDING
+        if one.row.found_by is not FoundBy.SLOW and one.row.state in OPEN_REGRESSIONS
         if one.ordinal is not None and first < one.ordinal <= place
     ]
 

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
 from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Revision, Run
-from service.domain.regressions.lifecycle import Action, Deed, changes, check_by_hand, follows, possible
-from service.domain.states import STANDING, FoundBy, RegressionState, SearchState
+from service.domain.regressions.lifecycle import Action, Transition, changes, check_by_hand, follows, possible
+from service.domain.states import OPEN_REGRESSIONS, FoundBy, RegressionState, SearchState
 from service.domain.text import short
 from service.errors import NotFound
 from service.ledger.locking import lock
@@ -90,7 +90,7 @@ def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[
         session.add(rows[-1])
     session.flush()
     for one, row in zip(openings, rows, strict=True):
-        change(session, row, Deed(Action.OPEN, words=one.words, run_id=one.run.id), now)
+        change(session, row, Transition(Action.OPEN, words=one.words, run_id=one.run.id), now)
     return rows
 
 
@@ -116,20 +116,20 @@ def _row(opening: Opening, incident_id: int, now: float) -> RegressionRow:
     )
 
 
-def change(session: Session, row: RegressionRow, deed: Deed, now: float) -> None:
+def change(session: Session, row: RegressionRow, transition: Transition, now: float) -> None:
     """One step of a life, and its line in the history.  The caller holds the lock and settles the incident."""
-    shown_by = row.fixed_by if deed.action is Action.REOPEN else deed.run_id  # the fix that a person doubts
-    row.state = follows(row.state, deed.action)
-    for column, value in changes(deed, now).items():
+    shown_by = row.fixed_by if transition.action is Action.REOPEN else transition.run_id  # the fix that a person doubts
+    row.state = follows(row.state, transition.action)
+    for column, value in changes(transition, now).items():
         setattr(row, column, value)
     session.add(
         RegressionEvent(
             regression_id=row.id,
             at=now,
-            who=deed.who,
-            what=deed.action.value,
+            who=transition.who,
+            what=transition.action.value,
             state=row.state,
-            words=deed.words,
+            words=transition.words,
             run_id=shown_by,
         )
     )
@@ -138,32 +138,34 @@ def change(session: Session, row: RegressionRow, deed: Deed, now: float) -> None
 # -- what people do
 
 
-def done(session: Session, regression_id: int, deed: Deed) -> RegressionRow:
+def done(session: Session, regression_id: int, transition: Transition) -> RegressionRow:
     """A person does something to one regression.  Raises NotFound, BadInput or Conflict, each with what to do."""
-    check_by_hand(deed, clock(session))
+    check_by_hand(transition, clock(session))
     target_id = session.scalar(select(RegressionRow.target_id).where(RegressionRow.id == regression_id))
     if target_id is None:
         raise NotFound("regression", regression_id, "`kernelwatch regressions` lists those that there are.")
-    [row] = _changed(session, target_id, RegressionRow.id == regression_id, deed)
+    [row] = _changed(session, target_id, RegressionRow.id == regression_id, transition)
     return row
 
 
-def done_to_incident(session: Session, incident_id: int, deed: Deed) -> list[RegressionRow]:
+def done_to_incident(session: Session, incident_id: int, transition: Transition) -> list[RegressionRow]:
     """The same to all regressions of an incident to which it can be done; to none is an error."""
-    check_by_hand(deed, clock(session))
+    check_by_hand(transition, clock(session))
     target_id = session.scalar(select(Incident.target_id).where(Incident.id == incident_id))
     if target_id is None:
         raise NotFound("incident", incident_id, "`kernelwatch regressions` lists those that there are.")
-    return _changed(session, target_id, RegressionRow.incident_id == incident_id, deed)
+    return _changed(session, target_id, RegressionRow.incident_id == incident_id, transition)
 
 
-def _changed(session: Session, target_id: int, which: ColumnElement[bool], deed: Deed) -> list[RegressionRow]:
+def _changed(
+    session: Session, target_id: int, which: ColumnElement[bool], transition: Transition
+) -> list[RegressionRow]:
     lock(session, target_id)
     rows = _fresh(session, which)
-    able = [row for row in rows if possible(row.state, deed.action)]
+    able = [row for row in rows if possible(row.state, transition.action)]
     now = clock(session)
     for row in able or rows:  # where it can be done to none, the first says why
-        change(session, row, deed, now)
+        change(session, row, transition, now)
     incidents.settle(session, [row.incident_id for row in able], now)
     return able
 
@@ -211,7 +213,7 @@ def _expire(target_id: int) -> int:
         accepted = (RegressionRow.target_id == target_id, RegressionRow.state == RegressionState.ACKNOWLEDGED)
         rows = _fresh(session, *accepted, RegressionRow.until <= now)
         for row in rows:
-            change(session, row, Deed(Action.EXPIRE, words=row.reason), now)
+            change(session, row, Transition(Action.EXPIRE, words=row.reason), now)
             log.info("an acknowledgement ended", regression=row.id)
         incidents.settle(session, [row.incident_id for row in rows], now)
     return len(rows)
@@ -223,7 +225,7 @@ def search_began(session: Session, search: Bisection) -> list[RegressionRow]:
     rows = [row for row in _searched(session, search) if row.state is RegressionState.OPEN]
     now = clock(session)
     for row in rows:
-        change(session, row, Deed(Action.SEARCH, search.asked_by, words), now)
+        change(session, row, Transition(Action.SEARCH, search.asked_by, words), now)
     return rows
 
 
@@ -245,9 +247,9 @@ def search_ended(
         news = row.culprit is None or row.state in (RegressionState.OPEN, RegressionState.BISECTING)
         shown = explained is None or (row.provider, row.case) in explained
         if found is not None and shown and row.culprit in (None, found) and news:
-            change(session, row, Deed(Action.BLAME, words=search.reason, culprit=found, run_id=run_id), now)
+            change(session, row, Transition(Action.BLAME, words=search.reason, culprit=found, run_id=run_id), now)
         elif row.state is RegressionState.BISECTING:
-            change(session, row, Deed(Action.GIVE_UP, words=search.reason, run_id=run_id), now)
+            change(session, row, Transition(Action.GIVE_UP, words=search.reason, run_id=run_id), now)
     return rows
 
 
@@ -260,7 +262,7 @@ def _searched(session: Session, search: Bisection) -> list[RegressionRow]:
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .where(RegressionRow.target_id == search.target_id, RegressionRow.device == search.device)
-        .where(RegressionRow.case.in_(search.cases), RegressionRow.state.in_(STANDING))
+        .where(RegressionRow.case.in_(search.cases), RegressionRow.state.in_(OPEN_REGRESSIONS))
         .order_by(RegressionRow.id)
         .execution_options(populate_existing=True)
     )
@@ -278,8 +280,8 @@ def revisions_left(session: Session, gone: Collection[int]) -> None:
     undone = _fresh(session, RegressionRow.fixed_by.in_(of_them))
     for row in undone:
         words = "the mainline was rewritten without the revision that fixed it"
-        change(session, row, Deed(Action.UNDO, words=words, run_id=row.fixed_by), now)
-    left = _fresh(session, RegressionRow.run_id.in_(of_them), RegressionRow.state.in_(STANDING))
+        change(session, row, Transition(Action.UNDO, words=words, run_id=row.fixed_by), now)
+    left = _fresh(session, RegressionRow.run_id.in_(of_them), RegressionRow.state.in_(OPEN_REGRESSIONS))
     for row in left:
         leave(session, row, now)
     incidents.settle(session, [row.incident_id for row in (*undone, *left)], now)
@@ -287,7 +289,7 @@ def revisions_left(session: Session, gone: Collection[int]) -> None:
 
 def leave(session: Session, row: RegressionRow, now: float) -> None:
     """Its revision is no longer on the mainline: whatever is slow there has a record of its own."""
-    change(session, row, Deed(Action.LEAVE, words="the mainline was rewritten without its revision"), now)
+    change(session, row, Transition(Action.LEAVE, words="the mainline was rewritten without its revision"), now)
 
 
 def revisions_returned(session: Session, target_id: int) -> None:
@@ -302,5 +304,5 @@ def revisions_returned(session: Session, target_id: int) -> None:
     )
     rows, now = session.scalars(back.execution_options(populate_existing=True)).all(), clock(session)
     for row in rows:
-        change(session, row, Deed(Action.RETURN, words="its revision is on the mainline again"), now)
+        change(session, row, Transition(Action.RETURN, words="its revision is on the mainline again"), now)
     incidents.settle(session, [row.incident_id for row in rows], now)

@@ -22,7 +22,7 @@ from service.domain.verdicts import baselines, sota
 from service.domain.verdicts.baselines import Stand
 from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.samples import Name, Outcome
-from service.domain.verdicts.session_result import Evidence, Taken, beside_best, beside_revision, beside_sota
+from service.domain.verdicts.session_result import SessionResult, Taken, beside_best, beside_revision, beside_sota
 from service.ledger.runs.sota_gaps import Distance, note_gaps
 
 
@@ -32,7 +32,7 @@ class Decided:
 
     run: Run
     revision: Revision
-    evidence: Evidence
+    evidence: SessionResult
     policy: Policy
     judged: Mapping[Name, Verdict]
     causes: Mapping[Name, Cause]
@@ -109,7 +109,7 @@ def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) 
     """What every verdict keeps of what it rests on: the size with its interval, and the cause."""
     if comparison is not None:
         row.ratio, row.low, row.high = comparison.ratio, comparison.low, comparison.high
-        row.launches, row.rounds = comparison.launches, comparison.rounds
+        row.trials, row.rounds = comparison.trials, comparison.rounds
     if why is not None:
         row.cause, row.why, row.cause_certain = why.kind.value, why.words, why.certain
         row.cause_by = why.by.value if why.by else None

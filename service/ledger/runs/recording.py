@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from kernels.cases import Lane, Role
+from kernels.cases import Metric, Role
 from service.db.models import Measurement, Revision, Run, Stack, VerdictRow, pack
 from service.db.models import Recipe as RecipeRow
 from service.domain.attribution import collect
@@ -22,7 +22,7 @@ from service.domain.verdicts import judge
 from service.domain.verdicts.geomeans import summaries
 from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.samples import Cell, Name, Outcome
-from service.domain.verdicts.session_result import Evidence, Taken, cells
+from service.domain.verdicts.session_result import SessionResult, Taken, cells
 from service.ledger.calibration import equal_code, quarantines
 from service.ledger.locking import inserted
 from service.ledger.regressions import after_run
@@ -34,7 +34,7 @@ from service.ledger.server_policy import effective
 CONTROLS_OFF = "the controls of its first session were off, so it is measured once more"
 
 
-def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
+def record(session: Session, lease: queue.Lease, evidence: SessionResult) -> Run:
     """Store and judge what a session found.  Raises LeaseLost, and stores nothing, when the run is not ours.
 
     Where the controls of the session are off, the run is queued once more instead: the second session counts, whatever
@@ -69,7 +69,7 @@ def record(session: Session, lease: queue.Lease, evidence: Evidence) -> Run:
     return run
 
 
-def _cells(session: Session, run: Run, evidence: Evidence, policy: Policy) -> list[Cell]:
+def _cells(session: Session, run: Run, evidence: SessionResult, policy: Policy) -> list[Cell]:
     """What is to be judged, with what only the ledger knows of it."""
     heads = {(one.provider, str(one.case)): one for one in evidence.taken if one.role is Role.HEAD}
     # Another revision than the one asked for is compared with, which may have been right where that one was not.
@@ -90,7 +90,7 @@ def _known(run: Run, found: Sequence[Cell]) -> Sequence[Cell]:
     return [replace(cell, same_code=True) for cell in found] if run.purpose is Purpose.CALIBRATION else found
 
 
-def _store(session: Session, run: Run, evidence: Evidence) -> None:
+def _store(session: Session, run: Run, evidence: SessionResult) -> None:
     run.baseline, run.sandboxed = evidence.baseline, evidence.sandboxed
     run.reason = "; ".join(evidence.notes) or None
     run.stack_id = stack_known(session, evidence.stack).id
@@ -115,7 +115,7 @@ def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
 
 
 def _measurement(run_id: int, one: Taken) -> Measurement:
-    launches = (*one.looked, *one.confirmed)
+    trials = (*one.looked, *one.confirmed)
     median = one.median
     return Measurement(
         run_id=run_id,
@@ -126,11 +126,11 @@ def _measurement(run_id: int, one: Taken) -> Measurement:
         state=one.state,
         reason=one.reason,
         median=median,
-        gb_s=one.case.least_bytes / median / 1e3 if median and one.case.lane is Lane.KERNEL else None,
-        launches=sum(map(bool, launches)),  # without those that it sat out
-        rounds=sum(len(rounds) for rounds in launches),
+        gb_s=one.case.least_bytes / median / 1e3 if median and one.case.metric is Metric.KERNEL else None,
+        trials=sum(map(bool, trials)),  # without those that it sat out
+        rounds=sum(len(rounds) for rounds in trials),
         facts=dict(one.facts),
-        samples=pack(one.looked, one.confirmed) if launches else None,
+        samples=pack(one.looked, one.confirmed) if trials else None,
     )
 
 

@@ -56,12 +56,12 @@ def _watched(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) 
     }
     found = replay(stored.cells(policy), before, _dismissed(session, run.id), policy)
     flags = _flags(stored, policy)
-    for (provider, lane), own in summed(found).items():
-        group = run.device, provider, lane
+    for (provider, metric), own in summed(found).items():
+        group = run.device, provider, metric
         here = [
             flags[name]
             for one in found
-            if (one.provider, one.lane) == (provider, lane) and (name := _name(one)) in flags
+            if (one.provider, one.metric) == (provider, metric) and (name := _name(one)) in flags
         ]
         answer.sums[group] = answer.sums.get(group, Sum()) + own + sum(here, Sum())
     changed = [one for one in found if one.fate not in (Fate.QUIET, Fate.STAYS)]

@@ -11,7 +11,7 @@ import pytest
 from kernels.arena import protocol
 from kernels.arena.channel import ContenderLost
 from kernels.arena.repeatability import ENOUGH, FEWEST, Repeats
-from kernels.arena.session import Ahead, Contender, OutOfTime, Pace, order, run_launch
+from kernels.arena.session import Contender, OutOfTime, Pace, PrestartPool, order, run_trial
 from kernels.arena.telemetry import Watch
 from kernels.cases import Case, Role
 
@@ -38,9 +38,9 @@ class Stage:
 
         return Contender(label, Role.HEAD, protocol.built_in("eager"), start)
 
-    def launch(self, *labels: str, cases=(CASE,), pace=None, **options):
+    def trial(self, *labels: str, cases=(CASE,), pace=None, **options):
         contenders = [self.contender(label) for label in labels]
-        return run_launch(contenders, cases, pace or Pace(rounds=6), device="cpu", seed=1, **options)
+        return run_trial(contenders, cases, pace or Pace(rounds=6), device="cpu", seed=1, **options)
 
     def note(self, message: Mapping[str, Any]) -> None: ...
 
@@ -108,21 +108,21 @@ def test_the_second_round_is_the_first_one_backwards():
 def test_a_launch_takes_turns_in_that_order():
     stage = Stage()
 
-    launch = stage.launch("a", "b", "c", pace=Pace(rounds=4))
+    trial = stage.trial("a", "b", "c", pace=Pace(rounds=4))
 
     turns = stage.turns()
     rounds = [turns[first : first + 3] for first in range(0, 12, 3)]
     assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
     assert rounds[1] == rounds[0][::-1]
     assert rounds[2] != rounds[0]
-    assert launch.cells["a", CASE].samples == [2.0] * 4  # the median of each round
+    assert trial.cells["a", CASE].samples == [2.0] * 4  # the median of each round
 
 
 def test_where_it_begins_depends_on_the_seed():
     firsts = set()
     for seed in range(20):
         stage = Stage()
-        run_launch([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
+        run_trial([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
         firsts.add(stage.turns()[0])
     assert firsts == {"a", "b", "c"}
 
@@ -131,9 +131,9 @@ def test_nobody_always_starts_first_nor_follows_the_same_one():
     starts, neighbours = set(), set()
     for seed in range(20):
         stage = Stage()
-        launch = run_launch([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
+        trial = run_trial([stage.contender(each) for each in "abc"], [CASE], Pace(rounds=1), device="cpu", seed=seed)
         starts.add("".join(stage.started))
-        assert "".join(launch.stacks) == "abc"
+        assert "".join(trial.stacks) == "abc"
         turns = "".join(stage.turns()) * 2
         neighbours.add(turns[turns.index("a") + 1])
     assert starts == {"abc", "acb", "bac", "bca", "cab", "cba"}
@@ -147,7 +147,7 @@ def test_a_contender_with_cases_of_its_own_costs_only_those_and_stands_in_every_
     stage = Stage()
     good = replace(stage.contender("good"), cases=frozenset({OTHER}))
 
-    launch = run_launch(
+    trial = run_trial(
         [stage.contender("head"), good, stage.contender("parent")],
         (CASE, OTHER),
         Pace(rounds=6),
@@ -155,7 +155,7 @@ def test_a_contender_with_cases_of_its_own_costs_only_those_and_stands_in_every_
         seed=1,
     )
 
-    assert {(label, case) for label, case in launch.cells if label == "good"} == {("good", OTHER)}
+    assert {(label, case) for label, case in trial.cells if label == "good"} == {("good", OTHER)}
     turns = stage.turns()
     assert Counter(turns[:12]) == {"head": 6, "parent": 6}
     assert Counter(turns[12:]) == {"head": 6, "parent": 6, "good": 6}
@@ -167,8 +167,8 @@ def test_a_contender_with_cases_of_its_own_costs_only_those_and_stands_in_every_
 def test_who_has_none_of_the_cases_of_a_launch_is_not_started():
     stage = Stage()
     good = replace(stage.contender("good"), cases=frozenset({OTHER}))
-    launch = run_launch([stage.contender("head"), good], (CASE,), Pace(rounds=6), device="cpu", seed=1)
-    assert set(launch.stacks) == {"head"}
+    trial = run_trial([stage.contender("head"), good], (CASE,), Pace(rounds=6), device="cpu", seed=1)
+    assert set(trial.stacks) == {"head"}
     assert stage.started == {"head": 1}
 
 
@@ -178,16 +178,16 @@ def test_who_has_none_of_the_cases_of_a_launch_is_not_started():
 def test_what_a_launch_holds():
     said: list[str] = []
 
-    launch = Stage().launch("a", "b", cases=[CASE, OTHER], progress=said.append)
+    trial = Stage().trial("a", "b", cases=[CASE, OTHER], progress=said.append)
 
-    assert set(launch.cells) == {(label, case) for label in "ab" for case in (CASE, OTHER)}
-    cell = launch.cells["b", OTHER]
+    assert set(trial.cells) == {(label, case) for label in "ab" for case in (CASE, OTHER)}
+    cell = trial.cells["b", OTHER]
     assert (cell.state, cell.reason, cell.facts) == ("measured", None, {"code": "abc"})
     assert cell.extra == {"errors": {"y": 0.0}, "calls": 3}
-    assert launch.stacks["a"] == {"torch": "1", "device": {"kind": "cpu"}}
-    assert {"start", "prepare", "rounds", "check"} <= set(launch.seconds)
+    assert trial.stacks["a"] == {"torch": "1", "device": {"kind": "cpu"}}
+    assert {"start", "prepare", "rounds", "check"} <= set(trial.seconds)
     assert said == [f"1/2 {CASE}", f"2/2 {OTHER}"]
-    assert launch.telemetry[0]["host"]["load"]
+    assert trial.telemetry[0]["host"]["load"]
 
 
 # -- who is not measured ---------------------------------------------------------------------------------------------
@@ -197,9 +197,9 @@ def test_what_a_launch_holds():
 def test_who_is_not_right_takes_no_turns(state):
     stage = Stage(b_prepare={"state": state, "reason": "because"})
 
-    launch = stage.launch("a", "b")
+    trial = stage.trial("a", "b")
 
-    assert (launch.cells["b", CASE].state, launch.cells["b", CASE].reason) == (state, "because")
+    assert (trial.cells["b", CASE].state, trial.cells["b", CASE].reason) == (state, "because")
     assert set(stage.turns()) == {"a"}
 
 
@@ -228,27 +228,27 @@ def prepared(**facts: Any) -> dict[str, Any]:
 )
 def test_other_bits_in_the_graph_are_wrong_only_of_code_that_is_known_to_repeat(mine, parents, before, state):
     stage = Stage(a_prepare=prepared(graph_bits="other", **mine), b_prepare=prepared(**(parents or {"code": None})))
-    launch = stage.launch("a", "b", repeats_before=before)
+    trial = stage.trial("a", "b", repeats_before=before)
 
-    assert (launch.cells["a", CASE].state, launch.cells["b", CASE].state) == (state, "measured")
+    assert (trial.cells["a", CASE].state, trial.cells["b", CASE].state) == (state, "measured")
     if state == "invalid":
-        assert "other bits" in launch.cells["a", CASE].reason
+        assert "other bits" in trial.cells["a", CASE].reason
     if mine is REPEATS and parents is VARIES:
-        assert {launch.cells[label, CASE].facts["repeatable"] for label in "ab"} == {False}
+        assert {trial.cells[label, CASE].facts["repeatable"] for label in "ab"} == {False}
 
 
 def test_a_graph_that_varies_does_not_repeat():
-    launch = Stage(a_prepare=prepared(graph_bits="varying", **REPEATS)).launch("a")
+    trial = Stage(a_prepare=prepared(graph_bits="varying", **REPEATS)).trial("a")
 
-    assert launch.cells["a", CASE].state == "measured"
-    assert launch.cells["a", CASE].facts["repeatable"] is False
+    assert trial.cells["a", CASE].state == "measured"
+    assert trial.cells["a", CASE].facts["repeatable"] is False
 
 
 def test_only_the_two_sides_are_called_often_and_all_know_what_was_seen_before():
     stage = Stage()
     contenders = [replace(stage.contender("a"), role=Role.PARENT), replace(stage.contender("b"), role=Role.SOTA)]
     before = {(CASE, "abc"): Repeats(45, 2), (OTHER, "def"): Repeats(45, 1)}
-    run_launch(contenders, [CASE], Pace(rounds=1), device="cpu", seed=1, repeats_before=before)
+    run_trial(contenders, [CASE], Pace(rounds=1), device="cpu", seed=1, repeats_before=before)
 
     asked = {label: message for label, message in stage.messages if message["do"] == "prepare"}
     assert (asked["a"]["repeats"], asked["b"]["repeats"]) == (ENOUGH, FEWEST)
@@ -256,11 +256,11 @@ def test_only_the_two_sides_are_called_often_and_all_know_what_was_seen_before()
 
 
 def test_who_is_wrong_after_the_timing_has_no_time():
-    launch = Stage(b_check={"state": "invalid", "reason": "y is wrong"}).launch("a", "b")
+    trial = Stage(b_check={"state": "invalid", "reason": "y is wrong"}).trial("a", "b")
 
-    cell = launch.cells["b", CASE]
+    cell = trial.cells["b", CASE]
     assert (cell.state, cell.reason, cell.samples) == ("invalid", "y is wrong", [])
-    assert launch.cells["a", CASE].state == "measured"
+    assert trial.cells["a", CASE].state == "measured"
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_who_is_wrong_after_the_timing_has_no_time():
     ],
 )
 def test_a_time_that_is_none_is_a_failure(answer):
-    cell = Stage(b_turn=[answer]).launch("a", "b").cells["b", CASE]
+    cell = Stage(b_turn=[answer]).trial("a", "b").cells["b", CASE]
     assert (cell.state, cell.samples) == ("failed", [])
     assert "answered a turn with" in cell.reason
 
@@ -284,13 +284,13 @@ def test_strangers_may_say_anything():
     odd = {"state": ["measured"], "reason": {"why": 7}, "facts": ["none"], "errors": None}
     stage = Stage(b_start={"ready": True, "stack": 5, "device": "gpu"}, b_prepare=odd, c_prepare={"reason": "x" * 9999})
 
-    launch = stage.launch("a", "b", "c")
+    trial = stage.trial("a", "b", "c")
 
-    assert launch.stacks["b"] == {"device": {}}
-    cell = launch.cells["b", CASE]
+    assert trial.stacks["b"] == {"device": {}}
+    cell = trial.cells["b", CASE]
     assert (cell.state, cell.reason, cell.facts) == ("failed", "{'why': 7}", {})
-    assert launch.cells["c", CASE].reason == "x" * 2000
-    assert launch.cells["a", CASE].state == "measured"
+    assert trial.cells["c", CASE].reason == "x" * 2000
+    assert trial.cells["a", CASE].state == "measured"
 
 
 @pytest.mark.parametrize(
@@ -302,10 +302,10 @@ def test_strangers_may_say_anything():
     ],
 )
 def test_no_figure_of_a_stranger_ends_the_launch(turn):
-    launch = Stage(b_turn=[turn] * 9).launch("a", "b")
+    trial = Stage(b_turn=[turn] * 9).trial("a", "b")
 
-    assert launch.cells["a", CASE].state == "measured"
-    assert all(seconds < 1e6 for seconds in launch.seconds.values())
+    assert trial.cells["a", CASE].state == "measured"
+    assert all(seconds < 1e6 for seconds in trial.seconds.values())
 
 
 @pytest.mark.parametrize("device", [{"memory_bytes": "x"}, {"memory_bytes": None, "uuid": ["GPU"]}, "gpu", None])
@@ -313,9 +313,9 @@ def test_no_word_of_a_stranger_about_its_device_ends_the_launch(device):
     stage = Stage(b_start={"ready": True, "stack": {}, "device": device})
     contenders = [stage.contender("a"), stage.contender("b")]
 
-    launch = run_launch(contenders, [CASE], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict))
+    trial = run_trial(contenders, [CASE], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict))
 
-    assert launch.cells["a", CASE].state == "measured"
+    assert trial.cells["a", CASE].state == "measured"
 
 
 @pytest.mark.parametrize("calls", [10**8, 0, None, "many"])
@@ -324,7 +324,7 @@ def test_a_graph_holds_no_more_calls_than_the_case_allows(calls):
     stage = Stage(b_prepare=prepared)
     contenders = [stage.contender("a"), stage.contender("b")]
 
-    cell = run_launch(contenders, [CASE], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict)).cells["b", CASE]
+    cell = run_trial(contenders, [CASE], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict)).cells["b", CASE]
 
     assert (cell.state, cell.samples) == ("invalid", [])
     assert cell.reason == f"says that its graph holds {calls} calls, of at most 768"
@@ -333,12 +333,12 @@ def test_a_graph_holds_no_more_calls_than_the_case_allows(calls):
 def test_who_is_lost_is_started_again_for_the_next_case():
     stage = Stage(b_turn=[{"samples": [1.0]}, ContenderLost("killed by SIGSEGV")])
 
-    launch = stage.launch("a", "b", cases=[CASE, OTHER])
+    trial = stage.trial("a", "b", cases=[CASE, OTHER])
 
-    assert launch.cells["b", CASE].state == "failed"
-    assert launch.cells["b", CASE].reason == "killed by SIGSEGV"
-    assert launch.cells["a", CASE].samples == [2.0] * 6
-    assert launch.cells["b", OTHER].state == "measured"
+    assert trial.cells["b", CASE].state == "failed"
+    assert trial.cells["b", CASE].reason == "killed by SIGSEGV"
+    assert trial.cells["a", CASE].samples == [2.0] * 6
+    assert trial.cells["b", OTHER].state == "measured"
     assert stage.started == {"a": 1, "b": 2}
 
 
@@ -346,29 +346,29 @@ def test_three_restarts_are_enough():
     cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 7)]
     stage = Stage(b_prepare=[ContenderLost("killed by SIGSEGV")] * 9)
 
-    launch = stage.launch("a", "b", cases=cases)
+    trial = stage.trial("a", "b", cases=cases)
 
     assert stage.started == {"a": 1, "b": 4}
-    assert {launch.cells["b", case].state for case in cases} == {"failed"}
-    assert launch.cells["b", cases[-1]].reason == "not started again after 4 processes were lost: killed by SIGSEGV"
-    assert all(launch.cells["a", case].state == "measured" for case in cases)
+    assert {trial.cells["b", case].state for case in cases} == {"failed"}
+    assert trial.cells["b", cases[-1]].reason == "not started again after 4 processes were lost: killed by SIGSEGV"
+    assert all(trial.cells["a", case].state == "measured" for case in cases)
 
 
 def test_a_broken_process_is_replaced():
     stage = Stage(b_prepare=[{"state": "failed", "reason": "CUDA error: misaligned address", "broken": True}])
 
-    launch = stage.launch("a", "b", cases=[CASE, OTHER])
+    trial = stage.trial("a", "b", cases=[CASE, OTHER])
 
-    assert launch.cells["b", CASE].reason == "CUDA error: misaligned address"
-    assert launch.cells["b", OTHER].state == "measured"
+    assert trial.cells["b", CASE].reason == "CUDA error: misaligned address"
+    assert trial.cells["b", OTHER].state == "measured"
 
 
 def test_who_cannot_run_at_all_is_not_tried_again():
     stage = Stage(b_start={"ready": False, "reason": "cannot import torch"})
 
-    launch = stage.launch("a", "b", cases=[CASE, OTHER])
+    trial = stage.trial("a", "b", cases=[CASE, OTHER])
 
-    assert [launch.cells["b", case].reason for case in (CASE, OTHER)] == ["cannot import torch"] * 2
+    assert [trial.cells["b", case].reason for case in (CASE, OTHER)] == ["cannot import torch"] * 2
     assert stage.started["b"] == 1
 
 
@@ -385,9 +385,9 @@ def test_no_case_begins_after_the_deadline_and_what_was_measured_stays():
         begun.append(now)
         time.sleep(2.0)
 
-    launch = stage.launch("a", "b", cases=(CASE, OTHER), progress=slow, deadline=time.monotonic() + 1.9)
-    assert [len(launch.cells[label, CASE].samples) for label in "ab"] == [6, 6]
-    assert {case for _, case in launch.cells} == {CASE}
+    trial = stage.trial("a", "b", cases=(CASE, OTHER), progress=slow, deadline=time.monotonic() + 1.9)
+    assert [len(trial.cells[label, CASE].samples) for label in "ab"] == [6, 6]
+    assert {case for _, case in trial.cells} == {CASE}
     assert begun == [f"1/2 {CASE}"]
 
 
@@ -400,7 +400,7 @@ def test_what_keep_going_raises_ends_everything(after):
             raise Stopped
 
     with pytest.raises(Stopped):
-        stage.launch("a", "b", keep_going=keep_going)
+        stage.trial("a", "b", keep_going=keep_going)
 
     assert stage.open == {"a": 0, "b": 0}
 
@@ -415,15 +415,15 @@ def test_out_of_time_gives_back_what_was_measured_before():
     def progress(now: str) -> None:
         late[0] = now.startswith("2/2")
 
-    launch = stage.launch("a", "b", cases=(CASE, OTHER), keep_going=keep_going, progress=progress)
+    trial = stage.trial("a", "b", cases=(CASE, OTHER), keep_going=keep_going, progress=progress)
 
-    assert {case for _, case in launch.cells} == {CASE}
+    assert {case for _, case in trial.cells} == {CASE}
     assert stage.open == {"a": 0, "b": 0}
 
 
 def test_everybody_is_closed_in_the_end():
     stage = Stage()
-    stage.launch("a", "b")
+    stage.trial("a", "b")
     assert stage.open == {"a": 0, "b": 0}
 
 
@@ -443,11 +443,11 @@ def watched(read: Callable[[], dict[str, Any]]) -> Watch:
 
 
 def test_a_throttled_round_counts_for_nobody_and_is_repeated():
-    launch = Stage().launch("a", "b", pace=Pace(rounds=4), watch=throttled_at(3))
+    trial = Stage().trial("a", "b", pace=Pace(rounds=4), watch=throttled_at(3))
 
     for label in "ab":
-        assert launch.cells[label, CASE].samples == [2.0, None, 2.0, 2.0, 2.0]
-    assert [note["reasons"] for note in launch.telemetry if "reasons" in note] == [["hw_thermal"]]
+        assert trial.cells[label, CASE].samples == [2.0, None, 2.0, 2.0, 2.0]
+    assert [note["reasons"] for note in trial.telemetry if "reasons" in note] == [["hw_thermal"]]
 
 
 def slowed_ns(*readings):
@@ -459,29 +459,29 @@ def slowed_ns(*readings):
 def test_a_round_in_which_the_heat_slowed_the_device_is_repeated():
     heat = [{"power": number, "thermal": ns} for number, ns in enumerate((5, 5, 5, 9, 9, 9))]  # the last one is "after"
 
-    launch = Stage().launch("a", pace=Pace(rounds=2), watch=slowed_ns(*heat))
+    trial = Stage().trial("a", pace=Pace(rounds=2), watch=slowed_ns(*heat))
 
-    assert launch.cells["a", CASE].samples == [2.0, None, 2.0]
-    assert [note["reasons"] for note in launch.telemetry if "reasons" in note] == [["thermal_counter"]]
+    assert trial.cells["a", CASE].samples == [2.0, None, 2.0]
+    assert [note["reasons"] for note in trial.telemetry if "reasons" in note] == [["thermal_counter"]]
 
 
 def test_repeating_has_a_bound():
-    launch = Stage().launch("a", pace=Pace(rounds=4), watch=throttled_at(*range(2, 100)))
+    trial = Stage().trial("a", pace=Pace(rounds=4), watch=throttled_at(*range(2, 100)))
 
-    assert launch.cells["a", CASE].samples == [None] * 6
+    assert trial.cells["a", CASE].samples == [None] * 6
 
 
-# -- lanes, together and alone ---------------------------------------------------------------------------------------
+# -- metrics, together and alone ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("lane", "turns", "samples"),
+    ("metric", "turns", "samples"),
     [("", 6, (1, 3)), (".call", 6, (1, 3)), (".compile", 1, (0, 1)), (".memory", 1, (0, 1))],
 )
-def test_each_lane_has_a_pace_of_its_own(lane, turns, samples):
-    stage, case = Stage(), Case.parse(f"rmsnorm.fwd.8x8.fp32{lane}")
+def test_each_metric_has_a_pace_of_its_own(metric, turns, samples):
+    stage, case = Stage(), Case.parse(f"rmsnorm.fwd.8x8.fp32{metric}")
 
-    stage.launch("a", cases=[case], pace=Pace(rounds=6, warm=1, timed=3))
+    stage.trial("a", cases=[case], pace=Pace(rounds=6, warm=1, timed=3))
 
     asked = [message for _, message in stage.messages if message["do"] == "turn"]
     assert len(asked) == turns
@@ -512,7 +512,7 @@ def on_gpu(stage: Stage, *labels: str, case: Case = CASE, **tuned: bool) -> None
         device = {"ready": True, "stack": {}, "device": GPU, "tunes": tuned.get(label, False)}
         stage.answers[label, "start"] = device
     contenders = [stage.contender(label) for label in labels]
-    run_launch(contenders, [case], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict))
+    run_trial(contenders, [case], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict))
 
 
 @pytest.mark.parametrize(("text", "together"), [("fwd.8x8.fp32", 3), ("fwd.8x8.fp32.compile", 1)])
@@ -534,21 +534,21 @@ NEEDS_DEVICE = {"state": "failed", "reason": "it times candidates on the device"
 def test_who_turns_out_to_time_candidates_is_asked_again_when_the_others_are_ready():
     tuned = {**prepared(), "tuned": {"norm_kernel": "BLOCK=1024 num_warps=4"}}
     stage = Stage(b_prepare=[NEEDS_DEVICE, tuned])
-    launch = stage.launch("a", "b", "c")
+    trial = stage.trial("a", "b", "c")
 
     asked = [(label, message["alone"]) for label, message in stage.messages if message["do"] == "prepare"]
     assert sorted(asked[:3]) == [("a", False), ("b", False), ("c", False)]
     assert asked[3:] == [("b", True)]
-    assert launch.cells["b", CASE].state == "measured"
-    assert launch.cells["b", CASE].tuned == {"norm_kernel": "BLOCK=1024 num_warps=4"}
-    assert launch.cells["a", CASE].tuned == {}
+    assert trial.cells["b", CASE].state == "measured"
+    assert trial.cells["b", CASE].tuned == {"norm_kernel": "BLOCK=1024 num_warps=4"}
+    assert trial.cells["a", CASE].tuned == {}
 
 
 def test_who_asks_for_the_device_again_and_again_is_not_measured():
     stage = Stage(b_prepare=NEEDS_DEVICE)
-    launch = stage.launch("a", "b")
+    trial = stage.trial("a", "b")
 
-    assert (launch.cells["b", CASE].state, launch.cells["a", CASE].state) == ("failed", "measured")
+    assert (trial.cells["b", CASE].state, trial.cells["a", CASE].state) == ("failed", "measured")
     assert stage.said.count(("b", "prepare")) == 2
 
 
@@ -567,18 +567,18 @@ def test_ceilings_are_measured_once_by_one_that_is_trusted(thorough, asked):
     stage = Stage(a_ceilings={"ceilings": {"copy_gb_s": 9e9}}, b_ceilings={"ceilings": {"copy_gb_s": 4250.0, "x": "y"}})
     target = Contender("a", Role.HEAD, protocol.targets_own("norms", {}), stage.contender("a").start)
 
-    launch = run_launch(
+    trial = run_trial(
         [target, stage.contender("b")], [CASE], Pace(rounds=1), device="cuda", seed=1, thorough=thorough,
         watch=watched(dict),
     )  # fmt: skip
 
     assert [label for label, said in stage.said if said == "ceilings"] == ["b"] * asked
-    assert launch.ceilings == ({"copy_gb_s": 4250.0} if thorough else {})
+    assert trial.ceilings == ({"copy_gb_s": 4250.0} if thorough else {})
 
 
 def test_the_clock_of_the_device_is_kept_with_each_case():
-    launch = Stage().launch("a", pace=Pace(rounds=2), watch=throttled_at())
-    assert launch.cells["a", CASE].extra["sm_mhz"] == 1980
+    trial = Stage().trial("a", pace=Pace(rounds=2), watch=throttled_at())
+    assert trial.cells["a", CASE].extra["sm_mhz"] == 1980
 
 
 def test_a_clock_that_disagrees_with_the_drivers_is_invalid():
@@ -586,11 +586,11 @@ def test_a_clock_that_disagrees_with_the_drivers_is_invalid():
     stage = Stage()
     stage.slow["b"] = 0.06
 
-    launch = stage.launch("a", "b")
+    trial = stage.trial("a", "b")
 
-    assert launch.cells["a", CASE].state == "measured"
-    assert launch.cells["b", CASE].state == "invalid"
-    assert launch.cells["b", CASE].reason.startswith("its clock disagrees with the driver's: ")
+    assert trial.cells["a", CASE].state == "measured"
+    assert trial.cells["b", CASE].state == "invalid"
+    assert trial.cells["b", CASE].reason.startswith("its clock disagrees with the driver's: ")
 
 
 # -- started ahead ---------------------------------------------------------------------------------------------------
@@ -598,11 +598,11 @@ def test_a_clock_that_disagrees_with_the_drivers_is_invalid():
 
 def test_the_next_launch_finds_its_processes_started():
     stage = Stage()
-    ahead = Ahead([stage.contender("a"), stage.contender("b")])
+    ahead = PrestartPool([stage.contender("a"), stage.contender("b")])
     started: list[int] = []
 
     for number in range(2):
-        run_launch(
+        run_trial(
             ahead.contenders, [CASE], Pace(rounds=1), device="cpu", seed=number,
             once_open=lambda: ahead.more(ahead.contenders), progress=lambda _: started.append(stage.started.total()),
         )  # fmt: skip
@@ -614,15 +614,15 @@ def test_the_next_launch_finds_its_processes_started():
 
 def test_who_is_lost_takes_the_one_that_waits():
     stage = Stage(b_prepare=[ContenderLost("killed by SIGSEGV")])
-    ahead = Ahead([stage.contender("a"), stage.contender("b")])
+    ahead = PrestartPool([stage.contender("a"), stage.contender("b")])
 
-    launch = run_launch(
+    trial = run_trial(
         ahead.contenders, [CASE, OTHER], Pace(rounds=1), device="cpu", seed=1,
         once_open=lambda: ahead.more(ahead.contenders),
     )  # fmt: skip
     ahead.close()
 
-    assert launch.cells["b", OTHER].state == "measured"
+    assert trial.cells["b", OTHER].state == "measured"
     assert stage.started == {"a": 2, "b": 2}
     assert stage.open == {"a": 0, "b": 0}
 
@@ -632,9 +632,9 @@ def test_failed_captures_cost_more_than_three_processes_before_it_is_enough():
     broken = {"state": "failed", "reason": "cannot be captured", "broken": True}
     stage = Stage(b_prepare=[broken] * 6)
 
-    launch = stage.launch("a", "b", cases=cases)
+    trial = stage.trial("a", "b", cases=cases)
 
-    assert [launch.cells["b", case].state for case in cases] == ["failed"] * 6 + ["measured"] * 2
+    assert [trial.cells["b", case].state for case in cases] == ["failed"] * 6 + ["measured"] * 2
 
 
 def test_one_lost_while_it_waited_costs_neither_a_case_nor_its_hope():
@@ -644,18 +644,18 @@ def test_one_lost_while_it_waited_costs_neither_a_case_nor_its_hope():
         b_start=[{"ready": True}, ContenderLost("closed"), {"ready": True}],
     )
 
-    launch = stage.launch("a", "b", cases=cases)
+    trial = stage.trial("a", "b", cases=cases)
 
-    assert [launch.cells["b", case].state for case in cases] == ["failed", "failed", "measured", "measured"]
+    assert [trial.cells["b", case].state for case in cases] == ["failed", "failed", "measured", "measured"]
 
 
 def test_two_in_a_row_that_never_say_a_word_are_enough():
     cases = [Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 5)]
     stage = Stage(b_start=[ContenderLost("closed")] * 9)
 
-    launch = stage.launch("a", "b", cases=cases)
+    trial = stage.trial("a", "b", cases=cases)
 
-    assert {launch.cells["b", case].reason for case in cases} == {"closed"}
+    assert {trial.cells["b", case].reason for case in cases} == {"closed"}
     assert stage.started["b"] == 2
 
 
@@ -666,5 +666,5 @@ def test_the_gpu_that_is_watched_is_not_the_targets_to_say(monkeypatch):
         stage = Stage(a_start={"ready": True, "device": {"uuid": "its own"}}, b_start={"ready": True, "device": GPU})
         target = Contender("a", Role.HEAD, protocol.targets_own("norms", {}), stage.contender("a").start)
         for uuid in (None, "the worker's"):
-            run_launch([target, stage.contender("b")], [], Pace(), device="cuda", seed=seed, uuid=uuid)
+            run_trial([target, stage.contender("b")], [], Pace(), device="cuda", seed=seed, uuid=uuid)
     assert set(seen) == {None, "the worker's"}

@@ -1,4 +1,4 @@
-"""The lanes beside the kernel's: what a call costs the host, a block, the compiler and the memory."""
+"""The metrics beside the kernel's: what a call costs the host, a block, the compiler and the memory."""
 
 import gc
 import os
@@ -162,10 +162,10 @@ def test_who_keeps_results_by_their_content_is_slow_on_others(norms):
         at.check()
 
 
-@pytest.mark.parametrize("lane", ["call", "memory"])
-def test_edges_are_looked_at_in_every_lane(norms, lane):
+@pytest.mark.parametrize("metric", ["call", "memory"])
+def test_edges_are_looked_at_in_every_metric(norms, metric):
     with pytest.raises(Wrong, match="y is finite where inf or nan in the inputs must show"):
-        bench_of("hides_nan").prepare(Case.parse(f"rmsnorm.fwd.16x128.fp32.{lane}"), seed=1)
+        bench_of("hides_nan").prepare(Case.parse(f"rmsnorm.fwd.16x128.fp32.{metric}"), seed=1)
 
 
 @compiles
@@ -324,8 +324,8 @@ from pathlib import Path
 
 import torch
 
-from kernels.lanes import caches
-from kernels.lanes.caches import TritonCaches, empty_caches
+from kernels.metrics import caches
+from kernels.metrics.caches import TritonCaches, empty_caches
 from kernels.offline.architectures import KNOWN
 from kernels.offline.launches import Launches
 from kernels.offline.pretend import become, inputs_of
@@ -503,8 +503,8 @@ def test_torch_compile_takes_the_whole_block_or_only_its_norms(tmp_path, monkeyp
 # -- all of them -----------------------------------------------------------------------------------------------------
 
 
-def test_every_lane_in_a_session(contender):
-    cases = [Case.parse(f"rmsnorm.fwd.64x256.fp32.{lane}") for lane in ("call", "memory", "compile")]
+def test_every_metric_in_a_session(contender):
+    cases = [Case.parse(f"rmsnorm.fwd.64x256.fp32.{metric}") for metric in ("call", "memory", "compile")]
     cases.append(BLOCK)
     launch = run_launch([contender("eager", protocol.built_in("eager"))], cases, Pace(rounds=2), device="cpu", seed=1)
 

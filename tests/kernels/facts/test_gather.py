@@ -8,7 +8,7 @@ import torch
 from triton import knobs
 
 from kernels.facts.offline.machine import code_of
-from kernels.facts.triton import MOST_CANDIDATES, of_kernel, of_launcher
+from kernels.facts.triton import MAX_CANDIDATES, of_kernel, of_launcher
 
 
 def cubin(name="copy", instructions=b"\x01" * 128, registers=40, static=0, lines=b"from here"):
@@ -97,6 +97,6 @@ def test_inductors_candidates_are_kept_with_their_times_best_first(h200, tmp_pat
         {"XBLOCK": 8},
         code_of(cubin()).hash,
     )
-    assert len(facts["timings"]) == MOST_CANDIDATES
+    assert len(facts["timings"]) == MAX_CANDIDATES
     assert facts["timings"][0] == {"ms": 0.125, "warps": 4, "stages": 1, "settings": {"XBLOCK": 1}}
     assert "timings" not in of_launcher(tuner, ())

@@ -7,7 +7,7 @@ import pytest
 
 from kernels.facts.offline.architectures import KNOWN, occupancy, over_the_limit
 from kernels.facts.offline.cute import shared_bytes
-from kernels.facts.offline.described import LONGEST_TEXT, text_of
+from kernels.facts.offline.described import MAX_TEXT, text_of
 from kernels.facts.offline.launches import Launch
 from kernels.facts.offline.machine import counted, normalised
 
@@ -97,10 +97,10 @@ _copy:
 
 
 def test_a_text_fits_into_an_answer():
-    text = text_of(Launch(kernel=None, source="x" * (LONGEST_TEXT + 25)), "generated")
+    text = text_of(Launch(kernel=None, source="x" * (MAX_TEXT + 25)), "generated")
 
     assert text.endswith("x\n... 25 more characters")
-    assert len(text) < LONGEST_TEXT + 50
+    assert len(text) < MAX_TEXT + 50
 
 
 def test_shared_memory_of_a_cute_kernel_is_the_sum_of_its_allocations():

@@ -325,7 +325,7 @@ def test_what_cannot_be_tuned_is_refused(capsys, arguments, complaint):
 
 
 def test_of_a_suite_what_can_be_tuned_is():
-    assert {case.direction.value for case in tuning._cases([], "lanes")} == {"fwd"}
+    assert {case.direction.value for case in tuning._cases([], "metrics")} == {"fwd"}
 
 
 class Timer:

@@ -22,20 +22,20 @@ FORWARD = compared.Goal("forward", ("quack",), "rmsnorm", Direction.FWD, "fp32",
 def session(
     cases: dict[str, dict[str, list[Any]]], *, suites=("quack",), copy_gb_s=4000.0, **missing
 ) -> dict[str, Any]:
-    """As the study keeps it.  `cases`: by case, of each contender the rounds of each launch."""
+    """As the study keeps it.  `cases`: by case, of each contender the rounds of each trial."""
     return {
         "began": "2026-11-21T12:00+00:00",
         "stack": {"torch": "2.11.0", "quack": "0.6.5", "device": {"kind": "cuda", "name": "NVIDIA H200"}},
         "driver": "580.1",
         "code": {"revision": "abc1234", "kernels": "0123456789ab"},
         "ceilings": [{"copy_gb_s": copy_gb_s}] if copy_gb_s else [],
-        "steps": [{"step": "quack", "launch": 0, "seconds": {}, "dropped_rounds": 0}],
+        "steps": [{"step": "quack", "trial": 0, "seconds": {}, "dropped_rounds": 0}],
         "left_out": [],
         "cases": {
             text: {
                 "suites": list(suites),
                 "least_bytes": Case.parse(text).least_bytes,
-                "launches": [
+                "trials": [
                     {"step": "quack", "sm_mhz": 1980, "us": {name: rounds[number] for name, rounds in times.items()}}
                     for number in range(max(map(len, times.values()), default=0))
                 ],
@@ -48,8 +48,8 @@ def session(
 
 def quack_row(cols: int, ours_us: float | None, quack_us: float | None) -> compared.Row:
     us = {"triton": ours_us, "quack": quack_us}
-    launch = compared.Launch({name: [each] for name, each in us.items() if each}, 4000.0)
-    return compared.Row(Case.parse(f"rmsnorm.fwd.32768x{cols}.bf16-fp32"), ("quack",), (launch,))
+    trial = compared.Trial({name: [each] for name, each in us.items() if each}, 4000.0)
+    return compared.Row(Case.parse(f"rmsnorm.fwd.32768x{cols}.bf16-fp32"), ("quack",), (trial,))
 
 
 TINY = tuple(map(Case.parse, ("rmsnorm.fwd.1x4096.bf16", "rmsnorm.bwd.1x4096.bf16")))
@@ -64,9 +64,9 @@ def test_a_ratio_is_of_rounds_of_the_same_launch():
         Case.parse("rmsnorm.fwd.8x8.bf16"),
         ("quack",),
         (
-            compared.Launch({"triton": [10.0, None, 10.0, 10.0], "quack": [12.0, 99.0, 12.0, 50.0]}),
-            compared.Launch({"triton": [20.0], "quack": [30.0], "liger": [60.0]}),
-            compared.Launch({"quack": [1.0], "liger": [2.0]}),
+            compared.Trial({"triton": [10.0, None, 10.0, 10.0], "quack": [12.0, 99.0, 12.0, 50.0]}),
+            compared.Trial({"triton": [20.0], "quack": [30.0], "liger": [60.0]}),
+            compared.Trial({"quack": [1.0], "liger": [2.0]}),
         ),
     )
 
@@ -88,7 +88,7 @@ def test_bandwidth_is_a_share_of_the_copy_of_its_own_session():
 
     assert row.of_ceiling("triton") == pytest.approx(least / 40 / 1e3 / 4000)
     assert row.gb_s("triton") == pytest.approx(least / 45 / 1e3)
-    assert len(row.launches) == 2
+    assert len(row.trials) == 2
 
 
 def test_what_was_wrong_once_has_no_time_in_its_session():
@@ -122,7 +122,7 @@ def forward_rows(*changed: tuple[int, float | None, float | None]) -> list[compa
         compared.Row(
             Case.parse(f"rmsnorm.fwd.{shape}.bf16-fp32"),
             ("quack",),
-            (compared.Launch({"triton": [ours], "quack": [quack]}, 4000.0),),
+            (compared.Trial({"triton": [ours], "quack": [quack]}, 4000.0),),
         )
         for shape, ours, quack in WIDE
     ]
@@ -155,8 +155,8 @@ def test_a_part_of_a_goal_leaves_it_open():
 
 def test_large_cases_without_a_ceiling_leave_a_goal_open():
     whole = forward_rows()
-    [launch] = whole[3].launches
-    whole[3] = compared.Row(whole[3].case, ("quack",), (compared.Launch(launch.us),))  # its session has no ceiling
+    [trial] = whole[3].trials
+    whole[3] = compared.Row(whole[3].case, ("quack",), (compared.Trial(trial.us),))  # its session has no ceiling
 
     found = compared.outcome(FORWARD, whole)
 
@@ -202,8 +202,8 @@ def test_the_gravest_reason_is_kept():
 )
 def test_what_quack_does_not_do_is_left_out_and_counted(ours, missing, expected):
     *others, last = forward_rows()
-    launch = compared.Launch({"triton": [ours]} if ours else {}, 4000.0)
-    alone = compared.Row(last.case, ("quack",), (launch,), {"quack": ("unsupported", "too wide"), **missing})
+    trial = compared.Trial({"triton": [ours]} if ours else {}, 4000.0)
+    alone = compared.Row(last.case, ("quack",), (trial,), {"quack": ("unsupported", "too wide"), **missing})
 
     found = compared.outcome(FORWARD, [*others, alone])
 
@@ -213,8 +213,8 @@ def test_what_quack_does_not_do_is_left_out_and_counted(ours, missing, expected)
 
 def test_the_bandwidth_of_what_quack_does_not_do_counts():
     *others, last = forward_rows()
-    launch = compared.Launch({"triton": [3000.0]}, 4000.0)
-    alone = compared.Row(last.case, ("quack",), (launch,), {"quack": ("unsupported", "too wide")})
+    trial = compared.Trial({"triton": [3000.0]}, 4000.0)
+    alone = compared.Row(last.case, ("quack",), (trial,), {"quack": ("unsupported", "too wide")})
 
     found = compared.outcome(FORWARD, [*others, alone])
 
@@ -257,7 +257,7 @@ def test_every_case_that_is_measured_has_a_goal():
 
 
 def test_the_plan_takes_everything_once_before_anything_twice():
-    steps = study.planned(("quack", "pr101"), study.AGAINST, launches=2, other_launches=1)
+    steps = study.planned(("quack", "pr101"), study.AGAINST, trials=2, other_trials=1)
 
     names = [(step.name, step.number) for step in steps]
     assert names[:4] == [("quack", 0), ("pr101", 0), ("quack", 1), ("pr101", 1)]
@@ -273,7 +273,7 @@ def test_the_plan_takes_everything_once_before_anything_twice():
 
 
 def test_a_case_of_two_suites_is_measured_with_the_first():
-    quack, pr101 = study.planned(("quack", "pr101"), ("quack",), launches=1, other_launches=1)
+    quack, pr101 = study.planned(("quack", "pr101"), ("quack",), trials=1, other_trials=1)
     shared = {*study.cases_of("quack")} & {*study.cases_of("pr101")}
     assert len(shared) == 5
     assert shared <= {*quack.cases}
@@ -281,9 +281,7 @@ def test_a_case_of_two_suites_is_measured_with_the_first():
 
 
 def test_the_plan_may_be_of_some_cases_only():
-    [step] = study.planned(
-        ("quack",), ("quack", "inductor"), launches=0, other_launches=1, only=r"rmsnorm.*x65536\.bf16$"
-    )
+    [step] = study.planned(("quack",), ("quack", "inductor"), trials=0, other_trials=1, only=r"rmsnorm.*x65536\.bf16$")
     assert [str(case) for case in step.cases] == ["rmsnorm.fwd.32768x65536.bf16", "rmsnorm.bwd.32768x65536.bf16"]
     assert [*step.providers] == ["triton", "quack", "inductor"]
 
@@ -328,7 +326,7 @@ def test_the_table():
     kept = session(
         WHOLE, missing={"rmsnorm.fwd.32768x256.bf16-fp32": {"liger": ["unsupported", "Liger | is not there"]}}
     )
-    kept["left_out"] = [{"step": "small", "launch": 1, "cases": ["rmsnorm.fwd.1x4096.bf16"], "why": "no time"}]
+    kept["left_out"] = [{"step": "small", "trial": 1, "cases": ["rmsnorm.fwd.1x4096.bf16"], "why": "no time"}]
 
     text = table.document([kept])
 
@@ -351,7 +349,7 @@ def test_the_table():
 
 
 def test_a_goal_that_is_met_says_so_and_what_may_stay_in_the_l2_is_counted():
-    kept = session({str(row.case): {n: [us] for n, us in row.launches[0].us.items()} for row in forward_rows()})
+    kept = session({str(row.case): {n: [us] for n, us in row.trials[0].us.items()} for row in forward_rows()})
     kept["cases"]["rmsnorm.fwd.32768x256.bf16-fp32"]["l2_resident"] = True
 
     text = table.document([kept])
@@ -493,19 +491,18 @@ def test_the_whole_way_on_a_cpu(tmp_path):
     for case, ratio in ratios.items():
         assert 0 < ratio < math.inf
         assert f" | {ratio:.3f} | " in text
-        launches = kept["cases"][str(case)]["launches"]
-        [rounds, *_] = [launch["us"]["triton"] for launch in launches if "triton" in launch["us"]]
+        trials = kept["cases"][str(case)]["trials"]
+        [rounds, *_] = [trial["us"]["triton"] for trial in trials if "triton" in trial["us"]]
         assert len(rounds) == 6
         assert all(0 < us < math.inf for us in rounds)
     forward, backward = (kept["cases"][str(case)] for case in TINY)
     assert forward["missing"].pop("liger") == ["unsupported", "Liger needs a GPU"]
     asked = [{"triton", "quack", "control"}, {"triton", "quack", "control"}, {"triton", "quack"}]
-    for case, launches in ((forward, asked), (backward, asked[:2])):
+    for case, trials in ((forward, asked), (backward, asked[:2])):
         assert {state for state, _ in case["missing"].values()} <= {"invalid"}
         assert [
-            {*launch["us"]} | ({*case["missing"]} & names)
-            for launch, names in zip(case["launches"], launches, strict=True)
-        ] == launches
+            {*trial["us"]} | ({*case["missing"]} & names) for trial, names in zip(case["trials"], trials, strict=True)
+        ] == trials
     assert forward["suites"] == ["small"]
     assert kept["left_out"] == []
     assert kept["stack"]["torch"]

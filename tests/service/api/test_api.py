@@ -248,8 +248,13 @@ def test_change_points_calibration_and_quarantines(get: Get, decided: Seeded) ->
     [closed] = get("/api/v1/targets/norms/change-points", params={"state": "closed"}).json()["items"]
     assert closed["reason"] == "two fresh sessions did not repeat it: the machine"
     rates = get("/api/v1/calibration").json()
-    [lane] = rates["lanes"]
-    assert (lane["worker"], lane["comparisons"], lane["differed"], lane["nominal"]) == ("h200-box", 144, 8, 0.05)
+    [metric] = rates["metrics"]
+    assert (metric["worker"], metric["comparisons"], metric["differed"], metric["nominal"]) == (
+        "h200-box",
+        144,
+        8,
+        0.05,
+    )
     assert rates["worst"][0]["case"] == CASES[0]
     assert rates["worst"][0]["share"] == pytest.approx(8 / 24)
     [standing] = get("/api/v1/quarantines").json()["items"]

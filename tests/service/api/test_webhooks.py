@@ -63,9 +63,9 @@ def test_a_delivery_is_stored_and_answered_before_it_is_understood(post: Post) -
 
     [delivery] = stored()
     assert (answer.status_code, answer.json()) == (202, {"delivery": delivery.id, "new": True})
-    assert (delivery.guid, delivery.event, delivery.body, delivery.understood_at) == ("one", "ping", PING, None)
+    assert (delivery.guid, delivery.event, delivery.body, delivery.processed_at) == ("one", "ping", PING, None)
 
-    assert deliveries.understand_due() == 1
+    assert deliveries.process_due() == 1
     [delivery] = stored()
     assert delivery.outcome == "The webhook works."
 

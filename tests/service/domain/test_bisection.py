@@ -27,7 +27,7 @@ NAMES = Names("norms", "h200")
 def sight(outcome: Outcome, ratio: float | None = None, width: float = 0.005, **rest: object) -> Sight:
     if ratio is None:
         return Sight(outcome)
-    return Sight(outcome, ratio, ratio / (1 + width), ratio * (1 + width), launches=5, **rest)
+    return Sight(outcome, ratio, ratio / (1 + width), ratio * (1 + width), trials=5, **rest)
 
 
 # -- one step
@@ -131,12 +131,12 @@ def searched(
     line: list[str],
     measure: Callable[[Question], Step],
     *,
-    most_runs: int = 1000,
+    max_runs: int = 1000,
     unbuildable: frozenset[str] = frozenset(),
 ) -> tuple[Progress, list[Step]]:
     """A whole search; after every step somebody restarts everything."""
     steps: list[Step] = []
-    while (progress := decide(line, tuple(steps), most_runs, unbuildable)).question:
+    while (progress := decide(line, tuple(steps), max_runs, unbuildable)).question:
         steps.append(measure(progress.question))
     return progress, steps
 
@@ -236,7 +236,7 @@ def test_one_lie_never_blames_the_innocent(line, random):
 @given(lines, st.integers(3, 12))
 def test_the_budget_is_never_exceeded_and_what_is_left_still_holds_the_culprit(line, most):
     length, culprit = line
-    progress, steps = searched(line_of(length), World(slow_from(culprit, length)).measure, most_runs=most)
+    progress, steps = searched(line_of(length), World(slow_from(culprit, length)).measure, max_runs=most)
     assert len(steps) <= most
     assert f"c{culprit}" in progress.suspects
     assert progress.ending in (Ending.PROVED, Ending.SPENT)
@@ -280,14 +280,14 @@ STORIES = {
         script(SLOW, SLOW, SAME, sight(REGRESSION, 1.3, why="the kernel now spills 50 registers")),
         Ending.PROVED,
         "c2 is 30.0 % slower at rmsnorm.fwd.64x4096.fp32 (norms) against its parent c1 (1.294 to 1.306, 5 fresh "
-        "launches): the kernel now spills 50 registers.",
+        "trials): the kernel now spills 50 registers.",
     ),
     "two neighbours: the proof is a second session": (
         2,
         script(SLOW, SLOW),
         Ending.PROVED,
         "c1 is 30.0 % slower at rmsnorm.fwd.64x4096.fp32 (norms) against its parent c0 (1.294 to 1.306, 5 fresh "
-        "launches).",
+        "trials).",
     ),
     "two neighbours that do not repeat it": (
         2,
@@ -300,7 +300,7 @@ STORIES = {
         script(SLOW, SAME, sight(REGRESSION, 1.1)),
         Ending.PROVED,
         "c2 is 10.0 % slower at rmsnorm.fwd.64x4096.fp32 (norms) against its parent c1 (1.095 to 1.105, 5 fresh "
-        "launches). It makes 36% of the slow-down; other revisions of the line made the rest.",
+        "trials). It makes 36% of the slow-down; other revisions of the line made the rest.",
     ),
     "no regression": (
         9,
@@ -339,7 +339,7 @@ STORIES = {
         script(SLOW, OPEN, OPEN, SLOW, SLOW),
         Ending.PROVED,
         "c1 is 30.0 % slower at rmsnorm.fwd.64x4096.fp32 (norms) against its parent c0 (1.294 to 1.306, 5 fresh "
-        "launches).",
+        "trials).",
     ),
     "and then skipped": (
         3,
@@ -365,7 +365,7 @@ STORIES = {
         script(SLOW, SAME, SLOW, SAME, SAME, SLOW, SLOW),
         Ending.PROVED,
         "c2 is 30.0 % slower at rmsnorm.fwd.64x4096.fp32 (norms) against its parent c1 (1.294 to 1.306, 5 fresh "
-        "launches).",
+        "trials).",
     ),
     "the steps contradict each other": (
         5,
@@ -384,9 +384,9 @@ def test_the_end_of_a_search_in_words(story):
     assert said(progress, NAMES) == words
 
 
-@pytest.mark.parametrize(("effect", "launch_sd"), [(0.02, 0.0025), (0.05, 0.01)])
-def test_searches_whose_steps_are_judged_as_sessions_are(effect, launch_sd):
-    found = [studies.searched(studies.Line(effect, launch_sd, seed)) for seed in range(5)]
+@pytest.mark.parametrize(("effect", "trial_sd"), [(0.02, 0.0025), (0.05, 0.01)])
+def test_searches_whose_steps_are_judged_as_sessions_are(effect, trial_sd):
+    found = [studies.searched(studies.Line(effect, trial_sd, seed)) for seed in range(5)]
     assert [end for end, _ in found] == ["right"] * 5
     assert max(steps for _, steps in found) <= 10
 

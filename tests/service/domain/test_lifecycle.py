@@ -9,8 +9,8 @@ from service.domain.regressions.closing import Step, mended_by, unexplained
 from service.domain.regressions.lifecycle import (
     BY_HAND,
     Action,
-    Deed,
     Member,
+    Transition,
     changes,
     check_by_hand,
     common_cause,
@@ -19,7 +19,7 @@ from service.domain.regressions.lifecycle import (
     one_event,
     possible,
 )
-from service.domain.states import STANDING, RegressionState
+from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, Conflict
 
@@ -85,43 +85,43 @@ def test_whatever_happens_a_measurement_can_fix_what_stands_and_a_person_can_reo
     for action in actions:
         if possible(state, action):
             state = follows(state, action)
-    assert possible(state, Action.FIX) == (state in STANDING)
+    assert possible(state, Action.FIX) == (state in OPEN_REGRESSIONS)
     assert possible(state, Action.REOPEN) or state in (OPEN, BISECTING, BLAMED)
 
 
 @pytest.mark.parametrize(
-    ("deed", "told"),
+    ("transition", "told"),
     [
-        (Deed(Action.ACKNOWLEDGE, "ada"), "Say why it is accepted"),
-        (Deed(Action.ACKNOWLEDGE, "ada", "  "), "Say why it is accepted"),
-        (Deed(Action.DISMISS, "ada"), "Say why it is none"),
-        (Deed(Action.NOTE, "ada", ""), "A note needs words"),
-        (Deed(Action.ACKNOWLEDGE, "ada", "wanted", until=NOW - 1), "cannot end in the past"),
+        (Transition(Action.ACKNOWLEDGE, "ada"), "Say why it is accepted"),
+        (Transition(Action.ACKNOWLEDGE, "ada", "  "), "Say why it is accepted"),
+        (Transition(Action.DISMISS, "ada"), "Say why it is none"),
+        (Transition(Action.NOTE, "ada", ""), "A note needs words"),
+        (Transition(Action.ACKNOWLEDGE, "ada", "wanted", until=NOW - 1), "cannot end in the past"),
         (
-            Deed(Action.ASSIGN, "ada", assignee="x" * 81),
+            Transition(Action.ASSIGN, "ada", assignee="x" * 81),
             "A name has 1 to 80 printable characters; 'xxxxxxxxxxxxxxxxxxxx' has 81.",
         ),
-        (Deed(Action.REOPEN, " "), "A name has 1 to 80 printable characters"),
-        (Deed(Action.REOPEN, "eve\x00"), "A name has 1 to 80 printable characters"),
+        (Transition(Action.REOPEN, " "), "A name has 1 to 80 printable characters"),
+        (Transition(Action.REOPEN, "eve\x00"), "A name has 1 to 80 printable characters"),
     ],
 )
-def test_a_person_has_to_say_enough(deed, told):
+def test_a_person_has_to_say_enough(transition, told):
     with pytest.raises(BadInput, match=told.replace("(", r"\(")):
-        check_by_hand(deed, NOW)
+        check_by_hand(transition, NOW)
 
 
 def test_a_fix_is_measured_and_never_said():
     with pytest.raises(Conflict, match="fixed once a measurement shows it; dismiss it with a reason instead"):
-        check_by_hand(Deed(Action.FIX, "ada"), NOW)
+        check_by_hand(Transition(Action.FIX, "ada"), NOW)
     with pytest.raises(Conflict, match="Nobody marks a regression as blamed by hand"):
-        check_by_hand(Deed(Action.BLAME, "ada"), NOW)
+        check_by_hand(Transition(Action.BLAME, "ada"), NOW)
 
 
 def test_reopening_forgets_why_it_was_over():
-    kept = changes(Deed(Action.REOPEN, "ada"), NOW)
+    kept = changes(Transition(Action.REOPEN, "ada"), NOW)
     assert kept == {"reason": None, "until": None, "fixed_at": None, "fixed_by": None}
-    assert changes(Deed(Action.FIX, run_id=7), NOW) == {"fixed_at": NOW, "fixed_by": 7}
-    assert changes(Deed(Action.NOTE, "ada", "seen"), NOW) == {}
+    assert changes(Transition(Action.FIX, run_id=7), NOW) == {"fixed_at": NOW, "fixed_by": 7}
+    assert changes(Transition(Action.NOTE, "ada", "seen"), NOW) == {}
 
 
 # -- incidents

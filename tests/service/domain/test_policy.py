@@ -43,10 +43,10 @@ def written(text: str) -> Written:
         ({}, 1000.0, 0.01),
         ({}, 80.0, 0.02),  # short: less than 100 us
         ({}, 1.0, 0.05),  # 50 ns of a microsecond
-        ({"smallest_ns": 0}, 1.0, 0.02),
+        ({"smallest_change_ns": 0}, 1.0, 0.02),
         ({"cases": {"rmsnorm.*": {"smallest_change": 0.005}}}, 80.0, 0.005),  # who names a case means it
         ({"cases": {"rmsnorm.*": {"smallest_change": 0.005}}}, 1.0, 0.05),  # … and nobody acts on nanoseconds,
-        ({"cases": {"rmsnorm.*": {"smallest_change": 0.005, "smallest_ns": 0}}}, 1.0, 0.005),  # … unless told so
+        ({"cases": {"rmsnorm.*": {"smallest_change": 0.005, "smallest_change_ns": 0}}}, 1.0, 0.005),  # … unless told so
         ({"cases": {"layernorm.*": {"smallest_change": 0.005}}}, 1000.0, 0.01),
     ],
 )
@@ -84,18 +84,21 @@ def test_who_wins(server, recipe, device, smallest):
 def test_tables_are_taken_over_entry_by_entry():
     server = written('calibrate.every_h = 12\n[cases."*"]\nbehind = 0.3\n[cases."rmsnorm.*"]\nbehind = 0.2')
     recipe = written(
-        '[calibrate]\nleast = 40\n[lanes]\ncall = 0.04\n[devices.cpu]\nlanes.block = 0.3\ncases."*".leak = 0.5'
+        '[calibrate]\nleast = 40\n[metrics]\ncall = 0.04\n[devices.cpu]\nlanes.block = 0.3\ncases."*".leak = 0.5'
     )
     policy = recipe.on("cpu", server)
     assert (policy.calibrate.every_h, policy.calibrate.least) == (12, 40)
-    assert {lane: limits.smallest_change for lane, limits in policy.lanes.items()} == {"call": 0.04, "block": 0.3}
+    assert {metric: limits.smallest_change for metric, limits in policy.metrics.items()} == {"call": 0.04, "block": 0.3}
     assert list(policy.cases) == ["rmsnorm.*", "*"], "the nearest pattern is asked last, so it wins"
     assert (policy.at(CASE).leak, policy.at(CASE).behind) == (0.5, 0.05)
 
 
 def test_what_a_noisy_recipe_takes_over_from_the_server_is_no_less_noisy_than_its_kernels():
-    policy = written("smallest_change = 0.15").on("cpu", written("lanes = {call = 0.04, memory = 0.002}"))
-    assert {lane: limits.smallest_change for lane, limits in policy.lanes.items()} == {"call": 0.15, "memory": 0.002}
+    policy = written("smallest_change = 0.15").on("cpu", written("metrics = {call = 0.04, memory = 0.002}"))
+    assert {metric: limits.smallest_change for metric, limits in policy.metrics.items()} == {
+        "call": 0.15,
+        "memory": 0.002,
+    }
 
 
 def test_each_layer_and_each_case_may_name_actions_of_the_gate():
@@ -117,7 +120,7 @@ CHANGES = st.fixed_dictionaries(
         "smallest_change": st.floats(0.001, 0.9),
         "blocking": st.booleans(),
         "behind": st.floats(0.001, 9),
-        "lanes": st.dictionaries(st.sampled_from(["call", "block", "compile", "memory"]), st.floats(0.001, 0.9)),
+        "metrics": st.dictionaries(st.sampled_from(["call", "block", "compile", "memory"]), st.floats(0.001, 0.9)),
         "cases": st.dictionaries(
             st.sampled_from(["*", "rmsnorm.*", "*.bf16"]), st.fixed_dictionaries({"leak": st.floats(0.001, 0.9)})
         ),
@@ -195,7 +198,7 @@ def test_a_policy_that_is_not_there_is_named(tmp_path):
             {"cases": {"rms*": {"leak": 0.2}, "*": {"leak": 0.1}}},
             False,
         ),
-        ({"lanes": {"call": 0.1, "block": 0.2}}, {"lanes": {"block": 0.2, "call": 0.1}}, True),
+        ({"metrics": {"call": 0.1, "block": 0.2}}, {"metrics": {"block": 0.2, "call": 0.1}}, True),
     ],
 )
 def test_the_same_numbers_are_the_same_version(one, other, same):
@@ -209,7 +212,7 @@ def test_another_method_makes_another_version(monkeypatch):
 
 
 def test_a_version_is_kept_once_and_read_back_as_it_was(either):
-    policy = Policy.model_validate({"cases": {"rms*": {"leak": 0.2}, "*": {"leak": 0.1}}, "lanes": {"call": 0.3}})
+    policy = Policy.model_validate({"cases": {"rms*": {"leak": 0.2}, "*": {"leak": 0.1}}, "metrics": {"call": 0.3}})
     with transaction() as session:
         first, again, other = (policy_versions.known(session, one).id for one in (policy, policy, Policy()))
         assert first == again != other

@@ -81,15 +81,17 @@ def test_the_recipe_of_the_manual_is_one():
     assert recipe.policy_on("cpu").at(backward).smallest_change == 0.15, "no case is quieter than its device's kernels"
 
 
-def test_a_lane_has_limits_of_its_own_on_each_device():
-    recipe = parse(f"{WHOLE}lanes = {{memory = 0.002}}\n[policy.lanes]\ncall = 0.04\n")
+def test_a_metric_has_limits_of_its_own_on_each_device():
+    recipe = parse(f"{WHOLE}metrics = {{memory = 0.002}}\n[policy.metrics]\ncall = 0.04\n")
 
-    def change(device: str, lane: str) -> float:
-        return recipe.policy_on(device).at(f"rmsnorm.fwd.512x512.fp32{lane}").smallest_change
+    def change(device: str, metric: str) -> float:
+        return recipe.policy_on(device).at(f"rmsnorm.fwd.512x512.fp32{metric}").smallest_change
 
-    lanes = ("", ".call", ".block", ".compile", ".memory")
-    assert [change("cpu", lane) for lane in lanes] == [0.1, 0.1, 0.1, 0.2, 0.002], "a call is no quieter than kernels"
-    assert [change("h200", lane) for lane in lanes] == [0.02, 0.04, 0.02, 0.2, 0.01]
+    metrics = ("", ".call", ".block", ".compile", ".memory")
+    assert [change("cpu", metric) for metric in metrics] == [0.1, 0.1, 0.1, 0.2, 0.002], (
+        "a call is no quieter than kernels"
+    )
+    assert [change("h200", metric) for metric in metrics] == [0.02, 0.04, 0.02, 0.2, 0.01]
 
 
 @pytest.mark.parametrize(
@@ -104,9 +106,9 @@ def test_a_lane_has_limits_of_its_own_on_each_device():
 )
 def test_what_a_device_takes_over_is_no_less_than_what_it_names(device, call, memory):
     limits = "call = {smallest_change = 0.04, control_limit = 0.8}\nmemory = 0.005"
-    text = WHOLE.replace("smallest_change = 0.1\n", f"{device}\n") + f"[policy.lanes]\n{limits}\n"
+    text = WHOLE.replace("smallest_change = 0.1\n", f"{device}\n") + f"[policy.metrics]\n{limits}\n"
     policy = parse(text).policy_on("cpu")
-    found = [policy.at(f"rmsnorm.fwd.512x512.fp32.{lane}") for lane in ("call", "memory")]
+    found = [policy.at(f"rmsnorm.fwd.512x512.fp32.{metric}") for metric in ("call", "memory")]
     assert [(one.smallest_change, one.control_limit) for one in found] == [call, memory]
 
 
@@ -144,12 +146,16 @@ def test_which_commits_matter(changed, matters):
         ('default = "quack"', 'default = "quark"', "sota: unknown provider 'quark'; known: eager"),
         ("blocking = true", "bloking = true", "bloking: Extra inputs are not permitted"),
         ("smallest_change = 0.02", "smallest_change = 2", "Input should be less than 1"),
-        ("blocking = true", "lanes.kall = 0.04", "lanes: unknown lane 'kall'; known: call, block, compile, memory"),
-        ("blocking = true", "lanes.kernel = 0.04", "lanes: the kernel's lane has no entry of its own"),
         (
             "blocking = true",
-            "lanes.call = 4",
-            "line 35: policy.default.lanes.call.smallest_change: Input should be less",
+            "metrics.kall = 0.04",
+            "metrics: unknown metric 'kall'; known: call, block, compile, memory",
+        ),
+        ("blocking = true", "metrics.kernel = 0.04", "metrics: the kernel's metric has no entry of its own"),
+        (
+            "blocking = true",
+            "metrics.call = 4",
+            "line 35: policy.default.metrics.call.smallest_change: Input should be less",
         ),
         ('["src"]', '["../src"]', "line 9: build.import_paths: '../src' must be a folder inside the repository"),
         (

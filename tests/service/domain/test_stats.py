@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import digamma, polygamma
 
-from service.domain.stats.effects import launch_effect, launch_effects, winsorised_mean
+from service.domain.stats.effects import trial_effect, trial_effects, winsorised_mean
 from service.domain.stats.estimates import Estimate, pooled_variance, variance
 from service.domain.stats.multiplicity import Stop, benjamini_hochberg, stops
 from service.domain.stats.variance_prior import FEWEST, Prior, priors
@@ -34,9 +34,9 @@ def test_the_winsorised_mean(values, mean):
 
 
 def test_rounds_are_paired_and_what_one_side_lost_is_lost_on_both():
-    effect = launch_effect((110.0, None, 220.0, 900.0), (100.0, 5.0, 200.0, None))
+    effect = trial_effect((110.0, None, 220.0, 900.0), (100.0, 5.0, 200.0, None))
     assert effect == pytest.approx(math.log(1.1))
-    assert launch_effect((None, 3.0), (2.0, None)) is None
+    assert trial_effect((None, 3.0), (2.0, None)) is None
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=20), st.floats(-1, 1))
@@ -137,7 +137,7 @@ def test_a_few_that_vary_far_more_do_not_spoil_the_fit_and_stand_alone():
     assert fitted.moderate(0.05**2, 2) == (0.05**2, 2)
 
 
-def test_each_group_has_its_own_level_and_a_small_one_that_of_its_lane():
+def test_each_group_has_its_own_level_and_a_small_one_that_of_its_metric():
     own = [*simulated(40, 0, seed=5), *simulated(40, 0, seed=6, sd=0.01), *simulated(FEWEST - 1, 0, seed=7)]
     known = priors(own, ["fwd"] * 40 + ["bwd"] * 40 + ["new"] * (FEWEST - 1), 2)
     assert known["bwd"].variance / known["fwd"].variance == pytest.approx(16, rel=0.6)
@@ -207,8 +207,8 @@ def test_effects_of_many_launches_are_those_of_each():
         ([1.0, 2.0], [1.0, 1.0]),
         ([1.0] * 3, [1.0] * 2),
     ]
-    launches = [*whole, *odd, ([0.0, 1.0, 2.0], [1.0, 1.0, 1.0])]
-    alone = [launch_effect(mine, theirs) for mine, theirs in launches]
-    together = launch_effects(launches)
+    trials = [*whole, *odd, ([0.0, 1.0, 2.0], [1.0, 1.0, 1.0])]
+    alone = [trial_effect(mine, theirs) for mine, theirs in trials]
+    together = trial_effects(trials)
     assert [one is None for one in together] == [one is None for one in alone]
     assert together[:30] == pytest.approx(alone[:30])

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import uvicorn
 
-from service.forge.github import LONGEST_BODY, App, Check, ForgeFailed, GitHub, Token, connect
+from service.forge.github import MAX_BODY, App, Check, ForgeFailed, GitHub, Token, connect
 from service.settings import settings
 from tests.fakes.github import FakeGitHub, app_key
 
@@ -119,7 +119,7 @@ def test_a_comment_that_somebody_deleted_is_posted_anew(forge: FakeGitHub, clien
 def test_a_body_is_cut_to_what_github_takes(forge: FakeGitHub, client: GitHub) -> None:
     client.upsert_comment(REPO, 7, MARKER, "x" * 100_000)
     [body] = forge.comments_on(REPO, 7)
-    assert len(body) == LONGEST_BODY
+    assert len(body) == MAX_BODY
     assert body.endswith("(cut: GitHub takes no more)")
 
 

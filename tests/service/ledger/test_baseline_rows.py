@@ -14,7 +14,7 @@ from service.db.models import Calibration, Gap, PolicyRow, Recipe, RegressionRow
 from service.domain.policy.recipes import parse
 from service.domain.states import CellState, Purpose, RegressionState
 from service.domain.verdicts.geomeans import Summary
-from service.domain.verdicts.session_result import Evidence, Taken
+from service.domain.verdicts.session_result import SessionResult, Taken
 from service.ledger.queries import whole_run
 from service.ledger.runs import baseline_choice, queue, recording, repeatability
 from service.reports.report import Report, report
@@ -103,7 +103,7 @@ class Ledger:
         with transaction() as session:
             lease = queue.next_run(session, "cpu", "worker", 60)
             assert lease
-            evidence = Evidence(
+            evidence = SessionResult(
                 tuple(one for each in took for one in each.taken()),
                 parent if baseline == "" else baseline,
                 (),
@@ -305,7 +305,7 @@ def test_a_leak_is_told_against_the_slow_baseline_and_says_what_it_is_slower_tha
 
 
 def test_a_clock_of_later_launches_explains_nothing_of_the_first(ledger):
-    """The slow baseline takes part in the first launches alone, the head in all of them."""
+    """The slow baseline takes part in the first trials alone, the head in all of them."""
     ledger.run(0, HEAD)
     head, parent = (replace(one, wide=105.0, facts={**OTHER, "spills": 0, "sm_mhz": 1700}) for one in (HEAD, PARENT))
     copy = replace(parent, role=Role.CONTROL)

@@ -17,7 +17,7 @@ from service.db.models import Bisection, Recipe, RegressionEvent, RegressionRow,
 from service.domain.bisection.search import REPEATS
 from service.domain.policy.recipes import parse
 from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
-from service.domain.verdicts.session_result import Evidence, Taken
+from service.domain.verdicts.session_result import SessionResult, Taken
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.commits import moved_between
@@ -39,8 +39,8 @@ rmsnorm.fwd = "norms:rmsnorm"
 both = ["{FAST}", "{WIDE}"]
 
 [policy.bisect]
-most_runs = 20
-most_a_day = 5
+max_runs = 20
+max_runs_per_day = 5
 """
 
 
@@ -87,12 +87,12 @@ class Mainline:
                 recording.record(session, lease, self.found(run, head, base))
         return True
 
-    def found(self, run: Run, head: int, base: int) -> Evidence:
+    def found(self, run: Run, head: int, base: int) -> SessionResult:
         taken = []
         for case in run.only_cases or (FAST, WIDE):
             slow = self.slowness.get(case, lambda place: 1.0)
             taken += [took(Role.HEAD, case, slow(head)), took(Role.PARENT, case, slow(base))]
-        return Evidence(tuple(taken), f"c{base}", (), {"torch": "2.13.0"}, {}, True)
+        return SessionResult(tuple(taken), f"c{base}", (), {"torch": "2.13.0"}, {}, True)
 
     def see(self, bisection_id: int) -> Search:
         with reading() as session:
@@ -293,7 +293,7 @@ def test_two_ask_at_once_for_the_same_search(either_mainline):
 
 def test_a_budget_ends_a_search_with_what_is_left(mainline):
     mainline.slowness = {WIDE: slow_from(5)}
-    search = mainline.start(most_runs=3)
+    search = mainline.start(max_runs=3)
     mainline.settle()
     found = mainline.see(search)
     assert found.row.state is SearchState.STOPPED
@@ -387,7 +387,7 @@ def test_a_recipe_that_no_longer_has_the_case_ends_the_search(mainline):
 )
 def test_a_script_learns_the_end_from_the_exit_code(mainline, slow, broken, most, code):
     mainline.slowness, mainline.broken = {WIDE: slow}, broken
-    search = mainline.start(most_runs=most)
+    search = mainline.start(max_runs=most)
     show = ("bisection", "show", str(search), "--format", "md")
     assert CliRunner().invoke(cli.app, show).exit_code == 0, "it goes on"
     mainline.settle()

@@ -12,17 +12,17 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
-from kernels.cases import Case, Lane, Role
+from kernels.cases import Case, Metric, Role
 from service.cli import app
 from service.db.engine import clock, reading, transaction
 from service.db.models import Calibration, Quarantine, Recipe, RegressionRow, Revision, Run, Target, VerdictRow, Worker
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState, Purpose, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
-from service.domain.verdicts.session_result import Evidence, Taken
+from service.domain.verdicts.session_result import SessionResult, Taken
 from service.errors import BadInput, NotFound
 from service.ledger.calibration import equal_code, quarantines, schedule
-from service.ledger.calibration.rates import by_lane, rates
+from service.ledger.calibration.rates import by_metric, rates
 from service.ledger.runs import queue, recording
 from tests.fakes.ledger import watched_target
 
@@ -73,7 +73,7 @@ class House:
             assert lease
         with transaction() as session:
             beside = baseline or session.get_one(Run, lease.run_id).baseline
-            found = Evidence(tuple(taken), beside, (), {"torch": "2.13.0"}, {}, True)
+            found = SessionResult(tuple(taken), beside, (), {"torch": "2.13.0"}, {}, True)
             return recording.record(session, lease, found)
 
     def worker(self, name: str, *, ago_s: float = 0.0, sandbox: str | None = None, known_h: float = 48) -> None:
@@ -92,9 +92,9 @@ ROLES = (Role.HEAD, Role.PARENT, Role.CONTROL)
 
 
 def took(role: Role, case: str, us: float, state: CellState = CellState.MEASURED) -> Taken:
-    launches = tuple((us * (1 + 0.0001 * launch), us) for launch in range(3)) if state is CellState.MEASURED else ()
+    trials = tuple((us * (1 + 0.0001 * trial), us) for trial in range(3)) if state is CellState.MEASURED else ()
     reason = None if state is CellState.MEASURED else "y is wrong"
-    return Taken(role, "norms", Case.parse(case), state, reason, launches, launches[:2])
+    return Taken(role, "norms", Case.parse(case), state, reason, trials, trials[:2])
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_a_calibration_is_kept_and_is_nobodys_regression(house):
     with reading() as session:
         kept = session.execute(select(Calibration).where(Calibration.run_id == run.id)).scalar_one()
         assert session.execute(select(RegressionRow)).first() is None
-    assert (kept.worker, kept.launches, kept.alarmed) == ("one", 3, True)
+    assert (kept.worker, kept.trials, kept.alarmed) == ("one", 3, True)
     assert kept.ratio == pytest.approx(1.2)
     assert kept.p < 0.001
 
@@ -235,7 +235,7 @@ def test_nothing_is_learned_of_the_machine_where_a_strangers_code_took_part(hous
         run.trusted = False
         session.flush()
         taken = tuple(took(role, CASE, 100.0) for role in ROLES)
-        equal_code.compared(session, run, Evidence(taken, "c0", (), {}, {}, True), Policy())
+        equal_code.compared(session, run, SessionResult(taken, "c0", (), {}, {}, True), Policy())
         assert session.execute(select(Calibration)).first() is None
 
 
@@ -250,7 +250,7 @@ def compared(session: Session, house: House, differs: bool, at: float, case: str
     session.add(run)
     session.flush()
     row = Calibration(run_id=run.id, target_id=house.target_id, worker="one", device="cpu", provider="norms", case=case)
-    row.ratio, row.p, row.launches, row.alarmed, row.at = ratio, p, 3, differs, at
+    row.ratio, row.p, row.trials, row.alarmed, row.at = ratio, p, 3, differs, at
     session.add(row)
     session.flush()
     quarantines.review(session, house.target_id, "cpu", [Compared("norms", case, ratio, p, 3, differs)], Policy())
@@ -350,7 +350,7 @@ def test_two_sessions_that_end_at_once_quarantine_once(house):
 # -- rates, and the command
 
 
-def test_rates_are_by_worker_lane_and_case(house):
+def test_rates_are_by_worker_metric_and_case(house):
     house.measured(1)
     rng = random.Random(2)
     with transaction() as session:
@@ -361,9 +361,9 @@ def test_rates_are_by_worker_lane_and_case(house):
         session.expunge_all()
     assert {(one.case, one.rate.comparisons) for one in found} == {(CASE, 20), (f"{CASE}.call", 20)}
     assert [one.rate.share for one in found] == sorted((one.rate.share for one in found), reverse=True)
-    assert {(one.worker, one.lane) for one in by_lane(found)} == {("one", Lane.KERNEL), ("one", Lane.CALL)}
+    assert {(one.worker, one.metric) for one in by_metric(found)} == {("one", Metric.KERNEL), ("one", Metric.CALL)}
     assert all(one.rate.low <= one.rate.share <= one.rate.high for one in found)
-    assert math.isclose(sum(one.rate.differed for one in by_lane(found)), sum(one.rate.differed for one in found))
+    assert math.isclose(sum(one.rate.differed for one in by_metric(found)), sum(one.rate.differed for one in found))
 
 
 def test_the_command_shows_quarantines_and_releases(house):

@@ -13,7 +13,7 @@ from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
 from service.db.models import Measurement, Quarantine, Recipe, RegressionRow, Revision, Run, Stack, Target, VerdictRow
 from service.domain.states import CellState, FoundBy, PointState, Purpose, RegressionState, RunState
-from service.domain.verdicts.session_result import Evidence, Taken
+from service.domain.verdicts.session_result import SessionResult, Taken
 from service.ledger.bisections import advance
 from service.ledger.changepoints import change_points, follow_up, scan
 from service.ledger.changepoints.load import histories, mainline
@@ -124,7 +124,7 @@ class Watched:
             level = self.true.get(case, lambda place: 1.0)
             taken += [took(Role.HEAD, case, level(head)), took(Role.PARENT, case, level(base))]
         with transaction() as session:
-            recording.record(session, lease, Evidence(tuple(taken), run.baseline, (), {"torch": "2"}, {}, True))
+            recording.record(session, lease, SessionResult(tuple(taken), run.baseline, (), {"torch": "2"}, {}, True))
         return True
 
     def points(self, case: str | None = None, state: PointState | None = None) -> list[change_points.Pointed]:
@@ -138,9 +138,9 @@ class Watched:
 
 
 def took(role: Role, case: str, ratio: float) -> Taken:
-    """What a session takes of 500 us: its launches differ by a part in a thousand."""
-    launches = np.array([[0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 1], [1, 2, 1, 0], [0, 2, 1, 1]])
-    rounds = tuple(map(tuple, 500.0 * ratio * (1 + 1e-3 * (launches - 1))))
+    """What a session takes of 500 us: its trials differ by a part in a thousand."""
+    trials = np.array([[0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 1], [1, 2, 1, 0], [0, 2, 1, 1]])
+    rounds = tuple(map(tuple, 500.0 * ratio * (1 + 1e-3 * (trials - 1))))
     return Taken(role, "norms", Case.parse(case), CellState.MEASURED, None, rounds, rounds)
 
 

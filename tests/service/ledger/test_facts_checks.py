@@ -1,4 +1,4 @@
-"""The facts lane's queue: what is planned from the runs, who holds it, and what is told.  On SQLite and PostgreSQL."""
+"""The facts worker's queue: what is planned from the runs, who holds it, and what is told.  On SQLite and PostgreSQL."""
 
 import os
 import threading
@@ -118,7 +118,7 @@ def test_trouble_is_tried_again_later_and_three_times_in_all(target):
     assert (check().state, check().reason) == (FactsState.UNAVAILABLE, "the disk is full")
 
 
-def test_the_lane_beside_control_gives_way_and_ends_with_it(state, monkeypatch):
+def test_the_metric_beside_control_gives_way_and_ends_with_it(state, monkeypatch):
     seen: list[int] = []
 
     def compile_due() -> int:
@@ -127,15 +127,15 @@ def test_the_lane_beside_control_gives_way_and_ends_with_it(state, monkeypatch):
 
     monkeypatch.setattr(facts_worker, "compile_due", compile_due)
     usual = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    lane = facts_worker.beside_control()
+    metric = facts_worker.beside_control()
     try:
         until = time.monotonic() + 10
         while not seen and time.monotonic() < until:
             time.sleep(0.01)
     finally:
         stopping.set()
-        lane.join(10)
+        metric.join(10)
         stopping.clear()
     assert seen[0] == max(usual, facts_worker.NICE)
-    assert not lane.is_alive()
+    assert not metric.is_alive()
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == usual, "of that thread alone"

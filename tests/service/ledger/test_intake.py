@@ -173,7 +173,7 @@ def test_a_push_becomes_a_run_for_each_device_of_the_recipe(forge: Forge, target
     assert {run.priority for run in runs()} == {Priority.MAINLINE}
     [push] = pushes()
     assert (push.origin, push.head, push.delivery_id) == (Origin.PUSH, third, delivery().id)
-    assert delivery().understood_at
+    assert delivery().processed_at
 
 
 def test_the_first_commit_of_all_has_no_baseline(forge: Forge, target: Target, first: str) -> None:
@@ -518,7 +518,7 @@ def test_a_recipe_that_cannot_be_used_says_why(forge: Forge, first: str, files: 
         forge.commit(name, text)
     said = forge.push_event(first, forge.commit())
     assert why in said
-    assert (delivery().attempts, bool(delivery().understood_at)) == (deliveries.GIVEN_UP, True)
+    assert (delivery().attempts, bool(delivery().processed_at)) == (deliveries.GIVEN_UP, True)
 
 
 # -- deliveries that are not understood
@@ -543,16 +543,16 @@ def test_a_remote_that_fails_is_tried_again_later_and_given_up_in_the_end(
     number = forge.store("push", pushed)
     monkeypatch.setattr(GitSource, "refresh", _unreachable)
 
-    assert deliveries.understand_due() == 1
-    assert (delivery().attempts, delivery().understood_at) == (1, None)
+    assert deliveries.process_due() == 1
+    assert (delivery().attempts, delivery().processed_at) == (1, None)
     assert delivery().outcome == "norms: it cannot be reached."
-    assert deliveries.understand_due() == 0, "not before its time"
+    assert deliveries.process_due() == 0, "not before its time"
 
     for _ in range(deliveries.GIVEN_UP - 1):
         with transaction() as session:
             session.execute(update(Delivery).values(received_at=Delivery.received_at - 10_000))
-        assert deliveries.understand_due() == 1
-    assert (delivery().attempts, bool(delivery().understood_at)) == (deliveries.GIVEN_UP, True)
+        assert deliveries.process_due() == 1
+    assert (delivery().attempts, bool(delivery().processed_at)) == (deliveries.GIVEN_UP, True)
     assert deliveries.understand(number) == "norms: it cannot be reached."
 
 
@@ -572,7 +572,7 @@ def test_one_target_that_fails_does_not_keep_another_from_its_run(
 def test_a_head_that_is_not_there_yet_is_waited_for(forge: Forge, target: Target) -> None:
     said = forge.pull_event(7, "d" * 40)
     assert "It may only be late." in said
-    assert (delivery().attempts, delivery().understood_at) == (1, None)
+    assert (delivery().attempts, delivery().processed_at) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -587,7 +587,7 @@ def test_every_delivery_ends_in_a_sentence(state: Path, event: str, body: bytes,
     with transaction() as session:
         stored, _ = deliveries.store_delivery(session, "one", event, body)
     assert deliveries.understand(stored) == said
-    assert delivery().understood_at
+    assert delivery().processed_at
 
 
 # -- polls

@@ -79,17 +79,17 @@ def said() -> dict[str, str]:
 )
 def test_a_pull_request_hears_of_every_state(want: Want, now: RunState, check: str, comments: bool) -> None:
     want(now)
-    assert compose.tell_due() == 1
+    assert compose.notify_due() == 1
     assert (said()["check"], "comment" in said()) == (check, comments)
-    assert compose.tell_due() == 0, "once"
+    assert compose.notify_due() == 0, "once"
 
 
 def test_a_comment_that_was_begun_is_kept_true_in_every_state(want: Want) -> None:
     run = want(DONE)
-    compose.tell_due()
+    compose.notify_due()
     for state, word in [(QUEUED, "Queued"), (LEASED, "In progress"), (CANCELLED, "Cancelled"), (DONE, "Nothing")]:
         becomes(run, state)
-        assert compose.tell_due() == 1
+        assert compose.notify_due() == 1
         assert said()["comment"].startswith(f"**{word}")
 
 
@@ -108,7 +108,7 @@ def test_a_comment_that_was_begun_is_kept_true_in_every_state(want: Want) -> Non
 )
 def test_the_mainline_hears_how_it_ended(want: Want, now: RunState, priority: Priority, told: bool) -> None:
     want(now, pull=None, priority=priority)
-    assert compose.tell_due() == told
+    assert compose.notify_due() == told
     assert bool(said()) is told
     with reading() as session:
         assert session.execute(select(Run.id).where(Run.told != Run.state)).all() == [], "nothing is looked at again"
@@ -123,7 +123,7 @@ def test_a_run_that_cannot_be_told_of_keeps_no_other_waiting(want: Want, monkeyp
         return whole_run(session, run_id)
 
     monkeypatch.setattr("service.ledger.notify.compose.whole_run", breaks)
-    compose.tell_due()
+    compose.notify_due()
     with reading() as session:
         assert [session.get_one(Run, one).told for one in (broken, sound)] == ["", "done"]
 
@@ -131,7 +131,7 @@ def test_a_run_that_cannot_be_told_of_keeps_no_other_waiting(want: Want, monkeyp
 def test_the_last_word_knows_both_devices_however_close_they_end(want: Want, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first to speak has read what it will say, and is overtaken before it says it."""
     h200 = want(LEASED, device="h200")
-    compose.tell_due()
+    compose.notify_due()
     cpu, read = want(DONE), threading.Event()
 
     def slowly(session: Session, run: Run) -> tuple[Report, ...]:
@@ -146,10 +146,10 @@ def test_the_last_word_knows_both_devices_however_close_they_end(want: Want, mon
     def ends() -> None:
         read.wait(10)
         becomes(h200, DONE)
-        compose.tell_due()
+        compose.notify_due()
 
     second = threading.Thread(target=ends)
     second.start()
-    compose.tell_due()
+    compose.notify_due()
     second.join()
     assert "In progress" not in said()["comment"]

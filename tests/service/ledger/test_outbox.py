@@ -11,7 +11,7 @@ from sqlalchemy import select
 from service.db import wakeups
 from service.db.engine import clock, reading, transaction
 from service.db.models import Effect, Revision, Run, Target
-from service.domain.states import EffectState
+from service.domain.states import OutboxState
 from service.forge.github import App, GitHub, Token, connect
 from service.ledger.intake import targets
 from service.ledger.notify import outbox
@@ -20,7 +20,7 @@ from tests.fakes.github import FakeGitHub, app_key
 REPO, SHA = "acme/norms", "a" * 40
 KEY, MARKER = "comment:1:7", "<!-- kernelwatch:norms:7 -->"
 RECIPE = 'devices = ["cpu"]\n[providers.norms]\nrmsnorm.fwd = "norms:rmsnorm"\n'
-WAITING, SENT, PREVIEW, FAILED = EffectState.WAITING, EffectState.SENT, EffectState.PREVIEW, EffectState.FAILED
+WAITING, SENT, PREVIEW, FAILED = OutboxState.WAITING, OutboxState.SENT, OutboxState.PREVIEW, OutboxState.FAILED
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from service.db.models import Calibration, Gap, Recipe, RegressionRow, Revision,
 from service.domain.states import CellState, RegressionState, RunState, TargetKind
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
-from service.domain.verdicts.session_result import Evidence, Taken
+from service.domain.verdicts.session_result import SessionResult, Taken
 from service.ledger.queries import series, stack_change, whole_run
 from service.ledger.runs import baseline_choice, queue, recording
 from service.ledger.runs.baseline_choice import Fitness
@@ -85,7 +85,7 @@ class Ledger:
 
     def found(
         self, fast: float | str, wide: float | str, baseline: int | None, was: dict[str, str], sota_us: float = 100.0
-    ) -> Evidence:
+    ) -> SessionResult:
         taken = []
         for case, ratio in ((FAST, fast), (WIDE, wide)):
             taken.append(took(Role.HEAD, case, ratio))
@@ -94,7 +94,7 @@ class Ledger:
             taken.append(took(Role.SOTA, case, sota_us / 100, "inductor"))
         passed = () if baseline is not None else ("there is no earlier revision to compare with",)
         sha = None if baseline is None else f"c{baseline}"
-        return Evidence(tuple(taken), sha, passed, {"torch": "2.13.0"}, {}, True)
+        return SessionResult(tuple(taken), sha, passed, {"torch": "2.13.0"}, {}, True)
 
     def fitness(self, place: int) -> Fitness:
         with reading() as session:
@@ -265,7 +265,7 @@ def test_an_uncertain_ratio_names_nobody(ledger):
     evidence = ledger.found(1.0, 1.2, 0, {})
     unconfirmed = tuple(Taken(one.role, one.provider, one.case, one.state, None, one.looked) for one in evidence.taken)
     with transaction() as session:
-        recording.record(session, lease, Evidence(unconfirmed, "c0", (), evidence.stack, {}, True))
+        recording.record(session, lease, SessionResult(unconfirmed, "c0", (), evidence.stack, {}, True))
     with reading() as session:
         told = select(VerdictRow.reason).where(VerdictRow.run_id == lease.run_id, VerdictRow.case == WIDE)
         [said] = session.execute(told.where(VerdictRow.against == "sota")).scalars()
@@ -275,14 +275,14 @@ def test_an_uncertain_ratio_names_nobody(ledger):
 def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):
     lease = ledger.leased(1)
     taken = [took(role, FAST, 1.0, provider) for role in (Role.HEAD, Role.PARENT) for provider in ("norms", "compiled")]
-    # Of the two copies each launch the machine was another: what counts is the ratio within a launch.
+    # Of the two copies each trial the machine was another: what counts is the ratio within a trial.
     drifting = [
         Taken(role, "norms", Case.parse(FAST), CellState.MEASURED, None, ((us,), (2 * us,), (9 * us,)))
         for role, us in ((Role.PARENT, 100.0), (Role.CONTROL, 100.2))
     ]
     taken = [one for one in taken if (one.role, one.provider) != (Role.PARENT, "norms")]
     with transaction() as session:
-        recording.record(session, lease, Evidence((*taken, *drifting), "c0", (), {"torch": "2.13.0"}, {}, True))
+        recording.record(session, lease, SessionResult((*taken, *drifting), "c0", (), {"torch": "2.13.0"}, {}, True))
     told = ledger.report(lease.run_id)
     ratios = {row.provider: row.control_ratio for row in told.rows}
     assert ratios == {"norms": pytest.approx(1.002), "compiled": pytest.approx(1.002)}
@@ -291,7 +291,7 @@ def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):
 # -- a session whose controls are off
 
 
-def session_of(control: float, *, head: float = 1.2) -> Evidence:
+def session_of(control: float, *, head: float = 1.2) -> SessionResult:
     """A head that is slower, and a copy of its baseline that is as well."""
     us = {Role.HEAD: 100.0 * head, Role.PARENT: 100.0, Role.CONTROL: 100.0 * control}
     rounds = tuple((1 + n / 1000,) * 2 for n in range(5))
@@ -299,11 +299,11 @@ def session_of(control: float, *, head: float = 1.2) -> Evidence:
         Taken(role, "norms", Case.parse(FAST), CellState.MEASURED, None, *(scaled(one, at) for one in (rounds, rounds)))
         for role, at in us.items()
     ]
-    return Evidence(tuple(taken), "c0", (), {"torch": "2.13.0"}, {}, True)
+    return SessionResult(tuple(taken), "c0", (), {"torch": "2.13.0"}, {}, True)
 
 
-def scaled(launches: tuple[tuple[float, ...], ...], us: float) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(us * one for one in launch) for launch in launches)
+def scaled(trials: tuple[tuple[float, ...], ...], us: float) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(us * one for one in trial) for trial in trials)
 
 
 def test_a_session_whose_control_is_off_is_repeated_once_by_itself(ledger):
@@ -380,7 +380,7 @@ def test_workers_that_record_a_mainline_at_once_leave_what_they_would_one_after_
 HELD = f"{FAST}.memory"
 
 
-def lanes_found(held: float, baseline: int | None) -> Evidence:
+def metrics_found(held: float, baseline: int | None) -> SessionResult:
     """The kernel's time does not change, the memory of a call may, and one op is not supported."""
     taken = [took(Role.HEAD, FAST, 1.0), took(Role.HEAD, HELD, held)]
     if baseline is not None:
@@ -388,7 +388,7 @@ def lanes_found(held: float, baseline: int | None) -> Evidence:
     taken.append(Taken(Role.HEAD, "norms", Case.parse(WIDE), CellState.UNSUPPORTED, "at most 1024 columns"))
     stack = {"torch": "2.13.0" if baseline is None else "2.14.0"}
     sha = None if baseline is None else f"c{baseline}"
-    return Evidence(tuple(taken), sha, (), stack, {"ceilings": {"copy_gb_s": 40.0}}, True)
+    return SessionResult(tuple(taken), sha, (), stack, {"ceilings": {"copy_gb_s": 40.0}}, True)
 
 
 def test_lanes_are_judged_apart_and_what_is_not_supported_is_kept(ledger):
@@ -396,7 +396,7 @@ def test_lanes_are_judged_apart_and_what_is_not_supported_is_kept(ledger):
     for place, held in ((0, 1.0), (1, 1.015)):
         lease = ledger.leased(place)
         with transaction() as session:
-            recording.record(session, lease, lanes_found(held, place - 1 if place else None))
+            recording.record(session, lease, metrics_found(held, place - 1 if place else None))
         runs.append(lease.run_id)
     told = ledger.report(runs[1])
     assert {row.case: row.outcome for row in told.rows} == {FAST: Outcome.STEADY, HELD: Outcome.REGRESSION}

@@ -32,8 +32,8 @@ from service.db.models import (
     VerdictRow,
 )
 from service.domain.policy.policy import Policy
-from service.domain.regressions.lifecycle import Action, Deed
-from service.domain.states import STANDING, FoundBy, Purpose, RegressionState, RunState, SearchState
+from service.domain.regressions.lifecycle import Action, Transition
+from service.domain.states import OPEN_REGRESSIONS, FoundBy, Purpose, RegressionState, RunState, SearchState
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import auto_start, bisections
 from service.ledger.regressions import after_run, listing, transitions
@@ -119,7 +119,7 @@ class Line:
     # -- what there is to see
 
     def standing(self) -> list[tuple[str, float]]:
-        return [(one.row.case, one.row.ratio) for one in self.listed(*STANDING)][::-1]
+        return [(one.row.case, one.row.ratio) for one in self.listed(*OPEN_REGRESSIONS)][::-1]
 
     def listed(self, *states: RegressionState) -> Sequence[Regressed]:
         with reading() as session:
@@ -139,9 +139,9 @@ class Line:
         with reading() as session:
             return listing.incidents(session, open_only=open_only).items
 
-    def do(self, deed: Deed, regression_id: int = 1) -> None:
+    def do(self, transition: Transition, regression_id: int = 1) -> None:
         with transaction() as session:
-            transitions.done(session, regression_id, deed)
+            transitions.done(session, regression_id, transition)
 
 
 def _verdict(
@@ -173,7 +173,7 @@ def line(state: Path) -> Line:
 def test_a_regression_is_opened_with_its_culprit_and_fixed_by_a_measurement(line):
     slow = line.measured(1, wide=1.5, why="the kernel now spills 50 registers")
     line.measured(2)
-    [one] = line.listed(*STANDING)
+    [one] = line.listed(*OPEN_REGRESSIONS)
     assert (one.row.case, one.row.state, one.row.good, one.row.culprit) == (WIDE, "open", "c0", "c1")
     assert (one.run.id, one.row.why) == (slow, "the kernel now spills 50 registers")
 
@@ -249,7 +249,7 @@ def test_an_acknowledged_regression_stands_until_its_day_has_come(line):
     line.measured(1, wide=1.5)
     with reading() as session:
         tomorrow = clock(session) + 86_400
-    line.do(Deed(Action.ACKNOWLEDGE, "ada", "the fast path was wrong", until=tomorrow))
+    line.do(Transition(Action.ACKNOWLEDGE, "ada", "the fast path was wrong", until=tomorrow))
     assert (line.state(), line.standing()) == ("acknowledged", [(WIDE, 1.5)])
     assert transitions.expire_due() == 0
 
@@ -269,7 +269,7 @@ def test_an_acknowledged_regression_stands_until_its_day_has_come(line):
 
 def test_what_is_acknowledged_can_still_be_fixed(line):
     line.measured(1, wide=1.5)
-    line.do(Deed(Action.ACKNOWLEDGE, "ada", "wanted"))
+    line.do(Transition(Action.ACKNOWLEDGE, "ada", "wanted"))
     line.measured(2, wide=0.66)
     assert line.history() == ["opened", "acknowledged", "fixed"]
 
@@ -279,7 +279,7 @@ def test_what_is_acknowledged_can_still_be_fixed(line):
 
 def test_a_dismissed_regression_does_not_come_back_by_itself(line):
     line.measured(1, wide=1.5)
-    line.do(Deed(Action.DISMISS, "ada", "the machine was being serviced"))
+    line.do(Transition(Action.DISMISS, "ada", "the machine was being serviced"))
     line.measured(1, wide=1.5)
     line.measured(2, wide=1.49, baseline=0)  # c1 was passed over
     assert (line.standing(), line.history()) == ([], ["opened", "dismissed"])
@@ -291,7 +291,7 @@ def test_a_dismissed_regression_does_not_come_back_by_itself(line):
 def test_a_fix_that_a_person_doubts_has_to_be_measured_again(line):
     line.measured(1, wide=1.5)
     mending = line.measured(2, wide=0.66)
-    line.do(Deed(Action.REOPEN, "ada", "my own numbers say otherwise"))
+    line.do(Transition(Action.REOPEN, "ada", "my own numbers say otherwise"))
     line.measured(3)
     assert line.state() == "open", "that it was once faster is what is doubted"
     assert [event.run_id for event in line.life().events if event.what == "reopened"] == [mending]
@@ -302,23 +302,23 @@ def test_a_fix_that_a_person_doubts_has_to_be_measured_again(line):
 def test_nobody_fixes_by_hand_and_every_refusal_says_what_to_do(line):
     line.measured(1, wide=1.5)
     with pytest.raises(Conflict, match="dismiss it with a reason instead"):
-        line.do(Deed(Action.FIX, "ada"))
+        line.do(Transition(Action.FIX, "ada"))
     with pytest.raises(BadInput, match="Say why it is none"):
-        line.do(Deed(Action.DISMISS, "ada"))
+        line.do(Transition(Action.DISMISS, "ada"))
     with pytest.raises(Conflict, match="it stands already"):
-        line.do(Deed(Action.REOPEN, "ada"))
+        line.do(Transition(Action.REOPEN, "ada"))
     with pytest.raises(NotFound, match=r"No regression 99\. `kernelwatch regressions`"):
-        line.do(Deed(Action.NOTE, "ada", "seen"), 99)
+        line.do(Transition(Action.NOTE, "ada", "seen"), 99)
     with pytest.raises(NotFound, match="No incident 99"), transaction() as session:
-        transitions.done_to_incident(session, 99, Deed(Action.NOTE, "ada", "seen"))
+        transitions.done_to_incident(session, 99, Transition(Action.NOTE, "ada", "seen"))
     assert line.history() == ["opened"]
 
 
 def test_assigned_due_and_noted(line):
     line.measured(1, wide=1.5)
-    line.do(Deed(Action.ASSIGN, "ada", "to bob", assignee="bob"))
-    line.do(Deed(Action.DUE, "ada", due_at=5e9))
-    line.do(Deed(Action.NOTE, "bob", "it is the wide path"))
+    line.do(Transition(Action.ASSIGN, "ada", "to bob", assignee="bob"))
+    line.do(Transition(Action.DUE, "ada", due_at=5e9))
+    line.do(Transition(Action.NOTE, "bob", "it is the wide path"))
     row = line.life().regressed.row
     assert (row.assignee, row.due_at, row.state) == ("bob", 5e9, "open")
     assert line.history() == ["opened", "assigned", "due", "note"]
@@ -363,11 +363,11 @@ def test_cases_that_one_commit_slowed_down_are_one_incident_that_closes_with_the
 
     line.measured(2, wide=0.66)
     assert line.incidents(open_only=True)
-    line.do(Deed(Action.DISMISS, "ada", "too small to matter"), 1)
+    line.do(Transition(Action.DISMISS, "ada", "too small to matter"), 1)
     assert line.incidents(open_only=True) == ()
     [over] = line.incidents()
     assert over.row.closed_at is not None
-    line.do(Deed(Action.REOPEN, "ada"), 1)
+    line.do(Transition(Action.REOPEN, "ada"), 1)
     assert line.incidents(open_only=True)
 
 
@@ -384,14 +384,14 @@ def test_what_two_commits_did_is_two_incidents_and_what_nobody_knows_is_one(line
 def test_a_whole_incident_is_acknowledged_at_once(line):
     line.measured(1, wide=1.5, fast=1.2)
     line.measured(2, wide=0.66)
-    deed = Deed(Action.ACKNOWLEDGE, "ada", "wanted")
+    transition = Transition(Action.ACKNOWLEDGE, "ada", "wanted")
     with transaction() as session:
-        done = transitions.done_to_incident(session, 1, deed)
+        done = transitions.done_to_incident(session, 1, transition)
     assert [row.case for row in done] == [FAST], "what is fixed already needs no acknowledgement"
-    line.do(Deed(Action.REOPEN, "ada"), 1)
-    line.do(Deed(Action.REOPEN, "ada"), 2)
+    line.do(Transition(Action.REOPEN, "ada"), 1)
+    line.do(Transition(Action.REOPEN, "ada"), 2)
     with transaction() as session, pytest.raises(Conflict, match="it stands already"):
-        transitions.done_to_incident(session, 1, Deed(Action.REOPEN, "ada"))
+        transitions.done_to_incident(session, 1, Transition(Action.REOPEN, "ada"))
 
 
 # -- suspicions and leaks
@@ -402,7 +402,7 @@ def test_a_suspicion_that_a_later_session_confirms_is_a_regression_of_the_revisi
     suspected = line.measured(1, wide=(1.04,))
     assert line.standing() == []
     line.measured(2, good={"wide": 1.05})
-    [one] = line.listed(*STANDING)
+    [one] = line.listed(*OPEN_REGRESSIONS)
     assert (one.run.id, one.row.culprit, one.row.good, one.row.ratio) == (suspected, "c1", "c0", 1.05)
     assert line.life().events[0].words.startswith("suspected before, and confirmed by the session of c2")
     line.measured(3, good={"wide": 1.05})
@@ -455,7 +455,7 @@ def test_a_leak_that_a_regression_explains_is_none(line):
 def test_a_dismissed_leak_comes_back_only_when_it_has_grown(line):
     line.measured(1, slow={"wide": 1.05})
     line.measured(2, slow={"wide": 1.05})
-    line.do(Deed(Action.DISMISS, "ada", "the release had a bug"))
+    line.do(Transition(Action.DISMISS, "ada", "the release had a bug"))
     line.measured(3, slow={"wide": 1.06})
     assert line.standing() == []
     line.measured(4, slow={"wide": 1.12})
@@ -526,7 +526,7 @@ def test_an_acknowledged_regression_that_is_blamed_stays_acknowledged(line):
     line.commit(1)
     line.measured(2, wide=1.5, baseline=0)
     auto_start.search_due()
-    line.do(Deed(Action.ACKNOWLEDGE, "ada", "wanted"))
+    line.do(Transition(Action.ACKNOWLEDGE, "ada", "wanted"))
     with transaction() as session:
         found = session.get_one(Bisection, 1)
         found.state, found.culprit, found.reason = SearchState.FOUND, "c1", "c1 did it"
@@ -650,7 +650,7 @@ def test_a_person_and_a_worker_take_turns(line):
     def dismiss() -> None:
         together.wait()
         with suppress(Conflict):  # the measurement came first
-            line.do(Deed(Action.DISMISS, "ada", "too small"))
+            line.do(Transition(Action.DISMISS, "ada", "too small"))
 
     with ThreadPoolExecutor(2) as both:
         for done in [both.submit(note), both.submit(dismiss)]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
-from kernels.cases import Case, Lane, Role
+from kernels.cases import Case, Metric, Role
 from service.cli import app
 from service.db.engine import reading, transaction
 from service.db.models import Base, Measurement, RegressionRow, Revision, Run, VerdictRow, pack
@@ -21,7 +21,7 @@ from service.domain.states import CellState, Purpose, RegressionState
 from service.domain.verdicts.judge import judge
 from service.domain.verdicts.replay import Fate, Sum, replay, summed
 from service.domain.verdicts.samples import Cell, Outcome, Pairs
-from service.domain.verdicts.session_result import Evidence, Taken
+from service.domain.verdicts.session_result import SessionResult, Taken
 from service.ledger.runs import queue, recording, reload, replays
 from service.reports.views import Replay
 from tests.fakes.ledger import watched_target
@@ -29,8 +29,8 @@ from tests.fakes.ledger import watched_target
 LONG, SHORT = "rmsnorm.fwd.32768x4096.bf16", "rmsnorm.fwd.64x4096.bf16"
 
 
-def launches(ratio: float, number: int, seed: int = 0, noise: float = 0.0005) -> Pairs:
-    """So many launches of some rounds each: head over parent at `ratio`."""
+def trials(ratio: float, number: int, seed: int = 0, noise: float = 0.0005) -> Pairs:
+    """So many trials of some rounds each: head over parent at `ratio`."""
     rng = random.Random(f"{ratio} {number} {seed}")
     base = [[200 * (1 + rng.gauss(0, noise)) for _ in range(4)] for _ in range(number)]
     head = [[us * ratio * (1 + rng.gauss(0, noise)) for us in rounds] for rounds in base]
@@ -38,7 +38,7 @@ def launches(ratio: float, number: int, seed: int = 0, noise: float = 0.0005) ->
 
 
 def cell(ratio: float, looked: int = 3, confirmed: int = 0, seed: int = 0) -> Cell:
-    return Cell("norms", LONG, launches(ratio, looked, seed), launches(ratio, confirmed, seed + 1))
+    return Cell("norms", LONG, trials(ratio, looked, seed), trials(ratio, confirmed, seed + 1))
 
 
 def once(one: Cell, before: Outcome, *, dismissed: bool = False, **policy: object) -> Fate:
@@ -71,7 +71,7 @@ def test_what_needs_launches_that_were_never_made_is_undecided():
 
 def test_what_stays_open_was_open():
     """The session ended early: it would have asked for more under either policy."""
-    noisy = Cell("norms", LONG, launches(1.005, 3, noise=0.02))
+    noisy = Cell("norms", LONG, trials(1.005, 3, noise=0.02))
     [found] = replay([noisy], {("norms", LONG): Outcome.INCONCLUSIVE}, [], Policy())
     assert (found.fate, found.lacking) == (Fate.QUIET, 2)
 
@@ -81,13 +81,13 @@ def test_no_launch_counts_that_the_policy_would_not_have_asked_for():
     assert (found.fate, found.made, found.used, found.lacking) == (Fate.QUIET, 16, 3, 0)
 
 
-def test_sums_are_by_provider_and_lane():
+def test_sums_are_by_provider_and_metric():
     call = replace(cell(1.2, confirmed=5), case=f"{LONG}.call")
     found = replay([cell(1.05, confirmed=5), call], {("norms", LONG): Outcome.REGRESSION}, [], Policy())
     sums = summed(found)
-    assert sums["norms", Lane.KERNEL] == Sum(cases=1, alarmed=1, stay=1, made=8, used=found[0].used)
-    assert (sums["norms", Lane.CALL].new, sums["norms", Lane.CALL].alarmed) == (1, 0)
-    assert (sums["norms", Lane.KERNEL] + sums["norms", Lane.CALL]).cases == 2
+    assert sums["norms", Metric.KERNEL] == Sum(cases=1, alarmed=1, stay=1, made=8, used=found[0].used)
+    assert (sums["norms", Metric.CALL].new, sums["norms", Metric.CALL].alarmed) == (1, 0)
+    assert (sums["norms", Metric.KERNEL] + sums["norms", Metric.CALL]).cases == 2
 
 
 CELLS = st.builds(
@@ -143,7 +143,7 @@ class Ledger:
             assert lease
         taken = [one for case, ratio in ((LONG, long), (SHORT, short)) for one in self.took(case, ratio, place)]
         with transaction() as session:
-            recording.record(session, lease, Evidence(tuple(taken), f"c{place - 1}", (), {"torch": "2"}, {}, True))
+            recording.record(session, lease, SessionResult(tuple(taken), f"c{place - 1}", (), {"torch": "2"}, {}, True))
         return lease.run_id
 
     def took(self, case: str, ratio: float, seed: int) -> list[Taken]:
@@ -152,7 +152,7 @@ class Ledger:
                 Taken(role, "norms", Case.parse(case), CellState.INVALID, "y is wrong")
                 for role in (Role.HEAD, Role.PARENT)
             ]
-        looked, fresh = launches(ratio, 3, seed), launches(ratio, 0 if ratio in (1, 1.015) else 5, seed + 1)
+        looked, fresh = trials(ratio, 3, seed), trials(ratio, 0 if ratio in (1, 1.015) else 5, seed + 1)
         sides = {Role.HEAD: (looked.candidate, fresh.candidate), Role.PARENT: (looked.baseline, fresh.baseline)}
         sides[Role.CONTROL] = sides[Role.PARENT]
         sides[Role.SOTA] = (looked.baseline, ())

@@ -130,7 +130,7 @@ def test_a_broker_that_is_not_there_costs_seconds_and_is_not_needed(state: Path,
 
 
 def test_a_full_disk(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.ops.doctor.LEAST_ROOM", 1 << 80)
+    monkeypatch.setattr("service.ops.doctor.MIN_ROOM", 1 << 80)
     monkeypatch.setattr("service.ops.doctor.ROOM_FOR_WORK", 1 << 80)
     disk = by_name(doctor.checks(works, FINE))["disk"]
     assert not disk.ok

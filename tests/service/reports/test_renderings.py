@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from kernels.cases import Lane
+from kernels.cases import Metric
 from service.domain.attribution.causes import Cause, Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.policy.policy import Policy
@@ -364,12 +364,12 @@ def test_json_says_the_same() -> None:
     assert said["created_at"] == "1970-01-01T00:00:01.000Z"
 
 
-# -- lanes, ceilings, and what is not supported
+# -- metrics, ceilings, and what is not supported
 
 
-def in_lane(lane: str, value: float, unit: str = "us", speed: Speed | None = None) -> Row:
-    """A regression of 10.2 %, in this lane."""
-    slow = a_row(Outcome.REGRESSION, 1.102, f"{CASE}.{lane}" if lane else CASE)
+def in_metric(metric: str, value: float, unit: str = "us", speed: Speed | None = None) -> Row:
+    """A regression of 10.2 %, in this metric."""
+    slow = a_row(Outcome.REGRESSION, 1.102, f"{CASE}.{metric}" if metric else CASE)
     assert slow.head
     assert slow.parent
     head = replace(slow.head, median=value * 1.102, unit=unit, speed=speed or Speed())
@@ -379,11 +379,14 @@ def in_lane(lane: str, value: float, unit: str = "us", speed: Speed | None = Non
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        (in_lane("", 7.31), f"| `{CASE}` norms | 7.31 µs | 8.06 µs | **10.2 % slower** |"),
-        (in_lane("call", 21.0), f"| `{CASE}.call` norms, call time | 21.0 µs | 23.1 µs | **10.2 % slower** |"),
-        (in_lane("compile", 1.8e6), f"| `{CASE}.compile` norms, compile time | 1.80 s | 1.98 s | **10.2 % slower** |"),
+        (in_metric("", 7.31), f"| `{CASE}` norms | 7.31 µs | 8.06 µs | **10.2 % slower** |"),
+        (in_metric("call", 21.0), f"| `{CASE}.call` norms, call time | 21.0 µs | 23.1 µs | **10.2 % slower** |"),
         (
-            in_lane("memory", 16.8e6, "bytes"),
+            in_metric("compile", 1.8e6),
+            f"| `{CASE}.compile` norms, compile time | 1.80 s | 1.98 s | **10.2 % slower** |",
+        ),
+        (
+            in_metric("memory", 16.8e6, "bytes"),
             f"| `{CASE}.memory` norms, peak memory | 16.8 MB | 18.5 MB | **10.2 % more memory** |",
         ),
     ],
@@ -392,13 +395,13 @@ def test_a_comment_says_what_was_measured_and_in_which_unit(row: Row, line: str)
     assert line in markdown.comment(a_report(row))
 
 
-def test_what_comes_first_is_large_for_its_lane() -> None:
-    compiled, timed = (a_row(Outcome.REGRESSION, r, f"{CASE}{lane}") for r, lane in ((1.3, ".compile"), (1.06, "")))
+def test_what_comes_first_is_large_for_its_metric() -> None:
+    compiled, timed = (a_row(Outcome.REGRESSION, r, f"{CASE}{metric}") for r, metric in ((1.3, ".compile"), (1.06, "")))
     assert f"first of all {CASE} is 6.0 % slower" in first_line(a_report(compiled, timed))
 
 
 def test_the_first_line_does_not_call_memory_slow() -> None:
-    line = first_line(a_report(in_lane("memory", 16.8e6, "bytes")))
+    line = first_line(a_report(in_metric("memory", 16.8e6, "bytes")))
     assert f"{CASE}.memory takes 10.2 % more memory" in line
 
 
@@ -427,18 +430,18 @@ def test_a_suite_of_which_nothing_is_supported_says_so() -> None:
 
 def test_the_terminal_has_a_column_for_the_ceiling_where_there_is_one() -> None:
     assert "ceiling" not in printed(a_report(SLOW))
-    said = printed(a_report(in_lane("", 35.0, speed=Speed(copy_share=0.9)), in_lane("block", 5e3)))
+    said = printed(a_report(in_metric("", 35.0, speed=Speed(copy_share=0.9)), in_metric("block", 5e3)))
     assert "of ceiling" in said
     assert "90 % of a copy" in said
-    assert "in L2" in printed(a_report(in_lane("", 2.0, speed=Speed(l2_resident=True))))
+    assert "in L2" in printed(a_report(in_metric("", 2.0, speed=Speed(l2_resident=True))))
 
 
-def test_json_has_units_lanes_and_shares() -> None:
+def test_json_has_units_metric_and_shares() -> None:
     speed = Speed(copy_share=0.9, cycles=69_300.0)
-    [row] = json.loads(schema.document(a_report(in_lane("", 35.0, speed=speed))))["rows"]
-    assert (row["lane"], row["head"]["unit"], row["head"]["speed"]["cycles"]) == ("kernel", "us", 69_300.0)
-    [row] = json.loads(schema.document(a_report(in_lane("memory", 16.8e6, "bytes"))))["rows"]
-    assert (row["lane"], row["change"], row["smallest_change"]) == ("memory", "10.2 % more memory", 0.01)
+    [row] = json.loads(schema.document(a_report(in_metric("", 35.0, speed=speed))))["rows"]
+    assert (row["metric"], row["head"]["unit"], row["head"]["speed"]["cycles"]) == ("kernel", "us", 69_300.0)
+    [row] = json.loads(schema.document(a_report(in_metric("memory", 16.8e6, "bytes"))))["rows"]
+    assert (row["metric"], row["change"], row["smallest_change"]) == ("memory", "10.2 % more memory", 0.01)
 
 
 def repeating(head: bool | None, parent: bool | None) -> Row:
@@ -586,8 +589,8 @@ def test_what_was_removed_is_told_apart() -> None:
 
 def test_the_geometric_means_are_folded_and_in_words() -> None:
     means = (
-        Summary("norms", "rmsnorm", "fwd", Lane.KERNEL, 6, 1.012, 1.008, 1.016, 3),
-        Summary("norms", "rmsnorm", "fwd", Lane.MEMORY, 2, 0.9, 0.9, 0.9, 3),
+        Summary("norms", "rmsnorm", "fwd", Metric.KERNEL, 6, 1.012, 1.008, 1.016, 3),
+        Summary("norms", "rmsnorm", "fwd", Metric.MEMORY, 2, 0.9, 0.9, 0.9, 3),
     )
     report = a_report(a_row(Outcome.STEADY), summaries=means)
     said = markdown.comment(report)

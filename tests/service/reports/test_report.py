@@ -35,7 +35,7 @@ def test_the_headline_says_what_where_and_what_to_do(told: dict[str, Report]) ->
     assert headlines["broken"].startswith("Build failed at SHA on h200: fix the build")
     assert headlines["docs"].startswith("Skipped, no action needed at SHA on h200: only README.md changed")
     assert headlines["held"].startswith("Held for approval at SHA on h200")
-    assert headlines["running"] == "In progress at SHA on h200: measuring: launch 2, case 3 of 6."
+    assert headlines["running"] == "In progress at SHA on h200: measuring: trial 2, case 3 of 6."
 
 
 def test_each_case_knows_who_was_measured_and_where_it_stands(told: dict[str, Report]) -> None:
@@ -93,8 +93,8 @@ def test_a_wrong_result_without_a_right_baseline_is_no_change(told: dict[str, Re
 def test_nothing_decided_says_why_of_most_cases(told: dict[str, Report]) -> None:
     [unsure] = told["slow"].of(Outcome.INCONCLUSIVE)
     noisy, short = (
-        "the interval is still too wide after 8 launches",
-        "the session ended before launches could settle it",
+        "the interval is still too wide after 8 trials",
+        "the session ended before trials could settle it",
     )
     rows = tuple(replace(unsure, reason=reason) for reason in (short, noisy, noisy))
     undecided = replace(told["slow"], rows=rows)

@@ -308,7 +308,7 @@ def test_what_is_kept_has_a_bound_and_the_oldest_go(norms, monkeypatch):
 
     facts(norms)
     [file] = settings().state.glob("environments/*/facts/*.json")
-    monkeypatch.setattr(offline, "MOST_KEPT", file.stat().st_size)
+    monkeypatch.setattr(offline, "MAX_KEPT", file.stat().st_size)
     facts(norms, suite="all")
     assert list(json.loads(file.read_text())) == [WIDE, BACK]
 

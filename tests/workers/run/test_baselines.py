@@ -115,9 +115,9 @@ def test_rivals_and_the_slow_baseline_take_part_in_the_first_launches(repository
     assert outcomes(third, "best").keys() == outcomes(third, "sota").keys() == {CASE, WIDE}
     with reading() as database:
         rows = database.execute(select(Measurement).where(Measurement.run_id == third.id, Measurement.case == WIDE))
-        launches = {row.role: row.launches for row in rows.scalars()}
-    assert {launches[role] for role in ("sota", "rival", "slow")} == {3}
-    assert launches["head"] > 3, "fresh launches confirm it, of the two sides alone"
+        trials = {row.role: row.trials for row in rows.scalars()}
+    assert {trials[role] for role in ("sota", "rival", "slow")} == {3}
+    assert trials["head"] > 3, "fresh trials confirm it, of the two sides alone"
 
 
 def test_a_slow_baseline_that_cannot_be_built_is_a_note_and_nothing_else(repository):

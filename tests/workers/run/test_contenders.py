@@ -6,7 +6,7 @@ import pytest
 
 from kernels.arena import protocol
 from kernels.arena.channel import ContenderLost
-from kernels.arena.session import Pace, run_launch
+from kernels.arena.session import Pace, run_trial
 from kernels.cases import Case, Role
 from service.domain.codefacts.compiled import calls_of
 from service.domain.policy import recipes
@@ -50,15 +50,15 @@ def test_head_and_sota_are_measured_side_by_side(norms, tmp_path, sandboxed):
     spec = protocol.built_in("eager")
     sota = contender("sota:eager", Role.SOTA, spec, stack, CPU, sandboxed=sandboxed, scratch=scratch)
 
-    launch = run_launch([head, sota], [CASE], Pace(rounds=2), device="cpu", seed=1)
+    trial = run_trial([head, sota], [CASE], Pace(rounds=2), device="cpu", seed=1)
 
     tally = Tally([head, sota], [CASE])
-    tally.add(launch, confirming=False)
+    tally.add(trial, confirming=False)
     for one, recorded in zip((head, sota), tally.taken(), strict=True):
-        cell = launch.cells[one.label, CASE]
+        cell = trial.cells[one.label, CASE]
         assert (cell.state, cell.reason) == ("measured", None)
         assert len(cell.samples) == 2
-        assert launch.stacks[one.label]["torch"]
+        assert trial.stacks[one.label]["torch"]
         # What is recorded of the timing must not replace what is recorded of the code.
         assert recorded.facts["calls"] > 0
         assert calls_of(recorded.facts["operators"])
@@ -122,20 +122,20 @@ def test_a_kernel_that_crashes_or_lies_is_failed_or_invalid_and_others_go_on(nor
     bad = own(norms, tmp_path, f"def rms_norm(x, weight, eps):\n    {body}\n", label="head:bad")
     good = own(norms, tmp_path, label="parent:norms")
 
-    launch = run_launch([bad, good], [CASE], Pace(rounds=2), device="cpu", seed=1)
+    trial = run_trial([bad, good], [CASE], Pace(rounds=2), device="cpu", seed=1)
 
-    cell = launch.cells["head:bad", CASE]
+    cell = trial.cells["head:bad", CASE]
     assert cell.state == ("failed" if reason else "invalid")
     assert not cell.samples
     assert (reason or "") in (cell.reason or "")
-    assert launch.cells["parent:norms", CASE].state == "measured"
+    assert trial.cells["parent:norms", CASE].state == "measured"
 
 
 def test_a_kernel_that_hangs_is_ended_in_time(norms, tmp_path):
     hanging = own(norms, tmp_path, "import time\ndef rms_norm(x, weight, eps):\n    time.sleep(3600)\n")
     pace = Pace(rounds=2, prepare_limit_s=2)
-    launch = run_launch([hanging], [CASE], pace, device="cpu", seed=1)
-    cell = launch.cells["head:norms", CASE]
+    trial = run_trial([hanging], [CASE], pace, device="cpu", seed=1)
+    cell = trial.cells["head:norms", CASE]
     assert cell.state == "failed"
     assert "2 s" in (cell.reason or "")
 
@@ -157,7 +157,7 @@ def test_a_contender_that_starts_again_finds_nothing_of_its_last_start_and_keeps
 
 def test_what_a_revision_keeps_among_its_compiled_things_counts_at_its_next_start(norms, tmp_path, monkeypatch):
     monkeypatch.setattr("workers.run.contenders.SCRATCH_DISK", 24 << 20)
-    monkeypatch.setattr("workers.run.contenders.LEAST_DISK", 4 << 20)
+    monkeypatch.setattr("workers.run.contenders.MIN_DISK", 4 << 20)
     keeps = "import os\nopen(os.environ['TMPDIR'] + f'/{os.urandom(8).hex()}', 'wb').write(bytes(12 << 20))\n"
     head = own(norms, tmp_path, NORMS + keeps)
     answers = []

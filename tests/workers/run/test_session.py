@@ -24,7 +24,7 @@ from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.workers.conftest import CASE, RECIPE
 from workers import environments
 from workers.device import DeviceHere
-from workers.run import baselines, launches, session
+from workers.run import baselines, session, trials
 from workers.run.tally import Tally
 
 CPU = DeviceHere("cpu", "the processor")
@@ -137,16 +137,16 @@ def test_nothing_measured_within_the_sessions_limit_says_what_mends_it(watched, 
 
 
 def test_what_was_measured_within_the_sessions_limit_counts_and_the_rest_is_said_to_be_open(watched, monkeypatch):
-    """The contenders answer the first launch at once; then the limit is over."""
-    launch = launches.run_launch
+    """The contenders answer the first trial at once; then the limit is over."""
+    trial = trials.run_trial
 
     def slow(*arguments: Any, **more: Any) -> Any:
-        turned = launch(*arguments, **more)
+        turned = trial(*arguments, **more)
         monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "0.001")
         time.sleep(3)
         return turned
 
-    monkeypatch.setattr(launches, "run_launch", slow)
+    monkeypatch.setattr(trials, "run_trial", slow)
     monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "3")
     settings.cache_clear()
     measured(commit(watched))
@@ -155,7 +155,7 @@ def test_what_was_measured_within_the_sessions_limit_counts_and_the_rest_is_said
     assert run.reason.endswith("the session limit of 3 s was reached before every case was decided")
     with reading() as database:
         rows = database.execute(select(Measurement).where(Measurement.run_id == run.id)).scalars()
-        assert {row.launches for row in rows} == {1}
+        assert {row.trials for row in rows} == {1}
 
 
 class Silent:
@@ -182,14 +182,14 @@ class Heart:
 @pytest.mark.parametrize(("slow_s", "grace_s", "some"), [(0.01, 60.0, True), (0.3, 0.1, False)])
 def test_a_launch_ends_after_the_case_in_hand_and_not_long_after(state, monkeypatch, slow_s, grace_s, some):
     monkeypatch.setenv("KERNELWATCH_SESSION_LIMIT_S", "0.3")
-    monkeypatch.setattr(launches, "LAST_CASE_S", grace_s)
+    monkeypatch.setattr(trials, "LAST_CASE_S", grace_s)
     settings.cache_clear()
     head = Contender("head:norms", Role.HEAD, {"name": "norms"}, lambda: Silent(slow_s))
     cases = tuple(Case.parse(f"rmsnorm.fwd.{rows}x8.fp32") for rows in range(1, 99))
     tally = Tally([head], cases)
 
     began = time.monotonic()
-    launching = launches.Launches(tally, [head], Policy(rounds=4), CPU, Heart(), seed=1)
+    launching = trials.Trials(tally, [head], Policy(rounds=4), CPU, Heart(), seed=1)
     launching.until_decided(cases)
 
     assert launching.late

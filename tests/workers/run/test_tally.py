@@ -1,8 +1,8 @@
-"""Launches become evidence: aligned launch by launch, and no worse state is ever forgotten."""
+"""Trials become evidence: aligned trial by trial, and no worse state is ever forgotten."""
 
 import pytest
 
-from kernels.arena.session import Cell, Contender, Launch
+from kernels.arena.session import Cell, Contender, Trial
 from kernels.cases import Case, Role
 from service.domain.states import CellState
 from workers.run.tally import Tally
@@ -18,17 +18,17 @@ HEAD = Contender("head:norms", Role.HEAD, {"name": "norms"}, never)
 PARENT = Contender("parent:norms", Role.PARENT, {"name": "norms"}, never)
 
 
-def launch(**cells: Cell) -> Launch:
-    return Launch({(f"{role}:norms", CASE): cell for role, cell in cells.items()})
+def trial(**cells: Cell) -> Trial:
+    return Trial({(f"{role}:norms", CASE): cell for role, cell in cells.items()})
 
 
 def test_who_sat_out_a_launch_has_no_rounds_in_it():
     tally = Tally([HEAD, PARENT], [CASE])
     tally.add(
-        launch(head=Cell("measured", samples=[1.0, 2.0]), parent=Cell("measured", samples=[3.0, 4.0])), confirming=False
+        trial(head=Cell("measured", samples=[1.0, 2.0]), parent=Cell("measured", samples=[3.0, 4.0])), confirming=False
     )
-    tally.add(launch(head=Cell("measured", samples=[5.0])), confirming=False)
-    tally.add(launch(head=Cell("measured", samples=[6.0]), parent=Cell("measured", samples=[7.0])), confirming=True)
+    tally.add(trial(head=Cell("measured", samples=[5.0])), confirming=False)
+    tally.add(trial(head=Cell("measured", samples=[6.0]), parent=Cell("measured", samples=[7.0])), confirming=True)
     head, parent = tally.taken()
     assert (head.looked, head.confirmed) == (((1.0, 2.0), (5.0,)), ((6.0,),))
     assert (parent.looked, parent.confirmed) == (((3.0, 4.0), ()), ((7.0,),))
@@ -37,24 +37,24 @@ def test_who_sat_out_a_launch_has_no_rounds_in_it():
 @pytest.mark.parametrize("worse", ["invalid", "failed"])
 def test_wrong_or_failed_in_one_launch_is_wrong_or_failed(worse):
     tally = Tally([HEAD], [CASE])
-    tally.add(launch(head=Cell("measured", samples=[1.0])), confirming=False)
-    tally.add(launch(head=Cell(worse, "y is wrong")), confirming=False)
+    tally.add(trial(head=Cell("measured", samples=[1.0])), confirming=False)
+    tally.add(trial(head=Cell(worse, "y is wrong")), confirming=False)
     [head] = tally.taken()
     assert (head.state, head.reason, head.median) == (CellState(worse), "y is wrong", None)
 
 
 def test_a_contender_that_never_took_part_has_no_entry():
     tally = Tally([HEAD, PARENT], [CASE])
-    tally.add(launch(head=Cell("measured", samples=[1.0])), confirming=False)
+    tally.add(trial(head=Cell("measured", samples=[1.0])), confirming=False)
     assert [one.role for one in tally.taken()] == [Role.HEAD]
 
 
 def test_facts_are_those_of_the_launch_that_looked_and_the_clock_is_that_of_all():
     tally = Tally([HEAD], [CASE])
     looked = {"code": "abc", "repeatable": True, "kernels": 2}
-    tally.add(launch(head=Cell("measured", samples=[1.0], facts=looked, extra={"sm_mhz": 1980})), confirming=False)
-    tally.add(launch(head=Cell("measured", samples=[1.0], extra={"sm_mhz": 1800})), confirming=False)
-    tally.add(launch(head=Cell("measured", samples=[1.0], extra={"sm_mhz": 1965})), confirming=True)
+    tally.add(trial(head=Cell("measured", samples=[1.0], facts=looked, extra={"sm_mhz": 1980})), confirming=False)
+    tally.add(trial(head=Cell("measured", samples=[1.0], extra={"sm_mhz": 1800})), confirming=False)
+    tally.add(trial(head=Cell("measured", samples=[1.0], extra={"sm_mhz": 1965})), confirming=True)
     [head] = tally.taken()
     assert head.facts == {**looked, "sm_mhz": 1965}
 
@@ -62,7 +62,7 @@ def test_facts_are_those_of_the_launch_that_looked_and_the_clock_is_that_of_all(
 def test_who_once_did_not_repeat_itself_does_not():
     tally = Tally([HEAD], [CASE])
     for repeats in (True, False):
-        tally.add(launch(head=Cell("measured", samples=[1.0], facts={"repeatable": repeats})), confirming=False)
+        tally.add(trial(head=Cell("measured", samples=[1.0], facts={"repeatable": repeats})), confirming=False)
     [head] = tally.taken()
     assert head.facts["repeatable"] is False
 
@@ -71,10 +71,10 @@ def test_the_configuration_of_each_launch_is_kept_and_not_the_first_alone():
     tally = Tally([HEAD], [CASE])
     for us, config in ((3.0, "BLOCK=64"), (4.0, "BLOCK=128")):
         cell = Cell("measured", samples=[us, None, us], tuned={"norm": config})
-        tally.add(launch(head=cell), confirming=False)
-    tally.add(launch(head=Cell("measured", samples=[5.0])), confirming=True)
+        tally.add(trial(head=cell), confirming=False)
+    tally.add(trial(head=Cell("measured", samples=[5.0])), confirming=True)
     [head] = tally.taken()
     assert head.facts["tuned"] == [
-        {"launch": 1, "configuration": "norm BLOCK=64", "median": 3.0},
-        {"launch": 2, "configuration": "norm BLOCK=128", "median": 4.0},
+        {"trial": 1, "configuration": "norm BLOCK=64", "median": 3.0},
+        {"trial": 2, "configuration": "norm BLOCK=128", "median": 4.0},
     ]

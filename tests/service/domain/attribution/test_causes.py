@@ -64,12 +64,12 @@ STORIES = [
         "now spills 12 registers at N=16384; also the kernel now takes 2,048 bytes of shared memory instead "
         "of 1,024",
     ),
-    (now(kernels=3), Kind.CODE, False, "slower, probably because it now launches 3 kernels instead of 1"),
+    (now(kernels=3), Kind.CODE, False, "slower, probably because it now trials 3 kernels instead of 1"),
     (
         replace(now(FASTER), beside={**BASE, "kernels": 2}),
         Kind.CODE,
         False,
-        "faster, probably because it now launches 1 kernel instead of 2",
+        "faster, probably because it now trials 1 kernel instead of 2",
     ),
     (
         replace(
@@ -240,7 +240,7 @@ STORIES = [
         replace(SLOWER, confirmed=False, refuted=True),
         Kind.NOISE,
         False,
-        "probably noise: fresh launches did not repeat it",
+        "probably noise: fresh trials did not repeat it",
     ),
     # -- readings that explain nothing are not named
     (
@@ -284,7 +284,7 @@ STORIES = [
         now(replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.memory"), kernels=3),
         Kind.CODE,
         False,
-        "more memory, probably because it now launches 3 kernels instead of 1",
+        "more memory, probably because it now trials 3 kernels instead of 1",
     ),
 ]
 
@@ -312,7 +312,7 @@ FACTS = st.fixed_dictionaries(
 )
 MOVES = st.builds(
     Move,
-    st.sampled_from([WIDE, *(f"{WIDE}.{lane}" for lane in ("call", "compile", "memory"))]),
+    st.sampled_from([WIDE, *(f"{WIDE}.{metric}" for metric in ("call", "compile", "memory"))]),
     st.floats(0.5, 2.0).filter(lambda ratio: ratio != 1),
     st.booleans(),
     head=FACTS,
@@ -361,9 +361,9 @@ def test_spills_that_went_away_never_made_it_slower(move):
 
 
 def tuned(*chose: tuple[str, float]) -> dict[str, object]:
-    """What each launch chose, and its median in us."""
-    launches = [{"launch": n, "configuration": name, "median": us} for n, (name, us) in enumerate(chose, 1)]
-    return {"tuned": launches}
+    """What each trial chose, and its median in us."""
+    trials = [{"trial": n, "configuration": name, "median": us} for n, (name, us) in enumerate(chose, 1)]
+    return {"tuned": trials}
 
 
 EITHER = tuned(("BLOCK=64", 10.0), ("BLOCK=128", 10.02), ("BLOCK=64", 10.01))
@@ -382,7 +382,7 @@ def test_configurations_of_equal_speed_that_both_sides_ran_explain_nothing():
 def test_a_session_whose_launches_ran_configurations_of_different_speeds_says_so():
     found = cause(replace(now(triton=WARPS, **SLOW_ONE), beside={**BASE, **EITHER}))
     assert (found.kind, found.certain) == (Kind.UNKNOWN, False)
-    chose = "its autotuner chose 2 configurations of different speeds in 3 launches (BLOCK=64 in 2 and BLOCK=128 in 1)"
+    chose = "its autotuner chose 2 configurations of different speeds in 3 trials (BLOCK=64 in 2 and BLOCK=128 in 1)"
     assert found.words == f"not certain: of the head, {chose}"
 
 
@@ -403,7 +403,7 @@ def test_what_a_stranger_stores_as_choices_is_harmless(stored):
 
 
 def ran(programs: int, blocks: int = 2, occupancy: float = 0.25) -> list[dict[str, object]]:
-    """One kernel on 132 SMs that launches so many programs, of which `blocks` fit on an SM."""
+    """One kernel on 132 SMs that trials so many programs, of which `blocks` fit on an SM."""
     kernel = {"name": "_backward", "warps": 8, "registers": 110, "loads": {"16": 8}, "sass": "d", "sms": 132}
     return [{**kernel, "grid": [programs, 1, 1], "blocks": blocks, "occupancy": occupancy}]
 
@@ -411,7 +411,7 @@ def ran(programs: int, blocks: int = 2, occupancy: float = 0.25) -> list[dict[st
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        (264, 132, "slower, probably because its occupancy is now 12 % instead of 25 %: it launches 132 programs"),
+        (264, 132, "slower, probably because its occupancy is now 12 % instead of 25 %: it trials 132 programs"),
         (2640, 1320, None),  # enough for every SM to be full both times
     ],
 )

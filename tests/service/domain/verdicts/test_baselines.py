@@ -16,8 +16,8 @@ def beside(
     case: str, ratio: float, *, baseline: str = "v1.2", us: float = 200, seed: int = 0, noise: float = 0.002
 ) -> Beside:
     dice = random.Random(f"{case}{seed}")
-    launches = [us * ratio * (1 + dice.gauss(0, noise)) for _ in range(3)]
-    pairs = Pairs(tuple((one,) * 4 for one in launches), ((us,) * 4,) * 3)
+    trials = [us * ratio * (1 + dice.gauss(0, noise)) for _ in range(3)]
+    pairs = Pairs(tuple((one,) * 4 for one in trials), ((us,) * 4,) * 3)
     return Beside("norms", case, baseline, pairs)
 
 
@@ -54,7 +54,7 @@ def test_still_slow_is_past_the_same_share_of_the_smallest_change_as_a_regressio
 
 
 def test_hardly_anything_is_told_where_nothing_is():
-    """Eight hundred ratios that are just at the limit, of noisy launches: chance alone puts half of them above it."""
+    """Eight hundred ratios that are just at the limit, of noisy trials: chance alone puts half of them above it."""
     told = sum(
         stand.slower
         for seed in range(40)

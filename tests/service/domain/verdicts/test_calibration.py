@@ -34,7 +34,7 @@ def test_a_calibration_compares_every_provider_with_itself():
         for role in (Role.HEAD, Role.PARENT)
     ]
     found = compared(taken, Policy(), calibration=True)
-    assert [(one.provider, one.ratio, one.p, one.launches, one.alarmed) for one in found] == [
+    assert [(one.provider, one.ratio, one.p, one.trials, one.alarmed) for one in found] == [
         ("norms", 1.0, 1.0, 3, False),
         ("other", 1.0, 1.0, 3, False),
     ]
@@ -86,7 +86,7 @@ def test_a_session_that_would_have_told_somebody_says_so():
 
 
 def test_on_a_fair_machine_the_test_is_nominal():
-    """5 of 100 comparisons of equal code differ at .05, whatever the noise of launches."""
+    """5 of 100 comparisons of equal code differ at .05, whatever the noise of trials."""
     rng = random.Random(7)
     ps = [student([rng.gauss(0, noise) for _ in range(3)]) for noise in (0.0003, 0.02) * 2000]
     assert 0.042 < sum(p < 0.05 for p in ps) / len(ps) < 0.058

@@ -18,7 +18,7 @@ from service.domain.verdicts.judge import (
     Pairs,
     compare,
     judge,
-    launches_until_next_look,
+    trials_until_next_look,
     wanted,
 )
 
@@ -26,13 +26,13 @@ POLICY = Policy(smallest_change=0.02, looks=(3, 5, 8), confirms=(3, 5, 8))
 
 
 def pairs(
-    ratio: float, launches: int = 3, *, launch_noise: float = 0.002, round_noise: float = 0.005, seed: int = 0
+    ratio: float, trials: int = 3, *, trial_noise: float = 0.002, round_noise: float = 0.005, seed: int = 0
 ) -> Pairs:
-    """A kernel of 100 us and a candidate `ratio` times as slow; the noise of a launch is shared by its rounds."""
+    """A kernel of 100 us and a candidate `ratio` times as slow; the noise of a trial is shared by its rounds."""
     dice = random.Random(seed)
     candidate, baseline = [], []
-    for _ in range(launches):
-        placement = 1 + dice.gauss(0, launch_noise)
+    for _ in range(trials):
+        placement = 1 + dice.gauss(0, trial_noise)
         drift = [1 + 0.05 * dice.random() for _ in range(20)]  # the machine's, so both sides share it
         candidate.append(tuple(100 * ratio * placement * d * (1 + dice.gauss(0, round_noise)) for d in drift))
         baseline.append(tuple(100 * d * (1 + dice.gauss(0, round_noise)) for d in drift))
@@ -51,7 +51,7 @@ def verdict(cell: Cell, policy: Policy = POLICY) -> Outcome:
         (1.005, None, Outcome.STEADY),
         (1.050, 1.050, Outcome.REGRESSION),
         (0.900, 0.900, Outcome.IMPROVEMENT),
-        (1.050, 1.000, Outcome.STEADY),  # fresh launches say that there is nothing
+        (1.050, 1.000, Outcome.STEADY),  # fresh trials say that there is nothing
         (1.050, 0.950, Outcome.INCONCLUSIVE),  # … or point the other way
         (1.050, None, Outcome.INCONCLUSIVE),  # a suspicion alone is never a regression
     ],
@@ -62,7 +62,7 @@ def test_a_change_is_told_only_when_fresh_launches_agree(looked, confirmed, expe
 
 
 def test_a_noisy_case_is_inconclusive_and_never_silently_green():
-    assert verdict(Cell("norms", "a case", pairs(1.0, launch_noise=0.05))) is Outcome.INCONCLUSIVE
+    assert verdict(Cell("norms", "a case", pairs(1.0, trial_noise=0.05))) is Outcome.INCONCLUSIVE
 
 
 def test_a_wrong_result_is_invalid_however_fast_it_is():
@@ -82,52 +82,52 @@ def test_the_same_machine_code_is_never_a_regression():
 
 
 def test_a_suspicion_that_fresh_launches_leave_open_is_inconclusive():
-    left_open = Cell("norms", "a case", pairs(1.05), pairs(1.02, launches=8, launch_noise=0.02, seed=3))
+    left_open = Cell("norms", "a case", pairs(1.05), pairs(1.02, trials=8, trial_noise=0.02, seed=3))
     assert verdict(left_open) is Outcome.INCONCLUSIVE
 
 
 def test_fresh_launches_that_repeat_nothing_say_so():
     [only] = judge([Cell("norms", "a case", pairs(1.05), pairs(1.0, seed=1))], POLICY).values()
-    assert only.reason == "within 2% of its baseline: 3 fresh launches did not repeat what looked like a change"
-    assert only.comparison.launches == 3
+    assert only.reason == "within 2% of its baseline: 3 fresh trials did not repeat what looked like a change"
+    assert only.comparison.trials == 3
 
 
 @pytest.mark.parametrize(
     ("looked", "confirmed", "said"),
     [
-        (Pairs(), Pairs(), "the session ended before more launches could settle it"),
-        (pairs(1.0, launch_noise=0.05), Pairs(), "the session ended before more launches could settle it"),
-        (pairs(1.0, 8, launch_noise=0.05), Pairs(), "the interval is still too wide after 8 launches"),
+        (Pairs(), Pairs(), "the session ended before more trials could settle it"),
+        (pairs(1.0, trial_noise=0.05), Pairs(), "the session ended before more trials could settle it"),
+        (pairs(1.0, 8, trial_noise=0.05), Pairs(), "the interval is still too wide after 8 trials"),
         (
             pairs(1.5),
             Pairs(),
-            "it looked like a change, and the session ended before fresh launches could settle it",
+            "it looked like a change, and the session ended before fresh trials could settle it",
         ),
         (
             pairs(1.5),
             pairs(1.5, 1),
-            "it looked like a change, and the session ended before fresh launches could settle it",
+            "it looked like a change, and the session ended before fresh trials could settle it",
         ),
         (
             Pairs(((None,),) * 8, ((None,),) * 8),
             Pairs(),
-            "the rounds of 8 of 8 launches were lost to a throttled device",
+            "the rounds of 8 of 8 trials were lost to a throttled device",
         ),
         (
             pairs(1.5),
             Pairs(((None, None),) * 7 + ((150.0,),), ((None, None),) * 7 + ((100.0,),)),
-            "it looked like a change, and the rounds of 7 of 8 launches were lost to a throttled device",
+            "it looked like a change, and the rounds of 7 of 8 trials were lost to a throttled device",
         ),
         (
-            Pairs(((None,),) * 7 + ((),), ((None,),) * 7 + ((),)),  # the last launch ended before the case
+            Pairs(((None,),) * 7 + ((),), ((None,),) * 7 + ((),)),  # the last trial ended before the case
             Pairs(),
-            "the session ended before more launches could settle it",
+            "the session ended before more trials could settle it",
         ),
-        (pairs(1.05), pairs(0.95), "it looked like a change, and fresh launches did not confirm it"),
+        (pairs(1.05), pairs(0.95), "it looked like a change, and fresh trials did not confirm it"),
         (
             pairs(1.05),
-            pairs(1.02, 8, launch_noise=0.02, seed=3),
-            "it looked like a change, and fresh launches did not confirm it",
+            pairs(1.02, 8, trial_noise=0.02, seed=3),
+            "it looked like a change, and fresh trials did not confirm it",
         ),
     ],
 )
@@ -139,9 +139,7 @@ def test_the_undecided_say_what_they_lack(looked, confirmed, said):
 
 @pytest.mark.parametrize(("smallest", "said"), [(0.02, "within 2%"), (0.005, "within 0.5%"), (0.15, "within 15%")])
 def test_a_small_limit_is_not_rounded_to_nothing(smallest, said):
-    [only] = judge(
-        [Cell("norms", "a case", pairs(1.0, launch_noise=0.0001))], Policy(smallest_change=smallest)
-    ).values()
+    [only] = judge([Cell("norms", "a case", pairs(1.0, trial_noise=0.0001))], Policy(smallest_change=smallest)).values()
     assert only.reason == f"{said} of its baseline"
 
 
@@ -149,7 +147,7 @@ def test_a_change_says_when_nothing_controlled_it():
     slower = Cell("norms", "a case", pairs(1.05), pairs(1.05, seed=1), control=pairs(1.0, seed=2))
     alone = replace(slower, control=Pairs())
     controlled, uncontrolled = (judge([cell], POLICY)[cell.name].reason for cell in (slower, alone))
-    assert controlled.endswith("slower than its baseline, confirmed by 3 fresh launches")
+    assert controlled.endswith("slower than its baseline, confirmed by 3 fresh trials")
     assert uncontrolled == f"{controlled}, without an A/A control at this case"
 
 
@@ -165,8 +163,8 @@ ONE_PERCENT = Policy(smallest_change_short=0.01)
 
 
 def controlled(head: float, copy: float) -> Cell:
-    """Head and copy of the baseline over the baseline, all of whose launches were confirmed."""
-    quiet = {"launch_noise": 0.0005, "round_noise": 0.001}
+    """Head and copy of the baseline over the baseline, all of whose trials were confirmed."""
+    quiet = {"trial_noise": 0.0005, "round_noise": 0.001}
     fresh, control = pairs(head, 5, seed=1, **quiet), pairs(copy, 8, seed=2, **quiet)
     return Cell("norms", "a case", pairs(head, **quiet), fresh, control=control)
 
@@ -190,7 +188,7 @@ def test_a_control_beyond_half_the_smallest_change_leaves_its_case_undecided(hea
 
 def session(head: float, copy: float, **more: Any) -> list[Cell]:
     """24 cases that all moved alike, and their controls."""
-    quiet = {"launch_noise": 0.001, "round_noise": 0.001}
+    quiet = {"trial_noise": 0.001, "round_noise": 0.001}
     return [
         Cell(
             "norms",
@@ -235,10 +233,10 @@ def test_one_case_of_many_is_told_although_the_session_shifted_all_of_them():
 MEMORY = "rmsnorm.fwd.4096x1024.bf16.memory"
 
 
-def exactly(ratio: float, launches: int = 3) -> Pairs:
-    """Bytes: the same in every round of every launch."""
+def exactly(ratio: float, trials: int = 3) -> Pairs:
+    """Bytes: the same in every round of every trial."""
     held = 16_777_216
-    return Pairs(((held * ratio,),) * launches, ((float(held),),) * launches)
+    return Pairs(((held * ratio,),) * trials, ((float(held),),) * trials)
 
 
 @pytest.mark.parametrize(
@@ -261,31 +259,31 @@ def test_what_does_not_vary_at_all_is_decided_by_its_size(ratio, expected):
 
 def test_a_change_of_memory_is_not_said_to_be_one_of_time():
     doubled, more = (judge([Cell("norms", MEMORY, exactly(r), exactly(r))], POLICY) for r in (2.0, 1.25))
-    said = "25.0% more memory than its baseline, confirmed by 3 fresh launches, without an A/A control at this case"
+    said = "25.0% more memory than its baseline, confirmed by 3 fresh trials, without an A/A control at this case"
     assert [verdict.reason for verdict in more.values()] == [said]
     [twice] = doubled.values()
     assert twice.reason.startswith("2.0 times as much memory as its baseline")
 
 
 @pytest.mark.parametrize(
-    ("lane", "expected"), [("", Outcome.REGRESSION), (".call", Outcome.STEADY), (".compile", Outcome.STEADY)]
+    ("metric", "expected"), [("", Outcome.REGRESSION), (".call", Outcome.STEADY), (".compile", Outcome.STEADY)]
 )
-def test_each_lane_has_a_smallest_change_of_its_own(lane, expected):
+def test_each_metric_has_a_smallest_change_of_its_own(metric, expected):
     slower = pairs(1.035, seed=1)
-    cell = Cell("norms", f"rmsnorm.fwd.4096x1024.bf16{lane}", slower, pairs(1.035, seed=2))
+    cell = Cell("norms", f"rmsnorm.fwd.4096x1024.bf16{metric}", slower, pairs(1.035, seed=2))
     assert verdict(cell) is expected
 
 
 def test_only_the_undecided_get_more_launches_and_only_the_suspected_are_confirmed():
     cells = [
         Cell("norms", "quiet", pairs(1.0)),
-        Cell("norms", "noisy", pairs(1.0, launch_noise=0.05)),
+        Cell("norms", "noisy", pairs(1.0, trial_noise=0.05)),
         Cell("norms", "slower", pairs(1.05)),
         Cell("norms", "told", pairs(1.05), pairs(1.05, seed=1)),
         Cell("norms", "refuted", pairs(1.05), pairs(1.0, seed=1)),
-        Cell("norms", "half confirmed", pairs(1.05), pairs(1.05, launch_noise=0.05, seed=1)),
+        Cell("norms", "half confirmed", pairs(1.05), pairs(1.05, trial_noise=0.05, seed=1)),
         Cell("norms", "wrong", pairs(1.05), trouble=(Outcome.INVALID, "y is wrong")),
-        Cell("norms", "spent", pairs(1.0, launches=8, launch_noise=0.2)),
+        Cell("norms", "spent", pairs(1.0, trials=8, trial_noise=0.2)),
     ]
     assert wanted(cells, POLICY) == {
         ("norms", "noisy"): "look",
@@ -296,15 +294,15 @@ def test_only_the_undecided_get_more_launches_and_only_the_suspected_are_confirm
 
 @pytest.mark.parametrize(("done", "more"), [(0, 3), (3, 2), (5, 3), (8, 0)])
 def test_looks_come_after_the_launches_that_the_policy_names(done, more):
-    assert launches_until_next_look(done, POLICY) == more
+    assert trials_until_next_look(done, POLICY) == more
 
 
 @given(st.floats(0.2, 5.0), st.integers(0, 10_000))
 def test_the_unit_of_time_does_not_matter(scale, seed):
     original = pairs(1.03, seed=seed)
     scaled = Pairs(
-        tuple(tuple(us * scale for us in launch) for launch in original.candidate),
-        tuple(tuple(us * scale for us in launch) for launch in original.baseline),
+        tuple(tuple(us * scale for us in trial) for trial in original.candidate),
+        tuple(tuple(us * scale for us in trial) for trial in original.baseline),
     )
     one, other = compare(original, 0.95), compare(scaled, 0.95)
     assert one.ratio == pytest.approx(other.ratio)
@@ -324,14 +322,14 @@ def test_a_slower_candidate_never_looks_faster(ratio, factor, seed):
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=3, max_size=20), st.integers(2, 6))
-def test_identical_times_raise_no_alarm(times, launches):
-    same = Pairs((tuple(times),) * launches, (tuple(times),) * launches)
+def test_identical_times_raise_no_alarm(times, trials):
+    same = Pairs((tuple(times),) * trials, (tuple(times),) * trials)
     assert verdict(Cell("norms", "a case", same, same)) is Outcome.STEADY
 
 
 def test_a_lost_round_is_left_out_on_both_sides():
     whole = pairs(1.05)
-    holed = Pairs(tuple((None, *launch[1:]) for launch in whole.candidate), whole.baseline)
+    holed = Pairs(tuple((None, *trial[1:]) for trial in whole.candidate), whole.baseline)
     assert compare(holed, 0.95).ratio == pytest.approx(1.05, rel=0.01)
 
 
@@ -343,7 +341,7 @@ FAMILY = Policy(looks=(3, 5, 8), confirms=(2, 5, 8))
 
 
 def family(ratios: dict[str, float], seed: int = 0, fresh: int = 2, **more: Any) -> list[Cell]:
-    """24 cases, those named slower, and fresh launches of these."""
+    """24 cases, those named slower, and fresh trials of these."""
     return [
         Cell(
             "norms",
@@ -361,7 +359,7 @@ def outcomes(cells: Sequence[Cell], policy: Policy = FAMILY) -> dict[str, Outcom
 
 
 def test_with_a_family_behind_it_two_fresh_launches_confirm_two_percent():
-    """Alone, two launches say next to nothing of how much launches vary; 24 cases say it together."""
+    """Alone, two trials say next to nothing of how much trials vary; 24 cases say it together."""
     [slow, *_] = SHAPES
     cells = family({slow: 1.025})
     assert outcomes(cells) == {case: Outcome.REGRESSION if case == slow else Outcome.STEADY for case in SHAPES}
@@ -374,8 +372,8 @@ def test_a_verdict_says_how_sure_it_is():
     verdicts = judge(family({slow: 1.03}), FAMILY)
     told, steady = verdicts["norms", slow], verdicts["norms", SHAPES[1]]
     assert told.suspected
-    assert told.p < told.q < FAMILY.false_alarms, "q is corrected for the looks and for how many were suspected"
-    assert (told.smallest, told.comparison.launches) == (0.01, 2)
+    assert told.p < told.q < FAMILY.fdr, "q is corrected for the looks and for how many were suspected"
+    assert (told.smallest, told.comparison.trials) == (0.01, 2)
     assert told.comparison.low < 1.03 < told.comparison.high
     assert (steady.suspected, steady.q) == (False, None)
     assert 0 <= steady.p <= 1
@@ -426,7 +424,7 @@ def test_what_nobody_may_be_told_of_makes_no_room_for_others():
 
 
 def test_a_case_that_varies_more_than_its_family_is_not_taken_to_be_as_sure():
-    """Its fresh launches agree by chance; its first ones did not."""
+    """Its fresh trials agree by chance; its first ones did not."""
     [odd, *_] = SHAPES
     cells = family({odd: 1.02})
     spread = Pairs(((99.0,) * 4, (104.5,) * 4, (104.0,) * 4), ((100.0,) * 4,) * 3)
@@ -473,7 +471,7 @@ def shuffled(one: Pairs, dice: random.Random) -> Pairs:
 @given(st.floats(0.2, 5.0), st.integers(0, 50))
 @settings(max_examples=20)
 def test_the_unit_does_not_matter_where_no_limit_has_one(scale, seed):
-    free = Policy(looks=(3, 5, 8), confirms=(2, 5, 8), short_us=0, smallest_ns=0)
+    free = Policy(looks=(3, 5, 8), confirms=(2, 5, 8), short_us=0, smallest_change_ns=0)
     cells = family({SHAPES[0]: 1.03, SHAPES[5]: 0.97, SHAPES[13]: 1.012}, seed)
 
     def scaled(one: Pairs) -> Pairs:
@@ -523,8 +521,8 @@ def test_judging_again_says_the_same_and_what_was_decided_needs_nothing_more(see
 
 
 def test_what_was_decided_early_stays_so_whatever_the_others_need():
-    """More launches of the undecided do not change what is known of those that got none."""
-    cells = [*family({}), Cell("norms", "rmsnorm.fwd.9x9.bf16", pairs(1.0, 8, launch_noise=0.03, seed=3))]
+    """More trials of the undecided do not change what is known of those that got none."""
+    cells = [*family({}), Cell("norms", "rmsnorm.fwd.9x9.bf16", pairs(1.0, 8, trial_noise=0.03, seed=3))]
     earlier = [replace(cell, looked=Pairs(cell.looked.candidate[:3], cell.looked.baseline[:3])) for cell in cells]
     before, after = judge(earlier, FAMILY), judge(cells, FAMILY)
     assert all(before[cell.name] == after[cell.name] for cell in cells[:-1])

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.cases import Case, Lane, Role
+from kernels.cases import Case, Metric, Role
 from service.domain.states import CellState
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.session_result import Taken, beside_best, beside_revision, beside_sota, cells, same_code
 
 FIRST, SECOND = Case.parse("rmsnorm.fwd.512x512.fp32"), Case.parse("rmsnorm.fwd.64x4096.fp32")
-LAUNCHES = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0))
+TRIALS = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0))
 
 
 def took(
     role: Role, case: Case = FIRST, state: CellState = CellState.MEASURED, provider: str = "norms", **rest
 ) -> Taken:
-    looked = LAUNCHES if state is CellState.MEASURED else ()
+    looked = TRIALS if state is CellState.MEASURED else ()
     return Taken(role, provider, case, state, looked=looked, **rest)
 
 
@@ -39,7 +39,7 @@ def test_each_case_of_each_of_the_heads_providers_is_one_cell():
 
 
 def test_each_provider_has_a_control_of_its_own():
-    slower = tuple(tuple(2 * us for us in launch) for launch in LAUNCHES)
+    slower = tuple(tuple(2 * us for us in trial) for trial in TRIALS)
     both = [took(role, provider=name) for role in (Role.HEAD, Role.PARENT) for name in ("norms", "compiled")]
     copies = [took(Role.CONTROL), replace(took(Role.CONTROL, provider="compiled"), looked=slower)]
     own, other = cells([*both, *copies])
@@ -98,17 +98,17 @@ def test_the_first_revision_is_controlled_by_a_copy_of_itself():
 
 
 def test_launches_that_confirm_are_controlled_too():
-    twice = tuple(tuple(2 * us for us in launch) for launch in LAUNCHES)
+    twice = tuple(tuple(2 * us for us in trial) for trial in TRIALS)
     copy = replace(took(Role.CONTROL), confirmed=twice)
-    [cell] = cells([took(Role.HEAD), replace(took(Role.PARENT), confirmed=LAUNCHES), copy])
+    [cell] = cells([took(Role.HEAD), replace(took(Role.PARENT), confirmed=TRIALS), copy])
     assert cell.control.effects() == pytest.approx([0.0] * 3 + [math.log(2)] * 3)
 
 
 def test_the_control_of_a_second_provider_is_that_of_the_first_in_its_confirming_launches_as_far_as_it_ran():
     sat_out = ((),) * 3
-    copy = replace(took(Role.CONTROL), confirmed=LAUNCHES)
+    copy = replace(took(Role.CONTROL), confirmed=TRIALS)
     of_copy = [replace(took(role), confirmed=sat_out) for role in (Role.HEAD, Role.PARENT)]
-    other = [replace(took(role, provider="compiled"), confirmed=LAUNCHES) for role in (Role.HEAD, Role.PARENT)]
+    other = [replace(took(role, provider="compiled"), confirmed=TRIALS) for role in (Role.HEAD, Role.PARENT)]
     [_, cell] = cells([*of_copy, *other, copy])
     assert (cell.provider, cell.control.effects()) == ("compiled", [0.0] * 3)
 
@@ -123,13 +123,13 @@ def test_only_hashes_of_compiled_kernels_prove_the_same_code():
 def test_the_same_kernels_excuse_only_the_time_of_the_kernels():
     facts = {"code": "abc", "kind": "triton", "ops": []}
 
-    def same(lane: str) -> bool:
-        case = replace(FIRST, lane=Lane(lane))
+    def same(metric: str) -> bool:
+        case = replace(FIRST, metric=Metric(metric))
         [cell] = cells([replace(took(role), case=case, facts=facts) for role in (Role.HEAD, Role.PARENT)])
         return cell.same_code
 
     assert same("kernel")
-    assert not same("call"), "the Python that launches them may have become slower"
+    assert not same("call"), "the Python that trials them may have become slower"
     assert not same("memory")
 
 
@@ -164,13 +164,13 @@ def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
 def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_both():
     seen = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0), (50.0, 50.0))
     head = replace(took(Role.HEAD), looked=seen)
-    good = replace(took(Role.GOOD), looked=(*LAUNCHES[:2], (), ()))
+    good = replace(took(Role.GOOD), looked=(*TRIALS[:2], (), ()))
 
     found = beside_revision([head, took(Role.HEAD, SECOND), good], Role.GOOD, {("norms", str(FIRST)): "a" * 40})
 
     [beside] = found
     assert (beside.name, beside.baseline) == (("norms", str(FIRST)), "a" * 10)
-    assert beside.pairs.effects() == [0.0] * 2, "in the other launches only the undecided ran"
+    assert beside.pairs.effects() == [0.0] * 2, "in the other trials only the undecided ran"
     absent = beside_revision([head], Role.GOOD, {("norms", str(FIRST)): "1.2"})
     assert absent[0].missing == "1.2 took no part"
 

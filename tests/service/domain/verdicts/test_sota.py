@@ -115,7 +115,7 @@ def test_it_says_since_when_and_who_moved(current, before, parent, said):
 
 
 def test_memory_is_no_time():
-    """Nor is it said to be one; a case is behind by what is a change in its lane at all."""
+    """Nor is it said to be one; a case is behind by what is a change in its metric at all."""
     less, more = (stand(times(ratio), f"{CASE}.memory") for ratio in (0.5, 1.2))
     assert (less.slower, less.reason) == (False, "takes 0.50 times as much memory as quack")
     assert (more.slower, more.reason) == (True, "takes 1.20 times as much memory as quack")

@@ -1,4 +1,4 @@
-"""The pages of runs in several lanes: units, ceilings, facts, telemetry, changes of stack, what is not supported."""
+"""The pages of runs in several metrics: units, ceilings, facts, telemetry, changes of stack, what is not supported."""
 
 import json
 import re
@@ -15,22 +15,22 @@ from service.reports import schema
 from service.reports.report import report
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import watched
-from tests.dashboards.seed_lanes import BLOCK, SHAPE, SMALL, TELEMETRY, UNSUPPORTED, Lanes, seed
+from tests.dashboards.seed_metrics import BLOCK, SHAPE, SMALL, TELEMETRY, UNSUPPORTED, Metrics, seed
 
 
 @pytest.fixture(scope="module")
-def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lanes]:
+def metrics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metrics]:
     with watched(tmp_path_factory.mktemp("state"), seed) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def get(lanes: Lanes) -> Get:
+def get(metrics: Metrics) -> Get:
     return asking()
 
 
-def test_a_run_is_told_lane_by_lane_in_the_unit_of_each(get: Get, lanes: Lanes) -> None:
-    said = words(get(f"/runs/{lanes.second}"))
+def test_a_run_is_told_lane_by_metric_in_the_unit_of_each(get: Get, metrics: Metrics) -> None:
+    said = words(get(f"/runs/{metrics.second}"))
     headings = [
         "Kernel time, smallest change 1 %",
         "Call time, smallest change 5 %",
@@ -45,8 +45,8 @@ def test_a_run_is_told_lane_by_lane_in_the_unit_of_each(get: Get, lanes: Lanes) 
     assert "first of all rmsnorm.fwd.32768x1024.bf16-fp32.memory takes 12.5 % more memory" in said
 
 
-def test_a_run_says_how_much_of_the_device_it_uses(get: Get, lanes: Lanes) -> None:
-    page = get(f"/runs/{lanes.second}")
+def test_a_run_says_how_much_of_the_device_it_uses(get: Get, metrics: Metrics) -> None:
+    page = get(f"/runs/{metrics.second}")
     said = words(page)
     assert "ceilings of this session: 4,258 GB/s for a copy, 790 TFLOP/s for a bf16 matrix product" in said
     assert "3,835 GB/s 90 % of a copy" in said
@@ -56,26 +56,26 @@ def test_a_run_says_how_much_of_the_device_it_uses(get: Get, lanes: Lanes) -> No
     assert 'title="69,300 cycles of the SM clock">35.0 µs' in page.text
 
 
-def test_what_a_reader_must_know_stands_beside_the_verdict(get: Get, lanes: Lanes) -> None:
-    said = words(get(f"/runs/{lanes.second}"))
+def test_what_a_reader_must_know_stands_beside_the_verdict(get: Get, metrics: Metrics) -> None:
+    said = words(get(f"/runs/{metrics.second}"))
     assert "Not bitwise repeatable (compared over 50 calls)." in said
     assert "no longer bitwise repeatable" in said
     assert "1 graph, 0 graph breaks and 2 recompiles." in said
 
 
-def test_what_is_not_supported_is_shown_with_its_reason_and_is_no_failure(get: Get, lanes: Lanes) -> None:
-    said = words(get(f"/runs/{lanes.second}"))
+def test_what_is_not_supported_is_shown_with_its_reason_and_is_no_failure(get: Get, metrics: Metrics) -> None:
+    said = words(get(f"/runs/{metrics.second}"))
     assert f"Not supported, and so not measured Case Why not {UNSUPPORTED} norms norms has no layernorm" in said
     assert "failed" not in said[: said.index("Ratios")]
-    told = get(f"/api/v1/runs/{lanes.second}/report").json()
+    told = get(f"/api/v1/runs/{metrics.second}/report").json()
     assert told["unsupported"] == [{"provider": "norms", "case": UNSUPPORTED, "reason": "norms has no layernorm"}]
     assert UNSUPPORTED not in {row["case"] for row in told["rows"]}
-    comment = get(f"/api/v1/runs/{lanes.second}/report?format=md").text
+    comment = get(f"/api/v1/runs/{metrics.second}/report?format=md").text
     assert "<summary>1 not supported by their provider, and so not measured</summary>" in comment
 
 
-def test_the_comment_names_the_lane_where_it_is_not_the_kernels(get: Get, lanes: Lanes) -> None:
-    comment = get(f"/api/v1/runs/{lanes.second}/report?format=md").text
+def test_the_comment_names_the_metric_where_it_is_not_the_kernels(get: Get, metrics: Metrics) -> None:
+    comment = get(f"/api/v1/runs/{metrics.second}/report?format=md").text
     assert f"| `{SHAPE}.call` norms, call time | 18.2 µs | 21.4 µs | **17.6 % slower** |" in comment
     assert "| case | baseline | head | of ceiling | change |" in comment
     assert f"| `{SHAPE}.memory` norms, peak memory | 67.1 MB | 75.5 MB | **12.5 % more memory** |" in comment
@@ -87,8 +87,8 @@ def test_the_comment_names_the_lane_where_it_is_not_the_kernels(get: Get, lanes:
     )
 
 
-def test_programs_get_values_with_their_unit(get: Get, lanes: Lanes) -> None:
-    whole = get(f"/api/v1/runs/{lanes.second}?expand=measurements").json()
+def test_programs_get_values_with_their_unit(get: Get, metrics: Metrics) -> None:
+    whole = get(f"/api/v1/runs/{metrics.second}?expand=measurements").json()
     assert whole["ceilings"] == {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0}
     heads = {one["case"]: one for one in whole["measurements"] if one["role"] == "head"}
     assert (heads[SHAPE]["median"], heads[SHAPE]["unit"]) == (35.0, "us")
@@ -100,22 +100,22 @@ def test_programs_get_values_with_their_unit(get: Get, lanes: Lanes) -> None:
     assert heads[BLOCK]["speed"]["utilisation"] == pytest.approx(0.5, abs=1e-3)
     memory = heads[f"{SHAPE}.memory"]
     assert (memory["median"], memory["unit"], memory["gb_s"]) == (75_497_472, "bytes", None)
-    rows = {row["case"]: row for row in get(f"/api/v1/runs/{lanes.second}/report").json()["rows"]}
-    assert (rows[f"{SHAPE}.memory"]["lane"], rows[f"{SHAPE}.memory"]["head"]["unit"]) == ("memory", "bytes")
+    rows = {row["case"]: row for row in get(f"/api/v1/runs/{metrics.second}/report").json()["rows"]}
+    assert (rows[f"{SHAPE}.memory"]["metric"], rows[f"{SHAPE}.memory"]["head"]["unit"]) == ("memory", "bytes")
     assert rows[SHAPE]["head"]["speed"] == heads[SHAPE]["speed"]
 
 
-def test_a_series_has_its_unit_and_its_changes_of_stack(get: Get, lanes: Lanes) -> None:
+def test_a_series_has_its_unit_and_its_changes_of_stack(get: Get, metrics: Metrics) -> None:
     asked = {"case": f"{SHAPE}.memory", "provider": "norms", "device": "h200"}
     series = get("/api/v1/targets/blocks/series", params=asked).json()
-    assert (series["lane"], series["unit"]) == ("memory", "bytes")
+    assert (series["metric"], series["unit"]) == ("memory", "bytes")
     first, second = series["points"]
     assert (first["median"], second["median"]) == (67_108_864, 75_497_472)
     assert first["stack_change"] == []
     assert second["stack_change"] == ["torch 2.11.0+cu130 → 2.13.0+cu130", "triton 3.6.0 → 3.7.1", "liger 0.8.5 is new"]
 
 
-def test_a_change_of_stack_is_an_event_on_every_page(get: Get, lanes: Lanes) -> None:
+def test_a_change_of_stack_is_an_event_on_every_page(get: Get, metrics: Metrics) -> None:
     change = "torch 2.11.0+cu130 → 2.13.0+cu130; triton 3.6.0 → 3.7.1; liger 0.8.5 is new"
     asked = {"series": f"h200 norms {SHAPE}.memory"}
     assert f": {change}" in words(get("/targets/blocks", params=asked))
@@ -124,11 +124,11 @@ def test_a_change_of_stack_is_an_event_on_every_page(get: Get, lanes: Lanes) -> 
     assert event["hovertext"] == change.replace("; ", "<br>")
     assert figure["layout"]["yaxis"]["title"]["text"] == "peak memory, MB"
     assert figure["data"][1]["y"] == [pytest.approx(67.108864), pytest.approx(75.497472)]
-    assert f"It changed since 0abc0abc0a : {change}" in words(get(f"/runs/{lanes.second}"))
-    assert "It changed since" not in words(get(f"/runs/{lanes.first}"))
+    assert f"It changed since 0abc0abc0a : {change}" in words(get(f"/runs/{metrics.second}"))
+    assert "It changed since" not in words(get(f"/runs/{metrics.first}"))
 
 
-def test_a_target_groups_its_cases_by_lane(get: Get, lanes: Lanes) -> None:
+def test_a_target_groups_its_cases_by_metric(get: Get, metrics: Metrics) -> None:
     page = get("/targets/blocks")
     assert re.findall(r'<optgroup label="([\w ]+)">', page.text) == [
         "kernel time", "call time", "block time", "compile time", "peak memory",
@@ -136,15 +136,15 @@ def test_a_target_groups_its_cases_by_lane(get: Get, lanes: Lanes) -> None:
     assert "norms · h200 · peak memory 12.5 % more memory" in words(page)
 
 
-def test_the_figure_has_the_band_of_each_lane(get: Get, lanes: Lanes) -> None:
-    figure = get(f"/runs/{lanes.second}/figure.json").json()["parent"]
+def test_the_figure_has_the_band_of_each_metric(get: Get, metrics: Metrics) -> None:
+    figure = get(f"/runs/{metrics.second}/figure.json").json()["parent"]
     bands = [shape for shape in figure["layout"]["shapes"] if shape["name"] == "band"]
     assert [round(band["x1"], 3) for band in bands] == [1.01, 1.05, 1.02, 1.2, 1.005]
     assert [(band["y0"], band["y1"]) for band in bands][:2] == [(-0.8, 1.2), (1.2, 2.2)], "two kernels, then a call"
 
 
-def test_telemetry_is_a_line_for_each_launch(get: Get, lanes: Lanes) -> None:
-    first, *_ = telemetry.launches(TELEMETRY)
+def test_telemetry_is_a_line_for_each_launch(get: Get, metrics: Metrics) -> None:
+    first, *_ = telemetry.trials(TELEMETRY)
     assert first.total_s == pytest.approx(25.15)
     assert (first.sm_mhz, first.memory_mhz, first.temperature_c) == ("1,400 to 1,980", "3,201", "41")
     assert (first.throttled, first.dropped) == ("sw_power_cap in 2 of 4 readings", "1 (hw_thermal)")
@@ -153,7 +153,7 @@ def test_telemetry_is_a_line_for_each_launch(get: Get, lanes: Lanes) -> None:
         "Name": "NVIDIA H200", "SMs": "132", "L2, bytes": "62,914,560", "Driver": "590.44",
         "UUID": "GPU-11111111-2222", "Performance state": "0", "ECC": "on", "MIG": "off",
     }  # fmt: skip
-    said = words(get(f"/runs/{lanes.second}"))
+    said = words(get(f"/runs/{metrics.second}"))
     assert "start 12.5 s, ceilings 0.4 s, prepare 8.2 s, rounds 3.5 s, of them timed 2.2 s, check 0.5 s" in said
     assert "python 3.12.3, torch 2.13.0+cu130, triton 3.7.1, driver 590.44, liger 0.8.5" in said
 
@@ -162,21 +162,21 @@ def test_telemetry_is_a_line_for_each_launch(get: Get, lanes: Lanes) -> None:
     "strange",
     [
         {},
-        {"launches": None},
-        {"launches": ["launch 1"]},
-        {"launches": [{"seconds": 3, "telemetry": {"gpu": 1}}], "device": "cpu"},
-        {"launches": [{"seconds": {"start": "long"}, "telemetry": [{"gpu": {"throttle": 3, "sm_mhz": "fast"}}, 7]}]},
+        {"trials": None},
+        {"trials": ["trial 1"]},
+        {"trials": [{"seconds": 3, "telemetry": {"gpu": 1}}], "device": "cpu"},
+        {"trials": [{"seconds": {"start": "long"}, "telemetry": [{"gpu": {"throttle": 3, "sm_mhz": "fast"}}, 7]}]},
     ],
 )
 def test_telemetry_of_another_version_breaks_nothing(strange: dict[str, object]) -> None:
-    launches = telemetry.launches(strange)
-    assert all((one.total_s, one.sm_mhz, one.dropped) == (0, "–", "0") for one in launches)
+    trials = telemetry.trials(strange)
+    assert all((one.total_s, one.sm_mhz, one.dropped) == (0, "–", "0") for one in trials)
     assert telemetry.board(strange) == []
 
 
-def test_facts_stand_side_by_side_and_tables_are_folded(lanes: Lanes) -> None:
+def test_facts_stand_side_by_side_and_tables_are_folded(metrics: Metrics) -> None:
     with reading_only() as session:
-        found = report(queries.whole_run(session, lanes.second))
+        found = report(queries.whole_run(session, metrics.second))
     [row] = [row for row in found.rows if row.case == SHAPE]
     shown = facts.sides(row)
     assert [line for line in shown.lines if line.differs] == [Line("bitwise repeatable", "yes", "no", differs=True)]
@@ -192,9 +192,9 @@ def test_facts_stand_side_by_side_and_tables_are_folded(lanes: Lanes) -> None:
     assert shown.cut == 0
 
 
-def test_what_strangers_say_is_shown_in_part(lanes: Lanes) -> None:
+def test_what_strangers_say_is_shown_in_part(metrics: Metrics) -> None:
     with reading_only() as session:
-        found = report(queries.whole_run(session, lanes.second))
+        found = report(queries.whole_run(session, metrics.second))
     [row] = [row for row in found.rows if row.case == SHAPE]
     assert row.head
     assert row.parent

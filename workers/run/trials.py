@@ -1,4 +1,4 @@
-"""The launches of one run: more and more of them, at fewer and fewer cases, until every case is decided."""
+"""The trials of one run: more and more of them, at fewer and fewer cases, until every case is decided."""
 
 import os
 import time
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernels.arena.session import NOTHING_KNOWN, Ahead, Contender, KnownRepeats, OutOfTime, Pace, run_launch
-from kernels.cases import Case, Lane, Role
+from kernels.arena.session import NOTHING_KNOWN, Contender, KnownRepeats, OutOfTime, Pace, PrestartPool, run_trial
+from kernels.cases import Case, Metric, Role
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState
 from service.domain.verdicts import judge
@@ -18,15 +18,15 @@ from workers.run.contenders import LAST_CASE_S
 from workers.run.heartbeat import Heart
 from workers.run.tally import Tally
 
-# Beyond so many each is measured for less time: of the same code on two sides 95 of 100 launches still came within
-# 0.5 %, and 60 cases of three contenders took 18 s a launch (H200, November).
+# Beyond so many each is measured for less time: of the same code on two sides 95 of 100 trials still came within
+# 0.5 %, and 60 cases of three contenders took 18 s a trial (H200, November).
 MANY_CASES = 60
-HOST_LANES = (Lane.CALL, Lane.COMPILE)
+HOST_METRICS = (Metric.CALL, Metric.COMPILE)
 AGAIN = (Role.HEAD, Role.PARENT, Role.CONTROL)
 
 
-class Launches:
-    """`spent` says where the time of each launch went, `late` that the session's limit ended it before its end."""
+class Trials:
+    """`spent` says where the time of each trial went, `late` that the session's limit ended it before its end."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Launches:
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
         self._repeats_before = repeats_before
         self._on_gpu, self._uuid = here.name != "cpu", here.uuid
-        self._ahead = Ahead(contenders)
-        # A sample on either is some milliseconds of calls.  What varies is the launch: 6 rounds of 3 repeat from launch
-        # to launch as well as 20 rounds of 5 (H200, November).
+        self._ahead = PrestartPool(contenders)
+        # A sample on either is some milliseconds of calls.  What varies is the trial: 6 rounds of 3 repeat from trial
+        # to trial as well as 20 rounds of 5 (H200, November).
         self._pace = Pace(rounds=policy.rounds, warm=1, timed=3, turn_limit_s=settings().turn_limit_s)
         self._deadline = time.monotonic() + settings().session_limit_s
 
     def until_decided(self, cases: tuple[Case, ...]) -> None:
-        """Launch until every case is decided, confirmed, or out of budget."""
+        """Trial until every case is decided, confirmed, or out of budget."""
         try:
             self._look("look", self._ahead.contenders, cases)
             self._look("confirm", *self._asked("confirm", cases), cases)
@@ -62,21 +62,21 @@ class Launches:
         self, kind: judge.Why, who: Sequence[Contender], on: tuple[Case, ...], cases: tuple[Case, ...] | None = None
     ) -> None:
         done, cases = 0, cases or on
-        while on and (more := judge.launches_until_next_look(done, self._policy, kind)):
+        while on and (more := judge.trials_until_next_look(done, self._policy, kind)):
             for _ in range(more):
                 done += 1
-                self._launch(who, on, f"{'confirming ' * (kind == 'confirm')}launch {done}", kind == "confirm")
+                self._trial(who, on, f"{'confirming ' * (kind == 'confirm')}trial {done}", kind == "confirm")
                 on = _with_hope(self._tally, on)
             who, on = self._asked(kind, cases)
 
-    def _launch(self, who: Sequence[Contender], on: tuple[Case, ...], what: str, confirming: bool) -> None:
+    def _trial(self, who: Sequence[Contender], on: tuple[Case, ...], what: str, confirming: bool) -> None:
         self.late = self.late or (bool(on) and time.monotonic() > self._deadline)
         if not on or self.late:
             return
         self._heart.say(what)
-        # On two cores imports for the next launch would stand in the way of this one, and in lanes of the host's time.
-        ahead = self._on_gpu and not any(case.lane in HOST_LANES for case in on)
-        turned = run_launch(
+        # On two cores imports for the next trial would stand in the way of this one, and in metrics of the host's time.
+        ahead = self._on_gpu and not any(case.metric in HOST_METRICS for case in on)
+        turned = run_trial(
             who,
             on,
             self._pace_of(len(on)),
@@ -109,7 +109,7 @@ class Launches:
     def _asked(self, kind: judge.Why, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
         """Who must run again on which cases: the two sides, and the control of each provider.
 
-        All that is asked of the other baselines is settled by the first launches.
+        All that is asked of the other baselines is settled by the first trials.
         """
         wanted = judge.wanted(cells(self._tally.taken()), self._policy)
         names = {name for name, why in wanted.items() if why == kind}
@@ -119,7 +119,7 @@ class Launches:
 
 
 def _with_hope(tally: Tally, cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """Without those at which every provider of the head is wrong or failed: more launches cannot change that."""
+    """Without those at which every provider of the head is wrong or failed: more trials cannot change that."""
     heads = [one for one in tally.taken() if one.role is Role.HEAD]
     seen = {one.case for one in heads}
     measured = {one.case for one in heads if one.state is CellState.MEASURED}

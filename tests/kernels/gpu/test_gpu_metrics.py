@@ -1,4 +1,4 @@
-"""The lanes on a real GPU: calls that do not wait for the device, compilers with empty caches, memory, a block."""
+"""The metrics on a real GPU: calls that do not wait for the device, compilers with empty caches, memory, a block."""
 
 import os
 from statistics import median
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 def told(*what: object) -> None:
-    print("lanes:", *what)
+    print("metrics:", *what)
 
 
 @pytest.mark.parametrize("name", ["eager", "inductor", "triton", "quack"])
@@ -120,14 +120,14 @@ def test_a_block(name):
     assert facts["peak_bytes"] > 2 * 50 * MIB  # the gradients of its weights at least
 
 
-def test_a_session_in_every_lane(contender):
-    cases = [Case.parse(f"rmsnorm.fwd.4096x1024.bf16.{lane}") for lane in ("call", "memory", "compile")]
+def test_a_session_in_every_metric(contender):
+    cases = [Case.parse(f"rmsnorm.fwd.4096x1024.bf16.{metric}") for metric in ("call", "memory", "compile")]
     cases.append(Case.parse("rmsnorm.fwdbwd.2048x1024.bf16.block"))
     players = [contender(name, protocol.built_in(name)) for name in ("eager", "triton")]
     launch = run_launch(players, cases, Pace(rounds=4, start_limit_s=120), device="cuda", seed=1)
 
     for name in ("eager", "triton"):
-        states = {case.lane: (launch.cells[name, case].state, launch.cells[name, case].reason) for case in cases}
+        states = {case.metric: (launch.cells[name, case].state, launch.cells[name, case].reason) for case in cases}
         measured = ("measured", None)
         assert (states["call"], states["memory"], states["block"]) == (measured, measured, measured)
         assert states["compile"] == measured if name == "triton" else states["compile"][0] == "unsupported"

@@ -1,11 +1,11 @@
-"""Fills a database with two runs in every lane, a change of stack between them, and all that a GPU says of itself."""
+"""Fills a database with two runs in every metric, a change of stack between them, and all that a GPU says of itself."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from kernels.cases import Case, Lane
+from kernels.cases import Case, Metric
 from service.db import models as m
 from service.domain.states import CellState, Priority, RunState, TargetKind
 
@@ -24,10 +24,10 @@ rmsnorm.fwdbwd = "norms:RMSNorm"
 [suites]
 mine = ["{SHAPE}", "{SHAPE}.call", "{BLOCK}", "{SHAPE}.compile", "{SHAPE}.memory", "{SMALL}", "{UNSUPPORTED}"]
 
-[policy.lanes]
+[policy.metrics]
 memory = 0.005
 """
-# of the second run, in the lane's unit: the first took all the same but for the memory
+# of the second run, in the metric's unit: the first took all the same but for the memory
 TAKEN: dict[str, tuple[float, float]] = {  # head, parent
     SHAPE: (35.0, 35.1),
     SMALL: (2.1, 2.1),
@@ -93,12 +93,12 @@ TELEMETRY = {
     "load_before": [1.5, 1.0, 0.5],
     "device": {"name": "NVIDIA H200", "sms": 132, "l2_bytes": 62_914_560},
     "ceilings": {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0},
-    "launches": [
+    "trials": [
         {
-            "what": f"launch {n}",
+            "what": f"trial {n}",
             "seconds": {"start": 12.5, "ceilings": 0.4, "prepare": 8.25, "rounds": 3.5, "timed": 2.25, "check": 0.5},
             "telemetry": [
-                reading("launch", 1980),
+                reading("trial", 1980),
                 reading(f"before {SHAPE}", 1965),
                 reading("dropped a round", 1400, reasons=["hw_thermal"]),
                 reading(f"after {SHAPE}", 1980),
@@ -110,14 +110,14 @@ TELEMETRY = {
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Metrics:
     """Where things are: the ids of the two runs of the mainline."""
 
     first: int
     second: int
 
 
-def seed(session: Session, now: float) -> Lanes:
+def seed(session: Session, now: float) -> Metrics:
     target = m.Target(
         name="blocks", kind=TargetKind.GIT, location="/srv/blocks", trusted=True, created_at=now, poll_at=now + 60
     )
@@ -139,7 +139,7 @@ def seed(session: Session, now: float) -> Lanes:
             opened_at=now,
         )
     )
-    return Lanes(*runs)
+    return Metrics(*runs)
 
 
 def _run(session: Session, target: m.Target, recipe: m.Recipe, place: int, now: float) -> int:
@@ -198,13 +198,13 @@ def _case(session: Session, run_id: int, case: str, head: float, parent: float |
         worse = ratio > 1.1
         told = {
             "outcome": "regression" if worse else "steady",
-            "reason": "confirmed by 3 fresh launches" if worse else "within its limit of its baseline",
+            "reason": "confirmed by 3 fresh trials" if worse else "within its limit of its baseline",
             "confirmed": worse,
             "ratio": ratio,
             "low": ratio - 0.002,
             "high": ratio + 0.002,
         }
-    both = {"run_id": run_id, "provider": "norms", "case": case, "launches": 3, "rounds": 60}
+    both = {"run_id": run_id, "provider": "norms", "case": case, "trials": 3, "rounds": 60}
     session.add(m.VerdictRow(**both, against="parent", **told))
     near = {"outcome": "steady", "ratio": 1 / 0.98, "low": 1.018, "high": 1.023, "reason": "within 5% of quack"}
     session.add(m.VerdictRow(**both, against="sota", **near))
@@ -222,8 +222,8 @@ def _measured(
         provider=provider,
         case=case,
         median=median,
-        gb_s=parsed.least_bytes / median / 1e3 if median and parsed.lane is Lane.KERNEL else None,
-        launches=3,
+        gb_s=parsed.least_bytes / median / 1e3 if median and parsed.metric is Metric.KERNEL else None,
+        trials=3,
         rounds=60,
         facts=facts,
         **{"state": CellState.MEASURED, **rest},

@@ -1,0 +1,136 @@
+"""The states and kinds of everything that is stored, as plain values."""
+
+import enum
+from collections.abc import Sequence
+
+
+class TargetKind(enum.StrEnum):
+    GIT = "git"
+    PACKAGE = "package"
+
+
+class Origin(enum.StrEnum):
+    """Who said that revisions appeared."""
+
+    PUSH = "push"
+    PULL_REQUEST = "pull_request"
+    POLL = "poll"
+    MANUAL = "manual"
+    BACKFILL = "backfill"
+
+
+class RunState(enum.StrEnum):
+    HELD = "held"  # a stranger's revision, waiting for approval of exactly this commit
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"  # no path that matters changed
+    SUPERSEDED = "superseded"
+    CANCELLED = "cancelled"
+
+
+OPEN_STATES = (RunState.HELD, RunState.QUEUED, RunState.LEASED)
+
+
+class Priority(enum.IntEnum):
+    """Smaller goes first."""
+
+    PULL_REQUEST = 10
+    MAINLINE = 20
+    BACKFILL = 30
+    BISECTION = 40
+    CALIBRATION = 50
+
+
+class Equal(enum.StrEnum):
+    """What was the same on both sides of a comparison of equal code."""
+
+    COPY = "copy"  # two processes of one build
+    BUILD = "build"  # two builds of one source: other path, other hash seed, cold caches
+
+
+class Purpose(enum.StrEnum):
+    """What a run is for.  Only what is watched makes series, regressions and gaps, and is told of."""
+
+    WATCH = "watch"
+    BISECTION = "bisection"  # one step of a search: a revision against the good end, at the cases that moved
+    CALIBRATION = "calibration"  # a revision against itself: whatever is found is false
+
+
+class CellState(enum.StrEnum):
+    """How one contender fared at one case."""
+
+    MEASURED = "measured"
+    INVALID = "invalid"  # a wrong result: never fast
+    FAILED = "failed"
+    UNSUPPORTED = "unsupported"
+
+
+class RegressionState(enum.StrEnum):
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"  # somebody accepts it, with a reason: its revision may be a baseline again
+    BISECTING = "bisecting"
+    BLAMED = "blamed"  # a bisection, or the pair itself, named the revision
+    FIXED = "fixed"  # confirmed by measurement
+    DISMISSED = "dismissed"  # it is none, with a reason
+
+
+# Those that still stand: the case is slower than it was, and nobody has shown or said otherwise.
+OPEN_REGRESSIONS = (
+    RegressionState.OPEN,
+    RegressionState.ACKNOWLEDGED,
+    RegressionState.BISECTING,
+    RegressionState.BLAMED,
+)
+
+
+class FoundBy(enum.StrEnum):
+    """Which comparison found a regression."""
+
+    PAIR = "pair"  # the revision against its parent, in one session
+    SLOW = "slow"  # against the slow baseline: a leak of steps that were too small by themselves
+    HISTORY = "history"  # a change point of the series, confirmed by a bisection
+
+
+class SearchState(enum.StrEnum):
+    """How far a bisection is."""
+
+    VERIFYING = "verifying"  # is the bad end slower than the good one at all?
+    SEARCHING = "searching"
+    PROVING = "proving"  # the culprit against its own parent
+    FOUND = "found"
+    RANGE = "range"  # several revisions are left that could not be told apart
+    NOT_REPRODUCED = "not reproduced"
+    STOPPED = "stopped"  # by a person, or because the budget was spent
+
+
+OPEN_SEARCHES = (SearchState.VERIFYING, SearchState.SEARCHING, SearchState.PROVING)
+
+
+class PointState(enum.StrEnum):
+    """What became of a change point of a series."""
+
+    OPEN = "open"
+    CHECKING = "checking"  # a bisection of its two sides was asked for
+    CONFIRMED = "confirmed"
+    CLOSED = "closed"  # explained or not repeated: it does not reopen by itself
+
+
+class OutboxState(enum.StrEnum):
+    WAITING = "waiting"
+    SENT = "sent"
+    PREVIEW = "preview"  # the target has no forge: kept to be looked at
+    FAILED = "failed"
+
+
+class FactsState(enum.StrEnum):
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"  # the revision does not build, or compiles at no case
+    UNAVAILABLE = "unavailable"  # what it needs is not on the machine that took it
+    SKIPPED = "skipped"  # there is no GPU among the recipe's devices
+
+
+Rounds = Sequence[float | None]  # in the unit of the metric, one a round; None where the round was lost

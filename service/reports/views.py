@@ -1,0 +1,102 @@
+"""What readers of the ledger get: plain values that pages, API and command line render."""
+
+from dataclasses import dataclass, field
+
+from kernels.cases import Metric
+from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run
+from service.domain.bisection.classify import Step
+from service.domain.bisection.search import Answered, Progress
+from service.domain.states import OPEN_SEARCHES
+from service.domain.verdicts.calibration import NONE, Rate
+from service.domain.verdicts.replay import Replayed, Sum
+from service.reports.bisection_text import Names
+
+
+@dataclass(frozen=True)
+class Regressed:
+    """A regression with the names that people know."""
+
+    row: RegressionRow
+    target: str
+    run: Run
+    fixed_by: Run | None
+
+
+@dataclass(frozen=True)
+class Happening:
+    """An incident with its regressions, the largest first."""
+
+    row: Incident
+    target: str
+    regressions: tuple[RegressionRow, ...]
+
+
+@dataclass(frozen=True)
+class Life:
+    """One regression from its opening until now: who did what, and what else the same event made."""
+
+    regressed: Regressed
+    events: tuple[RegressionEvent, ...]  # the oldest first
+    incident: Incident | None
+    siblings: tuple[RegressionRow, ...]  # of the incident, without this one
+    bisections: tuple[Bisection, ...]  # the newest first
+
+
+@dataclass(frozen=True)
+class Search:
+    """A bisection as people see it: its row, how far it is, its steps with their runs, and what there is to say."""
+
+    row: Bisection
+    target: str
+    progress: Progress | None  # None until the line was read from the source
+    steps: tuple["Stepped", ...]
+    words: str
+    pending: Run | None = None  # the step that is queued or measured now
+
+    @property
+    def names(self) -> Names:
+        """How the search is called again."""
+        return Names(self.target, self.row.device)
+
+    @property
+    def done(self) -> bool:
+        return self.row.state not in OPEN_SEARCHES
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A step that has ended, and the run that it was; without an answer where the search no longer counts it."""
+
+    run: Run
+    step: Step
+    answered: Answered | None
+
+
+@dataclass(frozen=True)
+class Told:
+    """A case of a run of which this policy would have said something else, or of which nobody knows."""
+
+    run_id: int
+    target: str
+    revision: str  # short
+    device: str
+    pull: int | None
+    replayed: Replayed
+
+
+@dataclass
+class Replay:
+    """What came of it, filled run by run.  Versions by device, sums by device, provider and metric."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    runs: int = 0
+    first_at: float | None = None
+    last_at: float | None = None
+    sums: dict[tuple[str, str, Metric], Sum] = field(default_factory=dict)
+    told: list[Told] = field(default_factory=list)
+    equal_before: Rate = NONE  # of the nightly calibrations, as they were judged
+    equal: Rate = NONE  # and as this policy would have
+
+    @property
+    def whole(self) -> Sum:
+        return sum(self.sums.values(), Sum())

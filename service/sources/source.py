@@ -1,0 +1,94 @@
+"""What every source of revisions offers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from service.domain.states import TargetKind
+
+
+@dataclass(frozen=True)
+class Found:
+    """One revision as its source tells it.  `paths` are those changed against the first parent."""
+
+    sha: str  # of a commit, or the version of a release
+    parent: str | None
+    subject: str
+    author: str
+    committed_at: float
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What came out of an export, and what a reader of a failed build must know about it."""
+
+    files: int
+    size: int
+    left_out: tuple[str, ...] = ()  # one sentence for each thing that was not written
+    lfs_pointers: tuple[str, ...] = ()  # files that hold a Git LFS pointer instead of their content
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self.lfs_pointers:
+            return self.left_out
+        files = "1 file is" if len(self.lfs_pointers) == 1 else f"{len(self.lfs_pointers)} files are"
+        said = f"{files} only a Git LFS pointer, as LFS content is not fetched; the first is {self.lfs_pointers[0]}."
+        return (*self.left_out, said)
+
+
+class Source(Protocol):
+    """The revisions of one target.  Methods raise NotFound, BadInput or SourceFailed, in words for people."""
+
+    def refresh(self) -> None:
+        """Learn what is new at the origin.  The other methods answer from what is already known here."""
+
+    def is_kept(self) -> bool:
+        """Whether anything of the origin is kept here."""
+
+    def default_branch(self) -> str: ...
+
+    def resolve(self, rev: str) -> str:
+        """The full sha (or the version) that a branch, tag, abbreviated sha or version means."""
+
+    def describe(self, sha: str) -> Found: ...
+
+    def mainline(self, branch: str | None, limit: int) -> list[Found]:
+        """The newest `limit` revisions of a branch along first parents, oldest first."""
+
+    def between(self, base: str, head: str) -> list[Found]:
+        """What `head` adds to `base` along first parents, oldest first, without `base`."""
+
+    def merge_base(self, a: str, b: str) -> str: ...
+
+    def last_release(self, sha: str) -> str | None:
+        """The release before `sha`: the commit of the newest tag that its parent has, or the final version before."""
+
+    def read(self, sha: str, path: str) -> bytes | None:
+        """One regular file of a revision; None when there is none at `path`."""
+
+    def identity(self, sha: str) -> str:
+        """Equal for two revisions exactly when they export the same tree."""
+
+    def export(self, sha: str, folder: Path, python: tuple[int, int] | None = None) -> Exported:
+        """Write the plain tree into the empty or missing `folder`.  `python` chooses among the wheels of a release."""
+
+
+class Watched(Protocol):
+    """The part of a target that says where its revisions come from."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> TargetKind: ...
+    @property
+    def location(self) -> str: ...
+    @property
+    def package(self) -> str | None: ...
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    """The first few of many names, for an error's hint."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) or "none") + more
