@@ -74,7 +74,7 @@ def against_sota(report: Report) -> Figure | None:
                 if r.sota
             ]
             figure["data"].append(_dots(name, tone, symbol, points, texts))
-    limits = [(top, end, 1 + report.policy.at(case).behind) for top, end, case in _by_metric(rows)]
+    limits = [(top, end, 1 + report.policy.at(case).behind_sota) for top, end, case in _by_metric(rows)]
     lines = [{**_upright(limit, dash="dot"), "yref": "y", "y0": top, "y1": end} for top, end, limit in limits]
     return _finish(figure, [_upright(1.0), *lines], [0.95, 1.05 * max(limit for *_, limit in limits)])
 
@@ -87,7 +87,7 @@ def most_rows(report: Report) -> int:
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The first of them, metric by metric: in a figure of hundreds nobody finds anything, and the table has them all."""
+    """The first of each metric: nobody reads a figure of hundreds, and the table has all of them."""
     return sorted(rows[:MAX_ROWS], key=lambda row: list(Metric).index(row.metric))
 
 

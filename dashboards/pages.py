@@ -20,7 +20,7 @@ from dashboards import assets, comments, facts, figures, telemetry
 from kernels.cases import Metric
 from service.api.common import Key, Reading, ReadingRoute, tagged
 from service.db.engine import clock
-from service.db.models import Effect, Incident, Run, Target
+from service.db.models import Incident, OutboxMessage, Run, Target
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
 from service.domain.metrics import WORDS, amount, metric_of, percent
@@ -101,7 +101,7 @@ CAUSE_WORDS = {
 }
 FOUND_WORDS = {
     FoundBy.PAIR: "the commit beside its parent",
-    FoundBy.SLOW: "the slow baseline",
+    FoundBy.PINNED: "the slow baseline",
     FoundBy.HISTORY: "the history of the case",
 }
 AIM_WORDS = {
@@ -224,14 +224,14 @@ def run(run_id: Key, session: Reading) -> str:
     )
 
 
-def _effects(session: Session, whole: Run) -> Sequence[Effect]:
+def _effects(session: Session, whole: Run) -> Sequence[OutboxMessage]:
     """What the forge is told because of this run, and the comment of its pull request, whichever run told it last."""
-    of_run = Effect.run_id == whole.id
-    of_pull = Effect.key == f"comment:{whole.target_id}:{whole.pull}"
-    return session.scalars(select(Effect).where(of_run | of_pull).order_by(Effect.id)).all()
+    of_run = OutboxMessage.run_id == whole.id
+    of_pull = OutboxMessage.key == f"comment:{whole.target_id}:{whole.pull}"
+    return session.scalars(select(OutboxMessage).where(of_run | of_pull).order_by(OutboxMessage.id)).all()
 
 
-def _told(session: Session, whole: Run, effects: Sequence[Effect]) -> str:
+def _told(session: Session, whole: Run, effects: Sequence[OutboxMessage]) -> str:
     """Whether the comment on the page is what the pull request shows: as a verb, for the heading."""
     said = next((one for one in effects if one.kind == "comment"), None)
     # A newer head of the pull request takes the comment over.

@@ -49,8 +49,8 @@ class Role(StrEnum):
 
     HEAD = "head"
     PARENT = "parent"
-    GOOD = "good"  # the last revision that was not slow, where the parent is slow already
-    SLOW = "slow"  # the slow baseline: the last release, or what the recipe pins
+    LAST_GOOD = "last_good"  # the last revision that was not slow, where the parent is slow already
+    PINNED = "pinned"  # the pinned baseline: the last release, or what the recipe pins
     SOTA = "sota"
     RIVAL = "rival"  # another provider of the baselines, beside SOTA
     CONTROL = "control"  # a second copy of the parent (of the head where there is none): the A/A control

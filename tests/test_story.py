@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from service import cli
 from service.app import create_app
 from service.db.engine import reading, transaction
-from service.db.models import BuildLog, Effect, RegressionRow, Revision, Run, VerdictRow
+from service.db.models import BuildLog, OutboxMessage, RegressionRow, Revision, Run, VerdictRow
 from service.domain.states import RegressionState, RunState
 from service.ledger.intake import deliveries, targets
 from service.ledger.notify import compose, outbox
@@ -62,7 +62,7 @@ quick = ["{FAST}"]
 
 [policy]
 smallest_change = 0.05
-looks = [3, 5]
+screening = [3, 5]
 rounds = 6
 """
 
@@ -175,7 +175,7 @@ class Story:
         run = self.run_of(sha)
         with reading() as session:
             rows = session.execute(
-                select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.against == "parent")
+                select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.baseline_kind == "parent")
             ).scalars()
             return {row.case: row.outcome for row in rows}
 
@@ -583,7 +583,7 @@ def test_what_cannot_be_said_is_said_later_and_only_once(story):
     while time.monotonic() < deadline:
         outbox.deliver_due()
         with reading() as session:
-            if not session.execute(select(Effect).where(Effect.state == "waiting")).first():
+            if not session.execute(select(OutboxMessage).where(OutboxMessage.state == "waiting")).first():
                 break
         time.sleep(0.5)
     assert len(story.said(7)) == 1

@@ -23,7 +23,9 @@ def baselines(told: Story, sha: str) -> dict[tuple[str, str], str | None]:
 
 def verdicts(run: Run) -> dict[tuple[str, str], VerdictRow]:
     with reading() as session:
-        rows = session.scalars(select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.against == "parent"))
+        rows = session.scalars(
+            select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.baseline_kind == "parent")
+        )
         return {(row.provider, row.case): row for row in rows}
 
 

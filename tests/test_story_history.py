@@ -18,7 +18,7 @@ def measured_earlier(told: Story, sha: str, place: int) -> None:
     """What an earlier worker stored of a revision: its own times, and that its pair was steady."""
     with transaction() as session:
         run = session.execute(select(Run).join(Revision).where(Revision.sha == sha)).scalar_one()
-        run.state, run.finished_at, run.told = RunState.DONE, clock(session), RunState.DONE.value
+        run.state, run.finished_at, run.notified_state = RunState.DONE, clock(session), RunState.DONE.value
         for case, time_us in ((FAST, 100.0), (WIDE, WIDE_US[place])):
             row = Measurement(run_id=run.id, contender="head:norms", role="head", provider="norms", case=case, facts={})
             row.state, row.median = CellState.MEASURED, time_us * (1 + 0.002 * ((place * 7) % 5 - 2))

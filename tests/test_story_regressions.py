@@ -41,7 +41,7 @@ def against(told: Story, sha: str) -> set[str]:
     """Whom the session of a revision held its wide case against, beside its parent and SOTA."""
     run = told.run_of(sha)
     shown = told.api("GET", f"/api/v1/runs/{run.id}?expand=verdicts").json()
-    return {one["against"] for one in shown["verdicts"] if one["case"] == WIDE} - {"parent", "sota", "best"}
+    return {one["baseline_kind"] for one in shown["verdicts"] if one["case"] == WIDE} - {"parent", "sota", "best"}
 
 
 def edit(told: Story, message: str) -> str:
@@ -55,7 +55,7 @@ def test_a_regression_is_accepted_for_a_while_and_its_revision_is_a_baseline_unt
     assert standing() == {WIDE: "open"}
     after = edit(story, "and on")
     assert story.outcomes(after)[WIDE] == "steady", "this commit did nothing"
-    assert against(story, after) == {"good"}, "and yet nothing slow is a reference by itself"
+    assert against(story, after) == {"last_good"}, "and yet nothing slow is a reference by itself"
 
     said = kernelwatch("regression acknowledge 1 --reason 'exact sums first' --until 2999-12-24 --as ada")
     assert said.stdout == f"regression 1 ({WIDE}) is acknowledged.\n"
@@ -68,7 +68,7 @@ def test_a_regression_is_accepted_for_a_while_and_its_revision_is_a_baseline_unt
     transitions.expire_due()
     assert standing() == {WIDE: "open"}
     again = edit(story, "and further still")
-    assert against(story, again) == {"good"}
+    assert against(story, again) == {"last_good"}
 
     shown = kernelwatch("regression show 1").stdout
     assert f"found at {slow[:10]} in run {life().regressed.run.id}" in shown

@@ -4,7 +4,7 @@
 |---|---|
 | `start` with provider, device, threads, core, memory | `ready` (else a `reason`), `stack`, `device`, `tunes` |
 | `prepare` with case, seed, thorough, graph_s, alone, repeats, known | `state`, `reason`, `facts`, `calls` … |
-| `turn` with warm and timed | `samples` in the unit of the case's metric (us per call, bytes), and the `calls` in each |
+| `turn` with warm and timed | `samples` in the unit of the metric (us per call, bytes), and the `calls` in each |
 | `ceilings` | `ceilings`: what the GPU can do at best, GB/s of a copy and TFLOP/s of a matrix product |
 | `check` | `state` and `reason`: are the outputs still right, after the timing and for changed inputs? |
 | `free` | `ok` |

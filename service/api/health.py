@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from service.api.common import in_thread_of
 from service.db import migrate
 from service.db.engine import clock, reading
-from service.db.models import Effect, Quarantine, RegressionRow, Run, VerdictRow
+from service.db.models import OutboxMessage, Quarantine, RegressionRow, Run, VerdictRow
 from service.domain.states import Purpose
 from service.ledger.queries import waiting, workers
 
@@ -115,13 +115,13 @@ def _families(session: Session) -> Iterator[Metric]:
     for outcome, device, n in session.execute(
         select(VerdictRow.outcome, Run.device, func.count())
         .join(Run, Run.id == VerdictRow.run_id)
-        .where(VerdictRow.against == "parent", Run.purpose == Purpose.WATCH, Run.finished_at > now - DAY_S)
+        .where(VerdictRow.baseline_kind == "parent", Run.purpose == Purpose.WATCH, Run.finished_at > now - DAY_S)
         .group_by(VerdictRow.outcome, Run.device)
     ):
         verdicts.add_metric((outcome, device), n)
     effects = GaugeMetricFamily("kernelwatch_effects", "Comments and checks in the outbox.", labels=("kind", "state"))
     for kind, effect_state, n in session.execute(
-        select(Effect.kind, Effect.state, func.count()).group_by(Effect.kind, Effect.state)
+        select(OutboxMessage.kind, OutboxMessage.state, func.count()).group_by(OutboxMessage.kind, OutboxMessage.state)
     ):
         effects.add_metric((kind, effect_state.value), n)
     regressions = GaugeMetricFamily(

@@ -43,8 +43,8 @@ class IncidentOut(Answer):
     revision: str = Field(description="The earliest that is in it.")
     opened_at: Moment
     closed_at: Moment | None = Field(description="When the last of its regressions was fixed or dismissed.")
-    cause: str | None = Field(examples=["code"])
-    why: str | None = Field(examples=["slower because the kernel now spills 50 registers at N=16384"])
+    cause_kind: str | None = Field(examples=["code"])
+    cause_text: str | None = Field(examples=["slower because the kernel now spills 50 registers at N=16384"])
     regressions: list[MemberOut] = Field(description="The largest first.")
 
     @classmethod

@@ -141,10 +141,10 @@ class VerdictOut(Answer):
 
     provider: str
     case: str
-    against: str = Field(
+    baseline_kind: str = Field(
         description=(
-            "`parent`; `good`: the last revision that was not slow, where the parent is; `slow`: the slow baseline; "
-            "`sota` and `best`: then `behind` is what matters, and `outcome` only a direction."
+            "`parent`; `last_good`: the last revision that was not slow; `pinned`: the pinned baseline: "
+            "`sota` and `best`: then `behind_sota` is what matters, and `outcome` only a direction."
         )
     )
     baseline: str | None = Field(description="Who that is: a commit, a release or a provider.")
@@ -155,16 +155,16 @@ class VerdictOut(Answer):
     trials: int
     rounds: int
     confirmed: bool
-    behind: bool
+    behind_sota: bool
     suspected: bool = Field(description="The first trials looked like a change.")
     p: Number = Field(description="Of the fresh trials where there are any, else of the first.")
     q: Number = Field(description="p among the family of the run (Benjamini-Hochberg).")
-    smallest: Number = Field(description="The smallest change that mattered at this case, relative.")
+    smallest_change: Number = Field(description="The smallest change that mattered at this case, relative.")
     doubt: str | None = Field(
         description="Why equal code of the session leaves it inconclusive: control, offset or machine."
     )
-    cause: str | None = Field(description="code, baseline, stack, machine, noise or unknown.")
-    why: str | None = Field(
+    cause_kind: str | None = Field(description="code, baseline, stack, machine, noise or unknown.")
+    cause_text: str | None = Field(
         description="The cause in words.", examples=["slower because the kernel now spills 50 registers at N=16384"]
     )
     cause_certain: bool | None = Field(description="The facts leave no alternative.")
@@ -189,8 +189,8 @@ class RunOut(Answer):
     suite: str
     purpose: Purpose
     bisection_id: int | None = Field(description="Whose step it is.")
-    good: str | None = Field(description="The last revision that was not slow, where the baseline is.")
-    slow: str | None = Field(description="The slow baseline.")
+    last_good: str | None = Field(description="The last revision that was not slow, where the baseline is.")
+    pinned: str | None = Field(description="The pinned baseline.")
     state: RunState
     stage: str | None
     reason: str | None
@@ -270,8 +270,8 @@ class RegressionOut(Answer):
     fixed_by: str | None = Field(description="The revision that mended it.")
     incident_id: int | None
     culprit: str | None = Field(description="The revision that is blamed.")
-    cause: str | None
-    why: str | None = Field(description="The cause in words.")
+    cause_kind: str | None
+    cause_text: str | None = Field(description="The cause in words.")
     assignee: str | None
     due_at: Moment | None
     reason: str | None = Field(description="Why it was accepted or dismissed.")

@@ -67,7 +67,7 @@ def _incident(together: list[Regressed]) -> None:
     worst_first = sorted(together, key=lambda one: -one.row.ratio)
     worst = worst_first[0]
     number = f"incident {worst.row.incident_id}" if worst.row.incident_id else "before there were incidents"
-    why = f": {worst.row.why}" if worst.row.why else ""
+    why = f": {worst.row.cause_text}" if worst.row.cause_text else ""
     line((number, "bold"), f" of {worst.target} on {worst.row.device}, by {_whose(worst)}{why}")
     names = [f"{one.row.provider} {one.row.case}" for one in worst_first]
     widest = max(map(len, names))
@@ -120,7 +120,7 @@ def _show(life: Life) -> None:
         "state": row.state.value,
         "until": _day(row.until),
         "reason": row.reason,
-        "cause": row.why,
+        "cause": row.cause_text,
         "culprit": row.culprit,
         "assignee": row.assignee,
         "due": _day(row.due_at),

@@ -189,9 +189,9 @@ class Revision(Base):
 
 
 _STEP = text("bisection_id IS NOT NULL")
-_UNTOLD = text("told <> state")
+_UNNOTIFIED = text("notified_state <> state")
 # As written in its index, which a query with parameters would not use.
-UNLOOKED = text("history_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
+UNSCANNED = text("scanned_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
 
 
 class Run(Base):
@@ -204,9 +204,9 @@ class Run(Base):
         Index("ix_runs_lease", "state", "lease_until"),
         Index("ix_runs_worker", "worker", "finished_at"),  # what else happened on a machine lately
         Index("ix_runs_calibrations", "only_worker", "target_id", "created_at"),  # of all others no worker is named
-        Index("ix_runs_untold", "id", sqlite_where=_UNTOLD, postgresql_where=_UNTOLD),
+        Index("ix_runs_unnotified", "id", sqlite_where=_UNNOTIFIED, postgresql_where=_UNNOTIFIED),
         Index("ix_runs_bisection", "bisection_id", sqlite_where=_STEP, postgresql_where=_STEP),
-        Index("ix_runs_unlooked", "state", "purpose", sqlite_where=UNLOOKED, postgresql_where=UNLOOKED),
+        Index("ix_runs_unscanned", "state", "purpose", sqlite_where=UNSCANNED, postgresql_where=UNSCANNED),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     dedupe: Mapped[str] = mapped_column(String(200), unique=True)
@@ -241,12 +241,14 @@ class Run(Base):
     sandboxed: Mapped[bool | None]
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
     telemetry: Mapped[dict[str, Any] | None] = _large()
-    good: Mapped[str | None] = mapped_column(String(64))  # the last revision that was not slow, where the baseline is
-    slow: Mapped[str | None] = mapped_column(String(64))  # the slow baseline: the last release, or the recipe's pin
+    last_good: Mapped[str | None] = mapped_column(String(64))  # last revision that was not slow, where the baseline is
+    pinned: Mapped[str | None] = mapped_column(
+        String(64)
+    )  # the pinned baseline: the last release, or what the recipe pins
     summary: Mapped[list[Any] | None] = _large()  # geometric means: see service.domain.verdicts.geomeans
-    told: Mapped[str] = mapped_column(String(32), default="")  # the state that people were told of last
+    notified_state: Mapped[str] = mapped_column(String(32), default="")  # the last state that was reported
     repeated: Mapped[bool] = mapped_column(default=False)  # its first session was discarded: its controls were off
-    history_at: Mapped[float | None]  # when the histories of its cases were looked at with it
+    scanned_at: Mapped[float | None]  # when the histories of its cases were scanned with it
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")
     recipe: Mapped[Recipe] = relationship(lazy="raise")
@@ -337,14 +339,14 @@ class Measurement(Base):
 
 class VerdictRow(Base):
     __tablename__ = "verdicts"
-    __table_args__ = (UniqueConstraint("run_id", "provider", "case", "against"),)
+    __table_args__ = (UniqueConstraint("run_id", "provider", "case", "baseline_kind"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     provider: Mapped[str] = mapped_column(String(80))
     case: Mapped[str] = mapped_column(String(120))
-    against: Mapped[str] = mapped_column(
+    baseline_kind: Mapped[str] = mapped_column(
         String(16)
-    )  # "parent", "good", "slow", "sota" or "best": see service.domain.verdicts.judge
+    )  # "parent", "last_good", "pinned", "sota" or "best": see service.domain.verdicts.judge
     baseline: Mapped[str | None] = mapped_column(String(80))  # who that is: a commit or a provider
     outcome: Mapped[str] = mapped_column(String(16))
     ratio: Mapped[float | None]
@@ -353,17 +355,17 @@ class VerdictRow(Base):
     trials: Mapped[int] = mapped_column(default=0)
     rounds: Mapped[int] = mapped_column(default=0)
     confirmed: Mapped[bool] = mapped_column(default=False)
-    behind: Mapped[bool] = mapped_column(default=False)
+    behind_sota: Mapped[bool] = mapped_column(default=False)
     control: Mapped[float | None]  # the A/A control's ratio, beside a comparison with the parent
     suspected: Mapped[bool] = mapped_column(default=False)  # the first trials looked like a change
     p: Mapped[float | None]  # of the fresh trials where there are any, else of the first
     q: Mapped[float | None]  # p among the family of the run (Benjamini-Hochberg)
-    smallest: Mapped[float | None]  # the smallest relevant change that held here, relative
+    smallest_change: Mapped[float | None]  # the smallest relevant change that held here, relative
     doubt: Mapped[str | None] = mapped_column(
         String(16)
     )  # a service.domain.verdicts.analysis.Doubt: what equal code says against it
-    cause: Mapped[str | None] = mapped_column(String(16))  # a service.domain.attribution.causes.Kind
-    why: Mapped[str | None]  # the cause in words that a person would write
+    cause_kind: Mapped[str | None] = mapped_column(String(16))  # a service.domain.attribution.causes.Kind
+    cause_text: Mapped[str | None]  # the cause in words that a person would write
     cause_certain: Mapped[bool | None]  # the facts leave no alternative; None where there is no cause
     cause_by: Mapped[str | None] = mapped_column(
         String(16)
@@ -421,8 +423,8 @@ class Incident(Base):
     revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the earliest that is in it
     opened_at: Mapped[float]
     closed_at: Mapped[float | None]  # when the last of its regressions was fixed or dismissed
-    cause: Mapped[str | None] = mapped_column(String(16))
-    why: Mapped[str | None]
+    cause_kind: Mapped[str | None] = mapped_column(String(16))
+    cause_text: Mapped[str | None]
     revision: Mapped[Revision] = relationship(lazy="raise")
 
 
@@ -448,8 +450,8 @@ class RegressionRow(Base):
     fixed_by: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
     good: Mapped[str | None] = mapped_column(String(64))  # the revision that it is slower than
     culprit: Mapped[str | None] = mapped_column(String(64))  # the revision that is blamed
-    cause: Mapped[str | None] = mapped_column(String(16))
-    why: Mapped[str | None]
+    cause_kind: Mapped[str | None] = mapped_column(String(16))
+    cause_text: Mapped[str | None]
     assignee: Mapped[str | None] = mapped_column(String(80))
     due_at: Mapped[float | None]
     reason: Mapped[str | None]  # why it is acknowledged or dismissed
@@ -494,7 +496,7 @@ class ChangePoint(Base):
     level: Mapped[str] = mapped_column(String(16))  # "notify" or "block"
     state: Mapped[PointState] = mapped_column(_enum(PointState), default=PointState.OPEN)
     reason: Mapped[str | None]  # why it was confirmed or closed, or what it waits for
-    missed: Mapped[int] = mapped_column(default=0)  # looks in a row that did not find it again
+    missed_scans: Mapped[int] = mapped_column(default=0)  # scans in a row that did not find it again
     found_at: Mapped[float]
     bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id"))
     regression_id: Mapped[int | None] = mapped_column(ForeignKey("regressions.id"))
@@ -588,7 +590,7 @@ class Gap(Base):
     device: Mapped[str] = mapped_column(String(40))
     provider: Mapped[str] = mapped_column(String(80))
     case: Mapped[str] = mapped_column(String(120))
-    behind: Mapped[bool]
+    behind_sota: Mapped[bool]
     since_run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # None while not behind
     last_run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     ratio_then: Mapped[float | None]
@@ -598,10 +600,10 @@ class Gap(Base):
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
 
 
-class Effect(Base):
+class OutboxMessage(Base):
     """The outbox: something to be said outside, sent by the control worker after the commit that decided it."""
 
-    __tablename__ = "effects"
+    __tablename__ = "outbox_messages"
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     key: Mapped[str] = mapped_column(
         String(200), unique=True

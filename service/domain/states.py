@@ -89,7 +89,7 @@ class FoundBy(enum.StrEnum):
     """Which comparison found a regression."""
 
     PAIR = "pair"  # the revision against its parent, in one session
-    SLOW = "slow"  # against the slow baseline: a leak of steps that were too small by themselves
+    PINNED = "pinned"  # against the pinned baseline: a leak of steps that were too small by themselves
     HISTORY = "history"  # a change point of the series, confirmed by a bisection
 
 

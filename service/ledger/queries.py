@@ -170,10 +170,10 @@ def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
     Of a case that is compared with a last good revision it is the earliest record that names that one; of any other
     the earliest that nobody has accepted.
     """
-    good = {(row.provider, row.case): row.baseline for row in run.verdicts if row.against == "good"}
+    good = {(row.provider, row.case): row.baseline for row in run.verdicts if row.baseline_kind == "last_good"}
     if run.purpose is not Purpose.WATCH:
         return {}
-    parent = {(row.provider, row.case): row.baseline for row in run.verdicts if row.against == "parent"}
+    parent = {(row.provider, row.case): row.baseline for row in run.verdicts if row.baseline_kind == "parent"}
     baseline = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == run.baseline)
     rows = session.execute(
         select(RegressionRow, Revision)
@@ -240,7 +240,8 @@ def card(session: Session, target: Target, lines: int = 8, before: int | None = 
         devices=tuple(dict.fromkeys((*wanted, *sorted(measured)))),
         lines=found,
         standing=_standing(session, target),
-        behind=session.scalar(select(func.count()).select_from(Gap).where(Gap.target_id == target.id, Gap.behind)) or 0,
+        behind=session.scalar(select(func.count()).select_from(Gap).where(Gap.target_id == target.id, Gap.behind_sota))
+        or 0,
     )
 
 
@@ -282,10 +283,10 @@ def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
     counts: dict[int, Counter[Outcome]] = {}
     behind: Counter[int] = Counter()
     rows = session.execute(
-        select(VerdictRow.run_id, VerdictRow.against, VerdictRow.outcome, VerdictRow.behind, func.count())
+        select(VerdictRow.run_id, VerdictRow.baseline_kind, VerdictRow.outcome, VerdictRow.behind_sota, func.count())
         .where(VerdictRow.run_id.in_([run.id for run in runs]))
         .where(VerdictRow.reason.not_like(f"{QUARANTINED}%"))  # of which nobody is to be alarmed
-        .group_by(VerdictRow.run_id, VerdictRow.against, VerdictRow.outcome, VerdictRow.behind)
+        .group_by(VerdictRow.run_id, VerdictRow.baseline_kind, VerdictRow.outcome, VerdictRow.behind_sota)
     )
     for run_id, against, outcome, is_behind, n in rows:
         if against == "parent":
@@ -353,7 +354,7 @@ def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Seq
         .join(Target, Target.id == Gap.target_id)
         .outerjoin(Run, Run.id == Gap.since_run_id)
         .outerjoin(Revision, Revision.id == Run.revision_id)
-        .where(Gap.behind)
+        .where(Gap.behind_sota)
         .order_by(Gap.ratio_now.desc())
         .limit(limit)
     )
@@ -445,7 +446,7 @@ def _verdict_of(run_id: InstrumentedAttribute[int], provider: str, case: str) ->
         (VerdictRow.run_id == run_id)
         & (VerdictRow.provider == provider)
         & (VerdictRow.case == case)
-        & (VerdictRow.against == "parent")
+        & (VerdictRow.baseline_kind == "parent")
     )
 
 

@@ -367,8 +367,8 @@ def report(run: Run, *, address: str | None = None, known: Mapping[Name, Known] 
         purpose=run.purpose or Purpose.WATCH,
         bisection=run.bisection_id,
         repeated=run.repeated,
-        good=short(run.good) if run.good else None,
-        slow=short(run.slow) if run.slow else None,
+        good=short(run.last_good) if run.last_good else None,
+        slow=short(run.pinned) if run.pinned else None,
     )
 
 
@@ -393,7 +393,7 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
     measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in run.measurements}
     sotas = [one for one in run.measurements if one.role == Role.SOTA]
     best = {one.case: measured[one.role, one.provider, one.case] for one in sotas}
-    against = {(v.against, v.provider, v.case): v for v in run.verdicts}
+    against = {(v.baseline_kind, v.provider, v.case): v for v in run.verdicts}
     # Of two records of a case, what the pair itself found is the verdict's.
     pair_last = sorted(run.regressions, key=lambda one: (one.found_by is FoundBy.PAIR, -one.id))
     opened = {(one.provider, one.case): one for one in pair_last}
@@ -429,18 +429,18 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
             suspected=bool(verdict.suspected),
             p=verdict.p,
             q=verdict.q,
-            smallest=verdict.smallest,
+            smallest=verdict.smallest_change,
             doubt=Doubt(verdict.doubt) if verdict.doubt else None,
             cause=_cause(verdict),
             regression=record.id if record else None,
             incident=record.incident_id if record else None,
             known=known.get(name),
-            good=beside("good", name, Role.GOOD),
-            slow=beside("slow", name, Role.SLOW),
+            good=beside("last_good", name, Role.LAST_GOOD),
+            slow=beside("pinned", name, Role.PINNED),
             best=beside("best", name, Role.RIVAL, Role.SOTA),
         )
 
-    return tuple(row(verdict) for verdict in run.verdicts if verdict.against == "parent")
+    return tuple(row(verdict) for verdict in run.verdicts if verdict.baseline_kind == "parent")
 
 
 def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
@@ -453,7 +453,7 @@ def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
 
 def _beside(verdict: VerdictRow, measured: Measured | None) -> Beside:
     return Beside(
-        baseline=short(verdict.baseline or verdict.against),
+        baseline=short(verdict.baseline or verdict.baseline_kind),
         outcome=Outcome(verdict.outcome),
         ratio=verdict.ratio,
         low=verdict.low,
@@ -465,9 +465,9 @@ def _beside(verdict: VerdictRow, measured: Measured | None) -> Beside:
 
 
 def _cause(verdict: VerdictRow) -> Cause | None:
-    if verdict.cause is None or verdict.why is None:
+    if verdict.cause_kind is None or verdict.cause_text is None:
         return None
-    return Cause(Kind(verdict.cause), verdict.why, bool(verdict.cause_certain))
+    return Cause(Kind(verdict.cause_kind), verdict.cause_text, bool(verdict.cause_certain))
 
 
 def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Unsupported, ...]:
@@ -486,7 +486,7 @@ def _against_sota(verdict: VerdictRow, best: Measured | None) -> AgainstSota:
         verdict.ratio,
         verdict.low,
         verdict.high,
-        verdict.behind,
+        verdict.behind_sota,
         verdict.reason,
         best,
         _cause(verdict),

@@ -264,14 +264,14 @@ def _numbers(session: Session, run: m.Run, told: Told, chance: random.Random, *,
                 run_id=run.id,
                 provider="norms",
                 case=case,
-                against="sota",
+                baseline_kind="sota",
                 outcome="behind" if behind else "steady",
                 ratio=None if wrong else against,
                 low=None if wrong else against * 0.995,
                 high=None if wrong else against * 1.005,
                 trials=3,
                 rounds=60,
-                behind=behind,
+                behind_sota=behind,
                 reason="behind quack since 3f2a, the first revision measured" if behind else "within 5 % of quack",
             )
         )
@@ -346,7 +346,7 @@ def _verdict(
         run_id=run.id,
         provider="norms",
         case=case,
-        against="parent",
+        baseline_kind="parent",
         outcome=outcome,
         ratio=None if none else ratio,
         low=None if none else ratio - half,
@@ -382,7 +382,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
             device="h200",
             provider="norms",
             case=CASES[3],
-            behind=True,
+            behind_sota=True,
             since_run_id=seeded.runs["first"],
             last_run_id=fast,
             ratio_then=1.293,
@@ -415,7 +415,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
     )
     session.add_all(
         [
-            m.Effect(
+            m.OutboxMessage(
                 key="comment:norms:7",
                 kind="comment",
                 target_id=target.id,
@@ -423,7 +423,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
                 payload={},
                 state=OutboxState.WAITING,
             ),
-            m.Effect(
+            m.OutboxMessage(
                 key="check:norms:7",
                 kind="check",
                 target_id=target.id,

@@ -41,14 +41,16 @@ def seed(session: Session, now: float = base.NOW) -> base.Seeded:
 
 def _decided(session: Session, run_id: int, policy_id: int) -> None:
     """The verdicts of one run with what they rest on, and its geometric means."""
-    verdicts = select(m.VerdictRow).where(m.VerdictRow.run_id == run_id, m.VerdictRow.against == "parent")
+    verdicts = select(m.VerdictRow).where(m.VerdictRow.run_id == run_id, m.VerdictRow.baseline_kind == "parent")
     for verdict in session.scalars(verdicts):
-        verdict.policy_id, verdict.smallest = policy_id, 0.02
+        verdict.policy_id, verdict.smallest_change = policy_id, 0.02
         if verdict.outcome in ("regression", "improvement"):
             verdict.suspected, verdict.p, verdict.q = True, 2.4e-5, 7.1e-5
-            verdict.cause = "code"
+            verdict.cause_kind = "code"
             verdict.cause_certain = True
-            verdict.why = SPILLS if verdict.outcome == "regression" else "faster because it trials 16 warps, not 4"
+            verdict.cause_text = (
+                SPILLS if verdict.outcome == "regression" else "faster because it launches 16 warps, not 4"
+            )
     means = [
         Summary("norms", "rmsnorm", "fwd", Metric.KERNEL, 2, 1.102, 1.098, 1.106, 3),
         Summary("norms", "rmsnorm", "bwd", Metric.KERNEL, 2, 1.043, 1.038, 1.048, 3),
@@ -60,37 +62,37 @@ def _decided(session: Session, run_id: int, policy_id: int) -> None:
 def _beside(session: Session, run_id: int, cases: tuple[str, ...]) -> None:
     """The other baselines of one run, a case that is quarantined, and one that nobody asks for any more."""
     run = session.get_one(m.Run, run_id)
-    run.good, run.slow = "0123456789" * 4, "v1.2"
+    run.last_good, run.pinned = "0123456789" * 4, "v1.2"
     shared = {"run_id": run_id, "provider": "norms", "trials": 3, "rounds": 60}
     session.add_all(
         [
             m.VerdictRow(
-                **shared, case=cases[3], against="good", baseline="0123456789" * 4, outcome="steady",
+                **shared, case=cases[3], baseline_kind="last_good", baseline="0123456789" * 4, outcome="steady",
                 ratio=1.0, low=0.99, high=1.01, reason="not more than 2% slower than 0123456789",
             ),
             m.VerdictRow(
-                **shared, case=cases[5], against="good", baseline="0123456789" * 4, outcome="regression",
+                **shared, case=cases[5], baseline_kind="last_good", baseline="0123456789" * 4, outcome="regression",
                 ratio=1.031, low=1.025, high=1.037,
                 reason="3.1% slower than 0123456789",
             ),
             m.VerdictRow(
-                **shared, case=cases[4], against="slow", baseline="v1.2", outcome="regression",
+                **shared, case=cases[4], baseline_kind="pinned", baseline="v1.2", outcome="regression",
                 ratio=1.041, low=1.036, high=1.046, q=0.002,
                 reason="4.1% slower than v1.2",
             ),
             m.VerdictRow(
-                **shared, case=cases[1], against="best", baseline="inductor", outcome="regression",
-                ratio=1.33, low=1.32, high=1.34, behind=True, cause="baseline", why=NOT_YOURS,
+                **shared, case=cases[1], baseline_kind="best", baseline="inductor", outcome="regression",
+                ratio=1.33, low=1.32, high=1.34, behind_sota=True, cause_kind="baseline", cause_text=NOT_YOURS,
                 reason="takes 1.33 times as long as inductor, the fastest here",
             ),
             m.VerdictRow(
-                **(shared | {"trials": 0, "rounds": 0}), case="rmsnorm.fwd.64x64.bf16-fp32", against="parent",
+                **(shared | {"trials": 0, "rounds": 0}), case="rmsnorm.fwd.64x64.bf16-fp32", baseline_kind="parent",
                 outcome="removed", reason="the recipe asks for it no longer",
             ),
         ]
     )  # fmt: skip
     noisy = select(m.VerdictRow).where(
-        m.VerdictRow.run_id == run_id, m.VerdictRow.case == cases[0], m.VerdictRow.against == "parent"
+        m.VerdictRow.run_id == run_id, m.VerdictRow.case == cases[0], m.VerdictRow.baseline_kind == "parent"
     )
     verdict = session.scalars(noisy).one()
     verdict.outcome, verdict.reason, verdict.suspected = "inconclusive", QUARANTINED, True
@@ -101,14 +103,14 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
     slow = session.get_one(m.Run, runs["slow"])
     incident = m.Incident(
         target_id=target.id, device="h200", revision_id=slow.revision_id, opened_at=now - 20 * HOUR,
-        cause="code", why=SPILLS,
+        cause_kind="code", cause_text=SPILLS,
     )  # fmt: skip
     session.add(incident)
     session.flush()
     found = _bisection(session, target, runs, cases, incident, now)
     fixed, blamed = session.scalars(select(m.RegressionRow).order_by(m.RegressionRow.id)).all()
     for row in (fixed, blamed):
-        row.incident_id, row.cause, row.why, row.culprit = incident.id, "code", SPILLS, found.culprit
+        row.incident_id, row.cause_kind, row.cause_text, row.culprit = incident.id, "code", SPILLS, found.culprit
         row.low, row.high = row.ratio - 0.006, row.ratio + 0.006
         _event(session, row, "opened", now - 20 * HOUR, RegressionState.OPEN, run_id=slow.id)
         _event(session, row, "bisecting", now - 19 * HOUR, RegressionState.BISECTING, words=f"bisection {found.id}")
@@ -127,8 +129,8 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
     )  # fmt: skip
     crept = m.RegressionRow(
         **shared, case=cases[5], run_id=slow.id, ratio=1.031, low=1.025, high=1.037, opened_at=now - 9 * HOUR,
-        found_by=FoundBy.HISTORY, good="0123456789" * 4, cause="unknown",
-        why="not certain: no fact of the code explains it",
+        found_by=FoundBy.HISTORY, good="0123456789" * 4, cause_kind="unknown",
+        cause_text="not certain: no fact of the code explains it",
     )  # fmt: skip
     session.add_all([accepted, crept])
     session.flush()
@@ -193,7 +195,8 @@ def _bisection(
         session.flush()
         session.add_all(
             m.VerdictRow(
-                run_id=run.id, provider="norms", case=case, against="parent", baseline=baseline.sha, outcome=outcome,
+                run_id=run.id, provider="norms", case=case, baseline_kind="parent", baseline=baseline.sha,
+                outcome=outcome,
                 ratio=ratio, low=ratio - 0.005, high=ratio + 0.005, trials=3, rounds=60,
                 confirmed=outcome == "regression", reason="as the search asked",
             )

@@ -205,9 +205,9 @@ def _case(session: Session, run_id: int, case: str, head: float, parent: float |
             "high": ratio + 0.002,
         }
     both = {"run_id": run_id, "provider": "norms", "case": case, "trials": 3, "rounds": 60}
-    session.add(m.VerdictRow(**both, against="parent", **told))
+    session.add(m.VerdictRow(**both, baseline_kind="parent", **told))
     near = {"outcome": "steady", "ratio": 1 / 0.98, "low": 1.018, "high": 1.023, "reason": "within 5% of quack"}
-    session.add(m.VerdictRow(**both, against="sota", **near))
+    session.add(m.VerdictRow(**both, baseline_kind="sota", **near))
 
 
 def _measured(

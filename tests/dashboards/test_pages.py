@@ -54,7 +54,7 @@ def test_what_is_open_is_counted_beyond_what_is_listed(get: Get, state: Path) ->
             case = f"rmsnorm.fwd.{n + 1}x64.bf16"
             session.add(m.RegressionRow(**one, case=case, run_id=run.id, ratio=1.1, opened_at=1.0))
             gap = {"since_run_id": run.id, "last_run_id": run.id, "ratio_now": 1.2, "own": 1.2, "sota": 1.0}
-            session.add(m.Gap(**one, case=case, behind=True, **gap))
+            session.add(m.Gap(**one, case=case, behind_sota=True, **gap))
     said = words(get("/"))
     assert "31 open regressions , and 31 cases behind SOTA." in said
     assert said.count("All 31") == 2
@@ -95,7 +95,7 @@ def test_a_build_that_failed_shows_its_log_as_text(get: Get, seeded: Seeded) -> 
 def test_what_was_not_measured_says_why(get: Get, state: Path) -> None:
     with transaction() as session:
         seeded = seed(session)
-        for row in session.scalars(select(m.VerdictRow).where(m.VerdictRow.against == "sota")):
+        for row in session.scalars(select(m.VerdictRow).where(m.VerdictRow.baseline_kind == "sota")):
             row.ratio = row.low = row.high = None
             row.reason = "quack failed: Quack is not installed in this environment"
     assert "Not compared with quack: 6 cases (quack failed: Quack is not installed in this environment)." in words(
@@ -148,7 +148,7 @@ def test_a_pull_request_page_says_what_became_of_its_comment(
     with transaction() as session:
         seeded = seed(session)
         run = session.get_one(m.Run, seeded.runs["pull"])
-        for one in session.scalars(select(m.Effect)):
+        for one in session.scalars(select(m.OutboxMessage)):
             if one.kind == "comment":
                 one.key, one.state, one.error = f"comment:{run.target_id}:7", effect, error
             else:

@@ -110,7 +110,7 @@ def test_nothing_that_people_wrote_does_anything(get: Get, decided: Seeded) -> N
     nasty = '<script>alert("1")</script>{{ 7*7 }}'
     with transaction() as session:
         for row in session.scalars(select(m.RegressionRow)):
-            row.why = row.reason = row.assignee = nasty
+            row.cause_text = row.reason = row.assignee = nasty
         for event in session.scalars(select(m.RegressionEvent)):
             event.words = event.who = nasty
         for search in session.scalars(select(m.Bisection)):
@@ -120,9 +120,9 @@ def test_nothing_that_people_wrote_does_anything(get: Get, decided: Seeded) -> N
         for quarantine in session.scalars(select(m.Quarantine)):
             quarantine.reason = quarantine.by = nasty
         for verdict in session.scalars(select(m.VerdictRow)):
-            verdict.why = verdict.reason = nasty
+            verdict.cause_text = verdict.reason = nasty
         for incident in session.scalars(select(m.Incident)):
-            incident.why = nasty
+            incident.cause_text = nasty
     runs = [f"/runs/{decided.runs[name]}" for name in ("slow", "fast")]
     series = f"/targets/norms?series=h200+norms+{CASES[2]}"
     for path in ("/", "/regressions", "/regressions/2", "/bisections/1", "/calibration", series, *runs):

@@ -58,7 +58,7 @@ def differences(found: dict[str, dict[str, Any]]) -> list[str]:
             wrong.append(f"{name}: {run['state']} instead of {wanted['state']} ({run['reason']})")
         if (said := wanted.get("log")) and said not in (run["log"] or ""):
             wrong.append(f"{name}: its log does not say {said!r}")
-        judged = {(one["provider"], one["case"]): one for one in run["verdicts"] if one["against"] == "parent"}
+        judged = {(one["provider"], one["case"]): one for one in run["verdicts"] if one["baseline_kind"] == "parent"}
         should_be = cells(run["device"]) if wanted["state"] == "done" else set()
         wrong += [f"{name}: no verdict on {provider} {case}" for provider, case in sorted(should_be - judged.keys())]
         for (provider, case), verdict in judged.items():

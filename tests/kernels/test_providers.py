@@ -330,10 +330,11 @@ def test_the_provider_of_the_manual_works(monkeypatch):
 INTERPRETED = """
 import json, sys, tomllib
 import torch
-from kernels import messages, oracle
-from kernels.inputs import make
+from kernels.arena import protocol as messages
+from kernels.checks import oracle
+from kernels.checks.inputs import make
 from kernels.providers import forward_backward, open_provider, ours
-from kernels.words import Case
+from kernels.cases import Case
 
 recipe = tomllib.load(open("examples/own/recipe.toml", "rb"))["providers"]["triton"]
 calls = {f"{op}.{direction}": call for op, calls in recipe.items() for direction, call in calls.items()}

@@ -141,7 +141,7 @@ def _store(some: Made) -> None:
 def _look() -> None:
     """One look.  What follows it is the ordinary work of control, and not of a look."""
     with reading() as session:
-        runs = list(session.scalars(select(Run.id).where(Run.history_at.is_(None)).order_by(Run.id)))
+        runs = list(session.scalars(select(Run.id).where(Run.scanned_at.is_(None)).order_by(Run.id)))
         target_id = session.scalars(select(Target.id)).one()
     scan.looked(target_id, DEVICE, runs)
 

@@ -52,7 +52,12 @@ def store(session: Session, target: Target, device: str, suite: str, made: Made,
     runs = {}
     for number, place in enumerate(made.order or range(made.revisions)):
         values = {"recipe_id": target.recipe_id, "device": device, "suite": suite, "trusted": True, "priority": 20}
-        values |= {"state": RunState.DONE, "told": "done", "purpose": Purpose.WATCH, "stack_id": made.stack_id}
+        values |= {
+            "state": RunState.DONE,
+            "notified_state": "done",
+            "purpose": Purpose.WATCH,
+            "stack_id": made.stack_id,
+        }
         at = made.begun_at + 60.0 * number
         run = Run(target_id=target.id, revision_id=ids[shas[place]], baseline=parents[place], **values)
         run.dedupe, run.worker, run.created_at, run.finished_at = f"{shas[place]}:{device}", made.worker, at, at

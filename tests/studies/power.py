@@ -52,7 +52,7 @@ BYTES_FROM = 32768  # rows: one per cent of fewer are too few programs to be see
 LARGEST = 1 << 27  # bytes of a call in the A/A part: what is larger takes long, and varies least
 FROM = ("quack", "pr101", "models", "small", "awkward")
 TRIAL = 0.03  # the share that is planted to learn what a delay does
-ONCE = Policy(looks=(2,), confirms=(2,))
+ONCE = Policy(screening=(2,), confirmation=(2,))
 
 
 class Awake:

@@ -29,7 +29,7 @@ rmsnorm.fwd = "norms:rmsnorm"
 [suites]
 one = ["{CASE}"]
 [policy]
-looks = [2]
+screening = [2]
 rounds = 4
 """
 

@@ -203,7 +203,7 @@ class Baselines:
 
     def _slow(self, parent: Built | None) -> tuple[Built | None, tuple[str, ...]]:
         """The slow baseline of a run of the mainline, where that is neither the head nor its baseline itself."""
-        run, named = self._assignment.run, self._assignment.recipe.slow
+        run, named = self._assignment.run, self._assignment.recipe.pinned
         if named is None or not run.watched:
             return None, ()
         head = run.revision.sha

@@ -212,9 +212,9 @@ def _contenders(assignment: Assignment, head: Environment, beside: References, h
     for spec in own:
         yield one(Role.HEAD, spec, head)
         yield from some(Role.PARENT, spec, beside.parents)
-        yield from some(Role.GOOD, spec, beside.good)
+        yield from some(Role.LAST_GOOD, spec, beside.good)
         if beside.slow is not None:
-            yield one(Role.SLOW, spec, beside.slow.place)
+            yield one(Role.PINNED, spec, beside.slow.place)
     for spec in own:
         yield from some(Role.CONTROL, spec, beside.parents or (Built(run.revision.sha, head),))
     if run.purpose is not Purpose.WATCH:

@@ -27,7 +27,7 @@ FEW_TOKENS = 128
 
 
 class PreparedBlock:
-    """A provider's norm in a block: made ready, found right, and asked for turns, as PreparedCase is for the norm alone."""
+    """A provider's norm in a transformer block: prepared, checked and timed, as PreparedCase is for the norm alone."""
 
     def __init__(self, bench: Bench, case: Case, seed: int, thorough: bool = True) -> None:
         self.bench, self.case, self.seed = bench, case, seed

@@ -78,7 +78,7 @@ def _mistakes(text: str, where: tuple[str, ...], table: Any) -> list[str]:
 def over(below: Table, own: Any) -> Any:
     """`own` where it says something, and `below` where it does not: metric by metric, and case by case.
 
-    What is taken over from below for a metric or a case is on a noisier device no less noisy than its kernels; bytes are
+    What a metric or a case inherits is at least as noisy on a noisier device as its kernels are; bytes are
     as they were.  What is no table is left as it is, to be refused.
     """
     if not isinstance(own, Mapping):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from kernels.cases import Metric
 from service.domain.metrics import metric_of
 
-# What the metrics beside the kernel's take for a change, where the recipe says nothing: the host's time of a call varies
+# Smallest change of the other metrics, where the recipe sets none: the host's time of a call varies
 # more than the device's, a compiler's still more, and how many bytes a call holds does not vary at all.
 METRICS: Mapping[Metric, float] = {Metric.CALL: 0.05, Metric.BLOCK: 0.02, Metric.COMPILE: 0.20, Metric.MEMORY: 0.01}
 
@@ -90,7 +90,7 @@ class CasePolicy(BaseModel):
     smallest_change: float | None = Field(None, gt=0, lt=1)
     smallest_change_ns: float | None = Field(None, ge=0)
     control_limit: float | None = Field(None, ge=MIN_CONTROL, le=1)
-    behind: float | None = Field(None, gt=0, lt=10)
+    behind_sota: float | None = Field(None, gt=0, lt=10)
     leak: float | None = Field(None, gt=0, lt=1)
     quarantine: str | None = Field(None, min_length=3, description="Measured and shown, but alarms nobody: the reason.")
     gate: Mapping[GateKind, GateAction] = {}
@@ -115,11 +115,11 @@ class Calibrating(BaseModel):
 
     every_h: float = Field(24, ge=0, le=24 * 31, description="Between two sessions of a worker; 0 for never.")
     nominal: float = Field(0.05, gt=0, lt=0.5, description="How often a fair machine differs from itself by this test.")
-    least: int = Field(20, ge=5, le=1000, description="Comparisons of a case before it may be quarantined.")
+    min_comparisons: int = Field(20, ge=5, le=1000, description="Comparisons of a case before it may be quarantined.")
 
 
 class Policy(BaseModel):
-    """Thresholds are relative: 0.02 means 2 %.  `looks` are trial counts after which the cases are looked at."""
+    """Thresholds are relative: 0.02 means 2 %.  Cases are judged after the numbers of trials in `screening`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -130,14 +130,14 @@ class Policy(BaseModel):
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every interval that is shown.")
     alpha: float = Field(0.05, gt=0, lt=0.5, description="Chance that equal code asks for fresh trials.")
     fdr: float = Field(0.01, gt=0, lt=0.5, description="Share of what is told as a change that is none.")
-    missed: float = Field(0.05, gt=0, lt=0.5, description="Chance that a smallest change is called steady.")
-    looks: tuple[int, ...] = Field(
+    beta: float = Field(0.05, gt=0, lt=0.5, description="Chance that a smallest change is called steady.")
+    screening: tuple[int, ...] = Field(
         (3, 5, 8, 12, 16), description="Trials after which undecided cases get more, up to the last."
     )
-    confirms: tuple[int, ...] = Field((2, 5, 8, 12), description="The same for the fresh trials that confirm.")
+    confirmation: tuple[int, ...] = Field((2, 5, 8, 12), description="The same for the fresh trials that confirm.")
     rounds: int = Field(8, ge=4, le=200, description=ROUNDS)
     control_limit: float = Field(0.5, ge=MIN_CONTROL, le=1, description=CONTROL_LIMIT)
-    behind: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
+    behind_sota: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
     behind_sota_fdr: float = Field(0.01, gt=0, lt=0.5, description="Share of what is called behind that is not.")
     leak: float = Field(0.03, gt=0, lt=1, description="Slower than the slow baseline by more than this is a leak.")
     blocking: bool = Field(False, description="Which actions the kinds have that `gate` does not name.")
@@ -158,8 +158,8 @@ class Policy(BaseModel):
         return metrics
 
     @model_validator(mode="after")
-    def _looks_grow(self) -> Self:
-        for name in ("looks", "confirms"):
+    def _steps_grow(self) -> Self:
+        for name in ("screening", "confirmation"):
             steps: tuple[int, ...] = getattr(self, name)
             if not steps or steps[0] < 2 or list(steps) != sorted(set(steps)) or steps[-1] > 32:
                 raise ValueError(f"{name} must be growing numbers from 2 to 32, e.g. [3, 5, 8]")
@@ -180,7 +180,7 @@ class Policy(BaseModel):
             own = {"smallest_change": change, "smallest_change_short": change}
             own["control_limit"] = limits.control_limit or self.control_limit
             # Nobody is behind, or leaks, by less than what is a change at all.
-            own |= {"behind": max(self.behind, change), "leak": max(self.leak, change)}
+            own |= {"behind_sota": max(self.behind_sota, change), "leak": max(self.leak, change)}
         if (named := self._named(case)) is not None:
             own |= named.model_dump(exclude_none=True, exclude={"quarantine", "gate"})
             own["gate"] = {**self.gate, **named.gate}

@@ -97,7 +97,7 @@ class Recipe(_Part):
     baselines: Mapping[str, tuple[str, ...]] = Field(
         {}, description="Device (or default) to the providers beside sota among which the best is looked for."
     )
-    slow: str | None = Field(
+    pinned: str | None = Field(
         None,
         min_length=1,
         max_length=200,

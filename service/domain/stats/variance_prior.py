@@ -49,7 +49,7 @@ def priors(variances: Sequence[float], groups: Sequence[str], df: int) -> dict[s
     """A prior for each group of one metric, from one variance a case with `df` degrees of freedom each.
 
     How alike cases are within their groups is learned from the whole metric; the level of the variance from the group
-    where it has FEWEST cases, and else from the metric.  Empty where the metric itself has fewer.  Variances of zero are of
+    where it has FEWEST cases, and else from the metric.  Empty where the metric has fewer.  Variances of zero are of
     what does not vary, and are left out.
     """
     seen = [(math.log(own), group) for own, group in zip(variances, groups, strict=True) if own > 0]

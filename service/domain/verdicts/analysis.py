@@ -105,19 +105,19 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
 def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, prior: Prior | None) -> Reading:
     """What is known before the first look: the smallest change that holds here, and the control."""
     policy = policy.at(cell.case)
-    smallest = policy.relevant(cell.case, usual(cell.looked.baseline, policy.looks[0]))
+    smallest = policy.relevant(cell.case, usual(cell.looked.baseline, policy.screening[0]))
     estimate = Estimate.of([effect for effect in control if effect is not None], prior)
     off = estimate is not None and _off(estimate, smallest, policy)
     return Reading(smallest, prior, looked, Seen(), control=estimate, off=off)
 
 
 def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
-    limits = Limits(math.log1p(reading.smallest), policy.looks, policy.missed, policy.alpha)
+    limits = Limits(math.log1p(reading.smallest), policy.screening, policy.beta, policy.alpha)
     return replace(reading, offset=offset, first=first_look(reading.looked, limits, reading.prior, offset))
 
 
 def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: float) -> Suspect:
-    limits = Limits(math.log1p(reading.smallest), policy.confirms, policy.missed, policy.fdr)
+    limits = Limits(math.log1p(reading.smallest), policy.confirmation, policy.beta, policy.fdr)
     first, offset = reading.first.zone, reading.offset
     return Suspect(first, reading.looked, confirmed, limits, reading.prior, offset, typical)
 
@@ -161,7 +161,7 @@ def _offsets(
     kinds = defaultdict[tuple[Metric, bool], list[Control]](list)
     for cell in cells:
         one = read[cell.name]
-        first = [effect for effect in controls[cell.name][: policy.looks[0]] if effect is not None]
+        first = [effect for effect in controls[cell.name][: policy.screening[0]] if effect is not None]
         estimate = Estimate.of(first, one.prior)
         if estimate is not None and metric_of(cell.case) is not Metric.MEMORY and cell.borrowed is None:
             control = Control(cell.provider, tuple(first), estimate.error**2, estimate.df)
@@ -202,7 +202,7 @@ def family(looked: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, P
     """
     by_metric = defaultdict[Metric, list[tuple[float, str, int]]](list)
     for case, effects_of in looked:
-        effects = [effect for effect in effects_of[: policy.looks[0]] if effect is not None]
+        effects = [effect for effect in effects_of[: policy.screening[0]] if effect is not None]
         if len(effects) > 1 and (metric := metric_of(case)) is not Metric.MEMORY:
             by_metric[metric].append((variance(effects), group_of(case), len(effects) - 1))
     known: dict[str, Prior] = {}

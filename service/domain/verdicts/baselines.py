@@ -109,7 +109,7 @@ def against_good(besides: Sequence[Beside], policy: Policy) -> dict[Name, Stand]
     """
 
     def smallest(limits: Policy, one: Beside) -> float:
-        return limits.relevant(one.case, usual(one.pairs.baseline, limits.looks[0]))
+        return limits.relevant(one.case, usual(one.pairs.baseline, limits.screening[0]))
 
     return _stands(besides, compared(besides, policy, smallest, LEAST), policy)
 
@@ -120,7 +120,7 @@ def _stands(besides: Sequence[Beside], seen: dict[Name, Compared], policy: Polic
         if (found := seen.get(one.name)) is None:
             stood[one.name] = Stand(one.baseline, Outcome.NEW, one.missing)
             continue
-        outcome = found.outcome(policy.fdr, policy.missed)
+        outcome = found.outcome(policy.fdr, policy.beta)
         reason = _reason(found, outcome)
         stood[one.name] = Stand(
             one.baseline, outcome, reason, outcome is Outcome.REGRESSION, found.comparison, found.p, found.q

@@ -84,7 +84,7 @@ def _compared(copies: Sequence[Cell], policy: Policy, kind: Equal) -> list[Compa
     judged = judge(copies, policy)
     found = []
     for cell in copies:
-        effects = _first(cell.looked, policy.looks[0]).effects()
+        effects = _first(cell.looked, policy.screening[0]).effects()
         if len(effects) >= 2:
             alarmed = judged[cell.name].outcome in CHANGES
             ratio = math.exp(fmean(effects))
@@ -131,7 +131,7 @@ def matters(ratio: float, p: float, case: str, policy: Policy) -> bool:
 
 def most(rules: Calibrating) -> int:
     """How many comparisons of a case `distrusted` looks at."""
-    return max(WINDOW, rules.least)
+    return max(WINDOW, rules.min_comparisons)
 
 
 def distrusted(against: Sequence[bool], rules: Calibrating) -> str | None:
@@ -142,7 +142,7 @@ def distrusted(against: Sequence[bool], rules: Calibrating) -> str | None:
     """
     last = against[-most(rules) :]
     differed, limit = sum(last), 2 * rules.nominal
-    if len(last) < rules.least or differed == 0 or bdtrc(differed - 1, len(last), limit) >= SURE:
+    if len(last) < rules.min_comparisons or differed == 0 or bdtrc(differed - 1, len(last), limit) >= SURE:
         return None
     return (
         f"{differed} of its last {len(last)} comparisons of equal code differed beyond chance: "
@@ -152,7 +152,7 @@ def distrusted(against: Sequence[bool], rules: Calibrating) -> str | None:
 
 def patience(earlier: int, rules: Calibrating) -> int:
     """How many quiet comparisons release a case that was released `earlier` times before."""
-    return rules.least * min(FIRST_RELEASE << earlier, MAX_PATIENCE)
+    return rules.min_comparisons * min(FIRST_RELEASE << earlier, MAX_PATIENCE)
 
 
 def trusted_again(against: Sequence[bool], earlier: int, rules: Calibrating) -> str | None:

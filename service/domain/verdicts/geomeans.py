@@ -46,7 +46,7 @@ def summaries(cells: Sequence[Cell], policy: Policy) -> list[Summary]:
     for cell in cells:
         if cell.comparable:
             op, direction = [*cell.case.split("."), ""][:2]
-            made = cell.looked.made(policy.looks[0])
+            made = cell.looked.made(policy.screening[0])
             members[metric_of(cell.case), cell.provider, op, direction].append(made)
     found, order = [], list(Metric)
     for metric, provider, op, direction in sorted(members, key=lambda key: (order.index(key[0]), *key[1:])):

@@ -75,16 +75,16 @@ def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:
         if one.last.futile:
             continue
         if one.first.zone is Zone.OPEN:
-            if len(one.looked) < policy.looks[-1]:
+            if len(one.looked) < policy.screening[-1]:
                 asked[name] = "look"
-        elif one.suspected and one.fresh.zone is Zone.OPEN and len(one.confirmed) < policy.confirms[-1]:
+        elif one.suspected and one.fresh.zone is Zone.OPEN and len(one.confirmed) < policy.confirmation[-1]:
             asked[name] = "confirm"
     return asked
 
 
 def trials_until_next_look(done: int, policy: Policy, why: Why = "look") -> int:
     """How many trials the undecided, or the suspected, get before they are looked at again; 0 when none are left."""
-    steps = policy.looks if why == "look" else policy.confirms
+    steps = policy.screening if why == "look" else policy.confirmation
     return next((step - done for step in steps if step > done), 0)
 
 
@@ -111,8 +111,8 @@ def _first(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
         outcome, reason = Outcome.STEADY, f"within {in_percent(reading.smallest)} of its baseline"
     elif reading.doubt is not None:
         reason = _doubted(reading)
-    elif len(reading.looked) < policy.looks[-1] or None in reading.looked:
-        reason = _cut_short(reading.looked, policy.looks, "more trials could settle it")
+    elif len(reading.looked) < policy.screening[-1] or None in reading.looked:
+        reason = _cut_short(reading.looked, policy.screening, "more trials could settle it")
     else:
         reason = f"the interval is still too wide after {len(reading.looked)} trials"
     return _of(outcome, reason, seen, cell.looked, policy)
@@ -155,7 +155,7 @@ def _may_hide_a_change(reading: Reading, policy: Policy) -> bool:
     if not reading.off or reading.control is None or seen is None:
         return False
     from_copy = replace(seen, centre=seen.centre - reading.control.centre)
-    return from_copy.p_within(math.log1p(reading.smallest)) > policy.missed
+    return from_copy.p_within(math.log1p(reading.smallest)) > policy.beta
 
 
 def _doubted(reading: Reading) -> str:
@@ -178,9 +178,9 @@ def _doubted(reading: Reading) -> str:
 
 def _unconfirmed(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     why = "fresh trials did not confirm it"
-    cut = len(reading.confirmed) < policy.confirms[-1] or None in reading.confirmed
+    cut = len(reading.confirmed) < policy.confirmation[-1] or None in reading.confirmed
     if reading.fresh.zone is Zone.OPEN and cut:
-        why = _cut_short(reading.confirmed, policy.confirms, "fresh trials could settle it")
+        why = _cut_short(reading.confirmed, policy.confirmation, "fresh trials could settle it")
     verdict = _of(Outcome.INCONCLUSIVE, f"it looked like a change, and {why}", reading.first, cell.looked, policy)
     return verdict if reading.fresh.p is None else replace(verdict, p=reading.fresh.p, q=reading.fresh.q)
 

@@ -99,8 +99,8 @@ def _lacking(seen: Reading, asked: Why | None, policy: Policy) -> int:
     It has to be told what they say where it read the last trials there are, at no look of its own.
     """
     parts: tuple[tuple[Why, Effects, Seen, tuple[int, ...]], ...] = (
-        ("look", seen.looked, seen.first, policy.looks),
-        ("confirm", seen.confirmed, seen.fresh, policy.confirms),
+        ("look", seen.looked, seen.first, policy.screening),
+        ("confirm", seen.confirmed, seen.fresh, policy.confirmation),
     )
     for why, effects, last, steps in parts:
         to_the_end = last.trials == sum(effect is not None for effect in effects)

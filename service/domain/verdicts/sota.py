@@ -35,7 +35,7 @@ def stand_all(
     within the policy's limit.  What is neither is open, and *inconclusive* where it measured beyond the limit.  Every
     other outcome is only where the interval lies; whether that matters is the flag, `slower`.
     """
-    seen = compared(besides, policy, lambda limits, _: limits.behind)
+    seen = compared(besides, policy, lambda limits, _: limits.behind_sota)
     return {one.name: _stand(one, seen.get(one.name), controls.get(one.name) or 1.0, policy) for one in besides}
 
 

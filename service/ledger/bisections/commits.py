@@ -59,7 +59,7 @@ def moved_between(session: Session, target: Target, device: str, good: str, bad:
         .join(Revision, Revision.id == Run.revision_id)
         .join(VerdictRow, VerdictRow.run_id == Run.id)
         .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, Revision.sha == bad)
-        .where(VerdictRow.against.in_(("parent", "good")), VerdictRow.baseline == good)
+        .where(VerdictRow.baseline_kind.in_(("parent", "last_good")), VerdictRow.baseline == good)
         .order_by(Run.id.desc())
     )
     rows = session.execute(compared).all()

@@ -56,11 +56,13 @@ def _step(run: Run) -> Step:
 
 
 def _against_baseline(run: Run) -> list[VerdictRow]:
-    return [row for row in run.verdicts if row.against == "parent"]
+    return [row for row in run.verdicts if row.baseline_kind == "parent"]
 
 
 def _sight(row: VerdictRow) -> Sight:
-    return Sight(Outcome(row.outcome), row.ratio, row.low, row.high, row.suspected, row.trials, row.why, row.reason)
+    return Sight(
+        Outcome(row.outcome), row.ratio, row.low, row.high, row.suspected, row.trials, row.cause_text, row.reason
+    )
 
 
 def _unbuildable(session: Session, row: Bisection) -> set[str]:

@@ -40,7 +40,7 @@ class CaseRate:
 
 @dataclass(frozen=True)
 class MetricRate:
-    """The same for all cases of a metric on one worker.  Cases of one session share their machine: the interval does not
+    """The rate over all cases of a metric on one worker.  Cases of a session share their machine: the interval does not
     know that, and is narrower than it should be."""
 
     worker: str

@@ -40,7 +40,7 @@ def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
         row.reason = f"regression {regression.id}, by bisection {search.id}"
     elif search.state is not SearchState.STOPPED and steady:
         times = f"{len(steady)} fresh session{'s' if len(steady) > 1 else ''}"
-        row.state, row.missed = PointState.CLOSED, max(row.missed, 1)
+        row.state, row.missed_scans = PointState.CLOSED, max(row.missed_scans, 1)
         row.reason = f"{times} of bisection {search.id} did not repeat it: the machine, not the code"
     else:  # a person may look, or ask again
         row.state, row.reason = PointState.OPEN, f"bisection {search.id} did not tell: {search.reason or search.state}"
@@ -53,7 +53,7 @@ def _shown(session: Session, search: Bisection, row: ChangePoint) -> list[Shown]
         .join(Revision, Revision.id == Run.revision_id)
         .join(VerdictRow, VerdictRow.run_id == Run.id)
         .where(Run.bisection_id == search.id, Run.state == RunState.DONE, Revision.ordinal.is_not(None))
-        .where(VerdictRow.provider == row.provider, VerdictRow.case == row.case, VerdictRow.against == "parent")
+        .where(VerdictRow.provider == row.provider, VerdictRow.case == row.case, VerdictRow.baseline_kind == "parent")
         .order_by(Revision.ordinal, Run.id.desc())
     )
     return [Shown(run, sha, ordinal or 0, verdict) for run, sha, ordinal, verdict in found]
@@ -78,7 +78,13 @@ def _regression(session: Session, search: Bisection, row: ChangePoint, shown: Sh
         return known
     verdict = shown.verdict
     slower = Slower(
-        row.provider, row.case, verdict.ratio or row.ratio, verdict.low, verdict.high, verdict.cause, verdict.why
+        row.provider,
+        row.case,
+        verdict.ratio or row.ratio,
+        verdict.low,
+        verdict.high,
+        verdict.cause_kind,
+        verdict.cause_text,
     )
     return opened(
         session,

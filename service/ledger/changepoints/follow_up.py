@@ -171,7 +171,7 @@ def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangeP
         select(VerdictRow.provider, VerdictRow.case, Run.revision_id, Run.id)
         .join(Run, Run.id == VerdictRow.run_id)
         .where(Run.device == measured.device, Run.revision_id.in_(near), WATCHED)
-        .where(VerdictRow.against == "parent", VerdictRow.outcome == Outcome.IMPROVEMENT.value)
+        .where(VerdictRow.baseline_kind == "parent", VerdictRow.outcome == Outcome.IMPROVEMENT.value)
     ).all()
     for row in rows:
         place = measured.place_of[row.revision_id]
@@ -182,7 +182,7 @@ def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangeP
         ]
         if runs:
             end(row, PointState.CONFIRMED, f"the improvement that run {max(runs)} saw")
-        elif len(measured.line) - place > HELD and not row.missed:
+        elif len(measured.line) - place > HELD and not row.missed_scans:
             end(row, PointState.CONFIRMED, f"faster, and more than {HELD} revisions measured since stayed so")
 
 
@@ -251,7 +251,7 @@ def _neighbours(session: Session, measured: Mainline, names: set[Name], group: S
     rows = session.scalars(
         select(ChangePoint)
         .where(ChangePoint.target_id == measured.target_id, ChangePoint.device == measured.device)
-        .where(ChangePoint.missed == 0, ChangePoint.id.not_in([row.id for row in group]))
+        .where(ChangePoint.missed_scans == 0, ChangePoint.id.not_in([row.id for row in group]))
     )
     return [
         measured.place_of[row.revision_id]

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import UNLOOKED, ChangePoint, Revision, Run, Target, VerdictRow
+from service.db.models import UNSCANNED, ChangePoint, Revision, Run, Target, VerdictRow
 from service.domain.changepoints import Change, Level
 from service.domain.changepoints.matching import MISSES, Known
 from service.domain.changepoints.scan import LONG, SHORT, Found, closely, limits_of, worth_a_look
@@ -59,7 +59,7 @@ def _due(session: Session) -> dict[tuple[int, str], list[int]]:
     rows = session.execute(
         select(Run.target_id, Run.device, Run.id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(UNLOOKED, Revision.ordinal.is_not(None))
+        .where(UNSCANNED, Revision.ordinal.is_not(None))
         .order_by(Run.target_id, Run.device, Run.id)
     )
     due: dict[tuple[int, str], list[int]] = {}
@@ -113,7 +113,7 @@ def _steady(session: Session, table: Histories) -> set[Name]:
     runs = {run_id for run_id in table.runs[:, -1:].ravel().tolist() if run_id}
     rows = session.execute(
         select(VerdictRow.provider, VerdictRow.case)
-        .where(VerdictRow.run_id.in_(runs), VerdictRow.against == "parent")
+        .where(VerdictRow.run_id.in_(runs), VerdictRow.baseline_kind == "parent")
         .where(VerdictRow.outcome == Outcome.STEADY.value)
     )
     return {(provider, case) for provider, case in rows}
@@ -129,7 +129,7 @@ def known_points(session: Session, measured: Mainline) -> dict[Name, list[Known]
     known: dict[Name, list[Known]] = {}
     for row in rows:
         if (place := measured.place_of.get(row.revision_id)) is not None:
-            one = Known(row.id, place, row.ratio, row.missed, row.state is PointState.OPEN)
+            one = Known(row.id, place, row.ratio, row.missed_scans, row.state is PointState.OPEN)
             known.setdefault((row.provider, row.case), []).append(one)
     return known
 
@@ -149,7 +149,7 @@ def _keep(session: Session, look: Look, runs: Sequence[int]) -> bool:
         return False
     now = clock(session)
     for some in _some(runs):
-        session.execute(update(Run).where(Run.id.in_(some)).values(history_at=now))
+        session.execute(update(Run).where(Run.id.in_(some)).values(scanned_at=now))
     rows = _rows(session, look.found.values())
     for name, found in look.found.items():
         for change in found.matched.new:
@@ -165,7 +165,7 @@ def _keep(session: Session, look: Look, runs: Sequence[int]) -> bool:
 
 def _looked_at(session: Session, runs: Sequence[int]) -> bool:
     """Has somebody looked with any of these runs?  What one look misses must not count twice."""
-    known = (select(Run.id).where(Run.id.in_(some), Run.history_at.is_not(None)).limit(1) for some in _some(runs))
+    known = (select(Run.id).where(Run.id.in_(some), Run.scanned_at.is_not(None)).limit(1) for some in _some(runs))
     return any(session.scalar(one) is not None for one in known)
 
 
@@ -190,7 +190,7 @@ def _add(session: Session, measured: Mainline, name: Name, change: Change, basel
     series = measured.target_id, measured.device, provider, case, revision_id
     values: dict[str, Any] = dict(zip(key, series, strict=True)) | {
         "before_id": before_id,
-        "missed": 0,
+        "missed_scans": 0,
         "found_at": now,
     }
     values |= {"ratio": change.ratio, "low": change.low, "high": change.high, "p": change.p}
@@ -207,14 +207,14 @@ def _by(ratio: float) -> str:
 
 def _seen_again(row: ChangePoint, change: Change) -> None:
     """A point is kept as it was first seen, until more data make it one that may block."""
-    row.missed = 0
+    row.missed_scans = 0
     if change.level is Level.BLOCK and row.level != Level.BLOCK:
         row.level, row.ratio = change.level.value, change.ratio
         row.low, row.high, row.p = change.low, change.high, change.p
 
 
 def _missed(row: ChangePoint) -> None:
-    row.missed += 1
-    if row.missed >= MISSES and row.state is PointState.OPEN:
+    row.missed_scans += 1
+    if row.missed_scans >= MISSES and row.state is PointState.OPEN:
         row.state = PointState.CLOSED
         row.reason = f"what was measured since does not show it: {MISSES} looks in a row did not find it again"

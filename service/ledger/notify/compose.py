@@ -8,7 +8,7 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import Effect, Run
+from service.db.models import OutboxMessage, Run
 from service.domain.states import OPEN_STATES, Priority, Purpose, RunState
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
@@ -19,7 +19,7 @@ from service.reports import markdown, report
 
 log = structlog.get_logger()
 
-_UNTOLD = Run.told != Run.state
+_UNTOLD = Run.notified_state != Run.state
 # Of the mainline people hear how it ended, of a backfill only what was measured; of pull requests everything; nothing
 # of the steps of a bisection, and of calibrations.
 _OF_NO_INTEREST = or_(
@@ -53,7 +53,7 @@ def notify_due() -> int:
 def _pass_over() -> None:
     free = select(Run.id).where(_UNTOLD, _OF_NO_INTEREST).with_for_update(skip_locked=True)
     with transaction() as session:
-        passed = update(Run).where(Run.id.in_(free)).values(told=Run.state)
+        passed = update(Run).where(Run.id.in_(free)).values(notified_state=Run.state)
         session.execute(passed.execution_options(synchronize_session=False))
 
 
@@ -67,7 +67,7 @@ def _tell(session: Session, run_id: int) -> None:
     if _speaks_for_its_commit(session, run):
         key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
         outbox.say(session, key, "check", run.target, run, markdown.check(report_on(session, run)))
-    run.told = run.state.value
+    run.notified_state = run.state.value
 
 
 def _comment(session: Session, run: Run, pull: int) -> None:
@@ -76,7 +76,7 @@ def _comment(session: Session, run: Run, pull: int) -> None:
     if push is not None and push.head != run.revision.sha:
         return
     key = f"comment:{run.target_id}:{pull}"
-    begun = session.execute(select(Effect.id).where(Effect.key == key)).first() is not None
+    begun = session.execute(select(OutboxMessage.id).where(OutboxMessage.key == key)).first() is not None
     facts = facts_checks.in_words(session, run)
     if begun or facts_checks.are_found(session, run) or run.state in _WORTH_A_COMMENT:
         payload = {"pull": pull, "body": markdown.comment(*pull_reports(session, run), facts=facts)}

@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, transaction, wake
-from service.db.models import Effect, Run, Target
+from service.db.models import OutboxMessage, Run, Target
 from service.domain.states import OutboxState
 from service.forge import github
 from service.forge.github import Check, ForgeFailed, GitHub
@@ -45,11 +45,16 @@ class Sending:
     remote_id: str | None
 
 
-def say(session: Session, key: str, kind: str, target: Target, run: Run, payload: dict[str, Any]) -> Effect:
+def say(session: Session, key: str, kind: str, target: Target, run: Run, payload: dict[str, Any]) -> OutboxMessage:
     """Have this said once the transaction is committed.  The same key again replaces what was, or was to be, said."""
     begin = {"kind": kind, "target_id": target.id, "run_id": run.id, "payload": payload, "version": 0}
-    new = inserted(session, Effect, "key", {"key": key, "state": OutboxState.WAITING, **begin})
-    row = select(Effect).where(Effect.key == key).with_for_update().execution_options(populate_existing=True)
+    new = inserted(session, OutboxMessage, "key", {"key": key, "state": OutboxState.WAITING, **begin})
+    row = (
+        select(OutboxMessage)
+        .where(OutboxMessage.key == key)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
     effect = session.execute(row).scalar_one()
     if new:
         pass
@@ -111,8 +116,8 @@ def marker_of(target: str, pull: int, body: str) -> str:
 def _claim(now: float | None) -> Sending | None:
     with transaction() as session:
         here = clock(session) if now is None else now
-        due = (Effect.state == OutboxState.WAITING, Effect.next_at <= here)
-        first = select(Effect).where(*due).order_by(Effect.next_at, Effect.id).limit(1)
+        due = (OutboxMessage.state == OutboxState.WAITING, OutboxMessage.next_at <= here)
+        first = select(OutboxMessage).where(*due).order_by(OutboxMessage.next_at, OutboxMessage.id).limit(1)
         effect = session.execute(first.with_for_update(skip_locked=True)).scalar_one_or_none()
         if effect is None:
             return None
@@ -165,11 +170,11 @@ def _hold_up(session: Session, until: float) -> None:
     """Nothing goes out before `until`."""
     # A row that is locked is being said anew.  Waiting for it could end in a deadlock with who locks several.
     free = (
-        select(Effect.id)
-        .where(Effect.state == OutboxState.WAITING, Effect.next_at < until)
+        select(OutboxMessage.id)
+        .where(OutboxMessage.state == OutboxState.WAITING, OutboxMessage.next_at < until)
         .with_for_update(skip_locked=True)
     )
-    held = update(Effect).where(Effect.id.in_(free)).values(next_at=until)
+    held = update(OutboxMessage).where(OutboxMessage.id.in_(free)).values(next_at=until)
     session.execute(held.execution_options(synchronize_session=False))
 
 
@@ -179,5 +184,7 @@ def _preview(sending: Sending, why: str) -> None:
         effect.state, effect.error, effect.attempts = OutboxState.PREVIEW, why, 0
 
 
-def _row(session: Session, sending: Sending) -> Effect:
-    return session.execute(select(Effect).where(Effect.id == sending.effect_id).with_for_update()).scalar_one()
+def _row(session: Session, sending: Sending) -> OutboxMessage:
+    return session.execute(
+        select(OutboxMessage).where(OutboxMessage.id == sending.effect_id).with_for_update()
+    ).scalar_one()

@@ -10,7 +10,7 @@ from service.db.engine import clock
 from service.db.models import Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.ledger.locking import lock
-from service.ledger.regressions import close, incidents, open
+from service.ledger.regressions import closing, incidents, opening
 
 
 def note_regressions(session: Session, run: Run, policy: Policy) -> None:
@@ -22,7 +22,7 @@ def note_regressions(session: Session, run: Run, policy: Policy) -> None:
     now = clock(session)
     rows = select(VerdictRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.provider, VerdictRow.case)
     verdicts = session.scalars(rows).all()
-    touched = {row.incident_id for row in open.opened_by(session, run, verdicts, policy, now)}
-    judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.against == "parent"}
-    touched |= {row.incident_id for row in close.over(session, run, judged, policy, now)}
+    touched = {row.incident_id for row in opening.opened_by(session, run, verdicts, policy, now)}
+    judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.baseline_kind == "parent"}
+    touched |= {row.incident_id for row in closing.over(session, run, judged, policy, now)}
     incidents.settle(session, touched, now)

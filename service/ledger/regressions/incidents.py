@@ -46,8 +46,8 @@ def settle(session: Session, ids: Iterable[int | None], now: float) -> None:
     session.flush()
     for incident_id in sorted({one for one in ids if one is not None}):
         incident = session.get_one(Incident, incident_id, populate_existing=True)
-        rows = select(RegressionRow.state, RegressionRow.ratio, RegressionRow.cause, RegressionRow.why)
+        rows = select(RegressionRow.state, RegressionRow.ratio, RegressionRow.cause_kind, RegressionRow.cause_text)
         members = [Member(*row) for row in session.execute(rows.where(RegressionRow.incident_id == incident_id))]
         incident.closed_at = (incident.closed_at or now) if is_over(members) else None
         cause = common_cause(members)
-        incident.cause, incident.why = (cause.kind.value, cause.words) if cause else (None, None)
+        incident.cause_kind, incident.cause_text = (cause.kind.value, cause.words) if cause else (None, None)

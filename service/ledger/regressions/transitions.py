@@ -111,8 +111,8 @@ def _row(opening: Opening, incident_id: int, now: float) -> RegressionRow:
         opened_at=now,
         good=opening.good,
         culprit=opening.culprit,
-        cause=slower.cause,
-        why=slower.why,
+        cause_kind=slower.cause,
+        cause_text=slower.why,
     )
 
 

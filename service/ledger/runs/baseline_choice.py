@@ -130,7 +130,7 @@ def in_turn(session: Session, run: Run, wanted: Mapping[Name, str]) -> list[tupl
     )
     compared = session.execute(
         select(VerdictRow.baseline, func.max(VerdictRow.run_id))
-        .where(VerdictRow.run_id.in_(lately), VerdictRow.against == "good", VerdictRow.baseline.in_(cases))
+        .where(VerdictRow.run_id.in_(lately), VerdictRow.baseline_kind == "last_good", VerdictRow.baseline.in_(cases))
         .group_by(VerdictRow.baseline)
     )
     last = {sha or "": run_id for sha, run_id in compared}
@@ -164,9 +164,9 @@ def _suspected(session: Session, target_id: int, device: str, sha: str, decided:
         select(VerdictRow, good)
         .join(Run, Run.id == VerdictRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .outerjoin(good, and_(*same, good.against == "good"))
+        .outerjoin(good, and_(*same, good.baseline_kind == "last_good"))
         .where(Run.target_id == target_id, Run.device == device, Revision.sha == sha, Revision.target_id == target_id)
-        .where(WATCHED, Run.state == RunState.DONE, VerdictRow.against == "parent")
+        .where(WATCHED, Run.state == RunState.DONE, VerdictRow.baseline_kind == "parent")
         .order_by(Run.id)
     )
     newest = {(row.provider, row.case): (row, beside) for row, beside in rows}  # not every run has every case
@@ -182,4 +182,4 @@ def _suspected(session: Session, target_id: int, device: str, sha: str, decided:
 def _slower_perhaps(row: VerdictRow) -> bool:
     """A suspicion that is still one: what the machine explains, or what alarms nobody anyway, is none."""
     slower = row.suspected and row.outcome == Outcome.INCONCLUSIVE and row.ratio is not None and row.ratio > 1
-    return slower and row.cause not in (Kind.MACHINE, Kind.NOISE) and not row.reason.startswith(QUARANTINED)
+    return slower and row.cause_kind not in (Kind.MACHINE, Kind.NOISE) and not row.reason.startswith(QUARANTINED)

@@ -66,14 +66,14 @@ def before(session: Session, run: Run, revision: Revision) -> Run | None:
 def compare(session: Session, decided: Decided) -> list[VerdictRow]:
     """A row for each case beside each baseline that took part, and the gaps of a mainline run."""
     evidence, policy = decided.evidence, decided.policy
-    to_good = baselines.against_good(beside_revision(evidence.taken, Role.GOOD, evidence.good), policy)
-    good = collect.beside(evidence, Role.GOOD, to_good)
-    rows = [_row(decided, "good", evidence.good[name], name, stand, good) for name, stand in to_good.items()]
+    to_good = baselines.against_good(beside_revision(evidence.taken, Role.LAST_GOOD, evidence.good), policy)
+    good = collect.beside(evidence, Role.LAST_GOOD, to_good)
+    rows = [_row(decided, "last_good", evidence.good[name], name, stand, good) for name, stand in to_good.items()]
     if evidence.slow is not None:
         slow_everywhere = dict.fromkeys(decided.judged, evidence.slow)
-        to_slow = baselines.leaks(beside_revision(evidence.taken, Role.SLOW, slow_everywhere), policy)
-        slow = collect.beside(evidence, Role.SLOW, to_slow)
-        rows += [_row(decided, "slow", evidence.slow, name, stand, slow) for name, stand in to_slow.items()]
+        to_slow = baselines.leaks(beside_revision(evidence.taken, Role.PINNED, slow_everywhere), policy)
+        slow = collect.beside(evidence, Role.PINNED, to_slow)
+        rows += [_row(decided, "pinned", evidence.slow, name, stand, slow) for name, stand in to_slow.items()]
     if decided.run.purpose is not Purpose.WATCH:
         return rows  # no search and no calibration asks how far the best is
     controls = {name: verdict.control for name, verdict in decided.judged.items()}
@@ -91,7 +91,7 @@ def _beside_others(decided: Decided, against: str, stood: Mapping[Name, Stand]) 
     causes = {name: found for name, shift in shifts.items() if (found := gap_cause(shift)) is not None}
     rows = [_row(decided, against, stand.baseline, name, stand, causes) for name, stand in stood.items()]
     for row in rows:
-        row.behind = stood[row.provider, row.case].slower
+        row.behind_sota = stood[row.provider, row.case].slower
     return rows
 
 
@@ -99,7 +99,7 @@ def _row(
     decided: Decided, against: str, baseline: str, name: Name, stand: Stand, causes: Mapping[Name, Cause]
 ) -> VerdictRow:
     provider, case = name
-    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, against=against, baseline=baseline)
+    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind=against, baseline=baseline)
     row.outcome, row.reason, row.p, row.q = stand.outcome.value, stand.reason, stand.p, stand.q
     measured(row, stand.comparison, causes.get(name))
     return row
@@ -111,7 +111,7 @@ def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) 
         row.ratio, row.low, row.high = comparison.ratio, comparison.low, comparison.high
         row.trials, row.rounds = comparison.trials, comparison.rounds
     if why is not None:
-        row.cause, row.why, row.cause_certain = why.kind.value, why.words, why.certain
+        row.cause_kind, row.cause_text, row.cause_certain = why.kind.value, why.words, why.certain
         row.cause_by = why.by.value if why.by else None
 
 
@@ -126,12 +126,12 @@ def _note_gaps(session: Session, decided: Decided, rows: Iterable[VerdictRow], s
         own, best = sides.own.get(name), sides.baselines.get((row.baseline or "", row.case))
         if row.ratio is not None and own is not None and best is not None:
             took, is_open = (own.took, best.took), stood[name].is_open
-            now = sota.Standing(revision.short, row.ratio, *took, run.stack_id, row.behind, is_open=is_open)
+            now = sota.Standing(revision.short, row.ratio, *took, run.stack_id, row.behind_sota, is_open=is_open)
             found[name] = Distance(now, best.name, decided.moved(name))
     for name, told in note_gaps(session, run, revision, found, decided.policy).items():
         row = measured[name]
         row.reason = told
-        if not row.behind:
+        if not row.behind_sota:
             row.outcome = Outcome.INCONCLUSIVE.value  # the gap was known, and this session could not close it
 
 
@@ -156,7 +156,7 @@ def _shifts(decided: Decided, against: str, stood: Mapping[Name, Stand]) -> dict
     """This run and the one before it on the mainline, at each case that both measured beside this kind of baseline."""
     if (before := decided.before) is None:
         return {}
-    was = {(row.provider, row.case): row.baseline for row in before.verdicts if row.against == against}
+    was = {(row.provider, row.case): row.baseline for row in before.verdicts if row.baseline_kind == against}
     then, now = _sides(before.measurements), _sides(decided.evidence.taken)
     stack = replaced(before.stack.versions, decided.evidence.stack) if before.stack else {}
     found = {}

@@ -103,7 +103,7 @@ def end(
         session.execute(
             update(Run)
             .where(Run.revision_id == row.revision_id, Run.purpose == Purpose.WATCH, Run.pull.is_not(None))
-            .values(told="")
+            .values(notified_state="")
             .execution_options(synchronize_session=False)
         )
 

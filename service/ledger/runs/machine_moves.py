@@ -19,7 +19,9 @@ def moved_elsewhere(session: Session, run: Run) -> dict[bool, tuple[str, ...]]:
     Each of their cases was compared with its own baseline: what neither a commit of theirs is known to have done, nor a
     search was looking for, nor a stranger could have wanted, is the machine's.
     """
-    theirs = and_(VerdictRow.confirmed, func.coalesce(VerdictRow.cause, "") == Kind.CODE)  # a commit of theirs did that
+    theirs = and_(
+        VerdictRow.confirmed, func.coalesce(VerdictRow.cause_kind, "") == Kind.CODE
+    )  # a commit of theirs did that
     moved = and_(VerdictRow.suspected, not_(theirs))
     slower, faster = (
         func.sum(case((and_(moved, VerdictRow.ratio > 1), 1), else_=0)),
@@ -33,7 +35,7 @@ def moved_elsewhere(session: Session, run: Run) -> dict[bool, tuple[str, ...]]:
         .where(Run.worker == run.worker, Run.target_id != run.target_id, Run.state == RunState.DONE)
         .where(Run.finished_at >= clock(session) - AT_THAT_TIME_S)
         .where(Run.purpose != Purpose.BISECTION, Run.trusted)
-        .where(VerdictRow.against == "parent", VerdictRow.ratio.is_not(None))
+        .where(VerdictRow.baseline_kind == "parent", VerdictRow.ratio.is_not(None))
         .group_by(Target.name)
         .order_by(Target.name)
     ).all()

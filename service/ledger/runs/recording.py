@@ -95,8 +95,8 @@ def _store(session: Session, run: Run, evidence: SessionResult) -> None:
     run.reason = "; ".join(evidence.notes) or None
     run.stack_id = stack_known(session, evidence.stack).id
     run.telemetry = dict(evidence.telemetry)
-    run.slow, good = evidence.slow, list(evidence.good.values())
-    run.good = max(good, key=good.count) if good else None  # each row names its own
+    run.pinned, good = evidence.slow, list(evidence.good.values())
+    run.last_good = max(good, key=good.count) if good else None  # each row names its own
     session.bulk_save_objects([_measurement(run.id, one) for one in evidence.taken])
 
 
@@ -136,10 +136,10 @@ def _measurement(run_id: int, one: Taken) -> Measurement:
 
 def _against_parent(decided: baseline_rows.Decided, name: Name, verdict: Verdict) -> VerdictRow:
     provider, case = name
-    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, against="parent")
+    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind="parent")
     row.baseline = decided.evidence.baseline_at(name)
     row.outcome, row.reason, row.confirmed = verdict.outcome.value, verdict.reason, verdict.confirmed
-    row.control, row.suspected, row.smallest = verdict.control, verdict.suspected, verdict.smallest
+    row.control, row.suspected, row.smallest_change = verdict.control, verdict.suspected, verdict.smallest
     row.p, row.q, row.doubt = verdict.p, verdict.q, verdict.doubt
     baseline_rows.measured(row, verdict.comparison, decided.causes.get(name))
     return row
@@ -158,10 +158,10 @@ def _removed(decided: baseline_rows.Decided, recipe: Recipe) -> list[VerdictRow]
             run_id=run.id,
             provider=row.provider,
             case=row.case,
-            against="parent",
+            baseline_kind="parent",
             outcome=Outcome.REMOVED.value,
             reason=last,
         )
         for row in before.verdicts
-        if row.against == "parent" and row.outcome != Outcome.REMOVED and (row.provider, row.case) not in asked
+        if row.baseline_kind == "parent" and row.outcome != Outcome.REMOVED and (row.provider, row.case) not in asked
     ]

@@ -60,7 +60,7 @@ def one(session: Session, run_id: int) -> Rebuilt:
     loads = [selectinload(part) for part in (Run.target, Run.revision, Run.verdicts)]
     loads.append(selectinload(Run.measurements).undefer(Measurement.samples))
     run = session.execute(select(Run).where(Run.id == run_id).options(*loads)).scalar_one()
-    verdicts = {(row.provider, row.case, row.against): row for row in run.verdicts}
+    verdicts = {(row.provider, row.case, row.baseline_kind): row for row in run.verdicts}
     return Rebuilt(run, taken(run.measurements), verdicts, _silent(session, run))
 
 

@@ -18,7 +18,7 @@ from service.domain.verdicts.session_result import beside_revision, beside_sota
 from service.ledger.runs.reload import Rebuilt, rebuilt
 from service.reports.views import Replay, Told
 
-_STOOD = ("sota", "slow")
+_STOOD = ("sota", "pinned")
 
 
 def replayed(
@@ -75,14 +75,14 @@ def _name(one: Replayed) -> Name:
 def _flags(stored: Rebuilt, policy: Policy) -> dict[Name, Sum]:
     """Who was, and who would be, called behind SOTA, or slower than the slow baseline."""
     stood = sota.stand_all(beside_sota(stored.taken), policy)
-    heads = {(one.provider, str(one.case)): stored.run.slow for one in stored.taken if one.role is Role.HEAD}
+    heads = {(one.provider, str(one.case)): stored.run.pinned for one in stored.taken if one.role is Role.HEAD}
     named = {name: slow for name, slow in heads.items() if slow is not None}
-    leaking = baselines.leaks(beside_revision(stored.taken, Role.SLOW, named), policy)
+    leaking = baselines.leaks(beside_revision(stored.taken, Role.PINNED, named), policy)
     flags = {}
     for name in heads:
         to_sota, to_slow = (stored.verdicts.get((*name, against)) for against in _STOOD)
         flags[name] = Sum(
-            behind_before=int(to_sota is not None and to_sota.behind),
+            behind_before=int(to_sota is not None and to_sota.behind_sota),
             behind=int(name in stood and stood[name].slower),
             leaks_before=int(to_slow is not None and to_slow.outcome == Outcome.REGRESSION),
             leaks=int(name in leaking and leaking[name].slower),

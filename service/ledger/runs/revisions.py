@@ -91,7 +91,7 @@ def revisions_appeared(
             name = suite or recipe.suite_on(device)
             run, fresh = _run(session, target, rows[one.sha], row, device, name, values)
             if pull is not None:
-                run.told = ""  # it may have been told of, and then a newer head, which is gone now
+                run.notified_state = ""  # it may have been told of, and then a newer head, which is gone now
             if fresh:
                 states.append(run.state)
     count = {state: states.count(state) for state in set(states)}

@@ -51,7 +51,7 @@ def note_gaps(
         if last is not None and _is_later(last.ordinal, revision.ordinal):
             continue  # how an older revision stands is no news of how the case stands
         if distance.now.is_open:
-            if last is not None and last.gap.behind:
+            if last is not None and last.gap.behind_sota:
                 told[name] = sota.still_open(distance.now, last.standing, distance.sota)
             continue
         gap = last.gap if last else Gap(target_id=run.target_id, device=run.device, provider=name[0], case=name[1])
@@ -64,9 +64,9 @@ def note_gaps(
 
 
 def _becomes(gap: Gap, run: Run, now: sota.Standing) -> None:
-    if not (gap.behind and now.behind):
+    if not (gap.behind_sota and now.behind):
         gap.since_run_id, gap.ratio_then = (run.id, now.ratio) if now.behind else (None, None)
-    gap.behind, gap.last_run_id, gap.ratio_now = now.behind, run.id, now.ratio
+    gap.behind_sota, gap.last_run_id, gap.ratio_now = now.behind, run.id, now.ratio
     gap.own, gap.sota, gap.stack_id = now.own, now.sota, now.stack
 
 
@@ -85,5 +85,5 @@ def _known(session: Session, run: Run) -> Iterator[_Known]:
         .where(Gap.target_id == run.target_id, Gap.device == run.device)
     )
     for gap, ordinal, sha, first in session.execute(rows):
-        named = (short(sha), gap.ratio_now, gap.own, gap.sota, gap.stack_id, gap.behind)
+        named = (short(sha), gap.ratio_now, gap.own, gap.sota, gap.stack_id, gap.behind_sota)
         yield _Known(gap, ordinal, sota.Standing(*named, short(first) if first else None))

@@ -324,13 +324,13 @@ from pathlib import Path
 
 import torch
 
-from kernels.metrics import caches
-from kernels.metrics.caches import TritonCaches, empty_caches
-from kernels.offline.architectures import KNOWN
-from kernels.offline.launches import Launches
-from kernels.offline.pretend import become, inputs_of
+from kernels.contender.metrics import caches
+from kernels.contender.metrics.caches import TritonCaches, empty_caches
+from kernels.facts.offline.architectures import KNOWN
+from kernels.facts.offline.launches import Launches
+from kernels.facts.offline.pretend import become, inputs_of
 from kernels.providers.ours import Ours
-from kernels.words import Case
+from kernels.cases import Case
 
 
 def compiled():

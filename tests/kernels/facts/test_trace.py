@@ -92,13 +92,13 @@ def custom_hides(x: torch.Tensor) -> torch.Tensor:
 # A device that is not there, but notes what it would launch.  A launch calls the hook, as the driver's own launcher.
 OBSERVED = """
 import torch
-from kernels.offline import backwards
-from kernels.offline.architectures import KNOWN
-from kernels.offline.launches import Launches
-from kernels.offline.operators import Through
-from kernels.offline.pretend import become
+from kernels.facts.offline import backwards
+from kernels.facts.offline.architectures import KNOWN
+from kernels.facts.offline.launches import Launches
+from kernels.facts.offline.operators import Through
+from kernels.facts.offline.pretend import become
 from kernels.facts import _facts
-from kernels.observing import Entering, Seen, triton_launches
+from kernels.facts.trace import Entering, Seen, triton_launches
 
 mode = become(KNOWN["sm_90"])
 backwards.install()

@@ -152,7 +152,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from kernels.facts import _facts
-from kernels.observing import Seen, triton_launches
+from kernels.facts.trace import Seen, triton_launches
 from here import copy
 
 source = ASTSource(copy, {"X": "*fp32", "Y": "*fp32", "N": "i32", "BLOCK": "constexpr"}, {(3,): 256})

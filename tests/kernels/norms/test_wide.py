@@ -205,8 +205,8 @@ def test_the_interpreter_has_no_clusters(interpreted):
 ASKED = """
 import triton
 from kernels.norms import clusters
-from kernels.offline.architectures import KNOWN
-from kernels.offline.pretend import Driver
+from kernels.facts.offline.architectures import KNOWN
+from kernels.facts.offline.pretend import Driver
 
 found = []
 for name in ("sm_80", "sm_90"):

@@ -172,9 +172,9 @@ def test_gradients_may_differ_by_rounding(other, wrong):
 INTERPRETED = """
 import json, sys, torch
 from dataclasses import replace
-from kernels.inputs import make
-from kernels.studies.dweight import compared, described, plan_of, ways_of
-from kernels.words import Case
+from kernels.checks.inputs import make
+from kernels.studies.dweight.study import compared, described, plan_of, ways_of
+from kernels.cases import Case
 
 device, found = torch.device("cpu"), {}
 for text in sys.argv[1:]:
@@ -201,13 +201,13 @@ def test_every_way_is_right_and_repeats_to_the_bit():
 
 COMPILED = """
 import json, sys, torch
-from kernels.offline.architectures import KNOWN
-from kernels.offline.launches import Launches
-from kernels.offline.pretend import become, inputs_of
-from kernels.words import Case
+from kernels.facts.offline.architectures import KNOWN
+from kernels.facts.offline.launches import Launches
+from kernels.facts.offline.pretend import become, inputs_of
+from kernels.cases import Case
 
 mode, launches, found = become(KNOWN["sm_90"]), Launches(KNOWN["sm_90"]), {}
-from kernels.studies.dweight import call_of, plan_of, smaller, ways_of
+from kernels.studies.dweight.study import call_of, plan_of, smaller, ways_of
 
 case, device = Case.parse(sys.argv[1]), torch.device("cuda", 0)
 

@@ -72,7 +72,7 @@ def test_a_run_is_compact_until_more_is_asked_for(get: Get, seeded: Seeded) -> N
     compact = get(address).json()
     assert (compact["measurements"], compact["verdicts"]) == (None, None)
     whole = get(address, params={"expand": "measurements,verdicts"}).json()
-    [slow] = [v for v in whole["verdicts"] if v["against"] == "parent" and v["case"] == CASES[1]]
+    [slow] = [v for v in whole["verdicts"] if v["baseline_kind"] == "parent" and v["case"] == CASES[1]]
     assert (slow["outcome"], slow["confirmed"], slow["ratio"]) == ("regression", True, pytest.approx(1.214))
     assert {m["role"] for m in whole["measurements"]} == {"head", "parent", "sota", "control"}
     assert whole["stack"]["triton"] == "3.7.1"
@@ -225,12 +225,12 @@ def test_a_regression_is_told_with_its_life(get: Get, decided: Seeded) -> None:
     asked = {"state": ["open", "acknowledged"]}
     assert len(get("/api/v1/regressions", params=asked).json()["items"]) == 2
     whole = get(f"/api/v1/regressions/{blamed['id']}").json()
-    assert whole["why"] == "slower because the kernel now spills 12 registers"
+    assert whole["cause_text"] == "slower because the kernel now spills 12 registers"
     assert [event["what"] for event in whole["events"]] == ["opened", "bisecting", "blamed", "assigned", "note"]
     assert [one["id"] for one in whole["incident"]["regressions"]] == [fixed["id"], blamed["id"]]
     assert [one["culprit"] for one in whole["bisections"]] == [whole["culprit"]]
     [incident] = get("/api/v1/targets/norms/incidents").json()["items"]
-    assert (incident["id"], incident["cause"], len(incident["regressions"])) == (blamed["incident_id"], "code", 2)
+    assert (incident["id"], incident["cause_kind"], len(incident["regressions"])) == (blamed["incident_id"], "code", 2)
 
 
 def test_a_bisection_is_told_with_its_steps(get: Get, decided: Seeded) -> None:
@@ -281,8 +281,8 @@ def test_metrics_count_what_stands_and_what_is_quarantined(get: Get, decided: Se
 
 def test_verdicts_and_runs_say_what_they_rest_on(get: Get, decided: Seeded) -> None:
     run = get(f"/api/v1/runs/{decided.runs['slow']}", params={"expand": "verdicts"}).json()
-    [slow] = [one for one in run["verdicts"] if one["against"] == "parent" and one["case"] == CASES[1]]
-    assert (slow["suspected"], slow["q"], slow["smallest"], slow["cause"]) == (True, 7.1e-5, 0.02, "code")
+    [slow] = [one for one in run["verdicts"] if one["baseline_kind"] == "parent" and one["case"] == CASES[1]]
+    assert (slow["suspected"], slow["q"], slow["smallest_change"], slow["cause_kind"]) == (True, 7.1e-5, 0.02, "code")
     assert len(slow["policy"]) == 64
     assert [one["op"] for one in run["summary"]] == ["rmsnorm", "rmsnorm", "layernorm"]
     assert run["purpose"] == "watch"

@@ -72,7 +72,7 @@ IN_MICROSECONDS = (
     "INSERT INTO runs (id, dedupe, target_id, revision_id, recipe_id, device, suite, trusted, priority, state, attempt,"
     " max_attempts, not_before, created_at, told) VALUES (1, 'c', 1, 1, 1, 'h200', 'smoke', true, 10, 'done', 1, 3, 0,"
     " 1.0, '')",
-    'INSERT INTO measurements (id, run_id, contender, role, provider, "case", state, median_us, gb_s, trials, rounds,'
+    'INSERT INTO measurements (id, run_id, contender, role, provider, "case", state, median_us, gb_s, launches, rounds,'
     " facts) VALUES (1, 1, 'head:norms', 'head', 'norms', 'rmsnorm.fwd.4096x1024.bf16', 'measured', 7.31, 2295.5, 3,"
     " 60, '{}')",
     'INSERT INTO gaps (id, target_id, device, provider, "case", behind, last_run_id, ratio_now, own_us, sota_us)'

@@ -56,9 +56,9 @@ def test_the_smallest_relevant_change(given, value, smallest):
 
 def test_of_several_patterns_the_last_that_fits_counts():
     policy = Policy.model_validate(
-        {"cases": {"rmsnorm.*": {"smallest_change": 0.03, "quarantine": "noisy"}, "*.bf16": {"behind": 0.5}}}
+        {"cases": {"rmsnorm.*": {"smallest_change": 0.03, "quarantine": "noisy"}, "*.bf16": {"behind_sota": 0.5}}}
     )
-    assert (policy.at(CASE).smallest_change, policy.at(CASE).behind, policy.quarantined(CASE)) == (0.01, 0.5, None)
+    assert (policy.at(CASE).smallest_change, policy.at(CASE).behind_sota, policy.quarantined(CASE)) == (0.01, 0.5, None)
     assert policy.quarantined("rmsnorm.fwd.4096x1024.fp16") == "noisy"
 
 
@@ -82,15 +82,16 @@ def test_who_wins(server, recipe, device, smallest):
 
 
 def test_tables_are_taken_over_entry_by_entry():
-    server = written('calibrate.every_h = 12\n[cases."*"]\nbehind = 0.3\n[cases."rmsnorm.*"]\nbehind = 0.2')
+    server = written('calibrate.every_h = 12\n[cases."*"]\nbehind_sota = 0.3\n[cases."rmsnorm.*"]\nbehind_sota = 0.2')
     recipe = written(
-        '[calibrate]\nleast = 40\n[metrics]\ncall = 0.04\n[devices.cpu]\nlanes.block = 0.3\ncases."*".leak = 0.5'
+        "[calibrate]\nmin_comparisons = 40\n[metrics]\ncall = 0.04\n"
+        '[devices.cpu]\nmetrics.block = 0.3\ncases."*".leak = 0.5'
     )
     policy = recipe.on("cpu", server)
-    assert (policy.calibrate.every_h, policy.calibrate.least) == (12, 40)
+    assert (policy.calibrate.every_h, policy.calibrate.min_comparisons) == (12, 40)
     assert {metric: limits.smallest_change for metric, limits in policy.metrics.items()} == {"call": 0.04, "block": 0.3}
     assert list(policy.cases) == ["rmsnorm.*", "*"], "the nearest pattern is asked last, so it wins"
-    assert (policy.at(CASE).leak, policy.at(CASE).behind) == (0.5, 0.05)
+    assert (policy.at(CASE).leak, policy.at(CASE).behind_sota) == (0.5, 0.05)
 
 
 def test_what_a_noisy_recipe_takes_over_from_the_server_is_no_less_noisy_than_its_kernels():
@@ -119,7 +120,7 @@ CHANGES = st.fixed_dictionaries(
     optional={
         "smallest_change": st.floats(0.001, 0.9),
         "blocking": st.booleans(),
-        "behind": st.floats(0.001, 9),
+        "behind_sota": st.floats(0.001, 9),
         "metrics": st.dictionaries(st.sampled_from(["call", "block", "compile", "memory"]), st.floats(0.001, 0.9)),
         "cases": st.dictionaries(
             st.sampled_from(["*", "rmsnorm.*", "*.bf16"]), st.fixed_dictionaries({"leak": st.floats(0.001, 0.9)})
@@ -132,7 +133,7 @@ LAYER = st.builds(Written, CHANGES, st.dictionaries(st.sampled_from(["cpu", "h20
 @given(LAYER, LAYER)
 def test_what_is_valid_apart_is_valid_together_and_the_nearest_has_the_last_word(server: Written, recipe: Written):
     policy = recipe.on("cpu", server)
-    for name in ("smallest_change", "blocking", "behind"):
+    for name in ("smallest_change", "blocking", "behind_sota"):
         layers = (recipe.devices.get("cpu", {}), recipe.shared, server.devices.get("cpu", {}), server.shared)
         said = next((layer[name] for layer in layers if name in layer), getattr(Policy(), name))
         assert getattr(policy, name) == said
@@ -163,8 +164,8 @@ def test_the_servers_policy_is_under_every_recipe(state: Path, tmp_path: Path, m
     [
         ("smallest_change = 3", "line 1: smallest_change: Input should be less than 1"),
         ("blocking = true\nsmalest_change = 0.1", "line 2: smalest_change: Extra inputs are not permitted"),
-        ("[policy]\nbehind = -1", "line 2: policy.behind: Input should be greater than 0"),
-        ("[devices.cpu]\nbehind = -1", "line 2: devices.cpu.behind: Input should be greater than 0"),
+        ("[policy]\nbehind_sota = -1", "line 2: policy.behind_sota: Input should be greater than 0"),
+        ("[devices.cpu]\nbehind_sota = -1", "line 2: devices.cpu.behind_sota: Input should be greater than 0"),
         ("[devices]\ncpu = 3", "line 2: devices.cpu: it must be a table, not 3"),
         ("devices = 3", "must be a table, and its devices a table of tables"),
         ("policy = 3", "must be a table"),

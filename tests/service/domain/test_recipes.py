@@ -60,8 +60,8 @@ def test_a_whole_recipe():
 
 def test_baselines_beside_sota_are_named_for_all_devices_or_for_each():
     assert parse(WHOLE).rivals_on("cpu") == ()
-    everywhere = parse(f'baselines = ["liger", "inductor", "liger"]\nslow = "v1.2"\n{WHOLE}')
-    assert everywhere.slow == "v1.2"
+    everywhere = parse(f'baselines = ["liger", "inductor", "liger"]\npinned = "v1.2"\n{WHOLE}')
+    assert everywhere.pinned == "v1.2"
     assert everywhere.rivals_on("h200") == ("liger", "inductor")
     assert everywhere.rivals_on("cpu") == ("liger",), "SOTA is there already"
     each = parse(f'baselines = {{default = ["inductor"], cpu = ["eager"]}}\n{WHOLE}')
@@ -100,7 +100,7 @@ def test_a_metric_has_limits_of_its_own_on_each_device():
         ("smallest_change = 0.15", (0.15, 0.8), (0.005, 0.5)),
         ("smallest_change = 0.03", (0.04, 0.8), (0.005, 0.5)),
         ("control_limit = 0.4", (0.04, 0.8), (0.005, 0.4)),
-        ("smallest_change = 0.15\nlanes = {call = 0.03}", (0.03, 0.5), (0.005, 0.5)),
+        ("smallest_change = 0.15\nmetrics = {call = 0.03}", (0.03, 0.5), (0.005, 0.5)),
         ("blocking = true", (0.04, 0.8), (0.005, 0.5)),
     ],
 )
@@ -180,7 +180,7 @@ def test_which_commits_matter(changed, matters):
             "line 32: policy.default.cases.*.quarantine: String should have at least 3 characters",
         ),
         ("blocking = true", "calibrate.every_h = -1", "line 32: policy.default.calibrate.every_h: Input should be"),
-        ("blocking = true", "looks = [5, 3]", "policy.default: looks must be growing numbers from 2 to 32"),
+        ("blocking = true", "screening = [5, 3]", "policy.default: screening must be growing numbers from 2 to 32"),
         ("[base]", "[base", "The recipe is not TOML"),
         (
             "[policy.devices.cpu]\nsmallest_change = 0.1",

@@ -57,7 +57,7 @@ class Took:
     def _at(self, case: str, us: float) -> Taken:
         rounds = tuple((us * (1 + n / 1000), us * (1.001 - n / 2000)) for n in range(5))
         facts = self.facts if self.facts is not None else FACTS
-        first = rounds[:3] if self.role in (Role.GOOD, Role.SLOW, Role.SOTA, Role.RIVAL) else rounds
+        first = rounds[:3] if self.role in (Role.LAST_GOOD, Role.PINNED, Role.SOTA, Role.RIVAL) else rounds
         again = rounds if self.role in (Role.HEAD, Role.PARENT, Role.CONTROL) else ()
         return Taken(self.role, self.provider, Case.parse(case), CellState.MEASURED, None, first, again, facts)
 
@@ -119,7 +119,7 @@ class Ledger:
     def rows(self, run_id: int, against: str) -> dict[str, VerdictRow]:
         with reading() as session:
             rows = session.execute(
-                select(VerdictRow).where(VerdictRow.run_id == run_id, VerdictRow.against == against)
+                select(VerdictRow).where(VerdictRow.run_id == run_id, VerdictRow.baseline_kind == against)
             ).scalars()
             return {row.case: row for row in rows}
 
@@ -155,10 +155,13 @@ def test_a_verdict_keeps_what_it_rests_on(ledger):
     assert row.p is not None
     assert row.q is not None
     assert row.p <= row.q < 0.01
-    assert row.smallest == 0.01
-    assert (row.cause, row.why) == ("code", "slower, probably because the kernel now spills 50 registers at N=4096")
+    assert row.smallest_change == 0.01
+    assert (row.cause_kind, row.cause_text) == (
+        "code",
+        "slower, probably because the kernel now spills 50 registers at N=4096",
+    )
     steady = ledger.rows(run, "parent")[FAST]
-    assert (steady.outcome, steady.cause, steady.why, steady.suspected) == ("steady", None, None, False)
+    assert (steady.outcome, steady.cause_kind, steady.cause_text, steady.suspected) == ("steady", None, None, False)
     with reading() as session:
         policy = session.get_one(PolicyRow, row.policy_id)
         assert policy.digest == parse(RECIPE).policy_on("cpu").digest
@@ -171,8 +174,8 @@ def test_a_slow_down_of_the_same_code_is_laid_to_the_machine(ledger):
     ledger.run(0, HEAD)
     run = ledger.run(1, replace(HEAD, wide=120.0), PARENT, CONTROL)
     row = ledger.rows(run, "parent")[WIDE]
-    assert (row.outcome, row.cause) == ("inconclusive", "machine")
-    assert row.why == "probably the machine: both ran the same compiled kernels, launched alike"
+    assert (row.outcome, row.cause_kind) == ("inconclusive", "machine")
+    assert row.cause_text == "probably the machine: both ran the same compiled kernels, launched alike"
     assert ledger.last_good(1) == {}, "the machine makes no revision slow"
 
 
@@ -196,8 +199,8 @@ def test_what_happened_to_other_targets_on_the_machine_is_weighed(ledger):
     other.run(0, HEAD)
     run = other.run(1, replace(SLOW_HEAD, facts={}), PARENT, CONTROL)
     row = other.rows(run, "parent")[WIDE]
-    assert (row.outcome, row.cause) == ("regression", "machine")
-    assert row.why == "probably the machine: neighbour moved the same way on this machine at that time"
+    assert (row.outcome, row.cause_kind) == ("regression", "machine")
+    assert row.cause_text == "probably the machine: neighbour moved the same way on this machine at that time"
 
 
 # -- what does not become a reference by itself
@@ -210,21 +213,21 @@ def test_the_last_good_revision_is_asked_about_a_case_until_it_is_as_it_was(ledg
     assert ledger.last_good(1) == {WIDE: "c0"}
 
     parent = replace(SLOW_HEAD, role=Role.PARENT)
-    good = Took(Role.GOOD, fast=None)
+    good = Took(Role.LAST_GOOD, fast=None)
     copy = replace(parent, role=Role.CONTROL)
     still = ledger.run(2, SLOW_HEAD, parent, copy, good, good={WIDE: "c0"})
     assert ledger.rows(still, "parent")[WIDE].outcome == "steady", "this commit did not do it"
-    row = ledger.rows(still, "good")[WIDE]
-    assert (row.outcome, row.baseline, set(ledger.rows(still, "good"))) == ("regression", "c0", {WIDE})
+    row = ledger.rows(still, "last_good")[WIDE]
+    assert (row.outcome, row.baseline, set(ledger.rows(still, "last_good"))) == ("regression", "c0", {WIDE})
     assert row.reason == "20.0% slower than c0"
-    assert row.why == "slower, perhaps because the kernel now spills 50 registers at N=4096"
+    assert row.cause_text == "slower, perhaps because the kernel now spills 50 registers at N=4096"
     with reading() as session:
-        assert session.get_one(Run, still).good == "c0"
+        assert session.get_one(Run, still).last_good == "c0"
         assert len(session.execute(select(RegressionRow)).all()) == 1
     assert ledger.last_good(2) == {WIDE: "c0"}
 
     mended = ledger.run(3, HEAD, parent, copy, good, good={WIDE: "c0"})
-    assert ledger.rows(mended, "good")[WIDE].outcome == "steady"
+    assert ledger.rows(mended, "last_good")[WIDE].outcome == "steady"
     assert ledger.last_good(3) == {}
     with reading() as session:
         assert session.execute(select(RegressionRow.state)).scalars().all() == [RegressionState.FIXED]
@@ -259,14 +262,14 @@ def test_a_suspicion_that_nobody_could_settle_is_asked_about_at_the_next_revisio
     assert (row.outcome, row.suspected) == ("inconclusive", True)
     assert ledger.last_good(1) == {WIDE: "c0"}
 
-    [good] = Took(Role.GOOD, fast=None).taken()
+    [good] = Took(Role.LAST_GOOD, fast=None).taken()
     noisy = Given(replace(good, looked=((95.0, 96.0), (104.0, 105.0), (100.0, 99.0))))
     parent = replace(SLOW_HEAD, role=Role.PARENT)
     copy = replace(parent, role=Role.CONTROL)
     between = ledger.run(2, replace(SLOW_HEAD, wide=101.0), parent, copy, noisy, good={WIDE: "c0"})
-    assert ledger.rows(between, "good")[WIDE].outcome == "inconclusive"
+    assert ledger.rows(between, "last_good")[WIDE].outcome == "inconclusive"
     assert ledger.last_good(2) == {WIDE: "c0"}, "nobody has shown that it is as it was"
-    ledger.run(3, HEAD, parent, copy, Took(Role.GOOD, fast=None), good={WIDE: "c0"})
+    ledger.run(3, HEAD, parent, copy, Took(Role.LAST_GOOD, fast=None), good={WIDE: "c0"})
     assert ledger.last_good(3) == {}
 
 
@@ -296,12 +299,12 @@ class Given:
 def test_a_leak_is_told_against_the_slow_baseline_and_says_what_it_is_slower_than(ledger):
     ledger.run(0, HEAD)
     head, parent = replace(HEAD, wide=105.0, facts=OTHER), replace(HEAD, role=Role.PARENT, wide=105.0, facts=OTHER)
-    run = ledger.run(1, head, parent, replace(parent, role=Role.CONTROL), Took(Role.SLOW), slow="v1.2")
-    row = ledger.rows(run, "slow")[WIDE]
+    run = ledger.run(1, head, parent, replace(parent, role=Role.CONTROL), Took(Role.PINNED), slow="v1.2")
+    row = ledger.rows(run, "pinned")[WIDE]
     assert (row.outcome, row.baseline, row.reason) == ("regression", "v1.2", "5.0% slower than v1.2")
-    assert row.why == "slower, perhaps because the kernel now spills 50 registers at N=4096"
+    assert row.cause_text == "slower, perhaps because the kernel now spills 50 registers at N=4096"
     assert ledger.rows(run, "parent")[WIDE].outcome == "steady"
-    assert ledger.rows(run, "slow")[FAST].outcome == "steady"
+    assert ledger.rows(run, "pinned")[FAST].outcome == "steady"
 
 
 def test_a_clock_of_later_launches_explains_nothing_of_the_first(ledger):
@@ -309,9 +312,9 @@ def test_a_clock_of_later_launches_explains_nothing_of_the_first(ledger):
     ledger.run(0, HEAD)
     head, parent = (replace(one, wide=105.0, facts={**OTHER, "spills": 0, "sm_mhz": 1700}) for one in (HEAD, PARENT))
     copy = replace(parent, role=Role.CONTROL)
-    run = ledger.run(1, head, parent, copy, Took(Role.SLOW, facts={**FACTS, "sm_mhz": 1980}), slow="v1.2")
-    row = ledger.rows(run, "slow")[WIDE]
-    assert (row.outcome, row.cause) == ("regression", "code"), row.why
+    run = ledger.run(1, head, parent, copy, Took(Role.PINNED, facts={**FACTS, "sm_mhz": 1980}), slow="v1.2")
+    row = ledger.rows(run, "pinned")[WIDE]
+    assert (row.outcome, row.cause_kind) == ("regression", "code"), row.cause_text
 
 
 # -- SOTA and the best
@@ -324,7 +327,7 @@ def test_sota_and_the_best_stand_in_rows_of_their_own(ledger):
     best, sota = ledger.rows(run, "best"), ledger.rows(run, "sota")
     assert {case: row.baseline for case, row in sota.items()} == {WIDE: "quack", FAST: "quack"}
     assert {case: row.baseline for case, row in best.items()} == {WIDE: "quack", FAST: "inductor"}
-    assert all(row.behind for row in (*best.values(), *sota.values()))
+    assert all(row.behind_sota for row in (*best.values(), *sota.values()))
     assert best[FAST].reason == "takes 1.43 times as long as inductor"
 
 
@@ -340,18 +343,18 @@ def test_what_moves_in_a_calibration_is_never_the_code(ledger):
     head, parent = (Took(role, wide, facts=call) for role, wide in ((Role.HEAD, 120.0), (Role.PARENT, 100.0)))
     run = ledger.run(1, head, parent, CONTROL, purpose=Purpose.CALIBRATION)
     row = ledger.rows(run, "parent")[WIDE]
-    assert (row.outcome, row.cause) == ("regression", "machine"), row.why
+    assert (row.outcome, row.cause_kind) == ("regression", "machine"), row.cause_text
 
 
 def test_who_moved_against_sota_is_told_with_what_came_between(ledger):
     ledger.run(0, HEAD, replace(SOTA, wide=80.0))
     run = ledger.run(1, HEAD, PARENT, CONTROL, replace(SOTA, wide=75.2), stack=NEWER)
     row = ledger.rows(run, "sota")[WIDE]
-    assert (row.cause, row.why) == (
+    assert (row.cause_kind, row.cause_text) == (
         "baseline",
         "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster",
     )
-    assert ledger.rows(run, "sota")[FAST].why is None, "it stands as it stood"
+    assert ledger.rows(run, "sota")[FAST].cause_text is None, "it stands as it stood"
 
 
 def test_a_commit_that_fell_behind_is_told_its_own_cause(ledger):
@@ -359,7 +362,7 @@ def test_a_commit_that_fell_behind_is_told_its_own_cause(ledger):
     run = ledger.run(1, SLOW_HEAD, PARENT, CONTROL, SOTA)
     row = ledger.rows(run, "sota")[WIDE]
     because = "probably because the kernel now spills 50 registers at N=4096"
-    assert (row.cause, row.why) == ("code", f"this commit is 20 % slower than its baseline, {because}")
+    assert (row.cause_kind, row.cause_text) == ("code", f"this commit is 20 % slower than its baseline, {because}")
 
 
 # -- a gap to SOTA is closed by evidence alone
@@ -372,7 +375,7 @@ def gaps() -> dict[str, tuple[bool, str | None]]:
     """Is each case behind, and since which revision?"""
     with reading() as session:
         found = session.execute(
-            select(Gap.case, Gap.behind, Revision.sha)
+            select(Gap.case, Gap.behind_sota, Revision.sha)
             .outerjoin(Run, Run.id == Gap.since_run_id)
             .outerjoin(Revision, Revision.id == Run.revision_id)
         )
@@ -391,7 +394,7 @@ def test_a_noisy_session_closes_no_gap_and_the_next_quiet_one_keeps_its_date(led
     noisy = ledger.run(1, HEAD, PARENT, CONTROL, *NOISY)
     assert gaps() == {FAST: (True, "c0"), WIDE: (True, "c0")}
     row = ledger.rows(noisy, "sota")[WIDE]
-    assert (row.outcome, row.behind) == ("inconclusive", False)
+    assert (row.outcome, row.behind_sota) == ("inconclusive", False)
     assert row.reason.startswith("behind quack since c0, 2.50 times at c0; this session could not decide whether")
     said = reported(noisy)
     assert said.headline.startswith("No regression found at c1")

@@ -330,7 +330,7 @@ def test_a_quarantined_case_is_measured_and_alarms_nobody(house):
         session.add(run)
     house.recorded([took(Role.HEAD, CASE, 150.0), took(Role.PARENT, CASE, 100.0)], "c0")
     with reading() as session:
-        row = session.execute(select(VerdictRow).where(VerdictRow.against == "parent")).scalar_one()
+        row = session.execute(select(VerdictRow).where(VerdictRow.baseline_kind == "parent")).scalar_one()
     assert (row.outcome, row.ratio) == ("inconclusive", pytest.approx(1.5))
     assert "its rows lie badly" in row.reason
 

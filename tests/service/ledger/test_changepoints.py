@@ -305,7 +305,7 @@ def test_a_restart_in_the_middle_forgets_nothing_and_finds_nothing_twice(anywher
     scan.look_due()
     assert places(anywhere.points()) == [40] * 4
     with reading() as session:
-        assert session.scalars(select(Run.id).where(Run.history_at.is_(None))).all() == []
+        assert session.scalars(select(Run.id).where(Run.scanned_at.is_(None))).all() == []
 
 
 def test_two_controls_at_once_find_what_one_finds(anywhere):
@@ -328,11 +328,11 @@ def test_a_look_that_another_control_was_faster_with_is_not_kept(anywhere):
     with transaction() as session:
         session.execute(update(Measurement).where(Measurement.case == FIRST).values(median=500.0))
     with transaction() as session:
-        session.execute(update(Run).values(history_at=None))
+        session.execute(update(Run).values(scanned_at=None))
         target_id = anywhere.target(session).id
         runs = session.scalars(select(Run.id).order_by(Run.id)).all()
     assert [scan.looked(target_id, "cpu", runs) for _ in range(2)] == [True, False]
-    assert [one.row.missed for one in anywhere.points()] == [1]
+    assert [one.row.missed_scans for one in anywhere.points()] == [1]
 
 
 def test_with_very_much_to_look_at_the_other_duties_have_their_turn(watched, monkeypatch):
@@ -345,7 +345,7 @@ def test_with_very_much_to_look_at_the_other_duties_have_their_turn(watched, mon
     for _ in range(2):
         scan.look_due()
         with reading() as session:
-            left.append(len(session.scalars(select(Run.id).where(Run.history_at.is_(None))).all()))
+            left.append(len(session.scalars(select(Run.id).where(Run.scanned_at.is_(None))).all()))
     assert left == [20, 0]
 
 
@@ -362,9 +362,9 @@ def test_what_later_data_do_not_show_is_closed_after_three_looks_and_stays_so(wa
     reasons = []
     for _ in range(4):
         with transaction() as session:  # everything is looked at again
-            session.execute(update(Run).values(history_at=None))
+            session.execute(update(Run).values(scanned_at=None))
         scan.look_due()
-        reasons.append([(one.row.state, one.row.missed) for one in watched.points()])
+        reasons.append([(one.row.state, one.row.missed_scans) for one in watched.points()])
     assert reasons[:3] == [[(PointState.OPEN, 1)], [(PointState.OPEN, 2)], [(PointState.CLOSED, 3)]]
     assert "3 looks in a row did not find it again" in watched.points()[0].row.reason
 
@@ -372,7 +372,7 @@ def test_what_later_data_do_not_show_is_closed_after_three_looks_and_stays_so(wa
         for place in range(40, 60):
             ids = select(Run.id).join(Revision).where(Revision.ordinal == place)
             session.execute(update(Measurement).where(of_case, Measurement.run_id.in_(ids)).values(median=485.0))
-        session.execute(update(Run).values(history_at=None))
+        session.execute(update(Run).values(scanned_at=None))
     scan.look_due()
     [again] = watched.points()
     assert (again.row.id, again.row.state) == (point.row.id, PointState.CLOSED), "a closed point does not reopen"
@@ -387,7 +387,7 @@ def test_data_that_flap_do_not_flap_the_points(watched):
     for _ in range(30):
         watched.measure(1)
         with transaction() as session:  # a close look at everything, each time
-            session.execute(update(Run).values(history_at=None))
+            session.execute(update(Run).values(scanned_at=None))
         scan.look_due()
         for one in watched.points():
             assert ended.get(one.row.id, one.row.state) is one.row.state
@@ -453,7 +453,7 @@ def test_an_improvement_that_the_pair_saw_explains_a_faster_point(anywhere):
     anywhere.true = {FIRST: step(40, 0.96), CASES[1]: step(40, 0.96)}
     runs = anywhere.measure(50)
     with transaction() as session:
-        seen = {"provider": "norms", "case": FIRST, "against": "parent", "outcome": "improvement", "reason": ""}
+        seen = {"provider": "norms", "case": FIRST, "baseline_kind": "parent", "outcome": "improvement", "reason": ""}
         session.add(VerdictRow(run_id=runs[40], **seen))
     anywhere.settle()
     states = {one.row.case: (one.row.state, one.row.reason) for one in anywhere.points()}
@@ -507,7 +507,7 @@ def test_the_newest_revision_is_not_asked_about_where_its_pair_was_steady(watche
     scan.look_due()
     [run] = watched.measure(1)
     with transaction() as session:
-        seen = {"provider": "norms", "against": "parent", "outcome": "steady", "reason": ""}
+        seen = {"provider": "norms", "baseline_kind": "parent", "outcome": "steady", "reason": ""}
         session.add_all(VerdictRow(run_id=run, case=case, **seen) for case in CASES[:3])
     scan.look_due()
     assert [one.row.case for one in watched.points()] == [CASES[3]]
@@ -576,8 +576,8 @@ def test_a_run_is_looked_at_once(watched):
     watched.measure(20)
     scan.look_due()
     with reading() as session:
-        before = session.scalars(select(Run.history_at)).all()
+        before = session.scalars(select(Run.scanned_at)).all()
     assert None not in before
     scan.look_due()
     with reading() as session:
-        assert session.scalars(select(Run.history_at)).all() == before
+        assert session.scalars(select(Run.scanned_at)).all() == before

@@ -1,4 +1,4 @@
-"""The facts worker's queue: what is planned from the runs, who holds it, and what is told.  On SQLite and PostgreSQL."""
+"""The facts worker's queue: what is planned from the runs, who holds it, what is reported.  On both databases."""
 
 import os
 import threading
@@ -36,7 +36,12 @@ def appeared(target: int, sha: str, pull: int | None = 7, **values: object) -> N
         revision = Revision(target_id=target, sha=sha, subject=sha, author="a", committed_at=0.0, paths=[])
         session.add(revision)
         session.flush()
-        usual = {"priority": Priority.PULL_REQUEST, "created_at": clock(session), "baseline": "abc", "told": "queued"}
+        usual = {
+            "priority": Priority.PULL_REQUEST,
+            "created_at": clock(session),
+            "baseline": "abc",
+            "notified_state": "queued",
+        }
         for device in ("h200", "b200"):
             known = {"dedupe": f"{sha}:{device}", "target_id": target, "revision_id": revision.id, "recipe_id": 1}
             known |= {"device": device, "suite": "smoke", "trusted": True, "pull": pull}
@@ -70,7 +75,7 @@ def test_a_revision_is_compiled_once_for_all_its_devices(target):
 
     with reading() as session:
         runs = session.scalars(select(Run)).all()
-        assert {run.told for run in runs} == {""}, "both are told anew"
+        assert {run.notified_state for run in runs} == {""}, "both are told anew"
         assert "registers 40 → 50" in facts_checks.in_words(session, runs[0])
     assert Findings.from_json(check().findings) == FOUND
 

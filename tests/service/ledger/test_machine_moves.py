@@ -40,10 +40,10 @@ def measured(
         session.flush()
         for number, ratio in enumerate(ratios):
             row = VerdictRow(
-                run_id=run.id, provider="norms", case=f"rmsnorm.fwd.{number + 1}x64.fp32", against="parent"
+                run_id=run.id, provider="norms", case=f"rmsnorm.fwd.{number + 1}x64.fp32", baseline_kind="parent"
             )
             row.ratio, row.outcome, row.reason, row.suspected = ratio, "steady", "", ratio != STEADY
-            row.cause, row.confirmed = cause, cause is not None
+            row.cause_kind, row.confirmed = cause, cause is not None
             session.add(row)
         return run
 

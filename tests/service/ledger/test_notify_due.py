@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import Effect, Push, Revision, Run
+from service.db.models import OutboxMessage, Push, Revision, Run
 from service.domain.states import Origin, Priority, RunState
 from service.ledger.intake import targets
 from service.ledger.notify import compose
@@ -57,7 +57,7 @@ def becomes(run_id: int, state: RunState) -> None:
 def said() -> dict[str, str]:
     """What is to be said now: the comment's body, and the check's conclusion."""
     with reading() as session:
-        effects = session.execute(select(Effect)).scalars().all()
+        effects = session.execute(select(OutboxMessage)).scalars().all()
     return {
         one.kind: one.payload["body"] if one.kind == "comment" else one.payload["conclusion"] or one.payload["status"]
         for one in effects
@@ -111,7 +111,9 @@ def test_the_mainline_hears_how_it_ended(want: Want, now: RunState, priority: Pr
     assert compose.notify_due() == told
     assert bool(said()) is told
     with reading() as session:
-        assert session.execute(select(Run.id).where(Run.told != Run.state)).all() == [], "nothing is looked at again"
+        assert session.execute(select(Run.id).where(Run.notified_state != Run.state)).all() == [], (
+            "nothing is looked at again"
+        )
 
 
 def test_a_run_that_cannot_be_told_of_keeps_no_other_waiting(want: Want, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +127,7 @@ def test_a_run_that_cannot_be_told_of_keeps_no_other_waiting(want: Want, monkeyp
     monkeypatch.setattr("service.ledger.notify.compose.whole_run", breaks)
     compose.notify_due()
     with reading() as session:
-        assert [session.get_one(Run, one).told for one in (broken, sound)] == ["", "done"]
+        assert [session.get_one(Run, one).notified_state for one in (broken, sound)] == ["", "done"]
 
 
 def test_the_last_word_knows_both_devices_however_close_they_end(want: Want, monkeypatch: pytest.MonkeyPatch) -> None:

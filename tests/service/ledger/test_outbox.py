@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from service.db import wakeups
 from service.db.engine import clock, reading, transaction
-from service.db.models import Effect, Revision, Run, Target
+from service.db.models import OutboxMessage, Revision, Run, Target
 from service.domain.states import OutboxState
 from service.forge.github import App, GitHub, Token, connect
 from service.ledger.intake import targets
@@ -100,14 +100,14 @@ def tell(run: Run, key: str, kind: str, payload: dict[str, Any]) -> None:
         outbox.say(session, key, kind, session.get_one(Target, run.target_id), run, payload)
 
 
-def effect() -> Effect:
+def effect() -> OutboxMessage:
     [only] = effects()
     return only
 
 
-def effects() -> list[Effect]:
+def effects() -> list[OutboxMessage]:
     with reading() as session:
-        return list(session.execute(select(Effect).order_by(Effect.id)).scalars())
+        return list(session.execute(select(OutboxMessage).order_by(OutboxMessage.id)).scalars())
 
 
 def database_now() -> float:
@@ -329,7 +329,7 @@ def test_one_that_cannot_be_sent_does_not_hold_up_the_next(
     check(run)
     assert outbox.deliver_due(client) == 1
     with reading() as session:
-        broken = session.execute(select(Effect).where(Effect.key == "broken")).scalar_one()
+        broken = session.execute(select(OutboxMessage).where(OutboxMessage.key == "broken")).scalar_one()
     assert (broken.state, broken.error) == (FAILED, "kernelwatch broke on it: KeyError: 'body'")
 
 

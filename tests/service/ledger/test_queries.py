@@ -235,7 +235,7 @@ def test_a_run_names_the_records_that_its_verdicts_rest_on(state: Path) -> None:
         crept.good = "f" * 40  # another comparison than the one that this run repeated
         pair = session.get_one(m.RegressionRow, 1)
         leak = {"provider": pair.provider, "case": pair.case, "device": pair.device, "target_id": pair.target_id}
-        slow = FoundBy.SLOW
+        slow = FoundBy.PINNED
         session.add(m.RegressionRow(**leak, run_id=pair.run_id, ratio=1.3, found_by=slow, opened_at=pair.opened_at))
     with reading_only() as session:
         [row] = queries.found_in(session, decided.runs["fast"]).slow_before

@@ -256,7 +256,7 @@ def test_a_gap_keeps_since_when_whatever_is_measured_again(ledger):
     ledger.run(0, baseline=None, sota_us=100)
     with reading() as session:
         gap = session.execute(select(Gap).where(Gap.case == WIDE)).scalar_one()
-        assert (gap.behind, gap.since_run_id, gap.last_run_id) == (True, since, newest)
+        assert (gap.behind_sota, gap.since_run_id, gap.last_run_id) == (True, since, newest)
 
 
 def test_an_uncertain_ratio_names_nobody(ledger):
@@ -268,7 +268,7 @@ def test_an_uncertain_ratio_names_nobody(ledger):
         recording.record(session, lease, SessionResult(unconfirmed, "c0", (), evidence.stack, {}, True))
     with reading() as session:
         told = select(VerdictRow.reason).where(VerdictRow.run_id == lease.run_id, VerdictRow.case == WIDE)
-        [said] = session.execute(told.where(VerdictRow.against == "sota")).scalars()
+        [said] = session.execute(told.where(VerdictRow.baseline_kind == "sota")).scalars()
     assert said.startswith("behind inductor since c1: our own time became 20% slower since c0")
 
 
@@ -372,7 +372,7 @@ def test_workers_that_record_a_mainline_at_once_leave_what_they_would_one_after_
     assert ledger.open() == [1.5]
     with reading() as session:
         gaps = session.execute(select(Gap)).scalars().all()
-    assert {(gap.case, gap.behind, gap.last_run_id) for gap in gaps} == {
+    assert {(gap.case, gap.behind_sota, gap.last_run_id) for gap in gaps} == {
         (case, True, leases[4].run_id) for case in (FAST, WIDE)
     }
 

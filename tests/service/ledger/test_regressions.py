@@ -97,7 +97,7 @@ class Line:
             run = self._run(session, place, place - 1 if baseline is None else baseline, purpose)
             for name, case in (("fast", FAST), ("wide", WIDE)):
                 session.add(_verdict(run, case, "parent", run.baseline, cases.get(name, 1.0), why))
-            for against, sha, found in (("good", f"c{since}", good), ("slow", "v1", slow)):
+            for against, sha, found in (("last_good", f"c{since}", good), ("pinned", "v1", slow)):
                 for name, ratio in (found or {}).items():
                     session.add(_verdict(run, {"fast": FAST, "wide": WIDE}[name], against, sha, ratio, why))
             session.flush()
@@ -151,11 +151,13 @@ def _verdict(
     outcome = (
         "inconclusive" if suspected else "regression" if size > 1.01 else "improvement" if size < 0.99 else "steady"
     )
-    row = VerdictRow(run_id=run.id, provider="norms", case=case, against=against, baseline=baseline, outcome=outcome)
+    row = VerdictRow(
+        run_id=run.id, provider="norms", case=case, baseline_kind=against, baseline=baseline, outcome=outcome
+    )
     row.ratio, row.low, row.high, row.suspected, row.reason = size, size * 0.99, size * 1.01, suspected, "measured"
-    row.smallest = 0.01
+    row.smallest_change = 0.01
     if size > 1.01 and why:
-        row.cause, row.why = "code", why
+        row.cause_kind, row.cause_text = "code", why
     return row
 
 
@@ -175,7 +177,7 @@ def test_a_regression_is_opened_with_its_culprit_and_fixed_by_a_measurement(line
     line.measured(2)
     [one] = line.listed(*OPEN_REGRESSIONS)
     assert (one.row.case, one.row.state, one.row.good, one.row.culprit) == (WIDE, "open", "c0", "c1")
-    assert (one.run.id, one.row.why) == (slow, "the kernel now spills 50 registers")
+    assert (one.run.id, one.row.cause_text) == (slow, "the kernel now spills 50 registers")
 
     mending = line.measured(3, wide=0.66)
     life = line.life()
@@ -357,7 +359,7 @@ def test_cases_that_one_commit_slowed_down_are_one_incident_that_closes_with_the
     line.measured(1, wide=1.5, fast=1.2, why="the kernel now spills 50 registers")
     [happening] = line.incidents(open_only=True)
     assert [row.case for row in happening.regressions] == [WIDE, FAST]
-    assert (happening.row.cause, happening.row.why) == ("code", "the kernel now spills 50 registers")
+    assert (happening.row.cause_kind, happening.row.cause_text) == ("code", "the kernel now spills 50 registers")
     assert happening.row.revision.sha == "c1"
     assert [row.case for row in line.life(1).siblings] == [WIDE]
 
@@ -427,7 +429,7 @@ def test_a_leak_is_opened_when_two_successive_revisions_show_it(line):
     assert line.standing() == []
     second = line.measured(4, slow={"wide": 1.04})
     [one] = line.listed()
-    assert (one.row.found_by, one.row.good, one.row.ratio, one.row.culprit) == (FoundBy.SLOW, "v1", 1.04, None)
+    assert (one.row.found_by, one.row.good, one.row.ratio, one.row.culprit) == (FoundBy.PINNED, "v1", 1.04, None)
     assert first < one.run.id < second
     line.measured(5, slow={"wide": 1.05})
     assert len(line.listed()) == 1
@@ -449,7 +451,7 @@ def test_a_leak_that_a_regression_explains_is_none(line):
     assert [one.row.found_by for one in line.listed()] == [FoundBy.PAIR]
     line.measured(3, slow={"wide": 1.12})
     line.measured(4, slow={"wide": 1.12})
-    assert [one.row.found_by for one in line.listed()] == [FoundBy.SLOW, FoundBy.PAIR]
+    assert [one.row.found_by for one in line.listed()] == [FoundBy.PINNED, FoundBy.PAIR]
 
 
 def test_a_dismissed_leak_comes_back_only_when_it_has_grown(line):

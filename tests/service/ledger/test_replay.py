@@ -65,7 +65,7 @@ def test_what_becomes_of_none():
 
 def test_what_needs_launches_that_were_never_made_is_undecided():
     assert once(cell(1.05), Outcome.STEADY) is Fate.UNDECIDED, "nobody confirmed what only this policy suspects"
-    [found] = replay([cell(1.05)], {("norms", LONG): Outcome.STEADY}, [], Policy(confirms=(2, 5)))
+    [found] = replay([cell(1.05)], {("norms", LONG): Outcome.STEADY}, [], Policy(confirmation=(2, 5)))
     assert (found.made, found.used, found.lacking) == (3, 3, 2)
 
 
@@ -220,7 +220,7 @@ def test_a_stored_run_judged_by_its_own_policy_has_its_own_verdicts(history):
         with reading() as session:
             found = reload.one(session, run_id)
             stored = session.execute(
-                select(VerdictRow).where(VerdictRow.run_id == run_id, VerdictRow.against == "parent")
+                select(VerdictRow).where(VerdictRow.run_id == run_id, VerdictRow.baseline_kind == "parent")
             )
             before = {(row.provider, row.case): row for row in stored.scalars()}
         policy = Policy.model_validate({"smallest_change": 0.02})
@@ -252,7 +252,7 @@ def test_the_policy_that_made_the_verdicts_changes_nothing(history):
         ("smallest_change = 0.005", {(Fate.UNDECIDED, LONG, 1.015), (Fate.NEW, LONG, 1.016)}),
         ("smallest_change = 0.1", {(Fate.MISSED, LONG, 1.05)}),
         ("smallest_change = 0.1\nlanes.call = 0.2", {(Fate.MISSED, LONG, 1.05)}),
-        ("smallest_change = 0.02\nconfirms = [12]", set()),  # what there is says the same
+        ("smallest_change = 0.02\nconfirmation = [12]", set()),  # what there is says the same
         ('smallest_change = 0.02\ncases."*.64x*".quarantine = "noisy"', {(Fate.MISSED, SHORT, 1.3)}),
     ],
 )

@@ -18,7 +18,7 @@ CHECKOUT = Path(__file__).parents[3]
 HOUSE = """
 import json, sys
 from pathlib import Path
-from service.supervisor import supervise
+from service.ops.supervisor import supervise
 sys.exit(supervise(json.loads(sys.argv[1]), Path(sys.argv[2])))
 """
 SLEEPER = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(100)"]

@@ -25,7 +25,7 @@ devices = ["cpu"]
 suite = "two"
 sota = "eager"
 baselines = ["inductor"]
-slow = "last-release"
+pinned = "last-release"
 [base]
 stack = "scripted"
 [build]
@@ -36,7 +36,7 @@ rmsnorm.fwd = "norms:rmsnorm"
 two = ["{CASE}", "{WIDE}"]
 [policy]
 smallest_change = 0.1
-looks = [3, 5]
+screening = [3, 5]
 rounds = 4
 """
 
@@ -91,7 +91,7 @@ def took_part(run: Run) -> dict[str, set[str]]:
 def outcomes(run: Run, against: str) -> dict[str, str]:
     with reading() as database:
         rows = database.execute(
-            select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.against == against)
+            select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.baseline_kind == against)
         ).scalars()
         return {row.case: row.outcome for row in rows}
 
@@ -108,15 +108,15 @@ def test_rivals_and_the_slow_baseline_take_part_in_the_first_launches(repository
     assert set(took_part(second)) == {"head", "parent", "control", "sota", "rival"}, "the release is its parent"
 
     third = repository.push(wide=150.0)
-    assert set(took_part(third)) == {"head", "parent", "control", "sota", "rival", "slow"}
+    assert set(took_part(third)) == {"head", "parent", "control", "sota", "rival", "pinned"}
     assert third.slow == first.revision.sha
-    assert outcomes(third, "slow") == {CASE: "steady", WIDE: "regression"}
+    assert outcomes(third, "pinned") == {CASE: "steady", WIDE: "regression"}
     assert outcomes(third, "parent") == {CASE: "steady", WIDE: "regression"}
     assert outcomes(third, "best").keys() == outcomes(third, "sota").keys() == {CASE, WIDE}
     with reading() as database:
         rows = database.execute(select(Measurement).where(Measurement.run_id == third.id, Measurement.case == WIDE))
         trials = {row.role: row.trials for row in rows.scalars()}
-    assert {trials[role] for role in ("sota", "rival", "slow")} == {3}
+    assert {trials[role] for role in ("sota", "rival", "pinned")} == {3}
     assert trials["head"] > 3, "fresh trials confirm it, of the two sides alone"
 
 
@@ -138,17 +138,17 @@ def test_the_last_good_revision_stands_in_at_the_cases_that_are_slow_already(rep
     assert outcomes(slow, "parent")[WIDE] == "regression"
 
     after = repository.push(wide=150.0)
-    assert took_part(after)["good"] == {WIDE}
+    assert took_part(after)["last_good"] == {WIDE}
     assert (after.baseline, after.good) == (slow.revision.sha, good.revision.sha)
     assert outcomes(after, "parent") == {CASE: "steady", WIDE: "steady"}, "this commit did not do it"
-    assert outcomes(after, "good") == {WIDE: "regression"}
+    assert outcomes(after, "last_good") == {WIDE: "regression"}
     assert states() == [RegressionState.OPEN]
 
     mended = repository.push(wide=100.0)
     assert outcomes(mended, "parent")[WIDE] == "improvement"
-    assert outcomes(mended, "good") == {WIDE: "steady"}
+    assert outcomes(mended, "last_good") == {WIDE: "steady"}
     assert states() == [RegressionState.FIXED]
-    assert "good" not in took_part(repository.push(wide=100.0)), "and is no concern of the next commit"
+    assert "last_good" not in took_part(repository.push(wide=100.0)), "and is no concern of the next commit"
 
 
 def test_a_last_good_revision_that_cannot_be_built_is_a_note(repository, monkeypatch):
@@ -168,7 +168,7 @@ def test_a_last_good_revision_that_cannot_be_built_is_a_note(repository, monkeyp
         "the compiler is gone; "
         "there is no release before this revision to compare with"
     )
-    assert outcomes(after, "good") == {}
+    assert outcomes(after, "last_good") == {}
 
 
 def test_a_calibration_measures_a_revision_against_itself_and_nobody_else(repository):
@@ -212,7 +212,9 @@ def test_each_provider_has_the_baseline_that_it_gets_right(scripted, norms):
     third = repository.push(wide=150.0)  # the other provider is right again, and slow
 
     with reading() as database:
-        rows = database.scalars(select(VerdictRow).where(VerdictRow.run_id == third.id, VerdictRow.against == "parent"))
+        rows = database.scalars(
+            select(VerdictRow).where(VerdictRow.run_id == third.id, VerdictRow.baseline_kind == "parent")
+        )
         found = {(row.provider, row.case): (row.baseline, row.outcome) for row in rows}
     assert found == {
         ("norms", CASE): (second, "steady"),
@@ -239,7 +241,9 @@ def test_so_many_earlier_revisions_take_the_place_of_a_broken_one_and_no_more(sc
         shas.append(repository.push(**speeds).revision.sha)
     run = repository.push(**dict.fromkeys(cases, 100.0))
     with reading() as database:
-        rows = database.scalars(select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.against == "parent"))
+        rows = database.scalars(
+            select(VerdictRow).where(VerdictRow.run_id == run.id, VerdictRow.baseline_kind == "parent")
+        )
         found = {row.case: (row.baseline, row.outcome) for row in rows}
     assert found == {
         cases[4]: (shas[4], "steady"),
@@ -253,7 +257,7 @@ def test_so_many_earlier_revisions_take_the_place_of_a_broken_one_and_no_more(sc
 def test_more_last_good_revisions_than_a_session_has_room_for_take_turns_over_sessions(scripted, norms):
     cases = [f"rmsnorm.fwd.{rows}x8.fp32" for rows in (1, 2, 3, 4)]
     text = RECIPE.replace(f'"{CASE}", "{WIDE}"', ", ".join(f'"{case}"' for case in cases))
-    text = text.replace('slow = "last-release"\n', "")
+    text = text.replace('pinned = "last-release"\n', "")
     with transaction() as database:
         targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=text)
     repository = Repository(norms)
@@ -264,7 +268,7 @@ def test_more_last_good_revisions_than_a_session_has_room_for_take_turns_over_se
         repository.push(**speeds)
 
     first, second = repository.push(**speeds), repository.push(**speeds)
-    compared = [took_part(run)["good"] for run in (first, second)]
+    compared = [took_part(run)["last_good"] for run in (first, second)]
     assert [len(each) for each in compared] == [3, 3]
     assert compared[0] | compared[1] == set(cases), "each has its turn"
     assert (first.reason, second.reason) == (None, None), "there is nothing that anybody should do"

@@ -64,12 +64,12 @@ STORIES = [
         "now spills 12 registers at N=16384; also the kernel now takes 2,048 bytes of shared memory instead "
         "of 1,024",
     ),
-    (now(kernels=3), Kind.CODE, False, "slower, probably because it now trials 3 kernels instead of 1"),
+    (now(kernels=3), Kind.CODE, False, "slower, probably because it now launches 3 kernels instead of 1"),
     (
         replace(now(FASTER), beside={**BASE, "kernels": 2}),
         Kind.CODE,
         False,
-        "faster, probably because it now trials 1 kernel instead of 2",
+        "faster, probably because it now launches 1 kernel instead of 2",
     ),
     (
         replace(
@@ -284,7 +284,7 @@ STORIES = [
         now(replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.memory"), kernels=3),
         Kind.CODE,
         False,
-        "more memory, probably because it now trials 3 kernels instead of 1",
+        "more memory, probably because it now launches 3 kernels instead of 1",
     ),
 ]
 
@@ -411,7 +411,7 @@ def ran(programs: int, blocks: int = 2, occupancy: float = 0.25) -> list[dict[st
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        (264, 132, "slower, probably because its occupancy is now 12 % instead of 25 %: it trials 132 programs"),
+        (264, 132, "slower, probably because its occupancy is now 12 % instead of 25 %: it launches 132 programs"),
         (2640, 1320, None),  # enough for every SM to be full both times
     ],
 )

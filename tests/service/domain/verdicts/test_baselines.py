@@ -9,7 +9,7 @@ from service.domain.verdicts.baselines import Beside, against_good, best_of, lea
 from service.domain.verdicts.samples import Outcome, Pairs
 from service.domain.verdicts.sota import stand_all
 
-POLICY = Policy(leak=0.03, behind=0.05)
+POLICY = Policy(leak=0.03, behind_sota=0.05)
 
 
 def beside(

@@ -72,7 +72,7 @@ def test_nothing_is_said_of_what_was_not_measured_twice():
 def test_p_is_students_of_the_first_look_alone():
     logs = (0.01, 0.02, 0.03, 5.0)
     taken = [took(Role.HEAD, *(200 * math.exp(log) for log in logs)), took(Role.PARENT, *(200.0,) * 4)]
-    [one] = compared(taken, Policy(looks=(3, 4)), calibration=True)
+    [one] = compared(taken, Policy(screening=(3, 4)), calibration=True)
     assert (one.p, one.ratio) == (
         pytest.approx(0.074180, abs=1e-6),
         pytest.approx(math.exp(0.02)),

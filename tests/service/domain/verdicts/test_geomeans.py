@@ -9,7 +9,7 @@ from service.domain.policy.policy import Policy
 from service.domain.verdicts.geomeans import Summary, summaries
 from service.domain.verdicts.samples import Cell, Outcome, Pairs
 
-POLICY = Policy(looks=(3, 5))
+POLICY = Policy(screening=(3, 5))
 
 
 def cell(case: str, *ratios: float | None, provider: str = "norms", **more: object) -> Cell:

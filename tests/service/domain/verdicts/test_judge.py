@@ -22,7 +22,7 @@ from service.domain.verdicts.judge import (
     wanted,
 )
 
-POLICY = Policy(smallest_change=0.02, looks=(3, 5, 8), confirms=(3, 5, 8))
+POLICY = Policy(smallest_change=0.02, screening=(3, 5, 8), confirmation=(3, 5, 8))
 
 
 def pairs(
@@ -337,7 +337,7 @@ def test_a_lost_round_is_left_out_on_both_sides():
 
 
 SHAPES = [f"rmsnorm.{direction}.{1024 * n}x4096.bf16" for direction in ("fwd", "bwd") for n in range(1, 13)]
-FAMILY = Policy(looks=(3, 5, 8), confirms=(2, 5, 8))
+FAMILY = Policy(screening=(3, 5, 8), confirmation=(2, 5, 8))
 
 
 def family(ratios: dict[str, float], seed: int = 0, fresh: int = 2, **more: Any) -> list[Cell]:
@@ -471,7 +471,7 @@ def shuffled(one: Pairs, dice: random.Random) -> Pairs:
 @given(st.floats(0.2, 5.0), st.integers(0, 50))
 @settings(max_examples=20)
 def test_the_unit_does_not_matter_where_no_limit_has_one(scale, seed):
-    free = Policy(looks=(3, 5, 8), confirms=(2, 5, 8), short_us=0, smallest_change_ns=0)
+    free = Policy(screening=(3, 5, 8), confirmation=(2, 5, 8), short_us=0, smallest_change_ns=0)
     cells = family({SHAPES[0]: 1.03, SHAPES[5]: 0.97, SHAPES[13]: 1.012}, seed)
 
     def scaled(one: Pairs) -> Pairs:

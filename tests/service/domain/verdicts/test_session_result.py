@@ -164,14 +164,14 @@ def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
 def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_both():
     seen = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0), (50.0, 50.0))
     head = replace(took(Role.HEAD), looked=seen)
-    good = replace(took(Role.GOOD), looked=(*TRIALS[:2], (), ()))
+    good = replace(took(Role.LAST_GOOD), looked=(*TRIALS[:2], (), ()))
 
-    found = beside_revision([head, took(Role.HEAD, SECOND), good], Role.GOOD, {("norms", str(FIRST)): "a" * 40})
+    found = beside_revision([head, took(Role.HEAD, SECOND), good], Role.LAST_GOOD, {("norms", str(FIRST)): "a" * 40})
 
     [beside] = found
     assert (beside.name, beside.baseline) == (("norms", str(FIRST)), "a" * 10)
     assert beside.pairs.effects() == [0.0] * 2, "in the other trials only the undecided ran"
-    absent = beside_revision([head], Role.GOOD, {("norms", str(FIRST)): "1.2"})
+    absent = beside_revision([head], Role.LAST_GOOD, {("norms", str(FIRST)): "1.2"})
     assert absent[0].missing == "1.2 took no part"
 
 

@@ -7,7 +7,7 @@ from service.domain.verdicts.baselines import Beside, Stand
 from service.domain.verdicts.samples import Pairs
 from service.domain.verdicts.sota import Standing, stand_all, told
 
-POLICY = Policy(smallest_change=0.02, behind=0.05)
+POLICY = Policy(smallest_change=0.02, behind_sota=0.05)
 CASE = "rmsnorm.fwd.4096x1024.bf16"
 
 

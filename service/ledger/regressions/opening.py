@@ -47,7 +47,7 @@ class _Case:
 
     @property
     def smallest(self) -> float:
-        known = self.pair.smallest if self.pair else None
+        known = self.pair.smallest_change if self.pair else None
         return known if known is not None else self.policy.smallest_change
 
 
@@ -56,11 +56,11 @@ def opened_by(
 ) -> list[RegressionRow]:
     """The records that the verdicts of a run open.  What has one already opens no second."""
     slower = [one for one in verdicts if one.outcome == Outcome.REGRESSION and one.ratio is not None]
-    pairs = {(one.provider, one.case): one for one in verdicts if one.against == "parent"}
+    pairs = {(one.provider, one.case): one for one in verdicts if one.baseline_kind == "parent"}
     opened = list[RegressionRow]()
     # In this order, each with what the one before opened: a leak is what the others leave unexplained.
-    for against, asked in {"parent": _of_the_pair, "good": _carried_on, "slow": _leaked}.items():
-        these = [one for one in slower if one.against == against]
+    for against, asked in {"parent": _of_the_pair, "last_good": _carried_on, "pinned": _leaked}.items():
+        these = [one for one in slower if one.baseline_kind == against]
         recorded = _recorded(session, run, these) if these else {}
         wanted = list[Opening]()
         for one in these:
@@ -76,7 +76,7 @@ def _of_the_pair(session: Session, case: _Case) -> Opening | None:
     """Slower than its baseline.  Where that is its parent it did it itself; else one that was passed over may have."""
     run, baseline = case.run, case.verdict.baseline
     for one in case.recorded:
-        if one.row.found_by is FoundBy.SLOW:
+        if one.row.found_by is FoundBy.PINNED:
             continue
         # A dismissed one does not come back with the next revision that is compared with the same baseline.
         stands = one.ordinal is not None and one.row.state is not RegressionState.FIXED
@@ -108,7 +108,7 @@ def _carried_on(session: Session, case: _Case) -> Opening | None:
         .where(Run.target_id == run.target_id, Run.device == run.device, WATCHED, Revision.ordinal.is_not(None))
         .where(VerdictRow.baseline == verdict.baseline, Run.revision_id != run.revision_id)
         .where(VerdictRow.provider == verdict.provider, VerdictRow.case == verdict.case)
-        .where(VerdictRow.against == "parent", VerdictRow.suspected)
+        .where(VerdictRow.baseline_kind == "parent", VerdictRow.suspected)
         .order_by(Revision.ordinal, Run.id.desc())
         .limit(1)
     ).first()
@@ -121,7 +121,7 @@ def _leaked(session: Session, case: _Case) -> Opening | None:
     """Slower than the slow baseline, in sessions of two successive revisions, by more than what has records already."""
     run, verdict, leak = case.run, case.verdict, case.policy.leak
     for one in case.recorded:
-        same = one.row.found_by is FoundBy.SLOW and one.row.good == verdict.baseline
+        same = one.row.found_by is FoundBy.PINNED and one.row.good == verdict.baseline
         grew = one.row.state in _ACCEPTED and case.ratio > one.row.ratio * (1 + leak)
         if same and one.row.state is not RegressionState.FIXED and not grew:
             return None
@@ -131,7 +131,7 @@ def _leaked(session: Session, case: _Case) -> Opening | None:
     for neighbour, at, outcome in _neighbours(session, run, verdict, place):
         if outcome == Outcome.REGRESSION:
             first = neighbour if at < place else run
-            return _opening(session, first, _slower(verdict), FoundBy.SLOW, verdict.baseline, verdict.reason)
+            return _opening(session, first, _slower(verdict), FoundBy.PINNED, verdict.baseline, verdict.reason)
     return None
 
 
@@ -143,7 +143,7 @@ def _neighbours(session: Session, run: Run, verdict: VerdictRow, place: int) -> 
         .join(Revision, Revision.id == Run.revision_id)
         .where(Run.target_id == run.target_id, Run.device == run.device, WATCHED, Run.state == RunState.DONE)
         .where(VerdictRow.provider == verdict.provider, VerdictRow.case == verdict.case)
-        .where(VerdictRow.against == "slow", VerdictRow.baseline == verdict.baseline)
+        .where(VerdictRow.baseline_kind == "pinned", VerdictRow.baseline == verdict.baseline)
         .limit(1)
     )
     before = theirs.where(Revision.ordinal < place).order_by(Revision.ordinal.desc(), Run.id.desc())
@@ -160,7 +160,7 @@ def _explaining(session: Session, case: _Case, place: int) -> Sequence[float]:
     return [
         one.row.ratio
         for one in case.recorded
-        if one.row.found_by is not FoundBy.SLOW and one.row.state in OPEN_REGRESSIONS
+        if one.row.found_by is not FoundBy.PINNED and one.row.state in OPEN_REGRESSIONS
         if one.ordinal is not None and first < one.ordinal <= place
     ]
 
@@ -183,7 +183,7 @@ def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Map
 
 def _slower(verdict: VerdictRow) -> transitions.Slower:
     ratio, name = verdict.ratio or 1.0, (verdict.provider, verdict.case)
-    return transitions.Slower(*name, ratio, verdict.low, verdict.high, verdict.cause, verdict.why)
+    return transitions.Slower(*name, ratio, verdict.low, verdict.high, verdict.cause_kind, verdict.cause_text)
 
 
 def _opening(

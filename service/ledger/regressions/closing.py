@@ -71,14 +71,14 @@ def over(session: Session, run: Run, judged: Collection[Name], policy: Policy, n
 def _mended(row: RegressionRow, ordinal: int, seen: Sequence[Seen], smallest: float) -> int | None:
     """The run that mended it."""
     steps = {one.step.ordinal: _with_direct(one, row.good) for one in seen if one.step.ordinal > ordinal}
-    before = row.ratio if row.found_by is FoundBy.SLOW else 1.0
+    before = row.ratio if row.found_by is FoundBy.PINNED else 1.0
     return mended_by(list(steps.values()), ordinal, row.ratio, smallest, before=before)
 
 
 def _smallest(session: Session, ids: Sequence[int]) -> dict[int, float]:
     """The smallest relevant change that held when these regressions were opened, where it is known."""
     rows = (
-        select(RegressionRow.id, VerdictRow.smallest)
+        select(RegressionRow.id, VerdictRow.smallest_change)
         .join(
             VerdictRow,
             and_(
@@ -87,7 +87,7 @@ def _smallest(session: Session, ids: Sequence[int]) -> dict[int, float]:
                 VerdictRow.case == RegressionRow.case,
             ),
         )
-        .where(RegressionRow.id.in_(ids), VerdictRow.against == "parent", VerdictRow.smallest.is_not(None))
+        .where(RegressionRow.id.in_(ids), VerdictRow.baseline_kind == "parent", VerdictRow.smallest_change.is_not(None))
     )
     return {regression_id: smallest for regression_id, smallest in session.execute(rows) if smallest is not None}
 
@@ -123,14 +123,14 @@ def _seen_since(
         .outerjoin(
             base, and_(base.target_id == Run.target_id, base.sha == func.coalesce(VerdictRow.baseline, Run.baseline))
         )
-        .where(VerdictRow.against == "parent", matters)
+        .where(VerdictRow.baseline_kind == "parent", matters)
     )
     for provider, case, run_id, place, at, outcome, ratio, before in session.execute(pairs):
         step = Step(run_id, place, before, Outcome(outcome), ratio)
         found[provider, case][place, run_id] = Seen(step, at or 0.0)
     goods = {row.good for row, _ in standing if row.good is not None}
     directs = _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, VerdictRow.baseline))
-    directs = directs.where(VerdictRow.against.in_(["good", "slow"]), VerdictRow.baseline.in_(goods))
+    directs = directs.where(VerdictRow.baseline_kind.in_(["last_good", "pinned"]), VerdictRow.baseline.in_(goods))
     for provider, case, run_id, place, at, outcome, ratio, good in session.execute(directs):
         alone = Seen(replace(_NOTHING_KNOWN, run_id=run_id, ordinal=place), at or 0.0)
         found[provider, case].setdefault((place, run_id), alone).direct[good] = (Outcome(outcome), ratio)
