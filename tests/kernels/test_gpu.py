@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.arena import protocol
-from kernels.arena.session import Pace, run_launch
+from kernels.arena.session import Pace, run_trial
 from kernels.cases import Case, Role
 from kernels.contender.clocks import CudaClock
 
@@ -21,7 +21,7 @@ PACE = Pace(rounds=4, start_limit_s=120)
 
 @pytest.mark.parametrize("name", ["eager", "inductor", "triton"])
 def test_measured_with_facts(contender, name):
-    launch = run_launch([contender(name, protocol.built_in(name), Role.SOTA)], CASES, PACE, device="cuda", seed=1)
+    launch = run_trial([contender(name, protocol.built_in(name), Role.SOTA)], CASES, PACE, device="cuda", seed=1)
 
     for case in CASES:
         cell = launch.cells[name, case]
@@ -35,7 +35,7 @@ def test_measured_with_facts(contender, name):
 
 def test_a_kept_result_is_not_fast(contender, moods):
     case = Case.parse(f"rmsnorm.fwd.{moods['keeps']}x1024.fp32")
-    cell = run_launch([contender("head")], [case], PACE, device="cuda", seed=1).cells["head", case]
+    cell = run_trial([contender("head")], [case], PACE, device="cuda", seed=1).cells["head", case]
 
     assert cell.state == "invalid"
     assert "its CUDA graph computes something else than its calls: y has" in cell.reason
@@ -43,7 +43,7 @@ def test_a_kept_result_is_not_fast(contender, moods):
 
 def test_what_can_not_be_captured_is_told_and_harms_no_other_case(contender, moods):
     syncs, honest = (Case.parse(f"rmsnorm.fwd.{moods[mood]}x1024.bf16") for mood in ("syncs", "honest"))
-    cells = run_launch([contender("head")], [syncs, honest], PACE, device="cuda", seed=1).cells
+    cells = run_trial([contender("head")], [syncs, honest], PACE, device="cuda", seed=1).cells
 
     assert cells["head", syncs].state == "failed"
     assert "cannot be captured in a CUDA graph: " in cells["head", syncs].reason
@@ -55,7 +55,7 @@ def test_what_can_not_be_captured_is_told_and_harms_no_other_case(contender, moo
 def test_equal_contenders_have_equal_code_and_everybody_as_many_calls(contender):
     names = {"one": "triton", "two": "triton", "slow": "eager"}
     players = [contender(label, protocol.built_in(name)) for label, name in names.items()]
-    cells = run_launch(players, CASES, PACE, device="cuda", seed=1).cells
+    cells = run_trial(players, CASES, PACE, device="cuda", seed=1).cells
 
     for case in CASES:
         one, two, slow = (cells[label, case] for label in names)
@@ -87,6 +87,6 @@ def test_outputs_are_as_many_as_inputs():
 def test_own_functions(contender, moods):
     case = Case.parse(f"rmsnorm.fwd.{moods['honest']}x1024.bf16")
     assert contender("head").provider is OWN
-    cell = run_launch([contender("head")], [case], PACE, device="cuda", seed=1).cells["head", case]
+    cell = run_trial([contender("head")], [case], PACE, device="cuda", seed=1).cells["head", case]
     assert (cell.state, cell.facts["kind"]) == ("measured", "operators")
     assert cell.extra["l2_resident"]

@@ -23,6 +23,7 @@ from kernels.facts.graph_kernels import readable
 from kernels.providers import Broken, Unsupported, eager, forward_backward, liger, open_provider, quack, quack_tuned
 from kernels.providers.base import by_name
 from kernels.providers.pair import Pair, differentiable
+from tests.pairwise import pairwise
 
 CPU = torch.device("cpu")
 ROOT = Path(kernels.__file__).parents[1]

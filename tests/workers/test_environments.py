@@ -13,8 +13,8 @@ import pytest
 from service.domain.policy.recipes import Recipe, parse
 from service.errors import BadInput, BuildFailed, Conflict, NotFound
 from service.settings import settings
-from workers import environments
 from tests import needs
+from workers import environments
 from workers.environments import Environment
 from workers.sandbox import sandbox
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernels.arena import protocol
-from kernels.arena.session import Contender, Pace, run_launch
+from kernels.arena.session import Contender, Pace, run_trial
 from kernels.cases import Case, Role
 from tests import needs
 
@@ -73,7 +73,7 @@ def autotuned(tmp_path, open_contender):
 
 def test_it_times_its_configurations_when_the_others_are_ready_and_each_says_what_it_chose(autotuned, tmp_path):
     contenders = [autotuned("head:norms", Role.HEAD, "2.0 1.0"), autotuned("parent:norms", Role.PARENT, "1.0 2.0")]
-    launch = run_launch(contenders, [CASE], Pace(rounds=2), device="cpu", seed=1, core=max(os.sched_getaffinity(0)))
+    launch = run_trial(contenders, [CASE], Pace(rounds=2), device="cpu", seed=1, core=max(os.sched_getaffinity(0)))
 
     head, parent = (launch.cells[one.label, CASE] for one in contenders)
     assert {head.state, parent.state} <= {"measured", "invalid"}  # a busy machine may spoil the times, not the choice

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernels.arena import protocol
-from kernels.arena.session import Contender, Pace, run_launch
+from kernels.arena.session import Contender, Pace, run_trial
 from kernels.cases import Case, Role
 
 from .cheats import by_rows, tampering
@@ -163,7 +163,7 @@ def test_who_gets_at_the_clock_disagrees_with_the_driver(open_contender):
     case = Case.parse("rmsnorm.bwd.256x512.fp32")
     pace = Pace(rounds=2, warm=0, timed=10, start_limit_s=120)
 
-    cells = run_launch([cheat, honest], [case], pace, device="cpu", seed=1).cells
+    cells = run_trial([cheat, honest], [case], pace, device="cpu", seed=1).cells
 
     assert (cells["sota", case].state, cells["sota", case].reason) == ("measured", None)
     assert cells["head", case].state == "invalid"

@@ -8,7 +8,7 @@ import pytest
 
 from kernels.arena import protocol
 from kernels.arena.channel import Channel
-from kernels.arena.session import Pace, run_launch
+from kernels.arena.session import Pace, run_trial
 from kernels.cases import Case, Role
 from kernels.contender.clocks import NotCaptured
 from kernels.contender.server import Server
@@ -111,7 +111,7 @@ def test_the_dead_are_replaced_and_the_others_measured(contender, moods):
     players = [contender("head:norms"), contender("sota:eager", protocol.built_in("eager"), Role.SOTA)]
     pace = Pace(rounds=2, warm=1, timed=3, start_limit_s=120, prepare_limit_s=8, turn_limit_s=8)
 
-    launch = run_launch(players, cases, pace, device="cpu", seed=5, core=0)
+    launch = run_trial(players, cases, pace, device="cpu", seed=5, core=0)
 
     head = [launch.cells["head:norms", case] for case in cases]
     assert [cell.state for cell in head] == ["measured", "failed", "failed", "measured", "measured"]

@@ -14,7 +14,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernels.arena import protocol
-from kernels.arena.session import Pace, run_launch
+from kernels.arena.session import Pace, run_trial
 from kernels.blocks import Shape
 from kernels.cases import Case
 from kernels.checks.inputs import make
@@ -506,7 +506,7 @@ def test_torch_compile_takes_the_whole_block_or_only_its_norms(tmp_path, monkeyp
 def test_every_metric_in_a_session(contender):
     cases = [Case.parse(f"rmsnorm.fwd.64x256.fp32.{metric}") for metric in ("call", "memory", "compile")]
     cases.append(BLOCK)
-    launch = run_launch([contender("eager", protocol.built_in("eager"))], cases, Pace(rounds=2), device="cpu", seed=1)
+    launch = run_trial([contender("eager", protocol.built_in("eager"))], cases, Pace(rounds=2), device="cpu", seed=1)
 
     call, memory, compile_, block = (launch.cells["eager", case] for case in cases)
     assert (call.state, memory.state, block.state) == ("measured", "measured", "measured")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernels.arena import protocol
-from kernels.arena.session import Contender, Pace, run_launch
+from kernels.arena.session import Contender, Pace, run_trial
 from kernels.cases import Case, Role
 
 pytestmark = pytest.mark.gpu
@@ -54,7 +54,7 @@ def played(request, cheating):
     for module, names, first in (("on_gpu", ON_GPU, 4096), ("by_rows", BY_ROWS, 200)):
         cases = {name: Case.parse(f"rmsnorm.fwd.{first + number}x4096.fp32") for number, name in enumerate(names)}
         head = cheating("head", module, FORWARD)
-        found = run_launch([head], list(cases.values()), PACE, device="cuda", seed=3, thorough=request.param).cells
+        found = run_trial([head], list(cases.values()), PACE, device="cuda", seed=3, thorough=request.param).cells
         cells |= {f"{module}.{name}": found["head", case] for name, case in cases.items()}
     return cells
 
@@ -112,7 +112,7 @@ def test_other_bits_each_time_are_a_fact_and_no_fault(played):
 def test_a_timer_of_its_own_gains_nothing(cheating):
     case = Case.parse("rmsnorm.fwd.4095x4096.fp32")
     players = [cheating("timer", "timer", FORWARD), cheating("plain", "by_rows", FORWARD)]
-    cells = run_launch(players, [case], PACE, device="cuda", seed=3).cells
+    cells = run_trial(players, [case], PACE, device="cuda", seed=3).cells
 
     assert [cells[label, case].reason for label in ("timer", "plain")] == [None, None]
     timer, plain = (statistics.median(cells[label, case].samples) for label in ("timer", "plain"))
@@ -122,7 +122,7 @@ def test_a_timer_of_its_own_gains_nothing(cheating):
 def test_who_gets_at_the_clock_disagrees_with_the_driver(cheating, contender):
     case = Case.parse("rmsnorm.bwd.4096x4096.fp32")
     honest = contender("sota", protocol.built_in("eager"), Role.SOTA)
-    cells = run_launch([cheating("timer", "timer", BACKWARD), honest], [case], PACE, device="cuda", seed=3).cells
+    cells = run_trial([cheating("timer", "timer", BACKWARD), honest], [case], PACE, device="cuda", seed=3).cells
 
     assert (cells["sota", case].state, cells["sota", case].reason) == ("measured", None)
     assert cells["timer", case].state == "invalid"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels.arena import protocol
-from kernels.arena.session import Pace, run_launch
+from kernels.arena.session import Pace, run_trial
 from kernels.cases import Case
 from kernels.checks.inputs import make
 from kernels.contender.metrics.memory import MemoryClock
@@ -124,7 +124,7 @@ def test_a_session_in_every_metric(contender):
     cases = [Case.parse(f"rmsnorm.fwd.4096x1024.bf16.{metric}") for metric in ("call", "memory", "compile")]
     cases.append(Case.parse("rmsnorm.fwdbwd.2048x1024.bf16.block"))
     players = [contender(name, protocol.built_in(name)) for name in ("eager", "triton")]
-    launch = run_launch(players, cases, Pace(rounds=4, start_limit_s=120), device="cuda", seed=1)
+    launch = run_trial(players, cases, Pace(rounds=4, start_limit_s=120), device="cuda", seed=1)
 
     for name in ("eager", "triton"):
         states = {case.metric: (launch.cells[name, case].state, launch.cells[name, case].reason) for case in cases}

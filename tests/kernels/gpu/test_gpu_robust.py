@@ -10,7 +10,7 @@ import pytest
 
 from kernels.arena import protocol
 from kernels.arena.channel import Channel
-from kernels.arena.session import Contender, Pace, run_launch
+from kernels.arena.session import Contender, Pace, run_trial
 from kernels.cases import Case, Role
 
 pytestmark = pytest.mark.gpu
@@ -112,7 +112,7 @@ def used_mib() -> int:
 def test_its_case_ends_and_nobody_elses(contenders, way, says):
     before = used_mib()
 
-    cells = run_launch(contenders, [case(way), case("honest")], PACE, device="cuda", seed=1).cells
+    cells = run_trial(contenders, [case(way), case("honest")], PACE, device="cuda", seed=1).cells
 
     assert cells["head", case(way)].state == "failed"
     assert says in cells["head", case(way)].reason
@@ -126,7 +126,7 @@ def test_its_case_ends_and_nobody_elses(contenders, way, says):
 
 
 def test_work_on_another_stream_is_not_left_out_of_the_time(contenders):
-    cell = run_launch(contenders, [case("another_stream")], PACE, device="cuda", seed=1).cells[
+    cell = run_trial(contenders, [case("another_stream")], PACE, device="cuda", seed=1).cells[
         "head", case("another_stream")
     ]
 

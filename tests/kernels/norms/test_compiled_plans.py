@@ -15,6 +15,7 @@ from kernels.arena import protocol
 from kernels.cases import OPS, Case, Direction
 from kernels.norms.plans import BackwardPlan, ForwardPlan
 from kernels.studies import occupancy
+from tests.pairwise import pairwise
 
 ROOT = Path(kernels.__file__).parents[1]
 

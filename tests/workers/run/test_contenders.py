@@ -11,8 +11,8 @@ from kernels.cases import Case, Role
 from service.domain.codefacts.compiled import calls_of
 from service.domain.policy import recipes
 from service.settings import settings
-from workers import environments
 from tests import needs
+from workers import environments
 from workers.device import DeviceHere
 from workers.run.contenders import contender
 from workers.run.tally import Tally

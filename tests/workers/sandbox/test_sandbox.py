@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from service.settings import settings
+from tests import needs
 from workers.sandbox import sandbox, seccomp
 from workers.sandbox.folders import make_read_only, remove
 from workers.sandbox.sandbox import Box, Limits
-from tests import needs
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
