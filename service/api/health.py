@@ -16,7 +16,7 @@ from service.api.common import in_thread_of
 from service.db import migrate
 from service.db.engine import clock, reading
 from service.db.models import OutboxMessage, Quarantine, RegressionRow, Run, VerdictRow
-from service.domain.states import Purpose
+from service.domain.states import BaselineKind, Purpose
 from service.ledger.queries import waiting, workers
 
 router = APIRouter(tags=["health"])
@@ -115,7 +115,9 @@ def _families(session: Session) -> Iterator[Metric]:
     for outcome, device, n in session.execute(
         select(VerdictRow.outcome, Run.device, func.count())
         .join(Run, Run.id == VerdictRow.run_id)
-        .where(VerdictRow.baseline_kind == "parent", Run.purpose == Purpose.WATCH, Run.finished_at > now - DAY_S)
+        .where(
+            VerdictRow.baseline_kind == BaselineKind.PARENT, Run.purpose == Purpose.WATCH, Run.finished_at > now - DAY_S
+        )
         .group_by(VerdictRow.outcome, Run.device)
     ):
         verdicts.add_metric((outcome, device), n)

@@ -29,6 +29,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column,
 
 from service.domain.metrics import metric_of
 from service.domain.states import (
+    BaselineKind,
     CellState,
     Equal,
     FactsState,
@@ -93,10 +94,10 @@ class Base(DeclarativeBase):
     }
 
 
-def _enum(kind: type[enum.StrEnum]) -> Enum:
+def _enum(kind: type[enum.StrEnum], length: int = 32) -> Enum:
     """Stored as its value in plain text, so that a new member needs no change of schema."""
     return Enum(
-        kind, native_enum=False, create_constraint=False, length=32, values_callable=lambda e: [m.value for m in e]
+        kind, native_enum=False, create_constraint=False, length=length, values_callable=lambda e: [m.value for m in e]
     )
 
 
@@ -344,9 +345,7 @@ class VerdictRow(Base):
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     provider: Mapped[str] = mapped_column(String(80))
     case: Mapped[str] = mapped_column(String(120))
-    baseline_kind: Mapped[str] = mapped_column(
-        String(16)
-    )  # "parent", "last_good", "pinned", "sota" or "best": see service.domain.verdicts.judge
+    baseline_kind: Mapped[BaselineKind] = mapped_column(_enum(BaselineKind, 16))
     baseline: Mapped[str | None] = mapped_column(String(80))  # who that is: a commit or a provider
     outcome: Mapped[str] = mapped_column(String(16))
     ratio: Mapped[float | None]

@@ -67,6 +67,16 @@ class CellState(enum.StrEnum):
     UNSUPPORTED = "unsupported"
 
 
+class BaselineKind(enum.StrEnum):
+    """What a revision is compared with: docs/baselines.md says which question each kind answers."""
+
+    PARENT = "parent"
+    LAST_GOOD = "last_good"  # the last revision at which the case was not slow
+    PINNED = "pinned"  # the last release, or what the recipe pins
+    SOTA = "sota"
+    BEST = "best"  # the fastest of SOTA and its rivals, case by case
+
+
 class RegressionState(enum.StrEnum):
     OPEN = "open"
     ACKNOWLEDGED = "acknowledged"  # somebody accepts it, with a reason: its revision may be a baseline again

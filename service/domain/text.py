@@ -80,3 +80,8 @@ def apart(before: Any, now: Any, most: int = 120) -> tuple[str, str]:
 def short(sha: str) -> str:
     """A commit as people write it; a version stays as it is."""
     return sha[:10] if len(sha) >= 40 else sha
+
+
+def in_percent(share: float) -> str:
+    """`2%`, `0.5%`, `12.3%`: three digits, so that a small limit is not rounded to nothing."""
+    return f"{share:.0%}" if abs(share) >= 1 else f"{share * 100:.3g}%"

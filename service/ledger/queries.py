@@ -29,7 +29,15 @@ from service.db.models import (
     storable,
 )
 from service.domain.attribution.stack_diff import moved
-from service.domain.states import OPEN_REGRESSIONS, OPEN_STATES, Purpose, RegressionState, RunState, TargetKind
+from service.domain.states import (
+    OPEN_REGRESSIONS,
+    OPEN_STATES,
+    BaselineKind,
+    Purpose,
+    RegressionState,
+    RunState,
+    TargetKind,
+)
 from service.domain.text import short
 from service.domain.verdicts.judge import QUARANTINED, Outcome
 from service.errors import BadInput, NotFound
@@ -170,10 +178,14 @@ def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
     Of a case that is compared with a last good revision it is the earliest record that names that one; of any other
     the earliest that nobody has accepted.
     """
-    good = {(row.provider, row.case): row.baseline for row in run.verdicts if row.baseline_kind == "last_good"}
+    good = {
+        (row.provider, row.case): row.baseline for row in run.verdicts if row.baseline_kind == BaselineKind.LAST_GOOD
+    }
     if run.purpose is not Purpose.WATCH:
         return {}
-    parent = {(row.provider, row.case): row.baseline for row in run.verdicts if row.baseline_kind == "parent"}
+    parent = {
+        (row.provider, row.case): row.baseline for row in run.verdicts if row.baseline_kind == BaselineKind.PARENT
+    }
     baseline = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == run.baseline)
     rows = session.execute(
         select(RegressionRow, Revision)
@@ -289,9 +301,9 @@ def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
         .group_by(VerdictRow.run_id, VerdictRow.baseline_kind, VerdictRow.outcome, VerdictRow.behind_sota)
     )
     for run_id, against, outcome, is_behind, n in rows:
-        if against == "parent":
+        if against == BaselineKind.PARENT:
             counts.setdefault(run_id, Counter())[Outcome(outcome)] += n
-        elif against == "sota" and is_behind:
+        elif against == BaselineKind.SOTA and is_behind:
             behind[run_id] += n
     ordered = {run: {outcome: n for outcome in WORST_FIRST if (n := found[outcome])} for run, found in counts.items()}
     return [Glance(run, ordered.get(run.id, {}), behind[run.id]) for run in runs]
@@ -446,7 +458,7 @@ def _verdict_of(run_id: InstrumentedAttribute[int], provider: str, case: str) ->
         (VerdictRow.run_id == run_id)
         & (VerdictRow.provider == provider)
         & (VerdictRow.case == case)
-        & (VerdictRow.baseline_kind == "parent")
+        & (VerdictRow.baseline_kind == BaselineKind.PARENT)
     )
 
 

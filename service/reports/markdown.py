@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from kernels.cases import Metric
 from service.domain.metrics import WORDS, amount, digits, percent
 from service.domain.states import Purpose, RunState
-from service.domain.text import interval, last_lines, listed, one_line, printable
+from service.domain.text import in_percent, interval, last_lines, listed, one_line, printable
 from service.domain.verdicts.geomeans import Summary
-from service.domain.verdicts.judge import Outcome, in_percent
+from service.domain.verdicts.judge import Outcome
 from service.reports.report import NOUNS, Report
 from service.reports.rows import Beside, Row, Unsupported
 

@@ -16,7 +16,7 @@ from service.domain.codefacts.measured import Measured, Repeatability
 from service.domain.metrics import words
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe, parse
-from service.domain.states import CellState, FoundBy, Purpose, RunState
+from service.domain.states import BaselineKind, CellState, FoundBy, Purpose, RunState
 from service.domain.text import listed, one_line, short
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.gate import GateResult, GateState, gate
@@ -398,16 +398,16 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
     pair_last = sorted(run.regressions, key=lambda one: (one.found_by is FoundBy.PAIR, -one.id))
     opened = {(one.provider, one.case): one for one in pair_last}
 
-    def beside(word: str, name: Name, *roles: Role) -> Beside | None:
-        if (found := against.get((word, *name))) is None:
+    def beside(kind: BaselineKind, name: Name, *roles: Role) -> Beside | None:
+        if (found := against.get((kind, *name))) is None:
             return None
-        who = found.baseline or "" if word == "best" else found.provider
+        who = found.baseline or "" if kind is BaselineKind.BEST else found.provider
         sides = (measured.get((role, who, found.case)) for role in roles)
         return _beside(found, next(filter(None, sides), None))
 
     def row(verdict: VerdictRow) -> Row:
         name = verdict.provider, verdict.case
-        sota, record = against.get(("sota", *name)), opened.get(name)
+        sota, record = against.get((BaselineKind.SOTA, *name)), opened.get(name)
         return Row(
             provider=verdict.provider,
             case=verdict.case,
@@ -435,12 +435,12 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
             regression=record.id if record else None,
             incident=record.incident_id if record else None,
             known=known.get(name),
-            good=beside("last_good", name, Role.LAST_GOOD),
-            slow=beside("pinned", name, Role.PINNED),
-            best=beside("best", name, Role.RIVAL, Role.SOTA),
+            good=beside(BaselineKind.LAST_GOOD, name, Role.LAST_GOOD),
+            slow=beside(BaselineKind.PINNED, name, Role.PINNED),
+            best=beside(BaselineKind.BEST, name, Role.RIVAL, Role.SOTA),
         )
 
-    return tuple(row(verdict) for verdict in run.verdicts if verdict.baseline_kind == "parent")
+    return tuple(row(verdict) for verdict in run.verdicts if verdict.baseline_kind == BaselineKind.PARENT)
 
 
 def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:

@@ -26,7 +26,7 @@ from kernels.cases import Case, Role
 from kernels.studies.launching import open_process, say
 from kernels.suites import SUITES
 from service.domain.policy.policy import Policy
-from service.domain.verdicts.analysis import compare
+from service.domain.verdicts.estimation import compare
 from service.domain.verdicts.session_result import Taken, cells
 from tests.studies.power_judged import Plant, keep, told
 from workers.device import DeviceHere, ask

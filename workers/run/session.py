@@ -147,8 +147,8 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> SessionR
         stack,
         telemetry,
         assignment.sandboxed,
-        good={name: one.sha for one in beside.good for name in one.names or ()},
-        slow=beside.slow.sha if beside.slow else None,
+        last_good={name: one.sha for one in beside.good for name in one.names or ()},
+        pinned=beside.slow.sha if beside.slow else None,
         earlier=beside.earlier,
         build_log=environments.log_of(head.key),
     )

@@ -10,8 +10,9 @@ from typing import Any
 from kernels.cases import Comparison, Role
 from service.domain.attribution.causes import Cause, Move, cause
 from service.domain.roofline import ceilings
+from service.domain.states import BaselineKind
 from service.domain.verdicts.analysis import Doubt
-from service.domain.verdicts.baselines import Stand
+from service.domain.verdicts.baselines import RULES, BaselineVerdict
 from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import SessionResult, Taken, same_kernels
@@ -61,18 +62,21 @@ def against_parent(
     return found
 
 
-def beside(evidence: SessionResult, role: Role, stood: Mapping[Name, Stand]) -> dict[Name, Cause]:
-    """The same for the last good revision and for the slow baseline, which no fresh trials confirm.
+def against_baseline(
+    evidence: SessionResult, kind: BaselineKind, verdicts: Mapping[Name, BaselineVerdict]
+) -> dict[Name, Cause]:
+    """The same for the last good revision and for the pinned baseline, which no fresh trials confirm.
 
-    They sat out the trials that came later, and the head's clock is that of all: it says nothing of those they share.
+    They took no part in later trials, and the head's clock is that of all trials: it is no reading of those they share.
     """
+    [role] = RULES[kind].roles
     heads, others = _by_name(evidence.taken, Role.HEAD), _by_name(evidence.taken, role)
     throttled = _throttled(evidence.telemetry)
     return {
         name: cause(
             Move(
                 name[1],
-                stand.comparison.ratio,
+                verdict.comparison.ratio,
                 confirmed=False,
                 head={**heads[name].facts, "sm_mhz": None},
                 beside=others[name].facts,
@@ -83,8 +87,8 @@ def beside(evidence: SessionResult, role: Role, stood: Mapping[Name, Stand]) -> 
                 copy_gb_s=ceilings(evidence.telemetry).get("copy_gb_s"),
             )
         )
-        for name, stand in stood.items()
-        if stand.comparison is not None and stand.outcome in CHANGES
+        for name, verdict in verdicts.items()
+        if verdict.comparison is not None and verdict.outcome in CHANGES
     }
 
 

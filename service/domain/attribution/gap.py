@@ -32,7 +32,7 @@ class Shift:
     before: str  # that revision, short
     own: tuple[Side, Side]  # before and now, as the next
     baseline: tuple[Side, Side]
-    smallest: float  # the smallest relevant change, relative
+    smallest_change: float  # the smallest relevant change, relative
     stack: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # what changed in between: before and now
     confirmed: float | None = None  # head over its parent in the newer session, where that was confirmed
     why: Cause | None = None  # of that
@@ -45,7 +45,7 @@ class Shift:
 
 def gap_cause(shift: Shift) -> Cause | None:
     """Why the distance changed; None where it did not by as much as matters."""
-    if abs(shift.wider - 1) <= shift.smallest:
+    if abs(shift.wider - 1) <= shift.smallest_change:
         return None
     if shift.confirmed is not None and _explains(shift, shift.confirmed):
         return _ours_confirmed(shift, shift.confirmed)
@@ -112,7 +112,7 @@ def _ours_unconfirmed(shift: Shift) -> Cause:
 
 def _explains(shift: Shift, ratio: float) -> bool:
     """Does a side that moved by this ratio account for a distance that changed this way?"""
-    return abs(ratio - 1) > shift.smallest and (ratio > 1) is (shift.wider > 1)
+    return abs(ratio - 1) > shift.smallest_change and (ratio > 1) is (shift.wider > 1)
 
 
 def _moved(sides: tuple[Side, Side]) -> float:

@@ -68,7 +68,7 @@ class Histories:
 
 def limits_at(case: str, usual: float, policy: Policy) -> HistoryLimits:
     """A point is worth a look from the smallest change that matters at the case, and blocks from twice that."""
-    notify = min(policy.relevant(case, usual), LARGEST_LIMIT)
+    notify = min(policy.smallest_change_at(case, usual), LARGEST_LIMIT)
     return HistoryLimits(notify=notify, block=2 * notify)
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from kernels.cases import Metric
 from service.domain.metrics import metric_of
@@ -146,6 +146,7 @@ class Policy(BaseModel):
     cases: Mapping[str, CasePolicy] = Field({}, description="What differs at cases, by pattern; the last that fits.")
     bisect: Bisecting = Bisecting()
     calibrate: Calibrating = Calibrating()
+    _case: str | None = PrivateAttr(None)  # the case that this policy is resolved for (`at`)
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -172,7 +173,14 @@ class Policy(BaseModel):
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def at(self, case: str) -> Self:
-        """The policy as it is for this case, which may have limits of its own, and whose metric may have some."""
+        """The policy as it is for this case, which may have limits of its own, and whose metric may have some.
+
+        Raises ValueError for a policy that is already the one of another case.
+        """
+        if self._case is not None:
+            if self._case != case:
+                raise ValueError(f"This is the policy of {self._case}, not of {case}.")
+            return self
         metric, own = metric_of(case), dict[str, Any]()
         if metric is not Metric.KERNEL:
             limits = self.metrics.get(metric) or self._usual(metric)
@@ -186,7 +194,9 @@ class Policy(BaseModel):
             own["gate"] = {**self.gate, **named.gate}
             if named.smallest_change is not None:
                 own["smallest_change_short"] = named.smallest_change
-        return self.model_copy(update=own) if own else self
+        resolved = self.model_copy(update=own)
+        resolved._case = case
+        return resolved
 
     def action(self, kind: GateKind) -> GateAction:
         """What the gate does about a finding of this kind; ask the policy of the case (`at`)."""
@@ -197,7 +207,7 @@ class Policy(BaseModel):
         named = self._named(case)
         return named.quarantine if named else None
 
-    def relevant(self, case: str, value: float) -> float:
+    def smallest_change_at(self, case: str, value: float) -> float:
         """The smallest change that matters at a case whose baseline takes `value` (in its metric's unit), relative.
 
         Timer, clock and placement grow as the kernel shrinks, so short ones need more, and no nanosecond is acted on.

@@ -6,22 +6,26 @@ that was decided after three trials stays so, whatever the others were asked for
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
-from kernels.cases import Comparison, Metric
+from kernels.cases import Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
-from service.domain.stats.estimates import Estimate, variance
+from service.domain.states import BaselineKind
+from service.domain.stats.estimates import Estimate
 from service.domain.stats.offsets import Control, Offset, offset
-from service.domain.stats.sequential import LEAST, Effects, Limits, Seen, Suspect, Zone, confirm, first_look
-from service.domain.stats.variance_prior import Prior, priors
-from service.domain.verdicts.samples import Cell, Name, Pairs, made
+from service.domain.stats.sequential import Effects, Limits, Seen, Suspect, Zone, confirm, first_look
+from service.domain.stats.variance_prior import Prior
+from service.domain.verdicts.baselines import RULES
+from service.domain.verdicts.estimation import family, group_of
+from service.domain.verdicts.samples import Cell, Name, made
 
 # Of a provider's cases: when so many move one way, it is either their shared code or the machine.
 MIN_MOVED, MAX_MOVED = 4, 0.5
+_RULE = RULES[BaselineKind.PARENT]
 EXPLAINED = 0.5  # of the size by which they moved: equal code that moved by this share of it explains them
 
 
@@ -105,7 +109,7 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
 def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, prior: Prior | None) -> Reading:
     """What is known before the first look: the smallest change that holds here, and the control."""
     policy = policy.at(cell.case)
-    smallest = policy.relevant(cell.case, usual(cell.looked.baseline, policy.screening[0]))
+    smallest = _RULE.limit(policy, cell.case, cell.looked)
     estimate = Estimate.of([effect for effect in control if effect is not None], prior)
     off = estimate is not None and _off(estimate, smallest, policy)
     return Reading(smallest, prior, looked, Seen(), control=estimate, off=off)
@@ -117,7 +121,7 @@ def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
 
 
 def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: float) -> Suspect:
-    limits = Limits(math.log1p(reading.smallest), policy.confirmation, policy.beta, policy.fdr)
+    limits = Limits(math.log1p(reading.smallest), policy.confirmation, policy.beta, _RULE.error_rate(policy))
     first, offset = reading.first.zone, reading.offset
     return Suspect(first, reading.looked, confirmed, limits, reading.prior, offset, typical)
 
@@ -186,51 +190,11 @@ def _moved_with_equal_code(cells: Sequence[Cell], read: Mapping[Name, Reading]) 
         equal = [median(some) for some in (copies, same) if len(some) >= MIN_MOVED]
         for sign in (1, -1):
             moved = {
-                name: size for name, size in sizes.items() if sign * size >= LEAST * math.log1p(read[name].smallest)
+                name: size
+                for name, size in sizes.items()
+                if sign * size >= _RULE.share * math.log1p(read[name].smallest)
             }
             if len(moved) < max(MIN_MOVED, MAX_MOVED * len(members)):
                 continue
             explained = max((sign * shift for shift in equal), default=0.0) / EXPLAINED
             yield from (name for name, size in moved.items() if abs(size) <= explained)
-
-
-def family(looked: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
-    """How much trials usually vary, by group, from the first trials of each of these cases.
-
-    Only from those that every case has: which cases got more must not change what is known of all of them.  Memory has
-    no such family, for bytes vary or do not vary for reasons of their own.
-    """
-    by_metric = defaultdict[Metric, list[tuple[float, str, int]]](list)
-    for case, effects_of in looked:
-        effects = [effect for effect in effects_of[: policy.screening[0]] if effect is not None]
-        if len(effects) > 1 and (metric := metric_of(case)) is not Metric.MEMORY:
-            by_metric[metric].append((variance(effects), group_of(case), len(effects) - 1))
-    known: dict[str, Prior] = {}
-    for seen in by_metric.values():
-        most = max(df for _, _, df in seen)
-        whole = [(own, group) for own, group, df in seen if df == most]  # trials were lost of the others
-        known |= priors([own for own, _ in whole], [group for _, group in whole], most)
-    return known
-
-
-def group_of(case: str) -> str:
-    """Cases of which the trials vary alike: op, direction, dtype and metric, at any shape."""
-    first, *rest = case.split(".")
-    return ".".join([first, *rest[:1], *rest[2:]])
-
-
-def compare(pairs: Pairs, confidence: float) -> Comparison | None:
-    """The ratio with a t interval over its own trials alone; None with fewer than two trials."""
-    estimate = Estimate.of(pairs.effects())
-    return None if estimate is None else comparison(estimate, pairs, confidence)
-
-
-def comparison(estimate: Estimate, pairs: Pairs, confidence: float) -> Comparison:
-    low, high = estimate.interval(confidence)
-    return Comparison(math.exp(estimate.centre), math.exp(low), math.exp(high), pairs.rounds, estimate.trials)
-
-
-def usual(baseline: Sequence[Sequence[float | None]], trials: int | None = None) -> float:
-    """What a side takes, by all or its first trials, in the unit of the metric; 0 where they have nothing."""
-    took = [median(times) for rounds in baseline[:trials] if (times := [each for each in rounds if each])]
-    return median(took) if took else 0.0

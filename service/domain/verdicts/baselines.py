@@ -1,28 +1,83 @@
-"""How the head stands beside baselines other than its parent: SOTA, the best there is, the last release, a good one.
+"""What a case is compared with, and by which rule: one engine and one table for every kind of baseline.  Pure.
 
-One rule for all: slower than a limit is what a minimum-effect test (McCarthy & Smyth 2009) of the first trials says,
-with variances moderated as between head and parent, and Benjamini-Hochberg over all cases beside that kind of
-baseline.  Nobody asks for more trials because of these ratios, so there are no looks to spend anything over.  Pure.
+The comparison with the parent is sequential (`service.domain.verdicts.judge`).  Every other baseline takes part in the
+screening trials alone: a minimum-effect test (McCarthy & Smyth 2009) of these trials asks whether the head is slower by
+more than a limit.  Variances are moderated as between head and parent.  Benjamini-Hochberg controls the error rate over
+all cases that are compared with that kind of baseline.  No trial is added because of these ratios, so no error rate is
+spent over several screenings.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import log1p
+from types import MappingProxyType
 
-from kernels.cases import Comparison
+from kernels.cases import Comparison, Role
 from service.domain.metrics import words
 from service.domain.policy.policy import Policy
+from service.domain.states import BaselineKind
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.multiplicity import benjamini_hochberg
 from service.domain.stats.sequential import LEAST
-from service.domain.verdicts.analysis import comparison, family, group_of, usual
-from service.domain.verdicts.judge import in_percent
+from service.domain.text import in_percent
+from service.domain.verdicts.estimation import comparison, family, group_of, usual
 from service.domain.verdicts.samples import Name, Outcome, Pairs
 
 
+class Method(StrEnum):
+    """How a kind of baseline is compared."""
+
+    SEQUENTIAL = "sequential"  # screening, and confirmation by fresh trials where it looks like a change
+    EQUIVALENCE = "equivalence"  # slower than the limit, not slower than the limit, or neither could be shown
+    FLAG = "flag"  # the same question sets a flag; the outcome says only where the interval lies
+
+
 @dataclass(frozen=True)
-class Beside:
-    """The first trials of one case, and those of a baseline at it."""
+class Rule:
+    """How one kind of baseline is compared: slower by more than `limit`, with errors at most at `error_rate`."""
+
+    roles: tuple[Role, ...]  # the contenders that may be this baseline in a session
+    limit: Callable[[Policy, str, Pairs], float]  # relative, by the policy as it is at the case
+    method: Method
+    error_rate: Callable[[Policy], float]  # false discovery rate
+    share: float = 1.0  # of the log of the limit: the test asks whether the effect exceeds this share
+
+
+def _smallest_change(policy: Policy, case: str, pairs: Pairs) -> float:
+    return policy.smallest_change_at(case, usual(pairs.baseline, policy.screening[0]))
+
+
+def _leak(policy: Policy, _case: str, _pairs: Pairs) -> float:
+    return policy.leak
+
+
+def _behind_sota(policy: Policy, _case: str, _pairs: Pairs) -> float:
+    return policy.behind_sota
+
+
+def _fdr(policy: Policy) -> float:
+    return policy.fdr
+
+
+def _behind_sota_fdr(policy: Policy) -> float:
+    return policy.behind_sota_fdr
+
+
+RULES: Mapping[BaselineKind, Rule] = {
+    BaselineKind.PARENT: Rule((Role.PARENT,), _smallest_change, Method.SEQUENTIAL, _fdr, share=LEAST),
+    BaselineKind.LAST_GOOD: Rule((Role.LAST_GOOD,), _smallest_change, Method.EQUIVALENCE, _fdr, share=LEAST),
+    BaselineKind.PINNED: Rule((Role.PINNED,), _leak, Method.EQUIVALENCE, _fdr),
+    BaselineKind.SOTA: Rule((Role.SOTA,), _behind_sota, Method.FLAG, _behind_sota_fdr),
+    BaselineKind.BEST: Rule((Role.SOTA, Role.RIVAL), _behind_sota, Method.FLAG, _behind_sota_fdr),
+}
+OWN_CODE = (BaselineKind.LAST_GOOD, BaselineKind.PINNED)  # earlier revisions of the target, other than the parent
+OTHER_CODE = (BaselineKind.BEST, BaselineKind.SOTA)  # other people's code
+
+
+@dataclass(frozen=True)
+class BaselineCase:
+    """The screening trials of one case of the head, and those of a baseline at the same case."""
 
     provider: str  # the head's
     case: str
@@ -40,8 +95,8 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Stand:
-    """`slower` is beyond the limit that was asked about, and not by chance; `q` is p among all cases of the run.
+class BaselineVerdict:
+    """`slower` is beyond the limit of the rule, and not by chance; `q` is p among all cases of the run.
 
     `is_open`: neither that nor the opposite could be shown.
     """
@@ -57,91 +112,109 @@ class Stand:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One measured case, and what the test says of its being slower than `most` (relative)."""
+class _Tested:
+    """One measured case, and the result of the test for being slower than `limit` (relative)."""
 
-    asked: Beside
+    at: BaselineCase
     estimate: Estimate
     comparison: Comparison
-    most: float
+    limit: float
     p: float
     q: float
 
-    def is_slower(self, false: float) -> bool:
-        return self.q <= false
-
-    def outcome(self, false: float, missed: float) -> Outcome:
-        if self.estimate.p_below(log1p(self.most)) <= missed:
-            faster = self.comparison.high < 1 and self.comparison.ratio * (1 + self.most) <= 1
-            return Outcome.IMPROVEMENT if faster else Outcome.STEADY
-        return Outcome.REGRESSION if self.is_slower(false) else Outcome.INCONCLUSIVE
+    def verdict(self, outcome: Outcome, reason: str, *, slower: bool, is_open: bool = False) -> BaselineVerdict:
+        return BaselineVerdict(self.at.baseline, outcome, reason, slower, self.comparison, self.p, self.q, is_open)
 
 
-Limit = Callable[[Policy, Beside], float]  # in the policy as it is at this case: slower by more than this share
+def judge_baseline(
+    kind: BaselineKind,
+    cases: Sequence[BaselineCase],
+    policy: Policy,
+    controls: Mapping[Name, float | None] = MappingProxyType({}),
+) -> dict[Name, BaselineVerdict]:
+    """Judge every case of a run against one kind of baseline other than the parent.
+
+    `controls`: how far the A/A control of each case was off, as a ratio; it widens the interval of a flag.
+    """
+    rule = RULES[kind]
+    tested = _tested(cases, policy, rule)
+    verdicts = {one.name: BaselineVerdict(one.baseline, Outcome.NEW, one.missing) for one in cases}
+    for name, one in tested.items():
+        slower = one.q <= rule.error_rate(policy)
+        if rule.method is Method.FLAG:
+            verdicts[name] = _flagged(one, slower, controls.get(name) or 1.0)
+        else:
+            verdicts[name] = _compared(one, slower, policy.beta)
+    return verdicts
 
 
-def compared(besides: Iterable[Beside], policy: Policy, most: Limit, share: float = 1.0) -> dict[Name, Compared]:
-    """Test every case that has times for being slower than `most`, or than this share of it."""
-    timed = [(one, one.pairs.effects()) for one in besides]
-    known = family([(one.case, effects) for one, effects in timed], policy)
-    seen = []
+def _tested(cases: Iterable[BaselineCase], policy: Policy, rule: Rule) -> dict[Name, _Tested]:
+    """The cases that have times, each tested for being slower than its limit."""
+    timed = [(one, one.pairs.effects()) for one in cases]
+    priors = family([(one.case, effects) for one, effects in timed], policy)
+    found = []
     for one, effects in timed:
-        if (estimate := Estimate.of(effects, known.get(group_of(one.case)))) is not None:
-            limit = most(policy.at(one.case), one)
-            seen.append((one, estimate, limit, estimate.p_above(share * log1p(limit))))
-    qs = benjamini_hochberg([p for *_, p in seen])
+        if (estimate := Estimate.of(effects, priors.get(group_of(one.case)))) is not None:
+            limit = rule.limit(policy.at(one.case), one.case, one.pairs)
+            found.append((one, estimate, limit, estimate.p_above(rule.share * log1p(limit))))
+    qs = benjamini_hochberg([p for *_, p in found])
     return {
-        one.name: Compared(one, estimate, comparison(estimate, one.pairs, policy.confidence), limit, p, q)
-        for (one, estimate, limit, p), q in zip(seen, qs, strict=True)
+        one.name: _Tested(one, estimate, comparison(estimate, one.pairs, policy.confidence), limit, p, q)
+        for (one, estimate, limit, p), q in zip(found, qs, strict=True)
     }
 
 
-def leaks(besides: Sequence[Beside], policy: Policy) -> dict[Name, Stand]:
-    """Against the slow baseline: what became slower by more than `policy.leak`, in however small steps."""
-    return _stands(besides, compared(besides, policy, lambda limits, _: limits.leak), policy)
-
-
-def against_good(besides: Sequence[Beside], policy: Policy) -> dict[Name, Stand]:
-    """Against the last revision that was not slow: is a known slow-down still there?
-
-    Past the same share of the smallest relevant change as between head and parent.  There is no confirmation: this
-    opens nothing, it only says whether what is known still stands.
-    """
-
-    def smallest(limits: Policy, one: Beside) -> float:
-        return limits.relevant(one.case, usual(one.pairs.baseline, limits.screening[0]))
-
-    return _stands(besides, compared(besides, policy, smallest, LEAST), policy)
-
-
-def _stands(besides: Sequence[Beside], seen: dict[Name, Compared], policy: Policy) -> dict[Name, Stand]:
-    stood = {}
-    for one in besides:
-        if (found := seen.get(one.name)) is None:
-            stood[one.name] = Stand(one.baseline, Outcome.NEW, one.missing)
-            continue
-        outcome = found.outcome(policy.fdr, policy.beta)
-        reason = _reason(found, outcome)
-        stood[one.name] = Stand(
-            one.baseline, outcome, reason, outcome is Outcome.REGRESSION, found.comparison, found.p, found.q
-        )
-    return stood
-
-
-def _reason(seen: Compared, outcome: Outcome) -> str:
-    said, ratio, limit = words(seen.asked.case), seen.comparison.ratio, in_percent(seen.most)
-    if outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT):
-        return f"{abs(ratio - 1):.1%} {said.more if ratio > 1 else said.less} than {seen.asked.baseline}"
+def _compared(one: _Tested, slower: bool, beta: float) -> BaselineVerdict:
+    """Slower, shown not to be slower, or undecided.  There is no confirmation: this opens nothing by itself."""
+    ratio, limit = one.comparison.ratio, in_percent(one.limit)
+    metric, baseline = words(one.at.case), one.at.baseline
+    if one.estimate.p_below(log1p(one.limit)) <= beta:
+        faster = one.comparison.high < 1 and ratio * (1 + one.limit) <= 1
+        outcome = Outcome.IMPROVEMENT if faster else Outcome.STEADY
+    else:
+        outcome = Outcome.REGRESSION if slower else Outcome.INCONCLUSIVE
     if outcome is Outcome.STEADY:
-        return f"not more than {limit} {said.more} than {seen.asked.baseline}"
-    return f"not clearly less, nor more, than {limit} {said.more} than {seen.asked.baseline}"
+        reason = f"not more than {limit} {metric.more} than {baseline}"
+    elif outcome is Outcome.INCONCLUSIVE:
+        reason = f"not clearly less, nor more, than {limit} {metric.more} than {baseline}"
+    else:
+        reason = f"{abs(ratio - 1):.1%} {metric.more if ratio > 1 else metric.less} than {baseline}"
+    return one.verdict(outcome, reason, slower=outcome is Outcome.REGRESSION)
 
 
-def best_of(baselines: Sequence[Beside]) -> Beside | None:
+def _flagged(one: _Tested, behind: bool, control: float) -> BaselineVerdict:
+    """Behind: slower beyond the limit, and not by chance.
+
+    A case is shown not to be behind where the upper bound of its interval, widened by how far the control of the case
+    was off, is within the limit.  What is neither is open, and *inconclusive* where it measured beyond the limit.
+    Every other outcome says only where the interval lies.
+    """
+    ratio, low, high = one.comparison.ratio, one.comparison.low, one.comparison.high
+    is_open = not behind and high * max(control, 1 / control) > 1 + one.limit
+    if is_open and ratio > 1 + one.limit:
+        reason = f"perhaps behind {one.at.baseline}: this session leaves {low:.2f} to {high:.2f} times"
+        return one.verdict(Outcome.INCONCLUSIVE, reason, slower=behind, is_open=is_open)
+    outcome = Outcome.REGRESSION if low > 1 else Outcome.IMPROVEMENT if high < 1 else Outcome.STEADY
+    return one.verdict(outcome, _distance(one, behind), slower=behind, is_open=is_open)
+
+
+def _distance(one: _Tested, behind: bool) -> str:
+    metric, ratio, baseline = words(one.at.case), one.comparison.ratio, one.at.baseline
+    takes = f"takes {ratio:.2f} times {metric.as_much_of} {baseline}"
+    if behind:
+        return takes
+    if one.comparison.high < 1:
+        return takes if metric.less != "faster" else f"{1 / ratio:.2f} times as fast as {baseline}"
+    if one.comparison.high <= 1 + one.limit:
+        return f"within {in_percent(one.limit)} of {baseline}"
+    return f"not clearly behind {baseline}"
+
+
+def best_of(baselines: Sequence[BaselineCase]) -> BaselineCase | None:
     """The fastest of several baselines at one case, by their medians over trials; None where none has times.
 
     Whoever is fastest in these trials is partly so by luck, by less than the noise of a trial: next to the limit of
-    being behind that is nothing, but who of two that are equally fast is named here says nothing about them.
+    being behind that is nothing, but which of two equally fast baselines is named here says nothing about them.
     """
     timed = [(usual(one.pairs.baseline), place) for place, one in enumerate(baselines)]
     fastest = min(((took, place) for took, place in timed if took > 0), default=None)

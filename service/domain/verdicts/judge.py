@@ -19,10 +19,12 @@ from service.domain.metrics import words
 from service.domain.policy.policy import Policy
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.sequential import Effects, Seen, Zone
-from service.domain.verdicts.analysis import Doubt, Reading, compare, comparison, readings
+from service.domain.text import in_percent
+from service.domain.verdicts.analysis import Doubt, Reading, readings
+from service.domain.verdicts.estimation import compare, comparison
 from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs
 
-__all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "in_percent", "judge", "wanted"]
+__all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "judge", "wanted"]
 
 Why = Literal["look", "confirm"]  # what more trials are for
 
@@ -208,8 +210,3 @@ def _cut_short(trials: Effects, steps: Sequence[int], settled: str) -> str:
     if len(trials) < steps[-1]:
         return f"{SESSION_ENDED}{settled}"
     return f"the rounds of {trials.count(None)} of {len(trials)} trials {THROTTLED}"
-
-
-def in_percent(share: float) -> str:
-    """`2%`, `0.5%`, `12.3%`: three digits, so that a small limit is not rounded to nothing."""
-    return f"{share:.0%}" if abs(share) >= 1 else f"{share * 100:.3g}%"

@@ -9,9 +9,9 @@ from typing import Any
 
 from kernels.cases import Case, Metric, Role
 from service.domain.codefacts.tuned import choices
-from service.domain.states import CellState, Rounds
+from service.domain.states import BaselineKind, CellState, Rounds
 from service.domain.text import short
-from service.domain.verdicts.baselines import Beside, best_of
+from service.domain.verdicts.baselines import RULES, BaselineCase, best_of
 from service.domain.verdicts.judge import KNOWN_BEFORE, QUARANTINED
 from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs
 
@@ -53,14 +53,26 @@ class SessionResult:
     stack: Mapping[str, Any]
     telemetry: Mapping[str, Any]
     sandboxed: bool
-    good: Mapping[Name, str] = field(default_factory=dict)  # where the baseline is slow: the last that was not
-    slow: str | None = None  # the slow baseline, where it took part
+    last_good: Mapping[Name, str] = field(default_factory=dict)  # where the baseline is slow: the last that was not
+    pinned: str | None = None  # the pinned baseline, where it took part
     earlier: Mapping[Name, str] = field(default_factory=dict)  # where `baseline` is broken: what takes its place
     build_log: str = ""  # of the head
 
     def baseline_at(self, name: Name) -> str | None:
         """The revision that the head was compared with at this case."""
         return self.earlier.get(name, self.baseline)
+
+    def revision(self, kind: BaselineKind, name: Name) -> str | None:
+        """The revision that is this baseline at this case; None where there is none, and of other people's code."""
+        match kind:
+            case BaselineKind.PARENT:
+                return self.baseline_at(name)
+            case BaselineKind.LAST_GOOD:
+                return self.last_good.get(name)
+            case BaselineKind.PINNED:
+                return self.pinned
+            case _:
+                return None
 
 
 def cells(
@@ -105,12 +117,12 @@ def _cell(
         baseline_trouble = baseline_note or "there is no earlier revision to compare with"
     elif parent.state is not CellState.MEASURED:
         baseline_trouble = f"the baseline is {parent.state} here: {parent.reason or 'no reason given'}"
-    beside = parent if _measured(parent) else None
+    baseline = parent if _measured(parent) else None
     return Cell(
         head.provider,
         str(head.case),
-        looked=Pairs(head.looked, beside.looked if beside else ()),
-        confirmed=Pairs(head.confirmed, beside.confirmed if beside else ()),
+        looked=Pairs(head.looked, baseline.looked if baseline else ()),
+        confirmed=Pairs(head.confirmed, baseline.confirmed if baseline else ()),
         control=control[0],
         borrowed=control[1],
         trouble=_trouble(head, parent, broken_before),
@@ -173,33 +185,27 @@ def same_code(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
     return compiled and (mine.get("code"), mine.get("ops")) == (theirs.get("code"), theirs.get("ops"))
 
 
-def beside_sota(taken: Iterable[Taken]) -> list[Beside]:
-    """Every case that the head was measured at, beside SOTA."""
-    heads, others = _sides(taken)
-    return [_beside(head, others[Role.SOTA, head.case], "SOTA") for head in heads]
+def baseline_cases(kind: BaselineKind, result: SessionResult) -> list[BaselineCase]:
+    """Every case that the head was measured at, with the trials of the baseline of this kind at it.
 
-
-def beside_best(taken: Iterable[Taken]) -> list[Beside]:
-    """The same beside whoever is the fastest there of SOTA and its rivals; nothing where SOTA has no rivals."""
-    heads, others = _sides(taken)
-    if not any(role is Role.RIVAL for role, _ in others):
+    None where nobody asked for that baseline: there is a best only among several, and a last good revision only where
+    the parent is slow.
+    """
+    heads, others = _sides(result.taken)
+    if kind is BaselineKind.BEST and not any(role is Role.RIVAL for role, _ in others):
         return []
     found = []
     for head in heads:
-        theirs = [*others[Role.SOTA, head.case], *others[Role.RIVAL, head.case]]
-        nobody = Beside(head.provider, str(head.case), "the best", trouble="no baseline has times for this case")
-        found.append(best_of([_beside(head, [one], one.provider) for one in theirs]) or nobody)
+        name = head.provider, str(head.case)
+        theirs = [one for role in RULES[kind].roles for one in others[role, head.case]]
+        if kind is BaselineKind.BEST:
+            nobody = BaselineCase(*name, "the best", trouble="no baseline has times for this case")
+            found.append(best_of([_paired(head, [one], one.provider) for one in theirs]) or nobody)
+        elif kind is BaselineKind.SOTA:
+            found.append(_paired(head, theirs, "SOTA"))
+        elif (sha := result.revision(kind, name)) is not None:
+            found.append(_paired(head, [one for one in theirs if one.provider == head.provider], short(sha)))
     return found
-
-
-def beside_revision(taken: Iterable[Taken], role: Role, shas: Mapping[Name, str]) -> list[Beside]:
-    """The head's cases beside another revision in this role: which one at which case, `shas` says."""
-    heads, others = _sides(taken)
-    return [
-        _beside(head, [one for one in others[role, head.case] if one.provider == head.provider], short(shas[name]))
-        for head in heads
-        if (name := (head.provider, str(head.case))) in shas
-    ]
 
 
 def _sides(taken: Iterable[Taken]) -> tuple[list[Taken], Mapping[tuple[Role, Case], list[Taken]]]:
@@ -212,16 +218,16 @@ def _sides(taken: Iterable[Taken]) -> tuple[list[Taken], Mapping[tuple[Role, Cas
     return sorted(heads, key=lambda one: (one.provider, str(one.case))), others
 
 
-def _beside(head: Taken, found: Sequence[Taken], unnamed: str) -> Beside:
+def _paired(head: Taken, found: Sequence[Taken], unnamed: str) -> BaselineCase:
     """The trials that both took part in; in the others only those that were undecided ran."""
     provider, case = head.provider, str(head.case)
     if not found:
-        return Beside(provider, case, unnamed, trouble=f"{unnamed} took no part")
+        return BaselineCase(provider, case, unnamed, trouble=f"{unnamed} took no part")
     [theirs, *_] = found
     builtin = theirs.role in (Role.SOTA, Role.RIVAL)
     name = theirs.provider if builtin else unnamed
     if theirs.state is not CellState.MEASURED:
         trouble = f"{name} is {theirs.state} here: {theirs.reason or 'no reason given'}"
-        return Beside(provider, case, name, trouble=trouble)
+        return BaselineCase(provider, case, name, trouble=trouble)
     both = [(mine, other) for mine, other in zip(head.looked, theirs.looked, strict=False) if mine and other]
-    return Beside(provider, case, name, Pairs(tuple(mine for mine, _ in both), tuple(other for _, other in both)))
+    return BaselineCase(provider, case, name, Pairs(tuple(mine for mine, _ in both), tuple(other for _, other in both)))

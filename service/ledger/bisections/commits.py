@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.models import Bisection, Revision, Run, Target, VerdictRow
-from service.domain.states import RunState, TargetKind
+from service.domain.states import BaselineKind, RunState, TargetKind
 from service.domain.text import short
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput
@@ -59,7 +59,7 @@ def moved_between(session: Session, target: Target, device: str, good: str, bad:
         .join(Revision, Revision.id == Run.revision_id)
         .join(VerdictRow, VerdictRow.run_id == Run.id)
         .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, Revision.sha == bad)
-        .where(VerdictRow.baseline_kind.in_(("parent", "last_good")), VerdictRow.baseline == good)
+        .where(VerdictRow.baseline_kind.in_((BaselineKind.PARENT, BaselineKind.LAST_GOOD)), VerdictRow.baseline == good)
         .order_by(Run.id.desc())
     )
     rows = session.execute(compared).all()

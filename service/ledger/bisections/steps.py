@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, selectinload, undefer
 from service.db.models import Bisection, Revision, Run, Target, VerdictRow
 from service.domain.bisection.classify import Answer, Sight, Step
 from service.domain.bisection.search import decide
-from service.domain.states import OPEN_SEARCHES, OPEN_STATES, Purpose, RunState
+from service.domain.states import OPEN_SEARCHES, OPEN_STATES, BaselineKind, Purpose, RunState
 from service.domain.text import one_line
 from service.domain.verdicts.judge import Outcome
 from service.reports.bisection_text import said
@@ -56,7 +56,7 @@ def _step(run: Run) -> Step:
 
 
 def _against_baseline(run: Run) -> list[VerdictRow]:
-    return [row for row in run.verdicts if row.baseline_kind == "parent"]
+    return [row for row in run.verdicts if row.baseline_kind == BaselineKind.PARENT]
 
 
 def _sight(row: VerdictRow) -> Sight:

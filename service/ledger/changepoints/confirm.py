@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.models import Bisection, ChangePoint, RegressionRow, Revision, Run, VerdictRow
-from service.domain.states import OPEN_SEARCHES, FoundBy, PointState, RunState, SearchState
+from service.domain.states import OPEN_SEARCHES, BaselineKind, FoundBy, PointState, RunState, SearchState
 from service.domain.verdicts.judge import Outcome
 from service.ledger.regressions.transitions import Slower, opened
 
@@ -53,7 +53,11 @@ def _shown(session: Session, search: Bisection, row: ChangePoint) -> list[Shown]
         .join(Revision, Revision.id == Run.revision_id)
         .join(VerdictRow, VerdictRow.run_id == Run.id)
         .where(Run.bisection_id == search.id, Run.state == RunState.DONE, Revision.ordinal.is_not(None))
-        .where(VerdictRow.provider == row.provider, VerdictRow.case == row.case, VerdictRow.baseline_kind == "parent")
+        .where(
+            VerdictRow.provider == row.provider,
+            VerdictRow.case == row.case,
+            VerdictRow.baseline_kind == BaselineKind.PARENT,
+        )
         .order_by(Revision.ordinal, Run.id.desc())
     )
     return [Shown(run, sha, ordinal or 0, verdict) for run, sha, ordinal, verdict in found]

@@ -28,7 +28,7 @@ from service.domain.changepoints.matching import HELD, SAME, Move, ends, machine
 from service.domain.changepoints.series_table import Name
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
-from service.domain.states import OPEN_SEARCHES, CellState, PointState, RegressionState
+from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointState, RegressionState
 from service.domain.text import listed
 from service.domain.verdicts.judge import Outcome
 from service.errors import ServiceError
@@ -171,7 +171,7 @@ def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangeP
         select(VerdictRow.provider, VerdictRow.case, Run.revision_id, Run.id)
         .join(Run, Run.id == VerdictRow.run_id)
         .where(Run.device == measured.device, Run.revision_id.in_(near), WATCHED)
-        .where(VerdictRow.baseline_kind == "parent", VerdictRow.outcome == Outcome.IMPROVEMENT.value)
+        .where(VerdictRow.baseline_kind == BaselineKind.PARENT, VerdictRow.outcome == Outcome.IMPROVEMENT.value)
     ).all()
     for row in rows:
         place = measured.place_of[row.revision_id]

@@ -19,7 +19,7 @@ from service.domain.changepoints import Change, Level
 from service.domain.changepoints.matching import MISSES, Known
 from service.domain.changepoints.scan import LONG, SHORT, Found, closely, limits_of, worth_a_look
 from service.domain.changepoints.series_table import Histories, Name
-from service.domain.states import PointState
+from service.domain.states import BaselineKind, PointState
 from service.domain.verdicts.judge import Outcome
 from service.ledger.backoff import patience
 from service.ledger.calibration.quarantines import quarantined
@@ -113,7 +113,7 @@ def _steady(session: Session, table: Histories) -> set[Name]:
     runs = {run_id for run_id in table.runs[:, -1:].ravel().tolist() if run_id}
     rows = session.execute(
         select(VerdictRow.provider, VerdictRow.case)
-        .where(VerdictRow.run_id.in_(runs), VerdictRow.baseline_kind == "parent")
+        .where(VerdictRow.run_id.in_(runs), VerdictRow.baseline_kind == BaselineKind.PARENT)
         .where(VerdictRow.outcome == Outcome.STEADY.value)
     )
     return {(provider, case) for provider, case in rows}

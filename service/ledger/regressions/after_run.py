@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock
 from service.db.models import Run, VerdictRow
 from service.domain.policy.policy import Policy
+from service.domain.states import BaselineKind
 from service.ledger.locking import lock
 from service.ledger.regressions import closing, incidents, opening
 
@@ -23,6 +24,6 @@ def note_regressions(session: Session, run: Run, policy: Policy) -> None:
     rows = select(VerdictRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.provider, VerdictRow.case)
     verdicts = session.scalars(rows).all()
     touched = {row.incident_id for row in opening.opened_by(session, run, verdicts, policy, now)}
-    judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.baseline_kind == "parent"}
+    judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.baseline_kind == BaselineKind.PARENT}
     touched |= {row.incident_id for row in closing.over(session, run, judged, policy, now)}
     incidents.settle(session, touched, now)

@@ -16,7 +16,7 @@ from service.db.models import WATCHED, RegressionRow, Revision, Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.regressions.closing import Step, mended_by
 from service.domain.regressions.lifecycle import Action, Transition
-from service.domain.states import OPEN_REGRESSIONS, FoundBy, RunState
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, FoundBy, RunState
 from service.domain.text import short
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
@@ -87,7 +87,11 @@ def _smallest(session: Session, ids: Sequence[int]) -> dict[int, float]:
                 VerdictRow.case == RegressionRow.case,
             ),
         )
-        .where(RegressionRow.id.in_(ids), VerdictRow.baseline_kind == "parent", VerdictRow.smallest_change.is_not(None))
+        .where(
+            RegressionRow.id.in_(ids),
+            VerdictRow.baseline_kind == BaselineKind.PARENT,
+            VerdictRow.smallest_change.is_not(None),
+        )
     )
     return {regression_id: smallest for regression_id, smallest in session.execute(rows) if smallest is not None}
 
@@ -123,14 +127,16 @@ def _seen_since(
         .outerjoin(
             base, and_(base.target_id == Run.target_id, base.sha == func.coalesce(VerdictRow.baseline, Run.baseline))
         )
-        .where(VerdictRow.baseline_kind == "parent", matters)
+        .where(VerdictRow.baseline_kind == BaselineKind.PARENT, matters)
     )
     for provider, case, run_id, place, at, outcome, ratio, before in session.execute(pairs):
         step = Step(run_id, place, before, Outcome(outcome), ratio)
         found[provider, case][place, run_id] = Seen(step, at or 0.0)
     goods = {row.good for row, _ in standing if row.good is not None}
     directs = _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, VerdictRow.baseline))
-    directs = directs.where(VerdictRow.baseline_kind.in_(["last_good", "pinned"]), VerdictRow.baseline.in_(goods))
+    directs = directs.where(
+        VerdictRow.baseline_kind.in_([BaselineKind.LAST_GOOD, BaselineKind.PINNED]), VerdictRow.baseline.in_(goods)
+    )
     for provider, case, run_id, place, at, outcome, ratio, good in session.execute(directs):
         alone = Seen(replace(_NOTHING_KNOWN, run_id=run_id, ordinal=place), at or 0.0)
         found[provider, case].setdefault((place, run_id), alone).direct[good] = (Outcome(outcome), ratio)

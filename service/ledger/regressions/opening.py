@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from service.db.models import WATCHED, RegressionRow, Revision, Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.regressions.closing import unexplained
-from service.domain.states import OPEN_REGRESSIONS, FoundBy, RegressionState, RunState
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, FoundBy, RegressionState, RunState
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.ledger.regressions import transitions
@@ -56,17 +56,22 @@ def opened_by(
 ) -> list[RegressionRow]:
     """The records that the verdicts of a run open.  What has one already opens no second."""
     slower = [one for one in verdicts if one.outcome == Outcome.REGRESSION and one.ratio is not None]
-    pairs = {(one.provider, one.case): one for one in verdicts if one.baseline_kind == "parent"}
+    pairs = {(one.provider, one.case): one for one in verdicts if one.baseline_kind == BaselineKind.PARENT}
     opened = list[RegressionRow]()
     # In this order, each with what the one before opened: a leak is what the others leave unexplained.
-    for against, asked in {"parent": _of_the_pair, "last_good": _carried_on, "pinned": _leaked}.items():
-        these = [one for one in slower if one.baseline_kind == against]
+    openings = {
+        BaselineKind.PARENT: _of_the_pair,
+        BaselineKind.LAST_GOOD: _carried_on,
+        BaselineKind.PINNED: _leaked,
+    }
+    for kind, opening_of in openings.items():
+        these = [one for one in slower if one.baseline_kind == kind]
         recorded = _recorded(session, run, these) if these else {}
         wanted = list[Opening]()
         for one in these:
             name = (one.provider, one.case)
             case = _Case(run, one, pairs.get(name), policy.at(one.case), recorded.get(name, ()))
-            if (opening := asked(session, case)) is not None:
+            if (opening := opening_of(session, case)) is not None:
                 wanted.append(opening)
         opened += transitions.open_all(session, wanted, now)
     return opened
@@ -108,7 +113,7 @@ def _carried_on(session: Session, case: _Case) -> Opening | None:
         .where(Run.target_id == run.target_id, Run.device == run.device, WATCHED, Revision.ordinal.is_not(None))
         .where(VerdictRow.baseline == verdict.baseline, Run.revision_id != run.revision_id)
         .where(VerdictRow.provider == verdict.provider, VerdictRow.case == verdict.case)
-        .where(VerdictRow.baseline_kind == "parent", VerdictRow.suspected)
+        .where(VerdictRow.baseline_kind == BaselineKind.PARENT, VerdictRow.suspected)
         .order_by(Revision.ordinal, Run.id.desc())
         .limit(1)
     ).first()
@@ -143,7 +148,7 @@ def _neighbours(session: Session, run: Run, verdict: VerdictRow, place: int) -> 
         .join(Revision, Revision.id == Run.revision_id)
         .where(Run.target_id == run.target_id, Run.device == run.device, WATCHED, Run.state == RunState.DONE)
         .where(VerdictRow.provider == verdict.provider, VerdictRow.case == verdict.case)
-        .where(VerdictRow.baseline_kind == "pinned", VerdictRow.baseline == verdict.baseline)
+        .where(VerdictRow.baseline_kind == BaselineKind.PINNED, VerdictRow.baseline == verdict.baseline)
         .limit(1)
     )
     before = theirs.where(Revision.ordinal < place).order_by(Revision.ordinal.desc(), Run.id.desc())

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, aliased
 from kernels.cases import Role
 from service.db.models import WATCHED, Measurement, RegressionRow, Revision, Run, Target, VerdictRow
 from service.domain.attribution.causes import Kind
-from service.domain.states import CellState, Purpose, RegressionState, RunState
+from service.domain.states import BaselineKind, CellState, Purpose, RegressionState, RunState
 from service.domain.verdicts.judge import QUARANTINED
 from service.domain.verdicts.samples import Name, Outcome
 
@@ -130,7 +130,11 @@ def in_turn(session: Session, run: Run, wanted: Mapping[Name, str]) -> list[tupl
     )
     compared = session.execute(
         select(VerdictRow.baseline, func.max(VerdictRow.run_id))
-        .where(VerdictRow.run_id.in_(lately), VerdictRow.baseline_kind == "last_good", VerdictRow.baseline.in_(cases))
+        .where(
+            VerdictRow.run_id.in_(lately),
+            VerdictRow.baseline_kind == BaselineKind.LAST_GOOD,
+            VerdictRow.baseline.in_(cases),
+        )
         .group_by(VerdictRow.baseline)
     )
     last = {sha or "": run_id for sha, run_id in compared}
@@ -164,9 +168,9 @@ def _suspected(session: Session, target_id: int, device: str, sha: str, decided:
         select(VerdictRow, good)
         .join(Run, Run.id == VerdictRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .outerjoin(good, and_(*same, good.baseline_kind == "last_good"))
+        .outerjoin(good, and_(*same, good.baseline_kind == BaselineKind.LAST_GOOD))
         .where(Run.target_id == target_id, Run.device == device, Revision.sha == sha, Revision.target_id == target_id)
-        .where(WATCHED, Run.state == RunState.DONE, VerdictRow.baseline_kind == "parent")
+        .where(WATCHED, Run.state == RunState.DONE, VerdictRow.baseline_kind == BaselineKind.PARENT)
         .order_by(Run.id)
     )
     newest = {(row.provider, row.case): (row, beside) for row, beside in rows}  # not every run has every case

@@ -1,38 +1,38 @@
-"""How a run stands beside the baselines that are not its parent: rows, gaps, and who moved since the run before.
+"""How a run compares with the baselines other than its parent: rows, gaps, and who moved since the run before.
 
-SOTA and the best are other people's code, told apart from a regression by a flag of their own; the last good revision
-and the slow baseline are the target's own code, earlier.
+SOTA and the best are other people's code: being behind them is a flag, and no regression.  The last good revision and
+the pinned baseline are earlier revisions of the target.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from kernels.cases import Comparison, Role
-from service.db.models import WATCHED, Measurement, Revision, Run, VerdictRow
+from service.db.models import WATCHED, Measurement, Revision, Run, Stack, VerdictRow
 from service.domain.attribution import collect
 from service.domain.attribution.causes import Cause
 from service.domain.attribution.gap import Shift, Side, gap_cause
 from service.domain.attribution.stack_diff import replaced
 from service.domain.policy.policy import Policy
-from service.domain.states import Purpose, RunState
-from service.domain.verdicts import baselines, sota
-from service.domain.verdicts.baselines import Stand
+from service.domain.states import BaselineKind, Purpose, RunState
+from service.domain.verdicts.baselines import OTHER_CODE, OWN_CODE, BaselineVerdict, judge_baseline
 from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.samples import Name, Outcome
-from service.domain.verdicts.session_result import SessionResult, Taken, beside_best, beside_revision, beside_sota
-from service.ledger.runs.sota_gaps import Distance, note_gaps
+from service.domain.verdicts.session_result import SessionResult, Taken, baseline_cases
+from service.domain.verdicts.sota import SotaDistance
+from service.ledger.runs.sota_gaps import note_gaps
 
 
 @dataclass(frozen=True)
 class Decided:
-    """What was decided of a run beside its parent; `before` is the mainline run to which its gaps are held."""
+    """What was decided of a run against its parent; `before` is the mainline run that its gaps are compared with."""
 
     run: Run
     revision: Revision
-    evidence: SessionResult
+    result: SessionResult
     policy: Policy
     judged: Mapping[Name, Verdict]
     causes: Mapping[Name, Cause]
@@ -64,44 +64,32 @@ def before(session: Session, run: Run, revision: Revision) -> Run | None:
 
 
 def compare(session: Session, decided: Decided) -> list[VerdictRow]:
-    """A row for each case beside each baseline that took part, and the gaps of a mainline run."""
-    evidence, policy = decided.evidence, decided.policy
-    to_good = baselines.against_good(beside_revision(evidence.taken, Role.LAST_GOOD, evidence.good), policy)
-    good = collect.beside(evidence, Role.LAST_GOOD, to_good)
-    rows = [_row(decided, "last_good", evidence.good[name], name, stand, good) for name, stand in to_good.items()]
-    if evidence.slow is not None:
-        slow_everywhere = dict.fromkeys(decided.judged, evidence.slow)
-        to_slow = baselines.leaks(beside_revision(evidence.taken, Role.PINNED, slow_everywhere), policy)
-        slow = collect.beside(evidence, Role.PINNED, to_slow)
-        rows += [_row(decided, "pinned", evidence.slow, name, stand, slow) for name, stand in to_slow.items()]
-    if decided.run.purpose is not Purpose.WATCH:
-        return rows  # no search and no calibration asks how far the best is
+    """A row for each case and each baseline that took part, other than the parent; and the gaps of a mainline run."""
+    watched = decided.run.purpose is Purpose.WATCH  # no search and no calibration asks how far SOTA is
     controls = {name: verdict.control for name, verdict in decided.judged.items()}
-    rows += _beside_others(decided, "best", sota.stand_all(beside_best(evidence.taken), policy, controls))
-    stood = sota.stand_all(beside_sota(evidence.taken), policy, controls)
-    to_sota = _beside_others(decided, "sota", stood)
-    if decided.mainline:
-        _note_gaps(session, decided, to_sota, stood)
-    return [*rows, *to_sota]
-
-
-def _beside_others(decided: Decided, against: str, stood: Mapping[Name, Stand]) -> list[VerdictRow]:
-    """Beside other people's code, with who moved since the mainline was measured last."""
-    shifts = _shifts(decided, against, stood) if decided.before is not None else {}
-    causes = {name: found for name, shift in shifts.items() if (found := gap_cause(shift)) is not None}
-    rows = [_row(decided, against, stand.baseline, name, stand, causes) for name, stand in stood.items()]
-    for row in rows:
-        row.behind_sota = stood[row.provider, row.case].slower
+    rows = list[VerdictRow]()
+    for kind in (*OWN_CODE, *(OTHER_CODE if watched else ())):
+        verdicts = judge_baseline(kind, baseline_cases(kind, decided.result), decided.policy, controls)
+        if kind in OWN_CODE:
+            causes = collect.against_baseline(decided.result, kind, verdicts)
+        else:
+            shifts = _shifts(decided, kind, verdicts)
+            causes = {name: found for name, shift in shifts.items() if (found := gap_cause(shift)) is not None}
+        of_kind = {name: _row(decided, kind, name, one, causes.get(name)) for name, one in verdicts.items()}
+        if kind is BaselineKind.SOTA and decided.mainline:
+            _note_gaps(session, decided, of_kind, verdicts)
+        rows += of_kind.values()
     return rows
 
 
-def _row(
-    decided: Decided, against: str, baseline: str, name: Name, stand: Stand, causes: Mapping[Name, Cause]
-) -> VerdictRow:
+def _row(decided: Decided, kind: BaselineKind, name: Name, verdict: BaselineVerdict, cause: Cause | None) -> VerdictRow:
     provider, case = name
-    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind=against, baseline=baseline)
-    row.outcome, row.reason, row.p, row.q = stand.outcome.value, stand.reason, stand.p, stand.q
-    measured(row, stand.comparison, causes.get(name))
+    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind=kind)
+    row.baseline = decided.result.revision(kind, name) or verdict.baseline
+    row.outcome, row.reason = verdict.outcome.value, verdict.reason
+    row.p, row.q = verdict.p, verdict.q
+    row.behind_sota = kind in OTHER_CODE and verdict.slower
+    measured(row, verdict.comparison, cause)
     return row
 
 
@@ -118,21 +106,41 @@ def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) 
 # -- since when, and who moved ----------------------------------------------------------------------------------------
 
 
-def _note_gaps(session: Session, decided: Decided, rows: Iterable[VerdictRow], stood: Mapping[Name, Stand]) -> None:
-    sides, run, revision = _sides(decided.evidence.taken), decided.run, decided.revision
-    measured = {(row.provider, row.case): row for row in rows if row.ratio is not None}
-    found = dict[Name, Distance]()
-    for name, row in measured.items():
+def _note_gaps(
+    session: Session, decided: Decided, rows: Mapping[Name, VerdictRow], verdicts: Mapping[Name, BaselineVerdict]
+) -> None:
+    sides, run = _sides(decided.result.taken), decided.run
+    found = dict[Name, SotaDistance]()
+    for name, row in rows.items():
         own, best = sides.own.get(name), sides.baselines.get((row.baseline or "", row.case))
         if row.ratio is not None and own is not None and best is not None:
-            took, is_open = (own.took, best.took), stood[name].is_open
-            now = sota.Standing(revision.short, row.ratio, *took, run.stack_id, row.behind_sota, is_open=is_open)
-            found[name] = Distance(now, best.name, decided.moved(name))
-    for name, told in note_gaps(session, run, revision, found, decided.policy).items():
-        row = measured[name]
-        row.reason = told
+            now = SotaDistance(decided.revision.short, best.name, row.ratio, own.took, best.took, run.stack_id)
+            found[name] = replace(now, behind=row.behind_sota, is_open=verdicts[name].is_open)
+    for name, note in note_gaps(session, run, decided.revision, found, decided.policy).items():
+        row = rows[name]
+        row.reason = note.reason
         if not row.behind_sota:
             row.outcome = Outcome.INCONCLUSIVE.value  # the gap was known, and this session could not close it
+        elif row.cause_kind is None and note.before is not None:
+            measured(row, None, _cause_since(session, decided, name, found[name], note.before))
+
+
+def _cause_since(
+    session: Session, decided: Decided, name: Name, now: SotaDistance, before: SotaDistance
+) -> Cause | None:
+    """Who moved since the gap was noted last, where the mainline run before this one did not measure the case."""
+    was = session.get(Stack, before.stack) if before.stack != now.stack else None
+    shift = Shift(
+        case=name[1],
+        before=before.revision,
+        own=(Side(name[0], before.own), Side(name[0], now.own)),
+        baseline=(Side(now.provider, before.sota), Side(now.provider, now.sota)),
+        smallest_change=decided.policy.smallest_change_at(name[1], now.own),
+        stack=replaced(was.versions, decided.result.stack) if was else {},
+        confirmed=decided.moved(name),
+        why=decided.causes.get(name),
+    )
+    return gap_cause(shift)
 
 
 @dataclass(frozen=True)
@@ -152,21 +160,28 @@ def _sides(measured: Iterable[Taken | Measurement]) -> _Sides:
     return _Sides(own, baselines)
 
 
-def _shifts(decided: Decided, against: str, stood: Mapping[Name, Stand]) -> dict[Name, Shift]:
-    """This run and the one before it on the mainline, at each case that both measured beside this kind of baseline."""
+def _shifts(decided: Decided, kind: BaselineKind, verdicts: Mapping[Name, BaselineVerdict]) -> dict[Name, Shift]:
+    """This run and the one before it on the mainline, at each case that both compared with this kind of baseline."""
     if (before := decided.before) is None:
         return {}
-    was = {(row.provider, row.case): row.baseline for row in before.verdicts if row.baseline_kind == against}
-    then, now = _sides(before.measurements), _sides(decided.evidence.taken)
-    stack = replaced(before.stack.versions, decided.evidence.stack) if before.stack else {}
+    was = {(row.provider, row.case): row.baseline for row in before.verdicts if row.baseline_kind == kind}
+    then, now = _sides(before.measurements), _sides(decided.result.taken)
+    stack = replaced(before.stack.versions, decided.result.stack) if before.stack else {}
     found = {}
-    for name, stand in stood.items():
+    for name, verdict in verdicts.items():
         case = name[1]
         own = then.own.get(name), now.own.get(name)
-        theirs = then.baselines.get((was.get(name) or stand.baseline, case)), now.baselines.get((stand.baseline, case))
+        last = was.get(name) or verdict.baseline
+        theirs = then.baselines.get((last, case)), now.baselines.get((verdict.baseline, case))
         if own[0] and own[1] and theirs[0] and theirs[1]:
-            smallest = decided.policy.relevant(case, own[1].took)
-            moved, why = decided.moved(name), decided.causes.get(name)
-            both = (own[0], own[1]), (theirs[0], theirs[1])
-            found[name] = Shift(case, before.revision.short, *both, smallest, stack, moved, why)
+            found[name] = Shift(
+                case=case,
+                before=before.revision.short,
+                own=(own[0], own[1]),
+                baseline=(theirs[0], theirs[1]),
+                smallest_change=decided.policy.smallest_change_at(case, own[1].took),
+                stack=stack,
+                confirmed=decided.moved(name),
+                why=decided.causes.get(name),
+            )
     return found

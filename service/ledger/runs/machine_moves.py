@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock
 from service.db.models import Run, Target, VerdictRow
 from service.domain.attribution.causes import Kind
-from service.domain.states import Purpose, RunState
+from service.domain.states import BaselineKind, Purpose, RunState
 
 AT_THAT_TIME_S = 6 * 3600.0  # a neighbour, a fan or a driver lasts for hours; a commit of another target is over in one
 MOST = 0.5  # of what was compared, moving one way: commits slow down a few cases, machines nearly all
@@ -35,7 +35,7 @@ def moved_elsewhere(session: Session, run: Run) -> dict[bool, tuple[str, ...]]:
         .where(Run.worker == run.worker, Run.target_id != run.target_id, Run.state == RunState.DONE)
         .where(Run.finished_at >= clock(session) - AT_THAT_TIME_S)
         .where(Run.purpose != Purpose.BISECTION, Run.trusted)
-        .where(VerdictRow.baseline_kind == "parent", VerdictRow.ratio.is_not(None))
+        .where(VerdictRow.baseline_kind == BaselineKind.PARENT, VerdictRow.ratio.is_not(None))
         .group_by(Target.name)
         .order_by(Target.name)
     ).all()

@@ -16,7 +16,7 @@ from service.domain.attribution import collect
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe
-from service.domain.states import Purpose, RunState
+from service.domain.states import BaselineKind, Purpose, RunState
 from service.domain.text import short
 from service.domain.verdicts import judge
 from service.domain.verdicts.geomeans import summaries
@@ -34,7 +34,7 @@ from service.ledger.server_policy import effective
 CONTROLS_OFF = "the controls of its first session were off, so it is measured once more"
 
 
-def record(session: Session, lease: queue.Lease, evidence: SessionResult) -> Run:
+def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     """Store and judge what a session found.  Raises LeaseLost, and stores nothing, when the run is not ours.
 
     Where the controls of the session are off, the run is queued once more instead: the second session counts, whatever
@@ -43,19 +43,19 @@ def record(session: Session, lease: queue.Lease, evidence: SessionResult) -> Run
     run = queue.end(session, lease, RunState.DONE)
     recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
     policy = effective(recipe, run.device)
-    found = _cells(session, run, evidence, policy)
+    found = _cells(session, run, result, policy)
     judged = judge.judge(found, policy)
-    equal_code.compared(session, run, evidence, policy)  # before it is known whether this session counts
+    equal_code.compared(session, run, result, policy)  # before it is known whether this session counts
     if run.purpose is Purpose.WATCH and not run.repeated and judge.controls_are_off(judged):
         queue.repeat(session, run, CONTROLS_OFF)
         return run
-    _store(session, run, evidence)
-    build_logs.keep(session, run.id, evidence.build_log)
-    causes = collect.against_parent(evidence, _known(run, found), judged, moved_elsewhere(session, run))
+    _store(session, run, result)
+    build_logs.keep(session, run.id, result.build_log)
+    causes = collect.against_parent(result, _known(run, found), judged, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
     made_by = policy_versions.known(session, policy).id
     revision = session.get_one(Revision, run.revision_id)
-    decided = baseline_rows.Decided(run, revision, evidence, policy, judged, causes)
+    decided = baseline_rows.Decided(run, revision, result, policy, judged, causes)
     if decided.mainline:
         decided = replace(decided, before=baseline_rows.before(session, run, revision))
     rows = [_against_parent(decided, name, verdict) for name, verdict in judged.items()]
@@ -69,17 +69,17 @@ def record(session: Session, lease: queue.Lease, evidence: SessionResult) -> Run
     return run
 
 
-def _cells(session: Session, run: Run, evidence: SessionResult, policy: Policy) -> list[Cell]:
+def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) -> list[Cell]:
     """What is to be judged, with what only the ledger knows of it."""
-    heads = {(one.provider, str(one.case)): one for one in evidence.taken if one.role is Role.HEAD}
+    heads = {(one.provider, str(one.case)): one for one in result.taken if one.role is Role.HEAD}
     # Another revision than the one asked for is compared with, which may have been right where that one was not.
     elsewhere = {
-        name for name, one in heads.items() if one.state in BROKEN and evidence.baseline_at(name) != run.baseline
+        name for name, one in heads.items() if one.state in BROKEN and result.baseline_at(name) != run.baseline
     }
     broken_before = baseline_choice.broken_before(session, run, run.baseline, elsewhere)
-    note = evidence.notes[0] if evidence.notes and evidence.baseline is None else None
+    note = result.notes[0] if result.notes and result.baseline is None else None
     silent = quarantines.quarantined(session, run.target_id, run.device, policy, list(heads))
-    found = cells(evidence.taken, note, broken_before, silent)
+    found = cells(result.taken, note, broken_before, silent)
     if run.purpose is Purpose.CALIBRATION:  # its code is the same on purpose: that must not excuse what the clock says
         return [replace(cell, same_code=False) for cell in found]
     return found
@@ -90,14 +90,15 @@ def _known(run: Run, found: Sequence[Cell]) -> Sequence[Cell]:
     return [replace(cell, same_code=True) for cell in found] if run.purpose is Purpose.CALIBRATION else found
 
 
-def _store(session: Session, run: Run, evidence: SessionResult) -> None:
-    run.baseline, run.sandboxed = evidence.baseline, evidence.sandboxed
-    run.reason = "; ".join(evidence.notes) or None
-    run.stack_id = stack_known(session, evidence.stack).id
-    run.telemetry = dict(evidence.telemetry)
-    run.pinned, good = evidence.slow, list(evidence.good.values())
-    run.last_good = max(good, key=good.count) if good else None  # each row names its own
-    session.bulk_save_objects([_measurement(run.id, one) for one in evidence.taken])
+def _store(session: Session, run: Run, result: SessionResult) -> None:
+    run.baseline, run.sandboxed = result.baseline, result.sandboxed
+    run.reason = "; ".join(result.notes) or None
+    run.stack_id = stack_known(session, result.stack).id
+    run.telemetry = dict(result.telemetry)
+    last_good = list(result.last_good.values())
+    run.last_good = max(last_good, key=last_good.count) if last_good else None  # each row names its own
+    run.pinned = result.pinned
+    session.bulk_save_objects([_measurement(run.id, one) for one in result.taken])
 
 
 def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None, whole_log: str = "") -> Run:
@@ -136,8 +137,8 @@ def _measurement(run_id: int, one: Taken) -> Measurement:
 
 def _against_parent(decided: baseline_rows.Decided, name: Name, verdict: Verdict) -> VerdictRow:
     provider, case = name
-    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind="parent")
-    row.baseline = decided.evidence.baseline_at(name)
+    row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind=BaselineKind.PARENT)
+    row.baseline = decided.result.baseline_at(name)
     row.outcome, row.reason, row.confirmed = verdict.outcome.value, verdict.reason, verdict.confirmed
     row.control, row.suspected, row.smallest_change = verdict.control, verdict.suspected, verdict.smallest
     row.p, row.q, row.doubt = verdict.p, verdict.q, verdict.doubt
@@ -158,10 +159,12 @@ def _removed(decided: baseline_rows.Decided, recipe: Recipe) -> list[VerdictRow]
             run_id=run.id,
             provider=row.provider,
             case=row.case,
-            baseline_kind="parent",
+            baseline_kind=BaselineKind.PARENT,
             outcome=Outcome.REMOVED.value,
             reason=last,
         )
         for row in before.verdicts
-        if row.baseline_kind == "parent" and row.outcome != Outcome.REMOVED and (row.provider, row.case) not in asked
+        if row.baseline_kind == BaselineKind.PARENT
+        and row.outcome != Outcome.REMOVED
+        and (row.provider, row.case) not in asked
     ]

@@ -9,10 +9,10 @@ from sqlalchemy.orm import Session, selectinload
 from kernels.cases import Case, Role
 from service.db.models import Measurement, Quarantine, Run, Target, VerdictRow, unpack
 from service.domain.policy.policy import Policy
-from service.domain.states import CellState, Purpose, RunState
+from service.domain.states import BaselineKind, CellState, Purpose, RunState
 from service.domain.verdicts.judge import KNOWN_BEFORE
 from service.domain.verdicts.samples import Cell, Name
-from service.domain.verdicts.session_result import Taken, cells
+from service.domain.verdicts.session_result import SessionResult, Taken, cells
 from service.ledger.runs.baseline_choice import BROKEN
 
 
@@ -21,8 +21,8 @@ class Rebuilt:
     """One run as it was when it was judged.  `silent`: what was quarantined then, but for the policy's own patterns."""
 
     run: Run  # with its target and revision
-    taken: tuple[Taken, ...]
-    verdicts: Mapping[tuple[str, str, str], VerdictRow]  # by provider, case and what it is against
+    result: SessionResult  # without its stack
+    verdicts: Mapping[tuple[str, str, BaselineKind], VerdictRow]  # by provider, case and kind of baseline
     silent: Mapping[Name, str]
 
     def cells(self, policy: Policy) -> list[Cell]:
@@ -31,11 +31,11 @@ class Rebuilt:
         broken_before = {
             (provider, case): CellState(row.outcome)
             for (provider, case, against), row in self.verdicts.items()
-            if against == "parent" and row.outcome in BROKEN and row.reason.startswith(KNOWN_BEFORE)
+            if against == BaselineKind.PARENT and row.outcome in BROKEN and row.reason.startswith(KNOWN_BEFORE)
         }
-        heads = [(one.provider, str(one.case)) for one in self.taken if one.role is Role.HEAD]
+        heads = [(one.provider, str(one.case)) for one in self.result.taken if one.role is Role.HEAD]
         silent = {name: why for name in heads if (why := self.silent.get(name) or policy.quarantined(name[1]))}
-        return cells(self.taken, note or None, broken_before, silent)
+        return cells(self.result.taken, note or None, broken_before, silent)
 
 
 def rebuilt(
@@ -61,7 +61,22 @@ def one(session: Session, run_id: int) -> Rebuilt:
     loads.append(selectinload(Run.measurements).undefer(Measurement.samples))
     run = session.execute(select(Run).where(Run.id == run_id).options(*loads)).scalar_one()
     verdicts = {(row.provider, row.case, row.baseline_kind): row for row in run.verdicts}
-    return Rebuilt(run, taken(run.measurements), verdicts, _silent(session, run))
+    last_good = {
+        (provider, case): row.baseline
+        for (provider, case, kind), row in verdicts.items()
+        if kind is BaselineKind.LAST_GOOD and row.baseline is not None
+    }
+    result = SessionResult(
+        taken(run.measurements),
+        run.baseline,
+        notes=(),
+        stack={},
+        telemetry=run.telemetry or {},
+        sandboxed=bool(run.sandboxed),
+        last_good=last_good,
+        pinned=run.pinned,
+    )
+    return Rebuilt(run, result, verdicts, _silent(session, run))
 
 
 def taken(rows: Sequence[Measurement]) -> tuple[Taken, ...]:

@@ -9,16 +9,15 @@ from kernels.cases import Role
 from service.db.models import Calibration, RegressionRow, Target
 from service.domain.policy.layers import Written
 from service.domain.policy.policy import Policy
-from service.domain.states import Purpose, RegressionState
-from service.domain.verdicts import baselines, calibration, sota
+from service.domain.states import BaselineKind, Purpose, RegressionState
+from service.domain.verdicts import calibration
+from service.domain.verdicts.baselines import judge_baseline
 from service.domain.verdicts.calibration import Rate
 from service.domain.verdicts.replay import Fate, Replayed, Sum, replay, summed
 from service.domain.verdicts.samples import Name, Outcome
-from service.domain.verdicts.session_result import beside_revision, beside_sota
+from service.domain.verdicts.session_result import baseline_cases
 from service.ledger.runs.reload import Rebuilt, rebuilt
 from service.reports.views import Replay, Told
-
-_STOOD = ("sota", "pinned")
 
 
 def replayed(
@@ -52,7 +51,7 @@ def _watched(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) 
     before = {
         (provider, case): Outcome(row.outcome)
         for (provider, case, against), row in stored.verdicts.items()
-        if against == "parent"
+        if against == BaselineKind.PARENT
     }
     found = replay(stored.cells(policy), before, _dismissed(session, run.id), policy)
     flags = _flags(stored, policy)
@@ -73,19 +72,22 @@ def _name(one: Replayed) -> Name:
 
 
 def _flags(stored: Rebuilt, policy: Policy) -> dict[Name, Sum]:
-    """Who was, and who would be, called behind SOTA, or slower than the slow baseline."""
-    stood = sota.stand_all(beside_sota(stored.taken), policy)
-    heads = {(one.provider, str(one.case)): stored.run.pinned for one in stored.taken if one.role is Role.HEAD}
-    named = {name: slow for name, slow in heads.items() if slow is not None}
-    leaking = baselines.leaks(beside_revision(stored.taken, Role.PINNED, named), policy)
+    """Who was, and who would be, called behind SOTA, or slower than the pinned baseline."""
+
+    def now(kind: BaselineKind) -> set[Name]:
+        verdicts = judge_baseline(kind, baseline_cases(kind, stored.result), policy)
+        return {name for name, verdict in verdicts.items() if verdict.slower}
+
+    behind, leaking = now(BaselineKind.SOTA), now(BaselineKind.PINNED)
     flags = {}
-    for name in heads:
-        to_sota, to_slow = (stored.verdicts.get((*name, against)) for against in _STOOD)
+    for name in ((one.provider, str(one.case)) for one in stored.result.taken if one.role is Role.HEAD):
+        sota = stored.verdicts.get((*name, BaselineKind.SOTA))
+        pinned = stored.verdicts.get((*name, BaselineKind.PINNED))
         flags[name] = Sum(
-            behind_before=int(to_sota is not None and to_sota.behind_sota),
-            behind=int(name in stood and stood[name].slower),
-            leaks_before=int(to_slow is not None and to_slow.outcome == Outcome.REGRESSION),
-            leaks=int(name in leaking and leaking[name].slower),
+            behind_before=int(sota is not None and sota.behind_sota),
+            behind=int(name in behind),
+            leaks_before=int(pinned is not None and pinned.outcome == Outcome.REGRESSION),
+            leaks=int(name in leaking),
         )
     return flags
 
@@ -103,7 +105,7 @@ def _equal_code(session: Session, answer: Replay, stored: Rebuilt, policy: Polic
         (row.provider, row.case, row.kind): row
         for row in session.execute(select(Calibration).where(Calibration.run_id == stored.run.id)).scalars()
     }
-    for one in calibration.compared(stored.taken, policy, calibration=True):
+    for one in calibration.compared(stored.result.taken, policy, calibration=True):
         row = rows.get((one.provider, one.case, one.kind))
         if row is not None:
             nominal = policy.calibrate.nominal

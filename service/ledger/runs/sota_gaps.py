@@ -14,16 +14,16 @@ from service.domain.policy.policy import Policy
 from service.domain.text import short
 from service.domain.verdicts import sota
 from service.domain.verdicts.samples import Name
+from service.domain.verdicts.sota import SotaDistance
 from service.ledger.locking import lock
 
 
 @dataclass(frozen=True)
-class Distance:
-    """How a case stands beside SOTA, which is called `sota`; `moved` is a confirmed head over parent."""
+class GapNote:
+    """Since when a case is behind, in words, and how far it was behind before."""
 
-    now: sota.Standing
-    sota: str
-    moved: float | None = None
+    reason: str
+    before: SotaDistance | None
 
 
 @dataclass(frozen=True)
@@ -32,38 +32,38 @@ class _Known:
 
     gap: Gap
     ordinal: int | None
-    standing: sota.Standing
+    distance: SotaDistance
 
 
 def note_gaps(
-    session: Session, run: Run, revision: Revision, found: Mapping[Name, Distance], policy: Policy
-) -> dict[Name, str]:
-    """Keep since when each case is behind; the sentences to show at those that are, or that perhaps still are.
+    session: Session, run: Run, revision: Revision, found: Mapping[Name, SotaDistance], policy: Policy
+) -> dict[Name, GapNote]:
+    """Keep since when each case is behind.  Returns a note for each that is behind, or that perhaps still is.
 
-    A gap is closed by evidence alone: a session that left it open changes nothing.
-    From here on whoever records a run of the same mainline waits: of two the second sees what the first left.
+    Only evidence closes a gap: a session that could not decide changes nothing.  From here on whoever records a run of
+    the same mainline waits, so that the second of two sees what the first left.
     """
     lock(session, run.target_id)
-    known = {(one.gap.provider, one.gap.case): one for one in _known(session, run)}
-    told = {}
-    for name, distance in found.items():
+    known = {(one.gap.provider, one.gap.case): one for one in _known(session, run, found)}
+    notes = {}
+    for name, now in found.items():
         last = known.get(name)
         if last is not None and _is_later(last.ordinal, revision.ordinal):
-            continue  # how an older revision stands is no news of how the case stands
-        if distance.now.is_open:
-            if last is not None and last.gap.behind_sota:
-                told[name] = sota.still_open(distance.now, last.standing, distance.sota)
+            continue  # the distance of an older revision is no news
+        before = last.distance if last else None
+        if now.is_open:
+            if before is not None and before.behind:
+                notes[name] = GapNote(sota.still_open(now, before), before)
             continue
         gap = last.gap if last else Gap(target_id=run.target_id, device=run.device, provider=name[0], case=name[1])
-        _becomes(gap, run, distance.now)
+        _update(gap, run, now)
         session.add(gap)
-        if distance.now.behind:
-            before = last.standing if last else None
-            told[name] = sota.told(distance.now, before, distance.sota, distance.moved, name[1], policy)
-    return told
+        if now.behind:
+            notes[name] = GapNote(sota.behind_since(now, before, policy.at(name[1]).smallest_change), before)
+    return notes
 
 
-def _becomes(gap: Gap, run: Run, now: sota.Standing) -> None:
+def _update(gap: Gap, run: Run, now: SotaDistance) -> None:
     if not (gap.behind_sota and now.behind):
         gap.since_run_id, gap.ratio_then = (run.id, now.ratio) if now.behind else (None, None)
     gap.behind_sota, gap.last_run_id, gap.ratio_now = now.behind, run.id, now.ratio
@@ -74,7 +74,7 @@ def _is_later(ordinal: int | None, than: int | None) -> bool:
     return ordinal is not None and than is not None and ordinal > than
 
 
-def _known(session: Session, run: Run) -> Iterator[_Known]:
+def _known(session: Session, run: Run, found: Mapping[Name, SotaDistance]) -> Iterator[_Known]:
     last_run, last, since_run, since = aliased(Run), aliased(Revision), aliased(Run), aliased(Revision)
     rows = (
         select(Gap, last.ordinal, last.sha, since.sha)
@@ -85,5 +85,8 @@ def _known(session: Session, run: Run) -> Iterator[_Known]:
         .where(Gap.target_id == run.target_id, Gap.device == run.device)
     )
     for gap, ordinal, sha, first in session.execute(rows):
-        named = (short(sha), gap.ratio_now, gap.own, gap.sota, gap.stack_id, gap.behind_sota)
-        yield _Known(gap, ordinal, sota.Standing(*named, short(first) if first else None))
+        now = found.get((gap.provider, gap.case))
+        if now is not None:
+            took = (gap.ratio_now, gap.own, gap.sota, gap.stack_id, gap.behind_sota)
+            distance = SotaDistance(short(sha), now.provider, *took, since=short(first) if first else None)
+            yield _Known(gap, ordinal, distance)

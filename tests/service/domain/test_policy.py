@@ -51,7 +51,7 @@ def written(text: str) -> Written:
     ],
 )
 def test_the_smallest_relevant_change(given, value, smallest):
-    assert Policy.model_validate(given).relevant(CASE, value) == pytest.approx(smallest)
+    assert Policy.model_validate(given).smallest_change_at(CASE, value) == pytest.approx(smallest)
 
 
 def test_of_several_patterns_the_last_that_fits_counts():

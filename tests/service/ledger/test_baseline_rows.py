@@ -110,8 +110,8 @@ class Ledger:
                 stack,
                 {},
                 True,
-                good={("norms", case): sha for case, sha in (good or {}).items()},
-                slow=slow,
+                last_good={("norms", case): sha for case, sha in (good or {}).items()},
+                pinned=slow,
             )
             recording.record(session, lease, evidence)
         return lease.run_id
@@ -401,7 +401,7 @@ def test_a_noisy_session_closes_no_gap_and_the_next_quiet_one_keeps_its_date(led
     assert said.headline.endswith("2 steady; 2 perhaps behind quack, which this session could not decide.")
 
     quiet = ledger.run(2, HEAD, PARENT, CONTROL, FAR)
-    assert ledger.rows(quiet, "sota")[WIDE].reason == "behind quack since c0; the gap is as wide as it was."
+    assert ledger.rows(quiet, "sota")[WIDE].reason == "behind quack since c0; the gap did not change"
     assert gaps() == {FAST: (True, "c0"), WIDE: (True, "c0")}
 
 

@@ -267,9 +267,10 @@ def test_an_uncertain_ratio_names_nobody(ledger):
     with transaction() as session:
         recording.record(session, lease, SessionResult(unconfirmed, "c0", (), evidence.stack, {}, True))
     with reading() as session:
-        told = select(VerdictRow.reason).where(VerdictRow.run_id == lease.run_id, VerdictRow.case == WIDE)
-        [said] = session.execute(told.where(VerdictRow.baseline_kind == "sota")).scalars()
-    assert said.startswith("behind inductor since c1: our own time became 20% slower since c0")
+        rows = select(VerdictRow).where(VerdictRow.run_id == lease.run_id, VerdictRow.case == WIDE)
+        [row] = session.execute(rows.where(VerdictRow.baseline_kind == "sota")).scalars()
+    assert (row.reason, row.cause_certain) == ("behind inductor since c1", False)
+    assert "our own time became 20 % slower since c0" in row.cause_text
 
 
 def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):

@@ -204,7 +204,7 @@ def test_what_is_stored_is_what_was_measured(ledger):
     run_id = ledger.run(1, 1.05, -1.0)
     with reading() as session:
         found = reload.one(session, run_id)
-    assert found.taken == tuple(
+    assert found.result.taken == tuple(
         replace(one, looked=rounded(one.looked), confirmed=rounded(one.confirmed))
         for case, ratio in ((LONG, 1.05), (SHORT, -1.0))
         for one in ledger.took(case, ratio, 1)

@@ -36,9 +36,7 @@ def a_row(
         "head:norms", "norms", CellState.MEASURED, None, 10.0 * (ratio or 1), "us", 900.0, 3, 60, {"registers": 64}
     )
     parent = replace(head, contender="parent:norms", median=10.0, facts={"registers": 40})
-    sota = AgainstSota(
-        "quack", 1.2, 1.19, 1.21, behind, "behind quack since 1234567890; the gap is as wide as it was", None
-    )
+    sota = AgainstSota("quack", 1.2, 1.19, 1.21, behind, "behind quack since 1234567890; the gap did not change", None)
     return Row(
         "norms",
         case,

@@ -1,34 +1,39 @@
-"""Beside other baselines than the parent: the last release, the last good revision, the best there is."""
+"""Against other baselines than the parent: the pinned one, the last good revision, SOTA, the best there is."""
 
 import random
 
 import pytest
 
 from service.domain.policy.policy import Policy
-from service.domain.verdicts.baselines import Beside, against_good, best_of, leaks
+from service.domain.states import BaselineKind
+from service.domain.verdicts.baselines import OTHER_CODE, OWN_CODE, RULES, BaselineCase, Method, best_of, judge_baseline
 from service.domain.verdicts.samples import Outcome, Pairs
-from service.domain.verdicts.sota import stand_all
 
 POLICY = Policy(leak=0.03, behind_sota=0.05)
 
 
-def beside(
+def trials_of(
     case: str, ratio: float, *, baseline: str = "v1.2", us: float = 200, seed: int = 0, noise: float = 0.002
-) -> Beside:
+) -> BaselineCase:
     dice = random.Random(f"{case}{seed}")
     trials = [us * ratio * (1 + dice.gauss(0, noise)) for _ in range(3)]
     pairs = Pairs(tuple((one,) * 4 for one in trials), ((us,) * 4,) * 3)
-    return Beside("norms", case, baseline, pairs)
+    return BaselineCase("norms", case, baseline, pairs)
 
 
-def family(*ratios: float, **more: float) -> list[Beside]:
+def family(*ratios: float, **more: float) -> list[BaselineCase]:
     """Twenty cases, the first of them with these ratios, the others as the baseline."""
     all_ratios = [*ratios, *[1.0] * (20 - len(ratios))]
-    return [beside(f"rmsnorm.fwd.{n}x4096.bf16", ratio, **more) for n, ratio in enumerate(all_ratios, 1)]
+    return [trials_of(f"rmsnorm.fwd.{n}x4096.bf16", ratio, **more) for n, ratio in enumerate(all_ratios, 1)]
+
+
+def test_every_kind_of_baseline_has_a_rule():
+    assert set(RULES) == set(BaselineKind) == {BaselineKind.PARENT, *OWN_CODE, *OTHER_CODE}
+    assert [kind for kind, rule in RULES.items() if rule.method is Method.SEQUENTIAL] == [BaselineKind.PARENT]
 
 
 def test_a_leak_is_slower_than_the_last_release_by_more_than_the_policy_allows():
-    slow, edge, fast, *others = leaks(family(1.06, 1.03, 0.90), POLICY).values()
+    slow, edge, fast, *others = judge_baseline(BaselineKind.PINNED, family(1.06, 1.03, 0.90), POLICY).values()
     assert (slow.outcome, slow.slower, slow.baseline) == (Outcome.REGRESSION, True, "v1.2")
     assert slow.reason.endswith("% slower than v1.2")
     assert (edge.outcome, edge.slower) == (Outcome.INCONCLUSIVE, False)
@@ -42,30 +47,34 @@ def test_a_leak_is_slower_than_the_last_release_by_more_than_the_policy_allows()
     [(1.05, Outcome.REGRESSION), (1.02, Outcome.REGRESSION), (1.0, Outcome.STEADY), (0.9, Outcome.IMPROVEMENT)],
 )
 def test_a_known_slow_down_is_still_there_or_it_is_not(ratio, outcome):
-    first, *_ = against_good(family(ratio), POLICY).values()
+    first, *_ = judge_baseline(BaselineKind.LAST_GOOD, family(ratio), POLICY).values()
     assert first.outcome is outcome
 
 
 @pytest.mark.parametrize(("ratio", "q"), [(1.0045, 0.0), (1.0035, 1.0)])
 def test_still_slow_is_past_the_same_share_of_the_smallest_change_as_a_regression_is(ratio, q):
     """.4 of 1 %; without noise, so that it is certain on which side of that it is."""
-    [one] = against_good([beside("rmsnorm.fwd.1x4096.bf16", ratio, noise=0)], POLICY).values()
+    [one] = judge_baseline(
+        BaselineKind.LAST_GOOD, [trials_of("rmsnorm.fwd.1x4096.bf16", ratio, noise=0)], POLICY
+    ).values()
     assert one.q == q
 
 
 def test_hardly_anything_is_told_where_nothing_is():
     """Eight hundred ratios that are just at the limit, of noisy trials: chance alone puts half of them above it."""
     told = sum(
-        stand.slower
+        verdict.slower
         for seed in range(40)
-        for stand in stand_all(family(*[1.05] * 20, seed=seed, noise=0.01), POLICY).values()
+        for verdict in judge_baseline(BaselineKind.SOTA, family(*[1.05] * 20, seed=seed, noise=0.01), POLICY).values()
     )
     assert told / (40 * 20) < 0.01, "at the limit itself nobody is beyond it"
 
 
 def test_what_has_no_times_says_why():
-    [one] = leaks(
-        [Beside("norms", "rmsnorm.fwd.1x8.bf16", "v1.2", trouble="v1.2 does not build here")], POLICY
+    [one] = judge_baseline(
+        BaselineKind.PINNED,
+        [BaselineCase("norms", "rmsnorm.fwd.1x8.bf16", "v1.2", trouble="v1.2 does not build here")],
+        POLICY,
     ).values()
     assert (one.outcome, one.slower, one.comparison) == (Outcome.NEW, False, None)
     assert one.reason == "v1.2 does not build here"
@@ -74,9 +83,9 @@ def test_what_has_no_times_says_why():
 def test_the_best_is_the_fastest_that_has_times():
     case = "rmsnorm.fwd.1x8.bf16"
     several = [
-        beside(case, 1.0, baseline="quack", us=100),
-        beside(case, 1.2, baseline="inductor", us=80),
-        Beside("norms", case, "liger", trouble="liger is unsupported here"),
+        trials_of(case, 1.0, baseline="quack", us=100),
+        trials_of(case, 1.2, baseline="inductor", us=80),
+        BaselineCase("norms", case, "liger", trouble="liger is unsupported here"),
     ]
     assert best_of(several).baseline == "inductor"
     assert best_of(several[2:]) is None

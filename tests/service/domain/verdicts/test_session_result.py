@@ -1,14 +1,18 @@
 """From what was taken to what is judged."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
 from kernels.cases import Case, Metric, Role
-from service.domain.states import CellState
+from service.domain.states import BaselineKind, CellState
+from service.domain.verdicts.baselines import BaselineCase
 from service.domain.verdicts.judge import Outcome
-from service.domain.verdicts.session_result import Taken, beside_best, beside_revision, beside_sota, cells, same_code
+from service.domain.verdicts.samples import Name
+from service.domain.verdicts.session_result import SessionResult, Taken, baseline_cases, cells, same_code
 
 FIRST, SECOND = Case.parse("rmsnorm.fwd.512x512.fp32"), Case.parse("rmsnorm.fwd.64x4096.fp32")
 TRIALS = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0))
@@ -133,15 +137,21 @@ def test_the_same_kernels_excuse_only_the_time_of_the_kernels():
     assert not same("memory")
 
 
+def against(
+    kind: BaselineKind, taken: list[Taken], last_good: Mapping[Name, str] = MappingProxyType({})
+) -> list[BaselineCase]:
+    return baseline_cases(kind, SessionResult(tuple(taken), "c0", (), {}, {}, sandboxed=True, last_good=last_good))
+
+
 def test_sota_is_compared_case_by_case_and_says_why_it_has_no_times():
     head = took(Role.HEAD)
-    [beside] = beside_sota([head, took(Role.SOTA, provider="quack")])
-    assert (beside.pairs.effects(), beside.baseline, beside.trouble) == ([0.0] * 3, "quack", None)
+    [one] = against(BaselineKind.SOTA, [head, took(Role.SOTA, provider="quack")])
+    assert (one.pairs.effects(), one.baseline, one.trouble) == ([0.0] * 3, "quack", None)
     without = took(Role.SOTA, provider="quack", state=CellState.UNSUPPORTED, reason="it needs CUDA")
-    [beside] = beside_sota([head, without])
-    assert (beside.pairs.effects(), beside.missing) == ([], "quack is unsupported here: it needs CUDA")
-    [beside] = beside_sota([head])
-    assert beside.missing == "SOTA took no part"
+    [one] = against(BaselineKind.SOTA, [head, without])
+    assert (one.pairs.effects(), one.missing) == ([], "quack is unsupported here: it needs CUDA")
+    [one] = against(BaselineKind.SOTA, [head])
+    assert one.missing == "SOTA took no part"
 
 
 def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
@@ -153,11 +163,11 @@ def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
     inductor = [at(Role.RIVAL, FIRST, 90.0, "inductor"), at(Role.RIVAL, SECOND, 70.0, "inductor")]
     wrong = [replace(took(Role.RIVAL, SECOND, CellState.INVALID, "liger"), reason="y is wrong")]
 
-    best = beside_best([*heads, *quack, *inductor, *wrong])
+    best = against(BaselineKind.BEST, [*heads, *quack, *inductor, *wrong])
 
     assert {one.case: one.baseline for one in best} == {str(FIRST): "quack", str(SECOND): "inductor"}
-    assert beside_best([*heads, *quack]) == [], "SOTA alone is the best there is, and has its own flag"
-    nobody = beside_best([took(Role.HEAD, SECOND), *wrong])
+    assert against(BaselineKind.BEST, [*heads, *quack]) == [], "SOTA alone is the best there is, and has its own flag"
+    nobody = against(BaselineKind.BEST, [took(Role.HEAD, SECOND), *wrong])
     assert [one.missing for one in nobody] == ["no baseline has times for this case"]
 
 
@@ -166,12 +176,12 @@ def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_
     head = replace(took(Role.HEAD), looked=seen)
     good = replace(took(Role.LAST_GOOD), looked=(*TRIALS[:2], (), ()))
 
-    found = beside_revision([head, took(Role.HEAD, SECOND), good], Role.LAST_GOOD, {("norms", str(FIRST)): "a" * 40})
+    found = against(BaselineKind.LAST_GOOD, [head, took(Role.HEAD, SECOND), good], {("norms", str(FIRST)): "a" * 40})
 
-    [beside] = found
-    assert (beside.name, beside.baseline) == (("norms", str(FIRST)), "a" * 10)
-    assert beside.pairs.effects() == [0.0] * 2, "in the other trials only the undecided ran"
-    absent = beside_revision([head], Role.LAST_GOOD, {("norms", str(FIRST)): "1.2"})
+    [one] = found
+    assert (one.name, one.baseline) == (("norms", str(FIRST)), "a" * 10)
+    assert one.pairs.effects() == [0.0] * 2, "in the other trials only the undecided ran"
+    absent = against(BaselineKind.LAST_GOOD, [head], {("norms", str(FIRST)): "1.2"})
     assert absent[0].missing == "1.2 took no part"
 
 
