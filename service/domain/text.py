@@ -85,3 +85,8 @@ def short(sha: str) -> str:
 def in_percent(share: float) -> str:
     """`2%`, `0.5%`, `12.3%`: three digits, so that a small limit is not rounded to nothing."""
     return f"{share:.0%}" if abs(share) >= 1 else f"{share * 100:.3g}%"
+
+
+def share_in_words(share: float) -> str:
+    """`6 %`, `0.5 %`: as it stands in a sentence."""
+    return f"{share * 100:.2g} %" if abs(share) < 0.995 else f"{share * 100:.0f} %"

@@ -12,7 +12,8 @@ from kernels.cases import Metric, Role
 from service.db.models import Measurement, Run, VerdictRow
 from service.domain import roofline
 from service.domain.attribution.causes import Cause, Kind
-from service.domain.codefacts.measured import Measured, Repeatability
+from service.domain.codefacts.comparison import Repeatability
+from service.domain.codefacts.measured import Measured
 from service.domain.metrics import words
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe, parse

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from kernels.cases import Metric
 from service.domain.attribution.causes import Cause
-from service.domain.codefacts.measured import Measured, Repeatability, differences, repeatability
+from service.domain.codefacts.comparison import Repeatability, differences, repeatability
+from service.domain.codefacts.measured import Measured
 from service.domain.metrics import metric_of, percent, words
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt

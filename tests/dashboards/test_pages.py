@@ -74,7 +74,7 @@ def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get,
     assert re.search(r"2 regressions at \w{10} on h200", said)
     assert re.search(r"128 µs 156 µs 121 µs \S+ GB/s 1\.214 1\.\d+ to 1\.\d+ 1\.29", said)
     assert "21.4% slower than its parent, confirmed by 3 fresh trials." in said
-    assert "Facts: code changed; registers 40 → 64; spilled registers 0 → 12" in said
+    assert "Facts: code changed; registers 40 → 64; spills 0 → 12" in said
     assert "torch 2.13.0" in said
     assert re.search(r"trial 1 13\.5 s start 11\.0 s, rounds 2\.5 s 1,965 to 1,980 – – 41 never 0 1\.20 → 2\.40", said)
     assert "What a pull request would have been told" in said

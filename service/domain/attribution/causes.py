@@ -7,27 +7,25 @@ although their code is the same.  Of the code, that is named which explains most
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, inf, log
 from typing import Any
 
 from service.domain.attribution.explanations import By, Explained, Explanation, Timing, explained
-from service.domain.codefacts.explain import alike
+from service.domain.codefacts.comparison import same_facts
 from service.domain.codefacts.tuned import choices, interchangeable
 from service.domain.metrics import words
-from service.domain.roofline import number
-from service.domain.text import listed
+from service.domain.text import listed, share_in_words
+from service.domain.verdicts.machine import MachineReadings, clock_in_words, clock_ratio
 
-CLOCK_DIFFERS = 0.02  # of an SM clock between two sides; an H200 steps by 15 MHz, which is 0.8 %
 EXPLAINS = 0.5  # a clock that differs by this share of the move, or more, may be what moved it
 LARGEST_ESTIMATE = 2.0  # an estimate of up to more than 200 % tells a reader nothing
 EXPLAINS_ALL = 0.8  # of the effect: what explains less leaves room for another cause
 EXPLAINS_MUCH = 0.3  # a score below it is no match for what speaks against the code
 EXPLAINS_LITTLE = 0.08  # what explains less is not named as the cause
 NAMED_AS_WELL = 2  # explanations after the first
-SAME_CODE_ALIKE = 2  # cases with the same code that moved alike: one may be chance
 
 
 class Kind(StrEnum):
@@ -55,15 +53,10 @@ class Move:
     ratio: float
     confirmed: bool  # by fresh trials
     head: Mapping[str, Any] = field(default_factory=dict)  # facts
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    baseline: Mapping[str, Any] = field(default_factory=dict)
     same_code: bool = False  # the facts prove that both ran the same machine code, launched alike
     refuted: bool = False  # fresh trials did not repeat it
-    lean: float | None = None  # of the A/A control, where that is further off than the policy allows
-    lost: float = 0.0  # share of the rounds that throttling spoiled
-    throttled: tuple[str, ...] = ()  # for which reasons
-    machine: bool = False  # most cases of the run moved this way, and equal code with them
-    alike: int = 0  # other cases of the session that moved the same way although their code is the same
-    elsewhere: tuple[str, ...] = ()  # other targets of which most moved the same way on this machine at that time
+    machine: MachineReadings = field(default_factory=MachineReadings)
     us: float | None = None  # what the other side took, in the unit of the case's metric
     copy_gb_s: float | None = None  # ceiling of the session
 
@@ -78,8 +71,8 @@ class Move:
     @property
     def explained(self) -> Explained:
         """Without what follows from the configuration of the first trial, where both sides ran that in some trial."""
-        found = explained(self.head, self.beside, Timing(self.case, self.us, self.copy_gb_s), self.effect)
-        if not interchangeable(self.head, self.beside):
+        found = explained(self.head, self.baseline, Timing(self.case, self.us, self.copy_gb_s), self.effect)
+        if not interchangeable(self.head, self.baseline):
             return found
         left, changed = (tuple(one for one in kind if _of_code(one)) for kind in (found.explanations, found.changed))
         return replace(found, explanations=left, changed=changed, switches=())
@@ -87,10 +80,10 @@ class Move:
 
 def cause(move: Move) -> Cause:
     """Why a case moved against a revision of its own session."""
-    if move.machine:
+    if move.machine.equal_code_moved:
         both = "most cases of this run moved the same way, and equal code moved with them"
         return Cause(Kind.MACHINE, f"the machine: {both}")
-    doubts = list(_doubts(move))
+    doubts = list(move.machine.against_the_code(_clock(move), confirmed=move.confirmed))
     if move.refuted:
         return Cause(Kind.NOISE, "probably noise: fresh trials did not repeat it", certain=False)
     if (wavering := _tuned(move)) is not None and not _explains_much(move):
@@ -98,21 +91,6 @@ def cause(move: Move) -> Cause:
     if (equal := _equal(move)) is not None:
         return _not_the_code(move, equal, doubts)
     return _code(move, doubts)
-
-
-def _doubts(move: Move) -> Iterator[str]:
-    """What stored readings say against the code, the most certain first."""
-    if move.lean is not None:
-        yield f"the A/A control leaned by {share_in_words(abs(move.lean))} in this session"
-    if (clock := _clock(move)) is not None:
-        yield clock
-    if not move.confirmed and move.lost > 0:
-        why = f" ({listed(move.throttled)})" if move.throttled else ""
-        yield f"throttling{why} spoiled {share_in_words(move.lost)} of the rounds"
-    if move.alike >= SAME_CODE_ALIKE:
-        yield f"{move.alike} other cases moved the same way although their code is the same"
-    if move.elsewhere:
-        yield f"{listed(move.elsewhere)} moved the same way on this machine at that time"
 
 
 def _of_code(explanation: Explanation) -> bool:
@@ -125,7 +103,7 @@ def _explains_much(move: Move) -> bool:
 
 def _tuned(move: Move) -> str | None:
     """What an autotuner chose, where trials of a side ran configurations of different speeds."""
-    for side, facts in (("the head", move.head), ("the other side", move.beside)):
+    for side, facts in (("the head", move.head), ("the other side", move.baseline)):
         found = choices(facts)
         if found.waver and not found.equally_fast:
             return f"of {side}, {found.words}"
@@ -134,20 +112,17 @@ def _tuned(move: Move) -> str | None:
 
 def _clock(move: Move) -> str | None:
     """Where the SM clock was lower for the slower side, by enough to have made it slower."""
-    mine, theirs = number(move.head.get("sm_mhz")), number(move.beside.get("sm_mhz"))
-    if mine is None or theirs is None or abs(mine / theirs - 1) < CLOCK_DIFFERS:
+    ratio = clock_ratio(move.head, move.baseline, slower=move.slower)
+    if ratio is None or abs(log(ratio)) < EXPLAINS * abs(log(move.ratio)):
         return None
-    if (mine < theirs) is not move.slower or abs(log(mine / theirs)) < EXPLAINS * abs(log(move.ratio)):
-        return None
-    differs = f"{share_in_words(abs(mine / theirs - 1))} {'lower' if mine < theirs else 'higher'}"
-    return f"the SM clock was {differs} while the head ran"
+    return f"{clock_in_words(ratio)} while the head ran"
 
 
 def _equal(move: Move) -> str | None:
     """What is known to be the same on both sides, where the hashes of the code are equal."""
     if move.same_code:
         return "both ran the same compiled kernels, launched alike"
-    mine, theirs = move.head, move.beside
+    mine, theirs = move.head, move.baseline
     if choices(mine).waver or choices(theirs).waver:
         return None  # the hash is that of the first trial
     if not mine.get("code") or (mine.get("code"), mine.get("kind")) != (theirs.get("code"), theirs.get("kind")):
@@ -191,7 +166,7 @@ def _code(move: Move, doubts: list[str]) -> Cause:
     if not _other_code(move):
         said = "probably the code: both ran in turn on one machine and stack, and what was compiled is not known"
         return Cause(Kind.CODE, said, certain=False)
-    same = alike(move.head, move.beside)
+    same = same_facts(move.head, move.baseline)
     with_same = f", with the same {listed(same)}" if same else ""
     switches = f" ({listed(found.switches[:3])})" if found.switches else ""
     what = "other operators ran" if move.head.get("kind") == "operators" else "the code changed"
@@ -216,7 +191,7 @@ def _explained_by(first: Explanation, found: Explained, move: Move, doubt: str) 
 
 def _no_alternative(first: Explanation, found: Explained, move: Move) -> bool:
     """Is it the only thing that changed, and of the size that was measured?"""
-    seen = {move.head.get("kind"), move.beside.get("kind")} <= {"triton", "operators"}
+    seen = {move.head.get("kind"), move.baseline.get("kind")} <= {"triton", "operators"}
     alone = found.only_traffic and len(found.changed) == 1 and first.by is By.TRAFFIC
     return first.exact and seen and alone and first.explains(move.effect) >= EXPLAINS_ALL
 
@@ -237,7 +212,7 @@ def _by_how_much(first: Explanation, move: Move) -> str:
 
 
 def _other_code(move: Move) -> bool:
-    return bool(move.head.get("code") and move.beside.get("code"))
+    return bool(move.head.get("code") and move.baseline.get("code"))
 
 
 def _direction(move: Move) -> str:
@@ -256,8 +231,3 @@ def _at(explanation: Explanation, case: str) -> str:
 
 
 _COLUMNS = re.compile(r"\.\d+x(\d+)")
-
-
-def share_in_words(share: float) -> str:
-    """`6 %`, `0.5 %`: as it stands in a sentence."""
-    return f"{share * 100:.2g} %" if abs(share) < 0.995 else f"{share * 100:.0f} %"

@@ -14,6 +14,7 @@ from service.domain.states import BaselineKind
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.baselines import RULES, BaselineVerdict
 from service.domain.verdicts.judge import CHANGES, Verdict
+from service.domain.verdicts.machine import MachineReadings
 from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import SessionResult, Taken, same_kernels
 
@@ -49,12 +50,14 @@ def against_parent(
                 parents[name].facts,
                 cell.same_code,
                 refuted=verdict.outcome not in CHANGES and _refuted(cell, seen.ratio),
-                lean=verdict.control - 1 if verdict.control and verdict.doubt is Doubt.CONTROL else None,
-                machine=verdict.doubt is Doubt.MACHINE,
-                lost=_lost(heads[name]),
-                throttled=throttled,
-                alike=alike[slower] - (cell.same_code and verdict.suspected),
-                elsewhere=elsewhere.get(slower, ()),
+                machine=MachineReadings(
+                    control=verdict.control - 1 if verdict.control and verdict.doubt is Doubt.CONTROL else None,
+                    lost=_lost(heads[name]),
+                    throttled=throttled,
+                    equal_code_moved=verdict.doubt is Doubt.MACHINE,
+                    same_code_moved=alike[slower] - (cell.same_code and verdict.suspected),
+                    elsewhere=elsewhere.get(slower, ()),
+                ),
                 us=parents[name].median,
                 copy_gb_s=copy_gb_s,
             )
@@ -79,10 +82,9 @@ def against_baseline(
                 verdict.comparison.ratio,
                 confirmed=False,
                 head={**heads[name].facts, "sm_mhz": None},
-                beside=others[name].facts,
+                baseline=others[name].facts,
                 same_code=same_kernels(heads[name], others[name]),
-                lost=_lost(heads[name]),
-                throttled=throttled,
+                machine=MachineReadings(lost=_lost(heads[name]), throttled=throttled),
                 us=others[name].median,
                 copy_gb_s=ceilings(evidence.telemetry).get("copy_gb_s"),
             )

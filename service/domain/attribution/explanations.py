@@ -16,7 +16,8 @@ from math import ceil, exp, inf, log, log1p, log2
 from typing import Any
 
 from kernels.cases import Case, Metric
-from service.domain.codefacts.compiled import Access, Call, Kernel, calls_of, kernels_of
+from service.domain.codefacts.comparison import LABELS, changed_settings
+from service.domain.codefacts.compiled import Access, Call, Kernel, calls_of, kernels_of, mean_width, whole
 from service.domain.codefacts.diff import paired_kernels
 from service.domain.metrics import amount, metric_of
 from service.domain.text import listed
@@ -160,7 +161,7 @@ class Side:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Side":
-        return cls(kernels_of(facts.get("triton")), calls_of(facts.get("operators")), _whole(facts.get("kernels")))
+        return cls(kernels_of(facts.get("triton")), calls_of(facts.get("operators")), whole(facts.get("kernels")))
 
 
 @dataclass(frozen=True)
@@ -380,19 +381,13 @@ def _widths(was: Kernel, now: Kernel) -> Iterator[Explanation]:
         ("loads", was.fetches, now.fetches, 1.0),
         ("stores", was.stores, now.stores, 0.7),
     ):
-        old, new = _usual_width(before), _usual_width(after)
+        old, new = mean_width(before), mean_width(after)
         if old is None or new is None or abs(log2(old / new)) < 0.4:
             continue
         steps = abs(log2(old / new)) * weight
         average = " on average" if len(before) > 1 or len(after) > 1 else ""
         said = f"its {noun} are now {_bytes(new)} wide{average} instead of {_bytes(old)}"
         yield Explanation(By.WIDTH, said, new < old, 0.01 * steps, 0.25 * steps)
-
-
-def _usual_width(counts: Mapping[str, int]) -> float | None:
-    """Bytes of an access, on average over the instructions."""
-    known = {int(width): count for width, count in counts.items() if width.isascii() and width.isdecimal()}
-    return sum(width * count for width, count in known.items()) / sum(known.values()) if known else None
 
 
 def _work(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
@@ -504,8 +499,8 @@ def _instructions(was: Kernel, now: Kernel) -> Iterator[Explanation]:
 def _resources(was: Kernel, now: Kernel) -> Iterator[Explanation]:
     """What limits how many blocks fit; where as many fit as before it explains a few percent at most."""
     for noun, old, new in (
-        ("registers a thread", was.registers, now.registers),
-        ("bytes of shared memory", was.shared, now.shared),
+        (f"{LABELS['registers']} a thread", was.registers, now.registers),
+        (LABELS["shared"], was.shared, now.shared),
     ):
         if old is not None and new is not None and old != new:
             said = f"the kernel now takes {new:,} {noun} instead of {old:,}"
@@ -517,9 +512,9 @@ def _counted_sizes(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator
     was, now = (
         Kernel(
             "",
-            registers=_whole(facts.get("registers")),
-            spills=_whole(facts.get("spills")),
-            shared_dynamic=_whole(facts.get("shared")),
+            registers=whole(facts.get("registers")),
+            spills=whole(facts.get("spills")),
+            shared_dynamic=whole(facts.get("shared")),
         )
         for facts in (base, head)
     )
@@ -535,8 +530,7 @@ def _counted_sizes(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator
 
 def _configuration(was: Kernel, now: Kernel) -> tuple[list[Explanation], list[str]]:
     """How a kernel is launched and tiled, and apart from that the constants that only select something."""
-    names = dict.fromkeys((*was.configuration, *now.configuration))
-    moved = [name for name in names if was.configuration.get(name) != now.configuration.get(name)]
+    moved = changed_settings(was.configuration, now.configuration)
     sizes = [name for name in moved if not _selects(was.configuration.get(name), now.configuration.get(name))]
     said = [f"{name} {was.configuration.get(name, 'none')} → {now.configuration.get(name, 'none')}" for name in moved]
     switches = [text for name, text in zip(moved, said, strict=True) if name not in sizes]
@@ -554,7 +548,7 @@ def _selects(before: str | None, after: str | None) -> bool:
 
 def _compiler(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Explanation]:
     for key, noun in (("graph_breaks", "graph break"), ("recompiles", "recompilation")):
-        now, before = _whole(head.get(key)), _whole(base.get(key))
+        now, before = whole(head.get(key)), whole(base.get(key))
         if now is not None and before is not None and now != before:
             said = f"torch.compile now has {_some(now, noun)} instead of {before:,}"
             yield Explanation(By.COMPILER, said, now > before, of_kernel=False)
@@ -566,11 +560,6 @@ def _compiler(head: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[Expl
 def _same_machine_code(was: Kernel, now: Kernel) -> bool:
     launched = (was.grid, was.configuration.get("num_warps")) == (now.grid, now.configuration.get("num_warps"))
     return was.sass is not None and was.sass == now.sass and launched and was.reads == now.reads
-
-
-def _whole(value: Any) -> int | None:
-    sound = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53
-    return value if sound else None
 
 
 def _size(count: float) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from service.domain.attribution.causes import CLOCK_DIFFERS, Cause, Kind, share_in_words
+from service.domain.attribution.causes import Cause, Kind
 from service.domain.metrics import words
-from service.domain.roofline import number
-from service.domain.text import listed
+from service.domain.text import listed, share_in_words
+from service.domain.verdicts.machine import clock_in_words, clock_ratio
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,9 @@ def _size(shift: Shift, sides: tuple[Side, Side]) -> str:
 
 def _clock(sides: tuple[Side, Side]) -> str | None:
     """Where the SM clock of the newer session was lower and the side slower, or the other way round."""
-    then, now = (number(side.facts.get("sm_mhz")) for side in sides)
-    if then is None or now is None or abs(now / then - 1) < CLOCK_DIFFERS or (now < then) is not (_moved(sides) > 1):
-        return None
-    return f"the SM clock was {share_in_words(abs(now / then - 1))} {'lower' if now < then else 'higher'}"
+    then, now = sides
+    ratio = clock_ratio(now.facts, then.facts, slower=_moved(sides) > 1)
+    return None if ratio is None else clock_in_words(ratio)
 
 
 def _package(provider: str) -> str:

@@ -137,8 +137,8 @@ def read(answer: Mapping[str, Any]) -> Compiled:
         _shown(reason) if reason else "",
         _text(facts.get("code")) if state is State.COMPILED else None,
         kernels,
-        _whole(facts.get("count")) or len(kernels),
-        _whole(facts.get("extern")) or 0,
+        whole(facts.get("count")) or len(kernels),
+        whole(facts.get("extern")) or 0,
         over,
         tuple(_text(_table(one).get("over")) or "?" for one in refused[:MAX_KERNELS])
         if isinstance(refused, list)
@@ -154,27 +154,27 @@ def kernels_of(listed: Any) -> tuple[Kernel, ...]:
 
 def calls_of(listed: Any) -> tuple[Call, ...]:
     tables = [_table(one) for one in listed[:MAX_KERNELS]] if isinstance(listed, list) else []
-    return tuple(Call(_text(one.get("name")) or "?", _whole(one.get("bytes"))) for one in tables)
+    return tuple(Call(_text(one.get("name")) or "?", whole(one.get("bytes"))) for one in tables)
 
 
 def _kernel(said: Mapping[str, Any]) -> Kernel:
     own = {_clean(name): _shown(value) for name, value in _entries(said.get("settings"))}
-    usual = {"num_warps": _whole(said.get("warps")), "num_stages": _whole(said.get("stages"))}
+    usual = {"num_warps": whole(said.get("warps")), "num_stages": whole(said.get("stages"))}
     configuration = {name: str(value) for name, value in usual.items() if value is not None} | own
     grid = said.get("grid")
     occupancy = said.get("occupancy")
     return Kernel(
         _text(said.get("name")) or "?",
         _text(said.get("sass")),
-        **{name: _whole(said.get(name)) for name in _WHOLE}
-        | ({"shared_dynamic": _whole(said.get("shared"))} if "shared" in said else {}),
+        **{name: whole(said.get(name)) for name in _WHOLE}
+        | ({"shared_dynamic": whole(said.get("shared"))} if "shared" in said else {}),
         occupancy=float(occupancy) if isinstance(occupancy, int | float) and 0 <= occupancy <= 1 else None,
         limited_by=_text(said.get("limited_by")),
         loads=_counts(said.get("loads")),
         stores=_counts(said.get("stores")),
         async_loads=_counts(said.get("async_loads")),
         configuration=configuration,
-        grid=tuple(_whole(size) or 0 for size in grid[:3]) if isinstance(grid, list) else None,
+        grid=tuple(whole(size) or 0 for size in grid[:3]) if isinstance(grid, list) else None,
         hints=_counts(said.get("hints")),
         reads=_accesses(said.get("reads")),
         writes=_accesses(said.get("writes")),
@@ -185,7 +185,7 @@ def _kernel(said: Mapping[str, Any]) -> Kernel:
 
 def _accesses(value: Any) -> dict[str, Access]:
     tables = {_clean(name[:80]): _table(each) for name, each in _entries(value)}
-    return {name: Access(_whole(one.get("asked")) or 0, _whole(one.get("size")) or 0) for name, one in tables.items()}
+    return {name: Access(whole(one.get("asked")) or 0, whole(one.get("size")) or 0) for name, one in tables.items()}
 
 
 _WHOLE: tuple[str, ...] = ("registers", "spills", "stack", "shared_static", "shared_dynamic", "shared_limit")
@@ -196,7 +196,8 @@ def _table(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _whole(value: Any) -> int | None:
+def whole(value: Any) -> int | None:
+    """A whole number of 0 or more that a double holds; None for everything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST else None
 
 
@@ -217,7 +218,7 @@ def _entries(value: Any) -> list[tuple[str, Any]]:
 
 
 def _counts(value: Any) -> dict[str, int]:
-    read = {_clean(width[:40]): _whole(count) for width, count in _entries(value)}
+    read = {_clean(width[:40]): whole(count) for width, count in _entries(value)}
     return {width: count for width, count in read.items() if count}
 
 
@@ -225,3 +226,14 @@ def _shown(value: Any) -> str:
     if isinstance(value, int) and abs(value) > LARGEST:
         return "?"  # Python refuses to write out numbers of more than 4300 digits
     return _clean(value if isinstance(value, str) else repr(value))
+
+
+def is_number(text: str) -> bool:
+    """Digits as Python's numbers have them: `²` is a digit for `isdigit` alone."""
+    return text.isascii() and text.isdecimal()
+
+
+def mean_width(counts: Mapping[str, int]) -> float | None:
+    """Bytes of an access, on average over the instructions."""
+    known = {int(width): count for width, count in counts.items() if is_number(width)}
+    return sum(width * count for width, count in known.items()) / sum(known.values()) if known else None

@@ -7,7 +7,8 @@ from enum import StrEnum
 from itertools import chain, zip_longest
 
 from kernels.cases import Metric
-from service.domain.codefacts.compiled import Access, Compiled, Kernel, Place, State
+from service.domain.codefacts.comparison import LABELS, changed_settings
+from service.domain.codefacts.compiled import Access, Compiled, Kernel, Place, State, is_number, mean_width
 from service.domain.metrics import amount
 from service.domain.text import listed
 
@@ -41,15 +42,6 @@ class What(StrEnum):
 
 MAX_ALIKE = 3  # changes of one thing in different words before a range stands for them
 _RANGED = {What.SHARED, What.OCCUPANCY, What.LOADS, What.STORES, What.REGISTERS, What.STACK, What.INSTRUCTIONS}
-_NAMES = {
-    What.SPILLS: "spills",
-    What.SHARED: "bytes of shared memory",
-    What.OCCUPANCY: "occupancy",
-    What.REGISTERS: "registers",
-    What.STACK: "bytes of stack",
-    What.CANDIDATES: "configurations to choose from",
-    What.INSTRUCTIONS: "instructions",
-}
 _WEIGHT = {what: number for number, what in enumerate(What)}
 
 
@@ -159,10 +151,10 @@ def _range(what: What, found: list[Change]) -> str:
     before, after = ([_value(getattr(one, side)) for one in found] for side in ("before", "after"))
     if what is What.INSTRUCTIONS and all(before):
         grown = sorted(new / old - 1 for old, new in zip(before, after, strict=True))
-        return f"{_NAMES[what]} {_signed(grown[0])} to {_signed(grown[-1])}"
+        return f"{LABELS[what]} {_signed(grown[0])} to {_signed(grown[-1])}"
     percent = " %" * (what is What.OCCUPANCY)
     old, new = (f"{min(side):,g} to {max(side):,g}{percent}" for side in (before, after))
-    return f"{_NAMES[what]} {old} → {new}"
+    return f"{LABELS[what]} {old} → {new}"
 
 
 def _signed(part: float) -> str:
@@ -173,11 +165,6 @@ def _value(text: str) -> float:
     """The number that a change's side begins with; 0 where it is none."""
     number = text.split(" ")[0]
     return float(number) if is_number(number.replace(".", "", 1)) else 0.0
-
-
-def is_number(text: str) -> bool:
-    """Digits as Python's numbers have them: `²` is a digit for `isdigit` alone."""
-    return text.isascii() and text.isdecimal()
 
 
 def _at(place: Place, before: Compiled, after: Compiled) -> Iterator[Change]:
@@ -273,7 +260,7 @@ def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:
         if old is not None and new is not None and old != new:
             # More registers, shared memory or instructions are no harm in themselves: occupancy and spills tell.
             worse = new > old if what in (What.SPILLS, What.STACK) else None
-            yield what, f"{_NAMES[what]} {spelled(old)} → {spelled(new)}", str(old), str(new), worse
+            yield what, f"{LABELS[what]} {spelled(old)} → {spelled(new)}", str(old), str(new), worse
     if was.occupancy is not None and now.occupancy is not None and was.occupancy != now.occupancy:
         by = f" ({now.limited_by})" if now.limited_by else ""
         yield _moved(
@@ -305,7 +292,7 @@ def _moved(what: What, name: str, old: str, new: str, worse: bool | None, more: 
 
 
 def _configuration(was: Mapping[str, str], now: Mapping[str, str]) -> Said:
-    names = [name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name)]
+    names = changed_settings(was, now)
     old, new = ({name: table.get(name, "none") for name in names} for table in (was, now))
     moved = ", ".join(f"{name} {old[name]} → {new[name]}" for name in names)
     before, after = (", ".join(f"{name}={value}" for name, value in side.items()) for side in (old, new))
@@ -328,13 +315,8 @@ def _widths(counts: Mapping[str, int]) -> str:
 
 def _narrower(was: Mapping[str, int], now: Mapping[str, int]) -> bool | None:
     """Does an instruction move fewer bytes than before, on average?  None where it moves as many."""
-    old, new = _mean_width(was), _mean_width(now)
+    old, new = mean_width(was), mean_width(now)
     return None if old is None or new is None or abs(old - new) < 1e-9 else new < old
-
-
-def _mean_width(counts: Mapping[str, int]) -> float | None:
-    known = {int(width): count for width, count in counts.items() if is_number(width)}
-    return sum(width * count for width, count in known.items()) / sum(known.values()) if known else None
 
 
 def spelled(value: int) -> str:

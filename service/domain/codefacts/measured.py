@@ -1,36 +1,15 @@
-"""How one contender fared at one case, and what its facts say beside those of another.  Pure."""
+"""How one contender fared at one case.  Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
-from service.domain.codefacts.tuned import choices, interchangeable
+from service.domain.codefacts.tuned import choices
 from service.domain.roofline import Speed, number
 from service.domain.states import CellState
-from service.domain.text import apart, listed, plain
+from service.domain.text import listed, plain
 
 _COUNTED = (("graphs", "graph"), ("graph_breaks", "graph break"), ("recompiles", "recompile"))
-_FACTS = {
-    "kernels": "kernels",
-    "registers": "registers",
-    "spills": "spilled registers",
-    "shared": "bytes of shared memory",
-    "config": "configuration",
-    "graphs": "graphs",
-    "graph_breaks": "graph breaks",
-    "recompiles": "recompiles",
-}
-
-
-class Repeatability(StrEnum):
-    """What became of the head's repeatability: whether a kernel gives the same bits for the same inputs."""
-
-    LOST = "lost"
-    GAINED = "gained"
-
-
-_OF_CONFIGURATION = ("registers", "spills", "shared", "config")  # of the first trial alone
 
 
 @dataclass(frozen=True)
@@ -71,48 +50,3 @@ class Measured:
         if counts:
             said.append(listed(f"{n} {noun}{'s' * (n != 1)}" for n, noun in counts))
         return tuple(said)
-
-
-def repeatability(head: Mapping[str, Any], parent: Mapping[str, Any]) -> Repeatability | None:
-    """None where it stayed, or where the calls of a side were too few to know."""
-    match parent.get("repeatable"), head.get("repeatable"):
-        case True, False:
-            return Repeatability.LOST
-        case False, True:
-            return Repeatability.GAINED
-    return None
-
-
-def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:
-    """What differs between two sets of compile-time facts, in words; whether the code is the same comes first."""
-    said = []
-    if head.get("code") and parent.get("code"):
-        # Of what was not compiled only the operators that ran are known, and not the Python between them.
-        what = "operators" if head.get("kind") == "operators" else "code"
-        said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
-    if moved := repeatability(head, parent):
-        said.append("no longer bitwise repeatable" if moved is Repeatability.LOST else "now bitwise repeatable")
-    if noise := interchangeable(head, parent):
-        said.append("configurations that both sides ran in some trial, and so no difference")
-    in_full = [configurations(facts) for facts in (parent, head)]
-    for fact, name in _FACTS.items():
-        if noise and fact in _OF_CONFIGURATION:
-            continue
-        before, now = in_full if fact == "config" and all(in_full) else (parent.get(fact), head.get(fact))
-        if before != now and before is not None and now is not None:
-            said.append(f"{name} {' → '.join(apart(before, now))}")
-    return tuple(said)
-
-
-def configurations(facts: Mapping[str, Any]) -> str:
-    """The settings of every kernel, where they are known: the fact `config` is cut to 400 characters."""
-    kernels = facts.get("triton")
-    known = isinstance(kernels, list) and all(isinstance(one, Mapping) for one in kernels)
-    return " ".join(_configuration(one) for one in kernels or ()) if known else ""
-
-
-def _configuration(kernel: Mapping[str, Any]) -> str:
-    settings = kernel.get("settings")
-    known = {"num_warps": kernel.get("warps"), "num_stages": kernel.get("stages")}
-    known |= settings if isinstance(settings, Mapping) else {}
-    return " ".join([str(kernel.get("name")), *(f"{key}={value}" for key, value in known.items() if value is not None)])

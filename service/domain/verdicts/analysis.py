@@ -21,10 +21,9 @@ from service.domain.stats.sequential import Effects, Limits, Seen, Suspect, Zone
 from service.domain.stats.variance_prior import Prior
 from service.domain.verdicts.baselines import RULES
 from service.domain.verdicts.estimation import family, group_of
+from service.domain.verdicts.machine import MIN_CASES, most_moved
 from service.domain.verdicts.samples import Cell, Name, made
 
-# Of a provider's cases: when so many move one way, it is either their shared code or the machine.
-MIN_MOVED, MAX_MOVED = 4, 0.5
 _RULE = RULES[BaselineKind.PARENT]
 EXPLAINED = 0.5  # of the size by which they moved: equal code that moved by this share of it explains them
 
@@ -187,14 +186,14 @@ def _moved_with_equal_code(cells: Sequence[Cell], read: Mapping[Name, Reading]) 
         sizes = {name: one.first.estimate.centre for name, one in seen.items() if one.first.estimate}
         copies = [one.control.centre for cell in members if (one := seen[cell.name]).control and not cell.borrowed]
         same = [sizes[cell.name] for cell in members if cell.same_code and cell.name in sizes]
-        equal = [median(some) for some in (copies, same) if len(some) >= MIN_MOVED]
+        equal = [median(some) for some in (copies, same) if len(some) >= MIN_CASES]
         for sign in (1, -1):
             moved = {
                 name: size
                 for name, size in sizes.items()
                 if sign * size >= _RULE.share * math.log1p(read[name].smallest)
             }
-            if len(moved) < max(MIN_MOVED, MAX_MOVED * len(members)):
-                continue
+            if len(moved) < MIN_CASES or not most_moved(len(moved), len(members)):
+                continue  # most cases that move one way share their code, or the machine
             explained = max((sign * shift for shift in equal), default=0.0) / EXPLAINED
             yield from (name for name, size in moved.items() if abs(size) <= explained)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from service.domain.codefacts.measured import Repeatability
+from service.domain.codefacts.comparison import Repeatability
 from service.domain.policy.policy import GateAction, GateKind, Policy
 from service.domain.states import Purpose, RunState
 from service.domain.verdicts.judge import Outcome

@@ -7,22 +7,19 @@ from service.db.engine import clock
 from service.db.models import Run, Target, VerdictRow
 from service.domain.attribution.causes import Kind
 from service.domain.states import BaselineKind, Purpose, RunState
+from service.domain.verdicts.machine import most_moved
 
 AT_THAT_TIME_S = 6 * 3600.0  # a neighbour, a fan or a driver lasts for hours; a commit of another target is over in one
-MOST = 0.5  # of what was compared, moving one way: commits slow down a few cases, machines nearly all
-FEWEST = 4  # cases, of which half are no accident
 
 
 def moved_elsewhere(session: Session, run: Run) -> dict[bool, tuple[str, ...]]:
     """The other targets of which most cases became slower (True), or faster, on the worker of `run` lately.
 
-    Each of their cases was compared with its own baseline: what neither a commit of theirs is known to have done, nor a
-    search was looking for, nor a stranger could have wanted, is the machine's.
+    Each of their cases was compared with its own baseline.  A move counts for the machine unless a commit of theirs is
+    known to have caused it; steps of bisections and runs of untrusted code are left out.
     """
-    theirs = and_(
-        VerdictRow.confirmed, func.coalesce(VerdictRow.cause_kind, "") == Kind.CODE
-    )  # a commit of theirs did that
-    moved = and_(VerdictRow.suspected, not_(theirs))
+    by_a_commit = and_(VerdictRow.confirmed, func.coalesce(VerdictRow.cause_kind, "") == Kind.CODE)
+    moved = and_(VerdictRow.suspected, not_(by_a_commit))
     slower, faster = (
         func.sum(case((and_(moved, VerdictRow.ratio > 1), 1), else_=0)),
         func.sum(case((and_(moved, VerdictRow.ratio < 1), 1), else_=0)),
@@ -39,8 +36,7 @@ def moved_elsewhere(session: Session, run: Run) -> dict[bool, tuple[str, ...]]:
         .group_by(Target.name)
         .order_by(Target.name)
     ).all()
-    most = [(name, worse / all_ >= MOST, better / all_ >= MOST) for name, worse, better, all_ in rows if all_ >= FEWEST]
     return {
-        True: tuple(name for name, worse, _ in most if worse),
-        False: tuple(name for name, _, better in most if better),
+        True: tuple(name for name, worse, _, n in rows if most_moved(worse, n)),
+        False: tuple(name for name, _, better, n in rows if most_moved(better, n)),
     }

@@ -556,7 +556,7 @@ def test_who_moved_stands_beside_the_gap() -> None:
     assert row.sota
     moved = Cause(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster")
     said = markdown.comment(a_report(replace(row, sota=replace(row.sota, cause=moved))))
-    assert "as wide as it was; not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster |" in said
+    assert "the gap did not change; not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster |" in said
 
 
 def test_a_leak_is_told_beside_the_verdict() -> None:

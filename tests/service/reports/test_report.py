@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from service.db.engine import reading
-from service.domain.codefacts.measured import differences
+from service.domain.codefacts.comparison import differences
 from service.domain.states import RunState
 from service.domain.text import last_lines, one_line, printable
 from service.domain.verdicts.judge import Outcome
@@ -26,7 +26,7 @@ def test_the_headline_says_what_where_and_what_to_do(told: dict[str, Report]) ->
     headlines = {name: one.headline.replace(one.revision, "SHA") for name, one in told.items()}
     assert headlines["slow"] == (
         f"2 regressions at SHA on h200: mend or accept them, first of all {CASES[1]} is 21.4 % slower "
-        "(code changed, registers 40 → 64 and spilled registers 0 → 12)."
+        "(code changed, registers 40 → 64 and spills 0 → 12)."
     )
     assert headlines["pull"].startswith(f"1 regression at SHA on h200: mend or accept it, {CASES[0]} is 10.2 % slower")
     assert headlines["fast"] == "No action needed at SHA on h200: 3 improvements and 3 steady."
@@ -49,7 +49,7 @@ def test_each_case_knows_who_was_measured_and_where_it_stands(told: dict[str, Re
     assert row.head.median == pytest.approx((row.ratio or 0) * (row.parent.median or 0))
     assert row.sota.best.provider == "quack"
     assert row.control_ratio == pytest.approx(1, abs=0.01)
-    assert "spilled registers 0 → 12" in row.explained
+    assert "spills 0 → 12" in row.explained
 
 
 def test_behind_sota_is_not_a_regression(told: dict[str, Report]) -> None:
@@ -110,7 +110,7 @@ def test_facts_are_compared_in_words() -> None:
     parent = {"code": "a", "kernels": 1, "registers": 40, "config": {"num_warps": 4}}
     assert differences(parent, parent) == ("same code",)
     head = {**parent, "code": "b", "kernels": 2, "config": {"num_warps": 8}}
-    assert differences(head, parent) == ("code changed", "kernels 1 → 2", "configuration num_warps=4 → num_warps=8")
+    assert differences(head, parent) == ("code changed", "number of kernels 1 → 2", "configuration num_warps=4 → num_warps=8")
     assert differences({}, parent) == ()
 
 

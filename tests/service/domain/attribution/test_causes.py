@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from service.domain.attribution.causes import Kind, Move, cause
 from service.domain.codefacts.tuned import choices
+from service.domain.verdicts.machine import MachineReadings
 from service.domain.verdicts.session_result import same_code
 
 WIDE = "rmsnorm.bwd.2048x16384.bf16"
@@ -18,7 +19,7 @@ WARPS = [{"name": "_backward", "warps": 16, "stages": 2, "settings": {"BLOCK": 4
 COMPILED = {"code": "g", "kind": "generated", "kernels": 2, "sm_mhz": 1980}
 EAGER = {"code": "e", "kind": "operators", "kernels": 4}
 
-SLOWER = Move(WIDE, 1.08, confirmed=True, head=OTHER, beside=BASE)
+SLOWER = Move(WIDE, 1.08, confirmed=True, head=OTHER, baseline=BASE)
 FASTER = replace(SLOWER, ratio=0.90)
 SAME = replace(SLOWER, head=BASE, same_code=True, confirmed=False)
 
@@ -39,13 +40,13 @@ STORIES = [
         "255 registers a thread instead of 128",
     ),
     (
-        replace(now(spills=50), beside={**BASE, "spills": 20}),
+        replace(now(spills=50), baseline={**BASE, "spills": 20}),
         Kind.CODE,
         False,
         "slower, probably because the kernel now spills 50 registers instead of 20 at N=16384",
     ),
     (
-        replace(now(FASTER), beside={**BASE, "spills": 50}),
+        replace(now(FASTER), baseline={**BASE, "spills": 50}),
         Kind.CODE,
         False,
         "faster, probably because the kernel no longer spills (50 registers before) at N=16384",
@@ -66,14 +67,14 @@ STORIES = [
     ),
     (now(kernels=3), Kind.CODE, False, "slower, probably because it now launches 3 kernels instead of 1"),
     (
-        replace(now(FASTER), beside={**BASE, "kernels": 2}),
+        replace(now(FASTER), baseline={**BASE, "kernels": 2}),
         Kind.CODE,
         False,
         "faster, probably because it now launches 1 kernel instead of 2",
     ),
     (
         replace(
-            now(graph_breaks=3, code="h"), case="rmsnorm.fwd.64x4096.fp32.compile", beside={**BASE, "graph_breaks": 0}
+            now(graph_breaks=3, code="h"), case="rmsnorm.fwd.64x4096.fp32.compile", baseline={**BASE, "graph_breaks": 0}
         ),
         Kind.CODE,
         False,
@@ -101,24 +102,24 @@ STORIES = [
     ),
     # -- facts that point the other way explain nothing, and are not named
     (
-        replace(now(), beside={**BASE, "spills": 50}),
+        replace(now(), baseline={**BASE, "spills": 50}),
         Kind.CODE,
         False,
-        "slower, probably because the code changed, with the same registers, shared memory, number of kernels "
+        "slower, probably because the code changed, with the same registers, bytes of shared memory, number of kernels "
         "and configuration; nothing recorded explains its size",
     ),
     (
         now(FASTER, registers=255),
         Kind.CODE,
         False,
-        "faster, probably because the code changed, with the same spills, shared memory, number of kernels "
+        "faster, probably because the code changed, with the same spills, bytes of shared memory, number of kernels "
         "and configuration; nothing recorded explains its size",
     ),
     (
         now(replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.memory"), spills=50),
         Kind.CODE,
         False,
-        "more memory, probably because the code changed, with the same registers, shared memory, number of "
+        "more memory, probably because the code changed, with the same registers, bytes of shared memory, number of "
         "kernels and configuration; nothing recorded explains its size",
     ),
     # -- only the hash changed
@@ -126,25 +127,25 @@ STORIES = [
         SLOWER,
         Kind.CODE,
         False,
-        "slower, probably because the code changed, with the same spills, registers, shared memory, number of "
+        "slower, probably because the code changed, with the same spills, registers, bytes of shared memory, number of "
         "kernels and configuration; nothing recorded explains its size",
     ),
     (
-        replace(SLOWER, head={**EAGER, "code": "f"}, beside=EAGER),
+        replace(SLOWER, head={**EAGER, "code": "f"}, baseline=EAGER),
         Kind.CODE,
         False,
         "slower, probably because other operators ran, with the same number of kernels; nothing recorded "
         "explains its size",
     ),
     (
-        replace(SLOWER, head={"code": "b"}, beside={"code": "a"}),
+        replace(SLOWER, head={"code": "b"}, baseline={"code": "a"}),
         Kind.CODE,
         False,
         "slower, probably because the code changed; nothing recorded explains its size",
     ),
     # -- nothing is known
     (
-        replace(SLOWER, head={}, beside={}),
+        replace(SLOWER, head={}, baseline={}),
         Kind.CODE,
         False,
         "probably the code: both ran in turn on one machine and stack, and what was compiled is not known",
@@ -159,11 +160,11 @@ STORIES = [
         "head ran",
     ),
     (
-        replace(SAME, lean=0.031),
+        replace(SAME, machine=MachineReadings(control=0.031)),
         Kind.MACHINE,
         True,
-        "the machine: both ran the same compiled kernels, launched alike, and the A/A control leaned by 3.1 % in this "
-        "session",
+        "the machine: both ran the same compiled kernels, launched alike, and the A/A control differed by 3.1 % in "
+        "this session",
     ),
     (
         replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.call", head=BASE),
@@ -172,19 +173,19 @@ STORIES = [
         "probably because of the Python around it: the compiled kernels are the same",
     ),
     (
-        replace(SLOWER, head=EAGER, beside=EAGER),
+        replace(SLOWER, head=EAGER, baseline=EAGER),
         Kind.CODE,
         False,
         "probably because of the Python around it: the same operators ran",
     ),
     (
-        replace(SLOWER, head=COMPILED, beside=COMPILED),
+        replace(SLOWER, head=COMPILED, baseline=COMPILED),
         Kind.MACHINE,
         False,
         "probably the machine: torch.compile generated the same code",
     ),
     (
-        replace(SLOWER, head={**COMPILED, "triton": WARPS}, beside={**COMPILED, "triton": BASE["triton"]}),
+        replace(SLOWER, head={**COMPILED, "triton": WARPS}, baseline={**COMPILED, "triton": BASE["triton"]}),
         Kind.UNKNOWN,
         False,
         "not certain: torch.compile generated the same code, but its configuration is num_warps=16 instead of "
@@ -192,16 +193,16 @@ STORIES = [
     ),
     # -- the session
     (
-        replace(SLOWER, lean=-0.025, confirmed=False),
+        replace(SLOWER, machine=MachineReadings(control=-0.025), confirmed=False),
         Kind.MACHINE,
         False,
-        "probably the machine: the A/A control leaned by 2.5 % in this session; the code changed as well",
+        "probably the machine: the A/A control differed by 2.5 % in this session; the code changed as well",
     ),
     (
-        now(replace(SLOWER, lean=0.025), spills=50),
+        now(replace(SLOWER, machine=MachineReadings(control=0.025)), spills=50),
         Kind.CODE,
         False,
-        "slower, probably because the kernel now spills 50 registers at N=16384; but the A/A control leaned "
+        "slower, probably because the kernel now spills 50 registers at N=16384; but the A/A control differed "
         "by 2.5 % in this session",
     ),
     (
@@ -217,21 +218,21 @@ STORIES = [
         "probably the machine: the SM clock was 7.6 % higher while the head ran; the code changed as well",
     ),
     (
-        replace(SLOWER, confirmed=False, lost=0.12, throttled=("hw_thermal", "hw_slowdown")),
+        replace(SLOWER, confirmed=False, machine=MachineReadings(lost=0.12, throttled=("hw_thermal", "hw_slowdown"))),
         Kind.MACHINE,
         False,
         "probably the machine: throttling (hw_thermal and hw_slowdown) spoiled 12 % of the rounds; the code changed "
         "as well",
     ),
     (
-        replace(SLOWER, alike=5),
+        replace(SLOWER, machine=MachineReadings(same_code_moved=5)),
         Kind.MACHINE,
         False,
         "probably the machine: 5 other cases moved the same way although their code is the same; the code changed as "
         "well",
     ),
     (
-        replace(SLOWER, elsewhere=("liger", "quack"), head={}, beside={}),
+        replace(SLOWER, machine=MachineReadings(elsewhere=("liger", "quack")), head={}, baseline={}),
         Kind.MACHINE,
         False,
         "probably the machine: liger and quack moved the same way on this machine at that time",
@@ -244,13 +245,13 @@ STORIES = [
     ),
     # -- readings that explain nothing are not named
     (
-        now(replace(SLOWER, lost=0.12), spills=50),
+        now(replace(SLOWER, machine=MachineReadings(lost=0.12)), spills=50),
         Kind.CODE,
         False,
         "slower, probably because the kernel now spills 50 registers at N=16384",
     ),
     (
-        now(replace(SLOWER, alike=1), spills=50),
+        now(replace(SLOWER, machine=MachineReadings(same_code_moved=1)), spills=50),
         Kind.CODE,
         False,
         "slower, probably because the kernel now spills 50 registers at N=16384",
@@ -316,20 +317,23 @@ MOVES = st.builds(
     st.floats(0.5, 2.0).filter(lambda ratio: ratio != 1),
     st.booleans(),
     head=FACTS,
-    beside=FACTS,
+    baseline=FACTS,
     refuted=st.booleans(),
-    lean=st.none() | st.floats(-0.1, 0.1),
-    lost=st.floats(0, 1),
-    throttled=st.lists(st.sampled_from(["hw_thermal", "hw_slowdown"]), max_size=2, unique=True).map(tuple),
-    alike=st.integers(0, 5),
-    elsewhere=st.lists(st.sampled_from(["quack", "liger"]), max_size=2, unique=True).map(tuple),
+    machine=st.builds(
+        MachineReadings,
+        st.none() | st.floats(-0.1, 0.1),
+        st.floats(0, 1),
+        st.lists(st.sampled_from(["hw_thermal", "hw_slowdown"]), max_size=2, unique=True).map(tuple),
+        same_code_moved=st.integers(0, 5),
+        elsewhere=st.lists(st.sampled_from(["quack", "liger"]), max_size=2, unique=True).map(tuple),
+    ),
 )
 
 
 @given(MOVES, st.sampled_from(["a", "b"]), st.booleans())
 def test_code_is_never_named_as_certain_when_its_hash_is_the_same(move, code, proven):
     equal = {"code": code, "kind": "triton"}
-    found = cause(replace(move, head={**move.head, **equal}, beside={**move.beside, **equal}, same_code=proven))
+    found = cause(replace(move, head={**move.head, **equal}, baseline={**move.baseline, **equal}, same_code=proven))
     assert not (found.kind is Kind.CODE and found.certain)
     assert not (proven and found.kind is Kind.CODE)
 
@@ -353,7 +357,7 @@ def test_a_cause_is_one_sentence_without_its_full_stop(move):
 
 @given(MOVES)
 def test_spills_that_went_away_never_made_it_slower(move):
-    slow = replace(move, ratio=1.2, head={**move.head, "spills": 0}, beside={**move.beside, "spills": 40})
+    slow = replace(move, ratio=1.2, head={**move.head, "spills": 0}, baseline={**move.baseline, "spills": 40})
     assert "because the kernel no longer spills" not in cause(slow).words
 
 
@@ -371,7 +375,7 @@ SLOW_ONE = tuned(("BLOCK=64", 10.0), ("BLOCK=128", 11.0), ("BLOCK=64", 10.01))
 
 
 def test_configurations_of_equal_speed_that_both_sides_ran_explain_nothing():
-    move = replace(now(triton=WARPS, spills=50, **EITHER), beside={**BASE, **EITHER})
+    move = replace(now(triton=WARPS, spills=50, **EITHER), baseline={**BASE, **EITHER})
     found = cause(move)
     assert (found.kind, found.certain) == (Kind.CODE, False)
     assert "num_warps" not in found.words
@@ -380,7 +384,7 @@ def test_configurations_of_equal_speed_that_both_sides_ran_explain_nothing():
 
 
 def test_a_session_whose_launches_ran_configurations_of_different_speeds_says_so():
-    found = cause(replace(now(triton=WARPS, **SLOW_ONE), beside={**BASE, **EITHER}))
+    found = cause(replace(now(triton=WARPS, **SLOW_ONE), baseline={**BASE, **EITHER}))
     assert (found.kind, found.certain) == (Kind.UNKNOWN, False)
     chose = "its autotuner chose 2 configurations of different speeds in 3 trials (BLOCK=64 in 2 and BLOCK=128 in 1)"
     assert found.words == f"not certain: of the head, {chose}"
@@ -388,7 +392,7 @@ def test_a_session_whose_launches_ran_configurations_of_different_speeds_says_so
 
 def test_what_each_side_always_ran_is_a_difference_between_them():
     always = tuned(("BLOCK=64", 10.0), ("BLOCK=64", 10.0)), tuned(("BLOCK=128", 11.0), ("BLOCK=128", 11.0))
-    found = cause(replace(now(triton=WARPS, **always[0]), beside={**BASE, **always[1]}))
+    found = cause(replace(now(triton=WARPS, **always[0]), baseline={**BASE, **always[1]}))
     assert "num_warps=16 instead of num_warps=8" in found.words
 
 
@@ -416,12 +420,12 @@ def ran(programs: int, blocks: int = 2, occupancy: float = 0.25) -> list[dict[st
     ],
 )
 def test_a_grid_that_is_too_small_leaves_places_on_the_sms_empty(before, after, why):
-    move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": ran(after)}, beside={**BASE, "triton": ran(before)})
+    move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": ran(after)}, baseline={**BASE, "triton": ran(before)})
     found = cause(move).words
     assert found.startswith(why) if why else "occupancy" not in found
 
 
 def test_a_grid_that_only_one_side_recorded_is_no_trouble():
     without = [{key: value for key, value in kernel.items() if key != "grid"} for kernel in ran(132)]
-    move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": without}, beside={**BASE, "triton": ran(132)})
+    move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": without}, baseline={**BASE, "triton": ran(132)})
     assert "programs" not in cause(move).words

@@ -1,0 +1,98 @@
+"""Which facts of two sides are the same and which differ, in words.  Pure, and the one table of their labels.
+
+Facts come from strangers' processes: a value of the wrong type counts as missing.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from service.domain.codefacts.compiled import whole
+from service.domain.codefacts.tuned import interchangeable
+from service.domain.text import apart
+
+LABELS = {
+    "kernels": "number of kernels",
+    "registers": "registers",
+    "spills": "spills",
+    "shared": "bytes of shared memory",
+    "stack": "bytes of stack",
+    "occupancy": "occupancy",
+    "candidates": "configurations to choose from",
+    "instructions": "instructions",
+    "config": "configuration",
+    "graphs": "graphs",
+    "graph_breaks": "graph breaks",
+    "recompiles": "recompiles",
+}
+_COMPARED = ("kernels", "registers", "spills", "shared", "config", "graphs", "graph_breaks", "recompiles")
+_OF_CONFIGURATION = ("registers", "spills", "shared", "config")  # of the first trial alone
+_NAMED_WHERE_SAME = ("spills", "registers", "shared", "kernels")
+
+
+class Repeatability(StrEnum):
+    """What became of the head's repeatability: whether a kernel gives the same bits for the same inputs."""
+
+    LOST = "lost"
+    GAINED = "gained"
+
+
+def repeatability(head: Mapping[str, Any], parent: Mapping[str, Any]) -> Repeatability | None:
+    """None where it stayed, or where the calls of a side were too few to know."""
+    match parent.get("repeatable"), head.get("repeatable"):
+        case True, False:
+            return Repeatability.LOST
+        case False, True:
+            return Repeatability.GAINED
+    return None
+
+
+def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:
+    """What differs between two sets of compile-time facts; whether the code is the same comes first."""
+    said = []
+    if head.get("code") and parent.get("code"):
+        # Of what was not compiled only the operators that ran are known, and not the Python between them.
+        what = "operators" if head.get("kind") == "operators" else "code"
+        said.append(f"same {what}" if head["code"] == parent["code"] else f"{what} changed")
+    if moved := repeatability(head, parent):
+        said.append("no longer bitwise repeatable" if moved is Repeatability.LOST else "now bitwise repeatable")
+    if noise := interchangeable(head, parent):
+        said.append("both sides ran the same configurations in some trials")
+    in_full = [configurations(facts) for facts in (parent, head)]
+    for fact in _COMPARED:
+        if noise and fact in _OF_CONFIGURATION:
+            continue
+        before, now = in_full if fact == "config" and all(in_full) else (parent.get(fact), head.get(fact))
+        if before != now and before is not None and now is not None:
+            said.append(f"{LABELS[fact]} {' → '.join(apart(before, now))}")
+    return tuple(said)
+
+
+def same_facts(head: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The labels of the facts that both sides have, and that are the same."""
+    same = [
+        LABELS[fact]
+        for fact in _NAMED_WHERE_SAME
+        if (now := whole(head.get(fact))) is not None and now == whole(other.get(fact))
+    ]
+    in_full = configurations(head)
+    return [*same, LABELS["config"]] if in_full and in_full == configurations(other) else same
+
+
+def configurations(facts: Mapping[str, Any]) -> str:
+    """The settings of every kernel, where they are known: the fact `config` is cut to 400 characters."""
+    kernels = facts.get("triton")
+    known = isinstance(kernels, list) and all(isinstance(one, Mapping) for one in kernels)
+    return " ".join(_configuration(one) for one in kernels or ()) if known else ""
+
+
+def _configuration(kernel: Mapping[str, Any]) -> str:
+    settings = kernel.get("settings")
+    known = {"num_warps": kernel.get("warps"), "num_stages": kernel.get("stages")}
+    known |= settings if isinstance(settings, Mapping) else {}
+    return " ".join([str(kernel.get("name")), *(f"{key}={value}" for key, value in known.items() if value is not None)])
+
+
+def changed_settings(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The names of the settings of a kernel that differ, in the order of the tables."""
+    return [name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name)]
