@@ -306,7 +306,7 @@ def test_a_pull_request_is_told_how_it_stands_and_hears_of_it_once_there_is_some
 def test_a_pull_request_of_documentation_does_not_wait_for_its_check(story):
     (story.repository / "README.md").write_text("# norms")
     docs = story.pull(7, action="opened")
-    assert story.statuses(docs) == ["success: Skipped, no action needed: none of the paths that matter changed"]
+    assert story.statuses(docs) == ["success: Skipped, no action needed: no path of the recipe changed"]
     assert story.said(7) == []
 
 

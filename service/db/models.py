@@ -154,7 +154,7 @@ class Delivery(Base):
     outcome: Mapped[str | None]  # one sentence: what was done, or why nothing was
 
 
-class Push(Base):
+class PushRow(Base):
     """ "These commits appeared", whoever said so."""
 
     __tablename__ = "pushes"

@@ -1,7 +1,6 @@
-"""How revisions come to be known: by a delivery, a poll, a person.  Sources are asked with no transaction open."""
+"""Find new revisions: by a delivery, a poll, or a person.  No transaction is open while a source answers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 import structlog
@@ -9,7 +8,7 @@ from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import clock, database_now, reading, transaction, wake
-from service.db.models import Delivery, Push, Target
+from service.db.models import Delivery, PushRow, Target
 from service.domain.policy import recipes
 from service.domain.states import Origin, TargetKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
@@ -17,44 +16,41 @@ from service.forge.events import Ignored, Pinged, PullChanged, Pushed, parse
 from service.ledger.intake import targets
 from service.ledger.locking import inserted, lock
 from service.ledger.runs import revisions
-from service.ledger.runs.revisions import Appeared, approve, revisions_appeared, run_wanted
+from service.ledger.runs.revisions import Push, PushResult, approve, record_push, run_wanted
 from service.settings import settings
 from service.sources import open_source
 from service.sources.source import Found, Source
 
 __all__ = [
-    "Appeared",
     "approve",
     "backfill",
     "backfill_last",
     "poll",
     "poll_due",
+    "process_delivery",
     "process_due",
     "pull_appeared",
     "pull_closed",
-    "revisions_appeared",
     "run_revision",
-    "run_wanted",
     "store_delivery",
-    "understand",
 ]
 
 log = structlog.get_logger()
 
-CONTROL = "control"  # the queue of those who understand deliveries
+CONTROL = "control"  # the queue of the control workers
 RECIPE = "kernelwatch.toml"  # its name in a repository that brings its own
 GIVEN_UP = 5  # failures after which a delivery waits for a person, who may redeliver it
 _RETRY_S = (0, 10, 60, 300, 1200)  # after receipt, by the number of failures
 _MAX_POLL_S = 3600.0
-_POLLING_S = 600.0  # nobody else polls a target for so long while one does
+_POLLING_S = 600.0  # while a worker polls a target, no other does so for this long
 _PAUSED = "the target is paused; redeliver this after `kernelwatch target resume`."
 _DEEPEST = 1000  # revisions read back to find where a rewritten mainline left the known one
 
 
 def store_delivery(session: Session, guid: str, event: str, body: bytes) -> tuple[int, bool]:
-    """Keep a delivery before it is processed: its id, and whether it is new.  One that was given up is tried again.
+    """Store a delivery for later: its id, and whether it is new.  A redelivery of one that was given up is retried.
 
-    A new one takes one statement: each more would wait for its turn on a busy machine.
+    A new one takes one statement, because each further statement waits for its turn on a busy machine.
     """
     values = {"guid": guid, "event": event, "body": body, "received_at": database_now(session)}
     new = inserted(session, Delivery, "guid", values)
@@ -70,19 +66,19 @@ def store_delivery(session: Session, guid: str, event: str, body: bytes) -> tupl
 
 
 def process_due() -> int:
-    """Understand the deliveries whose time has come, in the order they came.  Returns how many were looked at."""
+    """Process the deliveries that are due, in the order of receipt.  Returns how many there were."""
     waiting = select(Delivery.id, Delivery.received_at, Delivery.attempts).where(Delivery.processed_at.is_(None))
     with reading() as session:
         now = clock(session)
         rows = session.execute(waiting.order_by(Delivery.id)).all()
     due = [row.id for row in rows if row.received_at + _RETRY_S[min(row.attempts, GIVEN_UP - 1)] <= now]
     for delivery_id in due:
-        understand(delivery_id)
+        process_delivery(delivery_id)
     return len(due)
 
 
-def understand(delivery_id: int) -> str:
-    """Do what a delivery asks for, once.  Returns one sentence: what was done, or why nothing was."""
+def process_delivery(delivery_id: int) -> str:
+    """Do what a delivery asks for, once.  Returns one sentence: what was done, or why nothing was done."""
     with reading() as session:
         delivery = session.get(Delivery, delivery_id)
     if delivery is None:
@@ -97,28 +93,28 @@ def understand(delivery_id: int) -> str:
     except ServiceError as refusal:
         outcome, failures, done = str(refusal), GIVEN_UP, True
     except Exception as error:  # one bad delivery must not keep the others waiting
-        log.exception("a delivery was not understood", delivery=delivery_id)
+        log.exception("delivery failed", delivery=delivery_id)
         failures = delivery.attempts + 1
-        outcome, done = f"kernelwatch broke on it: {type(error).__name__}: {error}", failures >= GIVEN_UP
+        outcome, done = f"internal error: {type(error).__name__}: {error}", failures >= GIVEN_UP
     with transaction() as session:
         row = session.get_one(Delivery, delivery_id)
         row.outcome, row.attempts = outcome, failures
         row.processed_at = clock(session) if done else None
-    log.info("delivery", delivery=delivery_id, outcome=outcome, understood=done)
+    log.info("delivery", delivery=delivery_id, outcome=outcome, processed=done)
     return outcome
 
 
 def poll_due(first: int = 1) -> int:
-    """Ask the remotes of targets whose time has come for new revisions.  Returns how many were asked."""
+    """Poll the targets that are due.  Returns how many there were."""
     with reading() as session:
         polled = (Target.poll_at <= database_now(session), Target.paused_at.is_(None))
         due = session.execute(select(Target.id).where(*polled)).scalars().all()
-    asked = 0
+    claimed = 0
     for target_id in due:
         if _claimed(target_id):
             poll(target_id, first=first)
-            asked += 1
-    return asked
+            claimed += 1
+    return claimed
 
 
 def _claimed(target_id: int) -> bool:
@@ -130,17 +126,17 @@ def _claimed(target_id: int) -> bool:
 
 
 def poll(target_id: int, first: int = 1) -> bool:
-    """Look for new revisions of the mainline; of a target seen for the first time only the newest `first` count.
+    """Record new revisions of the mainline; on the first poll of a target only the newest `first`.
 
-    A remote that fails is asked less and less often, at least hourly, and the target keeps the reason.
+    A remote that fails is polled with exponential back-off, at least hourly, and the target keeps the error.
     """
     target = _target(Target.id == target_id)
     try:
-        said = _look_at_mainline(target, Origin.POLL, first=first)
+        said = _scan_mainline(target, Origin.POLL, first=first)
         failed = None
     except Exception as error:
         if not isinstance(error, ServiceError):
-            log.exception("a poll broke", target=target.name)
+            log.exception("poll failed", target=target.name)
         failed = str(error) if isinstance(error, ServiceError) else f"{type(error).__name__}: {error}"
         said = failed
     log.debug("polled", target=target.name, said=said)
@@ -159,7 +155,7 @@ def backfill_last(target_id: int, n: int) -> int:
     source = open_source(target)
     source.refresh()
     found = source.mainline(target.branch, n)
-    return _appear(target, source, Origin.BACKFILL, found, mainline=True).queued if found else 0
+    return _record(target, source, Push(Origin.BACKFILL, tuple(found), mainline=True)).queued if found else 0
 
 
 def backfill(name: str, base: str, head: str) -> int:
@@ -170,25 +166,26 @@ def backfill(name: str, base: str, head: str) -> int:
     first, last = source.resolve(base), source.resolve(head)
     found = source.between(first, last)
     if not found:
-        raise BadInput(f"{head} adds nothing to {base} in {name}: write BASE..HEAD, the older one first.")
+        raise BadInput(f"No commits in {base}..{head} of {name}; put the older revision first.")
     [tip] = source.mainline(target.branch, 1)
     line = [one.sha for one in source.between(first, tip.sha)]
     mainline = last in line
     later = line[line.index(last) + 1 :] if mainline else []
-    return _appear(target, source, Origin.BACKFILL, found, mainline=mainline, later=later).queued
+    push = Push(Origin.BACKFILL, tuple(found), mainline=mainline, later=tuple(later))
+    return _record(target, source, push).queued
 
 
 def run_revision(
     name: str, revision: str, *, device: str | None = None, suite: str | None = None, again: bool = False
 ) -> list[int]:
-    """Somebody wants this revision measured: the ids of its runs, one for each device of the recipe."""
+    """Queue this revision: the ids of its runs, one for each device of the recipe."""
     target = _named(name)
     source = open_source(target)
     source.refresh()
     found = source.describe(source.resolve(revision))
-    told = recipe_told(target, source)
+    recipe = branch_recipe(target, source)
     with transaction() as session:
-        target = _adopted(session, target, told)
+        target = _adopted(session, target, recipe)
         devices = [device] if device else revisions.recipe_of(session, target)[1].devices
         return [run_wanted(session, target, found, device=one, suite=suite, again=again).id for one in devices]
 
@@ -202,40 +199,37 @@ def pull_appeared(
     fork: bool = False,
     delivery_id: int | None = None,
 ) -> str:
-    """Pull request `number` has a new head (by default the one its repository tells); what was done, as a sentence."""
+    """Record the new head of a pull request, by default that of its repository; what was done, as a sentence."""
     target = _target(Target.id == target_id)
     source = open_source(target)
     source.refresh()
-    head = _there(source, head) if head else source.resolve(f"refs/pull/{number}/head")
+    head = _resolved(source, head) if head else source.resolve(f"refs/pull/{number}/head")
     base = source.merge_base(_base(target, source, base), head)
     found = source.between(base, head)
     if not found:
-        return f"pull request {number} adds nothing to its base."
-    told = recipe_told(target, source)
+        return f"pull request {number} has no commits that its base lacks."
+    recipe = branch_recipe(target, source)
     with transaction() as session:
-        target = _adopted(session, target, told)
+        target = _adopted(session, target, recipe)
         lock(session, target.id)
         if delivery_id is not None and _overtaken(session, target, number, delivery_id):
-            return f"a later delivery has moved pull request {number} on already."
-        appeared = revisions_appeared(
-            session,
-            target,
+            return f"a later delivery has updated pull request {number} already."
+        push = Push(
             Origin.PULL_REQUEST,
-            found,
-            head,
+            tuple(found),
             pull=number,
             baseline=base,
             trusted=not fork,
             delivery_id=delivery_id,
         )
-    return f"pull request {number}, {appeared}."
+        return f"pull request {number}, {record_push(session, target, push)}."
 
 
 def pull_closed(target_id: int, number: int) -> str:
     """Pull request `number` was closed or merged."""
     with transaction() as session:
         cancelled = revisions.pull_closed(session, session.get_one(Target, target_id), number)
-    return f"pull request {number} was closed; {cancelled} of its runs were waiting and are cancelled."
+    return f"pull request {number} was closed; {cancelled} of its runs were waiting, and are cancelled."
 
 
 def _act_on(delivery: Delivery) -> str:
@@ -256,7 +250,7 @@ def _act_on(delivery: Delivery) -> str:
 
 
 def _for_each_target(repository: str, act: Callable[[Target], str]) -> str:
-    """Every target on the repository gets its turn, whatever happens to the others."""
+    """Act on every target of the repository; an error of one does not stop the others."""
     with reading() as session:
         watching = targets.targets_on(session, repository)
     if not watching:
@@ -275,7 +269,7 @@ def _for_each_target(repository: str, act: Callable[[Target], str]) -> str:
             if isinstance(error, SourceFailed) and error.passing:
                 passing.append(said[-1])
             refused = True
-    if passing:  # doing again what went well is harmless
+    if passing:  # repeating what succeeded is harmless
         raise SourceFailed(" ".join(passing))
     if refused:
         raise BadInput(" ".join(said))
@@ -292,7 +286,7 @@ def _pushed(target: Target, event: Pushed, delivery_id: int) -> str:
         return f"{event.branch} is not the mainline ({mainline}); its pull request is what is measured."
     if event.deleted:
         return f"{event.branch} was deleted; there is nothing to measure."
-    return _look_at_mainline(target, Origin.PUSH, since=event.before, delivery_id=delivery_id, source=source)
+    return _scan_mainline(target, Origin.PUSH, since=event.before, delivery_id=delivery_id, source=source)
 
 
 def _pull_changed(target: Target, event: PullChanged, delivery_id: int) -> str:
@@ -303,15 +297,7 @@ def _pull_changed(target: Target, event: PullChanged, delivery_id: int) -> str:
     )
 
 
-@dataclass(frozen=True)
-class News:
-    """What a mainline has that was not known, and what was known that it no longer has."""
-
-    found: tuple[Found, ...] = ()
-    gone: tuple[str, ...] = ()
-
-
-def _look_at_mainline(
+def _scan_mainline(
     target: Target,
     origin: Origin,
     *,
@@ -320,41 +306,46 @@ def _look_at_mainline(
     delivery_id: int | None = None,
     source: Source | None = None,
 ) -> str:
-    """Whoever said that something changed, the source says what: so a lost delivery is made good by the next."""
+    """Record what the mainline of the source has now, so that the next delivery makes up for a lost one."""
     if source is None:
         source = open_source(target)
         source.refresh()
     with reading() as session:
         known = revisions.mainline_of(session, target)
-    news = _news(target, source, known, first, since)
-    if not news.found and not news.gone:
+    found, gone = _news(target, source, known, first, since)
+    if not found and not gone:
         return "nothing new on the mainline."
-    appeared = _appear(target, source, origin, news.found, mainline=True, gone=news.gone, delivery_id=delivery_id)
-    if news.gone:
-        count = len(news.gone)
-        return f"the mainline was rewritten, {count} revision{'s' if count > 1 else ''} left it; {appeared}."
-    return f"{appeared}."
+    push = Push(origin, tuple(found), mainline=True, gone=tuple(gone), delivery_id=delivery_id)
+    result = _record(target, source, push)
+    if gone:
+        count = len(gone)
+        return f"the mainline was rewritten, {count} revision{'s' if count > 1 else ''} left it; {result}."
+    return f"{result}."
 
 
-def _news(target: Target, source: Source, known: list[str], first: int, since: str | None) -> News:
+def _news(
+    target: Target, source: Source, known: Sequence[str], first: int, since: str | None
+) -> tuple[Sequence[Found], Sequence[str]]:
+    """What the mainline has that was not known, and what was known that it no longer has."""
     [tip] = source.mainline(target.branch, 1)
     if not known:
         if since is not None and _leads_to(source, since, tip.sha):
-            return News(tuple(source.between(since, tip.sha)))
-        return News(tuple(source.mainline(target.branch, first)))
+            return source.between(since, tip.sha), ()
+        return source.mainline(target.branch, first), ()
     if target.kind is TargetKind.PACKAGE:  # a late release of an older line stands before the newest
         line = source.mainline(target.branch, _DEEPEST)
         start = next((place for place, one in enumerate(line) if one.sha in known), 0)
-        return News(tuple(one for one in line[start:] if one.sha not in known))
+        return [one for one in line[start:] if one.sha not in known], ()
     if tip.sha == known[-1]:
-        return News()
+        return (), ()
     if _leads_to(source, known[-1], tip.sha):
-        return News(tuple(source.between(known[-1], tip.sha)))
-    line, places = source.mainline(target.branch, _DEEPEST), {sha: place for place, sha in enumerate(known)}
+        return source.between(known[-1], tip.sha), ()
+    line = source.mainline(target.branch, _DEEPEST)
+    places = {sha: place for place, sha in enumerate(known)}
     kept = [place for place, one in enumerate(line) if one.sha in places]
     if not kept:
-        return News(tuple(line[-first:]), tuple(known))
-    return News(tuple(line[kept[-1] + 1 :]), tuple(known[places[line[kept[-1]].sha] + 1 :]))
+        return line[-first:], known
+    return line[kept[-1] + 1 :], known[places[line[kept[-1]].sha] + 1 :]
 
 
 def _leads_to(source: Source, old: str, new: str) -> bool:
@@ -365,38 +356,23 @@ def _leads_to(source: Source, old: str, new: str) -> bool:
         return False
 
 
-def _appear(
-    target: Target,
-    source: Source,
-    origin: Origin,
-    found: tuple[Found, ...] | list[Found],
-    *,
-    mainline: bool,
-    later: Sequence[str] = (),
-    gone: tuple[str, ...] = (),
-    delivery_id: int | None = None,
-) -> Appeared:
-    told = recipe_told(target, source)
+def _record(target: Target, source: Source, push: Push) -> PushResult:
+    """The one way in for what a mainline has: with the recipe that its branch brings."""
+    recipe = branch_recipe(target, source)
     with transaction() as session:
-        target = _adopted(session, target, told)
-        if gone:
-            revisions.revisions_left(session, target, gone)
-        head = found[-1].sha if found else revisions.mainline_of(session, target)[-1]
-        return revisions_appeared(
-            session, target, origin, found, head, mainline=mainline, later=later, delivery_id=delivery_id
-        )
+        return record_push(session, _adopted(session, target, recipe), push)
 
 
-def _there(source: Source, sha: str) -> str:
-    """The forge tells of a commit a moment before it hands it out."""
+def _resolved(source: Source, sha: str) -> str:
+    """The sha of a commit.  A forge announces it a moment before it can be fetched: then the failure is passing."""
     try:
         return source.resolve(sha)
     except NotFound as missing:
-        raise SourceFailed(f"{missing} It may only be late.") from None
+        raise SourceFailed(f"{missing} The forge may not serve it yet.") from None
 
 
 def _base(target: Target, source: Source, base: str | None) -> str:
-    """The base that the forge told; the mainline's newest revision when that is gone or was not told."""
+    """The base that the forge named, or the newest revision of the mainline where that is gone or was not named."""
     if base is not None:
         try:
             return source.resolve(base)
@@ -407,13 +383,13 @@ def _base(target: Target, source: Source, base: str | None) -> str:
 
 
 def _overtaken(session: Session, target: Target, pull: int, delivery_id: int) -> bool:
-    """Has a delivery that came later been understood already?  Then this one's head is an old one."""
-    later = (Push.target_id == target.id, Push.pull == pull, Push.delivery_id > delivery_id)
-    return session.execute(select(Push.id).where(*later).limit(1)).first() is not None
+    """Was a later delivery processed already?  Then the head of this one is outdated."""
+    later = (PushRow.target_id == target.id, PushRow.pull == pull, PushRow.delivery_id > delivery_id)
+    return session.execute(select(PushRow.id).where(*later).limit(1)).first() is not None
 
 
-def recipe_told(target: Target, source: Source) -> tuple[str, Mapping[str, str]] | None:
-    """The recipe at the head of the mainline, with its adapters, when that is where this target's recipe comes from."""
+def branch_recipe(target: Target, source: Source) -> tuple[str, Mapping[str, str]] | None:
+    """The recipe at the head of the mainline, with its adapters; None where the target brings none itself."""
     if not target.recipe_from_branch:
         return None
     [tip] = source.mainline(target.branch, 1)
@@ -423,7 +399,7 @@ def recipe_told(target: Target, source: Source) -> tuple[str, Mapping[str, str]]
             return None
         raise BadInput(f"{target.location} has no {RECIPE} at {tip.sha[:10]}; add one, or register a recipe.")
     found = {name: _text(source, tip.sha, name) for name in recipes.parse(text).adapters}
-    return text, {name: told for name, told in found.items() if told is not None}
+    return text, {name: content for name, content in found.items() if content is not None}
 
 
 def _text(source: Source, sha: str, path: str) -> str | None:
@@ -434,11 +410,11 @@ def _text(source: Source, sha: str, path: str) -> str | None:
         raise BadInput(f"{path} at {sha[:10]} is not text in UTF-8.") from None
 
 
-def _adopted(session: Session, target: Target, told: tuple[str, Mapping[str, str]] | None) -> Target:
-    """The target in this session, with the recipe that its source told."""
+def _adopted(session: Session, target: Target, recipe: tuple[str, Mapping[str, str]] | None) -> Target:
+    """The target in this session, with the recipe that its branch brought."""
     row = session.execute(_whole(Target.id == target.id)).scalar_one()
-    if told is not None:
-        targets.adopt_recipe(session, row, *told)
+    if recipe is not None:
+        targets.adopt_recipe(session, row, *recipe)
     return row
 
 

@@ -1,4 +1,4 @@
-"""Add, edit, rename, pause and remove targets.  What is refused changes nothing: no row, and no folder is left."""
+"""Add, edit, rename, pause and remove targets.  A refused change leaves no row and no folder behind."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ from service.errors import BadInput, Conflict, NotFound
 from service.ledger.intake import deliveries, targets
 from service.ledger.locking import lock
 from service.ledger.runs import revisions
-from service.ledger.runs.revisions import revisions_appeared
+from service.ledger.runs.revisions import Push, record_push
 from service.sources import forget, open_source
 from service.sources.source import Found, Source
 
@@ -55,14 +55,15 @@ def add(
     with _kept_only_if_done(target, source):
         source.refresh()
         found = _newest(source, target, max(1, backfill))
-        told = deliveries.recipe_told(target, source)
+        from_branch = deliveries.branch_recipe(target, source)
         with transaction() as session:
             registered = targets.register(session, name, **wanted)
-            if told is not None:
-                targets.adopt_recipe(session, registered, *told)
+            if from_branch is not None:
+                targets.adopt_recipe(session, registered, *from_branch)
             if not backfill:
                 return 0
-            return revisions_appeared(session, registered, Origin.BACKFILL, found, found[-1].sha, mainline=True).queued
+            push = Push(Origin.BACKFILL, tuple(found), mainline=True)
+            return record_push(session, registered, push).queued
 
 
 def edit(
@@ -122,12 +123,12 @@ def edit(
         _newest(source, target, 1)
         if known and target.location != before.location:
             _check_same_history(source, target, known[-1])
-        told = deliveries.recipe_told(target, source)
+        from_branch = deliveries.branch_recipe(target, source)
         with transaction() as session:
             row = change(session)
             row.poll_at = clock(session)
-            if told is not None:
-                targets.adopt_recipe(session, row, *told)
+            if from_branch is not None:
+                targets.adopt_recipe(session, row, *from_branch)
     if target.location != before.location:
         forget(before)
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, case, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, database_now, wake
-from service.db.models import Attempt, Push, Revision, Run, Worker
+from service.db.models import Attempt, PushRow, Revision, Run, Worker
 from service.domain.states import OPEN_STATES, RunState
 from service.errors import LeaseLost, NotFound
 
@@ -142,10 +142,10 @@ def _unwanted(session: Session, run: Run) -> tuple[RunState, str] | None:
     return None
 
 
-def newest_push(session: Session, target_id: int, pull: int) -> Push | None:
+def newest_push(session: Session, target_id: int, pull: int) -> PushRow | None:
     """What a pull request's head is now, and whether it is open."""
-    pushes = select(Push).where(Push.target_id == target_id, Push.pull == pull)
-    return session.execute(pushes.order_by(Push.id.desc()).limit(1)).scalar_one_or_none()
+    pushes = select(PushRow).where(PushRow.target_id == target_id, PushRow.pull == pull)
+    return session.execute(pushes.order_by(PushRow.id.desc()).limit(1)).scalar_one_or_none()
 
 
 def _close_attempt(session: Session, run_id: int, attempt: int, now: float, outcome: str) -> None:

@@ -1,5 +1,6 @@
-"""Revisions appeared: they get their place on the mainline and their runs, in the caller's one transaction, once."""
+"""Record revisions once, in the transaction of the caller: their places on the mainline, and their runs."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, wake
-from service.db.models import Push, Recipe, Revision, Run, Target
+from service.db.models import PushRow, Recipe, Revision, Run, Target
 from service.domain.policy import recipes
 from service.domain.states import OPEN_STATES, Origin, Priority, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound
@@ -20,16 +21,49 @@ from service.sources.source import Found
 
 log = structlog.get_logger()
 
-NOTHING_THAT_MATTERS = "none of the paths that matter changed"
+NO_RELEVANT_CHANGE = "no path of the recipe changed"
 ATTEMPTS = 3
 UNDONE = (RunState.CANCELLED, RunState.SUPERSEDED)  # ended without an answer: appearing again queues them again
 
 
 @dataclass(frozen=True)
-class Appeared:
-    """What became of revisions that appeared: how many runs were made, or made again, in which state."""
+class Push:
+    """Revisions that a source has and the ledger did not know, oldest first along first parents.
 
-    push: Push
+    On the mainline every revision is measured against its parent: `later` names the known revisions that follow, and
+    `gone` those that a rewrite removed.  Of a pull request only the newest is measured, against `baseline`, and runs of
+    its older heads that nobody has begun are superseded.  What is not `trusted` is held for approval.
+    """
+
+    origin: Origin
+    found: tuple[Found, ...]
+    mainline: bool = False
+    later: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    pull: int | None = None
+    baseline: str | None = None
+    trusted: bool = True
+    delivery_id: int | None = None
+
+    @property
+    def priority(self) -> Priority:
+        if self.origin is Origin.BACKFILL:
+            return Priority.BACKFILL
+        person_waits = self.pull is not None or self.origin is Origin.MANUAL
+        return Priority.PULL_REQUEST if person_waits else Priority.MAINLINE
+
+    def state(self, *, matters: bool) -> RunState:
+        """Of a new run."""
+        if not matters:
+            return RunState.SKIPPED
+        return RunState.QUEUED if self.trusted else RunState.HELD
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """What became of a push: how many runs were made, or made again, in which state."""
+
+    push: PushRow
     revisions: int
     queued: int
     held: int
@@ -44,71 +78,52 @@ class Appeared:
         return f"{_number(self.revisions, 'revision', 'at')} {self.push.head[:10]}: {', '.join(runs) or 'nothing new'}"
 
 
-def revisions_appeared(
-    session: Session,
-    target: Target,
-    origin: Origin,
-    found: Sequence[Found],
-    head: str,
-    *,
-    pull: int | None = None,
-    baseline: str | None = None,
-    trusted: bool = True,
-    devices: Sequence[str] | None = None,
-    suite: str | None = None,
-    mainline: bool = False,
-    later: Sequence[str] = (),
-    delivery_id: int | None = None,
-) -> Appeared:
-    """`found`, oldest first along first parents, appeared and `head` is the newest.  Saying it twice changes nothing.
-
-    On the mainline every revision gets a run against its parent, and `later` names those that follow there; of a pull
-    request only the head gets one, against `baseline`, and older heads that nobody has begun to measure are
-    superseded.  What is not `trusted` is held.
-    """
+def record_push(session: Session, target: Target, push: Push) -> PushResult:
+    """Give the revisions of a push their places on the mainline and their runs.  Recording it twice changes nothing."""
     lock(session, target.id)
+    if push.gone:
+        revisions_left(session, target, push.gone)
     row, recipe = recipe_of(session, target)
-    push = _push(session, target, origin, head, pull, delivery_id)
-    rows = {one.sha: _revision(session, target, one) for one in found}
-    if mainline:
-        _place(session, target, found, later)
+    head = push.found[-1].sha if push.found else mainline_of(session, target)[-1]
+    kept = _push_row(session, target, push.origin, head, push.pull, push.delivery_id)
+    rows = {one.sha: _revision(session, target, one) for one in push.found}
+    if push.mainline:
+        _place(session, target, push.found, push.later)
         transitions.revisions_returned(session, target.id)
-    superseded = _supersede(session, target, pull, rows[head], head) if pull is not None else 0
-    wanted = [one for one in found if pull is None or one.sha == head]
-    changed = sorted({path for one in found for path in one.paths}) if pull is not None else None
-    states = []
+    superseded = _supersede(session, target, push.pull, rows[head], head) if push.pull is not None else 0
+    wanted = push.found if push.pull is None else push.found[-1:]
+    changed_by_pull = sorted({path for one in push.found for path in one.paths})
+    states = Counter[RunState]()
     for one in wanted:
-        matters = target.kind is TargetKind.PACKAGE or recipe.matters(one.paths if changed is None else changed)
-        for device in devices or recipe.devices:
-            values = {
-                "baseline": one.parent if pull is None else baseline,
-                "push_id": push.id,
-                "pull": pull,
-                "trusted": trusted,
-                "priority": _priority(origin, pull),
-                "state": _first_state(matters, trusted),
-            }
-            name = suite or recipe.suite_on(device)
-            run, fresh = _run(session, target, rows[one.sha], row, device, name, values)
-            if pull is not None:
-                run.notified_state = ""  # it may have been told of, and then a newer head, which is gone now
-            if fresh:
-                states.append(run.state)
-    count = {state: states.count(state) for state in set(states)}
-    return Appeared(
-        push,
-        len(wanted),
-        count.get(RunState.QUEUED, 0),
-        count.get(RunState.HELD, 0),
-        count.get(RunState.SKIPPED, 0),
-        superseded,
+        changed = one.paths if push.pull is None else changed_by_pull
+        matters = target.kind is TargetKind.PACKAGE or recipe.matters(changed)
+        values = {
+            "baseline": one.parent if push.pull is None else push.baseline,
+            "push_id": kept.id,
+            "pull": push.pull,
+            "trusted": push.trusted,
+            "priority": push.priority,
+            "state": push.state(matters=matters),
+        }
+        for device in recipe.devices:
+            run, fresh = _run(session, target, rows[one.sha], row, device, recipe.suite_on(device), values)
+            if push.pull is not None:
+                run.notified_state = ""  # a newer head may have been reported since, which is gone now
+            states[run.state] += fresh
+    return PushResult(
+        push=kept,
+        revisions=len(wanted),
+        queued=states[RunState.QUEUED],
+        held=states[RunState.HELD],
+        skipped=states[RunState.SKIPPED],
+        superseded=superseded,
     )
 
 
 def run_wanted(
     session: Session, target: Target, found: Found, *, device: str, suite: str | None = None, again: bool = False
 ) -> Run:
-    """Somebody asked for this revision on this device.  What was measured is measured `again` only if they say so."""
+    """The run of this revision on this device, which a person asked for.  `again` repeats one that was measured."""
     lock(session, target.id)
     row, recipe = recipe_of(session, target)
     if device not in recipe.devices:
@@ -117,7 +132,7 @@ def run_wanted(
     name = suite or recipe.suite_on(device)
     recipe.cases(name)
     revision = _revision(session, target, found)
-    push = _push(session, target, Origin.MANUAL, found.sha, None, None)
+    push = _push_row(session, target, Origin.MANUAL, found.sha, None, None)
     values = {
         "baseline": found.parent,
         "push_id": push.id,
@@ -135,7 +150,7 @@ def run_wanted(
 
 
 def approve(session: Session, run_id: int) -> list[Run]:
-    """Let exactly this commit of a stranger run, on every device that waits for it.  A later push is held again."""
+    """Release the held runs of exactly this commit, on every device.  A later push is held again."""
     run = session.get(Run, run_id)
     if run is None:
         raise NotFound("run", run_id)
@@ -151,7 +166,7 @@ def approve(session: Session, run_id: int) -> list[Run]:
 
 
 def pull_closed(session: Session, target: Target, pull: int) -> int:
-    """Nobody waits for this pull request any more: what has not begun is cancelled."""
+    """Cancel the runs of a closed pull request that nobody has begun."""
     lock(session, target.id)
     if push := newest_push(session, target.id, pull):
         push.closed_at = clock(session)
@@ -159,7 +174,7 @@ def pull_closed(session: Session, target: Target, pull: int) -> int:
 
 
 def revisions_known(session: Session, target: Target, found: Sequence[Found], *, mainline: bool) -> list[Revision]:
-    """Rows for revisions that a search passes through and that nobody asked to be measured: none gets a run."""
+    """Rows for revisions that a bisection passes through; none of them gets a run."""
     lock(session, target.id)
     rows = [_revision(session, target, one) for one in found]
     if mainline:
@@ -168,7 +183,7 @@ def revisions_known(session: Session, target: Target, found: Sequence[Found], *,
 
 
 def revisions_left(session: Session, target: Target, shas: Iterable[str]) -> None:
-    """The mainline was rewritten without these: they keep what was measured, and lose their place."""
+    """Take revisions off the mainline after a rewrite.  They keep what was measured, and lose their place."""
     lock(session, target.id)
     gone = [revision for revision in _by_sha(session, target, shas) if revision.ordinal is not None]
     for revision in gone:
@@ -193,14 +208,14 @@ def recipe_of(session: Session, target: Target) -> tuple[Recipe, recipes.Recipe]
     return row, recipes.parse(row.text)
 
 
-def _push(
+def _push_row(
     session: Session, target: Target, origin: Origin, head: str, pull: int | None, delivery_id: int | None
-) -> Push:
-    """The newest push of this kind when it said the same; otherwise a new one."""
+) -> PushRow:
+    """The newest push of this kind where its head is the same; otherwise a new one."""
     last = session.execute(
-        select(Push)
-        .where(Push.target_id == target.id, Push.origin == origin, Push.pull == pull)
-        .order_by(Push.id.desc())
+        select(PushRow)
+        .where(PushRow.target_id == target.id, PushRow.origin == origin, PushRow.pull == pull)
+        .order_by(PushRow.id.desc())
         .limit(1)
     ).scalar_one_or_none()
     if last is not None and last.head == head:
@@ -208,7 +223,7 @@ def _push(
         if delivery_id is not None:
             last.delivery_id = max(last.delivery_id or 0, delivery_id)
         return last
-    push = Push(
+    push = PushRow(
         target_id=target.id, origin=origin, head=head, pull=pull, delivery_id=delivery_id, created_at=clock(session)
     )
     session.add(push)
@@ -316,7 +331,7 @@ def _one_more(session: Session, dedupe: str) -> str:
 
 
 def _requeue(session: Session, run: Run, values: dict[str, Any]) -> None:
-    """As if it were new, but for its attempts: they are the fence against whoever held it before."""
+    """Queue a run as if it were new.  Its attempts stay: they are the fence against whoever held it before."""
     for name, value in values.items():
         setattr(run, name, value)
     run.max_attempts = run.attempt + ATTEMPTS
@@ -326,26 +341,14 @@ def _requeue(session: Session, run: Run, values: dict[str, Any]) -> None:
 
 
 def _settle(session: Session, run: Run) -> None:
-    """Say why a run does not wait in the queue, or wake those who take from it."""
+    """Wake the workers of a queued run, or say why it does not wait in the queue."""
     if run.state is RunState.SKIPPED:
-        run.finished_at, run.reason = clock(session), NOTHING_THAT_MATTERS
+        run.finished_at, run.reason = clock(session), NO_RELEVANT_CHANGE
     elif run.state is RunState.HELD:
-        run.reason = f"a stranger's revision: approve exactly this commit with `kernelwatch approve {run.id}`"
+        run.reason = f"untrusted revision: approve exactly this commit with `kernelwatch approve {run.id}`"
     else:
         wake(session, run.device)
     session.flush()
-
-
-def _first_state(matters: bool, trusted: bool) -> RunState:
-    if not matters:
-        return RunState.SKIPPED
-    return RunState.QUEUED if trusted else RunState.HELD
-
-
-def _priority(origin: Origin, pull: int | None) -> Priority:
-    if origin is Origin.BACKFILL:
-        return Priority.BACKFILL
-    return Priority.MAINLINE if pull is None and origin is not Origin.MANUAL else Priority.PULL_REQUEST
 
 
 def _supersede(session: Session, target: Target, pull: int, newest: Revision, head: str) -> int:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import selectinload
 
 from service.db import wakeups
 from service.db.engine import clock, reading, transaction
-from service.db.models import Delivery, Push, RegressionRow, Revision, Run, Target
+from service.db.models import Delivery, PushRow, RegressionRow, Revision, Run, Target
 from service.domain.states import Origin, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
 from service.ledger.intake import deliveries, targets
@@ -86,7 +86,7 @@ class Forge:
 
     def deliver(self, event: str, body: dict[str, Any], repository: str = "acme/norms") -> str:
         """Store a delivery and understand it; the sentence that says what was done."""
-        return deliveries.understand(self.store(event, body, repository))
+        return deliveries.process_delivery(self.store(event, body, repository))
 
     def store(self, event: str, body: dict[str, Any], repository: str = "acme/norms") -> int:
         self.deliveries += 1
@@ -143,9 +143,9 @@ def numbered(*shas: str) -> list[tuple[str, int | None]]:
     return [(sha, place) for place, sha in enumerate(shas)]
 
 
-def pushes() -> list[Push]:
+def pushes() -> list[PushRow]:
     with reading() as session:
-        return list(session.execute(select(Push).order_by(Push.id)).scalars())
+        return list(session.execute(select(PushRow).order_by(PushRow.id)).scalars())
 
 
 def delivery(number: int = -1) -> Delivery:
@@ -204,7 +204,7 @@ def test_the_same_push_twice_changes_nothing(forge: Forge, target: Target, first
 def test_a_delivery_is_understood_once(forge: Forge, target: Target, first: str) -> None:
     forge.push_event(first, forge.commit())
     forge.commit()
-    assert deliveries.understand(delivery().id) == delivery().outcome
+    assert deliveries.process_delivery(delivery().id) == delivery().outcome
     assert len(mainline()) == 1
 
 
@@ -216,7 +216,7 @@ def test_commits_that_do_not_matter_are_skipped_and_say_so(forge: Forge, target:
     assert said.endswith("2 runs queued, 2 runs skipped.")
     assert states(docs) == [SKIPPED, SKIPPED]
     assert states(code) == [QUEUED, QUEUED]
-    assert all(run.finished_at and run.reason == "none of the paths that matter changed" for run in runs(docs))
+    assert all(run.finished_at and run.reason == "no path of the recipe changed" for run in runs(docs))
     assert runs(code)[0].baseline == docs
 
 
@@ -376,7 +376,7 @@ def test_an_older_head_that_comes_late_does_not_push_aside_the_newer(forge: Forg
     new = forge.pull(7)
     forge.pull_event(7, new)
 
-    assert "a later delivery has moved pull request 7 on" in deliveries.understand(late)
+    assert "a later delivery has updated pull request 7" in deliveries.process_delivery(late)
     assert states(old) == []
     assert states(new) == [QUEUED, QUEUED]
 
@@ -425,7 +425,7 @@ def test_a_merged_pull_request_is_measured_once_more_as_the_mainline(forge: Forg
 
 
 def test_a_pull_request_that_adds_nothing_says_so(forge: Forge, target: Target, first: str) -> None:
-    assert forge.pull_event(7, first) == "norms: pull request 7 adds nothing to its base."
+    assert forge.pull_event(7, first) == "norms: pull request 7 has no commits that its base lacks."
 
 
 def test_a_pull_request_may_be_read_from_the_repository(forge: Forge, target: Target, first: str) -> None:
@@ -444,7 +444,7 @@ def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(forg
     held = runs(head)
     assert {(run.state, run.trusted) for run in held} == {(HELD, False)}
     command = f"kernelwatch approve {held[0].id}"
-    assert held[0].reason == f"a stranger's revision: approve exactly this commit with `{command}`"
+    assert held[0].reason == f"untrusted revision: approve exactly this commit with `{command}`"
 
     with transaction() as session:
         deliveries.approve(session, held[0].id)
@@ -533,7 +533,7 @@ def test_an_unknown_repository_says_how_to_watch_it_and_may_be_redelivered(forge
         again, new = deliveries.store_delivery(session, "guid-1", "push", b"")
 
     assert not new
-    assert f"1 revision at {first[:10]}" in deliveries.understand(again)
+    assert f"1 revision at {first[:10]}" in deliveries.process_delivery(again)
 
 
 def test_a_remote_that_fails_is_tried_again_later_and_given_up_in_the_end(
@@ -553,7 +553,7 @@ def test_a_remote_that_fails_is_tried_again_later_and_given_up_in_the_end(
             session.execute(update(Delivery).values(received_at=Delivery.received_at - 10_000))
         assert deliveries.process_due() == 1
     assert (delivery().attempts, bool(delivery().processed_at)) == (deliveries.GIVEN_UP, True)
-    assert deliveries.understand(number) == "norms: it cannot be reached."
+    assert deliveries.process_delivery(number) == "norms: it cannot be reached."
 
 
 def _unreachable(_source: GitSource) -> None:
@@ -571,7 +571,7 @@ def test_one_target_that_fails_does_not_keep_another_from_its_run(
 
 def test_a_head_that_is_not_there_yet_is_waited_for(forge: Forge, target: Target) -> None:
     said = forge.pull_event(7, "d" * 40)
-    assert "It may only be late." in said
+    assert "The forge may not serve it yet." in said
     assert (delivery().attempts, delivery().processed_at) == (1, None)
 
 
@@ -586,7 +586,7 @@ def test_a_head_that_is_not_there_yet_is_waited_for(forge: Forge, target: Target
 def test_every_delivery_ends_in_a_sentence(state: Path, event: str, body: bytes, said: str) -> None:
     with transaction() as session:
         stored, _ = deliveries.store_delivery(session, "one", event, body)
-    assert deliveries.understand(stored) == said
+    assert deliveries.process_delivery(stored) == said
     assert delivery().processed_at
 
 
@@ -684,7 +684,7 @@ def test_a_backfill_that_touches_nothing_known_keeps_the_order_of_the_mainline(
 
 def test_a_backfill_of_nothing_says_so(forge: Forge, target: Target, first: str) -> None:
     second = forge.commit()
-    with pytest.raises(BadInput, match="adds nothing"):
+    with pytest.raises(BadInput, match="No commits in"):
         deliveries.backfill("norms", second, first)
 
 
@@ -826,7 +826,7 @@ def test_several_workers_may_understand_the_same_things_at_once(forge: Forge, ta
     bodies = [{"ref": "refs/heads/main", "before": first, "after": sha} for sha in (second, third)]
     stored = [forge.store("push", body) for body in bodies]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(deliveries.understand, stored * 2))
+        list(pool.map(deliveries.process_delivery, stored * 2))
         list(pool.map(deliveries.poll, [target.id] * 2))
     assert mainline() == numbered(second, third)
     assert len(runs()) == 4

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import OutboxMessage, Push, Revision, Run
+from service.db.models import OutboxMessage, PushRow, Revision, Run
 from service.domain.states import Origin, Priority, RunState
 from service.ledger.intake import targets
 from service.ledger.notify import compose
@@ -28,7 +28,7 @@ def want(either: str) -> Want:
     with transaction() as session:
         target = targets.register(session, "norms", location="/norms", forge="acme/norms", recipe_text=RECIPE)
         revision = Revision(target_id=target.id, sha=HEAD, subject="s", author="a", committed_at=0.0, paths=[])
-        push = Push(target_id=target.id, origin=Origin.PULL_REQUEST, head=HEAD, pull=7, created_at=0.0)
+        push = PushRow(target_id=target.id, origin=Origin.PULL_REQUEST, head=HEAD, pull=7, created_at=0.0)
         session.add_all([revision, push])
 
     def make(state: RunState, pull: int | None = 7, device: str = "cpu", **rest: object) -> int:

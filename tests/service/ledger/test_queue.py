@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, transaction
-from service.db.models import Attempt, Push, Recipe, Revision, Run, Target
+from service.db.models import Attempt, PushRow, Recipe, Revision, Run, Target
 from service.domain.states import Origin, Priority, RunState, TargetKind
 from service.errors import LeaseLost, NotFound
 from service.ledger.runs import queue
@@ -159,9 +159,9 @@ def test_what_nobody_waits_for_any_more_does_not_return_to_the_queue(target, hea
     with transaction() as session:
         session.get_one(Run, run).pull = 7
         for one in ("a", head):
-            session.add(Push(target_id=target.id, origin=Origin.PULL_REQUEST, head=one, pull=7, created_at=0.0))
+            session.add(PushRow(target_id=target.id, origin=Origin.PULL_REQUEST, head=one, pull=7, created_at=0.0))
             session.flush()
-        session.execute(select(Push).order_by(Push.id.desc())).scalars().first().closed_at = closed_at
+        session.execute(select(PushRow).order_by(PushRow.id.desc())).scalars().first().closed_at = closed_at
     lease = claim(lease_s=-1)
     with transaction() as session:
         if lost == "swept":

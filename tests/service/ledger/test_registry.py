@@ -200,7 +200,7 @@ def test_a_paused_target_takes_nothing_new_until_it_resumes(norms: Repository, t
     body = {"ref": "refs/heads/main", "before": "0" * 40, "after": pushed, "repository": {"full_name": "acme/norms"}}
     with transaction() as session:
         stored, _ = deliveries.store_delivery(session, "one", "push", json.dumps(body).encode())
-    assert "norms: the target is paused" in deliveries.understand(stored)
+    assert "norms: the target is paused" in deliveries.process_delivery(stored)
     assert rows() == before | {"deliveries": 1}
     ask = asking()
     assert "Paused since" in words(ask("/"))

@@ -110,7 +110,11 @@ def test_facts_are_compared_in_words() -> None:
     parent = {"code": "a", "kernels": 1, "registers": 40, "config": {"num_warps": 4}}
     assert differences(parent, parent) == ("same code",)
     head = {**parent, "code": "b", "kernels": 2, "config": {"num_warps": 8}}
-    assert differences(head, parent) == ("code changed", "number of kernels 1 → 2", "configuration num_warps=4 → num_warps=8")
+    assert differences(head, parent) == (
+        "code changed",
+        "number of kernels 1 → 2",
+        "configuration num_warps=4 → num_warps=8",
+    )
     assert differences({}, parent) == ()
 
 
