@@ -251,7 +251,7 @@ def test_the_policy_that_made_the_verdicts_changes_nothing(history):
     [
         ("smallest_change = 0.005", {(Fate.UNDECIDED, LONG, 1.015), (Fate.NEW, LONG, 1.016)}),
         ("smallest_change = 0.1", {(Fate.MISSED, LONG, 1.05)}),
-        ("smallest_change = 0.1\nlanes.call = 0.2", {(Fate.MISSED, LONG, 1.05)}),
+        ("smallest_change = 0.1\nmetrics.call = 0.2", {(Fate.MISSED, LONG, 1.05)}),
         ("smallest_change = 0.02\nconfirmation = [12]", set()),  # what there is says the same
         ('smallest_change = 0.02\ncases."*.64x*".quarantine = "noisy"', {(Fate.MISSED, SHORT, 1.3)}),
     ],
