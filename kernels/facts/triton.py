@@ -63,7 +63,8 @@ def of_kernel(kernel: Any, grid: Sequence[int] = (), values: Sequence[Argument] 
 def settings_of(kernel: Any) -> dict[str, Any]:
     """The compile-time constants that a Triton kernel was called with, by name, and the options that were set.
 
-    Not the arguments that happened to be 1, nor the options that every kernel has: warps and stages.
+    The fields of a NamedTuple count as constants.  Without the arguments that happened to be 1, and the options that
+    every kernel has: warps and stages.
     """
     function = kernel.src.fn
     found = {name: value for name in OPTIONS if (value := getattr(kernel.metadata, name, None))}
@@ -72,7 +73,9 @@ def settings_of(kernel: Any) -> dict[str, Any]:
         parameter = function.params[number] if isinstance(number, int) else None
         if parameter is not None and parameter.is_constexpr:
             value = getattr(value, "value", value)
-            found[parameter.name] = value if isinstance(value, SHORT) else str(value)[:80]
+            fields = value._asdict() if hasattr(value, "_asdict") else {parameter.name: value}  # a NamedTuple
+            for name, each in fields.items():
+                found[name] = each if isinstance(each, SHORT) else str(each)[:80]
     return found
 
 

@@ -16,7 +16,7 @@ def rmsnorm_backward(
     x: Tensor,
     weight: Tensor,
     rstd: Tensor,
-    eps: float,  # noqa: ARG001  it is in rstd
+    eps: float,  # noqa: ARG001  part of rstd
 ) -> tuple[Tensor | None, ...]:
     return backward(dy, x, weight, rstd)[:2]
 

@@ -1,16 +1,21 @@
-"""The backward pass of RMSNorm and LayerNorm, in one pass over dy and x.
+"""The backward pass of RMSNorm and LayerNorm, in one pass over dy and x.  Each row is computed in fp32:
 
-With n = (x - mean) * rstd and g = dy * (weight + offset), of each row:
-    dx = (g - n * mean(n * g) [- mean(g) for LayerNorm]) * rstd [+ the gradient of residual_out]
-and of all rows together: dweight = sum(dy * n), dbias = sum(dy).
-A program goes through many rows and sums its own part of dweight and dbias in registers.  The parts are then added up
-in an order that only their number decides, the same bits every time: by another kernel, by the last program to arrive,
-or by the last of each group and then the last group (`plans.Sum`).  Nothing is ever added atomically.
+    x_hat = (x - mean) * rstd                   mean = 0 for RMSNorm
+    wdy   = dy * (w + offset)
+    c1    = mean(x_hat * wdy)                   over the row
+    c2    = mean(wdy)                           LayerNorm only
+    dx    = (wdy - x_hat * c1 - c2) * rstd      + the gradient of residual_out
+    dw    = sum(dy * x_hat),  db = sum(dy)      over all rows
+
+A program goes through many rows and accumulates its partial dw and db in registers.  The partial sums are then added up
+in a fixed order, which gives the same bits every time: by another kernel, by the last program that arrives at a
+counter, or in two levels of such counters (`plans.Sum`).  No value is added atomically.
 """
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN202
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
+from collections import namedtuple
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -22,26 +27,14 @@ import triton.language.extra.cuda
 from torch import Tensor
 
 from ..cases import Direction
-from . import clusters, plans, tuning, wide
-from .launching import check, fitting, programs_of, row_stride, starts_early, vector
+from . import tiles, wide
+from .choosing import chosen_plan
+from .launching import check, configure, fitting, row_stride, starts_early, vector
 from .plans import BackwardPlan, Sum
-from .tiles import (
-    COUNTERS,
-    RING,
-    SLOTS,
-    columns_of,
-    forget,
-    leave,
-    load_each,
-    load_rows,
-    of_team,
-    store_rows,
-    tell_team,
-)
-from .wide import of_all
+from .tiles import COUNTERS
 from .workspaces import workspace
 
-SUM_ROWS, SUM_COLS = 256, 32  # parts read at once and columns of a program that adds them up by itself
+SUM_ROWS, SUM_COLS = 256, 32  # partial sums that the summing kernel reads at once, and columns of its programs
 
 
 class Backward(NamedTuple):
@@ -63,11 +56,11 @@ def backward(
     offset: float = 0.0,
     plan: BackwardPlan | None = None,
 ) -> Backward:
-    """The gradients from the forward pass's statistics; x is what was normalised.
+    """The gradients, from the statistics of the forward pass.  x is what was normalised (residual_out, if any).
 
-    dy, x and dresidual_out are [rows, columns] with dense rows; rstd and mean [rows] in fp32, the mean for LayerNorm
-    alone; with `bias_dtype` there was a bias; a frozen weight's gradient is not `weight_wanted`.
-    Raises ValueError for tensors that do not fit together.
+    dy, x, dresidual_out: [rows, columns]; the elements of a row are contiguous.  rstd, mean: [rows], fp32; a mean makes
+    it LayerNorm.  bias_dtype: there was a bias, in this dtype.  weight_wanted: False for a frozen weight.
+    Raises ValueError if the tensors do not fit together, tuned_plans.Unreadable for a bad file of tuned plans.
     """
     check(x, {"dy": dy, "dresidual_out": dresidual_out}, {"weight": weight}, {"rstd": rstd, "mean": mean})
     rows, cols = x.shape
@@ -76,9 +69,12 @@ def backward(
     dbias = None if bias_dtype is None else x.new_empty(cols, dtype=bias_dtype)
     out = Backward(dx, dweight, dbias)
     if rows:
-        plan = plan or _chosen(x, weight, mean is not None or bias_dtype is not None)
+        # for a plan, the sum of a bias counts like that of LayerNorm
+        plan = plan or chosen_plan(Direction.BWD, x, weight, center=mean is not None or bias_dtype is not None)
         plan = fitting(plan, x.device, x.element_size(), 2 if dresidual_out is None else 3)
-        _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan)
+        launch = partial(_launch, out, dy, x, weight, rstd, mean, dresidual_out, offset)
+        if not wide.in_one_pass(partial(launch, plan), x.device, plan):
+            launch(replace(plan, exchange=False))
     else:
         for gradient in (dweight, dbias):
             if gradient is not None:
@@ -86,242 +82,234 @@ def backward(
     return out
 
 
-def _chosen(x: Tensor, weight: Tensor | None, two: bool) -> BackwardPlan:
-    """As for the forward pass; a bias has a sum of its own as LayerNorm's."""
-    found = tuning.tuned(Direction.BWD, x, weight, center=two)
-    if isinstance(found, BackwardPlan):
-        return found
-    plan = plans.backward(x.shape[1], center=two, size=x.element_size())
-    if plan.team > 1 and clusters.are_there():
-        return clusters.backward_plan(x.shape[1]) or plan
-    return plan
-
-
 def _launch(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan) -> None:
-    launch = partial(_gradients, out, dy, x, weight, rstd, mean, dresidual_out, offset)
-    if not wide.in_one_pass(partial(launch, plan), x.device, plan):
-        sums = wide.backward_sums(dy, x, weight, mean, rstd, offset, plan)
-        launch(replace(plan, exchange=False), sums)
-
-
-def _gradients(out, dy, x, weight, rstd, mean, dresidual_out, offset, plan, sums=None) -> None:
-    """One launch over all rows, and that which adds up the parts where they are added up separately."""
+    """One pass over the rows, two for a team that does not exchange its sums; then the summing kernel, if separate."""
     rows, cols = x.shape
-    tiles = triton.cdiv(rows, plan.rows)
-    teams, _ = programs_of(x, tiles, plan)
-    groups = triton.cdiv(teams, plan.group) if plan.sum is Sum.TREE else 1
-    summed = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
-    # each program's part of each gradient, then each group's
-    parts = (
-        x.new_empty(len(summed), teams + groups * (plan.sum is Sum.TREE), cols, dtype=torch.float32) if summed else None
-    )
-    fused = bool(summed) and plan.sum is not Sum.SEPARATE
-    # Launched while the first one works, it waits on the chip for it to end: 6 % of 10 us (docs/dweight.md).  Programs
-    # of a team must all run at once, and nobody may take their places.
-    early = bool(summed) and not fused and plan.team == 1 and starts_early(x.device)
     unit = vector(dy, x, dresidual_out)
-    with workspace(x.device, wanted=fused or (plan.team > 1 and sums is None)) as work:
+    dy_stride, x_stride, dresidual_stride = (row_stride(each) // unit for each in (dy, x, dresidual_out))
+    gradients = [gradient for gradient in (out.dweight, out.dbias) if gradient is not None]
+    fused = bool(gradients) and plan.sum is not Sum.SEPARATE
+    # Programmatic dependent launch: the summing kernel is launched while this one runs and waits on the device for its
+    # end: 6 % of 10 us (docs/dweight.md).  Not for teams, whose programs must all be resident.
+    early = bool(gradients) and not fused and plan.team == 1 and starts_early(x.device)
+    group = plan.group if plan.sum is Sum.TREE else 0
+    teams, config = configure(
+        x, plan, unit, center=mean is not None, offset=offset, ACC_ROWS=plan.held, FUSED=fused, GROUP=group,
+        LAUNCH_DEPENDENTS=early,
+    )  # fmt: skip
+    partial_grads, partials = None, None
+    if gradients:  # of each gradient: the partial sum of each team, then that of each group
+        groups = triton.cdiv(teams, group) if group else 0
+        partial_grads = x.new_empty(len(gradients), teams + groups, cols, dtype=torch.float32)
+    if plan.team > 1 and not plan.exchange:
+        partials = x.new_empty(2, rows, plan.team, dtype=torch.float32)
+        _backward_sums[(rows * plan.team,)](
+            dy, x, weight, mean, rstd, partials, rows, dy_stride, x_stride, config, num_warps=plan.warps
+        )
+    with workspace(x.device, wanted=fused or (plan.team > 1 and plan.exchange)) as work:
         _backward[(teams * plan.team,)](
-            dy, x, weight, mean, rstd, dresidual_out, out.dx, out.dweight, out.dbias, parts, work, sums,
-            rows, row_stride(dy) // unit, row_stride(x) // unit, row_stride(dresidual_out) // unit,
-            COLS=cols, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
-            PART=plan.block * plan.team != cols or rows % plan.rows != 0, HELD=plan.held, WEIGHTS=plan.weights,
-            KEEP=plan.keep_of(x.dtype.itemsize, x.is_cuda), STAGES=plan.stages, THREADS=32 * plan.warps,
-            FUSED=fused, GROUP=plan.group if plan.sum is Sum.TREE else 0, ANNOUNCE=early, **plan.options,
+            dy, x, weight, mean, rstd, dresidual_out, out.dx, out.dweight, out.dbias, partial_grads, work, partials,
+            rows, dy_stride, x_stride, dresidual_stride, config, **plan.options,
         )  # fmt: skip
-    if summed and not fused:
-        _sum_parts[(triton.cdiv(cols, SUM_COLS), len(summed))](
-            parts, summed[0], summed[-1], teams, cols, ROWS=min(SUM_ROWS, triton.next_power_of_2(teams)),
+    if gradients and not fused:
+        _sum_partials[(triton.cdiv(cols, SUM_COLS), len(gradients))](
+            partial_grads, gradients[0], gradients[-1], teams, cols, ROWS=min(SUM_ROWS, triton.next_power_of_2(teams)),
             BLOCK=SUM_COLS, WAIT=early, num_warps=8, **({"launch_pdl": True} if early else {}),
         )  # fmt: skip
 
 
+# Pointers, the number of rows and strides, for the functions below.
+_Tensors = namedtuple("_Tensors", "dy x w mean rstd dresidual dx dw db M dy_stride x_stride dresidual_stride")
+
+
 @triton.jit(do_not_specialize=["M"])
 def _backward(
-    DY, X, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, PARTS, WORK, SUMS, M, dy_stride, x_stride, dresidual_stride,
-    COLS: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr,
-    UNIT: tl.constexpr, PART: tl.constexpr, HELD: tl.constexpr, WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
-    STAGES: tl.constexpr, THREADS: tl.constexpr, FUSED: tl.constexpr, GROUP: tl.constexpr, ANNOUNCE: tl.constexpr,
+    DY, X, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, PARTIAL_GRADS, WORKSPACE, PARTIALS, M, dy_stride, x_stride,
+    dresidual_stride, CONFIG: tl.constexpr,
 ):  # fmt: skip
-    if ANNOUNCE:
+    if CONFIG.LAUNCH_DEPENDENTS:
         tl.extra.cuda.gdc_launch_dependents()
-    member, team, teams = tl.program_id(0) % TEAM, tl.program_id(0) // TEAM, tl.num_programs(0) // TEAM
-    cols = member * BLOCK + tl.arange(0, BLOCK)
-    tiles = tl.cdiv(M, ROWS)
-    dy_stride *= UNIT
-    x_stride *= UNIT
-    dresidual_stride *= UNIT
-    w = cols
-    if WEIGHTS == "held":
-        w = columns_of(W, cols, COLS, PART, ROWS)
-    dw = tl.zeros([HELD, BLOCK], tl.float32)
-    db = tl.zeros([HELD, BLOCK], tl.float32)
-    if TEAM > 1 and SUMS is None:
-        # While the others' sums of a row are on their way, the next row is read and its own sums are sent.
-        slots, first_tag = WORK + SLOTS + team * (RING * 2 * TEAM), tl.load(WORK).to(tl.int32) + 1
-        x, dy, mean, rstd = _read(team, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride, COLS, ROWS, PART, KEEP)
-        _tell(x, dy, mean, rstd, w, 0, slots, first_tag, cols, member, W, MEAN, COLS, OFFSET, TEAM, PART, WEIGHTS)
-        for tile in tl.range(team + teams, tiles, teams, num_stages=STAGES):
-            step = tile // teams
-            x_, dy_, mean_, rstd_ = _read(
-                tile, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride, COLS, ROWS, PART, KEEP
-            )  # fmt: skip
-            _tell(
-                x_, dy_, mean_, rstd_, w, step, slots, first_tag, cols, member,
-                W, MEAN, COLS, OFFSET, TEAM, PART, WEIGHTS,
-            )  # fmt: skip
-            along, level = _told(step - 1, slots, first_tag, MEAN, TEAM, THREADS)
-            dw, db = _write(
-                x, dy, mean, rstd, along, level, w, dw, db, tile - teams, cols, X, DY, W, MEAN, RSTD, DRESIDUAL, DX,
-                DW, DB, M, x_stride, dy_stride, dresidual_stride, COLS, OFFSET, ROWS, PART, HELD, WEIGHTS, KEEP,
-            )  # fmt: skip
-            x, dy, mean, rstd = x_, dy_, mean_, rstd_
-        last = (tiles - 1 - team) // teams
-        along, level = _told(last, slots, first_tag, MEAN, TEAM, THREADS)
-        dw, db = _write(
-            x, dy, mean, rstd, along, level, w, dw, db, team + last * teams, cols, X, DY, W, MEAN, RSTD, DRESIDUAL, DX,
-            DW, DB, M, x_stride, dy_stride, dresidual_stride, COLS, OFFSET, ROWS, PART, HELD, WEIGHTS, KEEP,
-        )  # fmt: skip
+    rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
+    teams = tl.num_programs(0) // CONFIG.TEAM
+    cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)
+    n_tiles = tl.cdiv(M, CONFIG.ROWS)
+    t = _Tensors(
+        dy=DY, x=X, w=W, mean=MEAN, rstd=RSTD, dresidual=DRESIDUAL, dx=DX, dw=DW, db=DB, M=M,
+        dy_stride=dy_stride * CONFIG.UNIT, x_stride=x_stride * CONFIG.UNIT,
+        dresidual_stride=dresidual_stride * CONFIG.UNIT,
+    )  # fmt: skip
+    w = cols  # a placeholder where the weight is loaded with each tile
+    if CONFIG.WEIGHTS == "held":
+        w = tiles.load_columns(W, cols, CONFIG)
+    dw = tl.full([CONFIG.ACC_ROWS, CONFIG.BLOCK], 0.0, tl.float32)
+    db = tl.full([CONFIG.ACC_ROWS, CONFIG.BLOCK], 0.0, tl.float32)
+    if CONFIG.TEAM > 1 and PARTIALS is None:
+        dw, db = _backward_team(team, teams, n_tiles, rank, cols, w, dw, db, t, WORKSPACE, CONFIG)
     else:
-        for tile in tl.range(team, tiles, teams, num_stages=STAGES):
-            x, dy, mean, rstd = _read(tile, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride, COLS, ROWS, PART, KEEP)
-            if SUMS is not None:
-                rows = tile * ROWS + tl.arange(0, ROWS)
-                level = of_all(SUMS, rows, M, TEAM) if MEAN is not None else 0.0
-                along = of_all(SUMS + M.to(tl.int64) * TEAM, rows, M, TEAM)
+        for tile in tl.range(team, n_tiles, teams, num_stages=CONFIG.STAGES):
+            x, dy, mean, rstd = _read(tile, t, cols, CONFIG, CONFIG.KEEP == "cached")
+            if PARTIALS is not None:
+                rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
+                c2_sum = wide.sum_of_partials(PARTIALS, rows, M, CONFIG) if CONFIG.CENTER else 0.0
+                c1_sum = wide.sum_of_partials(PARTIALS + M.to(tl.int64) * CONFIG.TEAM, rows, M, CONFIG)
             else:
-                along, level = _own(x, dy, mean, rstd, w, cols, W, MEAN, COLS, OFFSET, PART, WEIGHTS)
-            dw, db = _write(
-                x, dy, mean, rstd, along, level, w, dw, db, tile, cols, X, DY, W, MEAN, RSTD, DRESIDUAL, DX,
-                DW, DB, M, x_stride, dy_stride, dresidual_stride, COLS, OFFSET, ROWS, PART, HELD, WEIGHTS, KEEP,
-            )  # fmt: skip
-    if PARTS is not None:
-        # of each gradient: the part of each team, then in a tree that of each group
-        groups = tl.cdiv(teams, GROUP) if GROUP else 0
-        PARTS_B = PARTS + (teams + groups) * COLS * (DW is not None)
+                c1_sum, c2_sum = _sums(x, dy, mean, rstd, w, cols, t, CONFIG)
+            dw, db = _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, tile, cols, t, CONFIG)
+    if PARTIAL_GRADS is not None:
+        groups = tl.cdiv(teams, CONFIG.GROUP) if CONFIG.GROUP else 0
+        DB_PARTIALS = PARTIAL_GRADS + (teams + groups) * CONFIG.COLS * (DW is not None)
         if DW is not None:
-            tl.store(PARTS + team * COLS + cols, tl.sum(dw, 0), cols < COLS)
+            tl.store(PARTIAL_GRADS + team * CONFIG.COLS + cols, tl.sum(dw, 0), cols < CONFIG.COLS)
         if DB is not None:
-            tl.store(PARTS_B + team * COLS + cols, tl.sum(db, 0), cols < COLS)
-        if FUSED:
-            counter = WORK + COUNTERS + member * (groups + 1)
-            first, count, last = 0, teams, True
-            if GROUP:
-                group = team // GROUP
-                size = tl.minimum(GROUP, teams - group * GROUP)
-                last = _last_of(counter + 1 + group, size)
-                if last:
-                    if DW is not None:
-                        _add_up(PARTS, group * GROUP, size, PARTS + (teams + group) * COLS, member, COLS, BLOCK)
-                    if DB is not None:
-                        _add_up(PARTS_B, group * GROUP, size, PARTS_B + (teams + group) * COLS, member, COLS, BLOCK)
-                first, count = teams, groups
-            if last:  # noqa: SIM102  an `and` here would ask both
-                if _last_of(counter, count):
-                    if DW is not None:
-                        _add_up(PARTS, first, count, DW, member, COLS, BLOCK)
-                    if DB is not None:
-                        _add_up(PARTS_B, first, count, DB, member, COLS, BLOCK)
-    if TEAM > 1 and SUMS is None:
-        leave(WORK, tl.cdiv(tiles, teams), tl.num_programs(0))
+            tl.store(DB_PARTIALS + team * CONFIG.COLS + cols, tl.sum(db, 0), cols < CONFIG.COLS)
+        if CONFIG.FUSED:
+            _sum_when_last(PARTIAL_GRADS, DB_PARTIALS, team, teams, groups, rank, t, WORKSPACE, CONFIG)
+    if CONFIG.TEAM > 1 and PARTIALS is None:
+        tiles.release_workspace(WORKSPACE, tl.cdiv(n_tiles, teams), tl.num_programs(0))
 
 
 @triton.jit
-def _read(
-    tile, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride,
-    COLS: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, KEEP: tl.constexpr,
-):  # fmt: skip
-    rows = tile * ROWS + tl.arange(0, ROWS)
-    x = load_rows(X, rows, x_stride, cols, M, COLS, PART, KEEP == "cached")
-    dy = load_rows(DY, rows, dy_stride, cols, M, COLS, PART, KEEP == "cached")
-    rstd = load_each(RSTD, rows, M, PART)
-    mean = load_each(MEAN, rows, M, PART) if MEAN is not None else rstd
+def _backward_team(team, teams, n_tiles, rank, cols, w, dw, db, t, WORKSPACE, CONFIG: tl.constexpr):
+    """All rows of a team.  While the sums of a row are exchanged, the next row is read and its sums are published."""
+    slots, first_tag = tiles.open_exchange(WORKSPACE, team, CONFIG)
+    x, dy, mean, rstd = _read(team, t, cols, CONFIG, CONFIG.KEEP == "cached")
+    _publish_sums(x, dy, mean, rstd, w, 0, slots, first_tag, cols, rank, t, CONFIG)
+    for tile in tl.range(team + teams, n_tiles, teams, num_stages=CONFIG.STAGES):
+        step = tile // teams
+        next_x, next_dy, next_mean, next_rstd = _read(tile, t, cols, CONFIG, CONFIG.KEEP == "cached")
+        _publish_sums(next_x, next_dy, next_mean, next_rstd, w, step, slots, first_tag, cols, rank, t, CONFIG)
+        c1_sum, c2_sum = _collect_sums(step - 1, slots, first_tag, CONFIG)
+        dw, db = _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, tile - teams, cols, t, CONFIG)
+        x, dy, mean, rstd = next_x, next_dy, next_mean, next_rstd
+    last = (n_tiles - 1 - team) // teams
+    c1_sum, c2_sum = _collect_sums(last, slots, first_tag, CONFIG)
+    return _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, team + last * teams, cols, t, CONFIG)
+
+
+@triton.jit
+def _read(tile, t, cols, CONFIG: tl.constexpr, REUSED: tl.constexpr):
+    """(x, dy, mean, rstd) of a tile in their own dtypes."""
+    rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
+    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED)
+    dy = tiles.load(t.dy, rows, t.dy_stride, cols, t.M, CONFIG, REUSED)
+    rstd = tiles.load_statistic(t.rstd, rows, t.M, CONFIG)
+    mean = tiles.load_statistic(t.mean, rows, t.M, CONFIG) if CONFIG.CENTER else rstd
     return x, dy, mean, rstd
 
 
 @triton.jit
-def _slopes(
-    x, dy, mean, rstd, w, cols, W, MEAN,
-    COLS: tl.constexpr, OFFSET: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr,
-):  # fmt: skip
-    """(n, g, dy) in fp32."""
-    n = x.to(tl.float32)
-    if MEAN is not None:
-        n -= mean[:, None]
-    n *= rstd[:, None]
+def _terms(x, dy, mean, rstd, w, cols, t, CONFIG: tl.constexpr):
+    """(x_hat, wdy, dy) in fp32."""
+    x_hat = x.to(tl.float32)
+    if CONFIG.CENTER:
+        x_hat -= mean[:, None]
+    x_hat *= rstd[:, None]  # x_hat = (x - mean) * rstd
     dy = dy.to(tl.float32)
-    g = dy
-    if W is not None:
-        if WEIGHTS != "held":
-            w = columns_of(W, cols, COLS, PART, x.shape[0])
-        g = dy * (w.to(tl.float32) + OFFSET)
-    return n, g, dy
+    wdy = dy
+    if t.w is not None:
+        if CONFIG.WEIGHTS != "held":
+            w = tiles.load_columns(t.w, cols, CONFIG)
+        wdy = dy * (w.to(tl.float32) + CONFIG.OFFSET)  # wdy = dy * (w + offset)
+    return x_hat, wdy, dy
 
 
 @triton.jit
-def _own(
-    x, dy, mean, rstd, w, cols, W, MEAN,
-    COLS: tl.constexpr, OFFSET: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr,
-):  # fmt: skip
-    """(sum of n * g, sum of g for LayerNorm) of each row, of the columns that this program has."""
-    n, g, _ = _slopes(x, dy, mean, rstd, w, cols, W, MEAN, COLS, OFFSET, PART, WEIGHTS)
-    along = tl.sum(n * g, 1)
-    level = tl.sum(g, 1) if MEAN is not None else along
-    return along, level
+def _sums(x, dy, mean, rstd, w, cols, t, CONFIG: tl.constexpr):
+    """(N * c1, N * c2) of each row, [rows], over the columns of this program.  RMSNorm has no c2."""
+    x_hat, wdy, _ = _terms(x, dy, mean, rstd, w, cols, t, CONFIG)
+    c1_sum = tl.sum(x_hat * wdy, 1)
+    c2_sum = tl.sum(wdy, 1) if CONFIG.CENTER else c1_sum
+    return c1_sum, c2_sum
 
 
 @triton.jit
-def _tell(
-    x, dy, mean, rstd, w, step, slots, first_tag, cols, member, W, MEAN,
-    COLS: tl.constexpr, OFFSET: tl.constexpr, TEAM: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr,
-):  # fmt: skip
-    along, level = _own(x, dy, mean, rstd, w, cols, W, MEAN, COLS, OFFSET, PART, WEIGHTS)
-    slots += (step % RING) * (2 * TEAM)
-    tell_team(along, slots, first_tag + step, member)
-    if MEAN is not None:
-        tell_team(level, slots + TEAM, first_tag + step, member)
+def _publish_sums(x, dy, mean, rstd, w, step, slots, first_tag, cols, rank, t, CONFIG: tl.constexpr):
+    c1_sum, c2_sum = _sums(x, dy, mean, rstd, w, cols, t, CONFIG)
+    slots = tiles.slots_of(step, slots, CONFIG)
+    tiles.publish(c1_sum, slots, first_tag + step, rank)
+    if CONFIG.CENTER:
+        tiles.publish(c2_sum, slots + CONFIG.TEAM, first_tag + step, rank)
 
 
 @triton.jit
-def _told(step, slots, first_tag, MEAN, TEAM: tl.constexpr, THREADS: tl.constexpr):
-    slots += (step % RING) * (2 * TEAM)
-    along = tl.sum(of_team(slots, first_tag + step, TEAM, THREADS), 0) + tl.zeros([1], tl.float32)
-    level = along
-    if MEAN is not None:
-        level = tl.sum(of_team(slots + TEAM, first_tag + step, TEAM, THREADS), 0) + tl.zeros([1], tl.float32)
-    return along, level
+def _collect_sums(step, slots, first_tag, CONFIG: tl.constexpr):
+    """(N * c1, N * c2) of the team's row of this step, [1] each: the sums of all ranks."""
+    slots = tiles.slots_of(step, slots, CONFIG)
+    c1_sum = tl.sum(tiles.collect(slots, first_tag + step, CONFIG), 0) + tl.zeros([1], tl.float32)
+    c2_sum = c1_sum
+    if CONFIG.CENTER:
+        c2_sum = tl.sum(tiles.collect(slots + CONFIG.TEAM, first_tag + step, CONFIG), 0) + tl.zeros([1], tl.float32)
+    return c1_sum, c2_sum
 
 
 @triton.jit
-def _write(
-    x, dy, mean, rstd, along, level, w, dw, db, tile, cols, X, DY, W, MEAN, RSTD, DRESIDUAL, DX, DW, DB, M,
-    x_stride, dy_stride, dresidual_stride, COLS: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr,
-    PART: tl.constexpr, HELD: tl.constexpr, WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
-):  # fmt: skip
-    """dx of a tile, and dw and db with what it adds to them."""
-    if KEEP == "packed":
-        x, dy = forget(x), forget(dy)
-    if KEEP == "cached":
-        x, dy, mean, rstd = _read(tile, X, DY, MEAN, RSTD, cols, M, x_stride, dy_stride, COLS, ROWS, PART, "fp32")
-    n, g, dy = _slopes(x, dy, mean, rstd, w, cols, W, MEAN, COLS, OFFSET, PART, WEIGHTS)
-    dx = g - n * (along / COLS)[:, None]
-    if MEAN is not None:
-        dx -= (level / COLS)[:, None]
+def _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, tile, cols, t, CONFIG: tl.constexpr):
+    """Store dx of a tile; returns dw and db with its rows added."""
+    if CONFIG.KEEP == "packed":
+        x, dy = tiles.optimization_barrier(x), tiles.optimization_barrier(dy)
+    if CONFIG.KEEP == "cached":
+        x, dy, mean, rstd = _read(tile, t, cols, CONFIG, False)
+    x_hat, wdy, dy = _terms(x, dy, mean, rstd, w, cols, t, CONFIG)
+    dx = wdy - x_hat * (c1_sum / CONFIG.COLS)[:, None]  # dx = (wdy - x_hat * c1 - c2) * rstd
+    if CONFIG.CENTER:
+        dx -= (c2_sum / CONFIG.COLS)[:, None]
     dx *= rstd[:, None]
-    rows = tile * ROWS + tl.arange(0, ROWS)
-    if DRESIDUAL is not None:
-        dx += load_rows(DRESIDUAL, rows, dresidual_stride, cols, M, COLS, PART, False).to(tl.float32)
-    store_rows(DX, dx, rows, COLS, cols, M, COLS, PART)
-    if DW is not None:
-        dw += tl.sum(tl.reshape(dy * n, [ROWS // HELD, HELD, dw.shape[1]]), 0)
-    if DB is not None:
-        db += tl.sum(tl.reshape(dy, [ROWS // HELD, HELD, db.shape[1]]), 0)
+    rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
+    if t.dresidual is not None:
+        dx += tiles.load(t.dresidual, rows, t.dresidual_stride, cols, t.M, CONFIG, False).to(tl.float32)
+    tiles.store(t.dx, dx, rows, cols, t.M, CONFIG)
+    SHAPE: tl.constexpr = [CONFIG.ROWS // CONFIG.ACC_ROWS, CONFIG.ACC_ROWS, CONFIG.BLOCK]
+    if t.dw is not None:
+        dw += tl.sum(tl.reshape(dy * x_hat, SHAPE), 0)  # dw = sum(dy * x_hat)
+    if t.db is not None:
+        db += tl.sum(tl.reshape(dy, SHAPE), 0)  # db = sum(dy)
     return dw, db
 
 
+@triton.jit(do_not_specialize=["M"])
+def _backward_sums(DY, X, W, MEAN, RSTD, PARTIALS, M, dy_stride, x_stride, CONFIG: tl.constexpr):
+    """The first of two passes: PARTIALS [2, rows, TEAM], for each rank N * c2 (LayerNorm) and N * c1 of its columns."""
+    rank, row = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
+    cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)
+    t = _Tensors(
+        dy=DY, x=X, w=W, mean=MEAN, rstd=RSTD, dresidual=None, dx=None, dw=None, db=None, M=M,
+        dy_stride=dy_stride * CONFIG.UNIT, x_stride=x_stride * CONFIG.UNIT, dresidual_stride=0,
+    )  # fmt: skip
+    x, dy, mean, rstd = _read(row, t, cols, CONFIG, True)
+    w = tiles.load_columns(W, cols, CONFIG) if CONFIG.WEIGHTS == "held" else cols
+    c1_sum, c2_sum = _sums(x, dy, mean, rstd, w, cols, t, CONFIG)
+    wide.store_partials(PARTIALS, row, rank, M, c2_sum, c1_sum, CONFIG)
+
+
 @triton.jit
-def _last_of(COUNTER, count):
-    """Has everybody else arrived?  Then what they stored before is to be seen, and the counter is as it was."""
+def _sum_when_last(DW_PARTIALS, DB_PARTIALS, team, teams, groups, rank, t, WORKSPACE, CONFIG: tl.constexpr):
+    """Add up the partial sums if this program is the last one to arrive.
+
+    With groups (a tree), the last program of each group adds up those of its group first.
+    """
+    counter = WORKSPACE + COUNTERS + rank * (groups + 1)
+    first, count, last = 0, teams, True
+    if CONFIG.GROUP:
+        group = team // CONFIG.GROUP
+        size = tl.minimum(CONFIG.GROUP, teams - group * CONFIG.GROUP)
+        last = _is_last(counter + 1 + group, size)
+        if last:
+            at = (teams + group) * CONFIG.COLS
+            _sum_columns(
+                DW_PARTIALS, DB_PARTIALS, group * CONFIG.GROUP, size, DW_PARTIALS, DB_PARTIALS, at, rank, t, CONFIG
+            )
+        first, count = teams, groups
+    if last:  # noqa: SIM102  an `and` would evaluate both
+        if _is_last(counter, count):
+            _sum_columns(DW_PARTIALS, DB_PARTIALS, first, count, t.dw, t.db, 0, rank, t, CONFIG)
+
+
+@triton.jit
+def _is_last(COUNTER, count):
+    """Whether this program is the last of `count` to arrive; if so, it sees what the others stored before.
+
+    The last one resets the counter.
+    """
     tl.debug_barrier()  # all threads have stored
     last = tl.atomic_add(COUNTER, 1, sem="acq_rel") == count - 1
     if last:
@@ -330,35 +318,45 @@ def _last_of(COUNTER, count):
 
 
 @triton.jit
-def _add_up(PARTS, first, count, OUT, member, COLS: tl.constexpr, BLOCK: tl.constexpr):
-    """One program's columns of `count` parts from `first` on.  Read past the L1: others just wrote them."""
-    WIDTH: tl.constexpr = min(BLOCK, 256)
+def _sum_columns(DW_PARTIALS, DB_PARTIALS, first, count, DW, DB, at, rank, t, CONFIG: tl.constexpr):
+    """The columns of this rank, for each gradient: `count` partial sums from number `first` on, stored at DW + at."""
+    if t.dw is not None:
+        _sum_block(DW_PARTIALS, first, count, DW + at, rank, CONFIG)
+    if t.db is not None:
+        _sum_block(DB_PARTIALS, first, count, DB + at, rank, CONFIG)
+
+
+@triton.jit
+def _sum_block(P, first, count, OUT, rank, CONFIG: tl.constexpr):
+    WIDTH: tl.constexpr = min(CONFIG.BLOCK, 256)
     HEIGHT: tl.constexpr = 16
-    for start in range(member * BLOCK, min(member * BLOCK + BLOCK, COLS), WIDTH):
+    begin = rank * CONFIG.BLOCK
+    for start in range(begin, min(begin + CONFIG.BLOCK, CONFIG.COLS), WIDTH):
         cols = start + tl.arange(0, WIDTH)
         total = tl.zeros([WIDTH], tl.float32)
         for at in range(0, count, HEIGHT):
             rows = at + tl.arange(0, HEIGHT)
-            inside = (rows < count)[:, None] & (cols < COLS)[None, :]
-            parts = PARTS + (first + rows)[:, None] * COLS + cols[None, :]
-            total += tl.sum(tl.load(parts, inside, other=0.0, cache_modifier=".cg"), 0)
-        tl.store(OUT + cols, total.to(OUT.dtype.element_ty), cols < COLS)
+            inside = (rows < count)[:, None] & (cols < CONFIG.COLS)[None, :]
+            values = P + (first + rows)[:, None] * CONFIG.COLS + cols[None, :]
+            # past the L1 cache: other SMs just wrote them
+            total += tl.sum(tl.load(values, inside, other=0.0, cache_modifier=".cg"), 0)
+        tl.store(OUT + cols, total.to(OUT.dtype.element_ty), cols < CONFIG.COLS)
 
 
 @triton.jit
-def _sum_parts(
-    PARTS, FIRST, SECOND, count, COLS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WAIT: tl.constexpr
+def _sum_partials(
+    P, FIRST, SECOND, count, COLS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WAIT: tl.constexpr
 ):
-    """A kernel of its own: some columns of the first gradient, or of the second."""
+    """A kernel of its own: add up the partial sums of some columns of the first gradient, or of the second."""
     if WAIT:
         tl.extra.cuda.gdc_wait()
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     which = tl.program_id(1)
     total = tl.zeros([BLOCK], tl.float32)
-    for first in range(0, count, ROWS):
-        rows = first + tl.arange(0, ROWS)
+    for at in range(0, count, ROWS):
+        rows = at + tl.arange(0, ROWS)
         inside = (rows < count)[:, None] & (cols < COLS)[None, :]
-        total += tl.sum(tl.load(PARTS + (which * count + rows)[:, None] * COLS + cols[None, :], inside, other=0.0), 0)
+        total += tl.sum(tl.load(P + (which * count + rows)[:, None] * COLS + cols[None, :], inside, other=0.0), 0)
     if which == 0:
         tl.store(FIRST + cols, total.to(FIRST.dtype.element_ty), cols < COLS)
     else:

@@ -1,8 +1,8 @@
-"""A row over the CTAs of a cluster, where Triton can sum across them: one program, and so the kernels as they are.
+"""A row over the CTAs of a cluster, where Triton can reduce across them: one program, so the kernels need no change.
 
-Triton 3.6 and 3.7 cannot, 3.9 can; which of these is there is found out by compiling a sum for the current target.  The
-CTAs of a cluster see each other's shared memory ("Distributed Shared Memory", CUDA Programming Guide) and are started
-together, so that nothing goes through the L2 and no cooperative launch is needed.
+Triton 3.6 and 3.7 cannot, 3.9 can; which one is installed is found out by compiling a sum for the current target.  The
+CTAs of a cluster see each other's shared memory ("Distributed Shared Memory", CUDA Programming Guide) and start
+together, so that nothing goes through the L2 cache and no cooperative launch is needed.
 """
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN202
@@ -20,36 +20,35 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import driver
 
+from ..cases import Direction
 from .plans import BackwardPlan, ForwardPlan
 
 CAPABILITY = 90  # the first with clusters
-MOST = 8  # CTAs of a cluster that every such device can have
+MAX_CTAS = 8  # of a cluster, on every such device
 # Columns of a CTA without spills in any variant, at 16 warps (Triton 3.9, sm_90 and sm_100).
 FORWARD_COLS, BACKWARD_COLS = 16384, 8192
-COLS = 1024  # of the sum that is tried
-WAITED_S = 60
+COLS = 1024  # of the sum that is compiled as a test
+TIMEOUT_S = 60
 
 
-def forward_plan(cols: int, size: int, weight_size: int) -> ForwardPlan | None:
-    """For rows that one program can not hold; None where a cluster would spill."""
+def plan(direction: Direction, cols: int, size: int, weight_size: int) -> ForwardPlan | None:
+    """For rows that are too wide for one CTA; None where a cluster would spill.  Sizes are bytes of an element.
+
+    Backward, the partial sums are added up by a separate kernel: a cluster cannot ask who arrives last.
+    """
     block = 1 << (cols - 1).bit_length()
-    ctas = block // FORWARD_COLS
-    if ctas <= MOST:
+    ctas = block // (FORWARD_COLS if direction is Direction.FWD else BACKWARD_COLS)
+    if direction is Direction.BWD:
+        return BackwardPlan(1, block, 16, stages=2, keep="packed", ctas=ctas) if ctas <= MAX_CTAS else None
+    if ctas <= MAX_CTAS:
         return ForwardPlan(1, block, 16, weights="early", keep="fp32", ctas=ctas)
-    if ctas <= 2 * MOST and max(size, weight_size) == 2:
-        return ForwardPlan(1, block, 32, ctas=MOST, weights="late", keep="packed")
+    if ctas <= 2 * MAX_CTAS and max(size, weight_size) == 2:
+        return ForwardPlan(1, block, 32, ctas=MAX_CTAS, weights="late", keep="packed")
     return None
 
 
-def backward_plan(cols: int) -> BackwardPlan | None:
-    """Likewise.  Its parts are added up separately: who is the last to arrive can not be asked by several CTAs."""
-    block = 1 << (cols - 1).bit_length()
-    ctas = block // BACKWARD_COLS
-    return BackwardPlan(1, block, 16, stages=2, keep="packed", ctas=ctas) if ctas <= MOST else None
-
-
-def are_there() -> bool:
-    """Can this Triton sum a row over a cluster of the current device?  Asked once a process, launching nothing."""
+def are_supported() -> bool:
+    """Whether this Triton can reduce a row over a cluster of the current device.  Compiles once, launches nothing."""
     if not isinstance(_sum, triton.JITFunction):
         return False  # interpreted
     active: Any = driver
@@ -59,18 +58,18 @@ def are_there() -> bool:
 
 @functools.cache
 def _compiles(arch: int) -> bool:
-    """In a process of its own: a compiler that cannot may say so at length, or crash."""
+    """In another process: a compiler that cannot may print a lot, or crash."""
     try:
-        answer = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-P", "-m", __name__, str(arch)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
             capture_output=True,
-            timeout=WAITED_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return False
-    return answer.returncode == 0
+    return done.returncode == 0
 
 
 @triton.jit
@@ -82,5 +81,5 @@ def _sum(X, Y, COLS: tl.constexpr):
 if __name__ == "__main__":
     source = ASTSource(_sum, {"X": "*fp32", "Y": "*fp32", "COLS": "constexpr"}, {(2,): COLS})
     compiled = triton.compile(source, target=GPUTarget("cuda", int(sys.argv[1]), 32), options={"num_ctas": 2})
-    # a sum that stayed within each CTA would be wrong; one of both waits for the other
+    # without a barrier the sum would stay within each CTA, and would be wrong
     sys.exit("barrier.cluster" not in compiled.asm["ptx"])

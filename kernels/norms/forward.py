@@ -1,15 +1,19 @@
-"""The forward pass of RMSNorm and LayerNorm: y = (x - mean) * rstd * (weight + offset) + bias, each row in fp32.
+"""The forward pass of RMSNorm and LayerNorm.  Each row is computed in fp32 and rounded once:
 
-rstd = 1 / sqrt(mean((x - mean)^2) + eps).  RMSNorm (Zhang and Sennrich, 2019) takes no mean away; LayerNorm (Ba, Kiros
-and Hinton, 2016) does so first: its variance is a sum of squares of what is left, stable whatever the mean is.
-Memory is read once: between its sums and their use a row stays in registers, or is read again out of the cache.  A row
-too wide for one program is shared by a team of them, each with columns of its own, who tell each other their sums
-through the L2; where they can not, they read what a pass before has summed up (`wide`).
+    x_hat = (x - mean) * rstd                   mean = 0 for RMSNorm
+    y     = x_hat * (w + offset) + b
+    rstd  = 1 / sqrt(m2 / N + eps)              m2 = sum((x - mean)^2), N columns
+
+RMSNorm is Zhang and Sennrich (2019), LayerNorm is Ba, Kiros and Hinton (2016).  LayerNorm subtracts the mean before it
+squares, so the variance stays accurate for a large mean.  x is read from memory once: between its sums and their use a
+row stays in registers or is read again from the cache.  A row that is too wide for one program is split over a team of
+programs, which exchange their sums through the L2 cache; where they cannot, a first pass computes the sums (`wide`).
 """
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN202
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 
+from collections import namedtuple
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -20,11 +24,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ..cases import Direction
-from . import clusters, plans, tuning, wide
-from .launching import check, fitting, programs_of, row_stride, vector
+from . import tiles, wide
+from .choosing import chosen_plan
+from .launching import check, configure, fitting, row_stride, vector
 from .plans import ForwardPlan
-from .tiles import RING, SLOTS, columns_of, forget, leave, load_rows, of_team, store_rows, tell_team
-from .wide import merged_statistics
 from .workspaces import workspace
 
 
@@ -47,12 +50,11 @@ def forward(
     statistics: bool = False,
     plan: ForwardPlan | None = None,
 ) -> Forward:
-    """Normalise the rows of x: [rows, columns], dense rows at any distance from each other.
+    """Normalise the rows of x, [rows, columns]; the elements of a row are contiguous, its stride is free.
 
-    The residual is like x; weight and bias are [columns], in any of the three dtypes.  `center` makes it LayerNorm;
-    `offset` is added to the weight (Gemma stores its weights less one); `statistics` asks for what the backward pass
-    takes.
-    Raises ValueError for tensors that do not fit together.
+    residual: like x, added before the norm.  weight, bias: [columns], in any of the three dtypes.  center: LayerNorm.
+    offset: added to the weight (Gemma stores weight - 1).  statistics: return `mean` and `rstd` for the backward pass.
+    Raises ValueError if the tensors do not fit together, tuned_plans.Unreadable for a bad file of tuned plans.
     """
     check(x, {"residual": residual}, {"weight": weight, "bias": bias})
     rows, cols = x.shape
@@ -62,209 +64,193 @@ def forward(
     mean = torch.empty_like(rstd) if rstd is not None and center else None
     out = Forward(y, residual_out, mean, rstd)
     if rows:
-        plan = plan or _chosen(x, weight, center)
+        plan = plan or chosen_plan(Direction.FWD, x, weight, center=center)
         plan = fitting(plan, x.device, x.element_size(), 1 if residual is None else 2)
-        _launch(out, x, weight, bias, residual, eps, center, offset, plan)
+        launch = partial(_launch, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
+        if not wide.in_one_pass(partial(launch, out, x, residual, plan), x.device, plan):
+            for slab in wide.slabs(x, residual):
+                out_slab = Forward._make(None if tensor is None else tensor[slab] for tensor in out)
+                launch(out_slab, x[slab], None if residual is None else residual[slab], replace(plan, exchange=False))
     return out
 
 
-def _chosen(x: Tensor, weight: Tensor | None, center: bool) -> ForwardPlan:
-    """A team's rows go to a cluster where Triton has them, and a tuned plan comes first where somebody asked for it."""
-    if found := tuning.tuned(Direction.FWD, x, weight, center=center):
-        return found
-    cols, size = x.shape[1], x.element_size()
-    plan = plans.forward(cols, center=center, size=size)
-    if plan.team > 1 and clusters.are_there():
-        return clusters.forward_plan(cols, size, size if weight is None else weight.element_size()) or plan
-    return plan
-
-
-def _launch(out, x, weight, bias, residual, eps, center, offset, plan) -> None:
-    launch = partial(_normalised, weight=weight, bias=bias, eps=eps, center=center, offset=offset)
-    if wide.in_one_pass(partial(launch, out, x, residual, plan), x.device, plan):
-        return
-    plan = replace(plan, exchange=False)
-    for slab in wide.slabs(x, residual):
-        of_slab = Forward._make(None if tensor is None else tensor[slab] for tensor in out)
-        added = None if residual is None else residual[slab]
-        launch(of_slab, x[slab], added, plan, wide.forward_sums(x[slab], added, center, plan))
-
-
-def _normalised(out, x, residual, plan, sums=None, *, weight, bias, eps, center, offset) -> None:
-    """One launch."""
-    rows, cols = x.shape
-    tiles = triton.cdiv(rows, plan.rows)
-    teams, looping = programs_of(x, tiles, plan)
-    part = plan.block * plan.team != cols or rows % plan.rows != 0
+def _launch(out, x, residual, plan, *, weight, bias, eps, center, offset) -> None:
+    """One pass over the rows; two for a team that does not exchange its sums."""
+    rows = x.shape[0]
     unit = vector(x, residual)
-    with workspace(x.device, wanted=plan.team > 1 and sums is None) as work:
+    strides = row_stride(x) // unit, row_stride(residual) // unit
+    teams, config = configure(x, plan, unit, center=center, offset=offset)
+    partials = None
+    if plan.team > 1 and not plan.exchange:
+        partials = x.new_empty(2, rows, plan.team, dtype=torch.float32)
+        _forward_sums[(rows * plan.team,)](x, residual, partials, rows, *strides, config, num_warps=plan.warps)
+    with workspace(x.device, wanted=plan.team > 1 and plan.exchange) as work:
         _forward[(teams * plan.team,)](
-            x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, sums,
-            rows, row_stride(x) // unit, row_stride(residual) // unit, eps,
-            COLS=cols, CENTER=center, OFFSET=offset, ROWS=plan.rows, BLOCK=plan.block, TEAM=plan.team, UNIT=unit,
-            PART=part, WEIGHTS=plan.weights, KEEP=plan.keep_of(x.dtype.itemsize, x.is_cuda), LOOPING=looping,
-            STAGES=plan.stages, THREADS=32 * plan.warps, **plan.options,
+            x, residual, weight, bias, out.y, out.residual_out, out.mean, out.rstd, work, partials, rows, *strides, eps,
+            config, **plan.options,
         )  # fmt: skip
+
+
+# Pointers, the number of rows and strides, for the functions below.
+_Tensors = namedtuple("_Tensors", "x residual w b y residual_out mean rstd M x_stride residual_stride")
 
 
 @triton.jit(do_not_specialize=["M"])
 def _forward(
-    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORK, SUMS, M, x_stride, residual_stride, eps,
-    COLS: tl.constexpr, CENTER: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    TEAM: tl.constexpr, UNIT: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
-    LOOPING: tl.constexpr, STAGES: tl.constexpr, THREADS: tl.constexpr,
+    X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, WORKSPACE, PARTIALS, M, x_stride, residual_stride, eps,
+    CONFIG: tl.constexpr,
 ):  # fmt: skip
-    member, team, teams = tl.program_id(0) % TEAM, tl.program_id(0) // TEAM, tl.num_programs(0) // TEAM
-    cols = member * BLOCK + tl.arange(0, BLOCK)
-    tiles = tl.cdiv(M, ROWS)
-    x_stride *= UNIT
-    residual_stride *= UNIT
-    w, b = cols, cols
-    if WEIGHTS == "held":
-        w, b = columns_of(W, cols, COLS, PART, ROWS), columns_of(B, cols, COLS, PART, ROWS)
-    if WORK is not None:
-        # While the others' sums of a tile are on their way, the next tile is read and its own sums are sent.
-        slots, first_tag = WORK + SLOTS + team * (RING * 2 * TEAM), tl.load(WORK).to(tl.int32) + 1
-        raw = _read(team, X, RESIDUAL, RESIDUAL_OUT, cols, M, x_stride, residual_stride, COLS, ROWS, PART, KEEP)
-        _tell(raw, 0, slots, first_tag, cols, member, COLS, CENTER, BLOCK, TEAM, PART)
-        for tile in tl.range(team + teams, tiles, teams, num_stages=STAGES):
-            step = tile // teams
-            following = _read(
-                tile, X, RESIDUAL, RESIDUAL_OUT, cols, M, x_stride, residual_stride, COLS, ROWS, PART, KEEP
-            )
-            _tell(following, step, slots, first_tag, cols, member, COLS, CENTER, BLOCK, TEAM, PART)
-            mean, rstd = _told(step - 1, slots, first_tag, eps, COLS, CENTER, BLOCK, TEAM, THREADS)
-            _write(
-                raw, tile - teams, mean, rstd, member, cols, w, b, X, RESIDUAL, W, B, Y, MEAN, RSTD, M, x_stride,
-                residual_stride, COLS, CENTER, OFFSET, ROWS, PART, WEIGHTS, KEEP,
-            )  # fmt: skip
-            raw = following
-        last = (tiles - 1 - team) // teams
-        mean, rstd = _told(last, slots, first_tag, eps, COLS, CENTER, BLOCK, TEAM, THREADS)
-        _write(
-            raw, team + last * teams, mean, rstd, member, cols, w, b, X, RESIDUAL, W, B, Y, MEAN, RSTD, M, x_stride,
-            residual_stride, COLS, CENTER, OFFSET, ROWS, PART, WEIGHTS, KEEP,
-        )  # fmt: skip
-        leave(WORK, tl.cdiv(tiles, teams), tl.num_programs(0))
-    elif LOOPING:
-        for tile in tl.range(team, tiles, teams, num_stages=STAGES):
-            _normalise(
-                tile, member, cols, w, b, X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, SUMS, M, x_stride,
-                residual_stride, eps, COLS, CENTER, OFFSET, ROWS, BLOCK, TEAM, PART, WEIGHTS, KEEP,
-            )  # fmt: skip
-    else:
-        _normalise(
-            team, member, cols, w, b, X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, SUMS, M, x_stride,
-            residual_stride, eps, COLS, CENTER, OFFSET, ROWS, BLOCK, TEAM, PART, WEIGHTS, KEEP,
-        )  # fmt: skip
-
-
-@triton.jit
-def _normalise(
-    tile, member, cols, w, b, X, RESIDUAL, W, B, Y, RESIDUAL_OUT, MEAN, RSTD, SUMS, M, x_stride, residual_stride, eps,
-    COLS: tl.constexpr, CENTER: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    TEAM: tl.constexpr, PART: tl.constexpr, WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
-):  # fmt: skip
-    """One tile of rows, by a program that needs no other."""
-    raw = _read(tile, X, RESIDUAL, RESIDUAL_OUT, cols, M, x_stride, residual_stride, COLS, ROWS, PART, KEEP)
-    if WEIGHTS == "early":
-        w, b = columns_of(W, cols, COLS, PART, ROWS), columns_of(B, cols, COLS, PART, ROWS)
-    if SUMS is not None:
-        rows = tile * ROWS + tl.arange(0, ROWS)
-        mean, rstd = merged_statistics(SUMS, rows, M, eps, COLS, CENTER, BLOCK, TEAM)
-    else:
-        mean, squares = _own(raw, COLS, cols, COLS, CENTER, PART)
-        rstd = tl.rsqrt(squares / COLS + eps)
-    _write(
-        raw, tile, mean, rstd, member, cols, w, b, X, RESIDUAL, W, B, Y, MEAN, RSTD, M, x_stride, residual_stride,
-        COLS, CENTER, OFFSET, ROWS, PART, WEIGHTS, KEEP,
+    rank, team = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
+    teams = tl.num_programs(0) // CONFIG.TEAM
+    cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)
+    n_tiles = tl.cdiv(M, CONFIG.ROWS)
+    t = _Tensors(
+        x=X, residual=RESIDUAL, w=W, b=B, y=Y, residual_out=RESIDUAL_OUT, mean=MEAN, rstd=RSTD, M=M,
+        x_stride=x_stride * CONFIG.UNIT, residual_stride=residual_stride * CONFIG.UNIT,
     )  # fmt: skip
+    w, b = cols, cols  # placeholders where the weights are loaded with each tile
+    if CONFIG.WEIGHTS == "held":
+        w, b = tiles.load_columns(W, cols, CONFIG), tiles.load_columns(B, cols, CONFIG)
+    if WORKSPACE is not None:
+        _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CONFIG)
+    elif CONFIG.PERSISTENT:
+        for tile in tl.range(team, n_tiles, teams, num_stages=CONFIG.STAGES):
+            _forward_tile(tile, rank, cols, w, b, t, PARTIALS, eps, CONFIG)
+    else:
+        _forward_tile(team, rank, cols, w, b, t, PARTIALS, eps, CONFIG)
 
 
 @triton.jit
-def _read(
-    tile, X, RESIDUAL, RESIDUAL_OUT, cols, M, x_stride, residual_stride,
-    COLS: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr, KEEP: tl.constexpr,
-):  # fmt: skip
-    """What is normalised, in the dtype in which it is handed on."""
-    rows = tile * ROWS + tl.arange(0, ROWS)
-    raw = load_rows(X, rows, x_stride, cols, M, COLS, PART, KEEP == "cached")
-    if RESIDUAL is not None:
-        added = load_rows(RESIDUAL, rows, residual_stride, cols, M, COLS, PART, KEEP == "cached")
-        raw = (raw.to(tl.float32) + added.to(tl.float32)).to(raw.dtype)
-        if RESIDUAL_OUT is not None:
-            store_rows(RESIDUAL_OUT, raw, rows, COLS, cols, M, COLS, PART)
-    return raw
+def _forward_tile(tile, rank, cols, w, b, t, PARTIALS, eps, CONFIG: tl.constexpr):
+    """A tile whose sums need no exchange: whole rows, or partial sums of a first pass."""
+    x = _read(tile, t, cols, CONFIG)
+    if CONFIG.WEIGHTS == "early":
+        w, b = tiles.load_columns(t.w, cols, CONFIG), tiles.load_columns(t.b, cols, CONFIG)
+    if PARTIALS is not None:
+        rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
+        mean, rstd = wide.merged_statistics(PARTIALS, rows, t.M, eps, CONFIG)
+    else:
+        mean, m2 = _moments(x, cols, rank, CONFIG)
+        rstd = tl.rsqrt(m2 / CONFIG.COLS + eps)
+    _write(x, tile, mean, rstd, rank, cols, w, b, t, CONFIG)
 
 
 @triton.jit
-def _own(raw, count, cols, COLS: tl.constexpr, CENTER: tl.constexpr, PART: tl.constexpr):
-    """(mean, squares around it) of each row, of the `count` columns that this program has."""
-    x = raw.to(tl.float32)
+def _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CONFIG: tl.constexpr):
+    """All rows of a team.  While the sums of a row are exchanged, the next row is read and its sums are published."""
+    slots, first_tag = tiles.open_exchange(WORKSPACE, team, CONFIG)
+    x = _read(team, t, cols, CONFIG)
+    _publish_sums(x, 0, slots, first_tag, cols, rank, CONFIG)
+    for tile in tl.range(team + teams, n_tiles, teams, num_stages=CONFIG.STAGES):
+        step = tile // teams
+        next_x = _read(tile, t, cols, CONFIG)
+        _publish_sums(next_x, step, slots, first_tag, cols, rank, CONFIG)
+        mean, rstd = _collect_sums(step - 1, slots, first_tag, eps, CONFIG)
+        _write(x, tile - teams, mean, rstd, rank, cols, w, b, t, CONFIG)
+        x = next_x
+    last = (n_tiles - 1 - team) // teams
+    mean, rstd = _collect_sums(last, slots, first_tag, eps, CONFIG)
+    _write(x, team + last * teams, mean, rstd, rank, cols, w, b, t, CONFIG)
+    tiles.release_workspace(WORKSPACE, tl.cdiv(n_tiles, teams), tl.num_programs(0))
+
+
+@triton.jit
+def _read(tile, t, cols, CONFIG: tl.constexpr):
+    """What is normalised, in its own dtype; stores residual_out."""
+    x = _load(tile, t, cols, CONFIG, CONFIG.KEEP == "cached")
+    if t.residual_out is not None:
+        tiles.store(t.residual_out, x, tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS), cols, t.M, CONFIG)
+    return x
+
+
+@triton.jit
+def _load(tile, t, cols, CONFIG: tl.constexpr, REUSED: tl.constexpr):
+    """x, or x + residual rounded to its dtype."""
+    rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
+    x = tiles.load(t.x, rows, t.x_stride, cols, t.M, CONFIG, REUSED)
+    if t.residual is not None:
+        residual = tiles.load(t.residual, rows, t.residual_stride, cols, t.M, CONFIG, REUSED)
+        x = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
+    return x
+
+
+@triton.jit
+def _moments(x, cols, rank, CONFIG: tl.constexpr):
+    """(mean, m2) of each row, [rows], over the n columns of this program."""
+    n = CONFIG.COLS if CONFIG.TEAM == 1 else tl.minimum(CONFIG.BLOCK, CONFIG.COLS - rank * CONFIG.BLOCK)
+    x = x.to(tl.float32)
     mean = tl.zeros([x.shape[0]], tl.float32)
-    if CENTER:
-        mean = tl.sum(x, 1) / count
+    if CONFIG.CENTER:
+        mean = tl.sum(x, 1) / n
         x -= mean[:, None]
-        if PART:
-            x = tl.where((cols < COLS)[None, :], x, 0.0)
-    return mean, tl.sum(x * x, 1)
+        if CONFIG.MASKED:
+            x = tl.where((cols < CONFIG.COLS)[None, :], x, 0.0)
+    return mean, tl.sum(x * x, 1)  # m2 = sum((x - mean)^2)
 
 
 @triton.jit
-def _tell(
-    raw, step, slots, first_tag, cols, member,
-    COLS: tl.constexpr, CENTER: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr, PART: tl.constexpr,
-):  # fmt: skip
-    mean, squares = _own(raw, tl.minimum(BLOCK, COLS - member * BLOCK), cols, COLS, CENTER, PART)
-    slots += (step % RING) * (2 * TEAM)
-    tell_team(squares, slots, first_tag + step, member)
-    if CENTER:
-        tell_team(mean, slots + TEAM, first_tag + step, member)
+def _publish_sums(x, step, slots, first_tag, cols, rank, CONFIG: tl.constexpr):
+    """Publish m2, and for LayerNorm the mean, of this program's columns."""
+    mean, m2 = _moments(x, cols, rank, CONFIG)
+    slots = tiles.slots_of(step, slots, CONFIG)
+    tiles.publish(m2, slots, first_tag + step, rank)
+    if CONFIG.CENTER:
+        tiles.publish(mean, slots + CONFIG.TEAM, first_tag + step, rank)
 
 
 @triton.jit
-def _told(
-    step, slots, first_tag, eps,
-    COLS: tl.constexpr, CENTER: tl.constexpr, BLOCK: tl.constexpr, TEAM: tl.constexpr, THREADS: tl.constexpr,
-):  # fmt: skip
-    """(mean, rstd) of the row of a step from what its team told, put together as Chan, Golub and LeVeque (1979) do."""
-    slots += (step % RING) * (2 * TEAM)
-    squares = of_team(slots, first_tag + step, TEAM, THREADS)
+def _collect_sums(step, slots, first_tag, eps, CONFIG: tl.constexpr):
+    """(mean, rstd) of the team's row of this step, [1] each, merged as by Chan, Golub and LeVeque (1979):
+
+    mean = sum(n_i * mean_i) / N,  m2 = sum(m2_i) + sum(n_i * (mean_i - mean)^2) over the ranks i, with n_i columns.
+    """
+    slots = tiles.slots_of(step, slots, CONFIG)
+    m2 = tiles.collect(slots, first_tag + step, CONFIG)
     mean = 0.0
-    if CENTER:
-        means = of_team(slots + TEAM, first_tag + step, TEAM, THREADS)
-        counts = tl.minimum(tl.maximum(COLS - tl.arange(0, THREADS) * BLOCK, 0), BLOCK)
-        mean = tl.sum(means * counts, 0) / COLS
-        apart = tl.where(counts > 0, means - mean, 0.0)
-        squares += counts * apart * apart
-    one = tl.zeros([1], tl.float32)
-    return one + mean, one + tl.rsqrt(tl.sum(squares, 0) / COLS + eps)
+    if CONFIG.CENTER:
+        means = tiles.collect(slots + CONFIG.TEAM, first_tag + step, CONFIG)
+        counts = tiles.columns_of(tl.arange(0, CONFIG.THREADS), CONFIG)
+        mean = tl.sum(means * counts, 0) / CONFIG.COLS
+        deviations = tl.where(counts > 0, means - mean, 0.0)
+        m2 += counts * deviations * deviations
+    zero = tl.zeros([1], tl.float32)
+    return zero + mean, zero + tl.rsqrt(tl.sum(m2, 0) / CONFIG.COLS + eps)
 
 
 @triton.jit
-def _write(
-    raw, tile, mean, rstd, member, cols, w, b, X, RESIDUAL, W, B, Y, MEAN, RSTD, M, x_stride, residual_stride,
-    COLS: tl.constexpr, CENTER: tl.constexpr, OFFSET: tl.constexpr, ROWS: tl.constexpr, PART: tl.constexpr,
-    WEIGHTS: tl.constexpr, KEEP: tl.constexpr,
-):  # fmt: skip
-    rows = tile * ROWS + tl.arange(0, ROWS)
-    if member == 0:
-        if MEAN is not None:
-            tl.store(MEAN + rows, mean, rows < M)
-        if RSTD is not None:
-            tl.store(RSTD + rows, rstd, rows < M)
-    if WEIGHTS == "late":
-        w, b = columns_of(W, cols, COLS, PART, ROWS), columns_of(B, cols, COLS, PART, ROWS)
-    if KEEP == "packed":
-        raw = forget(raw)
-    if KEEP == "cached":
-        raw = _read(tile, X, RESIDUAL, None, cols, M, x_stride, residual_stride, COLS, ROWS, PART, "fp32")
-    x = raw.to(tl.float32)
-    if CENTER:
+def _write(x, tile, mean, rstd, rank, cols, w, b, t, CONFIG: tl.constexpr):
+    """Normalise a tile and store y; rank 0 stores the statistics."""
+    rows = tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS)
+    if rank == 0:
+        if t.mean is not None:
+            tl.store(t.mean + rows, mean, rows < t.M)
+        if t.rstd is not None:
+            tl.store(t.rstd + rows, rstd, rows < t.M)
+    if CONFIG.WEIGHTS == "late":
+        w, b = tiles.load_columns(t.w, cols, CONFIG), tiles.load_columns(t.b, cols, CONFIG)
+    if CONFIG.KEEP == "packed":
+        x = tiles.optimization_barrier(x)
+    if CONFIG.KEEP == "cached":
+        x = _load(tile, t, cols, CONFIG, False)
+    x = x.to(tl.float32)
+    if CONFIG.CENTER:
         x -= mean[:, None]
-    y = x * rstd[:, None]
-    if W is not None:
-        y *= w.to(tl.float32) + OFFSET
-    if B is not None:
+    y = x * rstd[:, None]  # x_hat = (x - mean) * rstd
+    if t.w is not None:
+        y *= w.to(tl.float32) + CONFIG.OFFSET  # y = x_hat * (w + offset) + b
+    if t.b is not None:
         y += b.to(tl.float32)
-    store_rows(Y, y, rows, COLS, cols, M, COLS, PART)
+    tiles.store(t.y, y, rows, cols, t.M, CONFIG)
+
+
+@triton.jit(do_not_specialize=["M"])
+def _forward_sums(X, RESIDUAL, PARTIALS, M, x_stride, residual_stride, CONFIG: tl.constexpr):
+    """The first of two passes: PARTIALS [2, rows, TEAM], for each rank the mean (LayerNorm) and m2 of its columns."""
+    rank, row = tl.program_id(0) % CONFIG.TEAM, tl.program_id(0) // CONFIG.TEAM
+    cols = rank * CONFIG.BLOCK + tl.arange(0, CONFIG.BLOCK)
+    t = _Tensors(
+        x=X, residual=RESIDUAL, w=None, b=None, y=None, residual_out=None, mean=None, rstd=None, M=M,
+        x_stride=x_stride * CONFIG.UNIT, residual_stride=residual_stride * CONFIG.UNIT,
+    )  # fmt: skip
+    mean, m2 = _moments(_load(row, t, cols, CONFIG, True), cols, rank, CONFIG)
+    wide.store_partials(PARTIALS, row, rank, M, mean, m2, CONFIG)

@@ -1,21 +1,57 @@
-"""What every launch asks first: do the tensors fit together, how wide may an access be, how many programs."""
+"""What both launches need: checks of the tensors, and the constants and the number of programs of the kernel."""
 
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import workspaces
+from . import plans, workspaces
 from .plans import Plan
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-RESERVED, SCRATCH = 1024, 4096  # bytes of shared memory: the system's, of each program, and what sums go through
-WORDS_EACH = 2 * workspaces.RING  # for each program of a team, which tells at most two values a step
+RESERVED, SCRATCH = 1024, 4096  # bytes of shared memory of each program: for the system, and for reductions
+WORDS_EACH = 2 * workspaces.RING  # of a workspace, for each program of a team: at most two values a step
 VECTOR_BYTES = 16  # the widest access of a thread
-INTERPRETED_SMS = 3  # a handful in the interpreter, so that tests go through loops
+INTERPRETED_SMS = 3  # a few in the interpreter, so that tests go through loops
+
+
+class Config(NamedTuple):
+    """The compile-time constants of a kernel.  The last four are for the backward pass."""
+
+    COLS: int  # of a row
+    CENTER: bool  # LayerNorm
+    OFFSET: float  # added to the weight
+    ROWS: int  # of a tile
+    BLOCK: int  # columns of a tile
+    TEAM: int  # programs that share a row
+    UNIT: int  # elements: strides are passed in multiples of it, which shows the compiler how wide an access may be
+    MASKED: bool  # some tiles go beyond the rows or columns
+    WEIGHTS: plans.Weights
+    KEEP: plans.Keep
+    PERSISTENT: bool  # each program goes through several tiles
+    STAGES: int  # of the software pipeline
+    THREADS: int  # of a program
+    ACC_ROWS: int | None = None  # rows of the accumulators of dw and db, reduced to one at the end
+    FUSED: bool | None = None  # the last program to arrive adds up the partial sums
+    GROUP: int | None = None  # teams of a group of the tree; 0: no tree
+    LAUNCH_DEPENDENTS: bool | None = None  # the summing kernel may start
+
+
+def configure(
+    x: Tensor, plan: plans.ForwardPlan, unit: int, *, center: bool, offset: float, **others: Any
+) -> tuple[int, Config]:
+    """(teams, constants of the kernel) of a launch over the rows of x."""
+    rows, cols = x.shape
+    teams, persistent = programs_of(x, -(-rows // plan.rows), plan)
+    masked = plan.block * plan.team != cols or rows % plan.rows != 0
+    keep = plan.keep_of(x.dtype.itemsize, x.is_cuda)
+    return teams, Config(
+        cols, center, offset, plan.rows, plan.block, plan.team, unit, masked, plan.weights, keep, persistent,
+        plan.stages, 32 * plan.warps, **others,
+    )  # fmt: skip
 
 
 def check(
@@ -24,7 +60,7 @@ def check(
     columns: Mapping[str, Tensor | None],
     each: Mapping[str, Tensor | None] | None = None,
 ) -> None:
-    """Raises ValueError: `rows` must be like x, `columns` have one value a column and `each` one in fp32 a row."""
+    """Raises ValueError unless `rows` are like x, `columns` have one value a column and `each` one in fp32 a row."""
     each = each or {}
     if x.ndim != 2 or x.dtype not in DTYPES or x.shape[1] == 0 or (x.shape[1] > 1 and x.stride(1) != 1):
         raise ValueError(
@@ -36,18 +72,20 @@ def check(
             tensor.shape != x.shape or tensor.dtype != x.dtype or tensor.stride(1) != 1 < x.shape[1]
         ):
             raise ValueError(
-                f"{name} must be like x, {tuple(x.shape)} in {x.dtype} with dense rows, not {_told(tensor)}"
+                f"{name} must be like x, {tuple(x.shape)} in {x.dtype} with dense rows, not {_layout(tensor)}"
             )
     for name, tensor in columns.items():
         if tensor is not None and (
             tensor.shape != x.shape[1:] or tensor.dtype not in DTYPES or not tensor.is_contiguous()
         ):
-            raise ValueError(f"{name} must be dense, one value for each of {x.shape[1]} columns, not {_told(tensor)}")
+            raise ValueError(f"{name} must be dense, one value for each of {x.shape[1]} columns, not {_layout(tensor)}")
     for name, tensor in each.items():
         if tensor is not None and (
             tensor.shape != x.shape[:1] or tensor.dtype is not torch.float32 or not tensor.is_contiguous()
         ):
-            raise ValueError(f"{name} must be dense fp32, one value for each of {x.shape[0]} rows, not {_told(tensor)}")
+            raise ValueError(
+                f"{name} must be dense fp32, one value for each of {x.shape[0]} rows, not {_layout(tensor)}"
+            )
     for name, tensor in {**rows, **columns, **each}.items():
         if tensor is not None and tensor.device != x.device:
             raise ValueError(f"{name} is on {tensor.device} and x on {x.device}")
@@ -55,22 +93,23 @@ def check(
 
 @functools.cache
 def fitting(plan: Plan, device: torch.device, size: int, tensors: int) -> Plan:
-    """With fewer stages where there is not the shared memory for them; `tensors` are read of each tile.
+    """The plan with fewer stages where the device has too little shared memory for them.
 
-    What was chosen on an H200 asks for more than some devices have, and for more of it where x is fp32.
+    size: bytes of an element.  tensors: how many are read for each tile.  The plans were measured on an H200, which has
+    more shared memory than some devices, and with 16-bit elements.
     """
     if device.type != "cuda":
         return plan
-    has: Any = torch.cuda.get_device_properties(device)
-    limit = has.shared_memory_per_block_optin
-    if plan.team > 1:  # all at once
-        limit = min(limit, has.shared_memory_per_multiprocessor // max(1, plan.programs) - RESERVED)
+    properties: Any = torch.cuda.get_device_properties(device)
+    limit = properties.shared_memory_per_block_optin
+    if plan.team > 1:  # all programs are resident at once
+        limit = min(limit, properties.shared_memory_per_multiprocessor // max(1, plan.programs) - RESERVED)
     stage = plan.rows * plan.block * size * tensors * (2 if plan.keep == "cached" else 1)
     return replace(plan, stages=max(1, min(plan.stages, 1 + (limit - SCRATCH) // stage)))
 
 
 def vector(*tensors: Tensor | None) -> int:
-    """Elements: rows begin at multiples of so many, and the kernel is told; Triton itself only sees multiples of 16."""
+    """Elements: the largest power of two up to 16 bytes that divides all row strides.  Triton itself only sees 16."""
     present = [tensor for tensor in tensors if tensor is not None]
     unit = VECTOR_BYTES // present[0].element_size()
     while any(row_stride(tensor) % unit for tensor in present):
@@ -79,22 +118,24 @@ def vector(*tensors: Tensor | None) -> int:
 
 
 def row_stride(tensor: Tensor | None) -> int:
-    """Elements from row to row; of a lone row, whose stride means nothing, as if it were dense."""
+    """Elements from row to row; for a single row, whose stride means nothing, its length."""
     if tensor is None:
         return 0
     return tensor.stride(0) if tensor.shape[0] > 1 else tensor.shape[1]
 
 
 def programs_of(x: Tensor, tiles: int, plan: Any) -> tuple[int, bool]:
-    """(teams, whether each goes through several tiles)."""
+    """(teams, whether they are persistent: each goes through several tiles).  Raises ValueError for a wrong plan."""
     if plan.team > 1 and (plan.rows > 1 or plan.team > 32 * plan.warps or plan.block * (plan.team - 1) >= x.shape[1]):
-        raise ValueError(f"a team has one row at a time, a thread and some columns for each member: not {plan}")
+        raise ValueError(
+            f"a team has one row at a time, a thread for each of its programs, and columns for each: not {plan}"
+        )
     if not plan.programs:
         return tiles, False
-    most = max(1, plan.programs * processors(x.device) // (plan.team * plan.ctas))
-    if most * plan.team * WORDS_EACH > workspaces.WORDS - workspaces.SLOTS:
-        raise ValueError(f"{plan} is more programs than there are words for them to meet")
-    return min(tiles, most), True
+    teams = max(1, plan.programs * processors(x.device) // (plan.team * plan.ctas))
+    if teams * plan.team * WORDS_EACH > workspaces.WORDS - workspaces.SLOTS:
+        raise ValueError(f"{plan} is more programs than a workspace has words for")
+    return min(tiles, teams), True
 
 
 def processors(device: torch.device) -> int:
@@ -103,9 +144,9 @@ def processors(device: torch.device) -> int:
 
 
 def starts_early(device: torch.device) -> bool:
-    """Can a kernel be launched before the one that it waits for has ended (programmatic dependent launch, Hopper)?"""
+    """Whether the device has programmatic dependent launch: a kernel starts before the one that it waits for ends."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def _told(tensor: Tensor) -> str:
+def _layout(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} in {tensor.dtype} with strides {tensor.stride()}"

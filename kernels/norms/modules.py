@@ -1,7 +1,8 @@
-"""RMSNorm and LayerNorm for use in a model: functions, and modules that drop in for torch.nn's.
+"""RMSNorm and LayerNorm for use in a model: functions, and drop-in replacements for the modules of torch.nn.
 
-y = (x [+ residual] [- mean]) / sqrt(mean of squares + eps) * (weight + offset) + bias over the last dimension, in fp32
-and rounded once.  RMSNorm is Zhang and Sennrich's (2019), LayerNorm that of Ba, Kiros and Hinton (2016).
+y = (x - mean) / sqrt(var + eps) * (weight + offset) + bias over the last dimension, computed in fp32 and rounded once;
+x includes the residual, if there is one.  RMSNorm has var = mean(x^2) and no mean.
+RMSNorm is Zhang and Sennrich (2019), LayerNorm is Ba, Kiros and Hinton (2016).
 """
 
 from collections.abc import Sequence
@@ -22,14 +23,13 @@ def rms_norm(
     eps: float,
     offset: float = 0.0,
 ) -> Any:
-    """y like x, [..., columns]; with a residual (y, x + residual), where the norm is of that sum as it is rounded.
+    """y, like x, [..., columns]; with a residual (y, x + residual), and y is the norm of that rounded sum.
 
-    weight and bias are [columns], in bfloat16, float16 or float32 whatever x is in; the offset is added to the weight.
-    Raises ValueError for tensors that do not fit together, for an offset without a weight, and on a GPU for tensors
-    that its kernels do not take.
+    weight, bias: [columns], in bfloat16, float16 or float32, whatever the dtype of x.  offset: added to the weight.
+    Raises ValueError if the tensors do not fit together, for an offset without a weight, and on a GPU for a dtype that
+    the kernels do not take.
     """
-    outputs = norm(x, weight, bias, residual, eps, False, offset)
-    return outputs[0] if residual is None else (outputs[0], outputs[1])
+    return _result(norm(x, weight, bias, residual, eps, False, offset), residual)
 
 
 def layer_norm(
@@ -41,16 +41,15 @@ def layer_norm(
     eps: float,
     offset: float = 0.0,
 ) -> Any:
-    """As `rms_norm`, after each row's mean is taken away."""
-    outputs = norm(x, weight, bias, residual, eps, True, offset)
-    return outputs[0] if residual is None else (outputs[0], outputs[1])
+    """As `rms_norm`, but the mean of each row is subtracted first."""
+    return _result(norm(x, weight, bias, residual, eps, True, offset), residual)
 
 
 class RMSNorm(nn.RMSNorm):
     """torch.nn.RMSNorm with an offset (the weight begins at 1 - offset) and, when called, a residual.
 
-    x is [..., *normalized_shape].  eps=None is the smallest step of fp32 near 1, of fp64 where x is in it.  Differs
-    from torch's under autocast, which casts nothing here.
+    x is [..., *normalized_shape].  eps=None is the machine epsilon of fp32, of fp64 if x is fp64.  Differs from torch
+    under autocast, which casts nothing here.
     """
 
     def __init__(
@@ -68,23 +67,23 @@ class RMSNorm(nn.RMSNorm):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        _less(self.weight, self.offset)
+        _subtract(self.weight, self.offset)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
         """y, or with a residual (y, x + residual)."""
         eps = self.eps
         if eps is None:
             eps = torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps
-        return _over(self, x, residual, None, eps, False)
+        return _apply(self, x, residual, None, eps, False)
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + _told(self.offset)
+        return super().extra_repr() + _repr(self.offset)
 
 
 class LayerNorm(nn.LayerNorm):
     """torch.nn.LayerNorm with an offset (the weight begins at 1 - offset) and, when called, a residual.
 
-    The input is [..., *normalized_shape].  Differs from torch's under autocast, which casts nothing here.
+    The input is [..., *normalized_shape].  Differs from torch under autocast, which casts nothing here.
     """
 
     def __init__(
@@ -103,20 +102,20 @@ class LayerNorm(nn.LayerNorm):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        _less(self.weight, self.offset)
+        _subtract(self.weight, self.offset)
 
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:  # torch's name for it
         """y, or with a residual (y, input + residual)."""
-        return _over(self, input, residual, self.bias, self.eps, True)
+        return _apply(self, input, residual, self.bias, self.eps, True)
 
     def extra_repr(self) -> str:
-        return super().extra_repr() + _told(self.offset)
+        return super().extra_repr() + _repr(self.offset)
 
 
-def _over(
+def _apply(
     module: RMSNorm | LayerNorm, x: Tensor, residual: Tensor | None, bias: Tensor | None, eps: float, center: bool
 ) -> Any:
-    """The last dimensions as one."""
+    """Normalise over the last dimensions, flattened into one.  Raises ValueError for another shape."""
     shape = module.normalized_shape
     if x.shape[-len(shape) :] != shape:
         raise ValueError(f"the input must be [..., {', '.join(map(str, shape))}], not {tuple(x.shape)}")
@@ -127,6 +126,10 @@ def _over(
     outputs = norm(flat, weight, bias, residual, eps, center, module.offset)
     if len(shape) > 1:
         outputs = tuple(output.view(x.shape) for output in outputs)
+    return _result(outputs, residual)
+
+
+def _result(outputs: tuple[Tensor, ...], residual: Tensor | None) -> Any:
     return outputs[0] if residual is None else (outputs[0], outputs[1])
 
 
@@ -136,10 +139,10 @@ def _with_weight(offset: float, elementwise_affine: bool) -> float:
     return offset
 
 
-def _less(weight: Tensor | None, offset: float) -> None:
+def _subtract(weight: Tensor | None, offset: float) -> None:
     if weight is not None and offset:
         nn.init.constant_(weight, 1 - offset)
 
 
-def _told(offset: float) -> str:
+def _repr(offset: float) -> str:
     return f", offset={offset}" if offset else ""

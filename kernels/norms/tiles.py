@@ -1,4 +1,7 @@
-"""What the kernels are made of: tiles of rows in and out of memory, and sums of rows that several programs share."""
+"""What both kernels use: loads and stores of a tile, and the exchange of sums between the programs that share a row.
+
+CONFIG is the kernel's configuration (`launching.Config`) in all of them.
+"""
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN201
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
@@ -10,8 +13,9 @@ from . import workspaces
 
 COUNTERS, SLOTS = tl.constexpr(workspaces.COUNTERS), tl.constexpr(workspaces.SLOTS)
 RING = tl.constexpr(workspaces.RING)
-# Thread $3 waits until the upper half of its word is the tag $2 and has its lower half; from $4 on they have zero.
-_WAIT = tl.constexpr(
+# Thread $3 polls the 64-bit word at $1 until its upper half is the tag $2, then takes its lower half.  Threads from
+# number $4 on take zero.
+_POLL = tl.constexpr(
     "{ .reg .pred others, not_yet; .reg .b64 word; .reg .b32 tag; .reg .b32 value; mov.b32 value, 0;"
     " setp.ge.s32 others, $3, $4; @others bra done;"
     " again: ld.relaxed.gpu.global.b64 word, [$1]; mov.b64 {value, tag}, word; setp.ne.b32 not_yet, tag, $2;"
@@ -20,84 +24,103 @@ _WAIT = tl.constexpr(
 
 
 @triton.jit
-def load_rows(P, rows, stride, cols, M, COLS: tl.constexpr, PART: tl.constexpr, KEEP: tl.constexpr):
-    """[rows, columns] in their own dtype; zero outside.  KEEP them in the cache if they are read again."""
-    POLICY: tl.constexpr = "evict_last" if KEEP else "evict_first"
+def load(P, rows, stride, cols, M, CONFIG: tl.constexpr, REUSED: tl.constexpr):
+    """[rows, columns] in their own dtype, zero out of bounds.  REUSED: ask the cache to keep them."""
+    POLICY: tl.constexpr = "evict_last" if REUSED else "evict_first"
     at = P + rows.to(tl.int64)[:, None] * stride + cols[None, :]
-    if PART:
-        values = tl.load(at, (rows < M)[:, None] & (cols < COLS)[None, :], other=0.0, eviction_policy=POLICY)
+    if CONFIG.MASKED:
+        values = tl.load(at, (rows < M)[:, None] & (cols < CONFIG.COLS)[None, :], other=0.0, eviction_policy=POLICY)
     else:
         values = tl.load(at, eviction_policy=POLICY)
     return values
 
 
 @triton.jit
-def store_rows(P, values, rows, stride, cols, M, COLS: tl.constexpr, PART: tl.constexpr):
-    at = P + rows.to(tl.int64)[:, None] * stride + cols[None, :]
+def store(P, values, rows, cols, M, CONFIG: tl.constexpr):
+    """Store [rows, columns] into a contiguous tensor, rounded to its dtype."""
+    at = P + rows.to(tl.int64)[:, None] * CONFIG.COLS + cols[None, :]
     values = values.to(P.dtype.element_ty)
-    if PART:
-        tl.store(at, values, (rows < M)[:, None] & (cols < COLS)[None, :])
+    if CONFIG.MASKED:
+        tl.store(at, values, (rows < M)[:, None] & (cols < CONFIG.COLS)[None, :])
     else:
         tl.store(at, values)
 
 
 @triton.jit
-def columns_of(P, cols, COLS: tl.constexpr, PART: tl.constexpr, ROWS: tl.constexpr):
-    """[1, columns] in their own dtype, zero outside and of nothing.  Every row needs them: keep them cached."""
-    # With two dimensions they come to the threads that have these columns of a lone row.
-    at = cols[None, :] if ROWS == 1 else cols
+def load_columns(P, cols, CONFIG: tl.constexpr):
+    """[1, columns] of a weight or bias in its own dtype, zero out of bounds and where there is none (P is None)."""
+    # A tile of one row loads them in two dimensions: each thread then gets the columns that it has of the row.
+    at = cols[None, :] if CONFIG.ROWS == 1 else cols
     if P is None:
         values = tl.zeros_like(at)
-    elif PART:
-        values = tl.load(P + at, at < COLS, other=0.0, eviction_policy="evict_last")
+    elif CONFIG.MASKED:
+        values = tl.load(P + at, at < CONFIG.COLS, other=0.0, eviction_policy="evict_last")
     else:
         values = tl.load(P + at, eviction_policy="evict_last")
-    return values if ROWS == 1 else values[None, :]
+    return values if CONFIG.ROWS == 1 else values[None, :]
 
 
 @triton.jit
-def load_each(P, rows, M, PART: tl.constexpr):
-    """One fp32 a row."""
-    return tl.load(P + rows, rows < M, other=0.0) if PART else tl.load(P + rows)
+def load_statistic(P, rows, M, CONFIG: tl.constexpr):
+    """[rows] in fp32: the mean or rstd of each row."""
+    return tl.load(P + rows, rows < M, other=0.0) if CONFIG.MASKED else tl.load(P + rows)
 
 
 @triton.jit
-def forget(values):
-    """The same bits, of which the compiler does not know that it has them already.
+def optimization_barrier(values):
+    """The same bits, but the compiler does not know that.  For 16-bit dtypes only, two values in a register.
 
-    Between the sum over a row and its use it would keep the row in fp32, in twice the registers.  For 16-bit values
-    alone, packed by two.
+    Without it, the compiler keeps the fp32 copy of a row between its sums and their use, in twice the registers.
     """
     return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [values], dtype=values.dtype, is_pure=False, pack=2)
 
 
 @triton.jit
-def tell_team(value, SLOTS, tag, member):
-    """Put this member's value [1] of a step where the others look for it.
-
-    A value and the tag of its step are one aligned 64-bit word, which GPUs store in one access: no fence is needed, who
-    sees the tag has the value.
-    """
-    words = (tag.to(tl.int64) << 32) | (value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
-    tl.store(SLOTS + member + tl.arange(0, 1), words)
+def columns_of(rank, CONFIG: tl.constexpr):
+    """How many columns of a row the program with this rank in its team has; 0 if the team is wider than the row."""
+    return tl.minimum(tl.maximum(CONFIG.COLS - rank * CONFIG.BLOCK, 0), CONFIG.BLOCK)
 
 
 @triton.jit
-def of_team(SLOTS, tag, TEAM: tl.constexpr, THREADS: tl.constexpr):
-    """[threads]: the value of each member at one step, in their order, then zeros.  All must run at the same time.
+def open_exchange(WORKSPACE, team, CONFIG: tl.constexpr):
+    """(slots, first_tag) of a team: two slots of each rank for each of RING steps, and the tag of step 0."""
+    return WORKSPACE + SLOTS + team * (RING * 2 * CONFIG.TEAM), tl.load(WORKSPACE).to(tl.int32) + 1
 
-    A warp or two wait, and the others for them: were all asking, what they wait for could hardly get through.
+
+@triton.jit
+def slots_of(step, slots, CONFIG: tl.constexpr):
+    """The first slot of each rank at this step; the second ones follow TEAM slots later."""
+    return slots + (step % RING) * (2 * CONFIG.TEAM)
+
+
+@triton.jit
+def publish(value, slots, tag, rank):
+    """Store the `value` [1] of this rank, in fp32, together with the tag of its step.
+
+    Value and tag are one aligned 64-bit word, which a GPU stores and loads in one access: who reads the tag has the
+    value, without a fence.
     """
-    thread = tl.arange(0, THREADS)
-    at = (SLOTS + thread % TEAM).to(tl.int64)
+    words = (tag.to(tl.int64) << 32) | (value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
+    tl.store(slots + rank + tl.arange(0, 1), words)
+
+
+@triton.jit
+def collect(slots, tag, CONFIG: tl.constexpr):
+    """[THREADS] in fp32: the value of each rank, in order, then zeros.  Blocks until all ranks have published it.
+
+    Each of the first TEAM threads polls one slot, and the other warps wait at a barrier: polling by all warps slows
+    down the stores that they wait for.  All programs of the team must run at the same time.
+    """
+    thread = tl.arange(0, CONFIG.THREADS)
+    at = (slots + thread % CONFIG.TEAM).to(tl.int64)
     return tl.inline_asm_elementwise(
-        _WAIT, "=f,l,r,r,r", [at, tag, thread, TEAM], dtype=tl.float32, is_pure=False, pack=1
+        _POLL, "=f,l,r,r,r", [at, tag, thread, CONFIG.TEAM], dtype=tl.float32, is_pure=False, pack=1
     )
 
 
 @triton.jit
-def leave(WORK, steps, programs):
-    """The last program of a launch readies the workspace for the next one, whose tags begin where these end."""
-    if tl.atomic_add(WORK + 1, 1) == programs - 1:
-        tl.store(WORK + 1, 0)
-        tl.store(WORK, tl.load(WORK) + steps)
+def release_workspace(WORKSPACE, steps, programs):
+    """The last program of a launch makes the workspace ready for the next launch, whose tags continue after `steps`."""
+    if tl.atomic_add(WORKSPACE + 1, 1) == programs - 1:
+        tl.store(WORKSPACE + 1, 0)
+        tl.store(WORKSPACE, tl.load(WORKSPACE) + steps)

@@ -1,9 +1,9 @@
-"""The words through which programs of a launch meet: per device and stream, zero at first, left ready by each launch.
+"""Global memory through which the programs of a launch synchronise: one workspace per device and stream.
 
-A workspace is [epoch, programs that have left, counters …, slots …]: the epoch numbers the steps of all launches, so
-that a slot's tag is none that it held within 2^32 steps; counters are zero again when a launch ends.  Two launches of
-one stream follow each other, and so they can share.  A graph is replayed on streams that nobody knows yet, perhaps at
-the same time as others: each capture gets a workspace of its own, from a store that was zeroed before.
+A workspace is an int64 tensor [epoch, programs that have finished, counters …, slots …], zero at first.  The epoch
+numbers the steps of all launches: it makes the tags of slots unique within 2^32 steps.  Counters are zero again when a
+launch ends.  Launches of one stream run one after another and can share a workspace.  A graph may be replayed on any
+stream, at the same time as others: each capture gets its own workspace, from a pool that was zeroed before.
 """
 
 import ctypes
@@ -15,12 +15,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-COUNTERS = 16  # words from here on count who has arrived
-SLOTS = 8192  # and from here on hold tagged values
+COUNTERS = 16  # the first counter of arrivals
+SLOTS = 8192  # the first slot: a 64-bit word with an fp32 value and a tag
 WORDS = 32768
-# Steps whose values a team has at once.  A member that tells step s has heard of s - 2, and so nobody waits for s - 4.
+# Steps of a team with slots of their own.  A program that publishes step s has collected step s - 2 from all others, so
+# none of them still waits for s - 4, which it overwrites.
 RING = 4
-STORE = 16  # workspaces made at once; what captures took is never given back, since graphs live on
+STORE = 16  # workspaces allocated at once; those of captures are never reused, since graphs live on
 
 _of_streams: dict[tuple[int, int, int], Tensor] = {}
 _stores: dict[int, list[Tensor]] = {}
@@ -28,7 +29,7 @@ _stores: dict[int, list[Tensor]] = {}
 
 @contextmanager
 def workspace(device: torch.device, *, wanted: bool = True) -> Iterator[Tensor | None]:
-    """That of the current stream.  If its launch fails, nobody can say what it left behind: it is forgotten."""
+    """The workspace of the current stream, None if not `wanted`.  A failed launch drops it."""
     if not wanted:
         yield None
         return
@@ -54,24 +55,24 @@ def workspace(device: torch.device, *, wanted: bool = True) -> Iterator[Tensor |
 
 
 def _made(device: torch.device) -> tuple[Tensor, ...]:
-    """By another thread: where torch.compile warms up for a graph (mode="reduce-overhead"), this one's memory comes
-    from the graph's pool, and torch raises an error for whatever stays there without being an output.
+    """Allocated by another thread: while torch.compile warms up for a graph (mode="reduce-overhead"), this thread's
+    memory comes from the graph's pool, and torch raises an error for anything that stays there without being an output.
 
-    What it makes is of this one's kind: torch's fake tensors are so within the thread that asked for them alone.
+    `like` makes it a fake tensor if this thread makes fake tensors: that mode holds within one thread.
     """
-    kind = torch.empty(0, dtype=torch.int64, device=device)
-    with ThreadPoolExecutor(1) as elsewhere:
-        return elsewhere.submit(_zeroed, kind).result()
+    like = torch.empty(0, dtype=torch.int64, device=device)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_zeroed, like).result()
 
 
-def _zeroed(kind: Tensor) -> tuple[Tensor, ...]:
-    whole = kind.new_zeros(STORE, WORDS)
-    torch.cuda.current_stream(kind.device).synchronize()  # other streams will use them
+def _zeroed(like: Tensor) -> tuple[Tensor, ...]:
+    whole = like.new_zeros(STORE, WORDS)
+    torch.cuda.current_stream(like.device).synchronize()  # other streams will use them
     return whole.unbind()
 
 
 def _capture_of(stream: int) -> int:
-    """The number of the capture that the stream is in; 0 where it is in none."""
+    """The id of the capture that the stream is in; 0 if it is in none."""
     if not torch.cuda.is_current_stream_capturing():
         return 0
     status, number = ctypes.c_int(), ctypes.c_ulonglong()
@@ -79,7 +80,7 @@ def _capture_of(stream: int) -> int:
         ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
     )
     if error:
-        raise RuntimeError(f"cuStreamGetCaptureInfo answered {error}")
+        raise RuntimeError(f"cuStreamGetCaptureInfo failed with {error}")
     return number.value
 
 

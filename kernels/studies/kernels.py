@@ -33,7 +33,7 @@ import torch
 from ..arena import protocol
 from ..arena.session import Cell, Contender, OutOfTime, Pace, PrestartPool, Trial
 from ..cases import Case, Role
-from ..norms.tuning import VARIABLE
+from ..norms.tuned_plans import VARIABLE
 from .charts import Panel, panels
 from .compared import (
     ASKED,

@@ -32,8 +32,8 @@ ROWS = 32768  # nothing is computed: there may be many
 TWO_PASSES = 65536  # columns
 SLAB = 64  # rows of which two passes are told: the kernels are those of all others
 SHAPE = ("rows", "block", "warps")
-HELPERS = ("_sum_parts",)  # kernels that no plan speaks of
-BEFORE = ("_forward_sums", "_backward_sums")  # a program for each member and row
+HELPERS = ("_sum_partials",)  # kernels that no plan speaks of
+BEFORE = ("_forward_sums", "_backward_sums")  # a program for each row and program of its team
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,7 @@ def chosen_for() -> list[Case]:
 
 def plan_of(case: Case) -> ForwardPlan:
     center = OPS[case.op].norm == "layernorm"
-    if case.direction is Direction.FWD:
-        return plans.forward(case.cols, center=center, size=DTYPE_BYTES[case.dtype])
-    return plans.backward(case.cols, center=center, size=DTYPE_BYTES[case.dtype])
+    return plans.default(case.direction, case.cols, center=center, size=DTYPE_BYTES[case.dtype])
 
 
 def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path) -> list[Row]:

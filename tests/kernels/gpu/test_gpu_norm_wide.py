@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 import torch
 
+from kernels.cases import Direction
 from kernels.norms import clusters, plans, wide
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan
@@ -107,11 +108,11 @@ def test_a_device_that_refuses_gets_two_passes():
 
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
 def test_a_cluster_gives_what_a_team_gives(trial):
-    if not clusters.are_there():
+    if not clusters.are_supported():
         needs.skip("clusters")
     given, team = inputs(trial, "cuda"), in_a_team(trial)
     sizes = given["x"].element_size(), given["weight"].element_size()
-    there, back = clusters.forward_plan(trial.cols, *sizes), clusters.backward_plan(trial.cols)
+    there, back = (clusters.plan(direction, trial.cols, *sizes) for direction in (Direction.FWD, Direction.BWD))
     cluster = replace(team, forward=there or team.forward, backward=back or team.backward)
 
     outputs = ours(cluster, given)

@@ -55,7 +55,7 @@ AWKWARD_ONES = [
 
 # Teams at small widths, with columns that nobody has in the last; 3 rows are fewer than teams and 700 are more.
 TEAMS = [(2, 512), (4, 256), (8, 128), (16, 64)]
-# As many members as there may be.
+# The largest team.
 THERE_64 = ForwardPlan(1, 4096, 4, team=64, programs=4, stages=3, weights="held")
 BACK_64 = BackwardPlan(1, 4096, 4, team=64, programs=3, stages=2, keep="cached", sum=Sum.LAST)
 

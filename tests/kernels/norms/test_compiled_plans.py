@@ -39,7 +39,7 @@ def test_every_chosen_plan_compiles_without_spills_and_fits(architecture, tmp_pa
 
     rows = occupancy.occupancies([architecture], some_of(occupancy.chosen_for(), architecture), tmp_path)
 
-    assert {row.kernel for row in rows} == {"_forward", "_backward", "_sum_parts"}
+    assert {row.kernel for row in rows} == {"_forward", "_backward", "_sum_partials"}
     assert not (offenders := [row for row in rows if row.trouble]), "\n" + "\n".join(occupancy.lines(offenders))
 
 

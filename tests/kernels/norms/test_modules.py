@@ -379,7 +379,7 @@ def test_gradients_cannot_be_differentiated_again():
     x, weight, *_ = some(grad=True)
     (dx,) = torch.autograd.grad(rms_norm(x, weight, eps=1e-5).sum(), x, create_graph=True)
 
-    with pytest.raises(NotImplementedError, match=r"differentiated once; for second derivatives take torch\.nn"):
+    with pytest.raises(NotImplementedError, match=r"differentiated once; for second derivatives use torch\.nn"):
         dx.square().sum().backward()
 
 
@@ -460,9 +460,7 @@ def test_an_old_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
 
-    with pytest.raises(
-        ValueError, match=r"Tesla T4 has compute capability 7\.5, and the kernels need 8\.0: take torch"
-    ):
+    with pytest.raises(ValueError, match=r"Tesla T4 has compute capability 7\.5, and the kernels need 8\.0: use torch"):
         implementations._kernels(torch.device("cuda", 7))
 
 

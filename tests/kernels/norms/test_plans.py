@@ -21,7 +21,7 @@ def test_rmsnorm_forward_has_half_the_warps_where_an_eighth_of_the_block_is_empt
 def test_a_plan_holds_its_row(choose, cols, center, size):
     plan = choose(cols, center=center, size=size)
     assert plan.block * (plan.team - 1) < cols <= plan.block * plan.team
-    assert plan.team <= min(plans.MOST_IN_TEAM, 32 * plan.warps)
+    assert plan.team <= min(plans.MAX_TEAM, 32 * plan.warps)
     assert plan.rows == 1 or plan.team == 1
     assert plan.block & (plan.block - 1) == 0
     assert 32 * plan.warps * plan.programs * (plan.options.get("maxnreg") or 0) <= plans.REGISTERS

@@ -12,9 +12,9 @@ import torch
 
 import kernels
 from kernels.cases import Case, Direction
-from kernels.norms import plans, tuning
+from kernels.norms import plans, tuned_plans, tuning
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
-from kernels.norms.tuning import Found, Place, Unreadable
+from kernels.norms.tuned_plans import Found, Place, Unreadable
 
 HERE = Place("NVIDIA H200", "9.0", "2.11.0", "3.6.0", "580.95")
 THERE = replace(HERE, device="NVIDIA B200", capability="10.0")
@@ -25,17 +25,19 @@ CASES = [Case.parse(f"rmsnorm.fwd.{rows}x1024.bf16-fp32") for rows in (64, 32768
 
 @pytest.fixture(autouse=True)
 def nobody_asked(monkeypatch):
-    monkeypatch.delenv(tuning.VARIABLE, raising=False)
-    monkeypatch.setattr(tuning, "place", lambda device: HERE)
-    tuning.use(None)
+    monkeypatch.delenv(tuned_plans.VARIABLE, raising=False)
+    monkeypatch.setattr(tuned_plans, "place", lambda device: HERE)
+    tuned_plans.use(None)
     yield
-    tuning.use(None)
+    tuned_plans.use(None)
 
 
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "cache" / "norms.json"
-    tuning.write(path, {HERE: {KEY: Found(FORWARD, 0.9), "layernorm.bwd.1000.fp32": Found(BACKWARD, 0.8)}, THERE: {}})
+    tuned_plans.write(
+        path, {HERE: {KEY: Found(FORWARD, 0.9), "layernorm.bwd.1000.fp32": Found(BACKWARD, 0.8)}, THERE: {}}
+    )
     return path
 
 
@@ -51,7 +53,7 @@ def test_neighbours_differ_in_one_thing_and_can_be_launched(plan, size):
     assert plan not in near
     for other in near:
         assert type(other) is type(plan)
-        assert tuning.is_valid(other, 1000)
+        assert tuned_plans.is_valid(other, 1000)
         different = {name for name in vars(plan) if getattr(plan, name) != getattr(other, name)}
         assert len(different - {"held"}) <= 1 or different == {"sum", "group"}
     assert any(other.keep == "packed" for other in near) is (size == 2)
@@ -77,8 +79,8 @@ def test_a_team_keeps_one_row_and_its_programs():
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_default_plan_is_one_that_could_be_stored(cols, center, size):
-    assert tuning.is_valid(plans.forward(cols, center=center, size=size), cols)
-    assert tuning.is_valid(plans.backward(cols, center=center, size=size), cols)
+    assert tuned_plans.is_valid(plans.forward(cols, center=center, size=size), cols)
+    assert tuned_plans.is_valid(plans.backward(cols, center=center, size=size), cols)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_every_default_plan_is_one_that_could_be_stored(cols, center, size):
     ],
 )
 def test_what_cannot_be_launched_is_known(change):
-    assert not tuning.is_valid(replace(FORWARD, **change), 1024)
+    assert not tuned_plans.is_valid(replace(FORWARD, **change), 1024)
 
 
 TEAM = ForwardPlan(1, 1024, 1, team=8, programs=1)
@@ -116,12 +118,12 @@ TEAM = ForwardPlan(1, 1024, 1, team=8, programs=1)
         ({"rows": 2}, False),
         ({"programs": 0}, False),
         ({"team": 9}, False),  # one would have no columns
-        ({"block": 128, "team": 64}, False),  # more members than threads
+        ({"block": 128, "team": 64}, False),  # more programs than threads
         ({"block": 64, "team": 128, "warps": 4}, False),
     ],
 )
 def test_what_a_team_can_be(change, possible):
-    assert tuning.is_valid(replace(TEAM, **change), 8192) is possible
+    assert tuned_plans.is_valid(replace(TEAM, **change), 8192) is possible
 
 
 # -- the search
@@ -158,7 +160,7 @@ def test_what_gains_too_little_or_fails_is_not_taken():
     told = []
     assert tuned(CASES, ratio, told.append) == {KEY: None}
     assert "cannot be taken: ['out of resource: registers']" in told[0]
-    assert "nothing near is better than the default plan" in told[-1]
+    assert "no neighbour is faster than the default plan" in told[-1]
 
 
 def test_who_was_only_lucky_is_not_taken():
@@ -221,7 +223,7 @@ def test_directions_dtypes_and_ops_without_weights():
 
 
 def test_what_was_written_is_read_again(file):
-    assert tuning.read(file) == {
+    assert tuned_plans.read(file) == {
         HERE: {KEY: Found(FORWARD, 0.9), "layernorm.bwd.1000.fp32": Found(BACKWARD, 0.8)},
         THERE: {},
     }
@@ -244,7 +246,7 @@ def test_a_corrupt_file_says_how_to_mend_it(tmp_path, text):
     path = tmp_path / "norms.json"
     path.write_text(text)
     with pytest.raises(Unreadable, match=r"norms.json is no file of tuned plans .*: delete it, or write it anew with"):
-        tuning.read(path)
+        tuned_plans.read(path)
 
 
 @pytest.mark.parametrize("change", [{"rows": 3}, {"block": 512}, {"speed": 9}, {"warps": "4"}, {"weights": None}])
@@ -253,7 +255,7 @@ def test_a_plan_that_cannot_be_launched_is_refused(file, change):
     stored["entries"][0]["plans"][KEY]["plan"] |= change
     file.write_text(json.dumps(stored))
     with pytest.raises(Unreadable):
-        tuning.read(file)
+        tuned_plans.read(file)
 
 
 # -- who asks
@@ -263,7 +265,7 @@ def ask(direction="fwd", cols=1024, dtypes=("bfloat16", "float32"), center=False
     x, weight = (
         torch.empty(size, dtype=getattr(torch, dtype)) for size, dtype in zip([(2, cols), cols], dtypes, strict=True)
     )
-    return tuning.tuned(Direction(direction), x, weight, center=center)
+    return tuned_plans.tuned(Direction(direction), x, weight, center=center)
 
 
 def test_nobody_gets_a_tuned_plan_who_did_not_ask(file, monkeypatch):
@@ -272,38 +274,38 @@ def test_nobody_gets_a_tuned_plan_who_did_not_ask(file, monkeypatch):
 
 
 def test_who_asks_gets_it(file, monkeypatch):
-    tuning.use(file)
+    tuned_plans.use(file)
     assert ask() == FORWARD
     assert ask("bwd", 1000, ("float32", "float32"), center=True) == BACKWARD
     assert ask(cols=2048) is None
     assert ask(dtypes=("float16", "float32")) is None
 
-    tuning.use(None)
+    tuned_plans.use(None)
     assert ask() is None
-    monkeypatch.setenv(tuning.VARIABLE, str(file))
+    monkeypatch.setenv(tuned_plans.VARIABLE, str(file))
     assert ask() == FORWARD
 
 
 @pytest.mark.parametrize("name", [*vars(HERE)])
 def test_of_another_device_or_stack_nothing_is_used_and_that_is_said_once(file, monkeypatch, name):
-    monkeypatch.setattr(tuning, "place", lambda device: replace(HERE, **{name: "other"}))
-    tuning.use(file)
+    monkeypatch.setattr(tuned_plans, "place", lambda device: replace(HERE, **{name: "other"}))
+    tuned_plans.use(file)
     with pytest.warns(UserWarning, match="has plans for NVIDIA H200 .* the default plans are used"):
         assert ask() is None
     assert ask() is None
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
-    tuning.use(tmp_path / "none.json")
+    tuned_plans.use(tmp_path / "none.json")
     with pytest.raises(Unreadable, match=r"there are no tuned plans in .*none\.json: write them with"):
         ask()
 
 
 def test_it_lies_in_the_users_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert tuning.default_path() == tmp_path / "kernelwatch" / "norms.json"
+    assert tuned_plans.default_path() == tmp_path / "kernelwatch" / "norms.json"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert tuning.default_path() == Path.home() / ".cache" / "kernelwatch" / "norms.json"
+    assert tuned_plans.default_path() == Path.home() / ".cache" / "kernelwatch" / "norms.json"
 
 
 # -- the command
@@ -344,7 +346,7 @@ def test_the_command_adds_to_the_file(file, monkeypatch, capsys):
     monkeypatch.setattr(tuning, "OnDevice", Timer)
     tuning.main(["rmsnorm.fwd.8x256.bf16", "--file", str(file)])
 
-    store = tuning.read(file)
+    store = tuned_plans.read(file)
     assert store[HERE]["rmsnorm.fwd.256.bf16"].ratio == 0.5
     assert store[HERE][KEY] == Found(FORWARD, 0.9)
     assert "rmsnorm.fwd.256.bf16: 0.500 of the default plan's time" in capsys.readouterr().err
@@ -354,7 +356,7 @@ def test_what_was_found_before_an_interruption_is_kept(file, monkeypatch):
     monkeypatch.setattr(tuning, "OnDevice", Timer)
     with pytest.raises(KeyboardInterrupt):
         tuning.main(["rmsnorm.fwd.8x256.bf16", "rmsnorm.fwd.8x512.bf16", "--file", str(file)])
-    assert "rmsnorm.fwd.256.bf16" in tuning.read(file)[HERE]
+    assert "rmsnorm.fwd.256.bf16" in tuned_plans.read(file)[HERE]
 
 
 def test_a_plan_that_is_no_better_any_more_is_dropped(file, monkeypatch):
@@ -364,7 +366,7 @@ def test_a_plan_that_is_no_better_any_more_is_dropped(file, monkeypatch):
 
     monkeypatch.setattr(tuning, "OnDevice", Even)
     tuning.main([str(CASES[0]), "--file", str(file)])
-    assert KEY not in tuning.read(file)[HERE]
+    assert KEY not in tuned_plans.read(file)[HERE]
 
 
 # -- the functions
@@ -373,11 +375,11 @@ def test_a_plan_that_is_no_better_any_more_is_dropped(file, monkeypatch):
 INTERPRETED = """
 import sys, torch
 from pathlib import Path
-from kernels.norms import plans, tuning
+from kernels.norms import plans, tuned_plans
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan
-from kernels.norms.tuning import Found, Place
+from kernels.norms.tuned_plans import Found, Place
 
 here, x, weight = Place("a GPU", "9.0", "2", "3", "5"), torch.randn(7, 200), torch.randn(200)
 
@@ -394,14 +396,14 @@ def never(*_, **__):
     raise AssertionError("the default plan was asked for")
 
 
-tuning.write(Path(sys.argv[1]), {here: {
+tuned_plans.write(Path(sys.argv[1]), {here: {
     "rmsnorm.fwd.200.fp32": Found(ForwardPlan(2, 256, 1), 0.9),
     "rmsnorm.bwd.200.fp32": Found(BackwardPlan(2, 256, 1, stages=1), 0.9),
 }})
-tuning.use(sys.argv[1])
+tuned_plans.use(sys.argv[1])
 both()  # nothing is known of a device without CUDA: the default plans
-tuning.place = lambda device: here
-tuning.use(sys.argv[1])
+tuned_plans.place = lambda device: here
+tuned_plans.use(sys.argv[1])
 plans.forward = plans.backward = never
 both()
 """

@@ -16,6 +16,7 @@ import numpy
 import pytest
 import torch
 
+from kernels.cases import Direction
 from kernels.norms import clusters, wide
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
@@ -73,9 +74,12 @@ LONE = [Trial(1, 100, norm, "bf16-fp32", ALL, forward=THERE, backward=BACK) for 
 # Of 100 columns.
 REFUSED = {
     "several rows at a time": ({**SHARED, "rows": 2}, "a team has one row at a time"),
-    "a member without columns": ({**SHARED, "rows": 1, "team": 5}, "some columns for each member"),
-    "more members than threads": ({**SHARED, "rows": 1, "block": 2, "team": 50}, "a thread .* for each member"),
-    "more programs than words": ({**SHARED, "rows": 1, "programs": 2000}, "more programs than there are words"),
+    "a program without columns": ({**SHARED, "rows": 1, "team": 5}, "and columns for each"),
+    "more programs than threads": ({**SHARED, "rows": 1, "block": 2, "team": 50}, "a thread for each of its programs"),
+    "more programs than words": (
+        {**SHARED, "rows": 1, "programs": 2000},
+        "than a workspace has words for",
+    ),
 }
 
 
@@ -123,7 +127,7 @@ def findings() -> str:
             "slabs": [len(list(wide.slabs(x, residual))) for residual in (None, x)],
             "refused": {name: refused(fields) for name, (fields, _) in REFUSED.items()},
             "lone": [lone_rows_differ(trial) for trial in LONE],
-            "clusters": clusters.are_there(),
+            "clusters": clusters.are_supported(),
         }
     )
 
@@ -211,7 +215,7 @@ from kernels.facts.offline.pretend import Driver
 found = []
 for name in ("sm_80", "sm_90"):
     triton.runtime.driver.set_active(Driver(KNOWN[name]))
-    found.append(clusters.are_there())
+    found.append(clusters.are_supported())
 print(triton.__version__, *found)
 """
 
@@ -236,7 +240,7 @@ def test_a_compiler_that_crashes_or_hangs_has_no_clusters(monkeypatch, tmp_path)
     for body, waited_s in (("import os; os.abort()", 60), ("import time; time.sleep(60)", 0.5)):
         (tmp_path / "fails.py").write_text(body)
         monkeypatch.setattr(clusters, "__name__", "fails")
-        monkeypatch.setattr(clusters, "WAITED_S", waited_s)
+        monkeypatch.setattr(clusters, "TIMEOUT_S", waited_s)
         monkeypatch.syspath_prepend(tmp_path)
         clusters._compiles.cache_clear()
         assert clusters._compiles(90) is False
@@ -256,10 +260,10 @@ def test_a_compiler_that_crashes_or_hangs_has_no_clusters(monkeypatch, tmp_path)
     ],
 )
 def test_a_cluster_has_the_whole_row_or_there_is_none(cols, sizes, ctas, backward_ctas):
-    there, back = clusters.forward_plan(cols, *sizes), clusters.backward_plan(cols)
+    there, back = (clusters.plan(direction, cols, *sizes) for direction in (Direction.FWD, Direction.BWD))
     assert [plan and plan.ctas for plan in (there, back)] == [ctas, backward_ctas]
     for plan in filter(None, (there, back)):
         assert cols <= plan.block < 2 * cols
         assert plan.team == 1
-        assert plan.options["num_ctas"] == plan.ctas <= clusters.MOST
+        assert plan.options["num_ctas"] == plan.ctas <= clusters.MAX_CTAS
         assert "launch_cooperative_grid" not in plan.options

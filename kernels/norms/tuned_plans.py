@@ -1,0 +1,216 @@
+"""Tuned plans: a file of them, and the plan in it for a call.  `tuning` searches for them.
+
+A plan is stored per norm, direction, columns and dtypes.  It is for all numbers of rows, so that the bits of a row do
+not depend on how many there are.  A file holds the plans of several devices and software stacks; it is used only if the
+environment variable KERNELWATCH_TUNED names it or `use` was called.
+"""
+
+import functools
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..cases import OPS, Case, Direction
+from . import plans
+from .plans import BackwardPlan, ForwardPlan, Sum
+
+if TYPE_CHECKING:
+    import torch
+
+FORMAT = 1
+VARIABLE = "KERNELWATCH_TUNED"
+HELP = "delete it, or write it anew with `python -m kernels.norms.tuning`"
+MAX_ELEMENTS = 65536  # of a tile in each CTA: the registers of an SM
+
+
+class Unreadable(ValueError):
+    """The file of tuned plans is missing or wrong.  The message says what is wrong and how to fix it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The device and software stack on which a plan was the fastest.  On others, another one may be."""
+
+    device: str
+    capability: str
+    torch: str
+    triton: str
+    driver: str
+
+    def __str__(self) -> str:
+        return f"{self.device} ({self.capability}) with torch {self.torch}, Triton {self.triton}, driver {self.driver}"
+
+
+@dataclass(frozen=True)
+class Found:
+    plan: ForwardPlan
+    ratio: float  # its time / that of the default plan, timed in turns
+
+
+Store = dict[Place, dict[str, Found]]
+
+
+_used: Path | None = None
+
+
+def use(path: str | os.PathLike[str] | None) -> None:
+    """Take plans from this file from now on.  None: from the file in the environment variable, if any."""
+    global _used
+    _used = None if path is None else Path(path)
+    _here.cache_clear()
+
+
+def tuned(
+    direction: Direction, x: "torch.Tensor", weight: "torch.Tensor | None", *, center: bool
+) -> ForwardPlan | None:
+    """The tuned plan for rows like those of x, [rows, columns], on its device and this stack; None without a file.
+
+    center: as for `plans.default`.  Raises Unreadable.
+    """
+    path = _used or os.environ.get(VARIABLE)
+    if not path:
+        return None
+    dtypes = [_short(each.dtype) for each in (x, x if weight is None else weight)]
+    found = _here(Path(path), x.device).get(key("layernorm" if center else "rmsnorm", direction, x.shape[1], *dtypes))
+    return found.plan if found else None
+
+
+@functools.cache
+def _here(path: Path, device: "torch.device") -> Mapping[str, Found]:
+    if not path.exists():
+        raise Unreadable(f"there are no tuned plans in {path}: write them with `python -m kernels.norms.tuning`")
+    store, here = read(path), place(device)
+    if here is None:
+        return {}
+    if here not in store:
+        known = "; ".join(map(str, store)) or "nothing"
+        warnings.warn(f"{path} has plans for {known}, and not for {here}: the default plans are used", stacklevel=3)
+    return store.get(here, {})
+
+
+def key(norm: str, direction: str, cols: int, dtype: str, weight_dtype: str) -> str:
+    """`rmsnorm.fwd.4096.bf16-fp32`: dtypes of rows and of weights, or one if they are the same."""
+    mixed = "" if weight_dtype == dtype else f"-{weight_dtype}"
+    return f"{norm}.{direction}.{cols}.{dtype}{mixed}"
+
+
+def key_of(case: Case) -> str:
+    norm = "layernorm" if center_of(case) else "rmsnorm"
+    return key(norm, case.direction, case.cols, case.dtype, case.weight_dtype)
+
+
+def center_of(case: Case) -> bool:
+    """`center` of `plans.default`: backward, the sum of a bias counts like that of LayerNorm."""
+    op = OPS[case.op]
+    return op.norm == "layernorm" or (case.direction is Direction.BWD and op.bias)
+
+
+def _short(dtype: "torch.dtype") -> str:
+    from ..checks.inputs import DTYPES
+
+    return next(short for short, known in DTYPES.items() if known is dtype)
+
+
+def place(device: "torch.device") -> Place | None:
+    """None if the device is not a GPU."""
+    import torch
+    import triton
+
+    if device.type != "cuda":
+        return None
+    about = torch.cuda.get_device_properties(device)
+    return Place(about.name, f"{about.major}.{about.minor}", torch.__version__, triton.__version__, _driver_version())
+
+
+def _driver_version() -> str:
+    try:
+        return Path("/sys/module/nvidia/version").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def default_path() -> Path:
+    """Where the tuner writes if no file is named."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "kernelwatch" / "norms.json"
+
+
+def read(path: Path) -> Store:
+    """Raises Unreadable if the file is wrong."""
+    try:
+        stored = json.loads(path.read_text())
+        if stored["format"] != FORMAT:
+            raise ValueError(f"its format is {stored['format']}, and this is {FORMAT}")
+        return {
+            Place(**entry["place"]): {
+                name: Found(_plan(name, each["plan"]), float(each["ratio"])) for name, each in entry["plans"].items()
+            }
+            for entry in stored["entries"]
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unreadable(f"{path} is no file of tuned plans ({type(error).__name__}: {error}): {HELP}") from error
+
+
+def write(path: Path, store: Store) -> None:
+    """Atomically: readers see the file before or after."""
+    entries = [
+        {"place": asdict(at), "plans": {name: asdict(found) for name, found in sorted(plans_there.items())}}
+        for at, plans_there in store.items()
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        json.dump({"format": FORMAT, "entries": entries}, file, indent=1)
+    os.replace(file.name, path)
+
+
+def _plan(name: str, stored: Mapping[str, Any]) -> ForwardPlan:
+    """Raises ValueError or TypeError for a plan that no kernel could be launched with."""
+    _, direction, cols, _ = name.split(".")
+    plan: ForwardPlan
+    if direction == Direction.BWD:
+        plan = BackwardPlan(**{**stored, "sum": Sum(stored["sum"])})
+    else:
+        plan = ForwardPlan(**stored)
+    if not is_valid(plan, int(cols)):
+        raise ValueError(f"{name}: {plan} is not possible")
+    return plan
+
+
+def is_valid(plan: ForwardPlan, cols: int) -> bool:
+    """Whether the kernels accept the plan for rows of `cols` columns.  Compiling or launching may still fail."""
+    sizes = (plan.rows, plan.block, plan.warps, plan.ctas)
+    if not all(type(size) is int and size > 0 and size & (size - 1) == 0 for size in sizes):
+        return False
+    if not all(type(number) is int for number in (plan.team, plan.programs, plan.stages)):
+        return False
+    registers = plan.registers
+    fits = (
+        plan.warps <= 32
+        and 1 <= plan.team <= plans.MAX_TEAM
+        and plan.block * (plan.team - 1) < cols <= plan.block * plan.team
+        and plan.rows * plan.block <= MAX_ELEMENTS * plan.ctas
+        and (plan.rows == 1 or plan.team == plan.ctas == 1)
+        and plan.team <= 32 * plan.warps
+        and plan.stages >= 1
+        and plan.programs >= (1 if plan.team > 1 else 0)
+        and plan.weights in ("held", "early", "late")
+        and plan.keep in ("fp32", "packed", "cached")
+        and (registers is None or (type(registers) is int and 0 < registers <= plans.MAX_REGISTERS))
+        and type(plan.exchange) is bool
+    )
+    if isinstance(plan, BackwardPlan):
+        fits = (
+            fits
+            and type(plan.held) is type(plan.group) is int
+            and plan.programs >= 1
+            and plan.held >= 1
+            and plan.rows % plan.held == 0
+            and (plan.group > 0 if plan.sum is Sum.TREE else plan.group == 0)
+            and (plan.ctas == 1 or plan.sum is Sum.SEPARATE)
+        )
+    return fits
