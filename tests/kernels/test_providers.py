@@ -396,7 +396,7 @@ def test_what_ours_does_not_do(direction, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
     assert "Tesla T4 has compute capability 7.5" in provider.supports(case, gpu)
     monkeypatch.setattr(torch.version, "hip", "7.0")
-    assert "this torch is for AMD's" in provider.supports(case, gpu)
+    assert "this torch is for AMD GPUs" in provider.supports(case, gpu)
 
 
 IMPORTED = """
