@@ -213,7 +213,7 @@ def _cases(texts: Sequence[str], suite: str | None) -> Iterator[Case]:
         if case.metric is Metric.KERNEL and case.direction is not Direction.FWDBWD:
             yield case
         elif text in texts:
-            raise ValueError(f"{text}: forward and backward are tuned apart, each in the kernel lane")
+            raise ValueError(f"{text}: forward and backward are tuned apart, each for the kernel metric")
 
 
 def _print(line: str) -> None:
