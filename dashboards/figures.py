@@ -9,12 +9,11 @@ from kernels.cases import Metric
 from service.domain.codefacts.measured import Measured
 from service.domain.metrics import WORDS, amount, axis_unit, metric_of, percent
 from service.domain.states import PointState
-from service.domain.text import interval
+from service.domain.text import interval, short
 from service.domain.verdicts.judge import Outcome
-from service.ledger.changepoints.change_points import Pointed
-from service.ledger.queries import Point
 from service.reports.report import Report
 from service.reports.rows import Row
+from service.reports.views import Point, Pointed
 
 Figure = dict[str, Any]
 
@@ -119,9 +118,9 @@ def _gap(row: Row) -> float:
 def series(
     points: Sequence[Point], case: str, provider: str, sota: str, steps: Sequence[Pointed] = ()
 ) -> Figure | None:
-    """What one case took over the mainline, beside the best known; changes of stack and steps are upright lines."""
+    """Plot one case over the mainline with SOTA; vertical lines mark changes of the stack and change points."""
     metric = metric_of(case)
-    known = [value for point in points for value in (point.median, point.sota) if value is not None]
+    known = [value for point in points for value in (point.median, point.sota_median) if value is not None]
     if not any(point.median is not None for point in points):
         return None
     divisor, unit = axis_unit(max(known), metric)
@@ -129,14 +128,16 @@ def series(
     def scaled(value: float | None) -> float | None:
         return None if value is None else value / divisor
 
-    texts = [f"{p.revision} {_html(p.subject)}<br>{amount(p.median, metric)}<br>{p.outcome or ''}" for p in points]
+    texts = [
+        f"{short(p.revision)} {_html(p.subject)}<br>{amount(p.median, metric)}<br>{p.outcome or ''}" for p in points
+    ]
     own = _line(provider, "own", "solid", [(p.ordinal, scaled(p.median)) for p in points], texts)
     own["marker"] |= {"symbol": [SYMBOLS[Outcome(p.outcome)] if p.outcome else "circle" for p in points]}
     own["meta"]["tones"] = [p.outcome or "steady" for p in points]
     own["customdata"] = [p.run_id for p in points]
-    beside = [f"{_html(sota)}<br>{amount(p.sota, metric)}" for p in points]
-    best = _line(sota, "steady", "dot", [(p.ordinal, scaled(p.sota)) for p in points], beside)
-    moves = [p for p in points if p.stack_change]
+    sota_texts = [f"{_html(sota)}<br>{amount(p.sota_median, metric)}" for p in points]
+    best = _line(sota, "steady", "dot", [(p.ordinal, scaled(p.sota_median)) for p in points], sota_texts)
+    moves = [p for p in points if p.stack_changes]
     places = [p.ordinal for p in points]
     shown = [one for one in steps if places[0] <= (one.revision.ordinal or 0) <= places[-1]]
     step = max(1, len(points) // 8)
@@ -148,7 +149,7 @@ def series(
             "margin": {"l": 52, "r": 12, "t": 52, "b": 64},
             "xaxis": {
                 "tickvals": places[::step],
-                "ticktext": [p.revision[:10] for p in points][::step],
+                "ticktext": [short(p.revision) for p in points][::step],
                 "tickangle": -30,
                 "zeroline": False,
             },
@@ -168,7 +169,7 @@ def _stack_change(point: Point) -> dict[str, Any]:
         "yref": "paper",
         "yanchor": "bottom",
         "text": "stack",
-        "hovertext": "<br>".join(_html(change) for change in point.stack_change),
+        "hovertext": "<br>".join(_html(change) for change in point.stack_changes),
         "captureevents": True,
         "showarrow": False,
         "font": {"size": 11},

@@ -7,7 +7,7 @@ from datetime import UTC
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
@@ -34,23 +34,22 @@ from service.domain.states import (
     RegressionState,
     RunState,
 )
-from service.domain.text import interval, listed, short
+from service.domain.text import interval, listed, short, without_credentials
 from service.domain.verdicts.judge import Outcome
 from service.ledger import queries
 from service.ledger.bisections import bisections
 from service.ledger.calibration import quarantines, rates
 from service.ledger.changepoints import change_points
-from service.ledger.changepoints.change_points import Pointed
 from service.ledger.intake.targets import all_targets, target_named
-from service.ledger.queries import Glance, Point
+from service.ledger.queries import Glance
 from service.ledger.regressions import listing
 from service.ledger.runs import build_logs
 from service.reports import markdown
 from service.reports.bisection_text import answer_in_words
 from service.reports.report import counted, readable
 from service.reports.rows import Row
-from service.reports.schema import moment, rfc3339
-from service.reports.views import Life, Regressed
+from service.reports.schema.base import moment, rfc3339
+from service.reports.views import Life, Point, Pointed, Regressed
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -168,7 +167,7 @@ def target(
         gaps=queries.gaps(session, found),
         choices=_by_metric(choices),
         chosen=chosen,
-        stack_changes=[point for point in points if point.stack_change],
+        stack_changes=[point for point in points if point.stack_changes],
         steps=steps,
         figure=f"/targets/{quote(name)}/figure.json?{urlencode({'series': chosen})}" if chosen else None,
     )
@@ -444,12 +443,6 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
-def without_secrets(location: str) -> str:
-    """An address without the name and the password that somebody may have put into it."""
-    parts = urlsplit(location)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.username else location
-
-
 def flat(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A nested table as lines for people: `before.clock_mhz`, `1980`."""
     lines: list[tuple[str, str]] = []
@@ -504,7 +497,7 @@ def _templates_() -> Environment:
         "short": short,
         "stand": stand,
         "amount": lambda value, case: amount(value, metric_of(case)),
-        "without_secrets": without_secrets,
+        "without_credentials": without_credentials,
     }
     environment.globals |= {
         "asset": assets.address,

@@ -257,7 +257,7 @@ def test_a_push_is_measured_judged_and_shown(story):
     assert story.outcomes(slow) == {FAST: "steady", WIDE: "regression"}
     assert story.open_regressions() == {WIDE}
     run = story.run_of(slow)
-    shown = story.api("GET", f"/api/v1/runs/{run.id}?expand=verdicts").json()
+    shown = story.api("GET", f"/api/v1/runs/{run.id}").json()
     assert shown["state"] == "done"
     page = story.api("GET", f"/runs/{run.id}").text
     assert "wide rows in two passes" in page
@@ -428,7 +428,7 @@ def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared
     broken = story.push("half done")
     run = story.run_of(broken)
     assert run.state is RunState.FAILED
-    comment = story.api("GET", f"/api/v1/runs/{run.id}/report?format=md").text
+    comment = story.api("GET", f"/api/v1/runs/{run.id}/comment").text
     assert "error: no such header" in comment
     assert story.status(broken).startswith("failure: Build failed")
     assert "58 59 60" not in comment, "the comment has the last lines alone"

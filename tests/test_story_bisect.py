@@ -144,7 +144,7 @@ def test_who_made_it_slower(story, monkeypatch):  # noqa: F811
     assert shown.exit_code == 0
     inside = json.loads(shown.stdout)
     assert (inside["state"], inside["culprit"], inside["cases"]) == ("found", eight.slow, [WIDE])
-    assert {step["run"] for step in inside["steps"]} <= {run.id for run in story.runs()}
+    assert {step["run_id"] for step in inside["steps"]} <= {run.id for run in story.runs()}
     assert story.git("rev-parse", "main") == eight.bad
     assert {one.state for one in story.runs() if one.bisection_id} == {RunState.DONE, RunState.FAILED}
 
@@ -155,7 +155,7 @@ def test_the_command_line_refuses_what_cannot_be_searched(story):  # noqa: F811
     aside = story.commit("aside")
     story.git("checkout", "--quiet", "main")
     for ends, said in {
-        "main": "'main' is not GOOD..BAD",
+        "main": "'main' is not a range GOOD..BAD",
         "main..main": "Both ends are",
         "main..main~1": "main~1 adds nothing to main: write GOOD..BAD",
         f"{aside}..{newest}": "is not on the first-parent line of",
@@ -164,7 +164,7 @@ def test_the_command_line_refuses_what_cannot_be_searched(story):  # noqa: F811
     }.items():
         done = kernelwatch("bisect", "norms", *ends.split())
         assert said in str(done.exception), ends
-    assert kernelwatch("bisection", "list", "norms", "--format", "json").stdout.strip() == "[]"
+    assert json.loads(kernelwatch("bisection", "list", "norms", "--format", "json").stdout)["items"] == []
     assert kernelwatch("bisect", "norms", "main~1..main").exit_code == 0
     assert kernelwatch("bisection", "stop", "1").stdout.startswith("Stopped by ")
     assert kernelwatch("bisection", "show", "1").exit_code == 2

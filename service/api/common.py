@@ -1,9 +1,9 @@
-"""What several endpoints need: a reading transaction, page parameters, ETags, and reserved threads."""
+"""Shared by endpoints: a reading transaction, page parameters, ETags, and reserved threads."""
 
 import asyncio
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from typing import Annotated, Any, ParamSpec, TypeVar
@@ -21,13 +21,13 @@ Given = ParamSpec("Given")
 
 Reading = Annotated[Session, "a reading transaction, opened by ReadingRoute"]
 Key = Annotated[int, Path(ge=1, le=LARGEST_KEY)]
-Cursor = Annotated[str | None, Query(max_length=200, description="`next` of the page before.")]
-Place = Annotated[int, Query(alias="cursor", ge=0, le=1_000_000, description="`next` of the page before.")]
+Cursor = Annotated[str | None, Query(max_length=200, description="`next` of the previous page.")]
+Place = Annotated[int, Query(alias="cursor", ge=0, le=1_000_000, description="`next` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
 
 
 class ReadingRoute(APIRoute):
-    """A route that gives its endpoint a reading transaction, as the parameter annotated `Reading`.
+    """A route that passes a reading transaction to its endpoint, as the parameter annotated `Reading`.
 
     The transaction opens and closes in the thread that runs the endpoint.  A dependency with `yield` would open it in
     one thread and close it in another: requests that wait for a thread to close their transaction keep their
@@ -58,17 +58,12 @@ def _with_transaction(endpoint: Callable[..., Any]) -> Callable[..., Any]:
 async def in_thread_of(
     threads: ThreadPoolExecutor, function: Callable[Given, Item], *args: Given.args, **kwargs: Given.kwargs
 ) -> Item:
-    """Run a blocking function in one of `threads`, which the readers of pages and API do not use."""
+    """Run a blocking function in one of `threads`, which serve no pages and no API."""
     return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(*args, **kwargs))
 
 
-def one_page(found: Sequence[Item], place: int, limit: int) -> tuple[Sequence[Item], str | None]:
-    """The page that begins at `place`, and the next cursor; `found` holds one item more than the page ends with."""
-    return found[place : place + limit], str(place + limit) if len(found) > place + limit else None
-
-
 def tagged(request: Request, text: str | bytes, media_type: str) -> Response:
-    """The text with its ETag, or 304 for a reader who has it already."""
+    """Respond with the text and its ETag, or with 304 if the client has it already."""
     body = text.encode() if isinstance(text, str) else text
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}

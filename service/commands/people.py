@@ -1,4 +1,4 @@
-"""Who gives a command."""
+"""The name of the person who gives a command."""
 
 import getpass
 import os
@@ -7,9 +7,9 @@ from service.domain.regressions.lifecycle import KERNELWATCH
 
 
 def this_person() -> str:
-    """The user of this system; the number of one that has no name here, as in a container that runs as any user.
+    """Return the user of this system, or its number if it has no name, as in a container with any user id.
 
-    What a person in the service's own container does is not what the service did by itself, whose user has its name.
+    In the service's own container the user has the service's name, so a person there is named differently.
     """
     try:
         name = getpass.getuser()

@@ -1,4 +1,4 @@
-"""What a command does when the reader of its output goes away: exit with 141, as a process that SIGPIPE ended.
+"""Exit with 141 when the reader of the output goes away, as a process that SIGPIPE ended.
 
 SIGPIPE itself stays ignored: it would end workers and servers that write to pipes and sockets of their own.
 """
@@ -15,14 +15,18 @@ CLOSED_PIPE = 141  # 128 + SIGPIPE
 
 
 class PipeClosed(Exception):
-    """A write to a pipe that has no reader any more, whichever pipe that was."""
+    """A write to a pipe without a reader; the pipe need not be an output of this process."""
 
 
 class Commands(TyperGroup):
-    """Commands of which none exits with 1 because of a closed pipe, as Typer would: 1 is a regression."""
+    """Commands that do not exit with 1 because of a closed pipe, as Typer's would: 1 means a regression."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command.  Raises PipeClosed instead of BrokenPipeError, which Typer handles itself."""
+        """Run the command.
+
+        Raises:
+            PipeClosed: Instead of BrokenPipeError, which Typer handles itself.
+        """
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -30,7 +34,7 @@ class Commands(TyperGroup):
 
 
 def outputs_of_this_process() -> tuple[int, ...]:
-    """Copies of the descriptors of stdout and stderr.  Rich replaces descriptor 1 when it finds its pipe closed."""
+    """Copy the descriptors of stdout and stderr.  Rich replaces descriptor 1 when it finds its pipe closed."""
     found = list[int]()
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):  # it may be closed from the start
@@ -39,15 +43,15 @@ def outputs_of_this_process() -> tuple[int, ...]:
 
 
 def reader_left(outputs: tuple[int, ...]) -> bool:
-    """Write what is buffered.  Is one of these outputs a pipe without a reader?
+    """Flush the output and return whether one of these descriptors is a pipe without a reader.
 
-    Then everything else that is written goes nowhere, so that the interpreter does not fail on it at its end.
+    If so, all further output is discarded, so that the interpreter does not fail on it at exit.
     """
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
     poll = select.poll()
     for descriptor in outputs:
-        poll.register(descriptor, 0)  # errors are reported always
+        poll.register(descriptor, 0)  # errors are always reported
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
         return False
     nowhere = os.open(os.devnull, os.O_WRONLY)

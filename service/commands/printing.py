@@ -1,21 +1,26 @@
-"""What every command prints with: a terminal's output, its errors, and lines with words from elsewhere."""
+"""How commands print: to a terminal, to a pipe, and as JSON."""
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Annotated
 
+import typer
+from pydantic import BaseModel
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 from service.domain.text import printable
+from service.reports.schema.base import json_text
 
-UNBOUNDED = 100_000  # columns: nothing that is printed here is as wide
+UNBOUNDED = 100_000  # columns: wider than anything printed here
 
 
 class Output(Console):
-    """A terminal's width where there is a terminal; else lines as wide as what is in them, for files and pipes."""
+    """As wide as the terminal; without one, as wide as the longest line, for files and pipes."""
 
     @property
     def size(self) -> ConsoleDimensions:
-        bounded = self.is_terminal or self._width is not None  # COLUMNS says so
+        bounded = self.is_terminal or self._width is not None  # set by COLUMNS
         return super().size if bounded else ConsoleDimensions(UNBOUNDED, super().size.height)
 
     @size.setter
@@ -33,7 +38,21 @@ class Format(StrEnum):
     MD = "md"
 
 
+class TableOrJson(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+Formatted = Annotated[Format, typer.Option("--format", help="Output format.")]
+TableOrJsonFormat = Annotated[TableOrJson, typer.Option("--format", help="Output format.")]
+
+
 def line(*parts: str | tuple[str, str], to: Console = out) -> None:
-    """One line with words from elsewhere, which can neither colour nor break it; a part may have a style."""
+    """Print one line of untrusted text, which can neither style nor break it; a part may be `(text, style)`."""
     plain = (printable(part) if isinstance(part, str) else (printable(part[0]), part[1]) for part in parts)
     to.print(Text.assemble(*plain), soft_wrap=True)
+
+
+def print_json(document: BaseModel | Sequence[BaseModel]) -> None:
+    """Print a document as JSON, without wrapping and colours."""
+    print(json_text(document))  # noqa: T201

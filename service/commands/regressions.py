@@ -1,57 +1,52 @@
-"""`kernelwatch regressions` and `kernelwatch regression`: what stands, whole lives, and what people do about it."""
+"""`kernelwatch regressions` and `kernelwatch regression`: list, show and change regressions."""
 
-import json
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from service.commands.people import this_person
-from service.commands.printing import Format, line
+from service.commands.printing import TableOrJson, TableOrJsonFormat, line, print_json
 from service.db.engine import reading, transaction
 from service.db.models import RegressionRow
 from service.domain.metrics import metric_of, percent
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.text import interval, short
-from service.errors import BadInput
 from service.ledger.intake import targets
 from service.ledger.regressions import listing, transitions
-from service.reports.regression import document, entry
-from service.reports.schema import moment
+from service.reports.schema.base import Page, moment
+from service.reports.schema.regressions import RegressionDocument, RegressionItem
 from service.reports.views import Life, Regressed
 
-regression_app = typer.Typer(no_args_is_help=True, help="One regression: its life, and what you do about it.")
+regression_app = typer.Typer(no_args_is_help=True, help="Show or change one regression.")
 
-Formatted = Annotated[Format, typer.Option("--format", help="table or json.")]
-Number = Annotated[int, typer.Argument(metavar="ID", help="As `kernelwatch regressions` lists it.")]
-OfIncident = Annotated[
-    bool, typer.Option("--incident", help="The number is an incident's: do it to all of its regressions.")
-]
-Who = Annotated[str | None, typer.Option("--as", help="Who does it; by default the user of this system.")]
+Number = Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwatch regressions`.")]
+OfIncident = Annotated[bool, typer.Option("--incident", help="ID is an incident: apply to all of its regressions.")]
+Who = Annotated[str | None, typer.Option("--as", help="The person; by default the user of this system.")]
 _DAY = ["%Y-%m-%d"]
 
 
 def regressions_command(
-    target: Annotated[str | None, typer.Argument(help="Only of this target.")] = None,
+    target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
     state: Annotated[
-        list[RegressionState] | None, typer.Option(help="Only in this state; may be repeated.  By default what stands.")
+        list[RegressionState] | None,
+        typer.Option(help="Only this state; may be repeated.  By default all open ones."),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
-    most: Annotated[int, typer.Option(help="At most so many, the newest.", min=1, max=1000)] = 50,
-    form: Formatted = Format.TABLE,
+    every: Annotated[bool, typer.Option("--all", help="Include closed regressions.")] = False,
+    limit: Annotated[int, typer.Option(help="Maximum number of regressions, the newest.", min=1, max=1000)] = 50,
+    form: TableOrJsonFormat = TableOrJson.TABLE,
 ) -> None:
-    """Confirmed regressions of mainlines by incident: what did it, how large they are, and who looks after them."""
-    _table_or_json(form)
+    """List confirmed regressions of mainlines by incident, with cause, size and assignee."""
     states = tuple(state or ()) if every else tuple(state or OPEN_REGRESSIONS)
     with reading() as session:
         which = targets.target_named(session, target) if target else None
-        page = listing.listed(session, which, states, limit=most)
-    if form is Format.JSON:
-        print(json.dumps([entry(one) for one in page.items], indent=2))  # noqa: T201  (for pipes: no wrapping)
+        page = listing.listed(session, which, states, limit=limit)
+    if form is TableOrJson.JSON:
+        print_json(Page(items=[RegressionItem.of(one) for one in page.items], next=page.next))
         return
     if not page.items:
-        line("None." if every or state else "Nothing stands.  `--all` lists those that are over.")
+        line("No regressions." if every or state else "No open regressions. Use `--all` to include closed ones.")
         return
     of_incidents: dict[int | None, list[Regressed]] = {}
     for one in page.items:
@@ -59,53 +54,52 @@ def regressions_command(
     for together in of_incidents.values():
         _incident(together)
     if page.next:
-        line(f"The newest {most}; `--most` lists more.")
+        line(f"Only the newest {limit} are listed. Use `--limit` to list more.")
 
 
 def _incident(together: list[Regressed]) -> None:
-    """What one event did, the largest first."""
+    """Print one incident, the largest regression first."""
     worst_first = sorted(together, key=lambda one: -one.row.ratio)
     worst = worst_first[0]
-    number = f"incident {worst.row.incident_id}" if worst.row.incident_id else "before there were incidents"
+    number = f"incident {worst.row.incident_id}" if worst.row.incident_id else "no incident"
     why = f": {worst.row.cause_text}" if worst.row.cause_text else ""
     line((number, "bold"), f" of {worst.target} on {worst.row.device}, by {_whose(worst)}{why}")
     names = [f"{one.row.provider} {one.row.case}" for one in worst_first]
     widest = max(map(len, names))
     for one, name in zip(worst_first, names, strict=True):
         row, size = one.row, percent(one.row.ratio, metric_of(one.row.case))
-        cared = _cared_for(row)
-        line(f"{row.id:>6}  {name:<{widest}}  {size:<16}", (row.state.value, "bold"), f"  {cared}" if cared else "")
+        details = _details(row)
+        line(f"{row.id:>6}  {name:<{widest}}  {size:<16}", (row.state.value, "bold"), f"  {details}" if details else "")
 
 
 def _whose(one: Regressed) -> str:
-    """The revision that did it, or between which ones that lies."""
+    """The culprit, or the range that holds it."""
     row = one.row
     if row.culprit is not None:
         return short(row.culprit)
     return f"one of {short(row.good)}..{one.run.revision.short}" if row.good else one.run.revision.short
 
 
-def _cared_for(row: RegressionRow) -> str:
+def _details(row: RegressionRow) -> str:
     """`until 2026-12-24, bob, due 2026-12-01, "exact sums first"`."""
-    said = [
+    parts = [
         f"until {_day(row.until)}" if row.until is not None else None,
         row.assignee,
         f"due {_day(row.due_at)}" if row.due_at is not None else None,
         f'"{row.reason}"' if row.reason else None,
     ]
-    return ", ".join(one for one in said if one is not None)
+    return ", ".join(one for one in parts if one is not None)
 
 
 @regression_app.command("show")
-def show(regression_id: Number, of_incident: OfIncident = False, form: Formatted = Format.TABLE) -> None:
-    """The whole life of a regression, or of all regressions of an incident."""
-    _table_or_json(form)
+def show(regression_id: Number, of_incident: OfIncident = False, form: TableOrJsonFormat = TableOrJson.TABLE) -> None:
+    """Show a regression with its history, or all regressions of an incident."""
     with reading() as session:
         ids = [row.id for row in listing.incident(session, regression_id).regressions] if of_incident else []
         lives = [listing.one(session, one) for one in ids or [regression_id]]
-    if form is Format.JSON:
-        documents = [document(life) for life in lives]
-        print(json.dumps(documents if of_incident else documents[0], indent=2))  # noqa: T201
+    if form is TableOrJson.JSON:
+        documents = [RegressionDocument.whole(life) for life in lives]
+        print_json(documents if of_incident else documents[0])
         return
     for life in lives:
         _show(life)
@@ -139,62 +133,64 @@ def _show(life: Life) -> None:
 def acknowledge(
     regression_id: Number,
     reason: Annotated[str, typer.Option(help="Why it is accepted.")] = "",
-    until: Annotated[datetime | None, typer.Option(formats=_DAY, help="The day on which that ends (UTC).")] = None,
+    until: Annotated[
+        datetime | None, typer.Option(formats=_DAY, help="The day on which the acknowledgement ends (UTC).")
+    ] = None,
     of_incident: OfIncident = False,
     who: Who = None,
 ) -> None:
-    """Accept it: its revision is a baseline again.  With --until it is open again by itself on that day."""
+    """Accept a regression: its revision may be a baseline again.  With --until it is reopened on that day."""
     _do(regression_id, Transition(Action.ACKNOWLEDGE, _who(who), reason, until=_seconds(until)), of_incident)
 
 
 @regression_app.command("dismiss")
 def dismiss(
     regression_id: Number,
-    reason: Annotated[str, typer.Option(help="Why it is none.")] = "",
+    reason: Annotated[str, typer.Option(help="Why it is no regression.")] = "",
     of_incident: OfIncident = False,
     who: Who = None,
 ) -> None:
-    """It is none: the machine, or a change that was wanted.  It does not come back by itself."""
+    """Close a false or intended regression.  It is not reopened by itself."""
     _do(regression_id, Transition(Action.DISMISS, _who(who), reason), of_incident)
 
 
 @regression_app.command("reopen")
 def reopen(
     regression_id: Number,
-    reason: Annotated[str | None, typer.Option(help="Why it stands after all.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why it is reopened.")] = None,
     of_incident: OfIncident = False,
     who: Who = None,
 ) -> None:
-    """It stands after all.  What is measured from now on may fix it."""
+    """Reopen a regression.  Later measurements may mark it as fixed."""
     _do(regression_id, Transition(Action.REOPEN, _who(who), reason), of_incident)
 
 
 @regression_app.command("assign")
 def assign(
     regression_id: Number,
-    assignee: Annotated[str | None, typer.Argument(help="A person; nobody, when left out.")] = None,
+    assignee: Annotated[str | None, typer.Argument(help="A person; leave it out for nobody.")] = None,
     of_incident: OfIncident = False,
     who: Who = None,
 ) -> None:
-    """Say who looks after it."""
+    """Assign a regression to a person."""
     transition = Transition(Action.ASSIGN, _who(who), f"to {assignee or 'nobody'}", assignee=assignee)
     _do(regression_id, transition, of_incident)
 
 
 @regression_app.command("note")
 def note(regression_id: Number, text: str, of_incident: OfIncident = False, who: Who = None) -> None:
-    """Add words to its history."""
+    """Add a note to the history of a regression."""
     _do(regression_id, Transition(Action.NOTE, _who(who), text), of_incident)
 
 
 @regression_app.command("due")
 def due(
     regression_id: Number,
-    day: Annotated[datetime | None, typer.Argument(formats=_DAY, help="A day (UTC); none, when left out.")] = None,
+    day: Annotated[datetime | None, typer.Argument(formats=_DAY, help="A day (UTC); leave it out for none.")] = None,
     of_incident: OfIncident = False,
     who: Who = None,
 ) -> None:
-    """Say until when it is to be mended."""
+    """Set the day by which a regression must be fixed."""
     words = f"on {day:%Y-%m-%d}" if day else "never"
     _do(regression_id, Transition(Action.DUE, _who(who), words, due_at=_seconds(day)), of_incident)
 
@@ -220,8 +216,3 @@ def _seconds(day: datetime | None) -> float | None:
 
 def _day(seconds: float | None) -> str | None:
     return None if seconds is None else moment(seconds).strftime("%Y-%m-%d")
-
-
-def _table_or_json(form: Format) -> None:
-    if form is Format.MD:
-        raise BadInput("Regressions are printed as a table or as JSON (`--format json`).")

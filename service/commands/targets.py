@@ -1,21 +1,24 @@
-"""`kernelwatch target`: what is watched."""
+"""`kernelwatch target`: add, change and list targets."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from service.commands.printing import line, out
+from service.commands.printing import TableOrJson, TableOrJsonFormat, line, out, print_json
 from service.db.engine import reading, transaction
 from service.db.models import Target
+from service.domain.text import without_credentials
 from service.errors import BadInput
 from service.ledger.intake import registry, targets
+from service.reports.schema.base import Page
+from service.reports.schema.targets import TargetItem
 
-target_app = typer.Typer(no_args_is_help=True, help="Watched repositories and packages.")
+target_app = typer.Typer(no_args_is_help=True, help="Manage targets: watched repositories and packages.")
 
 
 def read_recipe(path: Path) -> tuple[str, dict[str, str]]:
-    """The recipe's text and the adapters it names, by file name."""
+    """Return the text of a recipe and its adapters by file name."""
     from service.domain.policy import recipes
 
     try:
@@ -28,26 +31,20 @@ def read_recipe(path: Path) -> tuple[str, dict[str, str]]:
 @target_app.command("add")
 def add(
     name: str,
-    location: Annotated[
-        str, typer.Argument(help="https URL or folder of a repository; index URL or folder of wheels.")
-    ],
+    location: Annotated[str, typer.Argument(help="URL or folder of a repository; index URL or folder of wheels.")],
     recipe: Annotated[
         Path | None,
         typer.Option(
-            help="The recipe (TOML), its adapters in the same folder.  Without it, kernelwatch.toml of the mainline."
+            help="The recipe (TOML), with its adapters in its folder.  By default kernelwatch.toml of the mainline."
         ),
     ] = None,
-    package: Annotated[
-        str | None, typer.Option(help="Watch the releases of this distribution instead of commits.")
-    ] = None,
+    package: Annotated[str | None, typer.Option(help="Watch the releases of this package instead of commits.")] = None,
     branch: Annotated[str | None, typer.Option(help="The mainline; by default the remote's default branch.")] = None,
     forge: Annotated[str | None, typer.Option(help="owner/name on GitHub, for webhooks and comments.")] = None,
-    trusted: Annotated[
-        bool, typer.Option(help="Its mainline may be measured where there is no sandbox, if allowed.")
-    ] = False,
-    backfill: Annotated[int, typer.Option(help="How many revisions of the mainline to measure now.", min=0)] = 1,
+    trusted: Annotated[bool, typer.Option(help="Its mainline may run without a sandbox, if that is allowed.")] = False,
+    backfill: Annotated[int, typer.Option(help="Number of mainline revisions to measure now.", min=0)] = 1,
 ) -> None:
-    """Watch a repository or a package.  A refused command changes nothing."""
+    """Watch a repository or a package."""
     queued = registry.add(
         name,
         location=location,
@@ -58,29 +55,29 @@ def add(
         recipe=read_recipe(recipe) if recipe else None,
         backfill=backfill,
     )
-    out.print(f"Target [bold]{name}[/bold] is watched; {queued} runs were queued.")
+    out.print(f"Added target [bold]{name}[/bold]; queued {queued} run{'s' * (queued != 1)}.")
 
 
 @target_app.command("edit")
 def edit(
     name: str,
     location: Annotated[
-        str | None, typer.Option(help="The new address; it must have the newest revision that is known.")
+        str | None, typer.Option(help="The new location; it must have the newest known revision.")
     ] = None,
-    recipe: Annotated[Path | None, typer.Option(help="A recipe file; what was measured keeps the old one.")] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A new recipe; earlier runs keep the old one.")] = None,
     recipe_from_branch: Annotated[
-        bool, typer.Option("--recipe-from-branch", help="Take the recipe from kernelwatch.toml of the mainline.")
+        bool, typer.Option("--recipe-from-branch", help="Use kernelwatch.toml of the mainline as the recipe.")
     ] = False,
     branch: Annotated[str | None, typer.Option(help="The mainline; '' for the remote's default branch.")] = None,
     forge: Annotated[str | None, typer.Option(help="owner/name on GitHub; '' for none.")] = None,
     trusted: Annotated[
-        bool | None, typer.Option("--trusted/--untrusted", help="Whether it may run where there is no sandbox.")
+        bool | None, typer.Option("--trusted/--untrusted", help="Whether it may run without a sandbox.")
     ] = None,
 ) -> None:
-    """Change how a target is watched; what is not named stays.  A refused command changes nothing."""
+    """Change a target."""
     files = read_recipe(recipe) if recipe else None
     if (location, files, branch, forge, trusted) == (None,) * 5 and not recipe_from_branch:
-        raise BadInput("Name what to change: see `kernelwatch target edit --help`.")
+        raise BadInput("Nothing to change; see `kernelwatch target edit --help`.")
     registry.edit(
         name,
         location=location,
@@ -90,35 +87,35 @@ def edit(
         forge=forge,
         trusted=trusted,
     )
-    line("Target ", (name, "bold"), " is changed; the next poll uses it.")
+    line("Changed target ", (name, "bold"), ". The next poll uses the change.")
 
 
 @target_app.command("rename")
 def rename(name: str, new: str) -> None:
-    """Give a target another name; its history stays.  Addresses with the old name end."""
+    """Rename a target.  URLs with the old name stop working."""
     registry.rename(name, new)
-    line("Target ", (name, "bold"), " is now ", (new, "bold"), ".")
+    line("Renamed target ", (name, "bold"), " to ", (new, "bold"), ".")
 
 
 @target_app.command("pause")
 def pause(name: str) -> None:
-    """Take no new revisions until `resume`.  What is queued is still measured, and all history stays."""
+    """Stop polling for new revisions until `resume`.  Queued runs are still measured."""
     registry.pause(name)
-    line("Target ", (name, "bold"), f" is paused; `kernelwatch target resume {name}` ends that.")
+    line("Target ", (name, "bold"), f" is paused; resume it with `kernelwatch target resume {name}`.")
 
 
 @target_app.command("resume")
 def resume(name: str) -> None:
-    """Take new revisions again, beginning with those that the mainline got meanwhile."""
+    """Poll for new revisions again, including those of the meantime."""
     registry.resume(name)
-    line("Target ", (name, "bold"), " is polled again.")
+    line("Resumed target ", (name, "bold"), ".")
 
 
 @target_app.command("remove")
 def remove(
     name: str, yes: Annotated[bool, typer.Option("--yes", help="Delete without asking; for scripts.")] = False
 ) -> None:
-    """Delete a target with everything that was measured of it.  `pause` keeps the history."""
+    """Delete a target with all its measurements.  Use `pause` to keep them."""
     had = registry.holdings(name)
     what = (
         f"target {name}: {had.revisions} revisions, {had.runs} runs, {had.measurements} measurements, "
@@ -131,16 +128,20 @@ def remove(
 
 
 @target_app.command("list")
-def show() -> None:
-    """The watched targets."""
+def show(form: TableOrJsonFormat = TableOrJson.TABLE) -> None:
+    """List the targets."""
     with reading() as session:
-        for one in targets.all_targets(session):
-            line((one.name, "bold"), f"  {one.kind}  {one.location}", (_trouble(one), "red"))
+        found = targets.all_targets(session)
+        if form is TableOrJson.JSON:
+            print_json(Page(items=[TargetItem.of(one) for one in found]))
+            return
+        for one in found:
+            line((one.name, "bold"), f"  {one.kind}  {without_credentials(one.location)}", (_problem(one), "red"))
 
 
 @target_app.command("allow-unsandboxed")
 def allow_unsandboxed(name: str, allow: bool = True) -> None:
-    """Let a trusted target be measured on workers that have no sandbox.  Its pages and comments say so."""
+    """Allow a trusted target to run on workers without a sandbox.  Its pages and comments mention it."""
     with transaction() as session:
         target = targets.target_named(session, name)
         if allow and not target.trusted:
@@ -149,6 +150,6 @@ def allow_unsandboxed(name: str, allow: bool = True) -> None:
     out.print(f"Target [bold]{name}[/bold] {'may' if allow else 'may not'} run without a sandbox.")
 
 
-def _trouble(target: Target) -> str:
+def _problem(target: Target) -> str:
     paused = "  paused" if target.paused_at else ""
     return f"{paused}  {target.poll_error or ''}"

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 _COLOUR_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -90,3 +91,9 @@ def in_percent(share: float) -> str:
 def share_in_words(share: float) -> str:
     """`6 %`, `0.5 %`: as it stands in a sentence."""
     return f"{share * 100:.2g} %" if abs(share) < 0.995 else f"{share * 100:.0f} %"
+
+
+def without_credentials(location: str) -> str:
+    """Remove the user name and the password from a URL."""
+    parts = urlsplit(location)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if parts.username else location

@@ -38,12 +38,15 @@ from service.domain.states import (
     RunState,
     TargetKind,
 )
-from service.domain.text import short
 from service.domain.verdicts.judge import QUARANTINED, Outcome
 from service.errors import BadInput, NotFound
 from service.ledger.runs.baseline_choice import UNACCEPTED
+from service.ledger.server_policy import server_policy
 from service.reports.report import WORST_FIRST, Report, readable, report
 from service.reports.rows import Known
+from service.reports.schema.runs import RunDocument
+from service.reports.views import Point, Trailing
+from service.settings import settings
 
 Row = TypeVar("Row")
 WORKER_GONE_S = 60.0  # a worker says every few seconds that it is there
@@ -101,36 +104,6 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Trailing:
-    """A case that runs behind SOTA on the mainline."""
-
-    gap: Gap
-    target: str
-    since: Revision | None
-
-
-@dataclass(frozen=True)
-class Point:
-    """One mainline revision of a series."""
-
-    run_id: int
-    revision: str
-    subject: str
-    ordinal: int
-    at: float
-    state: str
-    median: float | None  # in the unit of the case's metric
-    gb_s: float | None
-    sota: float | None
-    outcome: str | None
-    ratio: float | None
-    low: float | None
-    high: float | None
-    stack_id: int | None
-    stack_change: tuple[str, ...] = ()  # since the point before: "torch 2.11.0 → 2.13.0"
-
-
-@dataclass(frozen=True)
 class Waiting:
     """The queue of one device."""
 
@@ -169,7 +142,13 @@ def found_in(session: Session, run_id: int) -> Report:
 
 def report_on(session: Session, run: Run) -> Report:
     """The same of a run that was read whole already."""
-    return report(run, known=_stood(session, run))
+    return report(run, policy=server_policy(), address=settings().address, known=_stood(session, run))
+
+
+def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunDocument:
+    """The document of a run, as the API and the command line give it.  Raises NotFound."""
+    run = whole_run(session, run_id)
+    return RunDocument.whole(run, report_on(session, run), tables=tables)
 
 
 def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
@@ -415,7 +394,7 @@ def series(session: Session, target: Target, case: str, provider: str, device: s
     )
     rows = reversed(session.execute(statement).all())
     points = [
-        Point(run, short(sha), subject, ordinal or 0, at, state.value, *rest)
+        Point(run, sha, subject, ordinal or 0, at, state.value, *rest)
         for run, sha, subject, ordinal, at, state, *rest in rows
     ]
     return _with_changes_of_stack(session, points)
@@ -429,7 +408,7 @@ def _with_changes_of_stack(session: Session, points: Sequence[Point]) -> list[Po
     for point in points:
         if None not in (last, point.stack_id) and point.stack_id != last:
             change = moved(versions.get(last or 0, {}), versions.get(point.stack_id or 0, {}))
-            point = replace(point, stack_change=change or ("another stack",))
+            point = replace(point, stack_changes=change or ("another stack",))
         last = point.stack_id or last
         told.append(point)
     return told

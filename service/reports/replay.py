@@ -1,7 +1,6 @@
-"""A replayed policy as a table, as Markdown and as JSON."""
+"""A replayed policy as a table and as Markdown."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,7 +11,6 @@ from service.domain.metrics import WORDS, percent
 from service.domain.text import one_line, printable
 from service.domain.verdicts.replay import Fate, Sum
 from service.reports.markdown import escaped, grid
-from service.reports.schema import rfc3339
 from service.reports.views import Replay, Told
 
 SHOWN = 40  # of each kind; JSON has all of them
@@ -85,48 +83,6 @@ def page(replay: Replay) -> str:
         lines += [f"**{TITLES[fate]}: {len(told)}**", "", *grid(ROW, [_cells(one) for one in told[:SHOWN]])]
         lines += ["", *([f"… and {len(told) - SHOWN} more", ""] if len(told) > SHOWN else [])]
     return "\n".join([*lines, *sentences(replay)]).rstrip()
-
-
-def document(replay: Replay) -> dict[str, Any]:
-    """All of it; `since` and `until` are RFC 3339."""
-    return {
-        "policies": replay.versions,
-        "runs": replay.runs,
-        "since": rfc3339(replay.first_at),
-        "until": rfc3339(replay.last_at),
-        "whole": vars(replay.whole),
-        "sums": [
-            {"device": device, "provider": provider, "metric": metric.value, **vars(own)}
-            for (device, provider, metric), own in sorted(replay.sums.items())
-        ],
-        "told": [_document(one) for one in replay.told],
-        "equal_code": {
-            "comparisons": replay.equal.comparisons,
-            "alarmed": replay.equal_before.alarmed,
-            "would_alarm": replay.equal.alarmed,
-        },
-    }
-
-
-def _document(told: Told) -> dict[str, Any]:
-    one = told.replayed
-    comparison = one.verdict.comparison
-    return {
-        "run": told.run_id,
-        "target": told.target,
-        "revision": told.revision,
-        "device": told.device,
-        "pull": told.pull,
-        "provider": one.provider,
-        "case": one.case,
-        "fate": one.fate.value,
-        "before": one.before.value if one.before else None,
-        "after": one.verdict.outcome.value,
-        "ratio": comparison.ratio if comparison else None,
-        "interval": [comparison.low, comparison.high] if comparison else None,
-        "reason": one.verdict.reason,
-        "trials": {"made": one.made, "used": one.used, "lacking": one.lacking},
-    }
 
 
 def _by_fate(replay: Replay) -> list[tuple[Fate, list[Told]]]:

@@ -15,6 +15,7 @@ from service.domain.attribution.causes import Cause, Kind
 from service.domain.codefacts.comparison import Repeatability
 from service.domain.codefacts.measured import Measured
 from service.domain.metrics import words
+from service.domain.policy.layers import Written
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe, parse
 from service.domain.states import BaselineKind, CellState, FoundBy, Purpose, RunState
@@ -24,10 +25,8 @@ from service.domain.verdicts.gate import GateResult, GateState, gate
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import KNOWN_BEFORE, Outcome
 from service.errors import BadInput
-from service.ledger.server_policy import effective
 from service.ops.torch_install import PACKAGES
 from service.reports.rows import NOT_ITS_DOING, AgainstSota, Beside, Known, Row, Unsupported, WithoutSota
-from service.settings import settings
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
 WORST_FIRST = (
@@ -321,17 +320,22 @@ class Report:
         return f"{said}: {NOT_ITS_DOING}" if all(row.outcome is Outcome.STEADY for row in slow) else said
 
 
-def report(run: Run, *, address: str | None = None, known: Mapping[Name, Known] | None = None) -> Report:
-    """The Report of a run whose target, revision, recipe, stack, measurements, verdicts and regressions are loaded.
+def report(run: Run, *, policy: Written, address: str, known: Mapping[Name, Known] | None = None) -> Report:
+    """Make the Report of a run.
 
-    `known` are the regressions that stood when it was measured, by provider and case.
+    Its target, revision, recipe, stack, measurements, verdicts and regressions must be loaded.
+
+    Args:
+        policy: The server's policy, under the recipe's.
+        address: URL of the dashboard.
+        known: Regressions that were open when it was measured, by provider and case.
     """
     recipe = readable(run.recipe.text)
     ceilings = roofline.ceilings(run.telemetry)
     rows = _rows(run, known or {}, ceilings)
     return Report(
         run_id=run.id,
-        url=f"{address or settings().address}/runs/{run.id}",
+        url=f"{address}/runs/{run.id}",
         target=run.target.name,
         forge=run.target.forge,
         sha=run.revision.sha,
@@ -358,7 +362,7 @@ def report(run: Run, *, address: str | None = None, known: Mapping[Name, Known] 
         stack=run.stack.versions if run.stack else {},
         stack_digest=run.stack.digest if run.stack else None,
         telemetry=run.telemetry or {},
-        policy=_policy(run, recipe),
+        policy=_policy(run, recipe, policy),
         sota=recipe.sota_on(run.device) if recipe else "quack",
         rows=rows,
         unsupported=_unsupported(run.measurements, rows),
@@ -373,13 +377,14 @@ def report(run: Run, *, address: str | None = None, known: Mapping[Name, Known] 
     )
 
 
-def _policy(run: Run, recipe: Recipe | None) -> Policy:
+def _policy(run: Run, recipe: Recipe | None, server: Written) -> Policy:
     """The policy that made the verdicts; of a run without any the recipe's of today."""
+    usual = recipe.policy_on(run.device, server) if recipe else Policy()
     made = next((row.policy.values for row in run.verdicts if row.policy), None)
     try:
-        return Policy.model_validate(made or (effective(recipe, run.device) if recipe else {}))
+        return Policy.model_validate(made) if made else usual
     except ValidationError:  # written by another version of this program
-        return effective(recipe, run.device) if recipe else Policy()
+        return usual
 
 
 def readable(text: str) -> Recipe | None:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 
 from kernels.cases import Metric
-from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run
+from service.db.models import Bisection, ChangePoint, Gap, Incident, RegressionEvent, RegressionRow, Revision, Run
 from service.domain.bisection.classify import Step
 from service.domain.bisection.search import Answered, Progress
-from service.domain.states import OPEN_SEARCHES
+from service.domain.metrics import metric_of
+from service.domain.states import OPEN_SEARCHES, Equal
 from service.domain.verdicts.calibration import NONE, Rate
 from service.domain.verdicts.replay import Replayed, Sum
 from service.reports.bisection_text import Names
@@ -100,3 +101,76 @@ class Replay:
     @property
     def whole(self) -> Sum:
         return sum(self.sums.values(), Sum())
+
+
+@dataclass(frozen=True)
+class Trailing:
+    """A case that runs behind SOTA on the mainline."""
+
+    gap: Gap
+    target: str
+    since: Revision | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One mainline revision of a series."""
+
+    run_id: int
+    revision: str
+    subject: str
+    ordinal: int
+    committed_at: float
+    state: str
+    median: float | None  # in the unit of the case's metric
+    gb_s: float | None
+    sota_median: float | None
+    outcome: str | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    stack_id: int | None
+    stack_changes: tuple[str, ...] = ()  # since the point before: "torch 2.11.0 → 2.13.0"
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """A change point with the revisions on both its sides."""
+
+    row: ChangePoint
+    target: str
+    revision: Revision  # the first after the step
+    before: Revision
+
+
+@dataclass(frozen=True)
+class CaseRate:
+    """How often equal code differed at one case of one target on one worker; `nominal` is how often it may."""
+
+    target: str
+    worker: str
+    device: str
+    provider: str
+    case: str
+    rate: Rate
+    nominal: float
+    last_at: float
+    kind: Equal
+
+    @property
+    def metric(self) -> Metric:
+        return metric_of(self.case)
+
+
+@dataclass(frozen=True)
+class MetricRate:
+    """The rate over all cases of a metric on one worker.  Cases of a session share their machine: the interval does not
+    know that, and is narrower than it should be."""
+
+    worker: str
+    device: str
+    metric: Metric
+    rate: Rate
+    nominal: float
+    cases: int
+    kind: Equal

@@ -1,6 +1,5 @@
 """The pages of runs in several metrics: units, ceilings, facts, telemetry, changes of stack, what is not supported."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import astuple, replace
@@ -11,8 +10,6 @@ from dashboards import facts, telemetry
 from dashboards.facts import Line
 from service.db.engine import reading as reading_only
 from service.ledger import queries
-from service.reports import schema
-from service.reports.report import report
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import watched
 from tests.dashboards.seed_metrics import BLOCK, SHAPE, SMALL, TELEMETRY, UNSUPPORTED, Metrics, seed
@@ -67,15 +64,15 @@ def test_what_is_not_supported_is_shown_with_its_reason_and_is_no_failure(get: G
     said = words(get(f"/runs/{metrics.second}"))
     assert f"Not supported, and so not measured Case Why not {UNSUPPORTED} norms norms has no layernorm" in said
     assert "failed" not in said[: said.index("Ratios")]
-    told = get(f"/api/v1/runs/{metrics.second}/report").json()
+    told = get(f"/api/v1/runs/{metrics.second}").json()
     assert told["unsupported"] == [{"provider": "norms", "case": UNSUPPORTED, "reason": "norms has no layernorm"}]
-    assert UNSUPPORTED not in {row["case"] for row in told["rows"]}
-    comment = get(f"/api/v1/runs/{metrics.second}/report?format=md").text
+    assert UNSUPPORTED not in {verdict["case"] for verdict in told["verdicts"]}
+    comment = get(f"/api/v1/runs/{metrics.second}/comment").text
     assert "<summary>1 not supported by their provider, and so not measured</summary>" in comment
 
 
 def test_the_comment_names_the_metric_where_it_is_not_the_kernels(get: Get, metrics: Metrics) -> None:
-    comment = get(f"/api/v1/runs/{metrics.second}/report?format=md").text
+    comment = get(f"/api/v1/runs/{metrics.second}/comment").text
     assert f"| `{SHAPE}.call` norms, call time | 18.2 µs | 21.4 µs | **17.6 % slower** |" in comment
     assert "| case | baseline | head | of ceiling | change |" in comment
     assert f"| `{SHAPE}.memory` norms, peak memory | 67.1 MB | 75.5 MB | **12.5 % more memory** |" in comment
@@ -88,7 +85,7 @@ def test_the_comment_names_the_metric_where_it_is_not_the_kernels(get: Get, metr
 
 
 def test_programs_get_values_with_their_unit(get: Get, metrics: Metrics) -> None:
-    whole = get(f"/api/v1/runs/{metrics.second}?expand=measurements").json()
+    whole = get(f"/api/v1/runs/{metrics.second}").json()
     assert whole["ceilings"] == {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0}
     heads = {one["case"]: one for one in whole["measurements"] if one["role"] == "head"}
     assert (heads[SHAPE]["median"], heads[SHAPE]["unit"]) == (35.0, "us")
@@ -100,9 +97,20 @@ def test_programs_get_values_with_their_unit(get: Get, metrics: Metrics) -> None
     assert heads[BLOCK]["speed"]["utilisation"] == pytest.approx(0.5, abs=1e-3)
     memory = heads[f"{SHAPE}.memory"]
     assert (memory["median"], memory["unit"], memory["gb_s"]) == (75_497_472, "bytes", None)
-    rows = {row["case"]: row for row in get(f"/api/v1/runs/{metrics.second}/report").json()["rows"]}
-    assert (rows[f"{SHAPE}.memory"]["metric"], rows[f"{SHAPE}.memory"]["head"]["unit"]) == ("memory", "bytes")
-    assert rows[SHAPE]["head"]["speed"] == heads[SHAPE]["speed"]
+    verdicts = {one["case"]: one for one in whole["verdicts"] if one["baseline_kind"] == "parent"}
+    held = verdicts[f"{SHAPE}.memory"]
+    assert (held["metric"], held["change"], held["smallest_change"]) == ("memory", "12.5 % more memory", 0.005)
+    assert (verdicts[SHAPE]["repeatability"], whole["lost_repeatability"]) == ("lost", 1)
+
+
+def test_the_tables_of_the_facts_are_there_when_asked_for(get: Get, metrics: Metrics) -> None:
+    def facts_of(**asked: object) -> set[str]:
+        whole = get(f"/api/v1/runs/{metrics.second}", params=asked).json()
+        [head] = [one for one in whole["measurements"] if (one["role"], one["case"]) == ("head", SHAPE)]
+        return set(head["facts"])
+
+    assert facts_of(tables=True) - facts_of() == {"triton"}
+    assert "repeatable" in facts_of()
 
 
 def test_a_series_has_its_unit_and_its_changes_of_stack(get: Get, metrics: Metrics) -> None:
@@ -111,8 +119,12 @@ def test_a_series_has_its_unit_and_its_changes_of_stack(get: Get, metrics: Metri
     assert (series["metric"], series["unit"]) == ("memory", "bytes")
     first, second = series["points"]
     assert (first["median"], second["median"]) == (67_108_864, 75_497_472)
-    assert first["stack_change"] == []
-    assert second["stack_change"] == ["torch 2.11.0+cu130 → 2.13.0+cu130", "triton 3.6.0 → 3.7.1", "liger 0.8.5 is new"]
+    assert first["stack_changes"] == []
+    assert second["stack_changes"] == [
+        "torch 2.11.0+cu130 → 2.13.0+cu130",
+        "triton 3.6.0 → 3.7.1",
+        "liger 0.8.5 is new",
+    ]
 
 
 def test_a_change_of_stack_is_an_event_on_every_page(get: Get, metrics: Metrics) -> None:
@@ -176,7 +188,7 @@ def test_telemetry_of_another_version_breaks_nothing(strange: dict[str, object])
 
 def test_facts_stand_side_by_side_and_tables_are_folded(metrics: Metrics) -> None:
     with reading_only() as session:
-        found = report(queries.whole_run(session, metrics.second))
+        found = queries.found_in(session, metrics.second)
     [row] = [row for row in found.rows if row.case == SHAPE]
     shown = facts.sides(row)
     assert [line for line in shown.lines if line.differs] == [Line("bitwise repeatable", "yes", "no", differs=True)]
@@ -188,13 +200,12 @@ def test_facts_stand_side_by_side_and_tables_are_folded(metrics: Metrics) -> Non
     )  # fmt: skip
     assert (choices.title, len(choices.rows), choices.cut) == ("Timed choices of _forward", 24, 6)
     assert (choices.columns, choices.rows[0]) == (("ms", "warps", "settings"), ("0.01", "8", "XBLOCK=1"))
-    assert json.loads(schema.document(found))["ceilings"] == {"copy_gb_s": 4258.0, "matmul_tflop_s": 790.0}
     assert shown.cut == 0
 
 
 def test_what_strangers_say_is_shown_in_part(metrics: Metrics) -> None:
     with reading_only() as session:
-        found = report(queries.whole_run(session, metrics.second))
+        found = queries.found_in(session, metrics.second)
     [row] = [row for row in found.rows if row.case == SHAPE]
     assert row.head
     assert row.parent

@@ -18,6 +18,7 @@ from service.db import migrate
 from service.db.engine import transaction
 from service.db.models import Revision, Run, Target
 from service.domain.states import Purpose, RunState
+from service.ledger import queries
 from service.ledger.intake import deliveries, targets
 from service.ops import supervisor, torch_install
 from tests.dashboards import seed_deciding
@@ -82,7 +83,7 @@ def test_json_of_several_devices_is_one_document(seeded: Seeded, monkeypatch: py
     ids = [seeded.runs["steady"], seeded.runs["slow"]]
     monkeypatch.setattr(deliveries, "run_revision", lambda *_, **__: ids)
     done = kernelwatch("run", "norms", "main", "--wait", "--format", "json")
-    assert [report["run_id"] for report in json.loads(done.stdout)] == ids
+    assert [report["id"] for report in json.loads(done.stdout)] == ids
     assert done.stderr.startswith("Already measured: run ")
 
 
@@ -127,9 +128,9 @@ def test_the_status_says_what_stands_and_what_a_run_is_for(seeded: Seeded) -> No
 
 def test_where_there_is_nothing_it_says_so(state: Path) -> None:
     assert "The queue is empty." in kernelwatch("status").stdout
-    assert "None yet." in kernelwatch("bisection", "list").stdout
-    assert "Nothing stands." in kernelwatch("regressions").stdout
-    assert "Nothing was compared with itself yet" in kernelwatch("calibration").stdout
+    assert "No bisections." in kernelwatch("bisection", "list").stdout
+    assert "No open regressions." in kernelwatch("regressions").stdout
+    assert "No calibrations yet." in kernelwatch("calibration").stdout
 
 
 def test_words_of_a_remote_are_no_markup(seeded: Seeded) -> None:
@@ -160,7 +161,7 @@ def test_without_a_recipe_the_one_in_the_repository_is_taken(
         identity = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
         subprocess.run(["git", "-C", repository, *identity, *command], check=True)
     added = kernelwatch("target", "add", "norms", str(repository))
-    assert added.stdout == "Target norms is watched; 1 runs were queued.\n"
+    assert added.stdout == "Added target norms; queued 1 run.\n"
     with transaction() as session:
         assert targets.target_named(session, "norms").recipe_from_branch
 
@@ -214,7 +215,7 @@ def test_a_stack_on_a_gpu_machine_has_quack(
     monkeypatch.setattr(torch_install, "install", install)
     done = kernelwatch("stack", "create", "host")
     assert (done.exit_code, asked) == (0, installed)
-    assert ("Nothing will be compared with Quack: no such package [/x]" in done.stderr) is driver
+    assert ("Quack was not installed: no such package [/x]" in done.stderr) is driver
 
 
 LISTS = (
@@ -303,7 +304,7 @@ def test_another_pipe_that_closes_is_trouble_and_no_regression(
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setattr(cli, "set_up_logging", lambda: None)  # it would outlive the captured stderr
-    monkeypatch.setattr(cli.facts_of, "workers", breaks)
+    monkeypatch.setattr(queries, "workers", breaks)
     monkeypatch.setattr(sys, "argv", ["kernelwatch", "status"])
     with pytest.raises(SystemExit) as ended:
         cli.main()

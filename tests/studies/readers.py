@@ -36,7 +36,7 @@ PATHS = (
     "/workers",
     "/api/v1/targets",
     "/api/v1/targets/norms/runs?limit=50",
-    "/api/v1/runs/4?expand=verdicts",
+    "/api/v1/runs/4",
     "/api/v1/queue",
     "/api/v1/targets/norms/series?case=rmsnorm.fwd.4096x1024.bf16-fp32&provider=norms&device=h200",
 )

@@ -92,9 +92,9 @@ def calibrated(seconds):
 
 def outcomes(number):
     counts = rows(
-        "SELECT against, outcome, count(*) FROM verdicts WHERE run_id = ? GROUP BY 1, 2 ORDER BY 1, 2", number
+        "SELECT baseline_kind, outcome, count(*) FROM verdicts WHERE run_id = ? GROUP BY 1, 2 ORDER BY 1, 2", number
     )
-    return " ".join(f"{against}:{outcome}={count}" for against, outcome, count in counts if against == "parent")
+    return " ".join(f"{kind}:{outcome}={count}" for kind, outcome, count in counts if kind == "parent")
 
 
 def pull(number, head, base):

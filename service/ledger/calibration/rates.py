@@ -2,14 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
 from service.db.models import Calibration, Target
-from service.domain.metrics import metric_of
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
 from service.domain.states import Equal
@@ -17,39 +15,7 @@ from service.domain.verdicts.calibration import NONE, Rate
 from service.errors import BadInput
 from service.ledger.intake import targets
 from service.ledger.server_policy import effective
-
-
-@dataclass(frozen=True)
-class CaseRate:
-    """How often equal code differed at one case of one target on one worker; `nominal` is how often it may."""
-
-    target: str
-    worker: str
-    device: str
-    provider: str
-    case: str
-    rate: Rate
-    nominal: float
-    last_at: float
-    kind: Equal
-
-    @property
-    def metric(self) -> Metric:
-        return metric_of(self.case)
-
-
-@dataclass(frozen=True)
-class MetricRate:
-    """The rate over all cases of a metric on one worker.  Cases of a session share their machine: the interval does not
-    know that, and is narrower than it should be."""
-
-    worker: str
-    device: str
-    metric: Metric
-    rate: Rate
-    nominal: float
-    cases: int
-    kind: Equal
+from service.reports.views import CaseRate, MetricRate
 
 
 def rates(

@@ -1,22 +1,11 @@
 """Queries about change points.  The scan itself is `service.ledger.changepoints.scan`, which loads far more."""
 
-from dataclasses import dataclass
-
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session, aliased
 
 from service.db.models import ChangePoint, Revision, Target
 from service.domain.states import PointState
-
-
-@dataclass(frozen=True)
-class Pointed:
-    """A change point with the revisions on both its sides."""
-
-    row: ChangePoint
-    target: str
-    revision: Revision  # the first after the step
-    before: Revision
+from service.reports.views import Pointed
 
 
 def points(

@@ -14,7 +14,9 @@ from service.domain.codefacts.findings import FactsReport, Side
 from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
-from service.reports import facts_json, facts_markdown, facts_table
+from service.reports import facts_markdown, facts_table
+from service.reports.schema.base import json_text
+from service.reports.schema.facts import FactsDocument
 
 CASE, WIDE = "rmsnorm.fwd.4096x1024.bf16", "rmsnorm.fwd.4096x16384.bf16"
 PLAIN = {
@@ -36,6 +38,10 @@ PLAIN = {
     "grid": [4096, 1, 1],
     "candidates": 1,
 }
+
+
+def as_json(report: FactsReport) -> str:
+    return json_text(FactsDocument.of(report))
 
 
 def kernel(**other: object) -> dict[str, object]:
@@ -313,7 +319,7 @@ def test_whatever_a_contender_answers_can_be_read_compared_and_told(before, afte
     """Facts come from a stranger's process: nonsense in them is nothing known, and never a traceback."""
     one, other = ({"state": "compiled", "facts": facts} for facts in (before, after))
     report = reported(at(read(one)), at(read(other)))
-    assert json.loads(facts_json.document(report))["exit_code"] in (0, 1, 2, 3)
+    assert json.loads(as_json(report))["exit_code"] in (0, 1, 2, 3)
     assert facts_markdown.document(report)
     assert shown(report)
 
@@ -327,7 +333,7 @@ def test_digits_halves_of_characters_and_endless_numbers_are_no_trouble():
     one = compiled({**PLAIN, **strange, "registers": 10**400, "sass": "other"}, code="b")
     assert (one.kernels[0].registers, len(one.kernels[0].name)) == (None, 600)
     report = reported(at(compiled(kernel(), code="a")), at(one))
-    for text in (facts_json.document(report), facts_markdown.document(report), shown(report)):
+    for text in (as_json(report), facts_markdown.document(report), shown(report)):
         text.encode()
 
 
@@ -445,9 +451,9 @@ def test_words_from_a_repository_neither_colour_nor_mark_up_anything():
 
 
 def test_a_document_for_programs_has_every_change_and_every_fact():
-    told = json.loads(facts_json.document(reported(at(compiled(kernel())), at(compiled(kernel(spills=96))))))
+    told = json.loads(as_json(reported(at(compiled(kernel())), at(compiled(kernel(spills=96))))))
     [change] = told["changes"]
-    assert (change["what"], change["before"], change["after"], change["arch"]) == ("spills", "0", "96", "sm_90")
+    assert (change["kind"], change["before"], change["after"], change["arch"]) == ("spills", "0", "96", "sm_90")
     assert told["violations"][0]["rule"] == "spills_allowed"
     assert told["facts"][0]["kernels"][0]["loads"] == {"16": 12}
     assert told["counts"] == {"compiled": 1, "compared": 1, "same_code": 0}

@@ -15,9 +15,9 @@ from service.domain.policy.recipes import parse
 from service.domain.states import CellState, Purpose, RegressionState
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.session_result import SessionResult, Taken
-from service.ledger.queries import whole_run
+from service.ledger.queries import found_in
 from service.ledger.runs import baseline_choice, queue, recording, repeatability
-from service.reports.report import Report, report
+from service.reports.report import Report
 from tests.fakes.ledger import watched_target
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
@@ -384,7 +384,7 @@ def gaps() -> dict[str, tuple[bool, str | None]]:
 
 def reported(run_id: int) -> Report:
     with reading() as session:
-        return report(whole_run(session, run_id))
+        return found_in(session, run_id)
 
 
 def test_a_noisy_session_closes_no_gap_and_the_next_quiet_one_keeps_its_date(ledger):

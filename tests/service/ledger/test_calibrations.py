@@ -1,5 +1,6 @@
 """Equal code every night, in the ledger: who is asked, what is kept, what is quarantined, and what people may do."""
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -374,14 +375,15 @@ def test_the_command_shows_quarantines_and_releases(house):
         assert done.exit_code == 0, done.output or done.exception
         return str(done.output)
 
-    assert "Nothing was compared with itself yet" in said()
+    assert "No calibrations yet." in said()
     house.measured(1)
     assert "is quarantined" in said("quarantine", "norms", CASE, "--device", "cpu", "--reason", "its rows lie badly")
     shown = said("show", "norms")
     assert "its rows lie badly" in shown
     assert "kernel time" in shown
-    assert '"quarantined"' in said("show", "--format", "json")
-    assert "alarms again" in said("release", "norms", CASE, "--device", "cpu", "--reason", "mended")
+    [quarantined] = json.loads(said("show", "--format", "json"))["quarantines"]
+    assert (quarantined["case"], quarantined["reason"]) == (CASE, "its rows lie badly")
+    assert "is released" in said("release", "norms", CASE, "--device", "cpu", "--reason", "mended")
     wrong = say.invoke(app, ["calibration", "quarantine", "norms", CASE, "--device", "h200", "--reason", "none"])
     assert isinstance(wrong.exception, BadInput)
     assert "was never measured on h200" in str(wrong.exception)

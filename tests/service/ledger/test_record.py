@@ -14,10 +14,10 @@ from service.domain.states import CellState, RegressionState, RunState, TargetKi
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.session_result import SessionResult, Taken
-from service.ledger.queries import series, stack_change, whole_run
+from service.ledger.queries import found_in, series, stack_change, whole_run
 from service.ledger.runs import baseline_choice, queue, recording
 from service.ledger.runs.baseline_choice import Fitness
-from service.reports.report import Report, report
+from service.reports.report import Report
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 BOTH = frozenset({("norms", FAST), ("norms", WIDE)})
@@ -102,7 +102,7 @@ class Ledger:
 
     def report(self, run_id: int) -> Report:
         with reading() as session:
-            return report(whole_run(session, run_id))
+            return found_in(session, run_id)
 
     def open(self) -> list[float]:
         """How large the open regressions are."""
@@ -411,4 +411,4 @@ def test_lanes_are_judged_apart_and_what_is_not_supported_is_kept(ledger):
         assert (before.id, change) == (runs[0], ("torch 2.13.0 → 2.14.0",))
         assert stack_change(session, whole_run(session, runs[0])) is None
         points = series(session, session.get_one(Target, ledger.target_id), HELD, "norms", "cpu")
-        assert [point.stack_change for point in points] == [(), ("torch 2.13.0 → 2.14.0",)]
+        assert [point.stack_changes for point in points] == [(), ("torch 2.13.0 → 2.14.0",)]

@@ -566,8 +566,8 @@ def test_the_command_lists_what_stands_by_incident(line):
         "     1  norms rmsnorm.fwd.512x512.fp32  2.0 % slower    acknowledged"
         '  until 2999-12-24, bob, due 2999-11-30, "exact sums first"\n'
     )
-    [one] = json.loads(kernelwatch("regressions --state acknowledged --format json"))
-    assert (one["assignee"], one["until"], one["culprit"]) == ("bob", "2999-12-24T00:00:00.000Z", "c1")
+    [one] = json.loads(kernelwatch("regressions --state acknowledged --format json"))["items"]
+    assert (one["assignee"], one["acknowledged_until"], one["culprit"]) == ("bob", "2999-12-24T00:00:00Z", "c1")
     line.measured(2, wide=0.66)
     assert "50.0 % slower" not in kernelwatch("regressions")
     assert "50.0 % slower   fixed" in kernelwatch("regressions --all")
@@ -583,7 +583,7 @@ def test_the_command_shows_a_whole_life(line):
     assert "note by ada: it is the wide path" in shown
     assert len(json.loads(kernelwatch("regression show 1 --incident --format json"))) == 2
     document = json.loads(kernelwatch("regression show 2 --format json"))
-    assert [event["what"] for event in document["events"]] == ["opened", "note"]
+    assert [event["action"] for event in document["events"]] == ["opened", "note"]
 
 
 def test_the_command_does_the_same_to_a_whole_incident(line):

@@ -300,7 +300,7 @@ def test_the_command_only_reads(history, tmp_path):
     assert "Alarmed, and would have been missed: 1" in table
     assert "Comparisons of equal code: 4; 0 alarmed, 0 would have." in table
     document = json.loads(said("--format", "json", "--device", "cpu", "--since", "2020-01-01"))
-    assert (document["runs"], document["whole"]["missed"], document["told"][0]["fate"]) == (6, 1, "missed")
+    assert (document["runs"], document["total"]["missed"], document["cases"][0]["fate"]) == (6, 1, "missed")
     assert document["since"].endswith("Z")
     assert "| device | provider |" in said("--format", "md")
     assert "There is nothing stored to replay." in said("--since", "2999-01-01")

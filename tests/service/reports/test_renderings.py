@@ -1,7 +1,6 @@
-"""The comment, the check, the terminal and the JSON: one report, said in four ways."""
+"""The comment, the check and the terminal: one report in three renderings."""
 
 import io
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -21,7 +20,7 @@ from service.domain.states import CellState, Purpose, RunState
 from service.domain.text import printable
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
-from service.reports import markdown, schema, terminal
+from service.reports import markdown, terminal
 from service.reports.report import Report
 from service.reports.rows import AgainstSota, Beside, Known, Row, Unsupported
 
@@ -353,15 +352,6 @@ def test_the_terminal_shows_strange_text_without_obeying_it() -> None:
     assert "\x1b" not in said
 
 
-def test_json_says_the_same() -> None:
-    broken = replace(SLOW, high=float("inf"))
-    said = json.loads(schema.document(a_report(broken, STEADY)))
-    assert said["headline"].startswith("1 regression at abc1234567 on h200")
-    assert said["counts"] == {"regression": 1, "steady": 1}
-    assert (said["rows"][0]["ratio"], said["rows"][0]["high"]) == (1.102, None)
-    assert said["created_at"] == "1970-01-01T00:00:01.000Z"
-
-
 # -- metrics, ceilings, and what is not supported
 
 
@@ -418,7 +408,6 @@ def test_what_is_not_supported_is_said_by_every_renderer_and_changes_no_verdict(
     said = " ".join(printed(report).split())
     assert "layernorm.fwd.8x512.bf16 and layernorm.bwd.8x512.bf16 (it has no layernorm)" in said
     assert "(at most [bold]512 columns)" in said
-    assert [one["case"] for one in json.loads(schema.document(report))["unsupported"]] == [u.case for u in UNSUPPORTED]
 
 
 def test_a_suite_of_which_nothing_is_supported_says_so() -> None:
@@ -432,14 +421,6 @@ def test_the_terminal_has_a_column_for_the_ceiling_where_there_is_one() -> None:
     assert "of ceiling" in said
     assert "90 % of a copy" in said
     assert "in L2" in printed(a_report(in_metric("", 2.0, speed=Speed(l2_resident=True))))
-
-
-def test_json_has_units_metric_and_shares() -> None:
-    speed = Speed(copy_share=0.9, cycles=69_300.0)
-    [row] = json.loads(schema.document(a_report(in_metric("", 35.0, speed=speed))))["rows"]
-    assert (row["metric"], row["head"]["unit"], row["head"]["speed"]["cycles"]) == ("kernel", "us", 69_300.0)
-    [row] = json.loads(schema.document(a_report(in_metric("memory", 16.8e6, "bytes"))))["rows"]
-    assert (row["metric"], row["change"], row["smallest_change"]) == ("memory", "10.2 % more memory", 0.01)
 
 
 def repeating(head: bool | None, parent: bool | None) -> Row:
@@ -460,8 +441,6 @@ def test_lost_repeatability_is_a_headline_of_its_own_in_every_renderer() -> None
     assert "7 different outputs of 45 calls" in first_line(report)
     assert "**No longer repeatable**" in markdown.comment(report)
     assert f"No longer repeatable: {STEADY.case} ({STEADY.provider})." in " ".join(printed(report).split())
-    told = json.loads(schema.document(report))
-    assert (told["lost_repeatability"], told["rows"][0]["repeatability"]) == (1, "lost")
     slower = a_report(repeating(head=False, parent=True), SLOW)
     assert first_line(slower).startswith("**1 regression and 1 case no longer repeatable** at")
 
@@ -483,13 +462,6 @@ def test_what_a_reader_has_to_know_is_said_by_every_renderer(outcome: Outcome) -
     for note in ("its inputs stay in L2, so its GB/s are not those of the memory", "2 graphs and 1 recompile"):
         assert note in markdown.comment(report)
         assert note.replace(" ", "") in "".join(printed(report).split())
-
-
-def test_json_leaves_what_is_known_kernel_by_kernel_to_the_measurements() -> None:
-    assert SLOW.head
-    facts = {"registers": 64, "ran": ["a", "b"], "triton": [{"name": "_forward", "timings": [{"ms": 1}] * 100}]}
-    [row] = json.loads(schema.document(a_report(replace(SLOW, head=replace(SLOW.head, facts=facts)))))["rows"]
-    assert row["head"]["facts"] == {"registers": 64, "ran": ["a", "b"]}
 
 
 SPILLS = Cause(Kind.CODE, "slower because the kernel now spills 50 registers at N=16384")
@@ -576,7 +548,6 @@ def test_a_quarantined_case_is_shown_and_alarms_nobody() -> None:
     assert first_line(a_report(row)).startswith("**Nothing decided**"), "of what nobody may judge nothing passed either"
     assert markdown.check(a_report(row))["conclusion"] == "neutral"
     assert "inconclusive (quarantined)" in " ".join(printed(a_report(row)).split())
-    assert json.loads(schema.document(a_report(row)))["rows"][0]["quarantined"] is True
 
 
 def test_what_was_removed_is_told_apart() -> None:
@@ -596,7 +567,6 @@ def test_the_geometric_means_are_folded_and_in_words() -> None:
     assert "| `rmsnorm.fwd` norms | 6 | 1.2 % slower | 1.008 to 1.016 |" in said
     assert "| `rmsnorm.fwd` norms, peak memory | 2 | 10.0 % less memory | 0.900 to 0.900 |" in said
     assert "6 x rmsnorm.fwd" in printed(report)
-    assert json.loads(schema.document(report))["summaries"][0]["ratio"] == 1.012
 
 
 def test_it_names_the_version_of_the_policy() -> None:

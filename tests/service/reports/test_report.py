@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from sqlalchemy.orm import Session
 
 from service.db.engine import reading
 from service.domain.codefacts.comparison import differences
+from service.domain.policy.layers import NOTHING
 from service.domain.states import RunState
 from service.domain.text import last_lines, one_line, printable
 from service.domain.verdicts.judge import Outcome
@@ -15,11 +17,15 @@ from service.reports.rows import Row
 from tests.dashboards.seed import CASES, watched
 
 
+def a_report(session: Session, run_id: int) -> Report:
+    return report(whole_run(session, run_id), policy=NOTHING, address="https://watch.example")
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     """The report of every run that the seed wrote down, by what happened in it."""
     with watched(tmp_path_factory.mktemp("state")) as seeded, reading() as session:
-        return {name: report(whole_run(session, run_id)) for name, run_id in seeded.runs.items()}
+        return {name: a_report(session, run_id) for name, run_id in seeded.runs.items()}
 
 
 def test_the_headline_says_what_where_and_what_to_do(told: dict[str, Report]) -> None:

@@ -1,7 +1,6 @@
 """The gate: what a run means for a merge, the same in exit code, check, commit status, comment, page and JSON."""
 
 import itertools
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,9 +9,10 @@ from service.domain.policy.policy import GateKind, Policy
 from service.domain.states import Purpose, RunState
 from service.domain.verdicts.gate import GateState, worst_exit_code
 from service.domain.verdicts.judge import Outcome
-from service.reports import markdown, schema
+from service.reports import markdown
 from service.reports.report import Report
 from service.reports.rows import Row
+from service.reports.schema.runs import GateItem
 from tests.service.reports.test_renderings import CASE, a_report, a_row, printed, repeating
 
 STEADY, FAST, SLOW = a_row(Outcome.STEADY), a_row(Outcome.IMPROVEMENT, 0.9), a_row(Outcome.REGRESSION, 1.1)
@@ -145,10 +145,10 @@ def test_no_surface_is_greener_than_another(values: Policy) -> None:
 
 def test_json_and_terminal_say_the_same() -> None:
     report = a_report(UNSURE, STEADY, policy=BLOCKING)
-    gate = json.loads(schema.document(report))["gate"]
+    gate = GateItem.model_validate(report.gate).model_dump(mode="json")
     assert (gate["state"], gate["exit_code"], gate["conclusion"]) == ("undecided", 3, "action_required")
     assert gate["reasons"] == [
-        {"kind": "inconclusive", "action": "fail", "cases": 1, "known_before": False, "is_open": False}
+        {"kind": "inconclusive", "action": "fail", "cases": 1, "known_before": False, "undecided": True}
     ]
     assert "1 of 2 cases undecided" in printed(report)
 

@@ -1,0 +1,135 @@
+"""`kernelwatch up`, `api`, `worker`, `control` and `demo`: start the processes of the service."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from service.commands.printing import out
+from service.commands.targets import read_recipe
+from service.db import migrate, wakeups
+from service.db.engine import reading, transaction
+from service.domain.states import TargetKind
+from service.errors import BadInput
+from service.ledger.intake import deliveries, targets
+from service.ledger.server_policy import server_policy
+from service.settings import settings
+
+
+def up(demo: Annotated[bool, typer.Option(help="Add the demo target and measure its history.")] = False) -> None:
+    """Run everything on this machine until Ctrl-C: API, dashboard, worker and control."""
+    from service.ops import supervisor
+
+    server_policy()
+
+    def prepare() -> None:
+        migrate.upgrade()
+        if demo:
+            _register_demo()
+            _print_sandbox_state()
+
+    this = [sys.executable, "-P", "-m", "service.cli"]
+    commands = {name: [*this, name] for name in ("api", "control", "worker")}
+    if demo:
+        from workers import device
+
+        if device.ask().name != "cpu":  # the demo is measured on the CPU, which the GPU's worker does not serve
+            commands["worker-cpu"] = ["env", "KERNELWATCH_DEVICE=cpu", *this, "worker"]
+    sys.exit(supervisor.supervise(commands, settings().state, prepare))
+
+
+def demo() -> None:
+    """Add the demo target and queue runs for its history."""
+    _register_demo()
+    _print_sandbox_state()
+    out.print(f"Added target demo: {settings().address}/targets/demo")
+
+
+def api() -> None:
+    """Serve the API and the dashboard."""
+    import uvicorn
+
+    from service.app import create_app
+
+    server_policy()
+    _send_wakeups()
+    # The event loop competes with the endpoints' threads for the interpreter lock at each of its steps.  With the
+    # default of 5 ms and all threads busy, a webhook took 50 % longer.
+    sys.setswitchinterval(0.001)
+    uvicorn.run(create_app(), host=settings().host, port=settings().port, log_level="warning", access_log=False)
+
+
+def worker() -> None:
+    """Measure queued runs on this machine's device (one machine; a fleet starts Celery workers)."""
+    from workers import loop
+
+    server_policy()
+    loop.worker()
+
+
+def control() -> None:
+    """Process webhooks, poll remotes, send comments and requeue lost runs (one machine; a fleet uses Celery)."""
+    from workers import loop
+
+    server_policy()
+    _send_wakeups()
+    loop.run_control()
+
+
+def _send_wakeups() -> None:
+    if settings().broker_url is not None:
+        from workers import app as fleet
+
+        wakeups.send_with(fleet.send_wakeup)
+
+
+def _print_sandbox_state() -> None:
+    """If there is no sandbox, print what that means for the demo and for other targets, and how to get one."""
+    from workers.sandbox import sandbox
+
+    if (error := sandbox.self_test()) is None:
+        return
+    with reading() as session:
+        allowed = targets.target_named(session, "demo").allow_unsandboxed
+    out.print(f"[yellow]The sandbox does not work[/yellow]: {escape(error)}.", soft_wrap=True)
+    if allowed:
+        out.print("The demo runs without a sandbox, because its code is part of kernelwatch.", soft_wrap=True)
+    else:
+        changed = f"{settings().state / 'demo'} has commits that are not part of kernelwatch"
+        out.print(f"The demo is not measured: {escape(changed)}. Remove that folder to rebuild it.", soft_wrap=True)
+    out.print("Other targets are not measured until the sandbox works; run `kernelwatch doctor`.", soft_wrap=True)
+
+
+def _register_demo() -> None:
+    """Build the demo repository in the state folder and add it as a target; repeating this changes nothing.
+
+    Only a repository whose commits are exactly those built here may be measured without a sandbox.
+    """
+    import importlib.util
+
+    example = Path(__file__).parent.parent.parent / "examples" / "norms"
+    spec = importlib.util.spec_from_file_location("kernelwatch_demo", example / "build.py")
+    if spec is None or spec.loader is None or not (example / "build.py").exists():
+        raise BadInput("The demo is in the source tree (examples/norms); run this from a clone.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    folder = settings().state / "demo"
+    repository = folder if (folder / ".git").exists() else module.build(folder)
+    text, adapters = read_recipe(example / "recipe.toml")
+    with transaction() as session:
+        target = targets.register(
+            session,
+            "demo",
+            location=str(repository),
+            kind=TargetKind.GIT,
+            branch="main",
+            trusted=True,
+            allow_unsandboxed=module.is_built(repository),
+            recipe_text=text,
+            adapters=adapters,
+        )
+        target_id = target.id
+    deliveries.backfill_last(target_id, 100)
+    deliveries.pull_appeared(target_id, module.PULL)

@@ -1,0 +1,74 @@
+"""What all documents share: their base class, times, finite numbers and pages."""
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter
+from sqlalchemy import inspect
+
+Item = TypeVar("Item")
+
+
+def moment(seconds: float) -> datetime:
+    """Convert seconds since the epoch to a UTC time; what no calendar can hold becomes the epoch."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def rfc3339(seconds: float) -> str:
+    """Format seconds since the epoch as `2026-11-21T03:02:00.000Z`."""
+    return moment(seconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _moment(value: Any) -> Any:
+    return moment(value) if isinstance(value, int | float) else value
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+Number = Annotated[float | None, BeforeValidator(_finite)]
+
+
+class Document(BaseModel):
+    """Base of all documents; it can be validated from any object with the same attributes."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class Problem(BaseModel):
+    """An error, and how to fix it."""
+
+    detail: str
+
+
+class Page(BaseModel, Generic[Item]):
+    """Part of a list; `next` is the cursor of the following page, null on the last."""
+
+    items: list[Item]
+    next: str | None = None
+
+
+def one_page(found: Sequence[Item], start: int, limit: int) -> tuple[Sequence[Item], str | None]:
+    """Return the page that begins at `start`, and the next cursor.
+
+    `found` must hold one item beyond the page, if there is one.
+    """
+    return found[start : start + limit], str(start + limit) if len(found) > start + limit else None
+
+
+def json_text(document: BaseModel | Sequence[BaseModel]) -> str:
+    """Format a document, or a list of documents, as indented JSON."""
+    return TypeAdapter[Any](type(document)).dump_json(document, indent=2).decode()
+
+
+def columns(row: Any) -> dict[str, Any]:
+    """Return the loaded columns of a row by name."""
+    loaded = inspect(row).dict
+    return {column.key: loaded[column.key] for column in row.__mapper__.column_attrs if column.key in loaded}

@@ -1,0 +1,107 @@
+"""Searches for the revision that made a case slower."""
+
+from typing import Self
+
+from pydantic import Field
+
+from service.db.models import Bisection
+from service.domain.states import SearchState
+from service.reports.bisection_text import answer_in_words
+from service.reports.schema.base import Document, Moment, Number, columns
+from service.reports.views import Search, Stepped
+
+
+class BisectionItem(Document):
+    """A search between a good and a bad revision."""
+
+    id: int
+    target: str
+    device: str
+    suite: str
+    cases: list[str] = Field(examples=[["rmsnorm.fwd.32768x4096.bf16"]])
+    good: str = Field(description="The revision at the fast end.")
+    bad: str = Field(description="The revision at the slow end.")
+    state: SearchState
+    requested_by: str
+    max_runs: int
+    culprit: str | None
+    reason: str | None = Field(description="Its progress, or its result.")
+    incident_id: int | None
+    created_at: Moment
+    finished_at: Moment | None
+
+    @classmethod
+    def of(cls, row: Bisection, target: str) -> Self:
+        return cls.model_validate(columns(row) | {"target": target, "requested_by": row.asked_by})
+
+
+class StepVerdictItem(Document):
+    """One case of a step: the step's revision against its baseline."""
+
+    provider: str
+    case: str
+    outcome: str
+    ratio: Number
+    low: Number
+    high: Number
+    trials: int
+    cause_text: str | None
+
+
+class StepItem(Document):
+    """One measurement of a bisection; `aim` and `answer` are null if the search no longer counts it."""
+
+    run_id: int
+    revision: str
+    baseline: str
+    aim: str | None = Field(description="verify, search, again or prove.")
+    answer: str | None = Field(description="bad, good, skip or undecided.")
+    summary: str = Field(examples=["bad: 21.4 % slower at rmsnorm.fwd.32768x4096.bf16 (norms)"])
+    verdicts: list[StepVerdictItem]
+
+    @classmethod
+    def of(cls, found: Stepped) -> Self:
+        answered = found.answered
+        verdicts = [
+            StepVerdictItem(
+                provider=provider,
+                case=case,
+                outcome=one.outcome.value,
+                ratio=one.ratio,
+                low=one.low,
+                high=one.high,
+                trials=one.trials,
+                cause_text=one.why,
+            )
+            for (provider, case), one in sorted(found.step.sights.items())
+        ]
+        return cls(
+            run_id=found.run.id,
+            revision=found.step.revision,
+            baseline=found.step.against,
+            aim=answered.question.aim.value if answered else None,
+            answer=answered.answer.value if answered else None,
+            summary=answer_in_words(answered) if answered else found.step.words,
+            verdicts=verdicts,
+        )
+
+
+class BisectionDocument(BisectionItem):
+    """A bisection with its steps."""
+
+    revisions: list[str] = Field(description="From the good revision to the bad one, along first parents.")
+    suspects: list[str] = Field(description="The revisions that may still be the culprit.")
+    summary: str = Field(description="Its progress, or its result, in words.")
+    pending_run_id: int | None = Field(description="The run that is queued or being measured.")
+    steps: list[StepItem]
+
+    @classmethod
+    def whole(cls, found: Search) -> Self:
+        return cls(
+            **BisectionItem.of(found.row, found.target).model_dump(),
+            revisions=found.row.line,
+            suspects=list(found.progress.suspects) if found.progress else [],
+            summary=found.words,
+            pending_run_id=found.pending.id if found.pending else None,
+            steps=[StepItem.of(one) for one in found.steps],
+        )

@@ -1,0 +1,217 @@
+"""What the compiled code of two revisions says, without a GPU."""
+
+from collections.abc import Iterable
+from typing import Self
+
+from pydantic import Field
+
+from service.domain.codefacts.compiled import Compiled, Place, State
+from service.domain.codefacts.diff import Change
+from service.domain.codefacts.findings import MENDS, FactsReport
+from service.reports.schema.base import Document, Number
+
+
+class PlaceItem(Document):
+    """One provider's case, compiled for one architecture."""
+
+    provider: str
+    case: str
+    arch: str
+
+
+class CodeChangeItem(PlaceItem):
+    """One property that changed."""
+
+    kernel: str | None = Field(description="Only if the case has several.")
+    kind: str = Field(examples=["spills", "registers", "kernels"])
+    text: str
+    before: str
+    after: str
+    worse: bool | None = Field(description="null if only a person can tell.")
+
+    @classmethod
+    def of(cls, one: Change) -> Self:
+        return cls(
+            provider=one.place.provider,
+            case=one.place.case,
+            arch=one.place.arch,
+            kernel=one.kernel or None,
+            kind=one.what.value,
+            text=one.said,
+            before=one.before,
+            after=one.after,
+            worse=one.worse,
+        )
+
+
+class ViolationItem(Document):
+    """A limit of the recipe's `[facts]` that the head breaks and the base does not."""
+
+    rule: str
+    text: str
+    fix: str
+    places: list[PlaceItem]
+
+
+class UncompiledItem(Document):
+    """Cases that were not compiled, all for one reason."""
+
+    state: State
+    reason: str
+    places: list[PlaceItem]
+
+
+class CodeDifferenceItem(PlaceItem):
+    """How the text of a kernel changed."""
+
+    kernel: str
+    kind: str
+    lines: list[str] = Field(description="Of a unified diff.")
+    cut: int = Field(description="Lines that were left out.")
+    summary: str = Field(description="Instructions that became more or fewer.")
+    places: int = Field(description="Number of places with exactly this change.")
+
+
+class AccessItem(Document):
+    """What a kernel launch does to one argument, in bytes."""
+
+    asked: int = Field(description="Bytes requested by instructions.")
+    size: int = Field(description="Bytes of the argument.")
+
+
+class KernelItem(Document):
+    """One compiled kernel; null where the compiler gives no value.  Sizes are in bytes."""
+
+    name: str
+    sass: str | None = Field(description="Hash of the machine code, without addresses.")
+    registers: int | None
+    spills: int | None = Field(description="Instructions that access local memory.")
+    stack: int | None
+    shared: int | None = Field(description="Shared memory, static and dynamic.")
+    shared_static: int | None
+    shared_dynamic: int | None
+    shared_limit: int | None
+    occupancy: Number
+    limited_by: str | None
+    loads: dict[str, int] = Field(description="Bytes of one instruction to the number of instructions.")
+    stores: dict[str, int]
+    async_loads: dict[str, int] = Field(description="Into shared memory (cp.async).")
+    instructions: int | None
+    configuration: dict[str, str]
+    grid: list[int] | None
+    candidates: int | None = Field(description="Configurations that the autotuner will choose from.")
+    hints: dict[str, int] = Field(description="Cache hints to the number of instructions.")
+    reads: dict[str, AccessItem] = Field(description="By argument.")
+    writes: dict[str, AccessItem]
+    looped: dict[str, int] = Field(description="Bytes of `reads` that are requested in loops.")
+    work: dict[str, int] = Field(description="Elements by kind of operation, of the whole launch.")
+    bytes: int | None = Field(description="Bytes that a launch must move at least.")
+    blocks: int | None = Field(description="Blocks that fit on an SM.")
+    sms: int | None = Field(description="SMs of the GPU.")
+
+
+class CallItem(Document):
+    """An operator that no compiler here produced."""
+
+    name: str
+    bytes: int | None = Field(description="Bytes that it must move at least.")
+
+
+class CompiledItem(PlaceItem):
+    """The compiled code of one case at the head."""
+
+    state: State
+    reason: str
+    code: str | None = Field(description="Hash over all kernels.")
+    kernels: list[KernelItem]
+    count: int = Field(description="Kernels launched.")
+    extern: int = Field(description="Calls of aten, cuBLAS and the like.")
+    over: str | None = Field(description="The hard limit that it breaks.")
+    refused: list[str] = Field(description="The same, of kernels for which the case has a fallback.")
+    calls: list[CallItem]
+
+    @classmethod
+    def of(cls, place: Place, one: Compiled) -> Self:
+        return cls(
+            **PlaceItem.model_validate(place).model_dump(),
+            state=one.state,
+            reason=one.reason,
+            code=one.code,
+            kernels=[KernelItem.model_validate(kernel) for kernel in one.kernels],
+            count=one.count,
+            extern=one.extern,
+            over=one.over,
+            refused=list(one.refused),
+            calls=[CallItem.model_validate(call) for call in one.calls],
+        )
+
+
+class FactsCountsItem(Document):
+    """Numbers of cases."""
+
+    compiled: int = Field(description="At the head.")
+    compared: int = Field(description="At both revisions.")
+    same_code: int
+
+
+class SideItem(Document):
+    """One of the two revisions."""
+
+    sha: str
+    subject: str
+
+
+class FactsDocument(Document):
+    """A comparison of the compiled code of two revisions."""
+
+    headline: str
+    exit_code: int
+    target: str
+    suite: str
+    archs: list[str]
+    providers: list[str]
+    head: SideItem
+    base: SideItem | None
+    skipped: str | None = Field(description="Why nothing was compiled.")
+    counts: FactsCountsItem
+    violations: list[ViolationItem]
+    known_before: list[PlaceItem] = Field(description="Places at which the base breaks a limit already.")
+    changes: list[CodeChangeItem]
+    uncompiled: list[UncompiledItem]
+    notes: list[str]
+    differences: list[CodeDifferenceItem]
+    duration_s: float
+    facts: list[CompiledItem] = Field(description="Of the head.")
+
+    @classmethod
+    def of(cls, report: FactsReport) -> Self:
+        return cls(
+            headline=report.headline,
+            exit_code=report.exit_code,
+            target=report.target,
+            suite=report.suite,
+            archs=list(report.archs),
+            providers=list(report.providers),
+            head=SideItem.model_validate(report.head),
+            base=SideItem.model_validate(report.base) if report.base else None,
+            skipped=report.skipped,
+            counts=FactsCountsItem(compiled=report.compiled, compared=report.compared, same_code=report.same),
+            violations=[
+                ViolationItem(rule=one.rule, text=one.said, fix=MENDS[one.rule], places=_places(one.places))
+                for one in report.violations
+            ],
+            known_before=_places(report.known_before),
+            changes=[CodeChangeItem.of(one) for one in report.changes],
+            uncompiled=[
+                UncompiledItem(state=one.state, reason=one.reason, places=_places(one.places))
+                for one in report.uncompiled
+            ],
+            notes=list(report.notes),
+            differences=[CodeDifferenceItem.model_validate(one) for one in report.differences],
+            duration_s=report.seconds,
+            facts=[CompiledItem.of(place, one) for place, one in report.facts],
+        )
+
+
+def _places(places: Iterable[Place]) -> list[PlaceItem]:
+    return [PlaceItem.model_validate(one) for one in places]

@@ -1,0 +1,294 @@
+"""Runs with what they measured and decided, and the workers that measure them."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field
+
+from service.db.models import Measurement, Run, VerdictRow, Worker
+from service.domain import roofline
+from service.domain.codefacts.comparison import Repeatability
+from service.domain.metrics import metric_of, percent
+from service.domain.policy.policy import GateAction, GateKind, Policy
+from service.domain.states import CellState, Purpose, RunState
+from service.domain.verdicts.gate import GateState
+from service.domain.verdicts.judge import Outcome
+from service.reports.report import Report
+from service.reports.rows import Row
+from service.reports.schema.base import Document, Moment, Number, columns
+
+
+class RunItem(Document):
+    """One revision on one device."""
+
+    id: int
+    target: str
+    revision: str
+    subject: str
+    baseline: str | None = Field(description="The revision compared with: the parent, or a pull request's merge base.")
+    last_good: str | None = Field(description="The last revision that was not slow, if the baseline is slow.")
+    pinned: str | None = Field(description="The pinned baseline.")
+    pull: int | None
+    device: str
+    suite: str
+    purpose: Purpose
+    bisection_id: int | None = Field(description="The bisection of which the run is a step.")
+    state: RunState
+    stage: str | None = Field(description="What the worker does now.")
+    reason: str | None = Field(description="Why it failed, was skipped, held, superseded or cancelled.")
+    priority: int
+    attempt: int
+    max_attempts: int
+    worker: str | None
+    trusted: bool
+    sandboxed: bool | None
+    repeated: bool = Field(description="The controls of the first session failed, so it was measured again.")
+    created_at: Moment
+    started_at: Moment | None
+    finished_at: Moment | None
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        return cls.model_validate(_named(run))
+
+
+class GateReasonItem(Document):
+    """A number of cases on which the gate acts."""
+
+    kind: GateKind
+    action: GateAction
+    cases: int = Field(description="0 if the run compared nothing.")
+    known_before: bool = Field(description="The baseline has it already, so it never fails the gate.")
+    undecided: bool
+
+
+class GateItem(Document):
+    """Whether the policy lets the revision be merged."""
+
+    state: GateState
+    exit_code: int
+    check_status: str = Field(description="GitHub's word, as the next two.")
+    conclusion: str | None
+    commit_status: str
+    reasons: list[GateReasonItem] = Field(description="The most serious first.")
+
+
+class SummaryItem(Document):
+    """The geometric mean over cases of head over baseline, with its interval over trials."""
+
+    provider: str
+    op: str
+    direction: str
+    metric: str
+    cases: int
+    ratio: Number
+    low: Number
+    high: Number
+    trials: int
+
+
+class UtilisationItem(Document):
+    """How close a time is to the device's best; null if that does not apply or is not known."""
+
+    copy_share: Number = Field(description="Share of the session's ceiling: the bandwidth of a plain copy.")
+    l2_resident: bool = Field(description="The inputs stay in L2, so GB/s does not describe the memory.")
+    cycles: Number = Field(description="SM clock cycles, at the clock read while this was measured.")
+    tokens_s: Number = Field(description="Tokens per second of a block.")
+    utilisation: Number = Field(
+        description="FLOP/s of a bf16 or fp16 block, as a share of the session's ceiling: a matrix product."
+    )
+
+
+class MeasurementItem(Document):
+    """One contender at one case."""
+
+    contender: str
+    role: str
+    provider: str
+    case: str
+    metric: str
+    state: CellState
+    reason: str | None
+    median: Number
+    unit: str = Field(description="Of `median`: us or bytes.")
+    gb_s: Number
+    trials: int
+    rounds: int
+    facts: dict[str, Any] = Field(description="Tables, one row per kernel, only with `tables`.")
+    speed: UtilisationItem
+
+    @classmethod
+    def of(cls, row: Measurement, ceilings: Mapping[str, float], *, tables: bool = False) -> Self:
+        facts = row.facts or {}
+        speed = roofline.speed(row.case, row.median, row.gb_s, facts, ceilings)
+        named = {
+            "metric": metric_of(row.case).value,
+            "unit": row.unit,
+            "facts": facts if tables else _without_tables(facts),
+            "speed": UtilisationItem.model_validate(speed),
+        }
+        return cls.model_validate(columns(row) | named)
+
+
+class VerdictItem(Document):
+    """The head against one baseline at one case; a ratio of 1.05 is 5 % more time or bytes."""
+
+    provider: str
+    case: str
+    metric: str
+    baseline_kind: str = Field(
+        description=(
+            "`parent`; `last_good`: the last revision that was not slow, if the parent is slow; `pinned`; "
+            "`sota` and `best`: the fastest other provider, for which `behind_sota` counts and `outcome` does not."
+        )
+    )
+    baseline: str | None = Field(description="A commit, a release or a provider.")
+    outcome: str
+    change: str = Field(description="The ratio in words.", examples=["10.2 % slower", "3.0 % less memory"])
+    ratio: Number
+    low: Number
+    high: Number
+    trials: int
+    rounds: int
+    suspected: bool = Field(description="The screening trials looked like a change.")
+    confirmed: bool
+    p: Number = Field(description="Of the confirmation trials if there are any, else of the screening.")
+    q: Number = Field(description="p corrected over the run (Benjamini-Hochberg).")
+    smallest_change: float = Field(description="The smallest relative change that matters at this case.")
+    control_ratio: Number = Field(description="Ratio of the A/A control; only for the parent.")
+    doubt: str | None = Field(
+        description="Which measurement of equal code in the session left it inconclusive: control, offset or machine."
+    )
+    behind_sota: bool
+    quarantined: bool
+    known_before: bool = Field(description="The baseline fails at this case too.")
+    slow_before: bool = Field(description="Slower than the last good revision, as its baseline was already.")
+    slower_than_pinned: bool
+    repeatability: Repeatability | None = Field(description="Whether bitwise repeatability was lost or gained.")
+    cause_kind: str | None = Field(description="code, baseline, stack, machine, noise or unknown.")
+    cause_text: str | None = Field(examples=["slower because the kernel now spills 50 registers at N=16384"])
+    cause_certain: bool | None = Field(description="The facts leave no alternative.")
+    cause_by: str | None = Field(
+        description="Which property of the code explains it.", examples=["traffic", "spills", "configuration"]
+    )
+    policy_version: str | None = Field(description="SHA-256 of the policy that decided it.")
+    reason: str
+    regression_id: int | None = Field(description="The regression that this run opened for it.")
+    incident_id: int | None
+
+    @classmethod
+    def of(cls, verdict: VerdictRow, row: Row | None, policy: Policy) -> Self:
+        """`row` is the report's row of the case; it counts for a verdict against the parent only."""
+        metric = metric_of(verdict.case)
+        row = row if verdict.baseline_kind == "parent" else None
+        named = {
+            "metric": metric.value,
+            "change": percent(verdict.ratio, metric),
+            "smallest_change": verdict.smallest_change or policy.at(verdict.case).smallest_change,
+            "control_ratio": verdict.control,
+            "policy_version": verdict.policy.digest if verdict.policy else None,
+            "quarantined": row is not None and row.quarantined,
+            "known_before": row is not None and row.known_before,
+            "slow_before": row is not None and row.slow_before is not None,
+            "slower_than_pinned": row is not None and row.leaks,
+            "repeatability": row.repeatability if row else None,
+            "regression_id": row.regression if row else None,
+            "incident_id": row.incident if row else None,
+        }
+        return cls.model_validate(columns(verdict) | named)
+
+
+class UnsupportedItem(Document):
+    """A case that its provider does not support: neither measured nor judged."""
+
+    provider: str
+    case: str
+    reason: str
+
+
+class RunDocument(RunItem):
+    """A run with everything that was measured and decided."""
+
+    url: str
+    author: str
+    committed_at: Moment
+    headline: str = Field(description="The result in one line.")
+    gate: GateItem
+    counts: dict[Outcome, int] = Field(description="Cases by outcome.")
+    behind_sota: int = Field(description="Cases behind SOTA.")
+    lost_repeatability: int = Field(description="Cases that are no longer bitwise repeatable.")
+    sota: str
+    log: str | None = Field(description="The last lines of a build that failed.")
+    stack: dict[str, Any] = Field(description="Versions.")
+    stack_digest: str | None
+    telemetry: dict[str, Any]
+    ceilings: dict[str, float] = Field(description="The best that the device did in this session; empty on a CPU.")
+    policy: dict[str, Any]
+    policy_version: str | None
+    summaries: list[SummaryItem] = Field(description="One for each metric, provider, op and direction.")
+    verdicts: list[VerdictItem]
+    measurements: list[MeasurementItem]
+    unsupported: list[UnsupportedItem]
+
+    @classmethod
+    def whole(cls, run: Run, report: Report, *, tables: bool = False) -> Self:
+        """`tables` adds the tables of the facts, megabytes for a large suite."""
+        rows = {(row.provider, row.case): row for row in report.rows}
+        named = {
+            "url": report.url,
+            "author": report.author,
+            "committed_at": report.committed_at,
+            "headline": report.headline,
+            "gate": GateItem.model_validate(report.gate),
+            "counts": report.counts,
+            "behind_sota": len(report.behind),
+            "lost_repeatability": len(report.lost_repeatability),
+            "sota": report.sota,
+            "log": report.log,
+            "stack": report.stack,
+            "stack_digest": report.stack_digest,
+            "telemetry": report.telemetry,
+            "ceilings": report.ceilings,
+            "policy": report.policy.model_dump(mode="json"),
+            "policy_version": report.policy_version,
+            "summaries": [SummaryItem.model_validate(one) for one in report.summaries],
+            "verdicts": [
+                VerdictItem.of(one, rows.get((one.provider, one.case)), report.policy) for one in run.verdicts
+            ],
+            "measurements": [MeasurementItem.of(one, report.ceilings, tables=tables) for one in run.measurements],
+            "unsupported": [UnsupportedItem.model_validate(one) for one in report.unsupported],
+        }
+        return cls.model_validate(_named(run) | named)
+
+
+class WorkerItem(Document):
+    """A process that owns a device."""
+
+    name: str
+    device: str
+    description: str
+    sandbox_error: str | None = Field(description="Why the sandbox does not work there; null if it works.")
+    started_at: Moment
+    seen_at: Moment
+    online: bool
+    run_id: int | None
+
+    @classmethod
+    def of(cls, worker: Worker, *, online: bool) -> Self:
+        return cls.model_validate(columns(worker) | {"sandbox_error": worker.sandbox, "online": online})
+
+
+def _named(run: Run) -> dict[str, Any]:
+    return columns(run) | {
+        "target": run.target.name,
+        "revision": run.revision.sha,
+        "subject": run.revision.subject,
+    }
+
+
+def _without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fact for name, fact in facts.items() if not _is_table(fact)}
+
+
+def _is_table(fact: Any) -> bool:
+    return isinstance(fact, list) and any(isinstance(one, Mapping) for one in fact)
