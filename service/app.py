@@ -1,4 +1,4 @@
-"""The front door for browsers, programs and forges: `create_app()` puts API, webhooks and pages together."""
+"""The web application: `create_app()` combines API, webhooks and pages."""
 
 import asyncio
 import importlib.util
@@ -29,19 +29,19 @@ from service.settings import settings
 
 log = structlog.get_logger()
 
-# Endpoints run in threads.  What they do is mostly Python, one at a time, so more threads only compete with each other
-# and with the event loop, which webhooks and health need.  With the threads of those they stay below the 15 connections
-# of the engine's pool, so nobody ever waits for a connection.
+# Endpoints run in threads.  They mostly run Python, one at a time, so more threads only compete with each other and
+# with the event loop, which webhooks and health checks need.  With the threads of those they stay below the 15
+# connections of the engine's pool, so no thread waits for a connection.
 _THREADS = {"sqlite": 2}
 _MAX_THREADS = 4
 _API = "/api/v1"
 _UNCAPPED = ("/webhooks/", "/healthz", "/readyz", "/metrics")
-_PATIENCE_S = 1.0  # for a place among the requests in progress
+_MAX_WAIT_S = 1.0  # for a place among the requests in progress
 _RETRY_AFTER_S = 1
 _FOR_PROGRAMS = ("/api/", "/webhooks/", "/healthz", "/readyz", "/metrics", "/openapi.json", "/assets/")
 
-# Everything comes from here and nothing runs inline.  plotly.js sets style attributes and adds two <style> elements, an
-# empty one and one for maps, allowed by the hashes of their texts; it needs neither eval nor inline scripts.
+# Files come from this host only, and no script is inline.  plotly.js sets style attributes and adds two <style>
+# elements, an empty one and one for maps, allowed by the hashes of their texts; it needs no eval.
 _PLOTLY = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=' 'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
 _HEADERS = {
     "Content-Security-Policy": "; ".join((
@@ -64,12 +64,12 @@ _HEADERS = {
 
 
 def create_app() -> FastAPI:
-    """One app; several may live in one process, each with its own figures."""
+    """Make an app; several may live in one process, each with its own metrics."""
     metrics = health.Metrics()
-    # No interactive documentation: its pages load scripts from other hosts.  /openapi.json is there for programs.
+    # No interactive documentation: its pages load scripts from other hosts.  /openapi.json is served.
     app = FastAPI(title="kernelwatch", version=_version(), docs_url=None, redoc_url=None, lifespan=_lifespan)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
-    app.add_middleware(_Capped, most=settings().requests_limit)
+    app.add_middleware(_Capped, limit=settings().requests_limit)
     app.add_middleware(_Watched, metrics=metrics)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -113,7 +113,7 @@ async def _lifespan(_: FastAPI) -> AsyncIterator[None]:
 
 
 class _Watched:
-    """Adds the headers that every answer carries, and counts how long it took."""
+    """Add the common headers to every response, and record its duration."""
 
     def __init__(self, app: ASGIApp, metrics: health.Metrics) -> None:
         self.app = app
@@ -145,24 +145,24 @@ class _Watched:
 
 
 class _Capped:
-    """Serves at most `most` requests for pages and API at once; the next wait for a moment and are then refused.
+    """Serve at most `limit` requests for pages and API at once; further ones wait for a moment and then get 503.
 
-    A request is in progress until its response begins, so that readers on slow connections take no place.  One that
-    waits holds neither a thread nor a connection.  Refusing without any wait would cost more than serving, because
-    clients that ignore Retry-After come back at once.
+    A request is in progress until its response begins, so that clients on slow connections do not count.  A waiting
+    request holds neither a thread nor a connection.  Refusing without waiting would cost more than serving, because
+    clients that ignore Retry-After repeat the request at once.
     """
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int) -> None:
         self.app = app
-        self.places = asyncio.Semaphore(most)
+        self.places = asyncio.Semaphore(limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(_UNCAPPED):
             await self.app(scope, receive, send)
             return
         try:
-            # Spread, or requests that came together are refused together, and come back together.
-            async with asyncio.timeout(_PATIENCE_S * random.uniform(0.5, 1.5)):  # noqa: S311
+            # Randomised, or requests that arrive together are refused together and return together.
+            async with asyncio.timeout(_MAX_WAIT_S * random.uniform(0.5, 1.5)):  # noqa: S311
                 await self.places.acquire()
         except TimeoutError:
             await _busy(scope["path"].startswith(_FOR_PROGRAMS))(scope, receive, send)
@@ -187,10 +187,10 @@ class _Capped:
 
 @cache
 def _busy(for_program: bool) -> Response:
-    """The refusal, made once: under load it is sent more often than anything else."""
+    """Make the 503 response once: under load it is the most frequent one."""
     detail = (
         f"Too many requests are in progress; try again in {_RETRY_AFTER_S} s. "
-        "KERNELWATCH_REQUESTS_LIMIT says how many are served at once."
+        "KERNELWATCH_REQUESTS_LIMIT sets how many are served at once."
     )
     return _error(for_program, 503, detail, {"Retry-After": str(_RETRY_AFTER_S)})
 
@@ -200,7 +200,7 @@ def _answer(request: Request, status: int, detail: str, headers: dict[str, str] 
 
 
 def _error(for_program: bool, status: int, detail: str, headers: dict[str, str] | None) -> Response:
-    """An error, as JSON for programs and as a page for people."""
+    """Respond with JSON to programs and with a page to people."""
     if for_program:
         return JSONResponse({"detail": detail}, status, headers=headers)
     return dashboards.pages.error_page(status, detail, headers)
@@ -213,16 +213,16 @@ async def _service_error(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
-    detail = f"There is nothing at {request.url.path}." if error.status_code == 404 else str(error.detail)
+    detail = f"No page {request.url.path}." if error.status_code == 404 else str(error.detail)
     return _answer(request, error.status_code, detail, dict(error.headers or {}))
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    said = "; ".join(f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in error.errors())
-    return _answer(request, 422, said)
+    problems = "; ".join(f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in error.errors())
+    return _answer(request, 422, problems)
 
 
 async def _database_error(request: Request, error: Exception) -> Response:
     log.error("database", error=str(error), path=request.url.path)
-    return _answer(request, 503, "The database does not answer as it should; /readyz says what is missing.")
+    return _answer(request, 503, "The database reports an error; see /readyz.")

@@ -7,11 +7,12 @@ import pytest
 from sqlalchemy import select
 
 from dashboards import figures
-from dashboards.comments import shown
-from dashboards.pages import ago, flat, without_secrets
+from dashboards.pages.comments import as_html
+from dashboards.pages.rendering import ago, flat
 from service.db import models as m
 from service.db.engine import transaction
 from service.domain.states import OutboxState
+from service.domain.text import without_credentials
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import CASES, Seeded, seed
 
@@ -34,15 +35,15 @@ def test_the_overview_says_what_is_open_and_who_works(get: Get, seeded: Seeded) 
     assert re.search(r"1 open regression , and 1 case behind SOTA\. 1 run in progress\.", said)
     for badge in ("2 regressions", "3 improvements", "2 wrong results", "6 steady", "skipped", "failed", "running"):
         assert badge in said
-    assert "No worker for cpu is there: start kernelwatch worker" in said
-    assert "The last look at it failed: index.example does not answer" in said
+    assert "No worker for cpu is online. Start kernelwatch worker" in said
+    assert "The last poll failed: index.example does not answer" in said
 
 
 def test_a_figure_says_of_how_many_it_draws_some(get: Get, seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"/runs/{seeded.runs['wrong']}"
-    assert "matter most" not in words(get(address))
+    assert "cases are drawn" not in words(get(address))
     monkeypatch.setattr(figures, "MAX_ROWS", 3)
-    assert "of 4 cases the 3 that matter most are drawn" in words(get(address)), "two of the six are wrong"
+    assert "only the 3 largest of 4 cases are drawn" in words(get(address)), "two of the six are wrong"
 
 
 def test_what_is_open_is_counted_beyond_what_is_listed(get: Get, state: Path) -> None:
@@ -62,11 +63,11 @@ def test_what_is_open_is_counted_beyond_what_is_listed(get: Get, state: Path) ->
 
 def test_empty_pages_say_what_to_do_next(get: Get, state: Path) -> None:
     said = words(get("/"))
-    assert "Nothing is watched yet." in said
+    assert "No targets yet." in said
     assert "kernelwatch target add NAME LOCATION --recipe recipe.toml" in said
     assert "Start one on a machine with the device: kernelwatch worker" in said
-    assert "Nothing waits." in words(get("/workers"))
-    assert "None so far" in words(get("/regressions"))
+    assert "The queue is empty. New commits" in words(get("/workers"))
+    assert "No regressions. They are recorded" in words(get("/regressions"))
 
 
 def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get, seeded: Seeded) -> None:
@@ -77,7 +78,7 @@ def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get,
     assert "Facts: code changed; registers 40 → 64; spills 0 → 12" in said
     assert "torch 2.13.0" in said
     assert re.search(r"trial 1 13\.5 s start 11\.0 s, rounds 2\.5 s 1,965 to 1,980 – – 41 never 0 1\.20 → 2\.40", said)
-    assert "What a pull request would have been told" in said
+    assert "Preview of the comment" in said
 
 
 def test_a_wrong_result_is_invalid_and_has_no_time(get: Get, seeded: Seeded) -> None:
@@ -101,7 +102,7 @@ def test_what_was_not_measured_says_why(get: Get, state: Path) -> None:
     assert "Not compared with quack: 6 cases (quack failed: Quack is not installed in this environment)." in words(
         get(f"/runs/{seeded.runs['slow']}")
     )
-    assert "Measured never: it was skipped" in words(get(f"/runs/{seeded.runs['docs']}"))
+    assert "Measured no: it was skipped" in words(get(f"/runs/{seeded.runs['docs']}"))
 
 
 def test_what_ran_without_a_sandbox_says_so(get: Get, seeded: Seeded) -> None:
@@ -113,7 +114,7 @@ def test_what_ran_without_a_sandbox_says_so(get: Get, seeded: Seeded) -> None:
 
 def test_what_waits_says_for_what(get: Get, seeded: Seeded) -> None:
     assert f"kernelwatch approve {seeded.runs['held']}" in words(get(f"/runs/{seeded.runs['held']}"))
-    assert "0 runs of cpu go first" in words(get(f"/runs/{seeded.runs['queued']}"))
+    assert "0 runs ahead on cpu" in words(get(f"/runs/{seeded.runs['queued']}"))
     assert "measuring: trial 2, case 3 of 6" in words(get("/workers"))
 
 
@@ -131,13 +132,13 @@ def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None
 @pytest.mark.parametrize(
     ("effect", "error", "heading", "became"),
     [
-        (OutboxState.SENT, None, "is told", "The comment was sent."),
-        (OutboxState.WAITING, None, "will be told", "The comment waits to be sent."),
-        (OutboxState.PREVIEW, None, "would be told", "is not sent: the target has no forge."),
+        (OutboxState.SENT, None, "Comment on the pull request", "The comment was sent."),
+        (OutboxState.WAITING, None, "Comment on the pull request, not sent yet", "The comment is waiting to be sent."),
+        (OutboxState.PREVIEW, None, "Preview of the comment", "is not sent: the target has no forge."),
         (
             OutboxState.FAILED,
             "401: Bad credentials",
-            "would be told",
+            "Preview of the comment",
             "could not be sent: 401: Bad credentials.",
         ),
     ],
@@ -154,7 +155,7 @@ def test_a_pull_request_page_says_what_became_of_its_comment(
             else:
                 session.delete(one)
     said = words(get(f"/runs/{seeded.runs['pull']}"))
-    assert f"What the pull request {heading}" in said
+    assert heading in said
     assert became in said
 
 
@@ -244,18 +245,18 @@ def test_plotly_understands_the_figures(get: Get, seeded: Seeded) -> None:
 
 
 def test_a_comment_is_shown_with_our_tags_only() -> None:
-    html = shown(
+    html = as_html(
         "<details><summary>more</summary>\n\n| a |\n|--|\n| b |\n\n</details>\n\n<b onclick=x>no</b> <!-- m -->"
     )
     assert "<details><summary>more</summary>" in html
     assert "<table>" in html
     assert "&lt;b onclick=x&gt;no&lt;/b&gt;" in html
     assert "<!--" not in html
-    assert 'href="javascript' not in shown("[x](javascript:alert(1))")
+    assert 'href="javascript' not in as_html("[x](javascript:alert(1))")
 
 
 def test_small_words() -> None:
     assert [ago(s) for s in (0, 59, 60, 7200, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
-    assert without_secrets("https://me:secret@host/x") == "https://host/x"
-    assert without_secrets("/srv/norms") == "/srv/norms"
+    assert without_credentials("https://me:secret@host/x") == "https://host/x"
+    assert without_credentials("/srv/norms") == "/srv/norms"
     assert flat({"a": {"b": 1}, "c": [{"d": 2.5}], "e": []}) == [("a.b", "1"), ("c 1.d", "2.5"), ("e", "none")]

@@ -6,8 +6,8 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from dashboards import facts, telemetry
-from dashboards.facts import Line
+from dashboards.pages import facts, telemetry
+from dashboards.pages.facts import Line
 from service.db.engine import reading as reading_only
 from service.ledger import queries
 from tests.dashboards.asking import Get, asking, words
@@ -62,7 +62,7 @@ def test_what_a_reader_must_know_stands_beside_the_verdict(get: Get, metrics: Me
 
 def test_what_is_not_supported_is_shown_with_its_reason_and_is_no_failure(get: Get, metrics: Metrics) -> None:
     said = words(get(f"/runs/{metrics.second}"))
-    assert f"Not supported, and so not measured Case Why not {UNSUPPORTED} norms norms has no layernorm" in said
+    assert f"Not supported Case Reason {UNSUPPORTED} norms norms has no layernorm" in said
     assert "failed" not in said[: said.index("Ratios")]
     told = get(f"/api/v1/runs/{metrics.second}").json()
     assert told["unsupported"] == [{"provider": "norms", "case": UNSUPPORTED, "reason": "norms has no layernorm"}]
@@ -136,8 +136,8 @@ def test_a_change_of_stack_is_an_event_on_every_page(get: Get, metrics: Metrics)
     assert event["hovertext"] == change.replace("; ", "<br>")
     assert figure["layout"]["yaxis"]["title"]["text"] == "peak memory, MB"
     assert figure["data"][1]["y"] == [pytest.approx(67.108864), pytest.approx(75.497472)]
-    assert f"It changed since 0abc0abc0a : {change}" in words(get(f"/runs/{metrics.second}"))
-    assert "It changed since" not in words(get(f"/runs/{metrics.first}"))
+    assert f"Changed since 0abc0abc0a : {change}" in words(get(f"/runs/{metrics.second}"))
+    assert "Changed since" not in words(get(f"/runs/{metrics.first}"))
 
 
 def test_a_target_groups_its_cases_by_metric(get: Get, metrics: Metrics) -> None:
@@ -166,7 +166,7 @@ def test_telemetry_is_a_line_for_each_launch(get: Get, metrics: Metrics) -> None
         "UUID": "GPU-11111111-2222", "Performance state": "0", "ECC": "on", "MIG": "off",
     }  # fmt: skip
     said = words(get(f"/runs/{metrics.second}"))
-    assert "start 12.5 s, ceilings 0.4 s, prepare 8.2 s, rounds 3.5 s, of them timed 2.2 s, check 0.5 s" in said
+    assert "start 12.5 s, ceilings 0.4 s, prepare 8.2 s, rounds 3.5 s, of these timed 2.2 s, check 0.5 s" in said
     assert "python 3.12.3, torch 2.13.0+cu130, triton 3.7.1, driver 590.44, liger 0.8.5" in said
 
 

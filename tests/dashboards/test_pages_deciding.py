@@ -37,21 +37,21 @@ def test_a_run_has_the_other_baselines_and_what_nobody_is_alarmed_by(get: Get, d
     assert since
     assert f"Slow since {since[1]} (regression 4): not this revision&#39;s doing. Regression 4" in said
     assert "Last good revision 0123456789 : 3.1 % slower, 1.025 to 1.037. 3.1% slower than 0123456789." in said
-    assert "Slow baseline v1.2 : 4.1 % slower" in said
+    assert "Pinned baseline v1.2 : 4.1 % slower" in said
     assert "Best of the baselines inductor : 33.0 % slower" in said
     assert "Not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster." in said
-    for badge in ("⊘ quarantined", "△ slow before", "◣ leak", "⊖ removed"):
+    for badge in ("⊘ quarantined", "△ slow before", "◣ slower than pinned", "⊖ removed"):
         assert badge in said, badge
 
 
 def test_what_stands_is_counted_by_state_and_grouped_by_event(get: Get, decided: Seeded) -> None:
-    assert "3 standing regressions, of them 1 open, 1 acknowledged and 1 blamed , and 1 case behind" in words(get("/"))
+    assert "3 open regressions: 1 open, 1 acknowledged and 1 blamed , and 1 case behind" in words(get("/"))
     said = words(get("/regressions"))
     assert re.search(r"Incident 1: 2 cases on h200, since \w{10} · slower because the kernel now spills", said)
     assert re.search(r"◉ blamed on \w{10}", said)
     assert re.search(r"ada due \d{4}-\d\d-\d\d", said)
     assert "verdict" not in words(get("/regressions?state=dismissed"))
-    standing = words(get("/regressions?state=standing"))
+    standing = words(get("/regressions?state=all-open"))
     assert "▼ fixed" not in standing
     assert "◐ acknowledged" in standing
 
@@ -68,16 +68,16 @@ def test_a_regression_has_its_evidence_its_history_and_what_to_do(get: Get, deci
     assert re.search(r"opened ▲ open run \d+ .* bisecting .* blamed .* grace assigned ◉ blamed ada .* ada note", said)
     assert "Two blocks would do; &lt;b&gt;see&lt;/b&gt; the plan." in page.text
     assert "kernelwatch regression acknowledge 2 --reason WHY" in said
-    assert "kernelwatch regression reopen" not in said, "it stands already"
+    assert "kernelwatch regression reopen" not in said, "it is open already"
     assert "kernelwatch regression reopen 1" in words(get("/regressions/1"))
 
 
 def test_a_bisection_is_told_step_by_step(get: Get, decided: Seeded) -> None:
     said = words(get("/bisections/1"))
-    assert re.search(r"(\w{10}) did it norms on h200 \1 is 21\.4 % slower than its parent", said)
+    assert re.search(r"Culprit: (\w{10}) norms on h200 \1 is 21\.4 % slower than its parent", said)
     assert "4 of 24 runs" in said
     assert "3 revisions along first parents" in said
-    assert "is it slower at all? bad: 21.0 % slower" in said
+    assert "confirm the regression bad: 21.0 % slower" in said
     step = words(get(f"/runs/{decided.runs['queued'] + 1}"))
     assert "a step of bisection 1" in step
 

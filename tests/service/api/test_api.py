@@ -124,7 +124,7 @@ def test_workers_and_queue(get: Get, seeded: Seeded) -> None:
     [
         ("/api/v1/runs/999", 404, "No run 999."),
         ("/api/v1/targets/nothing", 404, "No target nothing."),
-        ("/api/v1/nothing", 404, "There is nothing at /api/v1/nothing."),
+        ("/api/v1/nothing", 404, "No page /api/v1/nothing."),
         ("/api/v1/runs/99999999999999999999999", 422, "run_id"),
         ("/api/v1/runs/x", 422, "run_id"),
         ("/api/v1/runs/1?tables=many", 422, "tables"),
@@ -133,7 +133,7 @@ def test_workers_and_queue(get: Get, seeded: Seeded) -> None:
         ("/api/v1/targets/norms/series?case=x", 422, "provider"),
     ],
 )
-def test_mistakes_say_how_to_mend_them(get: Get, seeded: Seeded, path: str, status: int, said: str) -> None:
+def test_errors_say_how_to_fix_them(get: Get, seeded: Seeded, path: str, status: int, said: str) -> None:
     answer = get(path)
     assert answer.status_code == status
     assert said in answer.json()["detail"]

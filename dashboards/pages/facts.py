@@ -1,4 +1,4 @@
-"""The facts of head and baseline side by side, for the page.  Pure: what was stored in, lines and tables out."""
+"""The facts of head and baseline next to each other: lines and tables for the page.  Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from service.reports.rows import Row
 
 NAMES = {
     "code": "hash of the code",
-    "kind": "what the hash stands for",
+    "kind": "what is hashed",
     "ops": "operators",
     "ran": "kernels that ran",
     "shared": "shared memory, bytes",
@@ -19,11 +19,11 @@ NAMES = {
     "repeatable": "bitwise repeatable",
     "repeats": "calls compared bit by bit",
     "distinct": "different outputs of those calls",
-    "graph_bits": "bits of the graph, against a call's",
+    "graph_bits": "output bits of the graph, against those of a call",
     "sets": "input sets",
-    "errors": "error, of what is allowed",
-    "prepare_s": "made ready in, s",
-    "spent": "made ready in, s, by step",
+    "errors": "error, share of the bound",
+    "prepare_s": "preparation, s",
+    "spent": "preparation by step, s",
     "peak_bytes": "peak memory, bytes",
     "flops": "operations of the model",
     "graph_breaks": "graph breaks",
@@ -36,7 +36,7 @@ TABLES = {
     "autotune": "Timed choices",
 }
 INNER = {"timings": "Timed choices", "choices": "Choices"}
-# Strangers say what there is: the known facts of one case are some 30 lines, and a table has 15 columns at most.
+# Facts are untrusted.  The known facts of one case are some 30 lines, and a table has at most 15 columns.
 MAX_ROWS = 24  # of a table
 MAX_LINES = 60
 MAX_COLUMNS = 20
@@ -50,7 +50,7 @@ class Line:
     name: str
     before: str
     now: str
-    differs: bool = False  # of what was stored: of what is shown the ends may be cut
+    differs: bool = False  # of the stored values: the shown ones may be truncated
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Sides:
 
 
 def sides(row: Row) -> Sides:
-    """What is known of both, fact by fact; tables are the head's, and the baseline's beside them where it differs."""
+    """Compare fact by fact; the baseline's tables are added if they differ from the head's."""
     now, before = (side.facts if side else {} for side in (row.head, row.parent))
     names = [name for name in dict.fromkeys((*now, *before)) if (now.get(name), before.get(name)) != (None, None)]
     of_tables = [name for name in names if _records(now.get(name)) or _records(before.get(name))]
@@ -101,7 +101,7 @@ def _tables(name: str, now: Any, before: Any) -> list[Table]:
 
 
 def _with_inner(title: str, records: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """The table, and one for each list within it: the candidates that were timed for a kernel, say."""
+    """Make a table, and one for each list in it, for example the candidates timed for a kernel."""
     inner = [
         _table(f"{INNER.get(key, one_line(key, MAX_NAME))} of {plain(record.get('name') or number, MAX_NAME)}", lines)
         for number, record in enumerate(records, 1)
@@ -122,7 +122,7 @@ def _table(title: str, records: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _records(value: Any) -> list[Mapping[str, Any]]:
-    """A list of tables, as a list of what stands in their columns; empty for anything else."""
+    """Return the rows of a list of tables by column; empty for anything else."""
     if not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
         return []
     return [{str(key): inner for key, inner in one.items()} for one in value]

@@ -1,4 +1,4 @@
-"""A comment as a forge would show it: our own Markdown to HTML, with no tags beyond those that we write ourselves."""
+"""Render a comment as a forge shows it: Markdown to HTML, with no tags but those that kernelwatch writes."""
 
 import re
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ _OURS = re.compile(r"</?(?:details|summary|sub)>")
 _MARKER = re.compile(r"<!--.*?-->\s*", re.DOTALL)
 
 
-def shown(comment: str) -> Markup:
-    """The comment as HTML."""
+def as_html(comment: str) -> Markup:
+    """Render the comment as HTML."""
     return Markup(_reader.render(_MARKER.sub("", comment)))  # noqa: S704  # every tag in it is ours or escaped
 
 
 def _ours_only(_: RendererHTML, tokens: Sequence[Token], place: int, *__: Any) -> str:
-    """Raw HTML: the few tags that our comments use stay, the rest is shown as text."""
+    """Keep the few tags that our comments use, and show other HTML as text."""
     raw = tokens[place].content
     kept, end = [], 0
     for found in _OURS.finditer(raw):

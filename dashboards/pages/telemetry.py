@@ -1,6 +1,6 @@
-"""How the device and its host were during a run, trial by trial, in few figures.  Pure: telemetry in, lines out.
+"""State of the device and its host during a run, trial by trial.  Pure: telemetry in, lines out.
 
-A trial looks at the device around every case, which makes thousands of readings: what is told are their ends and sums.
+A trial reads the device around every case: thousands of readings, of which ranges and sums are shown.
 """
 
 from collections import Counter
@@ -11,15 +11,15 @@ from typing import Any
 from service.domain.metrics import digits
 from service.domain.roofline import number
 
-_HARMLESS = {"idle", "clocks_setting", "display"}  # reasons for lower clocks that are none for slower kernels
+_HARMLESS = {"idle", "clocks_setting", "display"}  # clock reasons that do not slow kernels down
 _BOARD = {"driver": "Driver", "uuid": "UUID", "pstate": "Performance state", "ecc": "ECC", "mig": "MIG"}
 _NAMES = {**_BOARD, "sms": "SMs", "l2_bytes": "L2, bytes", "memory_bytes": "Memory, bytes", "l2": "L2, bytes"}
-_TOLD = {"trials", "device", "ceilings", "load_before", "began", "worker", "no_sandbox"}
+_SHOWN = {"trials", "device", "ceilings", "load_before", "began", "worker", "no_sandbox"}
 
 
 @dataclass(frozen=True)
-class TrialSeen:
-    """One trial: where its time went in seconds, and what was read of the device and the host meanwhile."""
+class TrialLine:
+    """One trial: its time by phase in seconds, and readings of the device and the host."""
 
     what: str
     seconds: tuple[tuple[str, float], ...]
@@ -37,13 +37,13 @@ class TrialSeen:
         return sum(spent for _, spent in self.seconds)
 
 
-def trials(telemetry: Mapping[str, Any]) -> tuple[TrialSeen, ...]:
-    """Every trial in order; what an older version stored otherwise is left out."""
+def trials(telemetry: Mapping[str, Any]) -> tuple[TrialLine, ...]:
+    """Return every trial in order, without those stored by an older version."""
     return tuple(_trial(one) for one in _maps(telemetry.get("trials")))
 
 
 def board(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the device is: its name, driver, UUID, and the modes that it was in."""
+    """Return the device's name, driver, UUID and modes."""
     device = telemetry.get("device")
     lines = [(_named(key), _said(value)) for key, value in _mapping(device).items() if value is not None]
     gpus = [reading for one in _maps(telemetry.get("trials")) for reading in _gpus(one)]
@@ -55,15 +55,15 @@ def board(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def rest(telemetry: Mapping[str, Any]) -> dict[str, Any]:
-    """What is stored and not told by the others here."""
-    return {key: value for key, value in telemetry.items() if key not in _TOLD}
+    """Return the telemetry that is not shown otherwise."""
+    return {key: value for key, value in telemetry.items() if key not in _SHOWN}
 
 
-def _trial(one: Mapping[str, Any]) -> TrialSeen:
+def _trial(one: Mapping[str, Any]) -> TrialLine:
     readings, gpus = _maps(one.get("telemetry")), _gpus(one)
     loads = [load for reading in readings if (load := _load(reading)) is not None]
     seconds = {what: number(spent) for what, spent in _mapping(one.get("seconds")).items()}
-    return TrialSeen(
+    return TrialLine(
         what=str(one.get("what", "trial")),
         seconds=tuple((what, spent) for what, spent in seconds.items() if spent and what != "timed"),
         timed_s=seconds.get("timed"),
@@ -106,7 +106,7 @@ def _range(values: Iterable[Any]) -> str:
 
 
 def _load(reading: Mapping[str, Any]) -> float | None:
-    """Processes that wanted a core in the last minute."""
+    """Return the one-minute load average."""
     load = _mapping(reading.get("host")).get("load")
     return number(load[0]) if isinstance(load, list) and load else None
 

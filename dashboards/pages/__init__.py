@@ -1,0 +1,18 @@
+"""The pages: each endpoint queries the ledger and fills a template.  The URL holds the state."""
+
+from collections.abc import Mapping
+
+from fastapi import APIRouter, Response
+from fastapi.responses import HTMLResponse
+
+from dashboards.pages import bisections, calibration, overview, regressions, runs, targets, workers
+from dashboards.pages.rendering import page
+
+router = APIRouter()
+for each in (overview, targets, runs, regressions, bisections, workers, calibration):
+    router.include_router(each.router)
+
+
+def error_page(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Render an error for people."""
+    return HTMLResponse(page("error.html", status=status, detail=detail), status, headers=dict(headers or {}))

@@ -1,0 +1,112 @@
+"""The list of regressions, and one regression with its history."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+from sqlalchemy.orm import Session
+
+from dashboards.pages.rendering import page
+from dashboards.pages.series import choice
+from service.api.common import Key, Reading, ReadingRoute
+from service.db.engine import clock
+from service.db.models import Incident
+from service.domain.regressions.lifecycle import Action, possible
+from service.domain.states import (
+    OPEN_REGRESSIONS,
+    RegressionState,
+)
+from service.domain.text import short
+from service.ledger import queries
+from service.ledger.bisections import bisections
+from service.ledger.regressions import listing
+from service.reports.views import Life, Regressed
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+
+
+MAX_GAPS = 500  # on one page
+
+
+class StateFilter(StrEnum):
+    """The regressions that the page lists."""
+
+    ALL_OPEN = "all-open"
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    BISECTING = "bisecting"
+    BLAMED = "blamed"
+    FIXED = "fixed"
+    DISMISSED = "dismissed"
+
+
+@router.get("/regressions")
+def regressions(
+    session: Reading, state: StateFilter | None = None, cursor: Annotated[str | None, Query(max_length=200)] = None
+) -> str:
+    """List confirmed regressions of all mainlines, bisections, and cases behind SOTA."""
+    states = OPEN_REGRESSIONS if state is StateFilter.ALL_OPEN else (RegressionState(state.value),) if state else ()
+    found = listing.listed(session, states=states, cursor=cursor)
+    query = {"cursor": found.next} | ({"state": state.value} if state else {})
+    return page(
+        "regressions.html",
+        now=clock(session),
+        groups=by_incident(session, found.items),
+        state=state.value if state else "",
+        states=list(RegressionState),
+        next=f"/regressions?{urlencode(query)}" if found.next else None,
+        searches=bisections.listed(session, most=20),
+        gaps=queries.gaps(session, limit=MAX_GAPS),
+    )
+
+
+@router.get("/regressions/{regression_id}")
+def regression(regression_id: Key, session: Reading) -> str:
+    """Show one regression: size, evidence, culprit, history and commands."""
+    life = listing.one(session, regression_id)
+    row, run = life.regressed.row, life.regressed.run
+    found = queries.found_in(session, run.id)
+    series = urlencode({"series": choice(row.device, row.provider, row.case)})
+    address = f"/targets/{quote(life.regressed.target)}"
+    return page(
+        "regression.html",
+        now=clock(session),
+        life=life,
+        evidence=next((one for one in found.rows if (one.provider, one.case) == (row.provider, row.case)), None),
+        searches=[bisections.one(session, search.id) for search in life.bisections],
+        figure=f"{address}/figure.json?{series}",
+        series=f"{address}?{series}#series",
+        commands=_commands(life),
+    )
+
+
+def _commands(life: Life) -> list[tuple[str, str]]:
+    """Return the commands that are possible in this state, with their meaning."""
+    row = life.regressed.row
+    command_of = f"kernelwatch regression {{}} {row.id}"
+    every = (
+        ("Accept it", Action.ACKNOWLEDGE, f"{command_of.format('acknowledge')} --reason WHY --until 2026-12-31"),
+        ("Dismiss it", Action.DISMISS, f"{command_of.format('dismiss')} --reason WHY"),
+        ("Reopen it", Action.REOPEN, command_of.format("reopen")),
+        ("Assign it", Action.ASSIGN, f"{command_of.format('assign')} WHO"),
+        ("Set a due date", Action.DUE, f"{command_of.format('due')} 2026-12-31"),
+        ("Add a note", Action.NOTE, f"{command_of.format('note')} TEXT"),
+    )
+    able = [(what, command) for what, action, command in every if possible(row.state, action)]
+    if row.good and row.culprit is None and row.state in OPEN_REGRESSIONS:
+        ends = f"{short(row.good)}..{life.regressed.run.revision.short}"
+        search = f"kernelwatch bisect {life.regressed.target} {ends} --device {row.device} --case {row.case}"
+        able.append(("Find the culprit", search))
+    return able
+
+
+def by_incident(session: Session, found: Sequence[Regressed]) -> list[tuple[Incident | None, list[Regressed]]]:
+    """Group regressions by incident, ordered by the newest of each."""
+    known = queries.events_of(session, [one.row for one in found])
+    groups: dict[int, list[Regressed]] = {}
+    for one in found:
+        groups.setdefault(one.row.incident_id or -one.row.id, []).append(one)
+    return [(known.get(incident_id), ones) for incident_id, ones in groups.items()]

@@ -1,0 +1,223 @@
+"""The templates, their filters and the words for states."""
+
+from collections.abc import Mapping
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from dashboards import assets
+from kernels.cases import Metric
+from service.db.models import Target
+from service.domain.attribution.causes import Kind
+from service.domain.bisection.search import Aim
+from service.domain.metrics import WORDS, amount, metric_of, percent
+from service.domain.states import (
+    OPEN_REGRESSIONS,
+    CellState,
+    FoundBy,
+    OutboxState,
+    RegressionState,
+)
+from service.domain.text import interval, listed, short, without_credentials
+from service.domain.verdicts.judge import Outcome
+from service.reports.bisection_text import answer_in_words
+from service.reports.report import counted
+from service.reports.rows import Row
+from service.reports.schema.base import moment, rfc3339
+
+# Each outcome has its own mark, so that they can be distinguished without colours.
+MARKS = {
+    "regression": "▲",
+    "improvement": "▼",
+    "steady": "●",
+    "inconclusive": "◌",
+    "invalid": "✕",
+    "failed": "✕",
+    "new": "◇",
+    "leased": "▸",
+    "queued": "…",
+    "held": "‖",
+    "behind": "■",
+    "removed": "⊖",
+    "quarantined": "⊘",
+    "slow-before": "△",
+    "below-pinned": "◣",
+    "open": "▲",
+    "acknowledged": "◐",
+    "bisecting": "◎",
+    "blamed": "◉",
+    "fixed": "▼",
+    "dismissed": "–",
+    "verifying": "◎",
+    "searching": "◎",
+    "proving": "◎",
+    "checking": "◎",
+    "confirmed": "◉",
+    "closed": "–",
+    "fair": "●",
+    "over nominal": "▲",
+    "found": "◉",
+    "range": "◌",
+    "not reproduced": "●",
+    "stopped": "–",
+}
+
+
+STATE_WORDS = {"leased": "running", "held": "needs approval"}
+
+
+CAUSE_WORDS = {
+    Kind.CODE: "the code",
+    Kind.BASELINE: "the baseline moved",
+    Kind.STACK: "the stack changed",
+    Kind.MACHINE: "the machine",
+    Kind.NOISE: "noise",
+    Kind.UNKNOWN: "not known",
+}
+
+
+FOUND_WORDS = {
+    FoundBy.PAIR: "the comparison with its parent",
+    FoundBy.PINNED: "the pinned baseline",
+    FoundBy.HISTORY: "the history of the case",
+}
+
+
+AIM_WORDS = {
+    Aim.VERIFY: "confirm the regression",
+    Aim.SEARCH: "search",
+    Aim.AGAIN: "repeat",
+    Aim.PROVE: "confirm the culprit",
+}
+
+
+MESSAGE_WORDS = {
+    OutboxState.WAITING: "is waiting to be sent",
+    OutboxState.SENT: "was sent",
+    OutboxState.PREVIEW: "is not sent: the target has no forge",
+    OutboxState.FAILED: "could not be sent",
+}
+
+
+_UNITS = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
+
+
+def page(template: str, **shown: Any) -> str:
+    """Fill a template."""
+    return _templates.get_template(template).render(**shown)
+
+
+def ago(seconds: float) -> str:
+    """`just now`, `5 min`, `3 h`, `2 d`."""
+    for unit, length in _UNITS:
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def calendar(seconds: float) -> str:
+    """`2026-11-21 03:02 UTC`."""
+    return moment(seconds).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def numbers(row: Row) -> str:
+    """Format the limits of a decision: `smallest change that matters 1.4 %, q 0.0003`."""
+    parts = [f"smallest change that matters {row.smallest * 100:.3g} %"] if row.smallest is not None else []
+    parts += [f"q {row.q:.2g}"] if row.q is not None else []
+    return ", ".join(parts)
+
+
+def open_regressions(by_state: Mapping[RegressionState, int]) -> str:
+    """`2 open regressions`, `4 open regressions: 1 acknowledged and 3 blamed`."""
+    each = [f"{by_state[state]} {state}" for state in OPEN_REGRESSIONS if by_state.get(state)]
+    total = sum(by_state.values())
+    noun = f"regression{'s' * (total != 1)}"
+    return f"{each[0]} {noun}" if len(each) == 1 else f"{total} open {noun}: {listed(each)}"
+
+
+def sentence(text: str) -> str:
+    """Format a reason as a sentence: `Within 1 % of its baseline.`"""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def flat(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Flatten a nested table into lines: `before.clock_mhz`, `1980`."""
+    lines: list[tuple[str, str]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines += [(f"{key}.{inner}", text) for inner, text in flat(value)]
+        elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+            lines += flat({f"{key} {n}": one for n, one in enumerate(value, 1)})
+        elif isinstance(value, list):
+            lines.append((key, ", ".join(str(one) for one in value) or "none"))
+        elif isinstance(value, float):
+            lines.append(
+                (key, f"{value:,.4g}" if abs(value) < 1e6 else calendar(value) if value > 1e9 else f"{value:,.0f}")
+            )
+        else:
+            lines.append((key, str(value)))
+    return lines
+
+
+def commands(text: str) -> Markup:
+    """Mark up text in which commands are in backticks."""
+    parts = [Markup("<code>{}</code>" if n % 2 else "{}").format(part) for n, part in enumerate(text.split("`"))]  # noqa: S704
+    return Markup("").join(parts)
+
+
+def _commit_address(target: Target, sha: str) -> str | None:
+    """Return the URL of a commit at the forge."""
+    return f"https://github.com/{target.forge}/commit/{sha}" if target.forge else None
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent.parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ago": ago,
+        "calendar": calendar,
+        "commands": commands,
+        "counted": counted,
+        "day": lambda seconds: calendar(seconds)[:10],
+        "flat": flat,
+        "metric": metric_of,
+        "percent": lambda ratio, case: percent(ratio, metric_of(case)),
+        "rfc3339": rfc3339,
+        "sentence": sentence,
+        "change": lambda one: percent(one.ratio, Metric(one.metric)),
+        "share": lambda share: "–" if share is None else f"{share * 100:.1f} %",
+        "short": short,
+        "open_regressions": open_regressions,
+        "amount": lambda value, case: amount(value, metric_of(case)),
+        "without_credentials": without_credentials,
+    }
+    environment.globals |= {
+        "asset": assets.address,
+        "commit": _commit_address,
+        "interval": interval,
+        "message_words": MESSAGE_WORDS,
+        "marks": MARKS,
+        "numbers": numbers,
+        "state_words": STATE_WORDS,
+        "aim_words": AIM_WORDS,
+        "answer_in_words": answer_in_words,
+        "cause_words": CAUSE_WORDS,
+        "found_words": FOUND_WORDS,
+        "open_states": OPEN_REGRESSIONS,
+        "Outcome": Outcome,
+        "CellState": CellState,
+        "Metric": Metric,
+        "metric_words": WORDS,
+    }
+    return environment
+
+
+_templates = _environment()
