@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 from service.db import migrate
 from service.db.engine import engine
 from service.db.models import Base
-from service.ledger.backoff import patience
+from service.ledger.backoff import backoff
 from service.settings import settings
 from tests import needs
 from tests.turns import turn
@@ -160,4 +160,4 @@ def _forget() -> None:
         engine().dispose()
     engine.cache_clear()
     settings.cache_clear()
-    patience.forget()
+    backoff.forget()

@@ -61,7 +61,7 @@ def test_the_search_for_what_a_broken_revision_hid_begins_by_itself(story: Story
     first = story.git("rev-parse", "main")
     broken = story.push("short rows broken", fast="invalid: y is wrong")
     repaired = story.push("short rows are right again, in two passes", fast=130.0)
-    assert auto_start.search_due() == 1
+    assert auto_start.start_due() == 1
     advance.advance_due()
     while control.work("cpu"):
         advance.advance_due()

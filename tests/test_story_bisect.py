@@ -67,7 +67,7 @@ class Eight:
         slower = transitions.Slower("norms", WIDE, 1.3, 1.29, 1.31)
         with transaction() as session:
             run = session.get_one(Run, self.told.run_of(self.bad).id)
-            return transitions.opened(session, run, slower, found_by=FoundBy.HISTORY, good=self.good)
+            return transitions.open_one(session, run, slower, found_by=FoundBy.HISTORY, good=self.good)
 
     def search(self) -> int:
         with transaction() as session:
@@ -124,7 +124,7 @@ def test_who_made_it_slower(story, monkeypatch):  # noqa: F811
     assert found.row.culprit == eight.merge, found.words
     assert [one.answered.answer.value for one in found.steps] == ["bad", "skip", "good", "bad", "bad"]
     assert "error: no such header" in next(one.run.log for one in found.steps if one.step.revision == eight.broken)
-    proof = found.steps[-1].step.sights["norms", WIDE]
+    proof = found.steps[-1].step.verdicts["norms", WIDE]
     assert proof.low < 1.3 < proof.high or proof.ratio == pytest.approx(1.3, rel=0.02)
     assert f"{eight.merge[:10]} is " in found.words
     assert f"at {WIDE} (norms) against its parent" in found.words

@@ -133,5 +133,5 @@ def test_a_revision_that_is_wrong_at_another_case_leaves_no_doubt_about_the_culp
     slow = story.push("wide rows in two passes", fast=100.0, wide=260.0)
 
     assert life().regressed.row.culprit == slow, "the short cut was right where this one is slow"
-    assert auto_start.search_due() == 0
+    assert auto_start.start_due() == 0
     assert standing() == {WIDE: "open"}

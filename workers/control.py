@@ -57,7 +57,7 @@ def _claim(on: str) -> queue.Lease | None:
     with transaction() as database:
         queue.sweep(database)
         lease = queue.next_run(database, on, name(), settings().lease_s)
-        queue.seen(database, name(), on, here().description, sandbox.self_test(), lease.run_id if lease else None)
+        queue.register(database, name(), on, here().description, sandbox.self_test(), lease.run_id if lease else None)
         return lease
 
 
@@ -75,7 +75,7 @@ class Throttled:
 
 
 _follow = Throttled(follow_up.follow_due, 300.0)  # what has news is followed at once, by the look that found them
-_blame = Throttled(auto_start.search_due, 10.0)
+_blame = Throttled(auto_start.start_due, 10.0)
 _calibrate = Throttled(schedule.plan_due, 60.0)
 _forget_logs = Throttled(build_logs.forget_due, 3600.0)
 

@@ -45,5 +45,5 @@ def worker() -> None:
 
 
 def run_control() -> None:
-    facts_worker.beside_control()
+    facts_worker.run_with_control()
     until_stopped(control.run, settings().look_every_s)

@@ -199,9 +199,9 @@ def _do(regression_id: int, transition: Transition, of_incident: bool) -> None:
     rows: list[RegressionRow]
     with transaction() as session:
         if of_incident:
-            rows = transitions.done_to_incident(session, regression_id, transition)
+            rows = transitions.apply_to_incident(session, regression_id, transition)
         else:
-            rows = [transitions.done(session, regression_id, transition)]
+            rows = [transitions.apply(session, regression_id, transition)]
     for row in rows:
         line((f"regression {row.id}", "bold"), f" ({row.case}) is {row.state}.")
 

@@ -23,11 +23,11 @@ class Backoff:
         times = self._failed.get(key, (0, 0.0))[0] + 1
         self._failed[key] = times, time.monotonic() + WAITS_S[min(times, len(WAITS_S)) - 1]
 
-    def went_well(self, key: Hashable) -> None:
+    def succeeded(self, key: Hashable) -> None:
         self._failed.pop(key, None)
 
     def forget(self) -> None:
         self._failed.clear()
 
 
-patience = Backoff()  # of this process; keys begin with what was tried
+backoff = Backoff()  # of this process; keys begin with what was tried

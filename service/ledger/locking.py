@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from service.db.models import Base, Target
 
 
-def inserted(
+def insert_if_absent(
     session: Session,
     table: type[Base],
     unique: str | tuple[str, ...],

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from service.domain.bisection.classify import Answer, Series, Sight
+from service.domain.bisection.classify import Answer, Series, StepVerdict
 from service.domain.bisection.search import Aim, Answered, Ending, Progress
 from service.domain.metrics import metric_of, percent
 from service.domain.text import interval, listed, short
@@ -74,7 +74,7 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
 
 def answer_in_words(answered: Answered) -> str:
     """One step of a table: `bad: 30.1 % slower at rmsnorm.fwd.64x4096.fp32`."""
-    largest = _largest(answered.step.sights)
+    largest = _largest(answered.step.verdicts)
     shown = _shown(*largest) if largest else ""
     decided = answered.answer in (Answer.BAD, Answer.GOOD)
     return f"{answered.answer}: {shown if decided else answered.step.trouble or shown}"
@@ -92,7 +92,7 @@ def _so_far(progress: Progress) -> str:
 def _found(progress: Progress, names: Names, merge: Merge | None) -> str:
     proof = progress.of(Aim.PROVE)[-1].step
     culprit, parent = short(proof.revision), short(proof.against)
-    slow = {name: sight for name, sight in proof.sights.items() if sight.outcome is Outcome.REGRESSION}
+    slow = {name: sight for name, sight in proof.verdicts.items() if sight.outcome is Outcome.REGRESSION}
     name, sight = max(slow.items(), key=lambda one: one[1].ratio or 0.0)
     others = len(slow) - 1
     sentences = [
@@ -110,7 +110,7 @@ def _found(progress: Progress, names: Names, merge: Merge | None) -> str:
     return " ".join(sentences)
 
 
-def _rest(progress: Progress, slow: Mapping[Series, Sight]) -> list[str]:
+def _rest(progress: Progress, slow: Mapping[Series, StepVerdict]) -> list[str]:
     """What the culprit does not explain: cases that it left alone, and slow-downs of which it made a part."""
     elsewhere = [case for name, case in progress.sizes if (name, case) not in slow]
     said = []
@@ -125,7 +125,7 @@ def _rest(progress: Progress, slow: Mapping[Series, Sight]) -> list[str]:
 
 
 def _steadily(progress: Progress) -> str:
-    largest = _largest(progress.of(Aim.VERIFY)[-1].step.sights)
+    largest = _largest(progress.of(Aim.VERIFY)[-1].step.verdicts)
     return _shown(*largest) if largest else "no case moved"
 
 
@@ -160,12 +160,12 @@ def _pair(progress: Progress) -> tuple[str, str]:
     return short(proof.revision), short(proof.against)
 
 
-def _largest(sights: Mapping[Series, Sight]) -> tuple[Series, Sight] | None:
-    compared = [(name, sight) for name, sight in sights.items() if sight.ratio]
+def _largest(verdicts: Mapping[Series, StepVerdict]) -> tuple[Series, StepVerdict] | None:
+    compared = [(name, sight) for name, sight in verdicts.items() if sight.ratio]
     return max(compared, key=lambda one: one[1].ratio or 0.0, default=None)
 
 
-def _shown(name: Series, sight: Sight) -> str:
+def _shown(name: Series, sight: StepVerdict) -> str:
     return f"{percent(sight.ratio, metric_of(name[1]))} at {name[1]} ({name[0]})"
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from kernels.cases import Metric
 from service.db.models import Bisection, ChangePoint, Gap, Incident, RegressionEvent, RegressionRow, Revision, Run
-from service.domain.bisection.classify import Step
+from service.domain.bisection.classify import BisectionStep
 from service.domain.bisection.search import Answered, Progress
 from service.domain.metrics import metric_of
 from service.domain.states import OPEN_SEARCHES, Equal
@@ -69,7 +69,7 @@ class Stepped:
     """A step that has ended, and the run that it was; without an answer where the search no longer counts it."""
 
     run: Run
-    step: Step
+    step: BisectionStep
     answered: Answered | None
 
 

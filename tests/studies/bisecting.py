@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from service.domain.bisection.classify import Sight, Step
+from service.domain.bisection.classify import BisectionStep, StepVerdict
 from service.domain.bisection.search import Question, decide
 from service.domain.policy.policy import Policy
 from service.domain.states import SearchState
@@ -41,11 +41,13 @@ class Line:
         self._logs = moves.cumsum(axis=0)
         self.trials = 0
 
-    def measure(self, question: Question, cases: Collection[str]) -> Step:
+    def measure(self, question: Question, cases: Collection[str]) -> BisectionStep:
         head, base = (self.shas.index(sha) for sha in (question.revision, question.against))
         places = [place for place, case in enumerate(CASES) if not cases or case in cases]
         told = judge(self._session(self._logs[head] - self._logs[base], places), POLICY)
-        return Step(question.revision, question.against, {name: _sight(verdict) for name, verdict in told.items()})
+        return BisectionStep(
+            question.revision, question.against, {name: _verdict(verdict) for name, verdict in told.items()}
+        )
 
     def _session(self, truth: NDArray[np.float64], places: Sequence[int]) -> list[Cell]:
         looked, confirmed = [Pairs()] * len(CASES), [Pairs()] * len(CASES)
@@ -79,16 +81,16 @@ def _asked(cells: Sequence[Cell], why: Why) -> list[int]:
     return [CASES.index(cell.case) for cell in cells if names.get(cell.name) == why]
 
 
-def _sight(verdict: Verdict) -> Sight:
+def _verdict(verdict: Verdict) -> StepVerdict:
     seen = verdict.comparison
     if seen is None:
-        return Sight(verdict.outcome)
-    return Sight(verdict.outcome, seen.ratio, seen.low, seen.high, verdict.suspected, seen.trials)
+        return StepVerdict(verdict.outcome)
+    return StepVerdict(verdict.outcome, seen.ratio, seen.low, seen.high, verdict.suspected, seen.trials)
 
 
 def searched(line: Line) -> tuple[str, int]:
     """How a search ended, in a word, and in how many steps."""
-    steps: list[Step] = []
+    steps: list[BisectionStep] = []
     while (progress := decide(line.shas, steps, POLICY.bisect.max_runs)).question:
         steps.append(line.measure(progress.question, {case for _, case in progress.sizes}))
     culprit = line.shas[line.culprit]

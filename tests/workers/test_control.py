@@ -35,7 +35,7 @@ def test_a_duty_that_can_wait_is_done_at_once_and_then_seldom_even_where_it_brea
     assert seldom.__name__ == "duty", "the log names what broke"
 
 
-def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_went_well(clock):
+def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_succeeded(clock):
     tried, kept = [], Backoff()
     while clock[0] < 2000.0:
         if not kept.should_skip("one"):
@@ -44,7 +44,7 @@ def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_went_we
         clock[0] += 2.0
     assert tried == [0.0, 2.0, 4.0, 14.0, 44.0, 164.0, 764.0]
     assert not kept.should_skip("another")
-    kept.went_well("one")
+    kept.succeeded("one")
     assert not kept.should_skip("one")
     kept.failed("one")
     assert not kept.should_skip("one"), "it is new again"

@@ -44,7 +44,7 @@ def compile_due() -> int:
     return taken
 
 
-def beside_control() -> threading.Thread:
+def run_with_control() -> threading.Thread:
     """A thread that compiles for as long as this process lives, and gives way to everything else."""
 
     def compile_until_stopped() -> None:

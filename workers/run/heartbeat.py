@@ -75,7 +75,7 @@ class Heartbeat:
             try:
                 with transaction() as session:
                     queue.renew(session, self._lease, self._lease_s, self._stage)
-                    queue.alive(session, self._lease.worker, self._lease.run_id)
+                    queue.heartbeat(session, self._lease.worker, self._lease.run_id)
                 self._renewed = time.monotonic()
             except LeaseLost as lost:
                 self._lost = str(lost)

@@ -22,7 +22,7 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True)
-class Sight:
+class StepVerdict:
     """One case of one provider in one step."""
 
     outcome: Outcome
@@ -36,33 +36,33 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Step:
+class BisectionStep:
     """A measurement that has ended: `revision` beside `against`, in one session."""
 
     revision: str
     against: str
-    sights: Mapping[Series, Sight] = field(default_factory=dict)
+    verdicts: Mapping[Series, StepVerdict] = field(default_factory=dict)
     untested: Answer | None = None  # SKIP: it does not build; UNDECIDED: the machine gave up
     words: str = ""  # why it is untested
 
     @property
     def trouble(self) -> str:
         """Why nothing was compared or decided, in words: of the build, the machine, or the first such case."""
-        open_ones = (one for one in self.sights.values() if one.ratio is None or one.outcome is Outcome.INCONCLUSIVE)
+        open_ones = (one for one in self.verdicts.values() if one.ratio is None or one.outcome is Outcome.INCONCLUSIVE)
         return self.words or next((one.reason or one.outcome.value for one in open_ones), "")
 
 
-def moved(step: Step) -> dict[Series, float]:
+def moved(step: BisectionStep) -> dict[Series, float]:
     """The series that became slower in this step, and by how much: the logarithm of the ratio."""
-    slower = {name: sight for name, sight in step.sights.items() if sight.outcome is Outcome.REGRESSION}
+    slower = {name: sight for name, sight in step.verdicts.items() if sight.outcome is Outcome.REGRESSION}
     return {name: math.log(sight.ratio) for name, sight in slower.items() if sight.ratio}
 
 
-def slower(step: Step, among: Mapping[Series, float] | None = None) -> Answer:
+def slower(step: BisectionStep, among: Mapping[Series, float] | None = None) -> Answer:
     """Is the revision slower than what it was measured against, at any of these series (by default at any)?"""
     if step.untested:
         return step.untested
-    seen = {sight.outcome for name, sight in step.sights.items() if among is None or name in among}
+    seen = {sight.outcome for name, sight in step.verdicts.items() if among is None or name in among}
     if Outcome.REGRESSION in seen:
         return Answer.BAD
     if Outcome.INCONCLUSIVE in seen:
@@ -70,7 +70,7 @@ def slower(step: Step, among: Mapping[Series, float] | None = None) -> Answer:
     return Answer.GOOD if seen & {Outcome.STEADY, Outcome.IMPROVEMENT} else Answer.SKIP
 
 
-def stands(step: Step, sizes: Mapping[Series, float]) -> Answer:
+def classify(step: BisectionStep, sizes: Mapping[Series, float]) -> Answer:
     """Does the revision stand with the bad end or with the good one?  `sizes` is what `moved` said of the bad end.
 
     Series vote with their size, and half of what could be tested decides.  One of many that is wrong by chance must not
@@ -81,7 +81,7 @@ def stands(step: Step, sizes: Mapping[Series, float]) -> Answer:
         return step.untested
     weight = dict.fromkeys(Answer, 0.0)
     for name, size in sizes.items():
-        sight = step.sights.get(name)
+        sight = step.verdicts.get(name)
         weight[_side(sight, size) if sight else Answer.SKIP] += size
     tested = math.fsum(weight[answer] for answer in Answer if answer is not Answer.SKIP)
     if 2 * tested < math.fsum(sizes.values()) or not tested:
@@ -91,7 +91,7 @@ def stands(step: Step, sizes: Mapping[Series, float]) -> Answer:
     return Answer.GOOD if 2 * weight[Answer.GOOD] > tested else Answer.UNDECIDED
 
 
-def _side(sight: Sight, size: float) -> Answer:
+def _side(sight: StepVerdict, size: float) -> Answer:
     """On which side of half the slow-down, in logarithms, the case stands.
 
     BAD takes a confirmed regression nearer to the bad end; GOOD an interval that lies below the half altogether, for

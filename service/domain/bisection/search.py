@@ -14,7 +14,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from service.domain.bisection.classify import Answer, Series, Step, moved, slower, stands
+from service.domain.bisection.classify import Answer, BisectionStep, Series, classify, moved, slower
 from service.domain.states import SearchState
 
 REPEATS = 3  # how often one question is asked until it is decided
@@ -41,7 +41,7 @@ class Question:
 @dataclass(frozen=True)
 class Answered:
     question: Question
-    step: Step
+    step: BisectionStep
     answer: Answer
 
 
@@ -93,7 +93,7 @@ class Progress:
 
 
 def decide(
-    line: Sequence[str], steps: Sequence[Step], max_runs: int, unbuildable: Collection[str] = frozenset()
+    line: Sequence[str], steps: Sequence[BisectionStep], max_runs: int, unbuildable: Collection[str] = frozenset()
 ) -> Progress:
     """What to measure next on `line` (from the good end to the bad one, both included), or how the search ended.
 
@@ -102,7 +102,7 @@ def decide(
     """
     # What was tried by a step stays tried, or news from elsewhere would lead the play of the past astray.
     search = _Search(line, frozenset(unbuildable) - {step.revision for step in steps})
-    taken: defaultdict[tuple[str, str], deque[Step]] = defaultdict(deque)
+    taken: defaultdict[tuple[str, str], deque[BisectionStep]] = defaultdict(deque)
     for step in steps:
         taken[step.revision, step.against].append(step)
     course = search.course()
@@ -118,8 +118,8 @@ def decide(
     return Progress(line, tuple(search.answered), search.sizes, search.suspects(ending), question, ending)
 
 
-Course = Generator[Question, Step, Ending]
-Asking = Generator[Question, Step, Answer]
+Course = Generator[Question, BisectionStep, Ending]
+Asking = Generator[Question, BisectionStep, Answer]
 
 
 @dataclass
@@ -191,11 +191,11 @@ class _Search:
                 break
         return Answer.SKIP if answer is Answer.UNDECIDED and aim in (Aim.SEARCH, Aim.AGAIN) else answer
 
-    def _answer(self, aim: Aim, step: Step) -> Answer:
+    def _answer(self, aim: Aim, step: BisectionStep) -> Answer:
         if aim is Aim.VERIFY:
             self.sizes = moved(step)
             return slower(step)
-        return slower(step, self.sizes) if aim is Aim.PROVE else stands(step, self.sizes)
+        return slower(step, self.sizes) if aim is Aim.PROVE else classify(step, self.sizes)
 
     def _next(self) -> int | None:
         """The untried place nearest to the middle, and ever farther from those that had to be skipped."""

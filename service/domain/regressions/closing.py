@@ -8,7 +8,7 @@ from service.domain.verdicts.judge import CHANGES, Outcome
 
 
 @dataclass(frozen=True)
-class Step:
+class CaseStep:
     """What one mainline revision did to a case.  Ordinals are places on the mainline."""
 
     run_id: int
@@ -20,7 +20,9 @@ class Step:
     direct_ratio: float | None = None
 
 
-def mended_by(steps: Sequence[Step], opened: int, ratio: float, smallest: float, *, before: float = 1.0) -> int | None:
+def fixed_by_run(
+    steps: Sequence[CaseStep], opened: int, ratio: float, smallest: float, *, before: float = 1.0
+) -> int | None:
     """The first run after which a regression of `ratio`, opened at the ordinal `opened`, is gone.
 
     A direct comparison with what was good decides, where it can tell.  Otherwise each step multiplies what its

@@ -13,7 +13,7 @@ from service.db.models import Target
 from service.domain.policy.recipes import Recipe
 from service.domain.states import TargetKind
 from service.errors import BadInput, ServiceError, SourceFailed
-from service.ledger.backoff import patience
+from service.ledger.backoff import backoff
 from service.ledger.bisections import bisections
 from service.ledger.bisections.commits import moved_between
 from service.ledger.intake import targets
@@ -75,16 +75,16 @@ def advance_due() -> int:
         due = bisections.due(session)
     for bisection_id in due:
         key = "bisection", bisection_id
-        if patience.should_skip(key):
+        if backoff.should_skip(key):
             continue
         try:
             _advance(bisection_id)
-            patience.went_well(key)
+            backoff.succeeded(key)
         except SourceFailed as failure:
-            patience.failed(key)
+            backoff.failed(key)
             log.warning("a bisection waits for its source", bisection=bisection_id, why=str(failure))
         except Exception:  # one search must not keep the others from going on
-            patience.failed(key)
+            backoff.failed(key)
             log.exception("a bisection could not go on", bisection=bisection_id)
     return len(due)
 
@@ -101,12 +101,12 @@ def _advance(bisection_id: int) -> None:
         try:
             line = open_source(target).between(found.row.good, found.row.bad)
             with transaction() as session:
-                bisections.line_read(session, bisection_id, line)
+                bisections.store_line(session, bisection_id, line)
         except ServiceError as refusal:
             if isinstance(refusal, SourceFailed) and refusal.passing:
                 raise
             with transaction() as session:
-                bisections.ended(session, bisection_id, str(refusal))
+                bisections.give_up(session, bisection_id, str(refusal))
             return
     culprit = found.progress.culprit if found.progress else None
     merge = _merge(target, culprit) if culprit else None

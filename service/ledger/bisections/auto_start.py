@@ -11,7 +11,7 @@ from service.db.models import RegressionEvent, RegressionRow, Revision, Run, Tar
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.states import FoundBy, RegressionState
 from service.errors import BadInput, ServiceError
-from service.ledger.backoff import patience
+from service.ledger.backoff import backoff
 from service.ledger.bisections import bisections
 from service.ledger.locking import lock
 from service.ledger.regressions import transitions
@@ -21,7 +21,7 @@ from service.ledger.server_policy import effective
 log = structlog.get_logger()
 
 
-def search_due() -> int:
+def start_due() -> int:
     """Begin to search for whom to blame, as far as the policy's budget goes.  Returns how many searches began.
 
     A regression is searched for once by itself; a person may search again with `kernelwatch bisect`.
@@ -29,14 +29,14 @@ def search_due() -> int:
     began = 0
     for target_id in _targets():
         key = "blame", target_id
-        if patience.should_skip(key):
+        if backoff.should_skip(key):
             continue
         try:
             with transaction() as session:
                 began += _begin(session, target_id)
-            patience.went_well(key)
+            backoff.succeeded(key)
         except Exception:  # one target must not keep the others from being searched
-            patience.failed(key)
+            backoff.failed(key)
             log.exception("no search could begin", target=target_id)
     return began
 

@@ -24,7 +24,7 @@ from service.ledger.bisections import steps as steps
 from service.ledger.locking import lock
 from service.ledger.regressions import transitions
 from service.ledger.runs import queue
-from service.ledger.runs.internal_runs import run_asked
+from service.ledger.runs.internal_runs import internal_run
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import effective
 from service.reports.bisection_text import Merge, said
@@ -104,7 +104,7 @@ def may_start(session: Session, target: Target, policy: Policy) -> bool:
     return policy.bisect.automatic and _spent_today(session, target.id) < policy.bisect.max_runs_per_day
 
 
-def line_read(session: Session, bisection_id: int, line: Sequence[Found]) -> None:
+def store_line(session: Session, bisection_id: int, line: Sequence[Found]) -> None:
     """The source told the revisions after the good end, oldest first."""
     if (row := _held(session, bisection_id)) is not None and not row.line:
         target = session.get_one(Target, row.target_id)
@@ -140,7 +140,7 @@ def waits(session: Session, bisection_id: int) -> bool:
     return row.device in recipe.devices and _has_to_wait(session, row, effective(recipe, row.device))
 
 
-def ended(session: Session, bisection_id: int, why: str) -> None:
+def give_up(session: Session, bisection_id: int, why: str) -> None:
     """It cannot go on: the ends do not lie on one line, say."""
     if (row := _held(session, bisection_id)) is not None:
         _end(session, row, SearchState.STOPPED, why)
@@ -179,7 +179,7 @@ def _ask(session: Session, row: Bisection, search: Search, progress: Progress, q
     revision = session.execute(
         select(Revision).where(Revision.target_id == row.target_id, Revision.sha == question.revision)
     ).scalar_one()
-    run_asked(
+    internal_run(
         session,
         target,
         revision,

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload, undefer
 
 from service.db.models import Bisection, Revision, Run, Target, VerdictRow
-from service.domain.bisection.classify import Answer, Sight, Step
+from service.domain.bisection.classify import Answer, BisectionStep, StepVerdict
 from service.domain.bisection.search import decide
 from service.domain.states import OPEN_SEARCHES, OPEN_STATES, BaselineKind, Purpose, RunState
 from service.domain.text import one_line
@@ -40,13 +40,13 @@ def steps_of(session: Session, bisection_id: int) -> list[Run]:
     return list(session.execute(rows.execution_options(populate_existing=True)).scalars())
 
 
-def _step(run: Run) -> Step:
+def _step(run: Run) -> BisectionStep:
     """What a run that has ended says.  Only a failed build is the revision's own fault; a machine gets another try."""
-    step = Step(run.revision.sha, run.baseline or "")
+    step = BisectionStep(run.revision.sha, run.baseline or "")
     words = one_line(run.reason or "no reason was given")
     match run.state:
         case RunState.DONE:
-            return replace(step, sights={(row.provider, row.case): _sight(row) for row in _against_baseline(run)})
+            return replace(step, verdicts={(row.provider, row.case): _verdict(row) for row in _against_baseline(run)})
         case RunState.FAILED if run.build_failed:
             return replace(step, untested=Answer.SKIP, words=words)
         case RunState.SUPERSEDED:  # the mainline was rewritten without it: no repeat will measure it
@@ -59,8 +59,8 @@ def _against_baseline(run: Run) -> list[VerdictRow]:
     return [row for row in run.verdicts if row.baseline_kind == BaselineKind.PARENT]
 
 
-def _sight(row: VerdictRow) -> Sight:
-    return Sight(
+def _verdict(row: VerdictRow) -> StepVerdict:
+    return StepVerdict(
         Outcome(row.outcome), row.ratio, row.low, row.high, row.suspected, row.trials, row.cause_text, row.reason
     )
 

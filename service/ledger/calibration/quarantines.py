@@ -12,7 +12,7 @@ from service.domain.regressions.lifecycle import KERNELWATCH
 from service.domain.verdicts import calibration
 from service.domain.verdicts.calibration import Compared
 from service.errors import BadInput, NotFound
-from service.ledger.locking import inserted
+from service.ledger.locking import insert_if_absent
 
 Name = tuple[str, str]  # provider and case
 
@@ -101,7 +101,7 @@ def quarantine(session: Session, target_id: int, device: str, name: Name, by: st
     provider, case = name
     key = {"target_id": target_id, "device": device, "provider": provider, "case": case}
     values = {**key, "since": clock(session), "by": by, "reason": reason}
-    return inserted(session, Quarantine, tuple(key), values, where=Quarantine.released_at.is_(None)) is not None
+    return insert_if_absent(session, Quarantine, tuple(key), values, where=Quarantine.released_at.is_(None)) is not None
 
 
 def release(session: Session, target: Target, device: str, case: str, provider: str | None, by: str, why: str) -> int:

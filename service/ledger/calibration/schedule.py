@@ -113,7 +113,7 @@ def _ask(session: Session, due: Due) -> bool:
     revision, (_, recipe) = _fit(session, target, due.device), recipe_of(session, target)
     if revision is None:
         return False
-    internal_runs.run_asked(
+    internal_runs.internal_run(
         session,
         target,
         revision,
@@ -150,7 +150,7 @@ def ask_now(
         hint = "name one that `kernelwatch runs` lists"
     if revision is None:
         raise BadInput(f"{target.name} has no revision to calibrate {device} with: {hint}.")
-    return internal_runs.run_asked(
+    return internal_runs.internal_run(
         session,
         target,
         revision,

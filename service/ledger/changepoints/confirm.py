@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from service.db.models import Bisection, ChangePoint, RegressionRow, Revision, Run, VerdictRow
 from service.domain.states import OPEN_SEARCHES, BaselineKind, FoundBy, PointState, RunState, SearchState
 from service.domain.verdicts.judge import Outcome
-from service.ledger.regressions.transitions import Slower, opened
+from service.ledger.regressions.transitions import Slower, open_one
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _regression(session: Session, search: Bisection, row: ChangePoint, shown: Sh
         verdict.cause_kind,
         verdict.cause_text,
     )
-    return opened(
+    return open_one(
         session,
         shown.run,
         slower,

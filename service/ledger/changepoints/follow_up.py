@@ -32,7 +32,7 @@ from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointS
 from service.domain.text import listed
 from service.domain.verdicts.judge import Outcome
 from service.errors import ServiceError
-from service.ledger.backoff import patience
+from service.ledger.backoff import backoff
 from service.ledger.bisections import bisections
 from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.confirm import settle
@@ -83,14 +83,14 @@ def _follow_all(which: Callable[[Session], set[Pair]]) -> None:
         due = sorted(which(session))
     for target_id, device in due:
         key = "points", target_id, device
-        if patience.should_skip(key):
+        if backoff.should_skip(key):
             continue
         try:
             with transaction() as session:
                 follow(session, session.get_one(Target, target_id), device)
-            patience.went_well(key)
+            backoff.succeeded(key)
         except Exception:  # what one target has must not keep the others from going on
-            patience.failed(key)
+            backoff.failed(key)
             log.exception("change points could not be followed", target=target_id, device=device)
 
 

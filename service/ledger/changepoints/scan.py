@@ -21,11 +21,11 @@ from service.domain.changepoints.scan import LONG, SHORT, Found, closely, limits
 from service.domain.changepoints.series_table import Histories, Name
 from service.domain.states import BaselineKind, PointState
 from service.domain.verdicts.judge import Outcome
-from service.ledger.backoff import patience
+from service.ledger.backoff import backoff
 from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.follow_up import follow_news, policy_of
 from service.ledger.changepoints.load import Mainline, histories, mainline
-from service.ledger.locking import inserted, lock
+from service.ledger.locking import insert_if_absent, lock
 
 log = structlog.get_logger()
 
@@ -41,15 +41,15 @@ def look_due() -> None:
     until = time.monotonic() + MAX_S
     for (target_id, device), runs in due.items():
         key = "history", target_id, device
-        if patience.should_skip(key):
+        if backoff.should_skip(key):
             continue
         if time.monotonic() > until:  # many targets were measured long before anybody looked: the rest comes next time
             break
         try:
             looked(target_id, device, runs)
-            patience.went_well(key)
+            backoff.succeeded(key)
         except Exception:  # what one target has must not keep the others from being looked at
-            patience.failed(key)
+            backoff.failed(key)
             log.exception("a history could not be looked at", target=target_id, device=device)
     follow_news(due.keys())
 
@@ -198,7 +198,7 @@ def _add(session: Session, measured: Mainline, name: Name, change: Change, basel
     if baseline is not None:
         values |= {"state": PointState.CLOSED, "reason": f"the baseline moved, not this: {_by(baseline)}"}
     # One of the same revision in the other direction may be there already: it stays, as it was first.
-    inserted(session, ChangePoint, key, values)
+    insert_if_absent(session, ChangePoint, key, values)
 
 
 def _by(ratio: float) -> str:

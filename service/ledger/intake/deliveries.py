@@ -14,7 +14,7 @@ from service.domain.states import Origin, TargetKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.forge.events import Ignored, Pinged, PullChanged, Pushed, parse
 from service.ledger.intake import targets
-from service.ledger.locking import inserted, lock
+from service.ledger.locking import insert_if_absent, lock
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, PushResult, approve, record_push, run_wanted
 from service.settings import settings
@@ -53,7 +53,7 @@ def store_delivery(session: Session, guid: str, event: str, body: bytes) -> tupl
     A new one takes one statement, because each further statement waits for its turn on a busy machine.
     """
     values = {"guid": guid, "event": event, "body": body, "received_at": database_now(session)}
-    new = inserted(session, Delivery, "guid", values)
+    new = insert_if_absent(session, Delivery, "guid", values)
     if new is not None:
         wake(session, CONTROL)
         return new, True

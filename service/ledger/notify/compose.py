@@ -66,7 +66,7 @@ def _tell(session: Session, run_id: int) -> None:
         _comment(session, run, run.pull)
     if _speaks_for_its_commit(session, run):
         key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
-        outbox.say(session, key, "check", run.target, run, markdown.check(report_on(session, run)))
+        outbox.enqueue(session, key, "check", run.target, run, markdown.check(report_on(session, run)))
     run.notified_state = run.state.value
 
 
@@ -80,7 +80,7 @@ def _comment(session: Session, run: Run, pull: int) -> None:
     facts = facts_checks.in_words(session, run)
     if begun or facts_checks.are_found(session, run) or run.state in _WORTH_A_COMMENT:
         payload = {"pull": pull, "body": markdown.comment(*pull_reports(session, run), facts=facts)}
-        outbox.say(session, key, "comment", run.target, run, payload)
+        outbox.enqueue(session, key, "comment", run.target, run, payload)
 
 
 def _speaks_for_its_commit(session: Session, run: Run) -> bool:

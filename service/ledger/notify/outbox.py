@@ -19,7 +19,7 @@ from service.db.models import OutboxMessage, Run, Target
 from service.domain.states import OutboxState
 from service.forge import github
 from service.forge.github import Check, ForgeFailed, GitHub
-from service.ledger.locking import inserted
+from service.ledger.locking import insert_if_absent
 
 log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ _MARKER = re.compile(r"<!-- kernelwatch:[^<>]*? -->")
 class Sending:
     """An effect as it was when it was claimed."""
 
-    effect_id: int
+    message_id: int
     version: int
     attempts: int
     kind: str
@@ -45,10 +45,10 @@ class Sending:
     remote_id: str | None
 
 
-def say(session: Session, key: str, kind: str, target: Target, run: Run, payload: dict[str, Any]) -> OutboxMessage:
+def enqueue(session: Session, key: str, kind: str, target: Target, run: Run, payload: dict[str, Any]) -> OutboxMessage:
     """Have this said once the transaction is committed.  The same key again replaces what was, or was to be, said."""
     begin = {"kind": kind, "target_id": target.id, "run_id": run.id, "payload": payload, "version": 0}
-    new = inserted(session, OutboxMessage, "key", {"key": key, "state": OutboxState.WAITING, **begin})
+    new = insert_if_absent(session, OutboxMessage, "key", {"key": key, "state": OutboxState.WAITING, **begin})
     row = (
         select(OutboxMessage)
         .where(OutboxMessage.key == key)
@@ -90,7 +90,7 @@ def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: floa
             if waits and failure.wait_s:
                 break
         except Exception as error:  # a payload that cannot be sent must not hold up the others
-            log.exception("an effect was not sent", effect=sending.effect_id)
+            log.exception("an effect was not sent", effect=sending.message_id)
             _failed(sending, f"kernelwatch broke on it: {type(error).__name__}: {error}", passing=False, now=now)
         else:
             _sent(sending, remote_id)
@@ -162,7 +162,7 @@ def _failed(sending: Sending, why: str, *, passing: bool, wait_s: float = 0.0, n
         effect.next_at = here + max(wait, wait_s)
         if waits and wait_s:
             _hold_up(session, here + wait_s)
-    log.warning("effect not sent", effect=sending.effect_id, why=why, attempts=sending.attempts)
+    log.warning("effect not sent", effect=sending.message_id, why=why, attempts=sending.attempts)
     return waits
 
 
@@ -186,5 +186,5 @@ def _preview(sending: Sending, why: str) -> None:
 
 def _row(session: Session, sending: Sending) -> OutboxMessage:
     return session.execute(
-        select(OutboxMessage).where(OutboxMessage.id == sending.effect_id).with_for_update()
+        select(OutboxMessage).where(OutboxMessage.id == sending.message_id).with_for_update()
     ).scalar_one()

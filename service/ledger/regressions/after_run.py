@@ -23,7 +23,7 @@ def note_regressions(session: Session, run: Run, policy: Policy) -> None:
     now = clock(session)
     rows = select(VerdictRow).where(VerdictRow.run_id == run.id).order_by(VerdictRow.provider, VerdictRow.case)
     verdicts = session.scalars(rows).all()
-    touched = {row.incident_id for row in opening.opened_by(session, run, verdicts, policy, now)}
+    touched = {row.incident_id for row in opening.open_found(session, run, verdicts, policy, now)}
     judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.baseline_kind == BaselineKind.PARENT}
-    touched |= {row.incident_id for row in closing.over(session, run, judged, policy, now)}
+    touched |= {row.incident_id for row in closing.close_fixed(session, run, judged, policy, now)}
     incidents.settle(session, touched, now)

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, aliased
 
 from service.db.models import WATCHED, RegressionRow, Revision, Run, VerdictRow
 from service.domain.policy.policy import Policy
-from service.domain.regressions.closing import Step, mended_by
+from service.domain.regressions.closing import CaseStep, fixed_by_run
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import OPEN_REGRESSIONS, BaselineKind, FoundBy, RunState
 from service.domain.text import short
@@ -22,19 +22,21 @@ from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.ledger.regressions import transitions
 
-_NOTHING_KNOWN = Step(0, 0, None, Outcome.NEW, None)
+_NOTHING_KNOWN = CaseStep(0, 0, None, Outcome.NEW, None)
 
 
 @dataclass(frozen=True)
-class Seen:
+class LaterRun:
     """One run of a later revision at a case: its step, when it ended, and what it said against older revisions."""
 
-    step: Step
+    step: CaseStep
     at: float
     direct: dict[str, tuple[Outcome, float | None]] = field(default_factory=dict)  # by the revision compared with
 
 
-def over(session: Session, run: Run, judged: Collection[Name], policy: Policy, now: float) -> list[RegressionRow]:
+def close_fixed(
+    session: Session, run: Run, judged: Collection[Name], policy: Policy, now: float
+) -> list[RegressionRow]:
     """Close what stands at the `judged` cases and is over; what was closed is returned."""
     standing = session.execute(
         select(RegressionRow, Revision.ordinal)
@@ -68,11 +70,11 @@ def over(session: Session, run: Run, judged: Collection[Name], policy: Policy, n
     return closed
 
 
-def _mended(row: RegressionRow, ordinal: int, seen: Sequence[Seen], smallest: float) -> int | None:
+def _mended(row: RegressionRow, ordinal: int, seen: Sequence[LaterRun], smallest: float) -> int | None:
     """The run that mended it."""
     steps = {one.step.ordinal: _with_direct(one, row.good) for one in seen if one.step.ordinal > ordinal}
     before = row.ratio if row.found_by is FoundBy.PINNED else 1.0
-    return mended_by(list(steps.values()), ordinal, row.ratio, smallest, before=before)
+    return fixed_by_run(list(steps.values()), ordinal, row.ratio, smallest, before=before)
 
 
 def _smallest(session: Session, ids: Sequence[int]) -> dict[int, float]:
@@ -96,21 +98,21 @@ def _smallest(session: Session, ids: Sequence[int]) -> dict[int, float]:
     return {regression_id: smallest for regression_id, smallest in session.execute(rows) if smallest is not None}
 
 
-def _with_direct(one: Seen, good: str | None) -> Step:
+def _with_direct(one: LaterRun, good: str | None) -> CaseStep:
     outcome, ratio = one.direct.get(good or "", (None, None))
     return replace(one.step, direct=outcome, direct_ratio=ratio)
 
 
 def _seen_since(
     session: Session, run: Run, standing: Sequence[tuple[RegressionRow, int | None]]
-) -> dict[Name, list[Seen]]:
+) -> dict[Name, list[LaterRun]]:
     """What later revisions did to the cases, oldest revision first, the newest run of each last.
 
     A revision that is steady beside the one just before it changes nothing, and is left out unless it was measured
     more than once: of a long history little is left.
     """
     places = [ordinal for _, ordinal in standing if ordinal is not None]
-    found: dict[Name, dict[tuple[int, int], Seen]] = defaultdict(dict)
+    found: dict[Name, dict[tuple[int, int], LaterRun]] = defaultdict(dict)
     if not places:
         return {}
     names = {(row.provider, row.case) for row, _ in standing}
@@ -130,15 +132,15 @@ def _seen_since(
         .where(VerdictRow.baseline_kind == BaselineKind.PARENT, matters)
     )
     for provider, case, run_id, place, at, outcome, ratio, before in session.execute(pairs):
-        step = Step(run_id, place, before, Outcome(outcome), ratio)
-        found[provider, case][place, run_id] = Seen(step, at or 0.0)
+        step = CaseStep(run_id, place, before, Outcome(outcome), ratio)
+        found[provider, case][place, run_id] = LaterRun(step, at or 0.0)
     goods = {row.good for row, _ in standing if row.good is not None}
     directs = _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, VerdictRow.baseline))
     directs = directs.where(
         VerdictRow.baseline_kind.in_([BaselineKind.LAST_GOOD, BaselineKind.PINNED]), VerdictRow.baseline.in_(goods)
     )
     for provider, case, run_id, place, at, outcome, ratio, good in session.execute(directs):
-        alone = Seen(replace(_NOTHING_KNOWN, run_id=run_id, ordinal=place), at or 0.0)
+        alone = LaterRun(replace(_NOTHING_KNOWN, run_id=run_id, ordinal=place), at or 0.0)
         found[provider, case].setdefault((place, run_id), alone).direct[good] = (Outcome(outcome), ratio)
     return {name: [seen for _, seen in sorted(found[name].items())] for name in names}
 

@@ -10,7 +10,9 @@ from service.domain.regressions.lifecycle import NEAR, Member, common_cause, is_
 from service.domain.states import FoundBy
 
 
-def joined(session: Session, run: Run, revision: Revision, found_by: FoundBy, culprit: str | None, now: float) -> int:
+def incident_for(
+    session: Session, run: Run, revision: Revision, found_by: FoundBy, culprit: str | None, now: float
+) -> int:
     """The open incident that a regression of `revision` belongs to, or a new one.  The target must be locked."""
     here = select(Incident, Revision.ordinal).join(Revision, Revision.id == Incident.revision_id)
     near = Incident.revision_id == revision.id

@@ -51,7 +51,7 @@ class _Case:
         return known if known is not None else self.policy.smallest_change
 
 
-def opened_by(
+def open_found(
     session: Session, run: Run, verdicts: Sequence[VerdictRow], policy: Policy, now: float
 ) -> list[RegressionRow]:
     """The records that the verdicts of a run open.  What has one already opens no second."""

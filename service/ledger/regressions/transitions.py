@@ -50,7 +50,7 @@ class Opening:
     words: str | None = None
 
 
-def opened(
+def open_one(
     session: Session,
     run: Run,
     slower: Slower,
@@ -78,14 +78,14 @@ def opened(
 
 
 def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[RegressionRow]:
-    """As `opened`, for whoever holds the lock, knows that there are no records yet, and settles the incidents."""
+    """As `open_one`; the caller holds the lock, knows that there are no records yet, and settles the incidents."""
     joined = dict[tuple[int, FoundBy, str | None], int]()  # of whatever one run showed alike, the first finds it
     rows = list[RegressionRow]()
     for one in openings:
         alike = one.run.id, one.found_by, one.culprit
         if alike not in joined:
             revision = session.get_one(Revision, one.run.revision_id)
-            joined[alike] = incidents.joined(session, one.run, revision, one.found_by, one.culprit, now)
+            joined[alike] = incidents.incident_for(session, one.run, revision, one.found_by, one.culprit, now)
         rows.append(_row(one, joined[alike], now))
         session.add(rows[-1])
     session.flush()
@@ -138,7 +138,7 @@ def change(session: Session, row: RegressionRow, transition: Transition, now: fl
 # -- what people do
 
 
-def done(session: Session, regression_id: int, transition: Transition) -> RegressionRow:
+def apply(session: Session, regression_id: int, transition: Transition) -> RegressionRow:
     """A person does something to one regression.  Raises NotFound, BadInput or Conflict, each with what to do."""
     check_by_hand(transition, clock(session))
     target_id = session.scalar(select(RegressionRow.target_id).where(RegressionRow.id == regression_id))
@@ -148,7 +148,7 @@ def done(session: Session, regression_id: int, transition: Transition) -> Regres
     return row
 
 
-def done_to_incident(session: Session, incident_id: int, transition: Transition) -> list[RegressionRow]:
+def apply_to_incident(session: Session, incident_id: int, transition: Transition) -> list[RegressionRow]:
     """The same to all regressions of an incident to which it can be done; to none is an error."""
     check_by_hand(transition, clock(session))
     target_id = session.scalar(select(Incident.target_id).where(Incident.id == incident_id))

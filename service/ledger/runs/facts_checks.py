@@ -11,7 +11,7 @@ from service.db.models import FactsCheck, Run
 from service.domain.codefacts.findings import Findings
 from service.domain.states import FactsState, Priority, Purpose, RunState
 from service.errors import LeaseLost
-from service.ledger.locking import inserted
+from service.ledger.locking import insert_if_absent
 from service.reports import facts_markdown
 
 FACTS = "facts"  # the queue of those who compile
@@ -54,7 +54,7 @@ def plan(session: Session) -> int:
         }
         values |= {"base": run.baseline or "", "trusted": run.trusted, "created_at": clock(session)}
         values |= {"state": FactsState.QUEUED, "attempt": 0, "not_before": 0.0}
-        made += inserted(session, FactsCheck, ("revision_id", "recipe_id", "base"), values) is not None
+        made += insert_if_absent(session, FactsCheck, ("revision_id", "recipe_id", "base"), values) is not None
     if made:
         wake(session, FACTS)
     return made

@@ -13,7 +13,7 @@ from service.ledger.runs.revisions import ATTEMPTS, recipe_of
 _PRIORITY = {Purpose.BISECTION: Priority.BISECTION, Purpose.CALIBRATION: Priority.CALIBRATION}
 
 
-def run_asked(
+def internal_run(
     session: Session,
     target: Target,
     revision: Revision,

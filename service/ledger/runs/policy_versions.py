@@ -6,11 +6,13 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock
 from service.db.models import PolicyRow
 from service.domain.policy.policy import Policy
-from service.ledger.locking import inserted
+from service.ledger.locking import insert_if_absent
 
 
-def known(session: Session, policy: Policy) -> PolicyRow:
+def version_of(session: Session, policy: Policy) -> PolicyRow:
     """The row of this version, made when it is new.  The same numbers judged by another method are another version."""
     values = policy.model_dump(mode="json")
-    inserted(session, PolicyRow, "digest", {"digest": policy.digest, "values": values, "created_at": clock(session)})
+    insert_if_absent(
+        session, PolicyRow, "digest", {"digest": policy.digest, "values": values, "created_at": clock(session)}
+    )
     return session.execute(select(PolicyRow).where(PolicyRow.digest == policy.digest)).scalar_one()

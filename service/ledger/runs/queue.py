@@ -174,7 +174,9 @@ def cancel(session: Session, run_id: int, who: str) -> bool:
     return True
 
 
-def seen(session: Session, name: str, device: str, description: str, sandbox: str | None, run_id: int | None) -> None:
+def register(
+    session: Session, name: str, device: str, description: str, sandbox: str | None, run_id: int | None
+) -> None:
     """A worker's heartbeat."""
     now = clock(session)
     worker = session.execute(select(Worker).where(Worker.name == name)).scalar_one_or_none()
@@ -185,7 +187,7 @@ def seen(session: Session, name: str, device: str, description: str, sandbox: st
     worker.seen_at, worker.run_id = now, run_id
 
 
-def alive(session: Session, name: str, run_id: int | None) -> None:
+def heartbeat(session: Session, name: str, run_id: int | None) -> None:
     """The short form of `seen`, between two full ones."""
     session.execute(
         update(Worker)

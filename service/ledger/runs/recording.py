@@ -24,7 +24,7 @@ from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import SessionResult, Taken, cells
 from service.ledger.calibration import equal_code, quarantines
-from service.ledger.locking import inserted
+from service.ledger.locking import insert_if_absent
 from service.ledger.regressions import after_run
 from service.ledger.runs import baseline_choice, baseline_rows, build_logs, policy_versions, queue
 from service.ledger.runs.baseline_choice import BROKEN
@@ -53,7 +53,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     build_logs.keep(session, run.id, result.build_log)
     causes = collect.against_parent(result, _known(run, found), judged, moved_elsewhere(session, run))
     run.summary = [one.as_json() for one in summaries(found, policy)]
-    made_by = policy_versions.known(session, policy).id
+    made_by = policy_versions.version_of(session, policy).id
     revision = session.get_one(Revision, run.revision_id)
     decided = baseline_rows.Decided(run, revision, result, policy, judged, causes)
     if decided.mainline:
@@ -111,7 +111,7 @@ def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = No
 def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
     """The row of this fingerprint, made when it is new."""
     digest = hashlib.sha256(json.dumps(versions, sort_keys=True).encode()).hexdigest()
-    inserted(session, Stack, "digest", {"digest": digest, "versions": dict(versions)})
+    insert_if_absent(session, Stack, "digest", {"digest": digest, "versions": dict(versions)})
     return session.execute(select(Stack).where(Stack.digest == digest)).scalar_one()
 
 

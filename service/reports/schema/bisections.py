@@ -73,7 +73,7 @@ class StepItem(Document):
                 trials=one.trials,
                 cause_text=one.why,
             )
-            for (provider, case), one in sorted(found.step.sights.items())
+            for (provider, case), one in sorted(found.step.verdicts.items())
         ]
         return cls(
             run_id=found.run.id,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.bisection.classify import Answer, Sight, Step, moved, slower, stands
+from service.domain.bisection.classify import Answer, BisectionStep, StepVerdict, classify, moved, slower
 from service.domain.bisection.search import REPEATS, Aim, Ending, Progress, Question, decide
 from service.domain.states import SearchState
 from service.domain.verdicts.judge import Outcome
@@ -24,10 +24,10 @@ BAD, GOOD, SKIP, UNDECIDED = Answer.BAD, Answer.GOOD, Answer.SKIP, Answer.UNDECI
 NAMES = Names("norms", "h200")
 
 
-def sight(outcome: Outcome, ratio: float | None = None, width: float = 0.005, **rest: object) -> Sight:
+def sight(outcome: Outcome, ratio: float | None = None, width: float = 0.005, **rest: object) -> StepVerdict:
     if ratio is None:
-        return Sight(outcome)
-    return Sight(outcome, ratio, ratio / (1 + width), ratio * (1 + width), trials=5, **rest)
+        return StepVerdict(outcome)
+    return StepVerdict(outcome, ratio, ratio / (1 + width), ratio * (1 + width), trials=5, **rest)
 
 
 # -- one step
@@ -56,7 +56,7 @@ def sight(outcome: Outcome, ratio: float | None = None, width: float = 0.005, **
     ],
 )
 def test_where_a_case_stands_between_the_ends(seen, answer):
-    assert stands(Step("c3", "c0", {WIDE: seen}), {WIDE: math.log(1.30)}) is answer
+    assert classify(BisectionStep("c3", "c0", {WIDE: seen}), {WIDE: math.log(1.30)}) is answer
 
 
 SLOW, SAME, OPEN, WRONG = sight(REGRESSION, 1.3), sight(STEADY, 1.0), sight(INCONCLUSIVE), sight(Outcome.INVALID)
@@ -80,11 +80,11 @@ ONE_LARGE = {FAST: math.log(1.05), WIDE: math.log(3.0), TALL: math.log(1.05)}
     ],
 )
 def test_several_cases_vote_with_their_size(fast, wide, tall, sizes, answer):
-    assert stands(Step("c3", "c0", {FAST: fast, WIDE: wide, TALL: tall}), sizes) is answer
+    assert classify(BisectionStep("c3", "c0", {FAST: fast, WIDE: wide, TALL: tall}), sizes) is answer
 
 
 @pytest.mark.parametrize(
-    ("sights", "answer"),
+    ("verdicts", "answer"),
     [
         ({FAST: SAME, WIDE: SLOW}, BAD),
         ({FAST: SAME, WIDE: SAME}, GOOD),
@@ -94,12 +94,12 @@ def test_several_cases_vote_with_their_size(fast, wide, tall, sizes, answer):
         ({}, SKIP),
     ],
 )
-def test_whether_an_end_is_slower_at_all(sights, answer):
-    assert slower(Step("c8", "c0", sights)) is answer
+def test_whether_an_end_is_slower_at_all(verdicts, answer):
+    assert slower(BisectionStep("c8", "c0", verdicts)) is answer
 
 
 def test_only_the_cases_that_moved_prove_anything():
-    step = Step("c8", "c7", {FAST: sight(REGRESSION, 1.1), WIDE: SAME})
+    step = BisectionStep("c8", "c7", {FAST: sight(REGRESSION, 1.1), WIDE: SAME})
     assert slower(step, {WIDE: 0.3}) is GOOD
     assert moved(step) == {FAST: math.log(1.1)}
 
@@ -118,24 +118,24 @@ class World:
         self.slowness, self.broken = slowness, broken
         self.line = line_of(len(slowness))
 
-    def measure(self, question: Question) -> Step:
+    def measure(self, question: Question) -> BisectionStep:
         head, base = (int(sha[1:]) for sha in (question.revision, question.against))
         if head in self.broken:
-            return Step(question.revision, question.against, untested=SKIP, words="it does not build")
+            return BisectionStep(question.revision, question.against, untested=SKIP, words="it does not build")
         ratio = self.slowness[head] / self.slowness[base]
         outcome = REGRESSION if ratio > 1.01 else IMPROVEMENT if ratio < 1 / 1.01 else STEADY
-        return Step(question.revision, question.against, {WIDE: sight(outcome, ratio, width=0.002)})
+        return BisectionStep(question.revision, question.against, {WIDE: sight(outcome, ratio, width=0.002)})
 
 
 def searched(
     line: list[str],
-    measure: Callable[[Question], Step],
+    measure: Callable[[Question], BisectionStep],
     *,
     max_runs: int = 1000,
     unbuildable: frozenset[str] = frozenset(),
-) -> tuple[Progress, list[Step]]:
+) -> tuple[Progress, list[BisectionStep]]:
     """A whole search; after every step somebody restarts everything."""
-    steps: list[Step] = []
+    steps: list[BisectionStep] = []
     while (progress := decide(line, tuple(steps), max_runs, unbuildable)).question:
         steps.append(measure(progress.question))
     return progress, steps
@@ -198,11 +198,13 @@ def test_whatever_the_answers_are_it_ends_and_asks_nothing_too_often(line, rando
     length, culprit = line
     world = World(slow_from(culprit, length))
 
-    def measure(question: Question) -> Step:
+    def measure(question: Question) -> BisectionStep:
         if random.random() > share:
             return world.measure(question)
         noise = random.choice([SLOW, SAME, OPEN, WRONG, sight(IMPROVEMENT, 0.8)])
-        return Step(question.revision, question.against, {WIDE: noise, FAST: random.choice([SLOW, SAME, OPEN])})
+        return BisectionStep(
+            question.revision, question.against, {WIDE: noise, FAST: random.choice([SLOW, SAME, OPEN])}
+        )
 
     progress, steps = searched(line_of(length), measure)
     assert progress.ending
@@ -221,12 +223,12 @@ def test_one_lie_never_blames_the_innocent(line, random):
     world, lie = World(slow_from(culprit, length)), random.randrange(12)
     asked: list[Question] = []
 
-    def measure(question: Question) -> Step:
+    def measure(question: Question) -> BisectionStep:
         asked.append(question)
         step = world.measure(question)
         if len(asked) - 1 == lie and question.aim is Aim.SEARCH:
-            was_slow = step.sights[WIDE].outcome is REGRESSION
-            return Step(step.revision, step.against, {WIDE: SAME if was_slow else SLOW})
+            was_slow = step.verdicts[WIDE].outcome is REGRESSION
+            return BisectionStep(step.revision, step.against, {WIDE: SAME if was_slow else SLOW})
         return step
 
     progress, _ = searched(world.line, measure)
@@ -260,15 +262,15 @@ def test_a_broken_stretch_is_left_in_ever_longer_strides():
     assert len(steps) < 20, "and not sixty"
 
 
-def script(*answers: Sight | str) -> Callable[[Question], Step]:
+def script(*answers: StepVerdict | str) -> Callable[[Question], BisectionStep]:
     """Answers in the order in which they are given; a text is why it does not build."""
     left = list(answers)
 
-    def measure(question: Question) -> Step:
+    def measure(question: Question) -> BisectionStep:
         given = left.pop(0)
         if isinstance(given, str):
-            return Step(question.revision, question.against, untested=SKIP, words=given)
-        return Step(question.revision, question.against, {WIDE: given})
+            return BisectionStep(question.revision, question.against, untested=SKIP, words=given)
+        return BisectionStep(question.revision, question.against, {WIDE: given})
 
     return measure
 
@@ -310,7 +312,7 @@ STORIES = {
     ),
     "nobody knows": (
         9,
-        script(OPEN, OPEN, Sight(INCONCLUSIVE, 1.02, 0.99, 1.05, reason="the interval is still too wide")),
+        script(OPEN, OPEN, StepVerdict(INCONCLUSIVE, 1.02, 0.99, 1.05, reason="the interval is still too wide")),
         Ending.UNDECIDED,
         "Whether c8 is slower than c0 stayed undecided in 3 sessions, so nobody is named: the interval is still too "
         "wide.",
@@ -330,7 +332,7 @@ STORIES = {
     ),
     "what lies between is wrong": (
         3,
-        script(SLOW, Sight(Outcome.INVALID, reason="y is wrong by 3.1e-02")),
+        script(SLOW, StepVerdict(Outcome.INVALID, reason="y is wrong by 3.1e-02")),
         Ending.SKIPPED,
         "One of 2 revisions (c1 … c2): what lies between could not be tested (c1: y is wrong by 3.1e-02).",
     ),
@@ -418,7 +420,9 @@ def test_a_merge_is_called_one_and_the_way_into_it_is_offered():
 def test_cases_that_the_culprit_does_not_explain_are_named():
     both = {WIDE: sight(REGRESSION, 2.0), FAST: sight(REGRESSION, 1.1)}
     answers = [both, {WIDE: SAME, FAST: SAME}, {WIDE: sight(REGRESSION, 2.0), FAST: SAME}]
-    progress, _ = searched(line_of(3), lambda question: Step(question.revision, question.against, answers.pop(0)))
+    progress, _ = searched(
+        line_of(3), lambda question: BisectionStep(question.revision, question.against, answers.pop(0))
+    )
     assert progress.culprit == "c2"
     assert "It does not explain rmsnorm.fwd.512x512.fp32: search for those with --case." in said(progress, NAMES)
 
@@ -433,6 +437,6 @@ def test_a_step_in_words():
 
 def test_steps_that_no_question_asks_for_change_nothing_but_the_budget():
     world = World(slow_from(3, 8))
-    foreign = Step("c9", "c0", {WIDE: SLOW})
+    foreign = BisectionStep("c9", "c0", {WIDE: SLOW})
     assert decide(world.line, [foreign], 9).question == Question(Aim.VERIFY, "c7", "c0")
     assert decide(world.line, [foreign] * 9, 9).ending is Ending.SPENT

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.attribution.causes import Kind
-from service.domain.regressions.closing import Step, mended_by, unexplained
+from service.domain.regressions.closing import CaseStep, fixed_by_run, unexplained
 from service.domain.regressions.lifecycle import (
     BY_HAND,
     Action,
@@ -169,39 +169,39 @@ UNDECIDED = Outcome.INCONCLUSIVE
     ("steps", "mended"),
     [
         ([], None),
-        ([Step(11, 6, 5, STEADY, 1.0)], None),
-        ([Step(11, 6, 5, FASTER, 0.66)], 11),
-        ([Step(11, 6, 5, FASTER, 0.82), Step(12, 7, 6, FASTER, 0.8)], 12),
-        ([Step(11, 6, 5, SLOWER, 1.2), Step(12, 7, 6, FASTER, 0.66)], None),
-        ([Step(11, 7, 4, STEADY, 1.0)], 11),  # compared with what was there before the regression
-        ([Step(11, 7, 4, UNDECIDED, 1.1)], None),
-        ([Step(11, 6, 5, Outcome.INVALID, None), Step(12, 7, 5, FASTER, 0.66)], 12),
-        ([Step(11, 6, 5, FASTER, 0.66), Step(12, 7, 6, SLOWER, 1.5)], 11),
-        ([Step(11, 6, 5, STEADY, 1.0, STEADY, 1.0)], 11),  # steps that nobody could see were enough
-        ([Step(11, 6, 5, FASTER, 0.66, SLOWER, 1.2)], None),  # it still is slower, whatever the steps multiply to
-        ([Step(11, 6, 5, FASTER, 0.66, SLOWER, 1.2), Step(12, 7, 6, STEADY, 1.0)], None),
-        ([Step(11, 6, 5, FASTER, 0.66, SLOWER, 1.2), Step(12, 7, 6, FASTER, 0.83)], 12),
-        ([Step(11, 6, 5, FASTER, 0.66, UNDECIDED, 1.02)], 11),  # too noisy to tell; what was confirmed counts
-        ([Step(11, 6, 5, STEADY, 1.0, UNDECIDED, 1.02)], None),
-        ([Step(11, 6, 5, FASTER, 0.66, Outcome.FAILED, None)], 11),
-        ([Step(11, 6, 5, FASTER, 0.9, FASTER, 0.95)], 11),
+        ([CaseStep(11, 6, 5, STEADY, 1.0)], None),
+        ([CaseStep(11, 6, 5, FASTER, 0.66)], 11),
+        ([CaseStep(11, 6, 5, FASTER, 0.82), CaseStep(12, 7, 6, FASTER, 0.8)], 12),
+        ([CaseStep(11, 6, 5, SLOWER, 1.2), CaseStep(12, 7, 6, FASTER, 0.66)], None),
+        ([CaseStep(11, 7, 4, STEADY, 1.0)], 11),  # compared with what was there before the regression
+        ([CaseStep(11, 7, 4, UNDECIDED, 1.1)], None),
+        ([CaseStep(11, 6, 5, Outcome.INVALID, None), CaseStep(12, 7, 5, FASTER, 0.66)], 12),
+        ([CaseStep(11, 6, 5, FASTER, 0.66), CaseStep(12, 7, 6, SLOWER, 1.5)], 11),
+        ([CaseStep(11, 6, 5, STEADY, 1.0, STEADY, 1.0)], 11),  # steps that nobody could see were enough
+        ([CaseStep(11, 6, 5, FASTER, 0.66, SLOWER, 1.2)], None),  # it still is slower, whatever the steps multiply to
+        ([CaseStep(11, 6, 5, FASTER, 0.66, SLOWER, 1.2), CaseStep(12, 7, 6, STEADY, 1.0)], None),
+        ([CaseStep(11, 6, 5, FASTER, 0.66, SLOWER, 1.2), CaseStep(12, 7, 6, FASTER, 0.83)], 12),
+        ([CaseStep(11, 6, 5, FASTER, 0.66, UNDECIDED, 1.02)], 11),  # too noisy to tell; what was confirmed counts
+        ([CaseStep(11, 6, 5, STEADY, 1.0, UNDECIDED, 1.02)], None),
+        ([CaseStep(11, 6, 5, FASTER, 0.66, Outcome.FAILED, None)], 11),
+        ([CaseStep(11, 6, 5, FASTER, 0.9, FASTER, 0.95)], 11),
     ],
 )
 def test_what_mends_a_regression_of_half_its_time_at_the_fifth_revision(steps, mended):
-    assert mended_by(steps, 5, 1.5, 0.01) == mended
+    assert fixed_by_run(steps, 5, 1.5, 0.01) == mended
 
 
 def test_a_leak_is_not_over_because_an_older_revision_was_as_slow():
-    older = [Step(11, 7, 4, STEADY, 1.0)]
-    assert mended_by(older, 5, 1.04, 0.01, before=1.04) is None
-    assert mended_by([*older, Step(12, 8, 7, FASTER, 0.96)], 5, 1.04, 0.01, before=1.04) == 12
+    older = [CaseStep(11, 7, 4, STEADY, 1.0)]
+    assert fixed_by_run(older, 5, 1.04, 0.01, before=1.04) is None
+    assert fixed_by_run([*older, CaseStep(12, 8, 7, FASTER, 0.96)], 5, 1.04, 0.01, before=1.04) == 12
 
 
 @given(st.floats(1.02, 3.0), st.lists(st.floats(1.0, 1.5), max_size=8))
 def test_nothing_but_improvements_mends(ratio, slower):
     outcomes = [(SLOWER if one > 1.01 else STEADY, one) for one in slower]
-    steps = [Step(10 + at, 6 + at, 5 + at, outcome, one) for at, (outcome, one) in enumerate(outcomes)]
-    assert mended_by(steps, 5, ratio, 0.01) is None
+    steps = [CaseStep(10 + at, 6 + at, 5 + at, outcome, one) for at, (outcome, one) in enumerate(outcomes)]
+    assert fixed_by_run(steps, 5, ratio, 0.01) is None
 
 
 def test_a_leak_is_what_the_known_regressions_leave_unexplained():

@@ -215,7 +215,7 @@ def test_another_method_makes_another_version(monkeypatch):
 def test_a_version_is_kept_once_and_read_back_as_it_was(either):
     policy = Policy.model_validate({"cases": {"rms*": {"leak": 0.2}, "*": {"leak": 0.1}}, "metrics": {"call": 0.3}})
     with transaction() as session:
-        first, again, other = (policy_versions.known(session, one).id for one in (policy, policy, Policy()))
+        first, again, other = (policy_versions.version_of(session, one).id for one in (policy, policy, Policy()))
         assert first == again != other
         assert session.execute(select(func.count()).select_from(PolicyRow)).scalar_one() == 2
     with transaction() as session:

@@ -425,7 +425,7 @@ def test_revisions_that_nobody_knew_get_rows_and_their_place(either_mainline):
     search = either_mainline.start(bad=10)
     assert either_mainline.see(search).row.line == [], "the ledger has a gap: control asks the source"
     with transaction() as session:
-        bisections.line_read(session, search, [found(place, f"c{place - 1}") for place in range(1, 11)])
+        bisections.store_line(session, search, [found(place, f"c{place - 1}") for place in range(1, 11)])
     with reading() as session:
         known = session.execute(select(Revision.sha).where(Revision.ordinal.is_not(None)).order_by(Revision.ordinal))
         assert list(known.scalars()) == [f"c{place}" for place in range(11)]

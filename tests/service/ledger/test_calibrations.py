@@ -79,7 +79,7 @@ class House:
 
     def worker(self, name: str, *, ago_s: float = 0.0, sandbox: str | None = None, known_h: float = 48) -> None:
         with transaction() as session:
-            queue.seen(session, name, "cpu", "a processor", sandbox, None)
+            queue.register(session, name, "cpu", "a processor", sandbox, None)
             times = {"seen_at": Worker.seen_at - ago_s, "started_at": Worker.seen_at - known_h * HOUR}
             session.execute(update(Worker).where(Worker.name == name).values(times))
 

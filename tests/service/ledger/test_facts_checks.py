@@ -132,7 +132,7 @@ def test_the_metric_beside_control_gives_way_and_ends_with_it(state, monkeypatch
 
     monkeypatch.setattr(facts_worker, "compile_due", compile_due)
     usual = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-    metric = facts_worker.beside_control()
+    metric = facts_worker.run_with_control()
     try:
         until = time.monotonic() + 10
         while not seen and time.monotonic() < until:

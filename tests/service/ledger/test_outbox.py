@@ -97,7 +97,7 @@ def check(run: Run, conclusion: str | None = "success", sha: str = SHA) -> None:
 
 def tell(run: Run, key: str, kind: str, payload: dict[str, Any]) -> None:
     with transaction() as session:
-        outbox.say(session, key, kind, session.get_one(Target, run.target_id), run, payload)
+        outbox.enqueue(session, key, kind, session.get_one(Target, run.target_id), run, payload)
 
 
 def effect() -> OutboxMessage:
@@ -181,7 +181,7 @@ def test_nothing_leaves_a_transaction_that_is_rolled_back(
     forge: FakeGitHub, client: Callable[[], GitHub], run: Run
 ) -> None:
     with pytest.raises(RuntimeError), transaction() as session:  # noqa: PT012
-        outbox.say(session, KEY, "comment", session.get_one(Target, run.target_id), run, {"pull": 7, "body": "oh"})
+        outbox.enqueue(session, KEY, "comment", session.get_one(Target, run.target_id), run, {"pull": 7, "body": "oh"})
         raise RuntimeError
     assert outbox.deliver_due(client) == 0
     assert forge.requests == []

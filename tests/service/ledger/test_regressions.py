@@ -141,7 +141,7 @@ class Line:
 
     def do(self, transition: Transition, regression_id: int = 1) -> None:
         with transaction() as session:
-            transitions.done(session, regression_id, transition)
+            transitions.apply(session, regression_id, transition)
 
 
 def _verdict(
@@ -312,7 +312,7 @@ def test_nobody_fixes_by_hand_and_every_refusal_says_what_to_do(line):
     with pytest.raises(NotFound, match=r"No regression 99\. `kernelwatch regressions`"):
         line.do(Transition(Action.NOTE, "ada", "seen"), 99)
     with pytest.raises(NotFound, match="No incident 99"), transaction() as session:
-        transitions.done_to_incident(session, 99, Transition(Action.NOTE, "ada", "seen"))
+        transitions.apply_to_incident(session, 99, Transition(Action.NOTE, "ada", "seen"))
     assert line.history() == ["opened"]
 
 
@@ -388,12 +388,12 @@ def test_a_whole_incident_is_acknowledged_at_once(line):
     line.measured(2, wide=0.66)
     transition = Transition(Action.ACKNOWLEDGE, "ada", "wanted")
     with transaction() as session:
-        done = transitions.done_to_incident(session, 1, transition)
+        done = transitions.apply_to_incident(session, 1, transition)
     assert [row.case for row in done] == [FAST], "what is fixed already needs no acknowledgement"
     line.do(Transition(Action.REOPEN, "ada"), 1)
     line.do(Transition(Action.REOPEN, "ada"), 2)
     with transaction() as session, pytest.raises(Conflict, match="it stands already"):
-        transitions.done_to_incident(session, 1, Transition(Action.REOPEN, "ada"))
+        transitions.apply_to_incident(session, 1, Transition(Action.REOPEN, "ada"))
 
 
 # -- suspicions and leaks
@@ -473,8 +473,8 @@ def test_where_a_revision_was_passed_over_a_search_begins_by_itself_and_ends_in_
     line.commit(1)
     line.measured(2, wide=1.5, baseline=0)
     assert line.life().regressed.row.culprit is None
-    assert auto_start.search_due() == 1
-    assert auto_start.search_due() == 0
+    assert auto_start.start_due() == 1
+    assert auto_start.start_due() == 0
     assert line.state() == "bisecting"
     [search] = line.life().bisections
     assert (search.good, search.bad, search.cases, search.incident_id) == ("c0", "c2", [WIDE], 1)
@@ -496,12 +496,12 @@ def test_where_a_revision_was_passed_over_a_search_begins_by_itself_and_ends_in_
 def test_a_search_that_finds_nobody_leaves_the_regression_open_and_is_not_begun_again(line):
     line.commit(1)
     line.measured(2, wide=1.5, baseline=0)
-    auto_start.search_due()
+    auto_start.start_due()
     with transaction() as session:
         bisections.stop(session, 1, "ada")
     assert line.history() == ["opened", "bisecting", "nobody blamed"]
     assert line.state() == "open"
-    assert auto_start.search_due() == 0
+    assert auto_start.start_due() == 0
 
 
 def test_a_search_that_cannot_begin_says_why_once(line):
@@ -509,8 +509,8 @@ def test_a_search_that_cannot_begin_says_why_once(line):
     line.measured(2, wide=1.5, baseline=0)
     with transaction() as session:
         session.execute(update(Recipe).values(text=RECIPE.replace(f', "{WIDE}"', "")))
-    assert auto_start.search_due() == 0
-    assert auto_start.search_due() == 0
+    assert auto_start.start_due() == 0
+    assert auto_start.start_due() == 0
     assert line.history() == ["opened", "nobody blamed"]
     assert "nobody was searched for: Suite smoke has no case" in line.life().events[-1].words
 
@@ -520,14 +520,14 @@ def test_a_policy_without_searches_begins_none(line):
     line.measured(2, wide=1.5, baseline=0)
     with transaction() as session:
         session.execute(update(Recipe).values(text=RECIPE + "[policy.bisect]\nautomatic = false\n"))
-    assert auto_start.search_due() == 0
+    assert auto_start.start_due() == 0
     assert line.history() == ["opened"]
 
 
 def test_an_acknowledged_regression_that_is_blamed_stays_acknowledged(line):
     line.commit(1)
     line.measured(2, wide=1.5, baseline=0)
-    auto_start.search_due()
+    auto_start.start_due()
     line.do(Transition(Action.ACKNOWLEDGE, "ada", "wanted"))
     with transaction() as session:
         found = session.get_one(Bisection, 1)
@@ -543,7 +543,7 @@ def test_history_opens_a_regression_once(line):
     for _ in range(2):
         with transaction() as session:
             run = session.get_one(Run, run_id)
-            row = transitions.opened(session, run, slower, found_by=FoundBy.HISTORY, good="c0", words="a step")
+            row = transitions.open_one(session, run, slower, found_by=FoundBy.HISTORY, good="c0", words="a step")
     assert (row.id, line.history(), len(line.incidents())) == (1, ["opened"], 1)
 
 

@@ -177,7 +177,7 @@ def test_a_calibration_measures_a_revision_against_itself_and_nobody_else(reposi
         revision = database.get_one(Revision, run.revision_id)
         target = database.get_one(Target, run.target_id)
         names = {"device": "cpu", "suite": "two", "baseline": revision.sha}
-        internal_runs.run_asked(database, target, revision, Purpose.CALIBRATION, key="tonight", **names)
+        internal_runs.internal_run(database, target, revision, Purpose.CALIBRATION, key="tonight", **names)
     calibration = repository.measure()
     assert set(took_part(calibration)) == {"head", "parent", "control"}
     assert outcomes(calibration, "parent") == {CASE: "steady", WIDE: "steady"}
@@ -191,7 +191,7 @@ def test_a_search_whose_good_end_does_not_build_says_which_side_it_was(repositor
         revision = database.get_one(Revision, run.revision_id)
         target = database.get_one(Target, run.target_id)
         names = {"device": "cpu", "suite": "two", "baseline": broken}
-        internal_runs.run_asked(database, target, revision, Purpose.BISECTION, key="1:1", **names)
+        internal_runs.internal_run(database, target, revision, Purpose.BISECTION, key="1:1", **names)
     step = repository.measure()
     assert step.build_failed
     assert step.reason.startswith(f"{broken[:10]}, which it was to be compared with: The build failed at ")
