@@ -121,11 +121,13 @@ def _families(session: Session) -> Iterator[Metric]:
         .group_by(VerdictRow.outcome, Run.device)
     ):
         verdicts.add_metric((outcome, device), n)
-    effects = GaugeMetricFamily("kernelwatch_effects", "Comments and checks in the outbox.", labels=("kind", "state"))
-    for kind, effect_state, n in session.execute(
+    messages = GaugeMetricFamily(
+        "kernelwatch_outbox_messages", "Comments and checks in the outbox.", labels=("kind", "state")
+    )
+    for kind, message_state, n in session.execute(
         select(OutboxMessage.kind, OutboxMessage.state, func.count()).group_by(OutboxMessage.kind, OutboxMessage.state)
     ):
-        effects.add_metric((kind, effect_state.value), n)
+        messages.add_metric((kind, message_state.value), n)
     regressions = GaugeMetricFamily(
         "kernelwatch_regressions", "Regressions by state and device.", labels=("state", "device")
     )
@@ -140,4 +142,4 @@ def _families(session: Session) -> Iterator[Metric]:
         select(Quarantine.device, func.count()).where(Quarantine.released_at.is_(None)).group_by(Quarantine.device)
     ):
         quarantined.add_metric((device,), n)
-    yield from (runs, age, seen, verdicts, effects, regressions, quarantined)
+    yield from (runs, age, seen, verdicts, messages, regressions, quarantined)

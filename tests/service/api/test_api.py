@@ -202,7 +202,7 @@ def test_metrics(get: Get, seeded: Seeded) -> None:
     assert 'kernelwatch_runs{device="h200",state="done"} 6.0' in said
     assert 'kernelwatch_queue_age_seconds{device="cpu"}' in said
     assert 'kernelwatch_worker_silence_seconds{device="h200",worker="h200-box"}' in said
-    assert 'kernelwatch_effects{kind="comment",state="waiting"} 1.0' in said
+    assert 'kernelwatch_outbox_messages{kind="comment",state="waiting"} 1.0' in said
     counted = 'kernelwatch_http_request_seconds_count{method="GET",route="/api/v1/runs/{run_id}",status="200"}'
     assert counted in said
 
