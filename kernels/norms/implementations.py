@@ -133,8 +133,10 @@ def backward_fake(given: BackwardArguments) -> list[Tensor]:
     return gradients
 
 
-FORWARD = ForwardArguments, forward_by_kernels, forward_by_definition, forward_fake
-BACKWARD = BackwardArguments, backward_by_kernels, backward_by_definition, backward_fake
+OPS = {
+    "norm_forward": (ForwardArguments, forward_by_kernels, forward_by_definition, forward_fake),
+    "norm_backward": (BackwardArguments, backward_by_kernels, backward_by_definition, backward_fake),
+}
 
 
 def _check(x: Tensor, rows: Mapping[str, Tensor | None], columns: Mapping[str, Tensor | None], offset: float) -> None:

@@ -45,7 +45,22 @@ def layer_norm(
     return _result(norm(x, weight, bias, residual, eps, True, offset), residual)
 
 
-class RMSNorm(nn.RMSNorm):
+class _WithOffset(nn.Module):
+    """Of both modules: the weight begins at 1 - offset."""
+
+    weight: Any
+    offset: float
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()  # type: ignore[misc]  # of torch's module, which follows
+        if self.weight is not None and self.offset:
+            nn.init.constant_(self.weight, 1 - self.offset)
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + (f", offset={self.offset}" if self.offset else "")
+
+
+class RMSNorm(_WithOffset, nn.RMSNorm):
     """torch.nn.RMSNorm with an offset (the weight begins at 1 - offset) and, when called, a residual.
 
     x is [..., *normalized_shape].  eps=None is the machine epsilon of fp32, of fp64 if x is fp64.  Differs from torch
@@ -65,10 +80,6 @@ class RMSNorm(nn.RMSNorm):
         self.offset = _with_weight(offset, elementwise_affine)  # before the parameters are set
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        _subtract(self.weight, self.offset)
-
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Any:
         """y, or with a residual (y, x + residual)."""
         eps = self.eps
@@ -76,11 +87,8 @@ class RMSNorm(nn.RMSNorm):
             eps = torch.finfo(torch.float64 if x.dtype is torch.float64 else torch.float32).eps
         return _apply(self, x, residual, None, eps, False)
 
-    def extra_repr(self) -> str:
-        return super().extra_repr() + _repr(self.offset)
 
-
-class LayerNorm(nn.LayerNorm):
+class LayerNorm(_WithOffset, nn.LayerNorm):
     """torch.nn.LayerNorm with an offset (the weight begins at 1 - offset) and, when called, a residual.
 
     The input is [..., *normalized_shape].  Differs from torch under autocast, which casts nothing here.
@@ -100,16 +108,9 @@ class LayerNorm(nn.LayerNorm):
         self.offset = _with_weight(offset, elementwise_affine)  # before the parameters are set
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        _subtract(self.weight, self.offset)
-
     def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:  # torch's name for it
         """y, or with a residual (y, input + residual)."""
         return _apply(self, input, residual, self.bias, self.eps, True)
-
-    def extra_repr(self) -> str:
-        return super().extra_repr() + _repr(self.offset)
 
 
 def _apply(
@@ -137,12 +138,3 @@ def _with_weight(offset: float, elementwise_affine: bool) -> float:
     if offset and not elementwise_affine:
         raise ValueError("an offset is added to the weight: with elementwise_affine=False it must be 0")
     return offset
-
-
-def _subtract(weight: Tensor | None, offset: float) -> None:
-    if weight is not None and offset:
-        nn.init.constant_(weight, 1 - offset)
-
-
-def _repr(offset: float) -> str:
-    return f", offset={offset}" if offset else ""

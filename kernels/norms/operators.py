@@ -129,10 +129,7 @@ def _checked(arguments: Any, compute: Any) -> Any:
 
 
 _library.impl("norm", lambda *given: list(_norm(*given)), "CompositeImplicitAutograd")
-for _name, (_arguments, *_ways) in (
-    ("norm_forward", implementations.FORWARD),
-    ("norm_backward", implementations.BACKWARD),
-):
+for _name, (_arguments, *_ways) in implementations.OPS.items():
     _by_kernels, _by_definition, _fake = (_checked(_arguments, way) for way in _ways)
     _library.impl(_name, _by_definition, "CompositeExplicitAutograd")
     for _device in implementations.THROUGH_KERNELS:
