@@ -1,21 +1,52 @@
-"""The fleet as plain processes (PostgreSQL, RabbitMQ, Celery, beat, API) runs the demo to the same verdicts."""
+"""The fleet as plain processes (PostgreSQL, RabbitMQ, Celery, beat, API) measures a commit of the demo."""
 
+import hashlib
+import hmac
+import json
 import socket
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from examples.norms import build as example
+from service.db import migrate
+from service.db.engine import engine, transaction
+from service.ledger.intake import targets
+from service.settings import settings
 from tests import needs
 from tests.fakes import demo
-from tests.fakes.processes import ROOT, free_port, running, until
+from tests.fakes.processes import free_port, running, until
+from tests.fakes.repository import MEASURED_ANYWHERE
 from workers import environments
 
+WIDE, LAYER = "rmsnorm.fwd.128x2048.fp32", "layernorm.fwd.512x1024.fp32"
+# Two cases of the demo, of which its commit `wide-rows` makes one slower.
+RECIPE = f"""
+devices = ["cpu"]
+suite = "two"
+sota = "eager"
+[paths]
+matter = ["norms/**"]
+[providers.norms]
+rmsnorm.fwd = "norms.rmsnorm:rms_norm"
+layernorm.fwd = "norms.layernorm:layer_norm"
+[suites]
+two = ["{WIDE}", "{LAYER}"]
+[policy]
+smallest_change = 0.25
+screening = [3, 4, 6, 9, 13]
+control_limit = 0.8
+rounds = 10
+"""
 BROKER = "amqp://guest:guest@127.0.0.1:5672//"
 CELERY = ["-m", "celery", "--app", "workers.app"]
+KERNELWATCH = ["-m", "service.cli"]
 
 
 def reachable(port: int) -> bool:
@@ -23,53 +54,110 @@ def reachable(port: int) -> bool:
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
+@contextmanager
+def fleet(state: Path, environment: dict[str, str]) -> Iterator[str]:
+    """The address of a fleet, once it is ready and each of its timers has looked once."""
+    port = free_port()
+    address, control = f"http://127.0.0.1:{port}", state / "control"  # on a machine of its own
+    api, worker = {"api": [*KERNELWATCH, "api"]}, [*CELERY, "worker", "--concurrency", "1"]
+    common = {**environment, "KERNELWATCH_PORT": str(port)}
+    with (
+        running(
+            {**api, "cpu": [*worker, "--queues", "cpu", "--hostname", f"w{port}@%h"]},
+            {**common, "KERNELWATCH_STATE": str(state)},
+            state / "test-logs",
+        ),
+        running(
+            {
+                "control": [*worker, "--queues", "control,notify", "--hostname", f"c{port}@%h"],
+                "beat": [*CELERY, "beat", "--schedule", str(control / "beat"), "--pidfile", ""],
+            },
+            {**common, "KERNELWATCH_STATE": str(control)},
+            control,
+        ),
+    ):
+        until(lambda: ready(address) and (state / "looked").exists() and (control / "looked").exists(), 120)
+        yield address
+
+
 @pytest.mark.demo
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("broker", ["alive", "dead"])
-def test_a_fleet_comes_to_the_same_verdicts(state, postgres, broker):
-    """With a broker the wake-ups arrive; with none that answers, the timers alone bring every run to its end."""
-    if broker == "alive" and not reachable(5672):
+@pytest.mark.parametrize("way", ["wake-ups", "timers"])
+def test_a_fleet_brings_a_commit_to_its_verdicts(state, postgres, monkeypatch, way):
+    """Where timers wait for an hour, wake-ups bring a push to its verdicts; where no broker answers, timers do."""
+    if way == "wake-ups" and not reachable(5672):
         needs.skip("rabbitmq")
     environments.adopt_stack("host", Path(sys.executable), [])
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
+    monkeypatch.setenv("KERNELWATCH_DATABASE_URL", postgres)
+    monkeypatch.setenv("KERNELWATCH_WEBHOOK_SECRET", "s3cret")
+    monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(state)]))
+    monkeypatch.setenv("KERNELWATCH_DEVICE", "cpu")
+    settings.cache_clear()
+    engine.cache_clear()
+    migrate.upgrade(postgres)
+    repository = example.build(state / "demo")
+    shas = example.shas(repository)
+
+    def mainline_is_at(name: str) -> None:
+        subprocess.run(["git", "update-ref", "refs/heads/main", shas[name]], cwd=repository, check=True)
+
+    mainline_is_at("docs")  # which the recipe skips
+    with transaction() as session:
+        at = {"location": str(repository), "branch": "main", "forge": "acme/norms"}
+        targets.register(session, "norms", recipe_text=RECIPE, **at, **MEASURED_ANYWHERE)
+
     environment = {
-        "KERNELWATCH_STATE": str(state),
-        "KERNELWATCH_DEVICE": "cpu",
-        "KERNELWATCH_DATABASE_URL": postgres,
-        "KERNELWATCH_BROKER_URL": BROKER if broker == "alive" else f"amqp://127.0.0.1:{free_port()}//",
-        "KERNELWATCH_PORT": str(port),
+        "wake-ups": {
+            "KERNELWATCH_BROKER_URL": BROKER,
+            "KERNELWATCH_LOOK_EVERY_S": "3600",
+            "KERNELWATCH_POLL_EVERY_S": "3600",
+        },
+        "timers": {
+            "KERNELWATCH_BROKER_URL": f"amqp://127.0.0.1:{free_port()}//",
+            "KERNELWATCH_POLL_EVERY_S": "1",
+        },
     }
-    run = [sys.executable, "-m", "service.cli"]
-    subprocess.run([*run, "db", "upgrade"], cwd=ROOT, env={**environment, "PATH": "/usr/bin"}, check=True)
-    processes = {
-        "api": ["-m", "service.cli", "api"],
-        "control": [*CELERY, "worker", "--queues", "control,notify", "--concurrency", "1", "--hostname", f"c{port}@%h"],
-        "cpu": [*CELERY, "worker", "--queues", "cpu", "--concurrency", "1", "--hostname", f"w{port}@%h"],
-        "beat": [*CELERY, "beat", "--schedule", str(state / "beat"), "--pidfile", ""],
-    }
-    began = time.monotonic()
-    with running(processes, environment, state / "test-logs"):
-        until(lambda: _ready(address), 60)
-        subprocess.run([*run, "demo"], cwd=ROOT, env={**environment, "PATH": "/usr/bin:/bin"}, check=True)
-        if broker == "dead":
-            until(lambda: _some_run_ended(address), 300)
-            return
-        until(lambda: demo.runs(address), 800)
-        print(f"the fleet's demo took {time.monotonic() - began:.0f} s")
-        assert demo.differences(demo.runs(address)) == []
+    with fleet(state, environment[way]) as address:
+        mainline_is_at("wide-rows")
+        if way == "wake-ups":
+            push(address, before=shas["docs"], after=shas["wide-rows"])
+        until(lambda: ended(address), 400)
+        run = ended(address)
         [worker] = httpx.get(f"{address}/api/v1/workers", timeout=10).json()["items"]
-        assert worker["device"] == "cpu"
+    assert run["state"] == "done", run["reason"]
+    outcomes = {one["case"]: one["outcome"] for one in run["verdicts"] if one["baseline_kind"] == "parent"}
+    assert outcomes == {WIDE: "regression", LAYER: "steady"}
+    assert worker["device"] == "cpu"
 
 
-def _ready(address: str) -> bool:
+def ended(address: str) -> dict[str, Any]:
+    """The run of the commit, with verdicts, once it has ended; {} before."""
+    listed = httpx.get(f"{address}/api/v1/targets/norms/runs", timeout=10).json()["items"]
+    subject = demo.subjects()["wide-rows"]
+    for run in listed:
+        if run["subject"] == subject and run["state"] in demo.ENDED:
+            path = f"{address}/api/v1/runs/{run['id']}"
+            return dict(httpx.get(path, params={"expand": "verdicts"}, timeout=10).json())
+    return {}
+
+
+def push(address: str, before: str, after: str) -> None:
+    """The webhook of a push to the mainline, as GitHub sends it."""
+    repository = {"full_name": "acme/norms", "default_branch": "main"}
+    body = {"ref": "refs/heads/main", "before": before, "after": after, "deleted": False, "repository": repository}
+    raw = json.dumps({**body, "sender": {"login": "ada"}}).encode()
+    headers = {
+        "x-github-event": "push",
+        "x-github-delivery": "delivery-1",
+        "x-hub-signature-256": "sha256=" + hmac.new(b"s3cret", raw, hashlib.sha256).hexdigest(),
+        "content-type": "application/json",
+    }
+    httpx.post(f"{address}/webhooks/github", content=raw, headers=headers, timeout=20).raise_for_status()
+
+
+def ready(address: str) -> bool:
     try:
         return httpx.get(f"{address}/readyz", timeout=5).status_code == 200
     except httpx.HTTPError:
         return False
-
-
-def _some_run_ended(address: str) -> bool:
-    listed = httpx.get(f"{address}/api/v1/targets/demo/runs", params={"limit": 100}, timeout=10).json()["items"]
-    return any(one["state"] == "done" for one in listed)

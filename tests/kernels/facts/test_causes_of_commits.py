@@ -13,6 +13,7 @@ import pytest
 from service.domain.attribution.causes import Cause, Move, cause
 from tests.kernels.facts.commits import COMMITS, FUNCTIONS, HELD_OUT, IN_SIGHT, Commit
 
+pytestmark = pytest.mark.torch
 COPY_GB_S = 4258.0  # of an H200
 ROOT = Path(__file__).parents[3]
 Sides = tuple[Mapping[str, Any], Mapping[str, Any]]
