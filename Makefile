@@ -33,8 +33,8 @@ run: $(VENV)/.runtime  ## Set up what is missing, then API, dashboard and worker
 test: check  ## Set up what the tests need, then lint, types and tests (make test ARGS="-k story" for some)
 	$(PYTEST) $(ARGS)
 
-test-fast: $(VENV)/.dev  ## Tests without torch and without the demo (make test-fast ARGS="-k recipe" for some)
-	$(PYTEST) -m "not torch and not demo" $(ARGS)
+test-fast: $(VENV)/.dev  ## Tests without torch, studies and the demo (make test-fast ARGS="-k recipe" for some)
+	$(PYTEST) -m "not torch and not study and not demo" $(ARGS)
 
 check: $(VENV)/.dev  ## Lint and types
 	$(PY) -m ruff check .

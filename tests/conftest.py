@@ -68,6 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(gpu)
         if hasattr(item.module, "torch") or "open_contender" in item.fixturenames:
             item.add_marker("torch")
+        if "studies" in item.path.parts:
+            item.add_marker("study")
     items.sort(key=_turn)
 
 
