@@ -40,7 +40,7 @@ check: $(VENV)/.dev  ## Lint and types
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-doctor: $(VENV)/.runtime  ## What is missing on this machine, what it costs, and the command that mends it
+doctor: $(VENV)/.runtime  ## Check this machine and print a fix for everything that is missing
 	@$(KERNELWATCH) doctor
 
 # Compose hands the files over as they are, to another user: the folder keeps others out.  HOST names its workers.

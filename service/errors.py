@@ -1,8 +1,8 @@
-"""Errors that know their HTTP status and say how to mend themselves."""
+"""Errors with an HTTP status and a message that says how to fix them."""
 
 
 class ServiceError(Exception):
-    """Something a person can act on.  The message is shown as it is: no secrets in it."""
+    """An error that a person can act on.  The message is shown verbatim and must not hold secrets."""
 
     status = 500
 
@@ -15,7 +15,7 @@ class NotFound(ServiceError):
 
 
 class Unsigned(ServiceError):
-    """Nobody whom we know says this."""
+    """The sender cannot be verified."""
 
     status = 401
 
@@ -25,7 +25,7 @@ class TooLarge(ServiceError):
 
 
 class Refused(ServiceError):
-    """Understood, and not allowed."""
+    """The request is valid but not allowed."""
 
     status = 403
 
@@ -39,13 +39,13 @@ class Conflict(ServiceError):
 
 
 class LeaseLost(ServiceError):
-    """The run was taken from this worker (its lease ended, or the run was cancelled): what it measured is void."""
+    """This worker lost the run: the lease expired or the run was cancelled.  Its measurements are discarded."""
 
     status = 409
 
 
 class SourceFailed(ServiceError):
-    """A repository or an index did not give what was asked.  `passing` says whether trying later may help."""
+    """A request to a repository or an index failed.  `passing` is true if a retry may succeed."""
 
     status = 502
 
@@ -55,7 +55,7 @@ class SourceFailed(ServiceError):
 
 
 class Unavailable(ServiceError):
-    """This machine lacks what a revision needs: a stack, a compiler, a sandbox.  Nothing is wrong with the revision."""
+    """This machine lacks a stack, a compiler or a sandbox.  The revision is not at fault."""
 
     status = 503
 
@@ -63,7 +63,7 @@ class Unavailable(ServiceError):
 class BuildFailed(ServiceError):
     """A revision does not build.
 
-    `log` holds the last lines, because someone will read them in a pull request, and `whole` all of it.
+    `log` holds the last lines of the build log, for the comment of a pull request; `whole` holds all of it.
     """
 
     def __init__(self, message: str, log: str = "", whole: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Logs: one line an event on standard error, readable in a terminal and JSON where a machine reads it."""
+"""Logging: one line per event on stderr."""
 
 import sys
 
@@ -6,7 +6,7 @@ import structlog
 
 
 def set_up_logging() -> None:
-    """Colours on a terminal, JSON lines elsewhere."""
+    """Log with colours to a terminal, and as JSON lines elsewhere."""
     renderer = structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[

@@ -1,4 +1,4 @@
-"""Settings, from KERNELWATCH_* variables, `.env` and files under KERNELWATCH_SECRETS_DIR (Docker secrets)."""
+"""Settings from KERNELWATCH_* variables, `.env`, and files in KERNELWATCH_SECRETS_DIR (Docker secrets)."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MIB = 1 << 20
 GIB = 1 << 30
-MIN_SECRET = 6  # characters; a shorter one could be any word
+MIN_SECRET = 6  # characters; a shorter one could be an ordinary word
 
 
 def _state_home() -> Path:
@@ -26,38 +26,40 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="KERNELWATCH_", env_file=".env", extra="ignore")
 
     state: Path = Field(
-        default_factory=_state_home, description="Database, mirrors, environments, logs of the embedded size."
+        default_factory=_state_home, description="Folder of the SQLite database, mirrors, environments and logs."
     )
     database_url: SecretStr | None = Field(None, description="SQLAlchemy URL; by default SQLite in the state folder.")
-    database_password: SecretStr | None = Field(None, description="Put into database_url when that has none.")
-    broker_url: SecretStr | None = Field(None, description="Celery broker; without one the workers only use a timer.")
+    database_password: SecretStr | None = Field(None, description="Used in database_url if that has no password.")
+    broker_url: SecretStr | None = Field(None, description="Celery broker; without one, workers only use a timer.")
     host: str = "127.0.0.1"
     port: int = 8712
     requests_limit: int = Field(
-        32, gt=0, description="Requests for pages and API in progress at once; more wait for a second, then get 503."
+        32,
+        gt=0,
+        description="Requests for pages and API in progress at once; others wait for a second, then get 503.",
     )
     facts: bool = Field(True, description="Compile every pushed revision for the recipe's GPUs, without a GPU.")
-    public_url: str | None = Field(None, description="How people reach the dashboard; used in comments.")
+    public_url: str | None = Field(None, description="URL of the dashboard for people; used in comments.")
 
-    policy: Path | None = Field(None, description="A TOML file: the policy where a recipe says nothing else.")
-    device: str | None = Field(None, description="Device of this machine's worker; by default it is asked.")
+    policy: Path | None = Field(None, description="A TOML file: the policy for all keys that a recipe does not set.")
+    device: str | None = Field(None, description="Device of this machine's worker; detected by default.")
     locks: Path = Field(
-        default_factory=_lock_home, description="Where workers lock their device; the same for all on a machine."
+        default_factory=_lock_home, description="Folder of device locks; must be the same for all workers of a machine."
     )
-    lease_s: float = Field(60, gt=0, description="A run not renewed for this long goes back to the queue.")
-    look_every_s: float = Field(2, gt=0, description="How often a worker looks at the ledger without being woken.")
-    poll_every_s: float = Field(60, gt=0, description="How often a target's remote is asked for new revisions.")
-    session_limit_s: float = Field(1800, gt=0, description="Wall clock of one run's arena session.")
-    turn_limit_s: float = Field(60, gt=0, description="Longest that one turn of a contender may take.")
-    build_limit_s: float = Field(600, gt=0)
+    lease_s: float = Field(60, gt=0, description="A run that is not renewed for this long returns to the queue.")
+    queue_poll_s: float = Field(2, gt=0, description="Interval at which a worker checks the queue without a wake-up.")
+    remote_poll_s: float = Field(60, gt=0, description="Interval at which remotes are polled for new revisions.")
+    session_limit_s: float = Field(1800, gt=0, description="Wall clock limit of one run's session.")
+    turn_limit_s: float = Field(60, gt=0, description="Wall clock limit of one turn of a contender.")
+    build_limit_s: float = Field(600, gt=0, description="Wall clock limit of one build.")
     build_disk: int = Field(2 * GIB, gt=0, description="Bytes a build may write.")
     log_limit: int = Field(MIB, gt=0, description="Bytes of a log that are kept.")
-    build_logs_days: float = Field(90, gt=0, description="How long the logs of builds are kept.")
-    environments_limit: int = Field(20 * GIB, gt=0, description="Bytes of cached environments before the oldest go.")
+    build_logs_days: float = Field(90, gt=0, description="Days for which build logs are kept.")
+    environments_limit: int = Field(20 * GIB, gt=0, description="Bytes of cached environments; the oldest are evicted.")
     body_limit: int = Field(25 * MIB, gt=0, description="Largest webhook body; GitHub sends up to 25 MB.")
 
     allowed_roots: list[Path] = Field(
-        default_factory=list, description="Folders under which local repositories and wheels may lie."
+        default_factory=list, description="Folders below which local repositories and wheels may be."
     )
     allowed_hosts: list[str] = Field(
         default_factory=lambda: ["github.com", "gitlab.com"], description="Hosts that may be cloned from."
@@ -68,22 +70,22 @@ class Settings(BaseSettings):
     tree_limit: int = Field(8 * GIB, gt=0, description="Bytes of the largest tree that is exported.")
 
     webhook_secret: SecretStr | None = None
-    webhook_secret_old: SecretStr | None = Field(None, description="Still accepted while the secret is being rotated.")
+    webhook_secret_old: SecretStr | None = Field(None, description="Also accepted, while the secret is rotated.")
     github_api: str = "https://api.github.com"
     github_token: SecretStr | None = None
     github_app_id: str | None = None
     github_app_key: SecretStr | None = None
-    write_pause_s: float = Field(1, ge=0, description="Between two writes to the forge; GitHub asks for a second.")
+    write_pause_s: float = Field(1, ge=0, description="Pause between two writes to GitHub, which asks for one second.")
 
     @field_validator("state", "locks", "policy")
     @classmethod
     def _from_anywhere(cls, named: Path | None) -> Path | None:
-        """Processes with other working folders must mean the same one."""
+        """Make paths absolute: processes have different working folders."""
         return named and named.expanduser().absolute()
 
     @property
     def database(self) -> str:
-        """The SQLAlchemy URL to open."""
+        """SQLAlchemy URL of the database."""
         if self.database_url is None:
             return f"sqlite:///{self.state / 'kernelwatch.db'}"
         url = self.database_url.get_secret_value()
@@ -97,25 +99,25 @@ class Settings(BaseSettings):
 
     @property
     def local_roots(self) -> list[Path]:
-        """Where local repositories and wheels may lie: the demo's own folder, and what the operator allowed."""
+        """Folders below which local repositories and wheels may be: the demo's and the allowed ones."""
         return [self.state / "demo", *self.allowed_roots]
 
     @property
     def address(self) -> str:
-        """Where people find the dashboard, without a trailing slash."""
+        """URL of the dashboard without a trailing slash."""
         return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
 
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read once."""
+    """Return the settings of this process, which are read once."""
     secrets = os.environ.get("KERNELWATCH_SECRETS_DIR")
     arguments: dict[str, Any] = {"_secrets_dir": secrets} if secrets else {}
     return Settings(**arguments)
 
 
 def without_secrets(text: str) -> str:
-    """Text in which no secret of the settings is left, for logs that others read."""
+    """Remove the secrets of the settings from a text, for logs that others read."""
     for name in Settings.model_fields:
         value = getattr(settings(), name)
         if isinstance(value, SecretStr):

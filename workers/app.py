@@ -60,7 +60,7 @@ celery.conf.update(
     beat_schedule={
         "control": {
             "task": "control",
-            "schedule": settings().look_every_s,
+            "schedule": settings().queue_poll_s,
             "options": {"queue": CONTROL, "expires": STALE_S, "expiration": STALE_S},
         }
     },
@@ -188,7 +188,7 @@ def _look_until_stopped() -> None:
                 log.exception("a look failed")
         with suppress(OSError):  # a full disk must not end the looking
             (settings().state / "looked").touch()  # for the health check of a process that has no row of its own
-        stopping.wait(settings().look_every_s)
+        stopping.wait(settings().queue_poll_s)
 
 
 _timer = threading.Thread(target=_look_until_stopped, name="timer", daemon=True)

@@ -41,9 +41,9 @@ def worker() -> None:
     """Work for this machine's device; only one process may at a time."""
     device = control.here().name
     with exclusive(device):
-        until_stopped(lambda: control.work(device), settings().look_every_s)
+        until_stopped(lambda: control.work(device), settings().queue_poll_s)
 
 
 def run_control() -> None:
     facts_worker.run_with_control()
-    until_stopped(control.run, settings().look_every_s)
+    until_stopped(control.run, settings().queue_poll_s)

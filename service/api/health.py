@@ -1,4 +1,4 @@
-"""Is this process alive, can it do its work, and how much of it was there."""
+"""Health, readiness and Prometheus metrics."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,13 +27,13 @@ _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 @router.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process answers."""
+    """Return 200 while the process responds."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", responses={503: {"description": "Not ready; `reasons` says why."}})
 async def readyz(response: Response) -> dict[str, Any]:
-    """The database answers, and its schema is the one that this code was written for."""
+    """Return 200 if the database responds and has the schema of this version."""
     reasons = await in_thread_of(_THREADS, _reasons)
     response.status_code = 503 if reasons else 200
     return {"status": "not ready" if reasons else "ready", "reasons": reasons}
@@ -48,20 +48,20 @@ def _reasons() -> list[str]:
         return ["the database has no tables yet; run `kernelwatch db upgrade`"]
     if current != newest:
         return [
-            f"the database stands at migration {current}, and this version needs {newest}; run `kernelwatch db upgrade`"
+            f"the database is at migration {current}, and this version needs {newest}; run `kernelwatch db upgrade`"
         ]
     return []
 
 
 class Metrics:
-    """The counters of one app.  What the database knows is read when somebody asks."""
+    """The metrics of one app.  Those of the database are read on each request."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Ledger())
         self.duration = Histogram(
             "kernelwatch_http_request_seconds",
-            "How long requests took.",
+            "Duration of requests.",
             ("method", "route", "status"),
             buckets=_DURATIONS,
             registry=self.registry,
@@ -72,7 +72,7 @@ class Metrics:
 
         @routes.get("/metrics", response_class=Response)
         async def metrics() -> Response:
-            """Figures for Prometheus."""
+            """Return the metrics for Prometheus."""
             text = await in_thread_of(_THREADS, generate_latest, self.registry)
             return Response(text, media_type=CONTENT_TYPE_LATEST)
 
@@ -80,7 +80,7 @@ class Metrics:
 
 
 class _Ledger(Collector):
-    """What the tables say, at the moment of asking."""
+    """Metrics read from the database on each request."""
 
     def describe(self) -> Iterator[Metric]:
         return iter(())  # nothing is read while the registry is being filled
@@ -98,12 +98,12 @@ def _families(session: Session) -> Iterator[Metric]:
     ):
         runs.add_metric((state.value, device), n)
     age = GaugeMetricFamily(
-        "kernelwatch_queue_age_seconds", "How long the oldest queued run has waited.", labels=("device",)
+        "kernelwatch_queue_age_seconds", "Waiting time of the oldest queued run.", labels=("device",)
     )
     for one in waiting(session):
         age.add_metric((one.device,), one.oldest_s)
     seen = GaugeMetricFamily(
-        "kernelwatch_worker_silence_seconds", "Since a worker was seen.", labels=("worker", "device")
+        "kernelwatch_worker_silence_seconds", "Time since a worker was seen.", labels=("worker", "device")
     )
     for worker in workers(session):
         seen.add_metric((worker.name, worker.device), max(0.0, now - worker.seen_at))
@@ -137,7 +137,7 @@ def _families(session: Session) -> Iterator[Metric]:
         )
     ):
         regressions.add_metric((regression_state.value, device), n)
-    quarantined = GaugeMetricFamily("kernelwatch_quarantined_cases", "Cases that alarm nobody.", labels=("device",))
+    quarantined = GaugeMetricFamily("kernelwatch_quarantined_cases", "Quarantined cases.", labels=("device",))
     for device, n in session.execute(
         select(Quarantine.device, func.count()).where(Quarantine.released_at.is_(None)).group_by(Quarantine.device)
     ):

@@ -1,4 +1,4 @@
-"""What forges post: checked on the raw body, stored, answered.  The control worker understands it afterwards."""
+"""Webhooks of forges: verify the signature of the raw body, store the delivery, respond.  Control processes it."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
@@ -33,22 +33,22 @@ async def github(
     x_github_delivery: Annotated[str, Header()] = "",
     x_github_event: Annotated[str, Header()] = "",
 ) -> Accepted:
-    """Store a delivery of GitHub's.  The answer leaves after the commit; delivering again is harmless."""
+    """Store a delivery of GitHub.  The response follows the commit; a repeated delivery is harmless."""
     secrets = [one.get_secret_value() for one in (settings().webhook_secret, settings().webhook_secret_old) if one]
     if not any(secrets):
-        raise Refused("Webhooks are off: set KERNELWATCH_WEBHOOK_SECRET to the secret that GitHub was given.")
-    if x_hub_signature_256 is None:  # nothing is read for somebody who does not even claim to know the secret
-        raise Unsigned("The delivery is not signed: give the webhook a secret.")
+        raise Refused("Webhooks are off: set KERNELWATCH_WEBHOOK_SECRET to the webhook's secret.")
+    if x_hub_signature_256 is None:  # without a signature the body is not read
+        raise Unsigned("The delivery is not signed: set a secret for the webhook at GitHub.")
     body = await _body(request, settings().body_limit)
     if not signed(body, x_hub_signature_256, secrets):
-        raise Unsigned("X-Hub-Signature-256 does not fit the body: the secrets of both sides differ.")
+        raise Unsigned("X-Hub-Signature-256 does not match the body: GitHub and this server have different secrets.")
     if not (0 < len(x_github_delivery) <= _MAX_GUID and 0 < len(x_github_event) <= _MAX_EVENT):
         raise BadInput("X-GitHub-Delivery or X-GitHub-Event is missing, or too long.")
     return await in_thread_of(_THREADS, _stored, x_github_delivery, x_github_event, body)
 
 
 async def _body(request: Request, limit: int) -> bytes:
-    """The raw body, given up as soon as it is too long: a sender may lie about its length, or not tell it."""
+    """Read the raw body up to the limit.  The declared length may be wrong or missing."""
     too_large = TooLarge(f"The body is longer than {limit} bytes.")
     if int(request.headers.get("content-length", "0")) > limit:
         raise too_large

@@ -1,4 +1,4 @@
-"""What is missing on this machine, what that costs, and the command that mends it."""
+"""Check a machine, and print a fix for everything that is missing."""
 
 import platform
 import shutil
@@ -24,18 +24,18 @@ MIN_ROOM = 2 * GIB
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.  `costs` and `mend` matter when it is not `ok`; `needed`: nothing works without."""
+    """One check.  `effect` and `fix` matter if it is not `ok`; `needed`: nothing works without it."""
 
     name: str
     ok: bool
     found: str
-    costs: str = ""
-    mend: str = ""
+    effect: str = ""
+    fix: str = ""
     needed: bool = True
 
 
 def checks(self_test: Callable[[], str | None], stacks: Sequence[str]) -> list[Check]:
-    """Look at everything.  `self_test` says why the sandbox does not work (None: it does), `stacks` which there are."""
+    """Run all checks.  `self_test` returns why the sandbox does not work, or None; `stacks` are names."""
     broker = settings().broker_url
     return [
         _python(),
@@ -53,54 +53,54 @@ def checks(self_test: Callable[[], str | None], stacks: Sequence[str]) -> list[C
 
 
 def show(found: Sequence[Check], out: Console) -> int:
-    """Print the checks.  Returns the exit code: 1 when something that is needed is missing."""
+    """Print the checks and return the exit code: 1 if something needed is missing."""
     width = max(len(check.name) for check in found)
     for check in found:
-        mark, style = ("ok", "green") if check.ok else ("missing", "red") if check.needed else ("absent", "yellow")
+        mark, style = ("ok", "green") if check.ok else ("missing", "red") if check.needed else ("optional", "yellow")
         out.print(Text.assemble((f"{mark:>8}", style), f"  {check.name:<{width}}  {check.found}"), soft_wrap=True)
         if not check.ok:
-            for line in (check.costs, check.mend and f"mend it: {check.mend}"):
+            for line in (check.effect, check.fix and f"fix: {check.fix}"):
                 if line:
                     out.print(Text(f"{'':>{width + 12}}{line}"), soft_wrap=True)
     missing = [check.name for check in found if check.needed and not check.ok]
-    out.print(f"\nNeeded and missing: {', '.join(missing)}." if missing else "\nAll that is needed is here.")
+    out.print(f"\nNeeded and missing: {', '.join(missing)}." if missing else "\nNothing needed is missing.")
     return 1 if missing else 0
 
 
 def _python() -> Check:
     fits = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    mend = f"{install('python3 python3-venv')}, then `make clean run`"
-    return Check("Python", fits, platform.python_version(), "kernelwatch is written for 3.11 to 3.13", mend)
+    fix = f"{install('python3 python3-venv')}, then `make clean run`"
+    return Check("Python", fits, platform.python_version(), "kernelwatch needs 3.11 to 3.13", fix)
 
 
 def _git() -> Check:
-    version = _said("git", "--version").removeprefix("git version ")
-    return Check("git", bool(version), version or "not found", "no repository can be watched", install("git"))
+    version = _output("git", "--version").removeprefix("git version ")
+    return Check("git", bool(version), version or "not found", "repositories cannot be read", install("git"))
 
 
 def _sandbox(self_test: Callable[[], str | None]) -> Check:
-    costs = (
-        "only the demo, and trusted targets allowed to run without a sandbox, are measured; "
-        "runs of every other target fail"
+    effect = (
+        "only the demo, and trusted targets that are allowed to run without a sandbox, are measured; "
+        "runs of all other targets fail"
     )
-    if version := _said("bwrap", "--version"):
+    if version := _output("bwrap", "--version"):
         trouble = self_test()
-        return Check("bubblewrap", trouble is None, f"{version}: {trouble or 'works'}", costs, allow_user_namespaces())
-    if _said("unshare", "--user", "--map-root-user", "echo", "works"):
-        return Check("bubblewrap", False, "not found", costs, install("bubblewrap"))
-    found = "not found; the user namespaces that it needs are refused as well"
-    return Check("bubblewrap", False, found, costs, f"{install('bubblewrap')}; then {allow_user_namespaces()}")
+        return Check("bubblewrap", trouble is None, f"{version}: {trouble or 'works'}", effect, allow_user_namespaces())
+    if _output("unshare", "--user", "--map-root-user", "echo", "works"):
+        return Check("bubblewrap", False, "not found", effect, install("bubblewrap"))
+    found = "not found; user namespaces, which it needs, are not allowed either"
+    return Check("bubblewrap", False, found, effect, f"{install('bubblewrap')}; then {allow_user_namespaces()}")
 
 
 def allow_user_namespaces() -> str:
-    """The command that lets a process make user namespaces on this machine, or what to do where there is none."""
+    """Return the command that allows user namespaces on this machine, or a hint if there is none."""
     if _setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
         return "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0 (or an AppArmor profile for bwrap)"
     if _setting("kernel/unprivileged_userns_clone") == "0":
         return "sudo sysctl kernel.unprivileged_userns_clone=1"
     if _setting("user/max_user_namespaces") == "0":
         return "sudo sysctl user.max_user_namespaces=15000"
-    return "let this process make user namespaces; for a container see the worker in docker-compose.yml"
+    return "allow this process to create user namespaces; for a container see the worker in docker-compose.yml"
 
 
 def _stack(stacks: Sequence[str]) -> Check:
@@ -110,17 +110,17 @@ def _stack(stacks: Sequence[str]) -> Check:
 
 def _compiler() -> Check:
     found = next((path for name in ("g++", "clang++", "c++") if (path := shutil.which(name))), None)
-    costs = "torch.compile has no back end on the CPU, and Triton cannot build its launchers"
-    return Check("C++ compiler", bool(found), found or "not found", costs, install("g++"), needed=False)
+    effect = "torch.compile has no back end on the CPU, and Triton cannot build its launchers"
+    return Check("C++ compiler", bool(found), found or "not found", effect, install("g++"), needed=False)
 
 
 def _room(state: Path) -> Check:
     there = next(folder for folder in (state, *state.parents) if folder.exists())
     free = shutil.disk_usage(there).free
-    costs = f"base environments, builds and caches want {ROOM_FOR_WORK / GIB:.0f} GiB"
-    mend = f"make room in {there}, or set KERNELWATCH_STATE to a folder that has it"
+    effect = f"base environments, builds and caches need {ROOM_FOR_WORK / GIB:.0f} GiB"
+    fix = f"free space in {there}, or set KERNELWATCH_STATE to another folder"
     needed = free < MIN_ROOM
-    return Check("disk", free >= ROOM_FOR_WORK, f"{free / GIB:.1f} GiB free in {there}", costs, mend, needed)
+    return Check("disk", free >= ROOM_FOR_WORK, f"{free / GIB:.1f} GiB free in {there}", effect, fix, needed)
 
 
 def _database() -> Check:
@@ -130,12 +130,16 @@ def _database() -> Check:
     except SQLAlchemyError as error:
         first = str(error.__cause__ or error).splitlines()[0]
         return Check(
-            "database", False, f"{kind} does not answer: {first}", "nothing works", "start it, or mend database_url"
+            "database",
+            False,
+            f"{kind} does not answer: {first}",
+            "nothing works",
+            "start it, or correct KERNELWATCH_DATABASE_URL",
         )
     if at is None and settings().database_url is None:
-        return Check("database", True, f"{kind}, made at the first start")
+        return Check("database", True, f"{kind}, created at the first start")
     found = f"{kind}, at {at or 'no schema'}"
-    return Check("database", at == newest, found, f"this version wants {newest}", "kernelwatch db upgrade")
+    return Check("database", at == newest, found, f"this version needs {newest}", "kernelwatch db upgrade")
 
 
 def _policy(named: Path) -> Check:
@@ -143,20 +147,27 @@ def _policy(named: Path) -> Check:
         policy_file(named)
     except BadInput as error:
         found = "; ".join(str(error).splitlines())
-        return Check("policy", False, found, "no process starts", "mend the file, or unset KERNELWATCH_POLICY")
+        return Check("policy", False, found, "no process starts", "correct the file, or unset KERNELWATCH_POLICY")
     return Check("policy", True, str(named))
 
 
 def _broker(url: str) -> Check:
     from kombu.connection import Connection
 
-    costs = "wake-ups are lost: work starts when a worker looks by its timer, seconds later"
+    effect = "wake-ups are lost: work starts seconds later, at the next poll of a worker"
     with Connection(url, connect_timeout=3) as connection:  # type: ignore[no-untyped-call]
         where = connection.as_uri()  # without the password
         try:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
         except Exception as error:  # each transport has its own
-            return Check("broker", False, f"{where}: {error}", costs, "start it, or mend broker_url", needed=False)
+            return Check(
+                "broker",
+                False,
+                f"{where}: {error}",
+                effect,
+                "start it, or correct KERNELWATCH_BROKER_URL",
+                needed=False,
+            )
         return Check("broker", True, where)
 
 
@@ -164,20 +175,20 @@ def _driver() -> Check:
     version = Path("/proc/driver/nvidia/version")
     there = torch_install.has_driver()
     found = version.read_text().splitlines()[0] if version.exists() else "nvidia-smi" if there else "none"
-    costs = "this machine measures on the device `cpu` only"
-    return Check("NVIDIA driver", there, found, costs, "", needed=False)
+    effect = "this machine measures only on the device `cpu`"
+    return Check("NVIDIA driver", there, found, effect, "", needed=False)
 
 
 def _browser() -> Check:
     found = next(
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
     )
-    costs = "only tests miss it: those that look at the pages in a browser are skipped"
-    return Check("chromium", bool(found), found or "not found", costs, install("chromium"), needed=False)
+    effect = "tests of the pages in a browser are skipped"
+    return Check("chromium", bool(found), found or "not found", effect, install("chromium"), needed=False)
 
 
 def install(names: str) -> str:
-    """The command of this machine's package manager that installs packages, given by their names on Debian."""
+    """Return the install command of this machine's package manager; `names` are those on Debian."""
     managers = {"apt-get": "install -y", "dnf": "install -y", "zypper": "install -y", "pacman": "-S", "brew": "install"}
     elsewhere = {"g++": "gcc-c++"} if shutil.which("dnf") or shutil.which("zypper") else {}
     manager = next((name for name in managers if shutil.which(name)), "apt-get")
@@ -185,7 +196,7 @@ def install(names: str) -> str:
     return f"{root}{manager} {managers[manager]} {' '.join(elsewhere.get(name, name) for name in names.split())}"
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Keep the processes of the embedded size alive: start them, keep their logs, restart the dead, end them together."""
+"""Supervise the processes of one machine: start them, keep their logs, restart them, and end them together."""
 
 import contextlib
 import ctypes
@@ -31,9 +31,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def supervise(commands: Mapping[str, list[str]], state: Path, prepare: Callable[[], None] = lambda: None) -> int:
-    """Run `commands` (name to argument list) until SIGINT or SIGTERM, first of all `prepare`.  Returns the exit code.
+    """Call `prepare`, then run `commands` (name to argument list) until SIGINT or SIGTERM.  Returns the exit code.
 
-    One supervisor to a state folder: a second one says where the first answers, changes nothing and returns 0.
+    A state folder has one supervisor: a second one prints the address of the first, changes nothing and returns 0.
     """
     state.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -49,7 +49,7 @@ def supervise(commands: Mapping[str, list[str]], state: Path, prepare: Callable[
         lock.write(json.dumps({"pid": os.getpid(), "address": settings().address}))
         lock.flush()
         prepare()
-        return _House(commands, state / "logs", at).run()
+        return _Supervisor(commands, state / "logs", at).run()
 
 
 class _Child:
@@ -84,10 +84,10 @@ class _Child:
         os.set_blocking(self.output, False)
 
     def read(self) -> bool:
-        """Pass on what the process has said so far.  False when it will say no more."""
+        """Forward the output so far.  Returns False at its end."""
         try:
-            while said := os.read(self.output, MAX_LINE):
-                *lines, self._rest = (self._rest + said).split(b"\n")
+            while chunk := os.read(self.output, MAX_LINE):
+                *lines, self._rest = (self._rest + chunk).split(b"\n")
                 for line in lines:
                     self.line(line.decode(errors="replace"))
                 if len(self._rest) >= MAX_LINE:
@@ -102,11 +102,11 @@ class _Child:
 
     @property
     def ended(self) -> bool:
-        """Has the process ended and was not put away yet?"""
+        """Whether the process has ended and was not reaped yet."""
         return self.process is not None and _has_exited(self.process.pid)
 
-    def put_away(self) -> None:
-        """End what the ended process left behind, and set the time of the next start."""
+    def reap(self) -> None:
+        """End what the process left running, reap it, and set the time of the next start."""
         assert self.process is not None  # noqa: S101  # it has ended
         self.signal(signal.SIGKILL)  # before it is reaped, so that the number still means this group
         code = self.process.wait()
@@ -122,7 +122,7 @@ class _Child:
         self._later()
 
     def signal(self, number: int) -> None:
-        """To the process and all it started (that did not leave its group)."""
+        """Send a signal to the process and all processes of its group."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
@@ -137,7 +137,7 @@ class _Child:
             self._rest = b""
 
 
-class _House:
+class _Supervisor:
     def __init__(self, commands: Mapping[str, list[str]], logs: Path, at: tuple[str, int] | None) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self.children = [_Child(name, command, logs) for name, command in commands.items()]
@@ -166,7 +166,7 @@ class _House:
                     self.selector.register(child.output, selectors.EVENT_READ, child)
 
     def _turn(self, longest_s: float) -> None:
-        """Wait for output, a signal, an end or the next start, and deal with it."""
+        """Wait for output, a signal, an exit or the next start, and handle it."""
         starts = [child.start_at for child in self.children if child.process is None and not self.stops]
         soonest_s = min(starts, default=math.inf) - time.monotonic()
         for key, _ in self.selector.select(max(0.0, min(longest_s, soonest_s))):
@@ -178,57 +178,57 @@ class _House:
             if child.ended:
                 with contextlib.suppress(KeyError):
                     self.selector.unregister(child.output)
-                child.put_away()
+                child.reap()
 
     def _announce(self) -> None:
         if self.at and _answers(*self.at):
-            _say(f"\nkernelwatch is at {settings().address}   (Ctrl-C ends it)\n")
+            _say(f"\nkernelwatch is at {settings().address}   (press Ctrl-C to stop)\n")
             self.at = None
 
     def _end(self) -> None:
-        """Ask everybody to end, and after a while (or a second signal) do not ask."""
-        asked, patience = self.stops, time.monotonic() + GRACE_S
-        _say("Ending ... (once more ends it at once)")
+        """Send SIGTERM to all, and SIGKILL after a while or a second signal."""
+        stops, deadline = self.stops, time.monotonic() + GRACE_S
+        _say("Stopping ... (press Ctrl-C again to stop at once)")
         for child in self.children:
             child.signal(signal.SIGTERM)
         while any(child.process for child in self.children):
-            if self.stops > asked or time.monotonic() > patience:
+            if self.stops > stops or time.monotonic() > deadline:
                 for child in self.children:
                     child.signal(signal.SIGKILL)
             self._turn(0.1)
-        _say("All processes have ended.")
+        _say("All processes have stopped.")
 
 
 @contextlib.contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[int]:
-    """Call `stop` on SIGINT and SIGTERM, and wake whoever waits for the descriptor that this yields."""
-    ear, mouth = os.pipe()
-    for end in (ear, mouth):
+    """Call `stop` on SIGINT and SIGTERM, and make the yielded descriptor readable."""
+    receiver, sender = os.pipe()
+    for end in (receiver, sender):
         os.set_blocking(end, False)
 
-    def heard(_number: int, _frame: FrameType | None) -> None:
+    def handler(_number: int, _frame: FrameType | None) -> None:
         stop()
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
-    woken_before = signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    woken_before = signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
     try:
-        yield ear
+        yield receiver
     finally:
         signal.set_wakeup_fd(woken_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(ear)
-        os.close(mouth)
+        for number, previous in before.items():
+            signal.signal(number, previous)
+        os.close(receiver)
+        os.close(sender)
 
 
 def _die_with_parent() -> None:
-    # A supervisor that is killed with -9 can end nobody; the kernel tells its children instead.
+    # A supervisor that is killed with -9 cannot end its children; the kernel signals them instead.
     if sys.platform == "linux":
         _libc.prctl(_DIE_WITH_PARENT, signal.SIGTERM)
 
 
 def _has_exited(pid: int) -> bool:
-    """Without reaping it."""
+    """Return whether the process has exited, without reaping it."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -250,13 +250,13 @@ def _running_already(lock: TextIO) -> str:
         first = json.loads(lock.read())
         where = f"at {first['address']}, process {first['pid']}"
     except (ValueError, KeyError):  # it holds the lock and has not written yet
-        where = "and is just starting"
-    another = "set KERNELWATCH_STATE and KERNELWATCH_PORT to start another"
+        where = "and is starting"
+    another = "set KERNELWATCH_STATE and KERNELWATCH_PORT to start a second one"
     return f"kernelwatch is already running {where}.\nStop it there (Ctrl-C), or {another}."
 
 
 def _cannot_listen(host: str, port: int) -> str | None:
-    """Why nobody could listen there now; None when one could."""
+    """Return why the address cannot be listened on, or None."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -265,7 +265,7 @@ def _cannot_listen(host: str, port: int) -> str | None:
         except OSError as error:
             return (
                 f"Cannot listen on {host}:{port} ({error.strerror}).\n"
-                f"Stop what uses it, or choose another: KERNELWATCH_PORT={port + 1} make run"
+                f"Stop the process that uses it, or choose another port: KERNELWATCH_PORT={port + 1} make run"
             )
     return None
 
@@ -279,6 +279,6 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal is gone, or the disk full: the processes are still kept
+    with contextlib.suppress(OSError):  # the terminal is gone or the disk is full: keep supervising
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

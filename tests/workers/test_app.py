@@ -93,7 +93,7 @@ def test_a_worker_that_is_told_to_end_gives_its_run_back_without_blame(watched, 
     if taken_by == "the timer":
         deliveries.run_revision("norms", sha)
     else:
-        environment["KERNELWATCH_LOOK_EVERY_S"] = "3600"
+        environment["KERNELWATCH_QUEUE_POLL_S"] = "3600"
     command = ["-m", "celery", "--app", "workers.app", "worker", "--queues", "cpu", "--concurrency", "1"]
     pidfile = tmp_path / "pid"
     command += ["--hostname", f"{queue}@%h", "--pidfile", str(pidfile)]

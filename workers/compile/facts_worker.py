@@ -54,7 +54,7 @@ def run_with_control() -> threading.Thread:
                 compile_due()
             except Exception:  # the database may be away: it is looked for again
                 log.exception("the facts worker broke")
-            stopping.wait(settings().look_every_s)
+            stopping.wait(settings().queue_poll_s)
 
     thread = threading.Thread(target=compile_until_stopped, name="facts", daemon=True)
     thread.start()

@@ -144,7 +144,7 @@ def poll(target_id: int, first: int = 1) -> bool:
         row = session.get_one(Target, target_id)
         row.poll_failures = row.poll_failures + 1 if failed else 0
         row.poll_error = failed
-        wait = min(_MAX_POLL_S, settings().poll_every_s * 2 ** min(row.poll_failures, 20))
+        wait = min(_MAX_POLL_S, settings().remote_poll_s * 2 ** min(row.poll_failures, 20))
         row.poll_at = clock(session) + wait
     return failed is None
 

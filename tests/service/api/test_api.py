@@ -172,7 +172,7 @@ def test_ready_when_the_database_is_there_and_migrated(get: Get, state: Path) ->
         session.execute(text("UPDATE alembic_version SET version_num = '0000'"))
     answer = get("/readyz")
     assert answer.status_code == 503
-    assert "stands at migration 0000" in answer.json()["reasons"][0]
+    assert "is at migration 0000" in answer.json()["reasons"][0]
 
 
 def test_not_ready_without_a_database(get: Get, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -611,7 +611,7 @@ def test_polls_are_due_once_an_interval(forge: Forge, target: Target) -> None:
     poll_at(0)
     assert deliveries.poll_due() == 1
     assert deliveries.poll_due() == 0
-    assert waits() == pytest.approx(settings().poll_every_s, abs=5)
+    assert waits() == pytest.approx(settings().remote_poll_s, abs=5)
 
 
 def test_a_remote_that_fails_is_polled_less_and_less_often(

@@ -1,4 +1,4 @@
-"""`kernelwatch doctor`: what is missing, what it costs, the command that mends it."""
+"""`kernelwatch doctor`: what is missing, and the fix for it."""
 
 import io
 import socket
@@ -52,16 +52,16 @@ def test_a_machine_with_all_that_is_needed(state: Path) -> None:
     found = by_name(doctor.checks(works, FINE))
     assert found["Python"].ok
     assert found["git"].ok
-    assert found["stack"] == Check("stack", True, "host", found["stack"].costs, found["stack"].mend)
+    assert found["stack"] == Check("stack", True, "host", found["stack"].effect, found["stack"].fix)
     assert found["database"].ok
     assert "broker" not in found  # none is configured
 
 
 def test_a_bare_machine_is_told_the_commands(state: Path, bare: Path) -> None:
     found = by_name(doctor.checks(works, []))
-    assert found["git"].mend == "sudo apt-get install -y git"
-    assert found["bubblewrap"].mend.startswith("sudo apt-get install -y bubblewrap")
-    assert found["stack"].mend == "kernelwatch stack create host"
+    assert found["git"].fix == "sudo apt-get install -y git"
+    assert found["bubblewrap"].fix.startswith("sudo apt-get install -y bubblewrap")
+    assert found["stack"].fix == "kernelwatch stack create host"
     assert not found["C++ compiler"].needed
     text, code = said(*found.values())
     assert code == 1
@@ -69,30 +69,30 @@ def test_a_bare_machine_is_told_the_commands(state: Path, bare: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "found", "mend"),
+    ("allowed", "found", "fix"),
     [
         (True, "not found", "sudo apt-get install -y bubblewrap"),
-        (False, "not found; the user namespaces that it needs are refused as well", "; then "),
+        (False, "not found; user namespaces, which it needs, are not allowed either", "; then "),
     ],
 )
 def test_without_bubblewrap_it_says_whether_installing_it_is_enough(
-    state: Path, bare: Path, allowed: bool, found: str, mend: str
+    state: Path, bare: Path, allowed: bool, found: str, fix: str
 ) -> None:
     unshare = bare / "unshare"
     unshare.write_text(f"#!/bin/sh\n{'echo works' if allowed else 'exit 1'}\n")
     unshare.chmod(0o755)
     sandbox = by_name(doctor.checks(works, FINE))["bubblewrap"]
     assert sandbox.found == found
-    assert mend in sandbox.mend
-    assert "only the demo" in sandbox.costs
+    assert fix in sandbox.fix
+    assert "only the demo" in sandbox.effect
 
 
-@needs.skip_unless(doctor._said("bwrap", "--version"), "bubblewrap")
+@needs.skip_unless(doctor._output("bwrap", "--version"), "bubblewrap")
 def test_a_sandbox_that_cannot_work_says_why(state: Path) -> None:
     sandbox = by_name(doctor.checks(lambda: "user namespaces are refused", FINE))["bubblewrap"]
     assert not sandbox.ok
     assert sandbox.found.endswith("user namespaces are refused")
-    assert sandbox.mend
+    assert sandbox.fix
 
 
 def test_what_is_merely_useful_does_not_fail(state: Path) -> None:
@@ -100,17 +100,17 @@ def test_what_is_merely_useful_does_not_fail(state: Path) -> None:
         Check("git", True, "2.39"), Check("chromium", False, "not found", "tests miss it", "get it", needed=False)
     )
     assert code == 0
-    assert "absent  chromium" in text
-    assert "mend it: get it" in text
-    assert "All that is needed is here." in text
+    assert "optional  chromium" in text
+    assert "fix: get it" in text
+    assert "Nothing needed is missing." in text
 
 
 def test_a_database_of_another_version(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.db.migrate.newest", lambda: "9999")
     database = by_name(doctor.checks(works, FINE))["database"]
     assert not database.ok
-    assert database.costs == "this version wants 9999"
-    assert database.mend == "kernelwatch db upgrade"
+    assert database.effect == "this version needs 9999"
+    assert database.fix == "kernelwatch db upgrade"
 
 
 def test_a_database_that_is_not_there(state: Path, changed) -> None:
@@ -135,7 +135,7 @@ def test_a_full_disk(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = by_name(doctor.checks(works, FINE))["disk"]
     assert not disk.ok
     assert disk.needed
-    assert "KERNELWATCH_STATE" in disk.mend
+    assert "KERNELWATCH_STATE" in disk.fix
 
 
 def _nobody_listens() -> int:

@@ -80,7 +80,7 @@ def test_one_ctrl_c_ends_everybody(house: House) -> None:
     process.send_signal(signal.SIGINT)
 
     assert process.wait(8) == 0
-    house.says("All processes have ended")
+    house.says("All processes have stopped")
     assert not [child for child in everybody if _lives(child)]
 
 
@@ -93,7 +93,7 @@ def test_who_does_not_listen_to_term_is_killed_at_the_second_ctrl_c(house: House
     [child] = house.children()
 
     process.terminate()
-    house.says("Ending")
+    house.says("Stopping")
     process.terminate()
 
     assert process.wait(8) == 0
