@@ -1,4 +1,4 @@
-# The doors for people: everything else is `kernelwatch --help` (.venv/bin/kernelwatch).
+# Commands for people working with a clone; everything else is `kernelwatch --help` (.venv/bin/kernelwatch).
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,7 +10,7 @@ COMPILE := $(PY) -m compileall -qq -j 0 $(VENV)/lib kernels service workers dash
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PYTHONUNBUFFERED := 1
 
-# What runs this project, in the order in which it is looked for; a name may exist without an interpreter behind it.
+# Interpreters in the order of preference; a name may exist without an interpreter behind it.
 PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
@@ -21,30 +21,30 @@ FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2
 help:  ## Show this
 	@echo "kernelwatch: a GPU kernel performance regression service"
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
 
-run: $(VENV)/.runtime  ## Set up what is missing, then API, dashboard and worker with the demo, until Ctrl-C
+run: $(VENV)/.runtime  ## Set up what is missing, then run API, dashboard and worker with the demo, until Ctrl-C
 	@$(KERNELWATCH) stack list | grep -q '^host ' || { \
 	  echo "Making the base environment with torch (once; some minutes) ..." && \
 	  $(KERNELWATCH) stack create host && \
 	  { $(KERNELWATCH) doctor || true; }; }
 	@exec $(KERNELWATCH) up --demo
 
-test: check  ## Set up what the tests need, then lint, types and tests (make test ARGS="-k story" for some)
+test: check  ## Set up what the tests need, then check lint and types and run all tests (ARGS="-k story" for some)
 	$(PYTEST) $(ARGS)
 
-test-fast: $(VENV)/.dev  ## Tests without torch, studies and the demo (make test-fast ARGS="-k recipe" for some)
+test-fast: $(VENV)/.dev  ## Run the tests without torch, studies and the demo (ARGS="-k recipe" for some)
 	$(PYTEST) -m "not torch and not study and not demo" $(ARGS)
 
-check: $(VENV)/.dev  ## Lint and types
+check: $(VENV)/.dev  ## Check lint and types
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
 doctor: $(VENV)/.runtime  ## Check this machine and print a fix for everything that is missing
 	@$(KERNELWATCH) doctor
 
-# Compose hands the files over as they are, to another user: the folder keeps others out.  HOST names its workers.
-secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those that are there stay
+# Compose mounts the files for another user as they are; the mode of the folder keeps others out.  HOST names workers.
+secrets:  ## Make passwords for the fleet (docker-compose.yml) in ./secrets; existing ones stay
 	@mkdir -p -m 700 secrets
 	@umask 022; new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }; cd secrets; \
 	  keep() { [ -e "$$1" ] || { cat > "$$1" && echo "made secrets/$$1"; }; }; \
@@ -55,16 +55,16 @@ secrets:  ## Passwords for the fleet (docker-compose.yml) into ./secrets; those 
 	    printf 'default_user = kernelwatch\ndefault_pass = %s\n' "$$password" | keep rabbitmq_user; \
 	    printf 'amqp://kernelwatch:%s@broker:5672//' "$$password" > kernelwatch_broker_url; }
 	@grep -qs '^HOST=' .env || echo "HOST=$$(uname -n)" >> .env
-	@echo "A GitHub token goes into secrets/kernelwatch_github_token, the webhook's secret is beside it."
+	@echo "Put a GitHub token into secrets/kernelwatch_github_token; the webhook's secret is in secrets/kernelwatch_webhook_secret."
 
-bench:  ## Every benchmark; what needs a GPU says so and is left out without one
-	@$(if $(ARGS),$(error the benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels or bench-power))
+bench:  ## Run every benchmark; those that need a GPU say so and are skipped without one
+	@$(if $(ARGS),$(error benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels or bench-power))
 	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
 	@$(PY) -m kernels.studies.arena $(ARGS)
 
-bench-kernels: $(VENV)/.dev  ## Our kernels beside Quack, Inductor and Liger: the table and the pictures (a GPU, with Quack)
+bench-kernels: $(VENV)/.dev  ## Our kernels compared with Quack, Inductor and Liger: table and pictures (a GPU, with Quack)
 	@$(PY) -m kernels.studies.kernels $(ARGS)
 
 bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures takes, without a GPU
@@ -73,19 +73,19 @@ bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures
 bench-judge: $(VENV)/.dev  ## How long a run of 200 cases takes to judge
 	@$(PY) -m tests.studies.speed $(ARGS)
 
-bench-families: $(VENV)/.dev  ## How often verdicts err: simulated families of 200 cases (ARGS=--quick: a minute)
+bench-families: $(VENV)/.dev  ## How often verdicts are wrong: simulated families of 200 cases (ARGS=--quick: a minute)
 	@$(PY) -m tests.studies.families $(ARGS)
 
-bench-history: $(VENV)/.dev  ## How long looking at 1,000 series of 1,000 revisions takes, and at one revision more
+bench-history: $(VENV)/.dev  ## How long a scan of 1,000 series of 1,000 revisions takes, and of one more revision
 	@$(PY) -m tests.studies.history_speed $(ARGS)
 
-bench-detect: $(VENV)/.dev .venv-peers/.made  ## Changes of history: ours and peers' on simulated series, or labelled ones (ARGS="FILE.csv.gz --choose --arriving")
+bench-detect: $(VENV)/.dev .venv-peers/.made  ## Change points, ours and peers', on simulated or labelled series (ARGS="FILE.csv.gz --choose --arriving")
 	@$(PY) -m tests.studies.detect.study --peers .venv-peers/bin/python $(ARGS)
 
-bench-power: $(VENV)/.dev  ## Which planted slow-downs are found here, and what is told of equal code (a GPU)
+bench-power: $(VENV)/.dev  ## Which planted slow-downs are found here, and what is reported about equal code (a GPU)
 	@$(PY) -m tests.studies.power $(ARGS)
 
-clean:  ## Remove the environment (the state folder, with the database, stays)
+clean:  ## Remove the environment; the state folder with the database stays
 	rm -rf $(VENV)
 
 $(VENV)/bin/python:
@@ -96,7 +96,7 @@ $(VENV)/bin/python:
 	echo "On Debian or Ubuntu: sudo apt-get install python3 python3-venv" >&2; \
 	exit 1
 
-# The checkout is used as it lies (a .pth file), and `kernelwatch` starts it.
+# The checkout is used in place (a .pth file); `kernelwatch` starts it.
 $(VENV)/.runtime: requirements.txt | $(VENV)/bin/python
 	@echo "Installing what kernelwatch needs (once) ..."
 	@$(PIP) --require-hashes -r requirements.txt
@@ -113,10 +113,10 @@ $(VENV)/.dev: requirements-dev.txt service/ops/torch_install.py $(VENV)/.runtime
 	@$(PY) -m service.ops.torch_install $(PY)
 	@touch $@
 
-# What the peers need contradicts what we need, so they live by themselves; without them the table is shorter.
+# The peers' requirements contradict ours, so they get their own environment; without it the table is shorter.
 .venv-peers/.made: tests/studies/detect/peers.txt | $(VENV)/bin/python
 	@echo "Installing the peers into .venv-peers (once) ..."
 	@$(PY) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r $< || { \
-	  rm -rf .venv-peers; mkdir .venv-peers; echo "The peers could not be installed: the table goes without them." >&2; }
+	  rm -rf .venv-peers; mkdir .venv-peers; echo "The peers could not be installed; the table will not have them." >&2; }
 	@touch $@

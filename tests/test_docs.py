@@ -135,6 +135,18 @@ def test_paths_of_this_repository_exist() -> None:
     assert wrong == []
 
 
+def test_modules_that_are_run_can_be_run() -> None:
+    """`python -m` of a module of ours."""
+    wrong = []
+    for page in PAGES:
+        for module in re.findall(r"python -m ((?:kernels|service|workers|tests)\.[\w.]+)", page.read_text()):
+            path = ROOT / Path(*module.split("."))
+            source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+            if not source.exists() or "__main__" not in f"{source.name}{source.read_text()}":
+                wrong.append(f"{name(page)}: {module}")
+    assert wrong == []
+
+
 def test_source_files_name_pages_that_exist() -> None:
     wrong = []
     files = [path for room in ("kernels", "service", "workers", "dashboards") for path in (ROOT / room).rglob("*.*")]
