@@ -97,7 +97,7 @@ def test_what_goes_in_and_comes_out(key, inputs, outputs):
 def test_the_service_side_loads_no_torch():
     program = """
 import sys
-import kernels.arena, kernels.channel, kernels.messages, kernels.suites, kernels.telemetry, kernels.words
+import kernels.arena.session, kernels.arena.telemetry, kernels.cases, kernels.suites
 heavy = {"torch", "triton", "numpy"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -109,7 +109,7 @@ def test_rivals_and_the_slow_baseline_take_part_in_the_first_launches(repository
 
     third = repository.push(wide=150.0)
     assert set(took_part(third)) == {"head", "parent", "control", "sota", "rival", "pinned"}
-    assert third.slow == first.revision.sha
+    assert third.pinned == first.revision.sha
     assert outcomes(third, "pinned") == {CASE: "steady", WIDE: "regression"}
     assert outcomes(third, "parent") == {CASE: "steady", WIDE: "regression"}
     assert outcomes(third, "best").keys() == outcomes(third, "sota").keys() == {CASE, WIDE}
@@ -126,7 +126,7 @@ def test_a_slow_baseline_that_cannot_be_built_is_a_note_and_nothing_else(reposit
     (repository.norms.folder / "broken").unlink()
     repository.push()
     run = repository.push()
-    assert run.slow is None
+    assert run.pinned is None
     assert run.reason is not None
     assert run.reason.startswith("not compared with the slow baseline last-release: ")
     assert outcomes(run, "parent") == {CASE: "steady", WIDE: "steady"}
@@ -139,7 +139,7 @@ def test_the_last_good_revision_stands_in_at_the_cases_that_are_slow_already(rep
 
     after = repository.push(wide=150.0)
     assert took_part(after)["last_good"] == {WIDE}
-    assert (after.baseline, after.good) == (slow.revision.sha, good.revision.sha)
+    assert (after.baseline, after.last_good) == (slow.revision.sha, good.revision.sha)
     assert outcomes(after, "parent") == {CASE: "steady", WIDE: "steady"}, "this commit did not do it"
     assert outcomes(after, "last_good") == {WIDE: "regression"}
     assert states() == [RegressionState.OPEN]

@@ -300,11 +300,11 @@ def test_a_program_outlives_the_thread_that_started_it_but_not_the_process(folde
 
     mark = f"6{os.getpid()}"
     worker = (
-        "import sys, time\nfrom pathlib import Path\nfrom workers import sandbox\n"
+        "import sys, time\nfrom pathlib import Path\nfrom workers.sandbox import sandbox\n"
         f"sandbox.start(['sleep', '{mark}.5'], sandbox.Box(Path({str(folder)!r})), Path({str(tmp_path / 'log2')!r}))\n"
         "print('up', flush=True); time.sleep(60)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", worker], cwd=HERE.parents[1], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, "-c", worker], cwd=HERE.parents[2], stdout=subprocess.PIPE, text=True)
     assert parent.stdout
     assert parent.stdout.readline() == "up\n"
     assert wait_for(lambda: any(command.startswith("sleep") for command in alive(mark)))
