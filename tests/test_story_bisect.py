@@ -157,7 +157,7 @@ def test_the_command_line_refuses_what_cannot_be_searched(story):  # noqa: F811
     for ends, said in {
         "main": "'main' is not a range GOOD..BAD",
         "main..main": "Both ends are",
-        "main..main~1": "main~1 adds nothing to main: write GOOD..BAD",
+        "main..main~1": "No commits in main..main~1; put the older",
         f"{aside}..{newest}": "is not on the first-parent line of",
         "main~1..main --device h200": "not measured on h200; its recipe says cpu",
         "main~1..main --case nothing*": "No case of suite story fits 'nothing*'",

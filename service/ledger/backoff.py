@@ -1,22 +1,22 @@
-"""What was in vain is tried again, but not every few seconds for ever.
+"""Retry failed work with exponential back-off.
 
-Only this process remembers: another one, or the same after a restart, tries at once.
+Failures are kept in memory: another process, or this one after a restart, retries at once.
 """
 
 import time
 from collections.abc import Hashable
 
-WAITS_S = (0.0, 0.0, 10.0, 30.0, 120.0, 600.0)  # after so many failures in a row
+WAITS_S = (0.0, 0.0, 10.0, 30.0, 120.0, 600.0)  # by the number of failures in a row
 
 
 class Backoff:
-    """Who failed lately, how often in a row, and until when it is let be."""
+    """Which keys failed lately, how often in a row, and until when to skip them."""
 
     def __init__(self) -> None:
         self._failed: dict[Hashable, tuple[int, float]] = {}
 
     def should_skip(self, key: Hashable) -> bool:
-        """Has this failed so often that it is not to be tried now?"""
+        """Did this fail so often that it must wait?"""
         return key in self._failed and time.monotonic() < self._failed[key][1]
 
     def failed(self, key: Hashable) -> None:
@@ -30,4 +30,4 @@ class Backoff:
         self._failed.clear()
 
 
-backoff = Backoff()  # of this process; keys begin with what was tried
+backoff = Backoff()  # of this process; each key begins with the kind of work

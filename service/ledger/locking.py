@@ -1,4 +1,4 @@
-"""What two may want to do at the same moment, and one does."""
+"""Insert a row once and take turns, where several processes may do the same at the same moment."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,11 +17,10 @@ def insert_if_absent(
     values: Mapping[str, Any],
     where: ColumnElement[bool] | None = None,
 ) -> int | None:
-    """Insert a row unless there is one with the same `unique` column or columns: its id, None where there was one.
+    """Insert a row unless one has the same `unique` column or columns: its id, or None where there was one.
 
-    Where they are unique among some rows only, `where` is the condition of the index.
-
-    Whoever comes second waits for the first to commit, and does not fail: its own work in the transaction is kept.
+    `where` is the condition of a partial unique index.  The second of two waits for the first to commit and does not
+    fail, so that the rest of its transaction is kept.
     """
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
     columns = (unique,) if isinstance(unique, str) else unique
@@ -31,9 +30,9 @@ def insert_if_absent(
 
 
 def lock(session: Session, target_id: int) -> None:
-    """One at a time for each target: ordinals stay without gaps, incidents are not opened twice.
+    """Take turns on a target, so that ordinals have no gaps and no incident is opened twice.
 
     SQLite has one writer anyway.
     """
-    # A key share lock is enough: rows that point at the target may be written meanwhile, by who waits for nobody here.
+    # FOR NO KEY UPDATE: rows that refer to the target may still be written by others.
     session.execute(select(Target.id).where(Target.id == target_id).with_for_update(key_share=True))

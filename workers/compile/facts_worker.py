@@ -128,7 +128,7 @@ def _end(lease: FactsLease, state: FactsState | None, reason: str | None, found:
     try:
         with transaction() as session:
             if state is None:
-                facts_checks.again(session, lease, reason or "")
+                facts_checks.retry(session, lease, reason or "")
             else:
                 facts_checks.end(session, lease, state, reason, found)
     except LeaseLost as lost:

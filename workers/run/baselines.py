@@ -14,7 +14,7 @@ from service.domain.states import Purpose
 from service.domain.text import one_line, short
 from service.errors import BadInput, BuildFailed, NotFound, Refused, SourceFailed
 from service.ledger.runs import baseline_choice
-from service.ledger.runs.baseline_choice import FARTHEST_BASELINE
+from service.ledger.runs.baseline_choice import MAX_BASELINE_DISTANCE
 from service.sources.source import Source
 from workers import environments
 from workers.environments import Environment
@@ -117,7 +117,7 @@ class Baselines:
         """
         run, sha = self._assignment.run, self._assignment.run.baseline
         open_still, found, everywhere_broken, notes = self._names(), list[Built](), list[str](), list[str]()
-        for _ in range(FARTHEST_BASELINE):
+        for _ in range(MAX_BASELINE_DISTANCE):
             if sha is None:
                 break
             with reading() as session:

@@ -1,7 +1,7 @@
-"""What one step of a bisection says: is this revision as slow as the bad end?  Pure.
+"""Classify one step of a bisection: is this revision as slow as the bad end?  Pure.
 
 A step compares a revision with the good end, paired in one session.  Its verdicts are those of any run: significant,
-relevant, confirmed by fresh trials.  The answer asks for more: on which side of the middle does the case stand?
+relevant, confirmed by fresh trials.  The answer also says on which side of the middle each case is.
 """
 
 import math
@@ -18,7 +18,7 @@ class Answer(StrEnum):
     BAD = "bad"  # as slow as the bad end
     GOOD = "good"  # as fast as the good end
     SKIP = "skip"  # it cannot be built or tested: git's 125
-    UNDECIDED = "undecided"  # asked again, up to a limit
+    UNDECIDED = "undecided"  # measured again, up to a limit
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class StepVerdict:
 
 @dataclass(frozen=True)
 class BisectionStep:
-    """A measurement that has ended: `revision` beside `against`, in one session."""
+    """A measurement that has ended: `revision` compared with `against`, in one session."""
 
     revision: str
     against: str
@@ -71,11 +71,11 @@ def slower(step: BisectionStep, among: Mapping[Series, float] | None = None) -> 
 
 
 def classify(step: BisectionStep, sizes: Mapping[Series, float]) -> Answer:
-    """Does the revision stand with the bad end or with the good one?  `sizes` is what `moved` said of the bad end.
+    """Is the revision like the bad end or like the good one?  `sizes` is what `moved` returned for the bad end.
 
-    Series vote with their size, and half of what could be tested decides.  One of many that is wrong by chance must not
-    send the search astray, so it is not "any of them"; where two revisions share the blame, the larger part is found
-    first, and what it does not explain is named in the end.  Below half of the whole nobody can tell: SKIP.
+    Series vote with their size, and half of what could be tested decides: one series of many that is wrong by chance
+    must not mislead the search.  Where two revisions share a slow-down, the larger part is found first, and the report
+    names what it does not explain.  If less than half of the whole could be tested, the answer is SKIP.
     """
     if step.untested:
         return step.untested
@@ -92,10 +92,10 @@ def classify(step: BisectionStep, sizes: Mapping[Series, float]) -> Answer:
 
 
 def _side(sight: StepVerdict, size: float) -> Answer:
-    """On which side of half the slow-down, in logarithms, the case stands.
+    """On which side of half the slow-down, in logarithms, the case is.
 
-    BAD takes a confirmed regression nearer to the bad end; GOOD an interval that lies below the half altogether, for
-    many a steady case of a small slow-down is not far from either end.
+    BAD requires a confirmed regression nearer to the bad end.  GOOD requires an interval wholly below the half,
+    because a steady case of a small slow-down may be near to both ends.
     """
     if sight.outcome not in (Outcome.STEADY, Outcome.INCONCLUSIVE, *CHANGES):
         return Answer.SKIP

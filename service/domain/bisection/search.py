@@ -1,12 +1,12 @@
-"""Which revision between a good and a bad one made it slower?  Pure: the steps so far in, the next one or the end out.
+"""Find the revision between a good and a bad one that made it slower.  Pure: steps so far in, next step or end out.
 
-The method is that of `git bisect`, with paired sessions for tests: halve what is left of the first-parent line, step
-around what cannot be tested.  Three things are added because a benchmark is not a boolean.  Both ends are compared
-first: no search follows a regression that does not repeat.  What is undecided is asked again, at most `REPEATS` times.
-And in the end the culprit is proved against its own parent, in a session that had no part in choosing it; where that
-proof fails, both sides of it are measured once more before anything is said.
+The method is that of `git bisect`, with paired sessions as tests: halve the rest of the first-parent line, and skip
+what cannot be tested.  Three things are added because a benchmark is not a boolean.  Both ends are compared first, so
+that no search follows a regression that does not repeat.  An undecided step is repeated, at most `REPEATS` times.  In
+the end the culprit is compared with its own parent, in a session that had no part in choosing it; where that proof
+fails, both sides are measured once more before the search ends.
 
-Nothing is remembered but the steps themselves: whoever comes after a restart derives the same state from them.
+Only the steps are stored: the same state is derived from them after a restart.
 """
 
 from collections import defaultdict, deque
@@ -17,7 +17,7 @@ from enum import StrEnum
 from service.domain.bisection.classify import Answer, BisectionStep, Series, classify, moved, slower
 from service.domain.states import SearchState
 
-REPEATS = 3  # how often one question is asked until it is decided
+REPEATS = 3  # how often one question is measured until it is decided
 
 
 class Aim(StrEnum):
@@ -31,7 +31,7 @@ class Aim(StrEnum):
 
 @dataclass(frozen=True)
 class Question:
-    """Measure `revision` beside `against`."""
+    """Measure `revision` against `against`."""
 
     aim: Aim
     revision: str
@@ -52,11 +52,11 @@ class Ending(StrEnum):
     UNTESTED = "untested"  # an end cannot be measured
     STEADY = "steady"  # the bad end is not slower
     UNDECIDED = "undecided"  # whether the bad end is slower stayed open
-    ONCE = "once"  # the bad end was slow once, and not again
-    UNPROVED = "unproved"  # one revision is left, and its proof stayed open
-    SKIPPED = "skipped"  # what could not be tested lies between the last good and the first bad one
+    ONCE = "once"  # the bad end was slow in one session, and not in the next
+    UNPROVED = "unproved"  # one revision is left, and its proof was undecided
+    SKIPPED = "skipped"  # revisions between the last good and the first bad one could not be tested
     CONTRADICTED = "contradicted"  # a good one after a bad one, repeatedly
-    SMALL_STEPS = "small steps"  # no revision is slower than its parent: it came bit by bit
+    SMALL_STEPS = "small steps"  # no revision is slower than its parent: the slow-down came gradually
     SPENT = "spent"  # of the budget
 
     @property
@@ -79,7 +79,7 @@ class Progress:
     line: Sequence[str]
     answered: tuple[Answered, ...]
     sizes: Mapping[Series, float]  # the series that moved, by the logarithm of their ratio; empty until verified
-    suspects: tuple[str, ...]  # who may have done it, oldest first: after the last good up to the first bad one
+    suspects: tuple[str, ...]  # possible culprits, oldest first: after the last good up to the first bad one
     question: Question | None = None
     ending: Ending | None = None
 
@@ -97,10 +97,10 @@ def decide(
 ) -> Progress:
     """What to measure next on `line` (from the good end to the bad one, both included), or how the search ended.
 
-    `steps` are all that have ended, oldest first; `unbuildable` those revisions of which that is known already, which
-    are not tried.  After `max_runs` steps nothing more is asked.
+    `steps` are all that have ended, oldest first; `unbuildable` revisions are not tried.  After `max_runs` steps the
+    search ends.
     """
-    # What was tried by a step stays tried, or news from elsewhere would lead the play of the past astray.
+    # A revision that a step tried stays tried; otherwise later news would change how past steps are read.
     search = _Search(line, frozenset(unbuildable) - {step.revision for step in steps})
     taken: defaultdict[tuple[str, str], deque[BisectionStep]] = defaultdict(deque)
     for step in steps:
@@ -124,7 +124,7 @@ Asking = Generator[Question, BisectionStep, Answer]
 
 @dataclass
 class _Search:
-    """A search that is played from its beginning, each time anew: places are indices of the line."""
+    """A search that is replayed from its beginning each time; places are indices of the line."""
 
     line: Sequence[str]
     unbuildable: frozenset[str]
@@ -138,7 +138,7 @@ class _Search:
         return len(self.line) - 1
 
     def course(self) -> Course:
-        """The whole of a search, as a person would tell it."""
+        """The whole search in order."""
         verified = yield from self._settled(Aim.VERIFY, self.last)
         if verified is not Answer.BAD:
             return {Answer.GOOD: Ending.STEADY, Answer.SKIP: Ending.UNTESTED}.get(verified, Ending.UNDECIDED)
@@ -157,17 +157,17 @@ class _Search:
             self.doubts.append((good, bad))
             if len(self.doubts) > 1:
                 return Ending.CONTRADICTED
-            for place in filter(None, (good, bad)):  # the good end beside itself needs no session
+            for place in filter(None, (good, bad)):  # the good end against itself needs no session
                 self.answers[place] = yield from self._settled(Aim.AGAIN, place)
             if self.answers[self.last] is not Answer.BAD:
                 return Ending.ONCE
             if self._sides() == (good, bad):
-                # Both sides stand by what they said.  Either it came in small steps, or the proof missed it.
+                # Both answers repeated.  Either the slow-down came in small steps, or the proof missed it.
                 proof = yield from self._settled(Aim.PROVE, bad)
                 return {Answer.BAD: Ending.PROVED, Answer.GOOD: Ending.SMALL_STEPS}.get(proof, Ending.UNPROVED)
 
     def suspects(self, ending: Ending | None) -> tuple[str, ...]:
-        """Who may have done it.  Where answers contradict each other, all that any of them leaves."""
+        """The possible culprits.  Where answers contradict each other, all that any of them leaves."""
         good, bad = self._sides()
         if ending and ending.state is SearchState.NOT_REPRODUCED:
             return ()
@@ -179,7 +179,7 @@ class _Search:
         return tuple(self.line[good + 1 : bad + 1])
 
     def _settled(self, aim: Aim, place: int) -> Asking:
-        """Ask until there is an answer; who stays undecided cannot be tested, as far as a search goes."""
+        """Repeat a question until it is answered.  A revision that stays undecided counts as untestable."""
         against = self.line[place - 1] if aim is Aim.PROVE else self.line[0]
         answer = Answer.UNDECIDED
         for _ in range(REPEATS):
@@ -203,7 +203,7 @@ class _Search:
         between = range(good + 1, bad)
         untried = [one for one in between if one not in self.answers and self.line[one] not in self.unbuildable]
         skipped = [one for one in between if self.answers.get(one) is Answer.SKIP]
-        away = 2 ** len(skipped) // 4  # 0 after the first: most broken commits are mended by the next one
+        away = 2 ** len(skipped) // 4  # 0 after the first: most broken commits are fixed by the next one
         while away and not _far(untried, skipped, away):
             away //= 2
         return min(_far(untried, skipped, away), key=lambda one: (abs(2 * one - good - bad), one), default=None)

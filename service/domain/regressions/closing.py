@@ -1,4 +1,4 @@
-"""Is a regression over, and which run showed it?  Pure: what later revisions did to the case in, a run out."""
+"""Is a regression fixed, and which run shows it?  Pure: what later revisions did to the case in, a run out."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ class CaseStep:
 
     run_id: int
     ordinal: int
-    baseline: int | None  # where the revision stands that `outcome` and `ratio` are against
+    baseline: int | None  # the place of the revision that `outcome` and `ratio` are against
     outcome: Outcome
     ratio: float | None
     direct: Outcome | None = None  # against the last revision that was not slow, in the same session
@@ -21,19 +21,18 @@ class CaseStep:
 
 
 def fixed_by_run(
-    steps: Sequence[CaseStep], opened: int, ratio: float, smallest: float, *, before: float = 1.0
+    steps: Sequence[CaseStep], opened: int, ratio: float, smallest_change: float, *, before: float = 1.0
 ) -> int | None:
     """The first run after which a regression of `ratio`, opened at the ordinal `opened`, is gone.
 
-    A direct comparison with what was good decides, where it can tell.  Otherwise each step multiplies what its
-    baseline stood at, so that several small improvements mend one large regression: confirmed ones had more trials
-    than the direct comparison gets, which on a noisy case may never be able to tell.  A baseline from before the
-    regression counts as `before`: as good, or as slow as ever where the regression had crept in.  `smallest` is the
-    smallest relevant change, relative.
+    A direct comparison with the good revision decides where it is decided.  Otherwise each step multiplies the ratio of
+    its baseline, so that several small improvements fix one large regression: confirmed ones had more trials than the
+    direct comparison, which on a noisy case may never decide.  A baseline from before the regression counts as
+    `before`: 1, or the full ratio where the slow-down had come gradually.  `smallest_change` is relative.
     """
     ordinals, nets = [opened], [ratio]
     for step in steps:
-        net = nets[-1]  # also after a baseline that left the mainline
+        net = nets[-1]  # also where the baseline left the mainline
         if step.baseline is not None and step.outcome in (Outcome.STEADY, *CHANGES):
             earlier = bisect_right(ordinals, step.baseline)  # revisions that were not measured changed nothing
             net = nets[earlier - 1] if earlier else before
@@ -41,7 +40,7 @@ def fixed_by_run(
             net *= step.ratio or 1.0
         if step.direct in CHANGES:
             net = step.direct_ratio or net
-        if step.direct is Outcome.STEADY or (net <= 1 + smallest and step.direct is not Outcome.REGRESSION):
+        if step.direct is Outcome.STEADY or (net <= 1 + smallest_change and step.direct is not Outcome.REGRESSION):
             return step.run_id
         ordinals.append(step.ordinal)
         nets.append(net)
@@ -49,7 +48,7 @@ def fixed_by_run(
 
 
 def unexplained(ratio: float, known: Sequence[float]) -> float:
-    """What is left of a leak of `ratio` when the regressions since its baseline that have records are taken away."""
+    """The part of a leak of `ratio` that the known regressions since its baseline do not explain."""
     for each in known:
         ratio /= each
     return ratio

@@ -1,4 +1,4 @@
-"""The life of a regression: what may be done to it in which state, and what it is afterwards.  Pure."""
+"""The states of a regression: which action is possible in which state, and the state that follows.  Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from service.domain.attribution.causes import Cause, Kind
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.errors import BadInput, Conflict
 
-KERNELWATCH = "kernelwatch"  # who did it, where no person did
+KERNELWATCH = "kernelwatch"  # the actor where no person acted
 MAX_NAME = 80
 NEAR = 2  # revisions of the mainline between which one event may have fallen
 
@@ -34,19 +34,19 @@ class Action(StrEnum):
     DUE = "due"
 
 
-# What a person may do.  The rest is shown by measuring, by searching, or by the mainline itself.
+# What a person may do.  All other actions follow from measurements, bisections or the mainline.
 BY_HAND = (Action.ACKNOWLEDGE, Action.DISMISS, Action.REOPEN, Action.ASSIGN, Action.NOTE, Action.DUE)
 _NEED_WORDS = {
-    Action.ACKNOWLEDGE: "Say why it is accepted (`--reason`): whoever meets it next will ask.",
-    Action.DISMISS: "Say why it is none (`--reason`): whoever meets it next will ask.",
-    Action.NOTE: "A note needs words.",
+    Action.ACKNOWLEDGE: "Give the reason why it is accepted (`--reason`).",
+    Action.DISMISS: "Give the reason why it is not a regression (`--reason`).",
+    Action.NOTE: "A note needs a text.",
 }
 
 _OPEN, _ACKNOWLEDGED, _BISECTING = RegressionState.OPEN, RegressionState.ACKNOWLEDGED, RegressionState.BISECTING
 _BLAMED, _FIXED, _DISMISSED = RegressionState.BLAMED, RegressionState.FIXED, RegressionState.DISMISSED
 _SAME = {state: state for state in RegressionState}
-# For each action the states in which it makes sense, and what follows.  A search leaves alone what somebody accepted or
-# what has a culprit already: it may still end by naming one.
+# For each action the states in which it is possible, and the state that follows.  A bisection leaves alone what is
+# acknowledged or has a culprit already: it may still end by naming one.
 _FOLLOWS: Mapping[Action, Mapping[RegressionState, RegressionState]] = {
     Action.OPEN: {_OPEN: _OPEN},
     Action.ACKNOWLEDGE: dict.fromkeys(OPEN_REGRESSIONS, _ACKNOWLEDGED),
@@ -81,29 +81,29 @@ class Transition:
 
 
 def follows(state: RegressionState, action: Action) -> RegressionState:
-    """The state after `action`.  Raises Conflict, with what to do instead, where it makes no sense."""
+    """The state after `action`.  Raises Conflict, with a remedy, where the state does not allow it."""
     if state not in _FOLLOWS[action]:
         raise Conflict(_instead(state, action))
     return _FOLLOWS[action][state]
 
 
 def possible(state: RegressionState, action: Action) -> bool:
-    """Does `action` make sense in this state?"""
+    """Does this state allow `action`?"""
     return state in _FOLLOWS[action]
 
 
 def check_by_hand(transition: Transition, now: float) -> None:
-    """Raises BadInput or Conflict where a person cannot do that, or has to say more."""
+    """Raise BadInput or Conflict where a person cannot do that, or where a reason is missing."""
     if transition.action not in BY_HAND:
         raise Conflict(
-            "It is fixed once a measurement shows it; dismiss it with a reason instead."
+            "A regression is fixed once a measurement shows it; dismiss it with a reason instead."
             if transition.action is Action.FIX
-            else f"Nobody marks a regression as {transition.action} by hand: that follows from what is measured."
+            else f"A regression is not marked as {transition.action} by hand; that follows from measurements."
         )
     if transition.action in _NEED_WORDS and not (transition.words or "").strip():
         raise BadInput(_NEED_WORDS[transition.action])
     if transition.until is not None and transition.until <= now:
-        raise BadInput("An acknowledgement cannot end in the past; name a later day, or none.")
+        raise BadInput("An acknowledgement cannot end in the past; give a later day, or none.")
     for name in (transition.who, transition.assignee):
         if name is not None and not (name.strip() and len(name) <= MAX_NAME and name.isprintable()):
             raise BadInput(f"A name has 1 to {MAX_NAME} printable characters; {name[:20]!r} has {len(name)}.")
@@ -131,21 +131,21 @@ def changes(transition: Transition, now: float) -> dict[str, object]:
 
 
 def _instead(state: RegressionState, action: Action) -> str:
-    standing = state in OPEN_REGRESSIONS
+    is_open = state in OPEN_REGRESSIONS
     match action:
-        case Action.ACKNOWLEDGE | Action.DISMISS if not standing:
-            return f"It is {state} and stands no longer; reopen it first if it does."
+        case Action.ACKNOWLEDGE | Action.DISMISS if not is_open:
+            return f"It is {state}, so it is closed; reopen it first if it is still slow."
         case Action.REOPEN:
-            return f"It is {state}, so it stands already; nothing has to be reopened."
+            return f"It is {state}, so it is open already."
         case Action.FIX | Action.SEARCH | Action.BLAME:
-            return f"It is {state} and stands no longer, so it cannot be {action}; reopen it first."
+            return f"It is {state}, so it is closed and cannot be {action}; reopen it first."
         case _:
             return f"It is {state}, so it cannot be {action}."
 
 
 @dataclass(frozen=True)
 class Member:
-    """What an incident has to know of one of its regressions."""
+    """What an incident needs to know of one of its regressions."""
 
     state: RegressionState
     ratio: float
@@ -154,12 +154,12 @@ class Member:
 
 
 def is_over(members: Sequence[Member]) -> bool:
-    """An incident is closed with the last of its regressions."""
+    """Are all regressions of an incident closed?"""
     return all(one.state not in OPEN_REGRESSIONS for one in members)
 
 
 def common_cause(members: Sequence[Member]) -> Cause | None:
-    """The kind that most of them share, in the words of the largest; what is known goes before what is not."""
+    """The kind of cause that most share, in the words of the largest; known causes go before unknown ones."""
     named = [one for one in members if one.cause is not None and one.why is not None]
     if not named:
         return None
@@ -172,8 +172,8 @@ def common_cause(members: Sequence[Member]) -> Cause | None:
 def one_event(ordinal: int | None, culprit: str | None, other: int | None, others_culprits: Sequence[str]) -> bool:
     """May a regression belong to the same event as an incident?
 
-    Its revision lies at `ordinal`, the incident's earliest at `other`.  Within two revisions of the mainline it may,
-    for what was measured may be later than what did it, unless both are known to have been done by different ones.
+    Its revision is at the ordinal `ordinal`, the earliest of the incident at `other`.  Within two revisions of the
+    mainline it may, because a measured revision may be later than the culprit, unless their culprits differ.
     """
     if culprit is not None and others_culprits:
         return culprit in others_culprits

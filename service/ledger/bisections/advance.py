@@ -1,6 +1,6 @@
-"""What bisections need of their sources: lines of revisions, and what a merge brought in.
+"""Read from sources what bisections need: lines of revisions, and the commits of a merge.
 
-A source is asked with no transaction open; what it said is then stored, if it is still wanted.
+No transaction is open while a source answers.  The answer is stored afterwards, if the bisection is still open.
 """
 
 from collections.abc import Sequence
@@ -35,10 +35,10 @@ def search(
     max_runs: int | None = None,
     asked_by: str,
 ) -> int:
-    """Somebody wants to know who between two revisions of target `name` made it slower: the id of the bisection.
+    """Start a bisection between two revisions of target `name`, and return its id.
 
-    Without `patterns` it is about the cases that the newest stored comparison of the two found slower, and about the
-    whole suite where there is none.  Raises BadInput and NotFound in words for people.
+    Without `patterns` it covers the cases that the newest stored comparison of the two found slower, and the whole
+    suite where there is none.  Raises BadInput and NotFound.
     """
     with reading() as session:
         target = targets.target_named(session, name)
@@ -48,7 +48,7 @@ def search(
     first, last = source.resolve(good), source.resolve(bad)
     line = source.between(first, last)
     if not line and first != last:
-        raise BadInput(f"{bad} adds nothing to {good}: write GOOD..BAD, the older one first.")
+        raise BadInput(f"No commits in {good}..{bad}; put the older revision first.")
     on = device or _only_device(recipe)
     with transaction() as session:
         cases = _matching(recipe, suite or recipe.suite_on(on), patterns)
@@ -67,9 +67,9 @@ def search(
 
 
 def advance_due() -> int:
-    """Take every open search a step further whose last step has ended.  Returns how many were looked at.
+    """Advance every open bisection whose last step has ended.  Returns how many there were.
 
-    Any number of processes may do so at once: whoever comes second finds the step asked for.
+    Several processes may do so at once: the second finds the next step queued.
     """
     with reading() as session:
         due = bisections.due(session)
@@ -82,10 +82,10 @@ def advance_due() -> int:
             backoff.succeeded(key)
         except SourceFailed as failure:
             backoff.failed(key)
-            log.warning("a bisection waits for its source", bisection=bisection_id, why=str(failure))
-        except Exception:  # one search must not keep the others from going on
+            log.warning("bisection waits for its source", bisection=bisection_id, error=str(failure))
+        except Exception:  # one bisection must not hold up the others
             backoff.failed(key)
-            log.exception("a bisection could not go on", bisection=bisection_id)
+            log.exception("bisection failed", bisection=bisection_id)
     return len(due)
 
 
@@ -115,7 +115,7 @@ def _advance(bisection_id: int) -> None:
 
 
 def _merge(target: Target, culprit: str) -> Merge | None:
-    """What a merge brought in, where the culprit is one; a source that cannot say so keeps no search from ending."""
+    """The commits that a merge brought in, where the culprit is one; None where the source does not know."""
     if target.kind is not TargetKind.GIT:
         return None
     try:
@@ -130,7 +130,7 @@ def _merge(target: Target, culprit: str) -> Merge | None:
 
 def _only_device(recipe: Recipe) -> str:
     if len(recipe.devices) > 1:
-        raise BadInput(f"Say on which device (--device): {', '.join(recipe.devices)}.")
+        raise BadInput(f"Choose a device with --device: {', '.join(recipe.devices)}.")
     return recipe.devices[0]
 
 
@@ -138,5 +138,5 @@ def _matching(recipe: Recipe, suite: str, patterns: Sequence[str]) -> list[str]:
     cases = [str(case) for case in recipe.cases(suite)]
     for pattern in patterns:
         if not any(fnmatchcase(case, pattern) for case in cases):
-            raise BadInput(f"No case of suite {suite} fits {pattern!r}; the first of its {len(cases)} is {cases[0]}.")
+            raise BadInput(f"No case of suite {suite} matches {pattern!r}; the first of {len(cases)} is {cases[0]}.")
     return [case for case in cases if any(fnmatchcase(case, pattern) for pattern in patterns)]

@@ -1,4 +1,4 @@
-"""Searches that kernelwatch begins by itself: where a regression has several revisions to blame."""
+"""Start bisections without being asked, where several revisions may have caused a regression."""
 
 from collections import defaultdict
 
@@ -22,29 +22,29 @@ log = structlog.get_logger()
 
 
 def start_due() -> int:
-    """Begin to search for whom to blame, as far as the policy's budget goes.  Returns how many searches began.
+    """Start bisections within the budget of the policy.  Returns how many were started.
 
-    A regression is searched for once by itself; a person may search again with `kernelwatch bisect`.
+    Each regression is bisected once automatically; a person may start another with `kernelwatch bisect`.
     """
-    began = 0
+    started = 0
     for target_id in _targets():
-        key = "blame", target_id
+        key = "auto start", target_id
         if backoff.should_skip(key):
             continue
         try:
             with transaction() as session:
-                began += _begin(session, target_id)
+                started += _start(session, target_id)
             backoff.succeeded(key)
-        except Exception:  # one target must not keep the others from being searched
+        except Exception:  # one target must not hold up the others
             backoff.failed(key)
-            log.exception("no search could begin", target=target_id)
-    return began
+            log.exception("bisection could not be started", target=target_id)
+    return started
 
 
 def _targets() -> list[int]:
-    """Those with something to search for, where a search may begin: writers are not held up for the others."""
+    """The targets with a regression to bisect and budget left.  Only these are locked afterwards."""
     with reading() as session:
-        rows = select(RegressionRow.target_id, RegressionRow.device).where(*_UNBLAMED).distinct()
+        rows = select(RegressionRow.target_id, RegressionRow.device).where(*_WITHOUT_CULPRIT).distinct()
         allowed = {target_id for target_id, device in session.execute(rows).all() if _may(session, target_id, device)}
     return sorted(allowed)
 
@@ -63,8 +63,8 @@ _searched = (
     .where(RegressionEvent.regression_id == RegressionRow.id)
     .where(RegressionEvent.what.in_([Action.SEARCH.value, Action.GIVE_UP.value]))
 )
-# A leak is many steps too small to be seen one by one, and a change of the history comes with its search.
-_UNBLAMED = (
+# A leak consists of steps too small for a bisection, and a change point has its own bisection.
+_WITHOUT_CULPRIT = (
     RegressionRow.state == RegressionState.OPEN,
     RegressionRow.found_by == FoundBy.PAIR,
     RegressionRow.culprit.is_(None),
@@ -73,15 +73,15 @@ _UNBLAMED = (
 )
 
 
-def _begin(session: Session, target_id: int) -> int:
-    """One search for all cases of an incident that have the same ends."""
+def _start(session: Session, target_id: int) -> int:
+    """Start one bisection for all cases of an incident that have the same two ends."""
     lock(session, target_id)
     target = session.get_one(Target, target_id)
     rows = session.execute(
         select(RegressionRow, Run.suite, Revision.sha)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == target_id, Revision.ordinal.is_not(None), *_UNBLAMED)
+        .where(RegressionRow.target_id == target_id, Revision.ordinal.is_not(None), *_WITHOUT_CULPRIT)
         .order_by(RegressionRow.id)
         .execution_options(populate_existing=True)
     )
@@ -89,7 +89,7 @@ def _begin(session: Session, target_id: int) -> int:
     for row, suite, sha in rows:
         together[row.device, suite, row.good or "", sha, row.incident_id].append(row)
     _, recipe = recipe_of(session, target)
-    began = 0
+    started = 0
     for (device, suite, good, bad, incident_id), alike in together.items():
         if not bisections.may_start(session, target, effective(recipe, device)):
             continue
@@ -106,9 +106,9 @@ def _begin(session: Session, target_id: int) -> int:
                 suite=suite,
                 incident_id=incident_id,
             )
-            began += 1
+            started += 1
         except ServiceError as refusal:
             for row in alike:
-                words = f"nobody was searched for: {refusal}"
+                words = f"no bisection was started: {refusal}"
                 transitions.change(session, row, Transition(Action.GIVE_UP, words=words), clock(session))
-    return began
+    return started

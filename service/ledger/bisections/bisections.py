@@ -1,7 +1,7 @@
-"""Bisections: asked for, advanced step by step from the runs they made, stopped, and told of.
+"""Start, advance, stop and list bisections.
 
-A step is an ordinary run that nothing else waits for.  Nothing but the runs says how far a search is, so that it goes
-on where it was after any restart.  Whoever changes a search holds its target's lock and then its row.
+A step is an ordinary run of low priority.  The state of a bisection is derived from its runs alone, so that it
+continues after any restart.  Whoever changes a bisection locks its target first, and then its row.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from service.domain.states import OPEN_SEARCHES, OPEN_STATES, Purpose, SearchSta
 from service.domain.text import short
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import commits as lines
-from service.ledger.bisections import steps as steps
+from service.ledger.bisections import steps
 from service.ledger.locking import lock
 from service.ledger.regressions import transitions
 from service.ledger.runs import queue
@@ -31,7 +31,7 @@ from service.reports.bisection_text import Merge, said
 from service.reports.views import Search
 from service.sources.source import Found
 
-CONTROL = "control"  # the queue of those who advance searches
+CONTROL = "control"  # the queue of the workers that advance bisections
 _DAY_S = 86_400.0
 _STATE = {
     Aim.VERIFY: SearchState.VERIFYING,
@@ -41,7 +41,7 @@ _STATE = {
 }
 
 
-# -- asked for
+# -- start
 
 
 def start(
@@ -58,11 +58,10 @@ def start(
     max_runs: int | None = None,
     line: Sequence[Found] | None = None,
 ) -> Bisection:
-    """Search between the full shas (or versions) `good` and `bad` for who made `cases` slower (none: any of the suite).
+    """Bisect between the full shas (or versions) `good` and `bad` for what made `cases` slower (none: the whole suite).
 
-    An open search for the same is returned as it is.  The revisions from `good` to `bad` are taken from `line` or from
-    the ledger; where the ledger does not know all of them, control reads them from the source later.  Raises BadInput,
-    with how to mend it, for what cannot be searched.
+    An open bisection of the same is returned.  The revisions from `good` to `bad` are those of `line` or of the
+    ledger; where the ledger has gaps, control reads them from the source later.  Raises BadInput, with a remedy.
     """
     lock(session, target.id)
     _, recipe = recipe_of(session, target)
@@ -70,7 +69,7 @@ def start(
         known = ", ".join(recipe.devices)
         raise BadInput(f"Target {target.name} is not measured on {device}; its recipe says {known}.")
     if good == bad:
-        raise BadInput(f"Both ends are {short(good)}: name an older revision that was fast and a newer that is slow.")
+        raise BadInput(f"Both ends are {short(good)}; name an older fast revision and a newer slow one.")
     name = suite or recipe.suite_on(device)
     wanted = _wanted(recipe, name, cases)
     for row in session.execute(_open_ones(target.id).order_by(Bisection.id)).scalars():
@@ -91,7 +90,7 @@ def start(
         created_at=clock(session),
     )
     if line is not None:
-        lines.place(session, target, row, line)
+        lines.store(session, target, row, line)
     session.add(row)
     session.flush()
     transitions.search_began(session, row)
@@ -100,24 +99,24 @@ def start(
 
 
 def may_start(session: Session, target: Target, policy: Policy) -> bool:
-    """May kernelwatch search by itself, and is something of the day's budget left?"""
+    """Does the policy allow automatic bisections, and is budget of today left?"""
     return policy.bisect.automatic and _spent_today(session, target.id) < policy.bisect.max_runs_per_day
 
 
 def store_line(session: Session, bisection_id: int, line: Sequence[Found]) -> None:
-    """The source told the revisions after the good end, oldest first."""
+    """Store the revisions after the good end, oldest first, that a source listed."""
     if (row := _held(session, bisection_id)) is not None and not row.line:
         target = session.get_one(Target, row.target_id)
         row.line = lines.sound(target, row.good, row.bad, line)
-        lines.place(session, target, row, line)
+        lines.store(session, target, row, line)
         transitions.search_began(session, row)
 
 
-# -- advanced
+# -- advance
 
 
 def advance(session: Session, bisection_id: int, merge: Merge | None = None) -> None:
-    """Ask for the next step of an open search, or end it.  Nothing happens while a step is under way."""
+    """Queue the next step of an open bisection, or end it.  Does nothing while a step is queued or measured."""
     row = _held(session, bisection_id)
     if row is None or not row.line:
         return
@@ -132,7 +131,7 @@ def advance(session: Session, bisection_id: int, merge: Merge | None = None) -> 
 
 
 def waits(session: Session, bisection_id: int) -> bool:
-    """Has this search said already that it waits for its daily budget, and is that still spent?  Cheap to ask."""
+    """Does this bisection wait for its daily budget, and is that still spent?  A cheap check."""
     row = session.get_one(Bisection, bisection_id)
     if not (row.reason or "").startswith(steps.WAITS):
         return False
@@ -141,13 +140,13 @@ def waits(session: Session, bisection_id: int) -> bool:
 
 
 def give_up(session: Session, bisection_id: int, why: str) -> None:
-    """It cannot go on: the ends do not lie on one line, say."""
+    """End a bisection that cannot continue, for example because its ends are not on one line."""
     if (row := _held(session, bisection_id)) is not None:
         _end(session, row, SearchState.STOPPED, why)
 
 
 def stop(session: Session, bisection_id: int, who: str) -> Bisection:
-    """A person ends a search: its queued step is cancelled, and what it found so far is kept."""
+    """Stop a bisection for a person.  Its queued step is cancelled, and its findings so far are kept."""
     known = session.get(Bisection, bisection_id)
     if known is None:
         raise NotFound("bisection", bisection_id, "`kernelwatch bisection list` lists those that there are.")
@@ -169,7 +168,12 @@ def _ask(session: Session, row: Bisection, search: Search, progress: Progress, q
     target = session.get_one(Target, row.target_id)
     _, recipe = recipe_of(session, target)
     if why := _no_longer(recipe, row):
-        _end(session, row, SearchState.STOPPED, f"The recipe changed: {why} Search again with what it has now.")
+        _end(
+            session,
+            row,
+            SearchState.STOPPED,
+            f"The recipe changed: {why} Start a new bisection.",
+        )
         return
     policy = effective(recipe, row.device)
     if _has_to_wait(session, row, policy):
@@ -195,9 +199,9 @@ def _ask(session: Session, row: Bisection, search: Search, progress: Progress, q
 
 
 def _no_longer(recipe: recipes.Recipe, row: Bisection) -> str | None:
-    """Why a search cannot go on with the recipe of today, when it cannot."""
+    """Why a bisection cannot continue with the current recipe; None where it can."""
     if row.device not in recipe.devices:
-        return f"nothing is measured on {row.device} any more."
+        return f"{row.device} is no longer among its devices."
     try:
         gone = sorted({*row.cases} - {str(case) for case in recipe.cases(row.suite)})
     except BadInput as error:
@@ -228,7 +232,7 @@ def one(session: Session, bisection_id: int) -> Search:
 def listed(
     session: Session, target: Target | None = None, *, open_only: bool = False, most: int = 50
 ) -> list[Bisection]:
-    """The newest bisections, each with its target; their reason says how far they are, or what they found."""
+    """The newest bisections, each with its target; `reason` holds their progress or their result."""
     rows = select(Bisection).options(selectinload(Bisection.target)).order_by(Bisection.id.desc()).limit(most)
     if target is not None:
         rows = rows.where(Bisection.target_id == target.id)
@@ -238,7 +242,7 @@ def listed(
 
 
 def due(session: Session) -> list[int]:
-    """The open searches of which no step is queued or measured now, oldest first."""
+    """The open bisections without a queued or running step, oldest first."""
     under_way = exists().where(Run.bisection_id == Bisection.id, Run.state.in_(OPEN_STATES))
     waiting = select(Bisection.id).where(Bisection.state.in_(OPEN_SEARCHES), ~under_way)
     return list(session.execute(waiting.order_by(Bisection.id)).scalars())
@@ -253,7 +257,7 @@ def _wanted(recipe: recipes.Recipe, suite: str, cases: Sequence[str]) -> list[st
 
 
 def _held(session: Session, bisection_id: int) -> Bisection | None:
-    """The row of an open search, locked after its target; None when it has ended, or ends just now."""
+    """The row of an open bisection, locked after its target; None once it has ended."""
     target_id = session.scalar(select(Bisection.target_id).where(Bisection.id == bisection_id))
     if target_id is None:
         return None
@@ -271,7 +275,7 @@ def _has_to_wait(session: Session, row: Bisection, policy: Policy) -> bool:
 
 
 def _spent_today(session: Session, target_id: int) -> int:
-    """Steps of searches that kernelwatch began by itself, in the last 24 hours."""
+    """How many steps of automatic bisections were queued in the last 24 hours."""
     since = clock(session) - _DAY_S
     steps = (
         select(func.count(Run.id))

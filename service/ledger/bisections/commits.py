@@ -1,4 +1,4 @@
-"""The line of a bisection: the revisions from its good end to its bad one, and what is known of the two."""
+"""The line of a bisection: the revisions from its good end to its bad end."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def known_line(session: Session, target: Target, good: str, bad: str) -> list[st
 
 
 def sound(target: Target, good: str, bad: str, line: Sequence[Found]) -> list[str]:
-    """The whole line.  Of commits each is the first parent of the next; releases follow by their version."""
+    """The whole line, checked: each commit is the first parent of the next; releases are ordered by version."""
     shas = [good, *(one.sha for one in line)]
     linked = all(one.parent == before for before, one in zip(shas, line, strict=False))
     if len(shas) < 2 or shas[-1] != bad or not (linked or target.kind is TargetKind.PACKAGE):
@@ -39,21 +39,21 @@ def sound(target: Target, good: str, bad: str, line: Sequence[Found]) -> list[st
 
 def _not_on_one_line(good: str, bad: str) -> str:
     return (
-        f"{short(good)} is not on the first-parent line of {short(bad)}: a search follows first parents. "
-        "Write GOOD..BAD, the older one first; where the good one lies on a merged branch, take the commit that it "
-        f"left the line from (`git merge-base {short(good)} {short(bad)}`)."
+        f"{short(good)} is not on the first-parent line of {short(bad)}, which a bisection follows. "
+        "Write GOOD..BAD with the older revision first; if the good one is on a merged branch, use the commit where "
+        f"that branch started (`git merge-base {short(good)} {short(bad)}`)."
     )
 
 
-def place(session: Session, target: Target, row: Bisection, line: Sequence[Found]) -> None:
-    """Rows for the revisions of a line; below a revision of the mainline all of them are on it."""
+def store(session: Session, target: Target, row: Bisection, line: Sequence[Found]) -> None:
+    """Store the revisions of a line.  If its bad end is on the mainline, all of them are."""
     known = select(Revision.ordinal).where(Revision.target_id == target.id, Revision.sha == row.bad)
     mainline = session.execute(known).scalar_one_or_none() is not None
     revisions_known(session, target, line, mainline=mainline)
 
 
 def moved_between(session: Session, target: Target, device: str, good: str, bad: str) -> list[str]:
-    """The cases that the newest stored comparison of the two ends found slower; none where there is no such one."""
+    """The cases that the newest stored comparison of the two ends found slower; empty without a comparison."""
     compared = (
         select(Run.id, VerdictRow.case, VerdictRow.outcome)
         .join(Revision, Revision.id == Run.revision_id)

@@ -41,7 +41,7 @@ def steps_of(session: Session, bisection_id: int) -> list[Run]:
 
 
 def _step(run: Run) -> BisectionStep:
-    """What a run that has ended says.  Only a failed build is the revision's own fault; a machine gets another try."""
+    """The step that an ended run is.  Only a failed build is the fault of the revision; other failures are retried."""
     step = BisectionStep(run.revision.sha, run.baseline or "")
     words = one_line(run.reason or "no reason was given")
     match run.state:
@@ -66,7 +66,7 @@ def _verdict(row: VerdictRow) -> StepVerdict:
 
 
 def _unbuildable(session: Session, row: Bisection) -> set[str]:
-    """The revisions between the ends that did not build when they were watched, with the recipe of today."""
+    """The revisions between the ends whose build failed in a watched run with the current recipe."""
     states: dict[str, bool] = {}
     between = row.line[1:-1]
     recipe = select(Target.recipe_id).where(Target.id == row.target_id).scalar_subquery()

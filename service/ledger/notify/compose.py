@@ -1,6 +1,6 @@
-"""What people on the forge are told: one comment for a pull request, one check for a commit and device.
+"""Compose what the forge shows: one comment for a pull request, one check for a commit and device.
 
-Whoever changes a run's state need not think of it: a run is told of once its state is another than the one told last.
+A run is reported whenever its state differs from the one reported last, so no other code has to trigger it.
 """
 
 import structlog
@@ -19,10 +19,10 @@ from service.reports import markdown, report
 
 log = structlog.get_logger()
 
-_UNTOLD = Run.notified_state != Run.state
-# Of the mainline people hear how it ended, of a backfill only what was measured; of pull requests everything; nothing
-# of the steps of a bisection, and of calibrations.
-_OF_NO_INTEREST = or_(
+_UNNOTIFIED = Run.notified_state != Run.state
+# Pull requests are reported in every state, the mainline when a run ends, and a backfill where it was measured.
+# Bisection steps and calibrations are not reported.
+_NOT_REPORTED = or_(
     Run.purpose != Purpose.WATCH,
     Run.pull.is_(None)
     & or_(
@@ -30,61 +30,61 @@ _OF_NO_INTEREST = or_(
         (Run.priority == Priority.BACKFILL) & Run.state.in_([RunState.SKIPPED, *UNDONE]),
     ),
 )
-# A forge notifies people of a comment's first words alone, so it begins with something that they want to know.
-_WORTH_A_COMMENT = (RunState.HELD, RunState.DONE, RunState.FAILED)
+# A forge notifies people only of the first version of a comment, so that version must say something.
+_STARTS_COMMENT = (RunState.HELD, RunState.DONE, RunState.FAILED)
 
 
 def notify_due() -> int:
-    """Tell of every run whose state has changed since it was told.  Returns how many were told of."""
+    """Report every run whose state changed since it was reported last.  Returns how many there were."""
     with reading() as session:
-        found = session.execute(select(Run.id, _OF_NO_INTEREST).where(_UNTOLD).order_by(Run.id)).all()
-    untold = [run_id for run_id, of_no_interest in found if not of_no_interest]
-    if len(untold) < len(found):
-        _pass_over()
-    for run_id in untold:
+        found = session.execute(select(Run.id, _NOT_REPORTED).where(_UNNOTIFIED).order_by(Run.id)).all()
+    due = [run_id for run_id, not_reported in found if not not_reported]
+    if len(due) < len(found):
+        _mark_unreported()
+    for run_id in due:
         try:
             with transaction() as session:
-                _tell(session, run_id)
-        except Exception:  # one that cannot be told of must not keep the others waiting
-            log.exception("a run was not told of", run=run_id)
-    return len(untold)
+                _notify(session, run_id)
+        except Exception:  # one run must not hold up the others
+            log.exception("run could not be reported", run=run_id)
+    return len(due)
 
 
-def _pass_over() -> None:
-    free = select(Run.id).where(_UNTOLD, _OF_NO_INTEREST).with_for_update(skip_locked=True)
+def _mark_unreported() -> None:
+    free = select(Run.id).where(_UNNOTIFIED, _NOT_REPORTED).with_for_update(skip_locked=True)
     with transaction() as session:
         passed = update(Run).where(Run.id.in_(free)).values(notified_state=Run.state)
         session.execute(passed.execution_options(synchronize_session=False))
 
 
-def _tell(session: Session, run_id: int) -> None:
-    """Put the run's comment and check into the outbox."""
-    # First the lock, then the reading: of two devices that end together the second must see what the first found.
+def _notify(session: Session, run_id: int) -> None:
+    """Put the comment and the check of a run into the outbox."""
+    # Lock before reading: of two devices that end together the second must see what the first found.
     lock(session, session.get_one(Run, run_id).target_id)
     run = whole_run(session, run_id)
     if run.pull is not None:
         _comment(session, run, run.pull)
-    if _speaks_for_its_commit(session, run):
+    if _represents_commit(session, run):
         key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
         outbox.enqueue(session, key, "check", run.target, run, markdown.check(report_on(session, run)))
     run.notified_state = run.state.value
 
 
 def _comment(session: Session, run: Run, pull: int) -> None:
-    """One comment for all devices of the pull request's newest head; an older one is still measured, but past news."""
+    """One comment for all devices of the newest head of a pull request.  Older heads are not reported any more."""
     push = queue.newest_push(session, run.target_id, pull)
     if push is not None and push.head != run.revision.sha:
         return
     key = f"comment:{run.target_id}:{pull}"
     begun = session.execute(select(OutboxMessage.id).where(OutboxMessage.key == key)).first() is not None
     facts = facts_checks.in_words(session, run)
-    if begun or facts_checks.are_found(session, run) or run.state in _WORTH_A_COMMENT:
+    if begun or facts_checks.are_found(session, run) or run.state in _STARTS_COMMENT:
         payload = {"pull": pull, "body": markdown.comment(*pull_reports(session, run), facts=facts)}
         outbox.enqueue(session, key, "comment", run.target, run, payload)
 
 
-def _speaks_for_its_commit(session: Session, run: Run) -> bool:
-    """Not a suite that somebody asked for, and not what is beside a pull request's own run of the same commit."""
+def _represents_commit(session: Session, run: Run) -> bool:
+    """Is this the run of the usual suite, and not a second one next to that of a pull request?"""
     recipe = report.readable(run.recipe.text)
     if recipe is not None and run.suite != recipe.suite_on(run.device):
         return False

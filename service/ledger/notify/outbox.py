@@ -1,7 +1,7 @@
-"""The outbox: what is to be said outside is a row of the transaction that decided it, and is sent after its commit.
+"""The outbox: a message is a row of the transaction that decided it, and is sent after the commit.
 
-A sender claims one effect at a time by moving its `next_at` ahead, sends with no transaction open, and writes down what
-came of it.  One that dies in between leaves a claim that ends; whoever is next looks for what was posted already.
+A sender claims one message at a time by moving its `next_at` ahead, sends it with no transaction open, and stores the
+result.  A claim of a sender that died expires; the next sender looks for what was posted already.
 """
 
 import re
@@ -23,17 +23,17 @@ from service.ledger.locking import insert_if_absent
 
 log = structlog.get_logger()
 
-NOTIFY = "control"  # the queue of those who send
+NOTIFY = "control"  # the queue of the senders
 _CLAIM_S = 300.0  # longer than the slowest send: several requests of at most 20 s
 _FIRST_RETRY_S, _MAX_RETRY_S = 10.0, 3600.0
-_NEWS_S = 7 * 86400.0  # what is older is no news: a token that was missing for a year must not flood a forge
-_LOOK_S = 20.0  # a write takes a second or two, and the control worker has other duties
+_NEWS_S = 7 * 86400.0  # older messages are dropped: a token that was missing for a year must not flood a forge
+_SENDING_S = 20.0  # of one call: a write takes a second or two, and the control worker has other tasks
 _MARKER = re.compile(r"<!-- kernelwatch:[^<>]*? -->")
 
 
 @dataclass(frozen=True)
 class Sending:
-    """An effect as it was when it was claimed."""
+    """A message as it was when it was claimed."""
 
     message_id: int
     version: int
@@ -46,7 +46,7 @@ class Sending:
 
 
 def enqueue(session: Session, key: str, kind: str, target: Target, run: Run, payload: dict[str, Any]) -> OutboxMessage:
-    """Have this said once the transaction is committed.  The same key again replaces what was, or was to be, said."""
+    """Send this once the transaction is committed.  The same key replaces an earlier message, sent or not."""
     begin = {"kind": kind, "target_id": target.id, "run_id": run.id, "payload": payload, "version": 0}
     new = insert_if_absent(session, OutboxMessage, "key", {"key": key, "state": OutboxState.WAITING, **begin})
     row = (
@@ -55,28 +55,28 @@ def enqueue(session: Session, key: str, kind: str, target: Target, run: Run, pay
         .with_for_update()
         .execution_options(populate_existing=True)
     )
-    effect = session.execute(row).scalar_one()
+    message = session.execute(row).scalar_one()
     if new:
         pass
-    elif effect.payload == payload and effect.state in (OutboxState.SENT, OutboxState.WAITING):
-        return effect
-    elif effect.state is not OutboxState.WAITING:
-        effect.next_at, effect.attempts = 0.0, 0  # one that waits may be on its way: its claim stays
-    effect.run_id, effect.payload, effect.error = run.id, payload, None
-    effect.version += 1
-    effect.state = OutboxState.WAITING if target.forge else OutboxState.PREVIEW
+    elif message.payload == payload and message.state in (OutboxState.SENT, OutboxState.WAITING):
+        return message
+    elif message.state is not OutboxState.WAITING:
+        message.next_at, message.attempts = 0.0, 0  # a waiting one may be in flight: its claim stays
+    message.run_id, message.payload, message.error = run.id, payload, None
+    message.version += 1
+    message.state = OutboxState.WAITING if target.forge else OutboxState.PREVIEW
     session.flush()
-    if effect.state is OutboxState.WAITING:
+    if message.state is OutboxState.WAITING:
         wake(session, NOTIFY)
-    return effect
+    return message
 
 
 def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: float | None = None) -> int:
-    """Send what waits, one after the other, for a while.  Returns how many were sent.
+    """Send waiting messages one after the other, for a bounded time.  Returns how many were sent.
 
-    Stops early when the forge limits us, is down, or knows us no more; what waits for that keeps waiting.
+    Stops early when the forge limits the rate, is down, or refuses the token; the other messages keep waiting.
     """
-    sent, ends = 0, time.monotonic() + _LOOK_S
+    sent, ends = 0, time.monotonic() + _SENDING_S
     client: GitHub | None = None
     while time.monotonic() < ends and (sending := _claim(now)) is not None:
         if not sending.forge:
@@ -90,8 +90,8 @@ def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: floa
             if waits and failure.wait_s:
                 break
         except Exception as error:  # a payload that cannot be sent must not hold up the others
-            log.exception("an effect was not sent", effect=sending.message_id)
-            _failed(sending, f"kernelwatch broke on it: {type(error).__name__}: {error}", passing=False, now=now)
+            log.exception("message could not be sent", message=sending.message_id)
+            _failed(sending, f"internal error: {type(error).__name__}: {error}", passing=False, now=now)
         else:
             _sent(sending, remote_id)
             sent += 1
@@ -107,7 +107,7 @@ def _send(client: GitHub, sending: Sending) -> str:
 
 
 def marker_of(target: str, pull: int, body: str) -> str:
-    """The hidden marker that a comment is found by: its own, on its first line or its last, or the usual one."""
+    """The hidden marker by which a comment is found: its own, on its first or last line, or the usual one."""
     lines = body.strip().splitlines() or [""]
     found = _MARKER.fullmatch(lines[0].strip()) or _MARKER.fullmatch(lines[-1].strip())
     return found[0] if found else f"<!-- kernelwatch:{target}:{pull} -->"
@@ -118,57 +118,57 @@ def _claim(now: float | None) -> Sending | None:
         here = clock(session) if now is None else now
         due = (OutboxMessage.state == OutboxState.WAITING, OutboxMessage.next_at <= here)
         first = select(OutboxMessage).where(*due).order_by(OutboxMessage.next_at, OutboxMessage.id).limit(1)
-        effect = session.execute(first.with_for_update(skip_locked=True)).scalar_one_or_none()
-        if effect is None:
+        message = session.execute(first.with_for_update(skip_locked=True)).scalar_one_or_none()
+        if message is None:
             return None
-        target = session.get_one(Target, effect.target_id)
-        effect.next_at, effect.attempts = here + _CLAIM_S, effect.attempts + 1
+        target = session.get_one(Target, message.target_id)
+        message.next_at, message.attempts = here + _CLAIM_S, message.attempts + 1
         return Sending(
-            effect.id,
-            effect.version,
-            effect.attempts,
-            effect.kind,
+            message.id,
+            message.version,
+            message.attempts,
+            message.kind,
             target.name,
             target.forge or "",
-            effect.payload,
-            effect.remote_id,
+            message.payload,
+            message.remote_id,
         )
 
 
 def _sent(sending: Sending, remote_id: str) -> None:
     with transaction() as session:
-        effect = _row(session, sending)
-        effect.remote_id = remote_id
-        if effect.version == sending.version:
-            effect.state, effect.attempts, effect.error = OutboxState.SENT, 0, None
+        message = _row(session, sending)
+        message.remote_id = remote_id
+        if message.version == sending.version:
+            message.state, message.attempts, message.error = OutboxState.SENT, 0, None
         else:
-            # Something newer is to be said.  It may even have gone out, if this took longer than its claim: then the
-            # forge shows the older words now, and the newer ones go again.
-            effect.state, effect.next_at, effect.attempts = OutboxState.WAITING, 0.0, 0
+            # A newer version waits.  It may have been sent already, if this took longer than its claim: then the forge
+            # shows the older text now, and the newer one is sent again.
+            message.state, message.next_at, message.attempts = OutboxState.WAITING, 0.0, 0
 
 
 def _failed(sending: Sending, why: str, *, passing: bool, wait_s: float = 0.0, now: float | None) -> bool:
-    """Write down why, and when to try again; whether it is tried again at all."""
+    """Store the error and the time of the next attempt.  Returns whether there is one."""
     with transaction() as session:
-        effect = _row(session, sending)
+        message = _row(session, sending)
         here = clock(session) if now is None else now
-        run = session.get_one(Run, effect.run_id)
-        newer = effect.version != sending.version
+        run = session.get_one(Run, message.run_id)
+        newer = message.version != sending.version
         waits = newer or (passing and here - (run.finished_at or run.created_at) < _NEWS_S)
-        effect.error = why
+        message.error = why
         if not waits:
-            effect.state = OutboxState.FAILED
+            message.state = OutboxState.FAILED
         wait = min(_MAX_RETRY_S, _FIRST_RETRY_S * 2 ** min(sending.attempts - 1, 20))
-        effect.next_at = here + max(wait, wait_s)
+        message.next_at = here + max(wait, wait_s)
         if waits and wait_s:
-            _hold_up(session, here + wait_s)
-    log.warning("effect not sent", effect=sending.message_id, why=why, attempts=sending.attempts)
+            _delay_all(session, here + wait_s)
+    log.warning("message not sent", message=sending.message_id, why=why, attempts=sending.attempts)
     return waits
 
 
-def _hold_up(session: Session, until: float) -> None:
-    """Nothing goes out before `until`."""
-    # A row that is locked is being said anew.  Waiting for it could end in a deadlock with who locks several.
+def _delay_all(session: Session, until: float) -> None:
+    """Send nothing before `until`."""
+    # A locked row is just being replaced.  Waiting for it could deadlock with a transaction that locks several.
     free = (
         select(OutboxMessage.id)
         .where(OutboxMessage.state == OutboxState.WAITING, OutboxMessage.next_at < until)
@@ -180,8 +180,8 @@ def _hold_up(session: Session, until: float) -> None:
 
 def _preview(sending: Sending, why: str) -> None:
     with transaction() as session:
-        effect = _row(session, sending)
-        effect.state, effect.error, effect.attempts = OutboxState.PREVIEW, why, 0
+        message = _row(session, sending)
+        message.state, message.error, message.attempts = OutboxState.PREVIEW, why, 0
 
 
 def _row(session: Session, sending: Sending) -> OutboxMessage:

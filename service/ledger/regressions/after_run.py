@@ -1,6 +1,6 @@
-"""What stands on the mainline until somebody mends it: the regressions that a run opens, and those that it closes.
+"""Open and close the regressions of the mainline after each of its runs.
 
-Revisions may be measured in any order, and again: what counts is their place on the mainline.
+Revisions may be measured in any order, and repeatedly: their place on the mainline counts.
 """
 
 from sqlalchemy import select
@@ -15,7 +15,7 @@ from service.ledger.regressions import closing, incidents, opening
 
 
 def note_regressions(session: Session, run: Run, policy: Policy) -> None:
-    """Open a record for each slow-down that this mainline run confirmed, and close those that it shows to be over.
+    """Open a record for each slow-down that this mainline run confirmed, and close those that it shows to be fixed.
 
     Its verdicts and their causes are stored already.
     """

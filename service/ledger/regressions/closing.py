@@ -1,6 +1,6 @@
-"""Which regressions a run shows to be over, from the verdicts on their cases since they were opened.
+"""Which regressions a run shows to be fixed, from the verdicts on their cases since they were opened.
 
-The caller holds the target's lock and settles the incidents.
+The caller holds the lock of the target, and settles the incidents.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ _NOTHING_KNOWN = CaseStep(0, 0, None, Outcome.NEW, None)
 
 @dataclass(frozen=True)
 class LaterRun:
-    """One run of a later revision at a case: its step, when it ended, and what it said against older revisions."""
+    """A run of a later revision at a case: its step, when it ended, and its verdicts against older revisions."""
 
     step: CaseStep
     at: float
@@ -37,8 +37,8 @@ class LaterRun:
 def close_fixed(
     session: Session, run: Run, judged: Collection[Name], policy: Policy, now: float
 ) -> list[RegressionRow]:
-    """Close what stands at the `judged` cases and is over; what was closed is returned."""
-    standing = session.execute(
+    """Close the open regressions of the `judged` cases that are fixed, and return them."""
+    open_ones = session.execute(
         select(RegressionRow, Revision.ordinal)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
@@ -47,21 +47,22 @@ def close_fixed(
         .order_by(RegressionRow.id)
         .execution_options(populate_existing=True)
     ).all()
-    here = [(row, ordinal) for row, ordinal in standing if (row.provider, row.case) in judged]
+    here = [(row, ordinal) for row, ordinal in open_ones if (row.provider, row.case) in judged]
     seen = _seen_since(session, run, here)
     ids = [row.id for row, _ in here if seen[row.provider, row.case]]
-    smallest, doubted = _smallest(session, ids), transitions.fixes_doubted_at(session, ids)
-    mending = dict[int, Revision]()  # by the run that showed it
+    smallest_changes = _smallest_changes(session, ids)
+    doubted = transitions.fixes_doubted_at(session, ids)
+    fixes = dict[int, Revision]()  # by the run that showed it
     closed = []
     for row, ordinal in here:
         news = [one for one in seen[row.provider, row.case] if one.at > doubted.get(row.id, -inf)]
-        least = smallest.get(row.id, policy.at(row.case).smallest_change)
+        smallest_change = smallest_changes.get(row.id, policy.at(row.case).smallest_change)
         if ordinal is None:
             transitions.leave(session, row, now)
-        elif (by := _mended(row, ordinal, news, least)) is not None:
-            if by not in mending:
-                mending[by] = session.scalars(select(Revision).join(Run).where(Run.id == by)).one()
-            name = mending[by].short
+        elif (by := _fixed_by(row, ordinal, news, smallest_change)) is not None:
+            if by not in fixes:
+                fixes[by] = session.scalars(select(Revision).join(Run).where(Run.id == by)).one()
+            name = fixes[by].short
             words = f"as fast at {name} as it was at {short(row.good)}" if row.good else f"by {name}"
             transitions.change(session, row, Transition(Action.FIX, words=words, run_id=by), now)
         else:
@@ -70,14 +71,14 @@ def close_fixed(
     return closed
 
 
-def _mended(row: RegressionRow, ordinal: int, seen: Sequence[LaterRun], smallest: float) -> int | None:
-    """The run that mended it."""
+def _fixed_by(row: RegressionRow, ordinal: int, seen: Sequence[LaterRun], smallest_change: float) -> int | None:
+    """The run that shows the regression to be fixed."""
     steps = {one.step.ordinal: _with_direct(one, row.good) for one in seen if one.step.ordinal > ordinal}
     before = row.ratio if row.found_by is FoundBy.PINNED else 1.0
-    return fixed_by_run(list(steps.values()), ordinal, row.ratio, smallest, before=before)
+    return fixed_by_run(list(steps.values()), ordinal, row.ratio, smallest_change, before=before)
 
 
-def _smallest(session: Session, ids: Sequence[int]) -> dict[int, float]:
+def _smallest_changes(session: Session, ids: Sequence[int]) -> dict[int, float]:
     """The smallest relevant change that held when these regressions were opened, where it is known."""
     rows = (
         select(RegressionRow.id, VerdictRow.smallest_change)
@@ -95,7 +96,7 @@ def _smallest(session: Session, ids: Sequence[int]) -> dict[int, float]:
             VerdictRow.smallest_change.is_not(None),
         )
     )
-    return {regression_id: smallest for regression_id, smallest in session.execute(rows) if smallest is not None}
+    return {regression_id: change for regression_id, change in session.execute(rows) if change is not None}
 
 
 def _with_direct(one: LaterRun, good: str | None) -> CaseStep:
@@ -104,18 +105,18 @@ def _with_direct(one: LaterRun, good: str | None) -> CaseStep:
 
 
 def _seen_since(
-    session: Session, run: Run, standing: Sequence[tuple[RegressionRow, int | None]]
+    session: Session, run: Run, regressions: Sequence[tuple[RegressionRow, int | None]]
 ) -> dict[Name, list[LaterRun]]:
     """What later revisions did to the cases, oldest revision first, the newest run of each last.
 
-    A revision that is steady beside the one just before it changes nothing, and is left out unless it was measured
-    more than once: of a long history little is left.
+    A revision that is steady against the one just before it is left out unless it was measured more than once, so that
+    little of a long history has to be read.
     """
-    places = [ordinal for _, ordinal in standing if ordinal is not None]
+    places = [ordinal for _, ordinal in regressions if ordinal is not None]
     found: dict[Name, dict[tuple[int, int], LaterRun]] = defaultdict(dict)
     if not places:
         return {}
-    names = {(row.provider, row.case) for row, _ in standing}
+    names = {(row.provider, row.case) for row, _ in regressions}
     base = aliased(Revision)
     again = select(Run.revision_id).where(*_watched(run)).group_by(Run.revision_id).having(func.count() > 1)
     matters = or_(
@@ -134,7 +135,7 @@ def _seen_since(
     for provider, case, run_id, place, at, outcome, ratio, before in session.execute(pairs):
         step = CaseStep(run_id, place, before, Outcome(outcome), ratio)
         found[provider, case][place, run_id] = LaterRun(step, at or 0.0)
-    goods = {row.good for row, _ in standing if row.good is not None}
+    goods = {row.good for row, _ in regressions if row.good is not None}
     directs = _verdicts(run, min(places), select(*columns, VerdictRow.outcome, VerdictRow.ratio, VerdictRow.baseline))
     directs = directs.where(
         VerdictRow.baseline_kind.in_([BaselineKind.LAST_GOOD, BaselineKind.PINNED]), VerdictRow.baseline.in_(goods)

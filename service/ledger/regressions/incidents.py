@@ -1,4 +1,4 @@
-"""Regressions of many cases that one event made, and when the last of them is over."""
+"""Incidents: the regressions of many cases that one event caused."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from service.domain.states import FoundBy
 def incident_for(
     session: Session, run: Run, revision: Revision, found_by: FoundBy, culprit: str | None, now: float
 ) -> int:
-    """The open incident that a regression of `revision` belongs to, or a new one.  The target must be locked."""
+    """The open incident that a regression of `revision` belongs to, or a new one.  The caller holds the lock."""
     here = select(Incident, Revision.ordinal).join(Revision, Revision.id == Incident.revision_id)
     near = Incident.revision_id == revision.id
     if revision.ordinal is not None:
@@ -44,7 +44,7 @@ def _kinds_and_culprits(session: Session, incident_id: int) -> tuple[set[FoundBy
 
 
 def settle(session: Session, ids: Iterable[int | None], now: float) -> None:
-    """Close the incidents whose last regression is over, open those of which one stands again, and name their cause."""
+    """Close the incidents without an open regression, reopen those with one, and store their common cause."""
     session.flush()
     for incident_id in sorted({one for one in ids if one is not None}):
         incident = session.get_one(Incident, incident_id, populate_existing=True)

@@ -1,4 +1,4 @@
-"""What people ask about regressions and incidents: the list, one whole life, and what one event made."""
+"""Read regressions and incidents: lists, one with its whole history, and the regressions of one event."""
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
@@ -22,10 +22,7 @@ def listed(
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[Regressed]:
-    """Confirmed regressions of the mainline, the newest first; in these states, or in any.
-
-    `OPEN_REGRESSIONS` names those that nobody has shown or said to be over.
-    """
+    """Confirmed regressions of the mainline in these states, or in any, the newest first."""
     statement = select(RegressionRow)
     if target is not None:
         statement = statement.where(RegressionRow.target_id == target.id)
@@ -36,10 +33,10 @@ def listed(
 
 
 def one(session: Session, regression_id: int) -> Life:
-    """One regression with everything that is known of it.  Raises NotFound."""
+    """One regression with its history, its incident and its bisections.  Raises NotFound."""
     row = session.get(RegressionRow, regression_id, populate_existing=True)
     if row is None:
-        raise NotFound("regression", regression_id, "`kernelwatch regressions` lists those that there are.")
+        raise NotFound("regression", regression_id, "`kernelwatch regressions` lists them.")
     [regressed] = _named(session, [row])
     history = select(RegressionEvent).where(RegressionEvent.regression_id == row.id).order_by(RegressionEvent.id)
     events = tuple(session.scalars(history))
@@ -52,7 +49,7 @@ def incident(session: Session, incident_id: int) -> Happening:
     """One incident.  Raises NotFound."""
     row = session.get(Incident, incident_id, options=[selectinload(Incident.revision)], populate_existing=True)
     if row is None:
-        raise NotFound("incident", incident_id, "`kernelwatch regressions` lists those that there are.")
+        raise NotFound("incident", incident_id, "`kernelwatch regressions` lists them.")
     [happening] = _happenings(session, [row])
     return happening
 
@@ -65,7 +62,7 @@ def incidents(
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[Happening]:
-    """Incidents, the newest first; those that are over as well, where asked for."""
+    """Incidents, the newest first; closed ones as well unless `open_only`."""
     statement = select(Incident).options(selectinload(Incident.revision))
     if target is not None:
         statement = statement.where(Incident.target_id == target.id)
@@ -95,7 +92,7 @@ def _happenings(session: Session, found: Iterable[Incident]) -> tuple[Happening,
 
 
 def _searches(session: Session, of: Regressed) -> tuple[Bisection, ...]:
-    """Those of its incident, and those that had its case and its revision on their line."""
+    """The bisections of its incident, and those with its case and its revision on their line."""
     latest = (
         select(Bisection)
         .where(Bisection.target_id == of.row.target_id, Bisection.device == of.row.device)

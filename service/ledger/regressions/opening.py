@@ -1,6 +1,6 @@
-"""Which verdicts of a mainline run open a regression: against its baseline, the last good revision, the slow baseline.
+"""Which verdicts of a mainline run open a regression: against its parent, the last good and the pinned baseline.
 
-The caller holds the target's lock and settles the incidents.
+The caller holds the lock of the target, and settles the incidents.
 """
 
 from collections import defaultdict
@@ -46,7 +46,7 @@ class _Case:
         return self.verdict.ratio or 1.0
 
     @property
-    def smallest(self) -> float:
+    def smallest_change(self) -> float:
         known = self.pair.smallest_change if self.pair else None
         return known if known is not None else self.policy.smallest_change
 
@@ -54,15 +54,15 @@ class _Case:
 def open_found(
     session: Session, run: Run, verdicts: Sequence[VerdictRow], policy: Policy, now: float
 ) -> list[RegressionRow]:
-    """The records that the verdicts of a run open.  What has one already opens no second."""
+    """Open records for the slow-downs among the verdicts of a run that have none yet."""
     slower = [one for one in verdicts if one.outcome == Outcome.REGRESSION and one.ratio is not None]
     pairs = {(one.provider, one.case): one for one in verdicts if one.baseline_kind == BaselineKind.PARENT}
     opened = list[RegressionRow]()
-    # In this order, each with what the one before opened: a leak is what the others leave unexplained.
+    # In this order, because each kind sees the records of the one before: a leak is what the others do not explain.
     openings = {
-        BaselineKind.PARENT: _of_the_pair,
-        BaselineKind.LAST_GOOD: _carried_on,
-        BaselineKind.PINNED: _leaked,
+        BaselineKind.PARENT: _against_parent,
+        BaselineKind.LAST_GOOD: _against_last_good,
+        BaselineKind.PINNED: _against_pinned,
     }
     for kind, opening_of in openings.items():
         these = [one for one in slower if one.baseline_kind == kind]
@@ -77,25 +77,27 @@ def open_found(
     return opened
 
 
-def _of_the_pair(session: Session, case: _Case) -> Opening | None:
-    """Slower than its baseline.  Where that is its parent it did it itself; else one that was passed over may have."""
+def _against_parent(session: Session, case: _Case) -> Opening | None:
+    """Slower than its baseline.  A baseline other than the parent leaves open which revision between them did it."""
     run, baseline = case.run, case.verdict.baseline
     for one in case.recorded:
         if one.row.found_by is FoundBy.PINNED:
             continue
-        # A dismissed one does not come back with the next revision that is compared with the same baseline.
-        stands = one.ordinal is not None and one.row.state is not RegressionState.FIXED
-        same_baseline = stands and baseline is not None and one.row.good == baseline
-        if one.revision_id == run.revision_id or (same_baseline and one.row.ratio * (1 + case.smallest) >= case.ratio):
+        # A dismissed one is not opened again by the next revision that is compared with the same baseline.
+        known = one.ordinal is not None and one.row.state is not RegressionState.FIXED
+        same_baseline = known and baseline is not None and one.row.good == baseline
+        if one.revision_id == run.revision_id or (
+            same_baseline and one.row.ratio * (1 + case.smallest_change) >= case.ratio
+        ):
             return None
     return _opening(session, run, _slower(case.verdict), FoundBy.PAIR, baseline, case.verdict.reason)
 
 
-def _carried_on(session: Session, case: _Case) -> Opening | None:
-    """Slower than the last good revision without a record of that: what was suspected of an earlier one is confirmed.
+def _against_last_good(session: Session, case: _Case) -> Opening | None:
+    """Slower than the last good revision, without a record: this session confirms the suspicion of an earlier one.
 
-    That comparison is fresh to the suspicion, but only asks whether something is left of it: the size has to matter as
-    well.  What this revision did itself, beside its parent, has a record of its own.
+    That comparison had no part in the suspicion, but tests against a share of the smallest change only, so the size
+    must be relevant as well.  The slow-down against the parent has a record of its own.
     """
     run, verdict, pair = case.run, case.verdict, case.pair
     if any(one.row.good == verdict.baseline for one in case.recorded):
@@ -104,7 +106,7 @@ def _carried_on(session: Session, case: _Case) -> Opening | None:
     if pair is not None and pair.outcome == Outcome.REGRESSION:
         left = unexplained(slower.ratio, [pair.ratio or 1.0])
         slower = transitions.Slower(slower.provider, slower.case, left)
-    if slower.ratio < 1 + case.smallest:
+    if slower.ratio < 1 + case.smallest_change:
         return None
     suspected = session.scalars(
         select(Run)
@@ -122,8 +124,8 @@ def _carried_on(session: Session, case: _Case) -> Opening | None:
     return _opening(session, suspected or run, slower, FoundBy.PAIR, verdict.baseline, words)
 
 
-def _leaked(session: Session, case: _Case) -> Opening | None:
-    """Slower than the slow baseline, in sessions of two successive revisions, by more than what has records already."""
+def _against_pinned(session: Session, case: _Case) -> Opening | None:
+    """Slower than the pinned baseline in sessions of two successive revisions, by more than the known regressions."""
     run, verdict, leak = case.run, case.verdict, case.policy.leak
     for one in case.recorded:
         same = one.row.found_by is FoundBy.PINNED and one.row.good == verdict.baseline
@@ -141,7 +143,7 @@ def _leaked(session: Session, case: _Case) -> Opening | None:
 
 
 def _neighbours(session: Session, run: Run, verdict: VerdictRow, place: int) -> list[tuple[Run, int, str]]:
-    """The runs of the nearest revisions before and after that were compared with the same slow baseline at the case."""
+    """The runs of the nearest revisions before and after that were compared with the same pinned baseline here."""
     theirs = (
         select(Run, Revision.ordinal, VerdictRow.outcome)
         .join(VerdictRow, VerdictRow.run_id == Run.id)
@@ -157,7 +159,7 @@ def _neighbours(session: Session, run: Run, verdict: VerdictRow, place: int) -> 
 
 
 def _explaining(session: Session, case: _Case, place: int) -> Sequence[float]:
-    """How large the regressions of the case are that stand and came between the slow baseline and `place`."""
+    """The ratios of the open regressions of the case that came between the pinned baseline and `place`."""
     since = session.scalar(
         select(Revision.ordinal).where(Revision.target_id == case.run.target_id, Revision.sha == case.verdict.baseline)
     )

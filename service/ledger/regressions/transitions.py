@@ -1,6 +1,6 @@
-"""Regressions from the run that found them until they are over; every change leaves a line in their history.
+"""Change the state of regressions; every change is an event in their history.
 
-Whoever changes one holds the target's lock, so that two workers, a person and the clock take turns.
+Whoever changes one holds the lock of the target, so that two workers, a person and a timer take turns.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Slower:
-    """A confirmed slow-down of one case: by how much, in times of what it took, and why."""
+    """A confirmed slow-down of one case: its ratio, and its cause."""
 
     provider: str
     case: str
@@ -37,9 +37,9 @@ class Slower:
 
 @dataclass(frozen=True)
 class Opening:
-    """A slow-down since `good` that `run` of a mainline revision showed.
+    """A slow-down since the revision `good`, shown by `run` of a mainline revision.
 
-    `culprit` is the revision that did it, where the comparison itself names it.
+    `culprit` is the revision that caused it, where the comparison itself names it.
     """
 
     run: Run
@@ -60,7 +60,7 @@ def open_one(
     culprit: str | None = None,
     words: str | None = None,
 ) -> RegressionRow:
-    """The record of a slow-down, settled in its incident: see `Opening`.  There is one for each revision and case."""
+    """The record of a slow-down, new or known, settled in its incident; one for each revision and case."""
     lock(session, run.target_id)
     known = session.execute(
         select(RegressionRow)
@@ -79,7 +79,7 @@ def open_one(
 
 def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[RegressionRow]:
     """As `open_one`; the caller holds the lock, knows that there are no records yet, and settles the incidents."""
-    joined = dict[tuple[int, FoundBy, str | None], int]()  # of whatever one run showed alike, the first finds it
+    joined = dict[tuple[int, FoundBy, str | None], int]()  # the incident, looked up once for what one run showed alike
     rows = list[RegressionRow]()
     for one in openings:
         alike = one.run.id, one.found_by, one.culprit
@@ -117,7 +117,7 @@ def _row(opening: Opening, incident_id: int, now: float) -> RegressionRow:
 
 
 def change(session: Session, row: RegressionRow, transition: Transition, now: float) -> None:
-    """One step of a life, and its line in the history.  The caller holds the lock and settles the incident."""
+    """Change the state of a regression, and store the event.  The caller holds the lock and settles the incident."""
     shown_by = row.fixed_by if transition.action is Action.REOPEN else transition.run_id  # the fix that a person doubts
     row.state = follows(row.state, transition.action)
     for column, value in changes(transition, now).items():
@@ -135,25 +135,25 @@ def change(session: Session, row: RegressionRow, transition: Transition, now: fl
     )
 
 
-# -- what people do
+# -- by people
 
 
 def apply(session: Session, regression_id: int, transition: Transition) -> RegressionRow:
-    """A person does something to one regression.  Raises NotFound, BadInput or Conflict, each with what to do."""
+    """Apply what a person does to one regression.  Raises NotFound, BadInput or Conflict, each with a remedy."""
     check_by_hand(transition, clock(session))
     target_id = session.scalar(select(RegressionRow.target_id).where(RegressionRow.id == regression_id))
     if target_id is None:
-        raise NotFound("regression", regression_id, "`kernelwatch regressions` lists those that there are.")
+        raise NotFound("regression", regression_id, "`kernelwatch regressions` lists them.")
     [row] = _changed(session, target_id, RegressionRow.id == regression_id, transition)
     return row
 
 
 def apply_to_incident(session: Session, incident_id: int, transition: Transition) -> list[RegressionRow]:
-    """The same to all regressions of an incident to which it can be done; to none is an error."""
+    """The same for all regressions of an incident in a state that allows it.  Raises Conflict where there is none."""
     check_by_hand(transition, clock(session))
     target_id = session.scalar(select(Incident.target_id).where(Incident.id == incident_id))
     if target_id is None:
-        raise NotFound("incident", incident_id, "`kernelwatch regressions` lists those that there are.")
+        raise NotFound("incident", incident_id, "`kernelwatch regressions` lists them.")
     return _changed(session, target_id, RegressionRow.incident_id == incident_id, transition)
 
 
@@ -164,22 +164,22 @@ def _changed(
     rows = _fresh(session, which)
     able = [row for row in rows if possible(row.state, transition.action)]
     now = clock(session)
-    for row in able or rows:  # where it can be done to none, the first says why
+    for row in able or rows:  # where no state allows it, the first raises
         change(session, row, transition, now)
     incidents.settle(session, [row.incident_id for row in able], now)
     return able
 
 
 def _fresh(session: Session, *which: ColumnElement[bool]) -> Sequence[RegressionRow]:
-    """As they are now: who waited for the lock may have read them before."""
+    """Read again: whoever waited for the lock may have read them before."""
     rows = select(RegressionRow).where(*which).order_by(RegressionRow.id)
     return session.scalars(rows.execution_options(populate_existing=True)).all()
 
 
 def fixes_doubted_at(session: Session, ids: Collection[int]) -> dict[int, float]:
-    """When a person last said of these that they were not fixed, though a measurement had shown it.
+    """When a person last reopened each of these after a measurement had fixed it.
 
-    Only what was measured after that counts.
+    Only measurements after that time count.
     """
     doubted = select(RegressionEvent.regression_id, func.max(RegressionEvent.at)).where(
         RegressionEvent.regression_id.in_(ids),
@@ -189,11 +189,11 @@ def fixes_doubted_at(session: Session, ids: Collection[int]) -> dict[int, float]
     return dict(session.execute(doubted.group_by(RegressionEvent.regression_id)).all())
 
 
-# -- what time, searches and the mainline do
+# -- by time, by bisections and by the mainline
 
 
 def expire_due() -> int:
-    """Acknowledgements that have ended: their regressions are open again.  Returns how many."""
+    """Reopen the regressions whose acknowledgement has ended.  Returns how many there were."""
     with reading() as session:
         due = (RegressionRow.state == RegressionState.ACKNOWLEDGED, RegressionRow.until <= clock(session))
         targets = session.scalars(select(RegressionRow.target_id).where(*due).distinct()).all()
@@ -201,8 +201,8 @@ def expire_due() -> int:
     for target_id in sorted(targets):
         try:
             expired += _expire(target_id)
-        except Exception:  # one target must not keep the others from it
-            log.exception("acknowledgements could not end", target=target_id)
+        except Exception:  # one target must not hold up the others
+            log.exception("acknowledgements could not be ended", target=target_id)
     return expired
 
 
@@ -214,13 +214,13 @@ def _expire(target_id: int) -> int:
         rows = _fresh(session, *accepted, RegressionRow.until <= now)
         for row in rows:
             change(session, row, Transition(Action.EXPIRE, words=row.reason), now)
-            log.info("an acknowledgement ended", regression=row.id)
+            log.info("acknowledgement ended", regression=row.id)
         incidents.settle(session, [row.incident_id for row in rows], now)
     return len(rows)
 
 
 def search_began(session: Session, search: Bisection) -> list[RegressionRow]:
-    """The open regressions that a search is for are being bisected; they are returned.  Twice is as once."""
+    """Mark the open regressions of a bisection as being bisected, and return them.  Idempotent."""
     words = f"bisection {search.id} searches {short(search.good)}..{short(search.bad)}"
     rows = [row for row in _searched(session, search) if row.state is RegressionState.OPEN]
     now = clock(session)
@@ -235,11 +235,11 @@ def search_ended(
     run_id: int | None = None,
     explained: Collection[tuple[str, str]] | None = None,
 ) -> list[RegressionRow]:
-    """The regressions of a search that is over: its culprit, proved by the run, is blamed, or they are open again.
+    """Blame the culprit of an ended bisection for its regressions, or open them again.  Idempotent.
 
-    What its own comparison blames on another revision is not what was found, and neither is what the proof does not
-    show to be slower (`explained` names provider and case of what it does).  An acknowledged one is blamed too, and
-    stays acknowledged.  Twice is as once.
+    A regression is left alone where its own comparison names another revision, or where the proof did not show its case
+    to be slower (`explained` names provider and case of those that it did).  An acknowledged one is blamed as well, and
+    stays acknowledged.
     """
     rows, now = _searched(session, search), clock(session)
     found = search.culprit if search.state is SearchState.FOUND else None
@@ -254,7 +254,7 @@ def search_ended(
 
 
 def _searched(session: Session, search: Bisection) -> list[RegressionRow]:
-    """What still stands of the search's incident, or of its cases between its ends."""
+    """The open regressions of the bisection's incident, or of its cases between its ends."""
     lock(session, search.target_id)
     later = set(search.line[1:])
     rows = (
@@ -271,9 +271,9 @@ def _searched(session: Session, search: Bisection) -> list[RegressionRow]:
 
 
 def revisions_left(session: Session, gone: Collection[int]) -> None:
-    """What revisions that left the mainline had slowed down leaves with them; what they had mended is slow again.
+    """Close the regressions of revisions that left the mainline, and reopen those that they had fixed.
 
-    The caller holds the target's lock, and has taken their places from them.
+    The caller holds the lock, and has cleared the places of the revisions.
     """
     of_them = select(Run.id).where(Run.revision_id.in_(gone))
     now = clock(session)
@@ -288,12 +288,12 @@ def revisions_left(session: Session, gone: Collection[int]) -> None:
 
 
 def leave(session: Session, row: RegressionRow, now: float) -> None:
-    """Its revision is no longer on the mainline: whatever is slow there has a record of its own."""
+    """Close a regression whose revision left the mainline.  What is still slow there has another record."""
     change(session, row, Transition(Action.LEAVE, words="the mainline was rewritten without its revision"), now)
 
 
 def revisions_returned(session: Session, target_id: int) -> None:
-    """What had left with a revision stands again where that is back on the mainline.  The caller holds the lock."""
+    """Reopen the regressions of revisions that are back on the mainline.  The caller holds the lock."""
     back = (
         select(RegressionRow)
         .join(Run, Run.id == RegressionRow.run_id)

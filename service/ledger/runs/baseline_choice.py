@@ -1,10 +1,9 @@
-"""Who may be a baseline at which case, and what a case is held against where its baseline is slow already.
+"""Which revision is a baseline at which case.
 
 A revision that does not build is passed over; one that is wrong or failed at a case is passed over at that case alone.
-Nothing slow becomes a reference by itself.
-A regression that stands, or a suspicion that nobody could confirm, leaves its revision a baseline for the question
-"did this commit do it?" alone.  Whether the case is as it should be is asked of the last revision before it, until a
-measurement shows that it is, or a person accepts it.
+A slow revision never becomes a reference by itself: one with an open regression, or with a suspicion that could not be
+confirmed, is the baseline only for the question whether this commit changed the case.  Whether the case is as fast as
+before is measured against the last good revision, until a measurement shows it, or a person accepts the regression.
 """
 
 from collections import defaultdict
@@ -21,7 +20,7 @@ from service.domain.states import BaselineKind, CellState, Purpose, RegressionSt
 from service.domain.verdicts.judge import QUARANTINED
 from service.domain.verdicts.samples import Name, Outcome
 
-FARTHEST_BASELINE = 20  # how many parents back a usable baseline is looked for
+MAX_BASELINE_DISTANCE = 20  # parents back to a usable baseline
 LATELY = 100  # runs among which it is looked up when a last good revision had its turn
 BROKEN = (CellState.INVALID, CellState.FAILED)
 _UNSETTLED = (Outcome.REGRESSION, Outcome.INCONCLUSIVE)
@@ -30,7 +29,7 @@ UNACCEPTED = (RegressionState.OPEN, RegressionState.BISECTING, RegressionState.B
 
 @dataclass(frozen=True)
 class Fitness:
-    """What the watched runs of a revision on one device say of it as a baseline."""
+    """How fit a revision is as a baseline, by its watched runs on one device."""
 
     builds: bool = True
     broken: frozenset[Name] = frozenset()  # wrong or failed when last measured, by the recipe of today
@@ -38,9 +37,9 @@ class Fitness:
 
 
 def fitness(session: Session, target: Target, sha: str, device: str) -> Fitness:
-    """At which cases a revision can be a baseline on this device.  Of each case its newest run decides.
+    """At which cases a revision can be a baseline on this device; the newest run of each case decides.
 
-    Nothing is held against a revision that was not measured, or only by an earlier recipe.
+    A revision that was not measured, or only with an earlier recipe, counts as fit.
     """
     runs = session.execute(
         select(Run.id, Run.recipe_id, Run.state, Run.log.is_not(None))
@@ -81,7 +80,7 @@ def broken_before(session: Session, run: Run, wanted: str | None, names: Collect
         .join(Run, Run.id == Measurement.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
-        .where(Run.purpose == Purpose.WATCH, Revision.ordinal.between(last - FARTHEST_BASELINE, last))
+        .where(Run.purpose == Purpose.WATCH, Revision.ordinal.between(last - MAX_BASELINE_DISTANCE, last))
         .where(Measurement.role == Role.HEAD.value, Measurement.case.in_({case for _, case in names}))
         .order_by(Revision.ordinal, Run.id)
     )
@@ -90,7 +89,7 @@ def broken_before(session: Session, run: Run, wanted: str | None, names: Collect
 
 
 def last_good(session: Session, target_id: int, device: str, sha: str) -> dict[Name, str]:
-    """The cases at which the mainline revision `sha` is slow, each with the last revision at which it was not."""
+    """The cases at which the mainline revision `sha` is slow, each with its last good revision."""
     place = session.execute(
         select(Revision.ordinal).where(Revision.target_id == target_id, Revision.sha == sha)
     ).scalar_one_or_none()
@@ -101,15 +100,15 @@ def last_good(session: Session, target_id: int, device: str, sha: str) -> dict[N
         name = (row.provider, row.case)
         decided.add(name)
         if row.state in UNACCEPTED and row.good is not None:
-            found.setdefault(name, row.good)  # the earliest that stands: what came after it is no better
+            found.setdefault(name, row.good)  # the earliest open one: what came after it is no better
     return {**_suspected(session, target_id, device, sha, decided), **found}
 
 
 def in_turn(session: Session, run: Run, wanted: Mapping[Name, str]) -> list[tuple[str, frozenset[Name]]]:
-    """The last good revisions with their cases, in the order in which sessions are to measure them.
+    """The last good revisions with their cases, in the order in which sessions measure them.
 
-    First those that a suspicion waits for: nothing would ask for it again.  Then those that were compared with the
-    longest ago, so that each has its turn.
+    First those of suspicions without a record, because nothing else would measure them again.  Then those whose last
+    comparison is the longest ago.
     """
     cases: dict[str, set[Name]] = defaultdict(set)
     for name, sha in wanted.items():
@@ -158,9 +157,9 @@ def _recorded(
 
 
 def _suspected(session: Session, target_id: int, device: str, sha: str, decided: set[Name]) -> dict[Name, str]:
-    """What looked slower at `sha` and could be neither confirmed nor cleared, where no record decides.
+    """The cases that looked slower at `sha` and could be neither confirmed nor cleared, where no record decides.
 
-    Until it is seen to be as fast as that last good revision, it is asked about again.
+    They are compared with that last good revision until they are seen to be as fast.
     """
     good = aliased(VerdictRow)
     same = (good.run_id == VerdictRow.run_id, good.provider == VerdictRow.provider, good.case == VerdictRow.case)
@@ -184,6 +183,6 @@ def _suspected(session: Session, target_id: int, device: str, sha: str, decided:
 
 
 def _slower_perhaps(row: VerdictRow) -> bool:
-    """A suspicion that is still one: what the machine explains, or what alarms nobody anyway, is none."""
+    """Is this still a suspicion?  Not where the machine explains it, nor where the case is quarantined."""
     slower = row.suspected and row.outcome == Outcome.INCONCLUSIVE and row.ratio is not None and row.ratio > 1
     return slower and row.cause_kind not in (Kind.MACHINE, Kind.NOISE) and not row.reason.startswith(QUARANTINED)

@@ -1,4 +1,4 @@
-"""The whole log of each run's build, compressed: of those that failed and of those that did not."""
+"""Store the whole build log of each run, compressed."""
 
 import zlib
 
@@ -14,7 +14,7 @@ DAY_S = 86_400.0
 
 
 def keep(session: Session, run_id: int, text: str) -> None:
-    """Store the log of a run's build, in the place of an earlier attempt's.  What printed nothing has no log."""
+    """Store the log of a run's build, replacing that of an earlier attempt.  An empty one is not stored."""
     session.execute(delete(BuildLog).where(BuildLog.run_id == run_id))
     if text:
         packed = zlib.compress(text.encode(errors="replace"), 6)
@@ -23,23 +23,25 @@ def keep(session: Session, run_id: int, text: str) -> None:
 
 
 def text_of(session: Session, run_id: int) -> str:
-    """The log of a run's build.  Raises NotFound, which says why there is none."""
+    """The log of a run's build.  Raises NotFound, with the reason."""
     row = session.get(BuildLog, run_id)
     if row is not None:
         return zlib.decompress(row.packed).decode()
     if session.get(Run, run_id) is None:
         raise NotFound("run", run_id)
     kept = f"{settings().build_logs_days:g} days"
-    raise NotFound("build log of run", run_id, f"It was not built yet, its build printed nothing, or {kept} are over.")
+    raise NotFound(
+        "build log of run", run_id, f"It is not built yet, its build printed nothing, or the log is older than {kept}."
+    )
 
 
 def characters(session: Session, run_id: int) -> int:
-    """How long the log of a run's build is; 0 where there is none."""
+    """The length of the log of a run's build; 0 where there is none."""
     return session.scalar(select(BuildLog.characters).where(BuildLog.run_id == run_id)) or 0
 
 
 def forget_due() -> int:
-    """Delete the logs that are older than they are kept.  Returns how many."""
+    """Delete the logs that have expired.  Returns how many there were."""
     with transaction() as session:
         oldest = clock(session) - settings().build_logs_days * DAY_S
         return int(session.execute(delete(BuildLog).where(BuildLog.made_at < oldest)).rowcount)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Revisions to be compiled without a GPU: planned from the runs, claimed one at a time, told with the runs."""
+"""The queue of facts checks: revisions to compile without a GPU, planned from the runs and reported with them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,12 @@ from service.errors import LeaseLost
 from service.ledger.locking import insert_if_absent
 from service.reports import facts_markdown
 
-FACTS = "facts"  # the queue of those who compile
-NEWEST = 200  # runs that are looked at: who is further behind is not waited for
+FACTS = "facts"  # the queue of the facts workers
+NEWEST = 200  # runs for which checks are planned; older ones get none
 RECENT_S = 86_400.0
 ATTEMPTS = 3
 RETRY_S = 60.0
-# Held runs are a stranger's, whose code is not run before somebody approves it.
+# Not held runs: untrusted code is not run before it is approved.
 _WANTED = (RunState.QUEUED, RunState.LEASED, RunState.DONE, RunState.FAILED)
 
 
@@ -61,7 +61,7 @@ def plan(session: Session) -> int:
 
 
 def claim(session: Session, lease_s: float) -> FactsLease | None:
-    """The newest check that waits, or that was left by who died with it."""
+    """Claim the newest check that waits, or whose lease has expired."""
     now = database_now(session)
     left = (FactsCheck.state == FactsState.LEASED) & (FactsCheck.lease_until < now)
     waits = (FactsCheck.state == FactsState.QUEUED) & (FactsCheck.not_before <= now)
@@ -95,7 +95,7 @@ def renew(session: Session, lease: FactsLease, lease_s: float) -> None:
 def end(
     session: Session, lease: FactsLease, state: FactsState, reason: str | None = None, found: Findings | None = None
 ) -> None:
-    """Keep what was found, and have the runs of the revision told anew.  Raises LeaseLost."""
+    """Store the findings, and have the runs of the revision reported again.  Raises LeaseLost."""
     row = claimed(session, lease)
     row.state, row.reason, row.lease_until = state, reason, None
     row.findings, row.finished_at = found.as_json() if found else None, clock(session)
@@ -108,8 +108,8 @@ def end(
         )
 
 
-def again(session: Session, lease: FactsLease, reason: str) -> bool:
-    """Queue it for later; after the last attempt it has failed.  Returns whether it is tried again."""
+def retry(session: Session, lease: FactsLease, reason: str) -> bool:
+    """Queue a check for later, or end it after the last attempt.  Returns whether it is retried."""
     row = claimed(session, lease)
     if row.attempt >= ATTEMPTS:
         end(session, lease, FactsState.UNAVAILABLE, reason)
@@ -120,7 +120,7 @@ def again(session: Session, lease: FactsLease, reason: str) -> bool:
 
 
 def check_of(session: Session, run: Run) -> FactsCheck | None:
-    """What is known of a run's revision against its baseline, where that was asked."""
+    """The check of a run's revision against its baseline, where there is one."""
     same: tuple[Any, ...] = (FactsCheck.revision_id == run.revision_id, FactsCheck.recipe_id == run.recipe_id)
     return session.execute(
         select(FactsCheck).where(*same, FactsCheck.base == (run.baseline or ""))
@@ -128,13 +128,13 @@ def check_of(session: Session, run: Run) -> FactsCheck | None:
 
 
 def are_found(session: Session, run: Run) -> bool:
-    """Is there something that is worth a comment before anything is measured?"""
+    """Are there findings that justify a comment before anything is measured?"""
     row = check_of(session, run)
     return row is not None and row.state is FactsState.DONE
 
 
 def in_words(session: Session, run: Run) -> str:
-    """The part of a comment; empty while nothing is known, and where there is nothing to say."""
+    """The section of a comment; empty while the check waits, and where it was skipped."""
     row = check_of(session, run)
     if row is None or row.state in (FactsState.QUEUED, FactsState.LEASED, FactsState.SKIPPED):
         return ""

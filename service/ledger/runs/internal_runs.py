@@ -1,4 +1,4 @@
-"""Runs that kernelwatch asks for by itself: the steps of a bisection, and calibrations."""
+"""Queue runs of kernelwatch itself: the steps of bisections, and calibrations."""
 
 from collections.abc import Sequence
 
@@ -27,9 +27,9 @@ def internal_run(
     worker: str | None = None,
     bisection_id: int | None = None,
 ) -> Run:
-    """Measure `revision` against exactly `baseline`, at only these cases of the suite, when nothing else waits.
+    """Queue `revision` against exactly `baseline`, at only these cases of the suite, at low priority.
 
-    `key` names what is asked for: asking twice makes one run.  Only `worker` takes it, where one is named.
+    There is one run for each `key`.  Only `worker` takes it, where one is named.
     """
     dedupe = f"{purpose}:{key}"
     run = session.execute(select(Run).where(Run.dedupe == dedupe)).scalar_one_or_none()
@@ -48,7 +48,7 @@ def internal_run(
         only_cases=None if cases is None else sorted(cases),
         only_worker=worker,
         bisection_id=bisection_id,
-        trusted=True,  # it was on the mainline, or a person named the ends of the line it lies on
+        trusted=True,  # it was on the mainline, or a person named the ends of its line
         priority=_PRIORITY[purpose],
         state=RunState.QUEUED,
         attempt=0,

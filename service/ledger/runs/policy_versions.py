@@ -1,4 +1,4 @@
-"""Versions of policies: every verdict keeps the one that made it."""
+"""Store the versions of policies: every verdict refers to the one that made it."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -10,7 +10,7 @@ from service.ledger.locking import insert_if_absent
 
 
 def version_of(session: Session, policy: Policy) -> PolicyRow:
-    """The row of this version, made when it is new.  The same numbers judged by another method are another version."""
+    """The row of this version, inserted where it is new.  Another method with the same numbers is another version."""
     values = policy.model_dump(mode="json")
     insert_if_absent(
         session, PolicyRow, "digest", {"digest": policy.digest, "values": values, "created_at": clock(session)}

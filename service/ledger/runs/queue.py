@@ -1,7 +1,7 @@
-"""The database is the queue: runs are claimed, renewed, finished, swept and cancelled here, and nowhere else.
+"""The queue in the database: claim, renew, finish, sweep and cancel runs.
 
-The attempt number is the fence: whoever holds an older attempt can neither renew nor finish.  Every time compared is
-read from the database's clock, so hosts need not agree on theirs.
+The attempt number is the fence: the holder of an older attempt can neither renew nor finish.  All times are those of
+the clock of the database, so that hosts need not agree on theirs.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from service.db.models import Attempt, PushRow, Revision, Run, Worker
 from service.domain.states import OPEN_STATES, RunState
 from service.errors import LeaseLost, NotFound
 
-# A network that was away, or a disk that was full, is given time: otherwise it fails everything that is queued.
+# Wait before another attempt: a network outage or a full disk would otherwise fail everything that is queued.
 _FIRST_WAIT_S, _SECOND_WAIT_S = 30.0, 300.0
 
 
@@ -61,7 +61,7 @@ def _held(lease: Lease) -> tuple[ColumnElement[bool], ...]:
 
 
 def renew(session: Session, lease: Lease, lease_s: float, stage: str | None = None) -> None:
-    """Keep the lease, and say what is being done.  Raises LeaseLost when it is no longer ours."""
+    """Renew the lease, and store the stage.  Raises LeaseLost when it is no longer ours."""
     values: dict[str, object] = {"lease_until": database_now(session) + lease_s}
     if stage is not None:
         values["stage"] = stage
@@ -85,9 +85,9 @@ def end(session: Session, lease: Lease, state: RunState, reason: str | None = No
 
 
 def give_back(session: Session, lease: Lease, why: str, *, blame: bool = True) -> None:
-    """Trouble of the worker, not of the revision: queue the run again for later, or fail it after the last attempt.
+    """Queue a run again after a failure of the worker, or fail it after the last attempt.
 
-    Without `blame` the attempt does not count and nothing is waited for: the worker was asked to stop.
+    Without `blame` the attempt does not count and there is no wait, because the worker was asked to stop.
     """
     run = end(session, lease, RunState.QUEUED, why)
     run.max_attempts += not blame
@@ -95,13 +95,13 @@ def give_back(session: Session, lease: Lease, why: str, *, blame: bool = True) -
 
 
 def repeat(session: Session, run: Run, why: str) -> None:
-    """Queue a run that has just ended once more, for a session of its own; the attempt does not count."""
+    """Queue a run that has just ended for a second session; the attempt does not count."""
     run.repeated, run.max_attempts = True, run.max_attempts + 1
     _queue_or_fail(session, run, why, wait=False)
 
 
 def sweep(session: Session) -> list[int]:
-    """Return runs whose lease ended to the queue, or fail them after `max_attempts`.  Anyone may call it."""
+    """Return runs whose lease has expired to the queue, or fail them after `max_attempts`."""
     now = clock(session)
     lost = session.execute(
         select(Run).where(Run.state == RunState.LEASED, Run.lease_until < now).with_for_update(skip_locked=True)
@@ -126,12 +126,12 @@ def _queue_or_fail(session: Session, run: Run, why: str, *, wait: bool = True) -
     else:
         wait_s = (_FIRST_WAIT_S if left > 1 else _SECOND_WAIT_S) if wait else 0.0
         run.state, run.finished_at, run.not_before = RunState.QUEUED, None, now + wait_s
-        run.reason = f"{why}; it is tried again {wait_s:.0f} s later" if wait_s else why
+        run.reason = f"{why}; next attempt after {wait_s:.0f} s" if wait_s else why
         wake(session, run.device)
 
 
 def _unwanted(session: Session, run: Run) -> tuple[RunState, str] | None:
-    """How a pull request's run ends, and why, when nobody waits for it any more."""
+    """The final state and reason of a pull request's run that is not needed any more; None where it is."""
     push = newest_push(session, run.target_id, run.pull) if run.pull is not None else None
     if push is None:
         return None
@@ -143,7 +143,7 @@ def _unwanted(session: Session, run: Run) -> tuple[RunState, str] | None:
 
 
 def newest_push(session: Session, target_id: int, pull: int) -> PushRow | None:
-    """What a pull request's head is now, and whether it is open."""
+    """The newest push of a pull request: its head now, and whether it is closed."""
     pushes = select(PushRow).where(PushRow.target_id == target_id, PushRow.pull == pull)
     return session.execute(pushes.order_by(PushRow.id.desc()).limit(1)).scalar_one_or_none()
 
@@ -158,9 +158,9 @@ def _close_attempt(session: Session, run_id: int, attempt: int, now: float, outc
 
 
 def cancel(session: Session, run_id: int, who: str) -> bool:
-    """Cancel a run in whatever state it is; False when it had already ended, which is left as it is.
+    """Cancel a run; False where it had ended already.
 
-    A leased run is taken from its worker: the fence refuses its results, and it stops at its next heartbeat.
+    A leased run is taken from its worker, which stops at its next heartbeat; the fence refuses its results.
     """
     run = session.execute(select(Run).where(Run.id == run_id).with_for_update()).scalar_one_or_none()
     if run is None:
@@ -177,7 +177,7 @@ def cancel(session: Session, run_id: int, who: str) -> bool:
 def register(
     session: Session, name: str, device: str, description: str, sandbox: str | None, run_id: int | None
 ) -> None:
-    """A worker's heartbeat."""
+    """Store what a worker is and does."""
     now = clock(session)
     worker = session.execute(select(Worker).where(Worker.name == name)).scalar_one_or_none()
     if worker is None:
@@ -188,7 +188,7 @@ def register(
 
 
 def heartbeat(session: Session, name: str, run_id: int | None) -> None:
-    """The short form of `seen`, between two full ones."""
+    """Store that a worker lives, between two calls of `register`."""
     session.execute(
         update(Worker)
         .where(Worker.name == name)

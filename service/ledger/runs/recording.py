@@ -1,4 +1,4 @@
-"""What a session found becomes rows: measurements, verdicts with their causes, and what stands because of them."""
+"""Store what a session measured: measurements, verdicts with their causes, and regressions."""
 
 import hashlib
 import json
@@ -31,14 +31,13 @@ from service.ledger.runs.baseline_choice import BROKEN
 from service.ledger.runs.machine_moves import moved_elsewhere
 from service.ledger.server_policy import effective
 
-CONTROLS_OFF = "the controls of its first session were off, so it is measured once more"
+CONTROLS_OFF = "the controls of its first session were off, so it is measured again"
 
 
 def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
-    """Store and judge what a session found.  Raises LeaseLost, and stores nothing, when the run is not ours.
+    """Judge and store the result of a session.  Raises LeaseLost, and stores nothing, when the run is not ours.
 
-    Where the controls of the session are off, the run is queued once more instead: the second session counts, whatever
-    its controls say.
+    Where the controls of the session are off, the run is queued again instead; a second session counts in any case.
     """
     run = queue.end(session, lease, RunState.DONE)
     recipe = recipes.parse(session.get_one(RecipeRow, run.recipe_id).text)
@@ -70,7 +69,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
 
 
 def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) -> list[Cell]:
-    """What is to be judged, with what only the ledger knows of it."""
+    """The cells to judge, with what only the ledger knows of them."""
     heads = {(one.provider, str(one.case)): one for one in result.taken if one.role is Role.HEAD}
     # Another revision than the one asked for is compared with, which may have been right where that one was not.
     elsewhere = {
@@ -86,7 +85,7 @@ def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) ->
 
 
 def _known(run: Run, found: Sequence[Cell]) -> Sequence[Cell]:
-    """The cells with what explains them: whatever moved in a calibration, the code did not."""
+    """The cells as their causes are looked for: in a calibration the code is the same on both sides."""
     return [replace(cell, same_code=True) for cell in found] if run.purpose is Purpose.CALIBRATION else found
 
 
@@ -102,7 +101,7 @@ def _store(session: Session, run: Run, result: SessionResult) -> None:
 
 
 def fail(session: Session, lease: queue.Lease, reason: str, log: str | None = None, whole_log: str = "") -> Run:
-    """The revision itself cannot be measured (it does not build, say): that is an answer."""
+    """End a run whose revision cannot be measured, for example because it does not build."""
     run = queue.end(session, lease, RunState.FAILED, reason, log)
     build_logs.keep(session, run.id, whole_log)
     return run
@@ -147,7 +146,7 @@ def _against_parent(decided: baseline_rows.Decided, name: Name, verdict: Verdict
 
 
 def _removed(decided: baseline_rows.Decided, recipe: Recipe) -> list[VerdictRow]:
-    """What the run before judged on the mainline, and the recipe asks for no more: said once."""
+    """A row for each case that the mainline run before judged and that the recipe no longer has."""
     before, run = decided.before, decided.run
     if before is None:
         return []

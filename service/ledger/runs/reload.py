@@ -1,4 +1,4 @@
-"""Stored runs put together again: the evidence that verdicts were made of, and what they were."""
+"""Read stored runs back: the session result that was judged, and the verdicts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

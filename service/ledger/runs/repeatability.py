@@ -1,4 +1,4 @@
-"""What earlier runs showed of how surely code repeats, by its hash."""
+"""How surely code repeats bit by bit, as earlier runs showed it, by the hash of the code."""
 
 from collections.abc import Iterable
 

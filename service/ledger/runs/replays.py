@@ -1,4 +1,4 @@
-"""A policy over the stored history: every run that was measured, judged once more.  Only read, never written."""
+"""Judge every stored run again by another policy.  Reads only."""
 
 from collections.abc import Callable
 

@@ -58,11 +58,11 @@ def test_what_follows(state, action, after):
 @pytest.mark.parametrize(
     ("state", "action", "told"),
     [
-        (FIXED, Action.ACKNOWLEDGE, "It is fixed and stands no longer; reopen it first if it does."),
-        (DISMISSED, Action.DISMISS, "It is dismissed and stands no longer; reopen it first if it does."),
-        (OPEN, Action.REOPEN, "It is open, so it stands already; nothing has to be reopened."),
-        (BISECTING, Action.REOPEN, "It is bisecting, so it stands already; nothing has to be reopened."),
-        (DISMISSED, Action.FIX, "It is dismissed and stands no longer, so it cannot be fixed; reopen it first."),
+        (FIXED, Action.ACKNOWLEDGE, "It is fixed, so it is closed; reopen it first if it is still slow."),
+        (DISMISSED, Action.DISMISS, "It is dismissed, so it is closed; reopen it first if it is still slow."),
+        (OPEN, Action.REOPEN, "It is open, so it is open already."),
+        (BISECTING, Action.REOPEN, "It is bisecting, so it is open already."),
+        (DISMISSED, Action.FIX, "It is dismissed, so it is closed and cannot be fixed; reopen it first."),
         (OPEN, Action.UNDO, "It is open, so it cannot be fix undone."),
     ],
 )
@@ -92,9 +92,9 @@ def test_whatever_happens_a_measurement_can_fix_what_stands_and_a_person_can_reo
 @pytest.mark.parametrize(
     ("transition", "told"),
     [
-        (Transition(Action.ACKNOWLEDGE, "ada"), "Say why it is accepted"),
-        (Transition(Action.ACKNOWLEDGE, "ada", "  "), "Say why it is accepted"),
-        (Transition(Action.DISMISS, "ada"), "Say why it is none"),
+        (Transition(Action.ACKNOWLEDGE, "ada"), "Give the reason why it is accepted"),
+        (Transition(Action.ACKNOWLEDGE, "ada", "  "), "Give the reason why it is accepted"),
+        (Transition(Action.DISMISS, "ada"), "Give the reason why it is not a regression"),
         (Transition(Action.NOTE, "ada", ""), "A note needs words"),
         (Transition(Action.ACKNOWLEDGE, "ada", "wanted", until=NOW - 1), "cannot end in the past"),
         (
@@ -113,7 +113,7 @@ def test_a_person_has_to_say_enough(transition, told):
 def test_a_fix_is_measured_and_never_said():
     with pytest.raises(Conflict, match="fixed once a measurement shows it; dismiss it with a reason instead"):
         check_by_hand(Transition(Action.FIX, "ada"), NOW)
-    with pytest.raises(Conflict, match="Nobody marks a regression as blamed by hand"):
+    with pytest.raises(Conflict, match="A regression is not marked as blamed by hand"):
         check_by_hand(Transition(Action.BLAME, "ada"), NOW)
 
 

@@ -330,7 +330,7 @@ def test_one_that_cannot_be_sent_does_not_hold_up_the_next(
     assert outbox.deliver_due(client) == 1
     with reading() as session:
         broken = session.execute(select(OutboxMessage).where(OutboxMessage.key == "broken")).scalar_one()
-    assert (broken.state, broken.error) == (FAILED, "kernelwatch broke on it: KeyError: 'body'")
+    assert (broken.state, broken.error) == (FAILED, "internal error: KeyError: 'body'")
 
 
 def test_several_senders_send_each_thing_once(forge: FakeGitHub, run_on_either: Run) -> None:

@@ -130,7 +130,7 @@ def test_trouble_of_the_worker_queues_the_run_again_for_later_and_later(target):
         with transaction() as session:
             queue.give_back(session, claim(), "the disk is full")
         with transaction() as session:
-            assert session.get_one(Run, run).reason == f"the disk is full; it is tried again {wait_s} s later"
+            assert session.get_one(Run, run).reason == f"the disk is full; next attempt after {wait_s} s"
         assert (state_of(run), claim()) == (RunState.QUEUED, None), f"after attempt {attempt}"
         assert waits(run) == pytest.approx(wait_s, abs=5)
         its_time_has_come()

@@ -305,9 +305,9 @@ def test_nobody_fixes_by_hand_and_every_refusal_says_what_to_do(line):
     line.measured(1, wide=1.5)
     with pytest.raises(Conflict, match="dismiss it with a reason instead"):
         line.do(Transition(Action.FIX, "ada"))
-    with pytest.raises(BadInput, match="Say why it is none"):
+    with pytest.raises(BadInput, match="Give the reason why it is not a regression"):
         line.do(Transition(Action.DISMISS, "ada"))
-    with pytest.raises(Conflict, match="it stands already"):
+    with pytest.raises(Conflict, match="it is open already"):
         line.do(Transition(Action.REOPEN, "ada"))
     with pytest.raises(NotFound, match=r"No regression 99\. `kernelwatch regressions`"):
         line.do(Transition(Action.NOTE, "ada", "seen"), 99)
@@ -392,7 +392,7 @@ def test_a_whole_incident_is_acknowledged_at_once(line):
     assert [row.case for row in done] == [FAST], "what is fixed already needs no acknowledgement"
     line.do(Transition(Action.REOPEN, "ada"), 1)
     line.do(Transition(Action.REOPEN, "ada"), 2)
-    with transaction() as session, pytest.raises(Conflict, match="it stands already"):
+    with transaction() as session, pytest.raises(Conflict, match="it is open already"):
         transitions.apply_to_incident(session, 1, Transition(Action.REOPEN, "ada"))
 
 
@@ -512,7 +512,7 @@ def test_a_search_that_cannot_begin_says_why_once(line):
     assert auto_start.start_due() == 0
     assert auto_start.start_due() == 0
     assert line.history() == ["opened", "nobody blamed"]
-    assert "nobody was searched for: Suite smoke has no case" in line.life().events[-1].words
+    assert "no bisection was started: Suite smoke has no case" in line.life().events[-1].words
 
 
 def test_a_policy_without_searches_begins_none(line):

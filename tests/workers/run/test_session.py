@@ -92,7 +92,7 @@ def test_where_no_near_revision_is_fit_the_nearest_that_builds_is_compared_with(
     measured(wrong)
     measured(commit(watched, broken=""))
     (watched.folder / "broken").unlink()
-    monkeypatch.setattr(baselines, "FARTHEST_BASELINE", 2)
+    monkeypatch.setattr(baselines, "MAX_BASELINE_DISTANCE", 2)
 
     run = measured(commit(watched))
 
