@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 @cache
 def here() -> device.DeviceHere:
-    """The device of this process, asked once."""
+    """The device of this process, looked up once."""
     return device.ask()
 
 
@@ -43,7 +43,7 @@ def name() -> str:
 def work(on: str) -> int:
     """Measure queued runs of device `on` until there are none.  Returns how many were taken."""
     if on != here().name:
-        log.error("asked to work for another device", asked=on, here=here().name)
+        log.error("wake-up for another device", wanted=on, here=here().name)
         return 0
     taken = 0
     while not stopping.is_set() and (lease := _claim(on)):
@@ -62,32 +62,32 @@ def _claim(on: str) -> queue.Lease | None:
 
 
 class Throttled:
-    """A duty that can wait, and that costs something even where there is nothing to do: at most every so often."""
+    """A task that runs at most every `every_s` seconds, because it costs something even with nothing to do."""
 
-    def __init__(self, duty: Callable[[], object], every_s: float) -> None:
-        self._duty, self._every_s, self._next = duty, every_s, 0.0
-        self.__name__ = duty.__name__
+    def __init__(self, task: Callable[[], object], every_s: float) -> None:
+        self._task, self._every_s, self._next = task, every_s, 0.0
+        self.__name__ = task.__name__
 
     def __call__(self) -> None:
         if (now := time.monotonic()) >= self._next:
-            self._next = now + self._every_s  # whether it breaks or not
-            self._duty()
+            self._next = now + self._every_s  # also where it fails
+            self._task()
 
 
 _follow = Throttled(follow_up.follow_due, 300.0)  # what has news is followed at once, by the look that found them
-_blame = Throttled(auto_start.start_due, 10.0)
+_auto_start = Throttled(auto_start.start_due, 10.0)
 _calibrate = Throttled(schedule.plan_due, 60.0)
 _forget_logs = Throttled(build_logs.forget_due, 3600.0)
 
 
 def run() -> None:
-    """Understand deliveries, poll remotes, return lost runs to the queue, and tell people what came of them."""
-    for duty in (
+    """Run every periodic task once: deliveries, polls, expired leases, bisections, change points, notifications."""
+    for task in (
         deliveries.process_due,
         deliveries.poll_due,
         sweep,
         transitions.expire_due,
-        _blame,
+        _auto_start,
         scan.look_due,
         _follow,
         advance.advance_due,
@@ -97,12 +97,12 @@ def run() -> None:
         outbox.deliver_due,
     ):
         try:
-            duty()
-        except Exception:  # one duty must not keep the others from being done
-            log.exception("a control duty broke", duty=duty.__name__, pid=os.getpid())
+            task()
+        except Exception:  # one task must not hold up the others
+            log.exception("periodic task failed", task=task.__name__, pid=os.getpid())
 
 
 def sweep() -> None:
     with transaction() as database:
         for run_id in queue.sweep(database):
-            log.warning("lease ended, run swept", run=run_id)
+            log.warning("lease expired, run queued again or failed", run=run_id)

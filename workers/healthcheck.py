@@ -1,4 +1,4 @@
-"""Does the worker of this host tell the ledger that it lives?  The health check of its container: exit code 0 or 1."""
+"""The health check of a worker's container: exit code 0 where the worker of this host is alive, else 1."""
 
 import platform
 import sys
@@ -8,11 +8,11 @@ from sqlalchemy import func, select
 from service.db.engine import clock, reading
 from service.db.models import Worker
 
-SILENT_S = 90  # a worker that measures says so every two seconds, an idle one at every look
+SILENT_S = 90  # a worker that measures sends a heartbeat every two seconds, an idle one at every poll
 
 
-def alive(host: str) -> bool:
-    """Was a worker of `host` seen lately?"""
+def is_alive(host: str) -> bool:
+    """Did a worker of `host` send a heartbeat lately?"""
     with reading() as session:
         here = Worker.name.startswith(f"{host}/", autoescape=True)
         seen = session.scalar(select(func.max(Worker.seen_at)).where(here))
@@ -20,4 +20,4 @@ def alive(host: str) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(0 if alive(platform.node()) else 1)
+    sys.exit(0 if is_alive(platform.node()) else 1)

@@ -1,4 +1,4 @@
-"""The embedded size: look at the ledger by a timer until told to stop."""
+"""The worker without Celery: poll the ledger by a timer until told to stop."""
 
 import signal
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from workers.run.heartbeat import stopping
 log = structlog.get_logger()
 
 
-def until_stopped(duty: Callable[[], object], every_s: float) -> None:
-    """Do `duty` again and again, `every_s` apart, until SIGTERM or SIGINT.
+def until_stopped(task: Callable[[], object], every_s: float) -> None:
+    """Run `task` every `every_s` seconds until SIGTERM or SIGINT.
 
-    A database that is away and a disk that is full are waited for.
+    Errors of the database and of the machine are logged, and the task is retried.
     """
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -29,16 +29,16 @@ def until_stopped(duty: Callable[[], object], every_s: float) -> None:
     signal.signal(signal.SIGINT, stop)
     while not stopping.is_set():
         try:
-            duty()
+            task()
         except SQLAlchemyError as error:
             log.error("the database did not answer", error=str(error))
         except OSError as error:
-            log.error("the machine had trouble", error=str(error))
+            log.error("the machine failed", error=str(error))
         stopping.wait(every_s)
 
 
 def worker() -> None:
-    """Work for this machine's device; only one process may at a time."""
+    """Measure on the device of this machine; only one process may do so at a time."""
     device = control.here().name
     with exclusive(device):
         until_stopped(lambda: control.work(device), settings().queue_poll_s)

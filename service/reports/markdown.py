@@ -144,7 +144,7 @@ def _tables(report: Report, most: int) -> list[str]:
         title = f"{len(rows)} slow already before this revision: slower than the last good one"
         parts.append(_folded(title, _slow_before, rows, most))
     if rows := report.leaks:
-        parts.append(_folded(f"{len(rows)} slower than the slow baseline {report.slow or ''}", _leaks, rows, most))
+        parts.append(_folded(f"{len(rows)} slower than the pinned baseline {report.slow or ''}", _leaks, rows, most))
     if quiet:
         parts.append(_folded(listed(_quiet(quiet)), _timed, quiet, most))
     if report.summaries:

@@ -48,7 +48,7 @@ def sentences(replay: Replay) -> list[str]:
     if whole.behind_before or whole.behind:
         said.append(f"Cases behind SOTA: {whole.behind_before}; it would have been {whole.behind}.")
     if whole.leaks_before or whole.leaks:
-        said.append(f"Cases slower than the slow baseline: {whole.leaks_before}; it would have been {whole.leaks}.")
+        said.append(f"Cases slower than the pinned baseline: {whole.leaks_before}; it would have been {whole.leaks}.")
     if replay.equal.comparisons:
         said.append(
             f"Comparisons of equal code: {replay.equal.comparisons:,}; {replay.equal_before.alarmed} alarmed, "

@@ -93,7 +93,7 @@ class Report:
     purpose: Purpose = Purpose.WATCH
     bisection: int | None = None  # whose step it is
     good: str | None = None  # short: the last revision that was not slow, where the baseline is
-    slow: str | None = None  # short: the slow baseline
+    slow: str | None = None  # short: the pinned baseline
     repeated: bool = False  # the controls of its first session were off, so it was measured once more
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
@@ -146,7 +146,7 @@ class Report:
 
     @property
     def leaks(self) -> tuple[Row, ...]:
-        """The cases that are slower than the slow baseline, in steps that were too small by themselves or not."""
+        """The cases that are slower than the pinned baseline, in steps that were too small by themselves or not."""
         return tuple(row for row in self.rows if row.leaks)
 
     @property
@@ -305,7 +305,7 @@ class Report:
         if self.slow_before:
             found += f"; {self._slow_since()}"
         if self.leaks:
-            found += f"; {len(self.leaks)} slower than the slow baseline {self.slow or ''}".rstrip()
+            found += f"; {len(self.leaks)} slower than the pinned baseline {self.slow or ''}".rstrip()
         return found
 
     def _slow_since(self) -> str:

@@ -36,7 +36,7 @@ class AgainstSota:
 
 @dataclass(frozen=True)
 class Beside:
-    """The head against a baseline other than its parent: the last good revision, the slow baseline, the best of all."""
+    """The head against a baseline other than its parent: the last good, the pinned or the best baseline."""
 
     baseline: str  # short, for people: a commit, a release or a provider
     outcome: Outcome

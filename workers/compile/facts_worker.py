@@ -1,6 +1,6 @@
-"""The facts worker: what was pushed is compiled without a GPU, compared with its baseline, and kept.
+"""The facts worker: compile pushed revisions without a GPU, compare them with their baselines, store the findings.
 
-It runs beside everything else and stops nothing: whatever goes wrong here is said in the comment, and no run waits.
+No run waits for it, and its failures are only reported in the comment.
 """
 
 import os
@@ -26,13 +26,13 @@ from workers.sandbox import sandbox
 
 log = structlog.get_logger()
 
-LEASE_S = 900.0  # longer than the longest step that says nothing: a build
+LEASE_S = 900.0  # longer than the longest step without a renewal: a build
 RENEW_S = 30.0
-NICE = 10  # compiling gives way to whatever is measured on the same machine
+NICE = 10  # below everything that is measured on the same machine
 
 
 def compile_due() -> int:
-    """Compile what waits, the newest first.  Returns how many checks were taken."""
+    """Do the waiting checks, the newest first.  Returns how many there were."""
     if not settings().facts:
         return 0
     with transaction() as session:
@@ -45,15 +45,15 @@ def compile_due() -> int:
 
 
 def run_with_control() -> threading.Thread:
-    """A thread that compiles for as long as this process lives, and gives way to everything else."""
+    """Start a thread that does facts checks at low priority for as long as this process lives."""
 
     def compile_until_stopped() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)  # of this thread and what it starts
         while not stopping.is_set():
             try:
                 compile_due()
-            except Exception:  # the database may be away: it is looked for again
-                log.exception("the facts worker broke")
+            except Exception:  # e.g. without a database: retried at the next poll
+                log.exception("facts worker failed")
             stopping.wait(settings().queue_poll_s)
 
     thread = threading.Thread(target=compile_until_stopped, name="facts", daemon=True)
@@ -67,7 +67,7 @@ def _claim() -> FactsLease | None:
 
 
 def _take(lease: FactsLease) -> None:
-    """Do one check to its end, whatever that is."""
+    """Do one check and end it, whatever the result."""
     try:
         with reading() as session:
             check = facts_checks.claimed(session, lease)
@@ -81,14 +81,14 @@ def _take(lease: FactsLease) -> None:
     except ServiceError as trouble:
         _end(lease, FactsState.UNAVAILABLE, str(trouble))
     except Exception as error:
-        log.exception("a check broke", check=lease.check_id)
-        _end(lease, None, f"kernelwatch could not compile it: {type(error).__name__}: {error}")
+        log.exception("check failed", check=lease.check_id)
+        _end(lease, None, f"internal error: {type(error).__name__}: {error}")
     else:
         _end(lease, FactsState.DONE if found else FactsState.SKIPPED, None, found)
 
 
 def _compiled(lease: FactsLease, check: FactsCheck) -> Findings | None:
-    """What differs from the base; None where no device of the recipe is a GPU that can be compiled for."""
+    """The findings; None where no device of the recipe is a GPU that can be compiled for."""
     recipe = recipes.parse(check.recipe.text)
     archs = compare.archs_of(recipe)
     if not archs:
@@ -96,7 +96,7 @@ def _compiled(lease: FactsLease, check: FactsCheck) -> Findings | None:
     target = check.target
     trouble = sandbox.self_test()
     if trouble and not (check.trusted and target.allow_unsandboxed):
-        raise ServiceError(f"There is no sandbox on the machine that compiles: {trouble}")
+        raise ServiceError(f"The sandbox does not work on the machine that compiles: {trouble}")
     source = open_source(target)
     sha = check.revision.sha
     source.resolve(sha)
@@ -107,7 +107,7 @@ def _compiled(lease: FactsLease, check: FactsCheck) -> Findings | None:
 
 
 class _Renewing:
-    """Hears how far the compiling is, and keeps the lease."""
+    """Renews the lease while the compilation reports its progress."""
 
     def __init__(self, lease: FactsLease) -> None:
         self._lease, self._next = lease, time.monotonic() + RENEW_S
@@ -124,7 +124,7 @@ class _Renewing:
 
 
 def _end(lease: FactsLease, state: FactsState | None, reason: str | None, found: Findings | None = None) -> None:
-    """Write down how it ended; without a state it is tried again."""
+    """Store the end of a check; without a state it is retried."""
     try:
         with transaction() as session:
             if state is None:
@@ -133,7 +133,7 @@ def _end(lease: FactsLease, state: FactsState | None, reason: str | None, found:
                 facts_checks.end(session, lease, state, reason, found)
     except LeaseLost as lost:
         log.info("check lost", check=lease.check_id, reason=str(lost))
-    except Exception:  # the database is away, say: the lease runs out, and the check is taken again
-        log.exception("a check could not be ended", check=lease.check_id)
+    except Exception:  # e.g. without a database: the lease expires, and the check is claimed again
+        log.exception("check could not be ended", check=lease.check_id)
     if reason:
         log.warning("no facts", check=lease.check_id, reason=reason)

@@ -1,4 +1,4 @@
-"""What a worker is asked to do, as the ledger says it, and whether it may do it here."""
+"""Read a leased run, and check whether it may run on this worker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ from workers.sandbox import sandbox
 
 @dataclass(frozen=True)
 class Assignment:
-    """A leased run, with the recipe that it is to be measured by."""
+    """A leased run, with its recipe."""
 
     run: Run
     recipe: Recipe
     adapters: Mapping[str, str]
-    no_sandbox: str | None  # why it is measured without one; None: it has one
-    repeats_before: KnownRepeats = field(default_factory=dict)  # how code repeated in the target's last runs
+    no_sandbox: str | None  # why it is measured without a sandbox; None where there is one
+    repeats_before: KnownRepeats = field(default_factory=dict)  # by the last runs of the target
 
     @property
     def sandboxed(self) -> bool:
@@ -37,7 +37,7 @@ class Assignment:
 
     @property
     def cases(self) -> tuple[Case, ...]:
-        """Those of the suite, or the ones among them that were asked for."""
+        """The cases of the suite, or those of them that the run is limited to."""
         cases = self.recipe.cases(self.run.suite)
         if self.run.only_cases is None:
             return cases
@@ -55,12 +55,12 @@ def assigned(lease: queue.Lease) -> Assignment:
     trouble = sandbox.self_test()
     if trouble and not (run.trusted and run.target.allow_unsandboxed):
         raise Refused(
-            f"There is no sandbox on this worker: {trouble}. "
+            f"The sandbox does not work on this worker: {trouble}. "
             + (
-                f"Target {run.target.name} needs one. Where you trust its code and have added it with `--trusted`, "
-                f"`kernelwatch target allow-unsandboxed {run.target.name}` lets it run without."
+                f"Target {run.target.name} needs it. If you trust its code and added it with `--trusted`, run "
+                f"`kernelwatch target allow-unsandboxed {run.target.name}` to measure it without."
                 if run.trusted
-                else "A revision that is not trusted never runs without one."
+                else "An untrusted revision never runs without it."
             )
         )
     return Assignment(run, recipe, run.recipe.adapters, trouble, before)

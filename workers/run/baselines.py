@@ -1,7 +1,7 @@
-"""The revisions that a head is compared with: its parent, the last good one where that is slow, the slow baseline.
+"""Find and build the revisions that a head is compared with: its parent, the last good and the pinned baseline.
 
-Where the parent is wrong or failed at some cases, earlier revisions take its place there.  All are built here.  What
-cannot be built is no fault of the head's: a note says so, and the run goes on.
+Where the parent is wrong or failed at some cases, earlier revisions take its place there.  A baseline that cannot be
+built is no fault of the head: the run continues, with a note.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ from workers import environments
 from workers.environments import Environment
 from workers.run.assignment import Assignment
 
-# Each further revision of a session is another build, and processes of its own.
+# Each further revision costs a session another build and more processes.
 MAX_EARLIER = 2  # that take the parent's place at the cases at which it is broken
-MAX_GOOD = 3  # last good ones; where there are more they take turns over sessions
+MAX_LAST_GOOD = 3  # last good ones; more of them take turns over sessions
 
 _UNAVAILABLE = (SourceFailed, BuildFailed, BadInput, NotFound, Refused)
 Name = tuple[str, str]  # of a cell: provider and case
@@ -45,15 +45,15 @@ class Built:
 
 @dataclass(frozen=True)
 class References:
-    """Who is compared with the head in its session, and why it is not who one would expect.
+    """The revisions that a head is compared with in its session; `notes` say why they are not the usual ones.
 
-    `parents` share the cases among them: the nearest usable revision first, then those that take its place where it
-    is broken.  It is empty where there is nothing to compare with.
+    `parents` share the cases: the nearest usable revision first, then those that take its place where it is broken.
+    They are empty where there is nothing to compare with.
     """
 
     parents: tuple[Built, ...]
-    good: tuple[Built, ...] = ()
-    slow: Built | None = None
+    last_good: tuple[Built, ...] = ()
+    pinned: Built | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -63,7 +63,7 @@ class References:
 
     @property
     def earlier(self) -> dict[Name, str]:
-        """The cases at which that one is broken, each with the revision that takes its place."""
+        """The cases at which the nearest is broken, each with the revision that takes its place."""
         return {name: one.sha for one in self.parents[1:] for name in one.names or ()}
 
 
@@ -86,34 +86,34 @@ class Baselines:
             apart=apart,
         )
 
-    def beside(self) -> References:
-        """All that the head is measured beside.  A search and a calibration ask for exactly their baseline."""
+    def references(self) -> References:
+        """All revisions that the head is compared with.  A bisection and a calibration have exactly one."""
         run = self._assignment.run
         if run.purpose is not Purpose.WATCH and run.baseline is not None:
-            return References((Built(run.baseline, self._asked(run.baseline)),))
+            return References((Built(run.baseline, self._required(run.baseline)),))
         parents, notes = self._parents()
-        good, good_notes = self._good(parents)
-        slow, slow_notes = self._slow(parents[0] if parents else None)
-        return References(parents, good, slow, (*notes, *good_notes, *slow_notes))
+        last_good, more = self._last_good(parents)
+        pinned, others = self._pinned(parents[0] if parents else None)
+        return References(parents, last_good, pinned, (*notes, *more, *others))
 
-    def _asked(self, sha: str) -> Environment:
-        """Without it there is nothing to say; and it is not the revision that fails then."""
+    def _required(self, sha: str) -> Environment:
+        """A baseline without which the run has no result.  Its failure is not that of the head."""
         run = self._assignment.run
         calibrating = run.purpose is Purpose.CALIBRATION  # a second build, whose caches no earlier night has warmed
         try:
             return self.build(sha, run.id if calibrating else None)
         except BuildFailed as failure:
             raise BuildFailed(
-                f"{short(sha)}, which it was to be compared with: {failure}", failure.log, failure.whole
+                f"The baseline {short(sha)} does not build: {failure}", failure.log, failure.whole
             ) from None
 
-    # -- did this commit do it? ---------------------------------------------------------------------------------------
+    # -- the parent ---------------------------------------------------------------------------------------------------
 
     def _parents(self) -> tuple[tuple[Built, ...], tuple[str, ...]]:
         """The nearest first-parent ancestor that can be measured, and earlier ones at the cases at which it is broken.
 
-        A case that no ancestor within reach is known to get right keeps the nearest, and so does a run of which
-        every ancestor is broken everywhere.  The notes say who was passed over, and why.
+        A case that no ancestor within reach is known to get right keeps the nearest, and so does a run whose ancestors
+        are all broken everywhere.  The notes say which revisions were passed over, and why.
         """
         run, sha = self._assignment.run, self._assignment.run.baseline
         open_still, found, everywhere_broken, notes = self._names(), list[Built](), list[str](), list[str]()
@@ -122,7 +122,7 @@ class Baselines:
                 break
             with reading() as session:
                 fit = baseline_choice.fitness(session, run.target, sha, run.device)
-            # What takes another's place costs a build: it has to be known to be right there.
+            # A replacement costs a build, so it must be known to be right there.
             names = open_still & fit.measured if found else open_still - fit.broken
             why = None if fit.builds else "it does not build"
             if why is None and not names and not found:
@@ -144,18 +144,18 @@ class Baselines:
             return self._shared(found, open_still), (*notes, *_instead(found, passed_over=bool(notes)))
         for sha in everywhere_broken:
             if isinstance(built := self._built(sha), Environment):
-                all_the_same = f"compared with {short(sha)} all the same, since no earlier revision is fit"
-                return (Built(sha, built),), (*notes, all_the_same)
+                anyway = f"compared with {short(sha)} anyway, because no earlier revision is usable"
+                return (Built(sha, built),), (*notes, anyway)
         return (), (*notes, "there is no earlier revision to compare with")
 
     def _shared(self, found: Sequence[Built], left: frozenset[Name]) -> tuple[Built, ...]:
-        """The nearest has what is left as well; alone it has every case."""
+        """The nearest also takes the cases that are left; alone it takes every case."""
         nearest, *others = found
         whole = None if not others else frozenset(nearest.names or ()) | left
         return (replace(nearest, names=whole), *others)
 
     def _built(self, sha: str) -> Environment | str:
-        """The environment of a baseline, or why there can be none; what may pass is tried again with the run."""
+        """The environment of a baseline, or the reason why it cannot be built.  Raises what may pass with a retry."""
         try:
             return self.build(sha)
         except SourceFailed as failure:
@@ -168,13 +168,13 @@ class Baselines:
     def _parent_of(self, sha: str) -> str | None:
         try:
             return self._source.describe(sha).parent
-        except (BadInput, NotFound):  # history was rewritten, or a release taken back: nothing leads further
+        except (BadInput, NotFound):  # the history was rewritten, or a release was withdrawn
             return None
 
-    # -- what does not become a reference by itself -------------------------------------------------------------------
+    # -- the last good revisions --------------------------------------------------------------------------------------
 
-    def _good(self, parents: Sequence[Built]) -> tuple[tuple[Built, ...], tuple[str, ...]]:
-        """Of the cases at which the baseline is slow already, the last revisions at which they were not."""
+    def _last_good(self, parents: Sequence[Built]) -> tuple[tuple[Built, ...], tuple[str, ...]]:
+        """The last good revisions of the cases at which the parent is slow."""
         run, wanted = self._assignment.run, dict[Name, str]()
         for parent in parents:
             with reading() as session:
@@ -186,23 +186,25 @@ class Baselines:
             turns = baseline_choice.in_turn(session, run, wanted)
         built, notes = list[Built](), list[str]()
         for sha, names in turns:
-            if len(built) == MAX_GOOD:
+            if len(built) == MAX_LAST_GOOD:
                 break
             try:
                 built.append(Built(sha, self.build(sha), names))
             except _UNAVAILABLE as failure:
                 cases = f"{len(names)} case{'' if len(names) == 1 else 's'} at which the baseline is slow already"
-                notes.append(f"{short(sha)}, the last good revision of {cases}, is not there: {one_line(str(failure))}")
+                notes.append(
+                    f"{short(sha)}, the last good revision of {cases}, cannot be built: {one_line(str(failure))}"
+                )
         return tuple(built), tuple(notes)
 
     def _names(self) -> frozenset[Name]:
         providers = self._assignment.recipe.providers_on(self._assignment.run.device)
         return frozenset((provider, str(case)) for provider in providers for case in self._assignment.cases)
 
-    # -- what leaked away in small steps ------------------------------------------------------------------------------
+    # -- the pinned baseline ------------------------------------------------------------------------------------------
 
-    def _slow(self, parent: Built | None) -> tuple[Built | None, tuple[str, ...]]:
-        """The slow baseline of a run of the mainline, where that is neither the head nor its baseline itself."""
+    def _pinned(self, parent: Built | None) -> tuple[Built | None, tuple[str, ...]]:
+        """The pinned baseline of a mainline run, unless it is the head itself or its parent."""
         run, named = self._assignment.run, self._assignment.recipe.pinned
         if named is None or not run.watched:
             return None, ()
@@ -213,17 +215,17 @@ class Baselines:
             if sha is None:
                 return None, ("there is no release before this revision to compare with",)
             if sha in (head, parent.sha if parent else None) or self._source.merge_base(sha, head) == head:
-                return None, ()  # of a revision from before it there is nothing to say
+                return None, ()  # it is not older than the head
             return Built(sha, self.build(sha)), ()
         except _UNAVAILABLE as failure:
-            return None, (f"not compared with the slow baseline {named}: {one_line(str(failure))}",)
+            return None, (f"not compared with the pinned baseline {named}: {one_line(str(failure))}",)
 
 
 def _instead(found: Sequence[Built], *, passed_over: bool) -> list[str]:
-    """Who is compared with, where that is not the revision that was asked for."""
+    """Notes on the revisions that take the place of the parent."""
     nearest, *others = found
     said = [f"compared with {short(nearest.sha)} instead"] if passed_over else []
     for one in others:
         cases = f"{len(one.names or ())} case{'' if len(one.names or ()) == 1 else 's'}"
-        said.append(f"{cases} compared with {short(one.sha)}, since {short(nearest.sha)} is wrong or failed there")
+        said.append(f"{cases} compared with {short(one.sha)}, because {short(nearest.sha)} is wrong or failed there")
     return said

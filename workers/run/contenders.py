@@ -1,4 +1,4 @@
-"""Contenders of one run: sandboxed processes of kernels/contender/__main__.py, each in its own environment."""
+"""Start the contenders of a run: sandboxed processes of kernels/contender/__main__.py, each in its environment."""
 
 import json
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from workers.sandbox.folders import remove
 from workers.sandbox.sandbox import Box, Limits
 from workers.sandbox.watchdog import used
 
-SCRATCH_DISK, MIN_DISK = 4 * GIB, 64 * MIB  # of one start; what the revision compiled before counts as well
-LAST_CASE_S = 300.0  # what the case that is just being measured at the session's limit may still take
+SCRATCH_DISK, MIN_DISK = 4 * GIB, 64 * MIB  # bytes of one start, with what the revision compiled before
+LAST_CASE_S = 300.0  # how long a case that runs at the session's limit may still take
 _CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
@@ -53,7 +53,7 @@ def contender(
 ) -> Contender:
     """A contender whose `start` opens a fresh process in a fresh scratch folder, with only its own GPU.
 
-    It takes part at `cases`, or at all where there are none named.
+    It takes part at `cases`, or at all cases where there are none named.
     """
     starts: list[Path] = []  # the folder of each
     caches = cache_of(place.key)

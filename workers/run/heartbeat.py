@@ -1,4 +1,4 @@
-"""Keeps a lease while a run is measured, and says so at once when it is lost."""
+"""Renew the lease of a run while it is measured, and stop the run at once when the lease is lost."""
 
 import threading
 import time
@@ -14,31 +14,31 @@ from service.ledger.runs import queue
 log = structlog.get_logger()
 
 
-stopping = threading.Event()  # this worker was asked to end: the run in hand goes back to the queue
+stopping = threading.Event()  # this worker was asked to stop: its run goes back to the queue
 
 
 class Stopped(Exception):
-    """The worker is ending, and the run is none the worse for it."""
+    """The worker is stopping; the attempt of the run does not count."""
 
     def __init__(self) -> None:
         super().__init__("the worker was stopped")
 
 
 class Heart(Protocol):
-    """What a session asks of its lease."""
+    """What a session needs of its lease."""
 
     def say(self, stage: str) -> None:
-        """What is being done now."""
+        """Store the stage that the run is in."""
 
     def keep_going(self) -> None:
-        """Raises when it must end."""
+        """Raises when the session must end."""
 
 
 class Heartbeat:
     """Renews `lease` from a thread.  `keep_going` raises LeaseLost once the run is not ours any more.
 
-    The database decides, and a local monotonic clock decides too: a worker that was cut off from the database for
-    longer than the lease must assume that somebody else is measuring by now.
+    A local monotonic clock counts as well as the database: a worker without the database for longer than the lease must
+    assume that another one measures the run by now.
     """
 
     def __init__(self, lease: queue.Lease, lease_s: float) -> None:
@@ -58,7 +58,7 @@ class Heartbeat:
         self._thread.join()
 
     def say(self, stage: str) -> None:
-        """What is being done now; people see it with the next beat."""
+        """The stage that the run is in; it is stored with the next heartbeat."""
         self._stage = stage
 
     def keep_going(self) -> None:

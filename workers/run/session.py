@@ -1,4 +1,4 @@
-"""One run, from lease to record: fetch, build, measure the head beside its baselines, hand the evidence over.
+"""Measure one leased run: fetch, build, measure the head with its baselines, record the result.
 
 No transaction is open while anything here builds or measures.
 """
@@ -37,15 +37,15 @@ from workers.sandbox.folders import remove
 
 log = structlog.get_logger()
 
-RECORDED_AGAIN_S = (1.0, 5.0, 15.0)  # after so many seconds each: nobody renews the lease meanwhile, and it has to last
+RECORD_RETRIES_S = (1.0, 5.0, 15.0)  # waits; the lease is not renewed meanwhile, and has to last
 
 
 def measure(lease: queue.Lease, here: DeviceHere) -> None:
-    """Do one leased run to its end, whatever that is.  Never raises: the worker takes the next run."""
+    """Measure a leased run and end it.  Never raises: the worker takes the next run."""
     try:
         with Heartbeat(lease, settings().lease_s) as heart:
-            evidence = _examine(lease, here, heart)
-        _record(lease, evidence)
+            result = _examine(lease, here, heart)
+        _record(lease, result)
     except LeaseLost as lost:
         log.info("run lost", run=lease.run_id, reason=str(lost))
     except Stopped as stopped:
@@ -60,28 +60,28 @@ def measure(lease: queue.Lease, here: DeviceHere) -> None:
     except ServiceError as error:
         _end(lease, str(error), again=False)
     except Exception as error:
-        log.exception("run broke", run=lease.run_id)
+        log.exception("run failed", run=lease.run_id)
         _end(lease, _plainly(error), again=True)
 
 
-def _record(lease: queue.Lease, evidence: SessionResult) -> None:
-    """What took a GPU minutes is not lost to a bad moment of the database's: a restart, a deadlock that it broke up."""
-    for wait_s in (*RECORDED_AGAIN_S, None):
+def _record(lease: queue.Lease, result: SessionResult) -> None:
+    """Store the result, with retries where the database restarts or breaks up a deadlock."""
+    for wait_s in (*RECORD_RETRIES_S, None):
         try:
             with transaction() as session:
-                recording.record(session, lease, evidence)
+                recording.record(session, lease, result)
             return
         except OperationalError as trouble:
             if wait_s is None:
                 raise
-            log.warning("run not recorded yet", run=lease.run_id, reason=one_line(str(trouble)), again_in_s=wait_s)
+            log.warning("run not recorded yet", run=lease.run_id, error=one_line(str(trouble)), retry_in_s=wait_s)
             stopping.wait(wait_s)
 
 
 def _plainly(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return f"the worker could not go on: {error.strerror}{f' ({error.filename})' if error.filename else ''}"
-    return f"the worker could not go on: {type(error).__name__}: {error}"
+        return f"the worker failed: {error.strerror}{f' ({error.filename})' if error.filename else ''}"
+    return f"the worker failed: {type(error).__name__}: {error}"
 
 
 def _end(lease: queue.Lease, why: str, *, again: bool, blame: bool = True, failure: BuildFailed | None = None) -> None:
@@ -94,7 +94,7 @@ def _end(lease: queue.Lease, why: str, *, again: bool, blame: bool = True, failu
                 recording.fail(session, lease, why, log_lines, whole)
     except LeaseLost as lost:
         log.info("run lost", run=lease.run_id, reason=str(lost))
-    except Exception:  # the database is away, say: then the lease runs out, and a sweep returns the run to the queue
+    except Exception:  # e.g. without a database: the lease expires, and a sweep returns the run to the queue
         log.exception("run could not be ended", run=lease.run_id, reason=why)
 
 
@@ -104,15 +104,15 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> SessionR
     source = open_source(run.target, heart.keep_going)
     heart.say("fetching")
     _make_room(here)
-    source.resolve(run.revision.sha)  # the origin is asked only for what is not here yet: it may be away
+    source.resolve(run.revision.sha)  # fetches only what is not here yet: the origin may be down
     baselines = Baselines(assignment, source, heart.keep_going)
     heart.say("building the revision")
     head = baselines.build(run.revision.sha)
     heart.keep_going()
-    heart.say("building the baseline")
-    beside = baselines.beside()
+    heart.say("building the baselines")
+    references = baselines.references()
     heart.keep_going()
-    contenders = list(_contenders(assignment, head, beside, here))
+    contenders = list(_contenders(assignment, head, references, here))
     tally = Tally(contenders, cases)
     policy = effective(assignment.recipe, run.device)
     began, load = time.time(), os.getloadavg()
@@ -123,12 +123,12 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> SessionR
         trials.until_decided(cases)
     finally:
         remove(_scratch(here))
-    notes = beside.notes
+    notes = references.notes
     if trials.late:
         limit = f"the session limit of {settings().session_limit_s:g} s was reached"
         if not tally.taken():
-            mend = "watch fewer cases, or raise KERNELWATCH_SESSION_LIMIT_S"
-            raise ServiceError(f"Nothing was measured before {limit}: {mend}.")
+            remedy = "Watch fewer cases, or raise KERNELWATCH_SESSION_LIMIT_S."
+            raise ServiceError(f"Nothing was measured before {limit}. {remedy}")
         notes = (*notes, f"{limit} before every case was decided")
     stack, device = _stack(tally)
     telemetry = {
@@ -142,14 +142,14 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> SessionR
     }
     return SessionResult(
         tally.taken(),
-        beside.baseline,
+        references.baseline,
         notes,
         stack,
         telemetry,
         assignment.sandboxed,
-        last_good={name: one.sha for one in beside.good for name in one.names or ()},
-        pinned=beside.slow.sha if beside.slow else None,
-        earlier=beside.earlier,
+        last_good={name: one.sha for one in references.last_good for name in one.names or ()},
+        pinned=references.pinned.sha if references.pinned else None,
+        earlier=references.earlier,
         build_log=environments.log_of(head.key),
     )
 
@@ -183,7 +183,9 @@ def _make_room(here: DeviceHere) -> None:
         log.exception("no room could be made")
 
 
-def _contenders(assignment: Assignment, head: Environment, beside: References, here: DeviceHere) -> Iterator[Contender]:
+def _contenders(
+    assignment: Assignment, head: Environment, references: References, here: DeviceHere
+) -> Iterator[Contender]:
     recipe, run, device = assignment.recipe, assignment.run, assignment.run.device
 
     def one(
@@ -211,14 +213,14 @@ def _contenders(assignment: Assignment, head: Environment, beside: References, h
     ]
     for spec in own:
         yield one(Role.HEAD, spec, head)
-        yield from some(Role.PARENT, spec, beside.parents)
-        yield from some(Role.LAST_GOOD, spec, beside.good)
-        if beside.slow is not None:
-            yield one(Role.PINNED, spec, beside.slow.place)
+        yield from some(Role.PARENT, spec, references.parents)
+        yield from some(Role.LAST_GOOD, spec, references.last_good)
+        if references.pinned is not None:
+            yield one(Role.PINNED, spec, references.pinned.place)
     for spec in own:
-        yield from some(Role.CONTROL, spec, beside.parents or (Built(run.revision.sha, head),))
+        yield from some(Role.CONTROL, spec, references.parents or (Built(run.revision.sha, head),))
     if run.purpose is not Purpose.WATCH:
-        return  # how far the best is, is no question of a search or of a calibration
+        return  # a bisection and a calibration are not compared with SOTA
     stack = environments.stack(recipe.base.stack)
     yield one(Role.SOTA, protocol.built_in(recipe.sota_on(device)), stack)
     for name in recipe.rivals_on(device):

@@ -1,4 +1,4 @@
-"""Collects trials into evidence.  Pure: trials in, what each contender took out."""
+"""Collect trials into the results of each contender.  Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
@@ -11,12 +11,12 @@ from service.domain.roofline import number
 from service.domain.states import CellState, Rounds
 from service.domain.verdicts.session_result import Taken
 
-# Whoever was wrong once is wrong; whoever failed once cannot be trusted to have been measured.
+# One wrong or failed trial decides the state of the whole case.
 _WORST_FIRST = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED, CellState.MEASURED)
 
 
 class Tally:
-    """Every trial of one session, in order.  A contender that sat out a trial has no rounds in it."""
+    """Every trial of one session, in order.  A contender that took no part in a trial has no rounds in it."""
 
     def __init__(self, contenders: Iterable[Contender], cases: Iterable[Case]) -> None:
         self._contenders = tuple(contenders)
@@ -28,12 +28,12 @@ class Tally:
 
     @property
     def stacks(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the first trial's contenders run on, by label."""
+        """The stack of each contender of the first trial, by label."""
         return self._trials[0][1].stacks if self._trials else {}
 
     @property
     def telemetry(self) -> Sequence[Mapping[str, Any]]:
-        """What the first trial read of its device and host."""
+        """The telemetry of the first trial: device and host."""
         return self._trials[0][1].telemetry if self._trials else ()
 
     def taken(self) -> tuple[Taken, ...]:
@@ -66,9 +66,9 @@ class Tally:
 
 
 def _known(seen: Sequence[Turned]) -> dict[str, Any]:
-    """What all trials say of the code: of each fact the first, for only the first trial looks at everything.
+    """The facts of the code over all trials: the first value of each, because only the first trial gathers them all.
 
-    Who was once seen not to repeat itself does not; the clock is the middle one of the trials.
+    One trial that did not repeat its bits makes the case unrepeatable; the clock is the median over trials.
     """
     known: dict[str, Any] = {}
     for cell in reversed(seen):
@@ -81,7 +81,7 @@ def _known(seen: Sequence[Turned]) -> dict[str, Any]:
 
 
 def _tuned(trials: Iterable[Turned | None]) -> dict[str, Any]:
-    """The configurations that autotuners chose, trial by trial, with the median of each; nothing where none chose."""
+    """The configurations that autotuners chose in each trial, with their medians; empty without an autotuner."""
     chosen = [
         {"trial": number, "configuration": choices, "median": median(samples) if samples else None}
         for number, cell in enumerate(trials, 1)

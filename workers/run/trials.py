@@ -1,4 +1,4 @@
-"""The trials of one run: more and more of them, at fewer and fewer cases, until every case is decided."""
+"""Run the trials of a session: screening, then confirmation, until every case is decided."""
 
 import os
 import time
@@ -18,15 +18,15 @@ from workers.run.contenders import LAST_CASE_S
 from workers.run.heartbeat import Heart
 from workers.run.tally import Tally
 
-# Beyond so many each is measured for less time: of the same code on two sides 95 of 100 trials still came within
+# With more cases each is measured for less time: of the same code on two sides 95 of 100 trials still came within
 # 0.5 %, and 60 cases of three contenders took 18 s a trial (H200, November).
 MANY_CASES = 60
 HOST_METRICS = (Metric.CALL, Metric.COMPILE)
-AGAIN = (Role.HEAD, Role.PARENT, Role.CONTROL)
+REPEATED = (Role.HEAD, Role.PARENT, Role.CONTROL)
 
 
 class Trials:
-    """`spent` says where the time of each trial went, `late` that the session's limit ended it before its end."""
+    """`spent`: where the time of each trial went.  `late`: the time limit of the session ended it early."""
 
     def __init__(
         self,
@@ -44,21 +44,21 @@ class Trials:
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
         self._repeats_before = repeats_before
         self._on_gpu, self._uuid = here.name != "cpu", here.uuid
-        self._ahead = PrestartPool(contenders)
+        self._prestarted = PrestartPool(contenders)
         # A sample on either is some milliseconds of calls.  What varies is the trial: 6 rounds of 3 repeat from trial
         # to trial as well as 20 rounds of 5 (H200, November).
         self._pace = Pace(rounds=policy.rounds, warm=1, timed=3, turn_limit_s=settings().turn_limit_s)
         self._deadline = time.monotonic() + settings().session_limit_s
 
     def until_decided(self, cases: tuple[Case, ...]) -> None:
-        """Trial until every case is decided, confirmed, or out of budget."""
+        """Run trials until every case is decided, confirmed, or out of budget."""
         try:
-            self._look("look", self._ahead.contenders, cases)
-            self._look("confirm", *self._asked("confirm", cases), cases)
+            self._run("look", self._prestarted.contenders, cases)
+            self._run("confirm", *self._undecided("confirm", cases), cases)
         finally:
-            self._ahead.close()
+            self._prestarted.close()
 
-    def _look(
+    def _run(
         self, kind: judge.Why, who: Sequence[Contender], on: tuple[Case, ...], cases: tuple[Case, ...] | None = None
     ) -> None:
         done, cases = 0, cases or on
@@ -66,15 +66,15 @@ class Trials:
             for _ in range(more):
                 done += 1
                 self._trial(who, on, f"{'confirming ' * (kind == 'confirm')}trial {done}", kind == "confirm")
-                on = _with_hope(self._tally, on)
-            who, on = self._asked(kind, cases)
+                on = _measurable(self._tally, on)
+            who, on = self._undecided(kind, cases)
 
     def _trial(self, who: Sequence[Contender], on: tuple[Case, ...], what: str, confirming: bool) -> None:
         self.late = self.late or (bool(on) and time.monotonic() > self._deadline)
         if not on or self.late:
             return
         self._heart.say(what)
-        # On two cores imports for the next trial would stand in the way of this one, and in metrics of the host's time.
+        # On two cores, imports for the next trial would disturb this one, and so they would host times on a GPU.
         ahead = self._on_gpu and not any(case.metric in HOST_METRICS for case in on)
         turned = run_trial(
             who,
@@ -86,7 +86,7 @@ class Trials:
             thorough=not self.spent,
             progress=lambda now: self._heart.say(f"{what}: {now}"),
             keep_going=self._keep_going,
-            once_open=lambda: self._ahead.more(who) if ahead else None,
+            once_open=lambda: self._prestarted.more(who) if ahead else None,
             uuid=self._uuid,
             deadline=self._deadline,
             repeats_before=self._repeats_before,
@@ -106,20 +106,20 @@ class Trials:
             return self._pace
         return replace(self._pace, rounds=min(self._pace.rounds, 4), timed=2, graph_s=0.8e-3)
 
-    def _asked(self, kind: judge.Why, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
-        """Who must run again on which cases: the two sides, and the control of each provider.
+    def _undecided(self, kind: judge.Why, cases: tuple[Case, ...]) -> tuple[list[Contender], tuple[Case, ...]]:
+        """The contenders and cases that need more trials: head, parent, and the control of each provider.
 
-        All that is asked of the other baselines is settled by the first trials.
+        The other baselines take part in the screening trials only.
         """
         wanted = judge.wanted(cells(self._tally.taken()), self._policy)
         names = {name for name, why in wanted.items() if why == kind}
         providers, texts = {provider for provider, _ in names}, {case for _, case in names}
-        who = [one for one in self._ahead.contenders if one.role in AGAIN and one.provider["name"] in providers]
+        who = [one for one in self._prestarted.contenders if one.role in REPEATED and one.provider["name"] in providers]
         return who, tuple(case for case in cases if str(case) in texts)
 
 
-def _with_hope(tally: Tally, cases: tuple[Case, ...]) -> tuple[Case, ...]:
-    """Without those at which every provider of the head is wrong or failed: more trials cannot change that."""
+def _measurable(tally: Tally, cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """The cases without those at which every provider of the head is wrong or failed: more trials are useless there."""
     heads = [one for one in tally.taken() if one.role is Role.HEAD]
     seen = {one.case for one in heads}
     measured = {one.case for one in heads if one.state is CellState.MEASURED}

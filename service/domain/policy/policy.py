@@ -128,9 +128,9 @@ class Policy(BaseModel):
     short_us: float = Field(100, ge=0, description="What is shorter is short.")
     smallest_change_ns: float = Field(50, ge=0, description="Nobody acts on less than this, whatever the share.")
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every interval that is shown.")
-    alpha: float = Field(0.05, gt=0, lt=0.5, description="Chance that equal code asks for fresh trials.")
-    fdr: float = Field(0.01, gt=0, lt=0.5, description="Share of what is told as a change that is none.")
-    beta: float = Field(0.05, gt=0, lt=0.5, description="Chance that a smallest change is called steady.")
+    alpha: float = Field(0.05, gt=0, lt=0.5, description="Level of the screening: how often equal code is suspected.")
+    fdr: float = Field(0.01, gt=0, lt=0.5, description="False discovery rate of reported changes.")
+    beta: float = Field(0.05, gt=0, lt=0.5, description="Type II error rate for a change of exactly `smallest_change`.")
     screening: tuple[int, ...] = Field(
         (3, 5, 8, 12, 16), description="Trials after which undecided cases get more, up to the last."
     )
@@ -139,7 +139,7 @@ class Policy(BaseModel):
     control_limit: float = Field(0.5, ge=MIN_CONTROL, le=1, description=CONTROL_LIMIT)
     behind_sota: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
     behind_sota_fdr: float = Field(0.01, gt=0, lt=0.5, description="Share of what is called behind that is not.")
-    leak: float = Field(0.03, gt=0, lt=1, description="Slower than the slow baseline by more than this is a leak.")
+    leak: float = Field(0.03, gt=0, lt=1, description="Slower than the pinned baseline by more than this is a leak.")
     blocking: bool = Field(False, description="Which actions the kinds have that `gate` does not name.")
     gate: Mapping[GateKind, GateAction] = Field({}, description="What each kind of finding does to the check.")
     metrics: Mapping[Metric, MetricPolicy] = Field({}, description="What differs at metrics other than the kernel's.")

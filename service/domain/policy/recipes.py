@@ -101,7 +101,7 @@ class Recipe(_Part):
         None,
         min_length=1,
         max_length=200,
-        description="The slow baseline, against leaks: a tag, a commit, a version, or last-release.",
+        description="The pinned baseline, against leaks: a tag, a commit, a version, or last-release.",
     )
     policy: PolicyTable = PolicyTable()
     facts: FactsPolicy = FactsPolicy()

@@ -95,7 +95,7 @@ def test_whatever_happens_a_measurement_can_fix_what_stands_and_a_person_can_reo
         (Transition(Action.ACKNOWLEDGE, "ada"), "Give the reason why it is accepted"),
         (Transition(Action.ACKNOWLEDGE, "ada", "  "), "Give the reason why it is accepted"),
         (Transition(Action.DISMISS, "ada"), "Give the reason why it is not a regression"),
-        (Transition(Action.NOTE, "ada", ""), "A note needs words"),
+        (Transition(Action.NOTE, "ada", ""), "A note needs a text"),
         (Transition(Action.ACKNOWLEDGE, "ada", "wanted", until=NOW - 1), "cannot end in the past"),
         (
             Transition(Action.ASSIGN, "ada", assignee="x" * 81),

@@ -293,7 +293,7 @@ class Given:
         return [self.one]
 
 
-# -- the slow baseline
+# -- the pinned baseline
 
 
 def test_a_leak_is_told_against_the_slow_baseline_and_says_what_it_is_slower_than(ledger):
@@ -308,7 +308,7 @@ def test_a_leak_is_told_against_the_slow_baseline_and_says_what_it_is_slower_tha
 
 
 def test_a_clock_of_later_launches_explains_nothing_of_the_first(ledger):
-    """The slow baseline takes part in the first trials alone, the head in all of them."""
+    """The pinned baseline takes part in the first trials alone, the head in all of them."""
     ledger.run(0, HEAD)
     head, parent = (replace(one, wide=105.0, facts={**OTHER, "spills": 0, "sm_mhz": 1700}) for one in (HEAD, PARENT))
     copy = replace(parent, role=Role.CONTROL)

@@ -116,7 +116,7 @@ def test_trouble_is_tried_again_later_and_three_times_in_all(target):
         lease = claimed()
         assert lease is not None
         with transaction() as session:
-            assert facts_checks.again(session, lease, "the disk is full") is (attempt < facts_checks.ATTEMPTS)
+            assert facts_checks.retry(session, lease, "the disk is full") is (attempt < facts_checks.ATTEMPTS)
         assert claimed() is None
         with transaction() as session:
             session.execute(update(FactsCheck).values(not_before=0.0))

@@ -555,7 +555,7 @@ def kernelwatch(command: str) -> str:
 
 
 def test_the_command_lists_what_stands_by_incident(line):
-    assert kernelwatch("regressions") == "Nothing stands.  `--all` lists those that are over.\n"
+    assert kernelwatch("regressions") == "No open regressions. Use `--all` to include closed ones.\n"
     line.measured(1, wide=1.5, fast=1.02, why="the kernel now spills 50 registers")
     kernelwatch("regression acknowledge 1 --reason 'exact sums first' --until 2999-12-24 --as ada")
     kernelwatch("regression assign 1 bob --as ada")

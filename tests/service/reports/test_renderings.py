@@ -534,7 +534,7 @@ def test_who_moved_stands_beside_the_gap() -> None:
 def test_a_leak_is_told_beside_the_verdict() -> None:
     leak = Beside("v1.2", Outcome.REGRESSION, 1.04, 1.035, 1.045, "a leak", SPILLS, None)
     said = markdown.comment(a_report(replace(a_row(Outcome.STEADY), slow=leak), slow="v1.2"))
-    assert "1 steady; 1 slower than the slow baseline v1.2." in said.splitlines()[0]
+    assert "1 steady; 1 slower than the pinned baseline v1.2." in said.splitlines()[0]
     assert "| 4.0 % slower | 1.035 to 1.045 | slower because" in said
 
 

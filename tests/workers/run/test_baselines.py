@@ -128,7 +128,7 @@ def test_a_slow_baseline_that_cannot_be_built_is_a_note_and_nothing_else(reposit
     run = repository.push()
     assert run.pinned is None
     assert run.reason is not None
-    assert run.reason.startswith("not compared with the slow baseline last-release: ")
+    assert run.reason.startswith("not compared with the pinned baseline last-release: ")
     assert outcomes(run, "parent") == {CASE: "steady", WIDE: "steady"}
 
 
@@ -164,8 +164,8 @@ def test_a_last_good_revision_that_cannot_be_built_is_a_note(repository, monkeyp
     monkeypatch.setattr(baselines.Baselines, "build", not_that)
     after = repository.push(wide=150.0)
     assert after.reason == (
-        f"{good.revision.short}, the last good revision of 1 case at which the baseline is slow already, is not there: "
-        "the compiler is gone; "
+        f"{good.revision.short}, the last good revision of 1 case at which the baseline is slow already, "
+        "cannot be built: the compiler is gone; "
         "there is no release before this revision to compare with"
     )
     assert outcomes(after, "last_good") == {}
@@ -194,7 +194,7 @@ def test_a_search_whose_good_end_does_not_build_says_which_side_it_was(repositor
         internal_runs.internal_run(database, target, revision, Purpose.BISECTION, key="1:1", **names)
     step = repository.measure()
     assert step.build_failed
-    assert step.reason.startswith(f"{broken[:10]}, which it was to be compared with: The build failed at ")
+    assert step.reason.startswith(f"The baseline {broken[:10]} does not build: The build failed at ")
 
 
 def states() -> list[RegressionState]:

@@ -97,7 +97,7 @@ def test_where_no_near_revision_is_fit_the_nearest_that_builds_is_compared_with(
     run = measured(commit(watched))
 
     assert (run.state, run.baseline) == (RunState.DONE, wrong)
-    assert run.reason.endswith(f"compared with {wrong[:10]} all the same, since no earlier revision is fit")
+    assert run.reason.endswith(f"compared with {wrong[:10]} anyway, because no earlier revision is usable")
 
 
 def wheel(folder: Path, version: str, tag: str = "py3-none-any") -> None:
@@ -208,6 +208,6 @@ def test_a_bad_moment_of_the_database_costs_no_measurement(watched, monkeypatch)
         return record(*args)
 
     monkeypatch.setattr(session.recording, "record", deadlocked_once)
-    monkeypatch.setattr(session, "RECORDED_AGAIN_S", (0.0,))
+    monkeypatch.setattr(session, "RECORD_RETRIES_S", (0.0,))
     run = measured(commit(watched))
     assert (run.state, run.attempt, len(tries)) == (RunState.DONE, 1, 2)
