@@ -1,4 +1,4 @@
-"""What control does at each look: one duty must neither break, nor starve, nor wear out the others."""
+"""The periodic tasks of control: one must neither stop, nor starve, nor slow down the others."""
 
 import pytest
 
@@ -16,23 +16,23 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_duty_that_can_wait_is_done_at_once_and_then_seldom_even_where_it_breaks(clock):
+def test_a_throttled_task_runs_at_once_and_then_at_most_every_so_often_even_if_it_fails(clock):
     done = []
 
-    def duty() -> None:
+    def task() -> None:
         done.append(clock[0])
         raise RuntimeError
 
-    seldom = control.Throttled(duty, 60.0)
+    throttled = control.Throttled(task, 60.0)
     for _ in range(31):
         if clock[0] in (1000.0, 1060.0):
             with pytest.raises(RuntimeError):
-                seldom()
+                throttled()
         else:
-            seldom()
+            throttled()
         clock[0] += 2.0
     assert done == [1000.0, 1060.0]
-    assert seldom.__name__ == "duty", "the log names what broke"
+    assert throttled.__name__ == "task", "the log names what failed"
 
 
 def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_succeeded(clock):
@@ -51,11 +51,11 @@ def test_what_fails_is_tried_again_ever_more_seldom_and_at_once_where_it_succeed
 
 
 @pytest.mark.usefixtures("state")
-def test_looking_at_an_empty_ledger_does_nothing_and_breaks_nothing(monkeypatch):
-    broke = []
-    monkeypatch.setattr(control.log, "exception", lambda *_, duty, **__: broke.append(duty))
-    for one in (control._follow, control._blame, control._calibrate):
+def test_all_tasks_run_on_an_empty_ledger(monkeypatch):
+    failed = []
+    monkeypatch.setattr(control.log, "exception", lambda *_, task, **__: failed.append(task))
+    for one in (control._follow, control._auto_start, control._calibrate):
         monkeypatch.setattr(one, "_next", 0.0)
     for _ in range(2):
         control.run()
-    assert broke == []
+    assert failed == []
