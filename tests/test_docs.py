@@ -30,8 +30,19 @@ from service.db.models import Base
 from service.domain import states
 from service.domain.policy import recipes
 from service.domain.policy.facts_policy import FactsPolicy
-from service.domain.policy.policy import GATES, METRICS, Bisecting, Calibrating, CasePolicy, GateKind, Policy
+from service.domain.policy.policy import (
+    GATES,
+    METRICS,
+    Bisecting,
+    Calibrating,
+    CasePolicy,
+    GateAction,
+    GateKind,
+    Policy,
+)
+from service.domain.states import Purpose, RunState
 from service.domain.verdicts.analysis import Doubt
+from service.domain.verdicts.gate import GateResult, Reason, _done, gate
 from service.domain.verdicts.samples import Outcome
 from service.settings import GIB, MIB, Settings
 from tests.needs import reason
@@ -354,6 +365,55 @@ def test_toml_of_the_pages_has_known_keys(page: Path) -> None:
         table = tomllib.loads(text)
         rest = {key: value for key, value in tomllib.loads(whole).items() if key not in table}
         recipes.Recipe.model_validate(recipes._arranged(rest | table))
+
+
+# -- the gate ----------------------------------------------------------------------------------------------------------
+
+
+def gates() -> dict[str, GateResult]:
+    """What the gate makes of a finding, by its first cell in the page."""
+    warns, fails = GateAction.WARN, GateAction.FAIL
+
+    def found(kind: GateKind, action: GateAction, **more: bool) -> GateResult:
+        return _done((), [Reason(kind, action, 1, **more)])
+
+    def ended(state: RunState, **more: bool) -> GateResult:
+        return gate(state, (), Policy(), purpose=Purpose.WATCH, **more)
+
+    return {
+        "first measurement, nothing to compare with": _done((), ()),
+        "skipped: no file that matters changed": ended(RunState.SKIPPED),
+        "a regression that warns": found(GateKind.REGRESSION, warns),
+        "a regression that fails": found(GateKind.REGRESSION, fails),
+        "a wrong or failed case that warns": found(GateKind.FAILED, warns),
+        "a wrong or failed case that fails": found(GateKind.INVALID, fails),
+        "wrong or failed already at the baseline": found(GateKind.INVALID, warns, known_before=True),
+        "an inconclusive case that warns": found(GateKind.INCONCLUSIVE, warns),
+        "an inconclusive case that fails": found(GateKind.INCONCLUSIVE, fails),
+        "lost repeatability that warns": found(GateKind.UNREPEATABLE, warns),
+        "lost repeatability that fails": found(GateKind.UNREPEATABLE, fails),
+        "behind SOTA, or perhaps, where that warns": found(GateKind.BEHIND_SOTA, warns),
+        "behind SOTA where that fails": found(GateKind.BEHIND_SOTA, fails),
+        "perhaps behind SOTA where that fails": found(GateKind.BEHIND_SOTA, fails, is_open=True),
+        "the build failed": ended(RunState.FAILED, build_failed=True),
+        "not measured: infrastructure, or held for approval": ended(RunState.HELD),
+        "cancelled or superseded": ended(RunState.SUPERSEDED),
+    }
+
+
+def test_the_table_of_the_gate_says_what_the_gate_does() -> None:
+    documented = {line.cells[0]: line.cells[2:] for line in lines("verdicts.md") if line.heading == "The gate"}
+    known = gates()
+    assert {finding: documented.get(finding) for finding in known} == {
+        finding: [str(found.exit_code), f"`{found.conclusion}`", f"`{found.commit_status}`"]
+        for finding, found in known.items()
+    }
+    assert documented.keys() - known.keys() == {
+        "nothing",
+        "nothing measured, or all quarantined: as inconclusive",
+        "only findings that pass",
+        "queued or in progress",
+    }
 
 
 # -- API, metrics, database --------------------------------------------------------------------------------------------
