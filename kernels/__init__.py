@@ -1,5 +1,5 @@
-"""Measuring and kernels: the words, the arena, the contenders and our own norm kernels.
+"""Measurement and kernels: cases, arena, contenders, checks, facts, providers and our own norm kernels.
 
-Nothing here imports another room, and everything here imports its siblings relatively: inside a contender's
-process this package is loaded under another name, because a target may well have a `kernels` package of its own.
+This package imports no other room, and uses only relative imports: a contender loads it under another name, because a
+target may have a `kernels` package of its own.
 """

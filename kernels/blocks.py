@@ -1,4 +1,4 @@
-"""The size of a transformer block around a norm, and the operations that it needs.  No torch in here."""
+"""Sizes and FLOPs of a transformer block around a norm.  Torch-free."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -18,7 +18,7 @@ class Shape:
 
     @classmethod
     def of(cls, case: Case) -> Self | None:
-        """The block of a case: rows are tokens.  None where they are not whole sequences."""
+        """The block of a case, whose rows are tokens; None if they are not whole sequences."""
         sequence = min(case.rows, MAX_SEQUENCE)
         return None if case.rows % sequence else cls(case.rows, sequence, case.cols)
 
@@ -28,12 +28,12 @@ class Shape:
 
     @property
     def inner(self) -> int:
-        """Columns inside the SwiGLU, as Llama sizes it: 8/3 of the hidden size, rounded up."""
+        """Inner columns of the SwiGLU, as in Llama: 8/3 of the hidden size, rounded up."""
         return -(-8 * self.columns // (3 * INNER_MULTIPLE)) * INNER_MULTIPLE
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """The weights beside those of the norms: columns out and in."""
+        """The weight matrices: output and input columns."""
         columns, inner = self.columns, self.inner
         return {
             "qkv": (3 * columns, columns),
@@ -46,9 +46,8 @@ class Shape:
     def flops(self) -> int:
         """Model FLOPs of one step, forward and backward.
 
-        6 for each weight of a matrix and token, and 12 for each token, column and token it attends to (PaLM, arXiv
-        2204.02311, appendix B); under a causal mask that is half a sequence.  Norms and what a kernel computes a second
-        time do not count.
+        6 for each matrix weight and token, and 12 for each token, column and attended token (PaLM, arXiv 2204.02311,
+        appendix B); with a causal mask a token attends to half a sequence.  Norms and recomputation do not count.
         """
         weights = sum(rows * columns for rows, columns in self.matrices.values())
         return self.tokens * (6 * weights + 12 * self.columns * self.sequence // 2)

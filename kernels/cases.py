@@ -1,4 +1,4 @@
-"""The words of measuring: Op, Case, Comparison.  No torch in here: the service imports this module."""
+"""Ops, cases, metrics and roles.  Torch-free: the service imports this module."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import product
 from typing import Self
 
-# Those that kernelwatch brings; a name after a dash is a variant, and a series of its own.
+# A name with a dash is a variant with its own series.
 BUILT_IN_PROVIDERS = (
     "eager",
     "inductor",
@@ -27,17 +27,17 @@ DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 class Direction(StrEnum):
     FWD = "fwd"
     BWD = "bwd"
-    FWDBWD = "fwdbwd"  # one after the other: what a training step pays
+    FWDBWD = "fwdbwd"  # one after the other, as in a training step
 
 
 class Metric(StrEnum):
-    """What is measured of a case.  Each metric of a case is a series of its own."""
+    """What is measured.  Each metric of a case has its own series."""
 
-    KERNEL = "kernel"  # the device's time of a call, without the host's: us
-    CALL = "call"  # the host's time of a call: launch, guards and wrappers: us
-    BLOCK = "block"  # a transformer block with this norm, forward and backward: us
-    COMPILE = "compile"  # the first call with empty caches: us
-    MEMORY = "memory"  # the most memory a call holds beside its inputs: bytes
+    KERNEL = "kernel"  # device time of a call, in us
+    CALL = "call"  # host time of a call (launches, guards, wrappers), in us
+    BLOCK = "block"  # forward and backward of a transformer block with this norm, in us
+    COMPILE = "compile"  # the first call with empty caches, in us
+    MEMORY = "memory"  # peak memory of a call in addition to its inputs, in bytes
 
     @property
     def unit(self) -> str:
@@ -45,7 +45,7 @@ class Metric(StrEnum):
 
 
 class Role(StrEnum):
-    """What a contender is in its session."""
+    """The role of a contender in its session."""
 
     HEAD = "head"
     PARENT = "parent"
@@ -58,9 +58,9 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Op:
-    """What is computed: a norm, with or without weight, bias and residual.
+    """A norm with or without weight, bias and residual.
 
-    A residual is added before the norm and the sum handed on as the new residual.
+    A residual is added before the norm, and the sum is returned as the new residual.
     """
 
     name: str
@@ -71,33 +71,33 @@ class Op:
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The tensors that do not depend on the row."""
+        """The parameters, which do not depend on the row."""
         return ("weight",) * self.weight + ("bias",) * self.bias
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """fp32, one value a row, handed from forward to backward."""
+        """Saved by forward for backward: fp32, one value per row."""
         return ("mean", "rstd") if self.norm == "layernorm" else ("rstd",)
 
     def inputs(self, direction: Direction) -> tuple[str, ...]:
-        """The tensors of a call, in order; eps follows them.  Backwards, x is what was normalised: the new residual."""
+        """The tensors of a call, in order, before eps.  In a backward pass x is the new residual."""
         added, weights = ("residual",) * self.residual, self.weights
         if direction is Direction.FWD:
             return ("x", *added, *weights)
         gradients = ("dy", *("dresidual_out",) * self.residual)
         if direction is Direction.FWDBWD:
             return (*gradients, "x", *added, *weights)
-        return (*gradients, "x", *("weight",) * self.weight, *self.statistics)  # the bias has no say backwards
+        return (*gradients, "x", *("weight",) * self.weight, *self.statistics)  # a backward pass does not need the bias
 
     def outputs(self, direction: Direction) -> tuple[str, ...]:
-        """What a call returns, in order; with one output, it alone.  dx is the gradient of the residual as well."""
+        """The outputs of a call, in order; a single one without a tuple.  dx is also the gradient of the residual."""
         forward = ("y", *("residual_out",) * self.residual)
         backward = ("dx", *(f"d{name}" for name in self.weights))
         return {"fwd": forward, "bwd": backward, "fwdbwd": forward + backward}[direction]
 
 
 def _ops() -> dict[str, Op]:
-    """`rmsnorm` has a weight and `layernorm` a weight and a bias; what is otherwise is in the name."""
+    """`rmsnorm` has a weight, `layernorm` a weight and a bias; names of other ops have a suffix."""
     ops = {}
     norms = (("rmsnorm", False), ("layernorm", True))
     for (norm, has_bias), residual, weight, other_bias in product(norms, (False, True), (True, False), (False, True)):
@@ -118,10 +118,10 @@ _CASE = re.compile(
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One thing to measure: `rmsnorm.fwd.32768x4096.bf16`.
+    """An op, a direction, a shape, dtypes and a metric: `rmsnorm.fwd.32768x4096.bf16`.
 
-    `….bf16-fp32` when the weights are fp32; `32768x4096s5120` when rows begin 5120 elements apart; a metric other than
-    the kernel's stands at the end: `rmsnorm.fwd.32768x4096.bf16.call`.
+    `….bf16-fp32` has fp32 weights; `32768x4096s5120` has a row stride of 5120 elements; any metric except `kernel` is a
+    suffix: `rmsnorm.fwd.32768x4096.bf16.call`.
     """
 
     op: str
@@ -130,12 +130,12 @@ class Case:
     cols: int
     dtype: str
     weight_dtype: str
-    stride: int = 0  # elements from row to row of the inputs; 0 where they are dense
+    stride: int = 0  # elements between rows of the inputs; 0 if they are dense
     metric: Metric = Metric.KERNEL
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a case as it is printed.  Raises ValueError that says what is wrong and what is known."""
+        """Parse the text of a case.  Raises ValueError that says what is wrong and what is allowed."""
         found = _CASE.fullmatch(text.strip())
         if not found:
             raise ValueError(
@@ -158,7 +158,7 @@ class Case:
         direction = Direction(found["direction"])
         if metric == Metric.BLOCK and (direction is not Direction.FWDBWD or cols % 128 or stride):
             raise ValueError(
-                f"{text!r}: a block is forward and backward (fwdbwd) of dense rows, its columns a multiple of 128"
+                f"{text!r}: the block metric needs direction fwdbwd, dense rows, and columns that are a multiple of 128"
             )
         return cls(found["op"], direction, rows, cols, found["dtype"], weight_dtype, stride, Metric(metric))
 
@@ -170,7 +170,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """`op.direction`, the key under which a provider is found."""
+        """`op.direction`, the key of functions in a provider."""
         return f"{self.op}.{self.direction}"
 
     @property
@@ -183,9 +183,9 @@ class Case:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes any implementation must move: each input read once, each output written once.
+        """The minimum of bytes that an implementation moves: each input read once, each output written once.
 
-        Forward and backward together are the two after each other: a row does not stay on the chip in between.
+        fwdbwd counts both passes: a row does not stay on the chip in between.
         """
         parts = (Direction.FWD, Direction.BWD) if self.direction is Direction.FWDBWD else (self.direction,)
         return sum(self._least_bytes(part) for part in parts)
@@ -195,14 +195,14 @@ class Case:
         elements = self.rows * self.cols
         if direction is Direction.FWD:
             return 2 * (1 + op.residual) * elements * size + len(op.weights) * self.cols * weight_size
-        # x, dy and the residual's gradient in, dx out; the weight in, one gradient a weight out (fp32); the statistics
+        # reads x, dy, the residual's gradient, weight and statistics; writes dx and a gradient for each weight (fp32)
         weights_in_and_out = self.cols * 4 * (op.weight + len(op.weights))
         return (3 + op.residual) * elements * size + weights_in_and_out + len(op.statistics) * self.rows * 4
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Candidate against baseline at one case.  `ratio` is time over time, or bytes over bytes: 1.05 is 5 % more."""
+    """Candidate over baseline at one case.  `ratio` is a quotient of times or of bytes: 1.05 is 5 % more."""
 
     ratio: float
     low: float

@@ -1,4 +1,4 @@
-"""Named lists of cases.  Where their shapes come from is in docs/suites.md."""
+"""Named lists of cases; docs/suites.md has the sources of their shapes."""
 
 from collections.abc import Iterable
 from itertools import product
@@ -21,7 +21,7 @@ _LAYERNORM = _cases(["layernorm"], _BOTH, _SHAPES, "bf16-fp32")
 _QUACK_SHAPES = (*(f"32768x{cols}" for cols in _powers(256, 65536)), "16384x131072", "8192x262144")
 _PR101_SHAPES = [f"{rows}x{cols}" for rows, cols in product(_powers(4096, 65536), _powers(256, 4096))]
 
-# Rows are the tokens of one step on one device; times the heads, where each head of a token is normalised.
+# Rows are the tokens of one step on one device, times the heads if each head of a token is normalised.
 _RMSNORM_MODELS = {
     "8192x4096": "Llama 3 8B, 8192 tokens",
     "8192x8192": "Llama 3 70B, 8192 tokens",
@@ -50,7 +50,7 @@ _LAYERNORM_MODELS = {
     "12608x1024": "ViT-L/16, 64 images of 197 tokens",
     "16448x1280": "ViT-H/14, 64 images of 257 tokens",
 }
-# The keys and values lie beside the 64 columns of the rotary key: what is normalised is a part of wider rows.
+# The compressed keys and values share their rows with the 64 columns of the rotary key.
 _SPLIT = "rmsnorm.fwd.4096x512s576.bf16"
 
 
@@ -58,10 +58,10 @@ def _labelled(op: str, models: dict[str, str], dtypes: str) -> dict[str, str]:
     return {f"{op}.{way}.{shape}.{dtypes}": model for shape, model in models.items() for way in _BOTH}
 
 
-# What a case stands for, where it stands for something.
+# The models behind the cases.
 LABELS: dict[str, str] = {
     **_labelled("rmsnorm", _RMSNORM_MODELS, "bf16"),
-    _SPLIT: "DeepSeek-V3, norm of the compressed keys and values where they lie, 4096 tokens",
+    _SPLIT: "DeepSeek-V3, norm of the compressed keys and values in place, 4096 tokens",
     **_labelled("layernorm", _LAYERNORM_MODELS, "bf16-fp32"),
 }
 

@@ -16,11 +16,12 @@ WORDS = {  # without torch
     "kernels.cases",
     "kernels.suites",
     "kernels.blocks",
+    "kernels.errors",
     "kernels.arena.session",
     "kernels.arena.channel",
     "kernels.arena.protocol",
     "kernels.arena.repeatability",
-    "kernels.studies.launching",
+    "kernels.studies.trials",
 }
 
 # What a module may import of ours: whole rooms, or single modules.
@@ -117,7 +118,7 @@ def test_only_kernels_knows_torch() -> None:
 @pytest.mark.parametrize(
     ("loaded", "unwanted"),
     [
-        (sorted(WORDS), ["torch", "triton", "service", "workers", "dashboards"]),
+        (sorted(WORDS), ["torch", "triton", "numpy", "service", "workers", "dashboards"]),
         (
             sorted(name for name in modules("service").keys() - DOORS if ".migrations." not in name),
             ["torch", "triton", "celery", "workers", "dashboards"],

@@ -1,1 +1,1 @@
-"""The driver: lets contenders take turns on one device.  Torch-free."""
+"""The driver: contenders take turns on one device.  Torch-free."""

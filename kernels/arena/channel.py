@@ -1,4 +1,4 @@
-"""Talking to a contender: one question, one answer, and never a wait without an end.  No torch in here."""
+"""The connection to a contender: one answer to each request, each within a time limit.  Torch-free."""
 
 import json
 import math
@@ -16,61 +16,63 @@ from typing import IO, Any
 
 from .protocol import MAX_LINE
 
-LAST_LINES = 5  # of the contender's stderr, shown to whoever reads why it was lost
-# What a database refuses or a page can not show: control characters, and halves of surrogate pairs.
+LAST_LINES = 5  # of the contender's stderr, shown with the reason why it was lost
+# Characters that a database refuses or a page cannot show: control characters and halves of surrogate pairs.
 _UNFIT = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff]")
-# Lists in lists, counted from the value of a key: facts have 4.  With 485 storing them ended in a RecursionError.
-DEEPEST = 16
-END_S = 2.0  # from a closed pipe to the end of a process that means to end
-SLICE_S = 0.5  # a waiting question notices a close() from another thread within this time
+MAX_DEPTH = 16  # of nested lists and objects in a value; facts have 4, and 485 raised a RecursionError in storing
+END_S = 2.0  # from a closed pipe to the end of the process, if it is about to end
+SLICE_S = 0.5  # a waiting request notices a close() from another thread within this time
 
 
 class ContenderLost(Exception):
-    """The process is gone, or can not be talked to any more.  The message says what happened, with its last words."""
+    """The process has ended or does not answer properly.  The message says why, with the last lines of its log."""
 
 
 class Channel:
-    """The pipes of one contender: `process` has text pipes for stdin and stdout, and its stderr goes to `log`."""
+    """The pipes of one contender: `process` has text pipes for stdin and stdout; its stderr goes to `log`."""
 
     def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
         if process.stdin is None or process.stdout is None:
-            raise ValueError("a contender needs pipes for stdin and stdout")
-        self._process, self._log = process, log
+            raise ValueError("start the contender with pipes for stdin and stdout")
+        self._process = process
+        self._log = log
         self._pipes: tuple[IO[str], IO[str]] = (process.stdin, process.stdout)
-        self._to, self._from = process.stdin.fileno(), process.stdout.fileno()
-        os.set_blocking(self._to, False)  # a contender that does not read must not stop the driver
+        self._to = process.stdin.fileno()
+        self._from = process.stdout.fileno()
+        os.set_blocking(self._to, False)  # a contender that does not read must not block the driver
         self._leads_group = _leads_group(process.pid)
         self._buffer = b""
         self._busy = threading.Lock()
-        self._closed = self._killed = False
+        self._closed = False
+        self._killed = False
         self._meanwhile: Callable[[], None] = lambda: None
 
     def ask(
         self, message: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], None] = lambda: None
     ) -> dict[str, Any]:
-        """The answer to `message`.  Raises ContenderLost, after which the process has been ended.
+        """The answer to `message`.  Raises ContenderLost after ending the process.
 
-        `meanwhile` is called every half second of waiting; what it raises ends the question.
+        `meanwhile` is called every half second of waiting; its exceptions end the request.
         """
         with self._busy:
             self._meanwhile = meanwhile
             deadline = time.monotonic() + limit_s
             try:
                 if self._buffer:
-                    raise ContenderLost("answered without being asked")
+                    raise ContenderLost("answered without a request")
                 self._send(json.dumps(message).encode() + b"\n", deadline)
-                return _understood(self._line(deadline))
+                return _parse(self._line(deadline))
             except TimeoutError:
                 reason = f"no answer to {message.get('do')!r} in {limit_s:g} s"
             except ContenderLost as lost:
                 reason = str(lost)
             except (BrokenPipeError, ConnectionResetError, EOFError):
-                reason = "closed" if self._closed else self._end()
+                reason = "closed" if self._closed else self._exit_reason()
             self._kill()
-            raise ContenderLost(_with_last_words(reason, self._log))
+            raise ContenderLost(_with_last_lines(reason, self._log))
 
     def close(self) -> None:
-        """End the process and its process group.  Harmless when it is gone already; safe from another thread."""
+        """End the process and its process group.  Idempotent, and safe from another thread."""
         self._closed = True
         self._kill()
         if self._busy.acquire(timeout=10 * SLICE_S):
@@ -112,15 +114,15 @@ class Channel:
                 return
             self._meanwhile()
 
-    def _end(self) -> str:
-        """How the process ended, once its pipe is closed."""
+    def _exit_reason(self) -> str:
+        """How the process ended, after it closed its pipe."""
         try:
-            return _ended(self._process.wait(timeout=END_S))
+            return _describe_status(self._process.wait(timeout=END_S))
         except subprocess.TimeoutExpired:
-            return "closed its answers and went on running"
+            return "closed its pipe and kept running"
 
     def _kill(self) -> None:
-        if self._killed:  # the number may belong to somebody else by now
+        if self._killed:  # another process may have the pid by now
             return
         self._killed = True
         with suppress(ProcessLookupError, PermissionError):
@@ -133,34 +135,34 @@ class Channel:
 
 
 def _leads_group(pid: int) -> bool:
-    """Never signal a group that is not the contender's own: it would be ours."""
+    """Does the process lead its own group?  Otherwise a signal to the group would reach this process."""
     try:
         return os.getpgid(pid) == pid
     except ProcessLookupError:
         return False
 
 
-def _understood(line: bytes) -> dict[str, Any]:
+def _parse(line: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(line)
         if isinstance(answer, dict):
-            return {_fit(key): _fit(value) for key, value in answer.items()}
+            return {_sanitise(key): _sanitise(value) for key, value in answer.items()}
     except (ValueError, RecursionError):
         pass
     raise ContenderLost(f"answered with something that is not a JSON object: {line[:80]!r}")
 
 
-def _fit(value: Any, deeper: int = DEEPEST) -> Any:
-    """A contender's value as it can be stored and shown: text without what is unfit, finite numbers, not too deep."""
+def _sanitise(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """A value that can be stored and shown: no unfit characters, only finite numbers, limited depth."""
     match value:
         case str():
             return _UNFIT.sub("", value)
-        case list() | dict() if not deeper:
+        case list() | dict() if not depth:
             return "…"
         case list():
-            return [_fit(each, deeper - 1) for each in value]
+            return [_sanitise(item, depth - 1) for item in value]
         case dict():
-            return {_fit(key): _fit(each, deeper - 1) for key, each in value.items()}
+            return {_sanitise(key): _sanitise(item, depth - 1) for key, item in value.items()}
         case float() if not math.isfinite(value):
             return None
         case int() if abs(value) >= 1 << 63:
@@ -168,29 +170,29 @@ def _fit(value: Any, deeper: int = DEEPEST) -> Any:
     return value
 
 
-def _ended(status: int) -> str:
-    # A sandbox that outlives its child reports a signal as 128 + its number.
+def _describe_status(status: int) -> str:
+    # A sandbox around the process reports a signal as 128 + its number.
     number = -status if status < 0 else status - 128
     if number > 0 and number in {int(known) for known in signal.Signals}:
         return f"killed by {signal.Signals(number).name}"
     return f"exited with status {status}"
 
 
-def _with_last_words(reason: str, log: Path) -> str:
-    words = last_lines(log)
-    return f"{reason}; last lines: {' / '.join(words)}" if words else reason
+def _with_last_lines(reason: str, log: Path) -> str:
+    lines = last_lines(log)
+    return f"{reason}; last lines: {' / '.join(lines)}" if lines else reason
 
 
 def last_lines(log: Path, count: int = LAST_LINES) -> list[str]:
-    """The last lines of a log that say something, each cut to 200 characters: of a crash its first ones."""
+    """The last informative lines of a log, each cut to 200 characters; after a crash, the first lines of its report."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - (1 << 16)))
             text = file.read().decode(errors="replace")
     except OSError:
         return []
-    lines = [_fit(line).strip()[:200] for line in text.splitlines()]
-    # faulthandler says what happened first, then the innermost frame, and ends with lists that say nothing
+    lines = [_sanitise(line).strip()[:200] for line in text.splitlines()]
+    # faulthandler prints the error first, then the innermost frame, and ends with lists that do not help
     lines = [line for line in lines if line and not line.startswith(("Extension modules:", "Current thread", "Stack "))]
     crashes = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
     return lines[crashes[-1] :][:count] if crashes else lines[-count:]

@@ -1,4 +1,4 @@
-"""The arena's side of each contender: started, asked, lost, started again.  No torch in here."""
+"""The arena's side of the contenders' processes: start, ask, lose and restart them.  Torch-free."""
 
 import random
 import time
@@ -11,14 +11,14 @@ from ..cases import Case, Role
 from . import protocol
 from .channel import ContenderLost
 
-RESTARTS = 3  # of one contender in one trial that were lost; a process that dies more often says nothing new
-REPLACEMENTS = 12  # of processes that said themselves that they cannot go on: a failed capture costs a process
-OF_MEMORY = 0.95  # of a GPU's, for all together; each has a context of half a gigabyte beside its share
+RESTARTS = 3  # of a contender in one trial after its process was lost; more losses show nothing new
+REPLACEMENTS = 12  # of processes that reported that they cannot go on: a failed capture costs a process
+MAX_MEMORY_SHARE = 0.95  # of a GPU's memory for all contenders; each also has a CUDA context of half a gigabyte
 KEEP_GOING_EVERY_S = 1.0
 MAX_REASON = 2000  # characters; with the last lines of a log
 
 
-class Line(Protocol):
+class Connection(Protocol):
     """What the arena needs of a channel."""
 
     def ask(
@@ -33,7 +33,7 @@ class Contender:
     label: str  # "head:norms", unique in the trial
     role: Role
     provider: Mapping[str, Any] = field(hash=False)
-    start: Callable[[], Line] = field(hash=False)
+    start: Callable[[], Connection] = field(hash=False)
     cases: frozenset[Case] | None = None  # at which it takes part; None for all
 
     def takes(self, case: Case) -> bool:
@@ -42,27 +42,28 @@ class Contender:
 
     @property
     def trusted(self) -> bool:
-        """Runs nothing of the target's."""
+        """Runs no code of the target."""
         return bool(self.provider.get("builtin"))
 
 
 class PrestartPool:
-    """Starts the processes of the next trials while this one is measured: they import what is not the target's.
+    """Starts the processes of the next trials during a trial; they import what does not belong to the target.
 
-    Importing torch and Quack takes 10 to 15 s of a trial.  No CUDA context is made before the trial begins.  `deep`
-    is for how many trials processes wait.
+    Importing torch and Quack takes 10 to 15 s of a trial.  No CUDA context is created before the trial begins.  `depth`
+    is the number of trials whose processes wait.
     """
 
-    def __init__(self, contenders: Sequence[Contender], deep: int = 1) -> None:
-        self._deep, self._random = deep, random.Random(0)  # noqa: S311  an order, not a secret
-        self._waiting: dict[str, list[Line]] = {one.label: [] for one in contenders}
+    def __init__(self, contenders: Sequence[Contender], depth: int = 1) -> None:
+        self._depth = depth
+        self._random = random.Random(0)  # noqa: S311  an order, not a secret
+        self._waiting: dict[str, list[Connection]] = {one.label: [] for one in contenders}
         self._original = {one.label: one for one in contenders}
         self.contenders = [replace(one, start=self._starter(one)) for one in contenders]
 
-    def more(self, contenders: Sequence[Contender]) -> None:
-        """Start what is missing of those."""
+    def fill(self, contenders: Sequence[Contender]) -> None:
+        """Start the missing processes of these contenders."""
         for one in self._random.sample(contenders, len(contenders)):
-            while len(self._waiting[one.label]) < self._deep:
+            while len(self._waiting[one.label]) < self._depth:
                 self._waiting[one.label].append(self._original[one.label].start())
 
     def close(self) -> None:
@@ -70,7 +71,7 @@ class PrestartPool:
             while waiting:
                 waiting.pop().close()
 
-    def _starter(self, contender: Contender) -> Callable[[], Line]:
+    def _starter(self, contender: Contender) -> Callable[[], Connection]:
         waiting = self._waiting[contender.label]
         return lambda: waiting.pop(0) if waiting else contender.start()
 
@@ -78,14 +79,14 @@ class PrestartPool:
 @dataclass(eq=False)
 class ContenderProcess:
     contender: Contender
-    channel: Line | None = None
+    channel: Connection | None = None
     starts: int = 0
     losses: int = 0
     replaced: int = 0  # since a case was last measured
-    silent: int = 0  # processes in a row that were lost before their first word
-    lost: str = ""  # why it is not there
-    hopeless: bool = False  # it answered, and can not run at all: starting it again gives the same
-    tunes: bool = False  # times candidates on the device while it gets ready
+    silent: int = 0  # processes in a row that were lost before their first answer
+    lost: str = ""  # why there is no process
+    hopeless: bool = False  # it answered that it cannot run; starting it again would give the same answer
+    tunes: bool = False  # times candidates on the device during its preparation
 
     @property
     def label(self) -> str:
@@ -97,7 +98,7 @@ class ContenderProcess:
 
     @property
     def gone(self) -> str:
-        """Why it is not there, for a case that begins without it."""
+        """Why a case begins without this contender."""
         if self.hopeless:
             return self.lost
         return f"not started again after {max(self.losses, self.replaced)} processes were lost: {self.lost}"
@@ -110,91 +111,97 @@ class ContenderProcess:
 
 
 class ContenderProcesses:
-    """All contenders of one trial, and the asking of several at once."""
+    """The processes of all contenders of one trial."""
 
     def __init__(
         self, contenders: Sequence[Contender], device: str, core: int | None, keep_going: Callable[[], None]
     ) -> None:
         self.all = [ContenderProcess(contender) for contender in contenders]
         self.stacks: dict[str, dict[str, Any]] = {}
-        self._device, self._core, self._keep_going = device, core, keep_going
+        self._device = device
+        self._core = core
+        self._keep_going = keep_going
         self._pool = ThreadPoolExecutor(max(1, len(self.all)), thread_name_prefix="arena")
 
     def close(self) -> None:
-        for player in self.all:
-            if player.channel is not None:
-                player.channel.close()
+        for process in self.all:
+            if process.channel is not None:
+                process.channel.close()
         self._pool.shutdown(wait=True)
 
     def start_missing(self, limit_s: float) -> None:
-        """Processes are started here and not in the pool: a sandbox ends with the thread that started it."""
-        players = [player for player in self.all if player.channel is None and player.may_start_again]
-        for player in players:
-            player.starts += 1
-            player.channel = player.contender.start()
-        threads, memory = 1 if self._device == "cpu" else 4, OF_MEMORY / max(1, len(self.all))
-        asked = {p: protocol.start(p.contender.provider, self._device, threads, self._core, memory) for p in players}
-        for player, answer in self.ask_all(asked, limit_s).items():
-            if player.channel is None:
-                player.silent += 1
-                player.hopeless = player.silent > 1  # a process that waited may have ended meanwhile
+        # Not started in the thread pool: a sandbox ends with the thread that started it.
+        missing = [process for process in self.all if process.channel is None and process.may_start_again]
+        for process in missing:
+            process.starts += 1
+            process.channel = process.contender.start()
+        threads = 1 if self._device == "cpu" else 4
+        memory = MAX_MEMORY_SHARE / max(1, len(self.all))
+        requests = {
+            process: protocol.start(process.contender.provider, self._device, threads, self._core, memory)
+            for process in missing
+        }
+        for process, answer in self.ask_all(requests, limit_s).items():
+            if process.channel is None:
+                process.silent += 1
+                process.hopeless = process.silent > 1  # a process that waited in the pool may have ended meanwhile
                 continue
-            player.silent = 0
+            process.silent = 0
             if not answer.get("ready"):
-                player.hopeless = True
-                player.drop(reason_of(answer) or "did not get ready")
+                process.hopeless = True
+                process.drop(reason_of(answer) or "did not get ready")
                 continue
-            player.tunes = bool(answer.get("tunes"))
-            self.stacks[player.label] = {**mapping(answer.get("stack")), "device": mapping(answer.get("device"))}
+            process.tunes = bool(answer.get("tunes"))
+            self.stacks[process.label] = {**mapping(answer.get("stack")), "device": mapping(answer.get("device"))}
 
     def ask_all(
-        self, questions: Mapping[ContenderProcess, Mapping[str, Any]], limit_s: float, at_once: int | None = None
+        self, requests: Mapping[ContenderProcess, Mapping[str, Any]], limit_s: float, at_once: int | None = None
     ) -> dict[ContenderProcess, dict[str, Any]]:
-        """Ask several together, and keep going meanwhile.  Who is lost is dropped and answers with an error."""
-        players = [player for player in questions if player.channel is not None]
+        """Ask several processes together.  A lost one is dropped, and its answer is an error."""
+        processes = [process for process in requests if process.channel is not None]
+        group_size = at_once or max(1, len(processes))
         answers: dict[ContenderProcess, dict[str, Any]] = {}
-        for first in range(0, len(players), at_once or max(1, len(players))):
-            group = players[first : first + (at_once or len(players))]
+        for first in range(0, len(processes), group_size):
             waiting: dict[ContenderProcess, Future[dict[str, Any]]] = {
-                player: self._pool.submit(player.channel.ask, questions[player], limit_s)
-                for player in group
-                if player.channel is not None
+                process: self._pool.submit(process.channel.ask, requests[process], limit_s)
+                for process in processes[first : first + group_size]
+                if process.channel is not None
             }
             while wait(waiting.values(), timeout=KEEP_GOING_EVERY_S).not_done:
                 self._keep_going()
             self._keep_going()
-            answers |= {player: self._answer(player, future.result) for player, future in waiting.items()}
+            answers |= {process: self._answer(process, future.result) for process, future in waiting.items()}
         return answers
 
     def ask(
-        self, player: ContenderProcess, question: Mapping[str, Any], limit_s: float
+        self, process: ContenderProcess, request: Mapping[str, Any], limit_s: float
     ) -> tuple[dict[str, Any], float]:
         """The answer, and how many seconds it took."""
-        channel = player.channel
+        channel = process.channel
         if channel is None:
-            return {"error": player.lost}, 0.0
+            return {"error": process.lost}, 0.0
         began = time.perf_counter()
-        answer = self._answer(player, lambda: channel.ask(question, limit_s, self._keep_going))
+        answer = self._answer(process, lambda: channel.ask(request, limit_s, self._keep_going))
         return answer, time.perf_counter() - began
 
-    def _answer(self, player: ContenderProcess, answered: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _answer(self, process: ContenderProcess, receive: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
-            answer = answered()
+            answer = receive()
         except ContenderLost as lost:
-            player.losses += 1
-            player.drop(str(lost))
+            process.losses += 1
+            process.drop(str(lost))
             return {"error": str(lost)}
         if answer.get("broken"):
-            player.replaced += 1
-            player.drop(reason_of(answer) or "said that it is broken")
+            process.replaced += 1
+            process.drop(reason_of(answer) or "reported that it cannot go on")
         return answer
 
 
 def reason_of(answer: Mapping[str, Any]) -> str | None:
-    said = answer.get("reason") or answer.get("error")
-    return str(said)[:MAX_REASON] if said else None
+    reason = answer.get("reason") or answer.get("error")
+    return str(reason)[:MAX_REASON] if reason else None
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """What a contender said, where it must be an object; strangers may say anything."""
+    """A contender's value if it is an object, else an empty one: code of the target may answer anything."""
     return value if isinstance(value, dict) else {}

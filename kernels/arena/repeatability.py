@@ -1,7 +1,7 @@
-"""How surely does a kernel give the same bits for the same inputs?  Pure: counts of calls in, an estimate out.
+"""Estimate from counts of calls whether a kernel gives the same bits for the same inputs.  Pure.
 
-Whether a kernel repeats can only be estimated: one whose outputs differ now and then may agree in any number of calls.
-`ENOUGH` calls miss a kernel of which one call in ten differs with a chance of 1 %.  Fewer that agree prove nothing.
+A kernel whose outputs differ rarely may agree in any number of calls.  FULL_REPEATS calls miss a kernel of which one
+call in ten differs with a probability of 1 %.  If fewer calls agree, nothing is known.
 """
 
 import math
@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-RATE, MISSED = 0.1, 0.01
-ENOUGH = 1 + math.ceil(math.log(MISSED) / math.log(1 - RATE))  # 45
-FEWEST = 5
+DIFFERING_RATE = 0.1  # of calls
+MISS_PROBABILITY = 0.01
+FULL_REPEATS = 1 + math.ceil(math.log(MISS_PROBABILITY) / math.log(1 - DIFFERING_RATE))  # 45
+MIN_REPEATS = 5
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class Repeats:
 
     @property
     def repeatable(self) -> bool | None:
-        """None where the calls are too few to know."""
+        """None if there are too few calls to know."""
         if self.distinct > 1:
             return False
-        return True if self.calls >= ENOUGH else None
+        return True if self.calls >= FULL_REPEATS else None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -34,13 +35,14 @@ class Repeats:
 
 
 def of_facts(facts: Mapping[str, Any]) -> Repeats | None:
-    """The estimate that a contender's facts hold; None where there is none, or what a stranger wrote is none."""
-    calls, distinct = _count(facts.get("repeats")), _count(facts.get("distinct"))
+    """The estimate in a contender's facts; None if there is none, or an invalid one."""
+    calls = _count(facts.get("repeats"))
+    distinct = _count(facts.get("distinct"))
     return Repeats(calls, distinct) if 0 < distinct <= calls else None
 
 
-def together(estimates: Iterable[Repeats]) -> Repeats | None:
-    """The estimate of all: of the same code, called in several processes, of which each compares with its own first."""
+def combine(estimates: Iterable[Repeats]) -> Repeats | None:
+    """One estimate from those of several processes with the same code; each compares with its own first call."""
     known = list(estimates)
     if not known:
         return None

@@ -1,8 +1,8 @@
-"""The arena: contenders take turns on one device, and nobody's turn is ever the first for long.  No torch in here.
+"""The arena: contenders take turns on one device, in an order that changes every round.  Torch-free.
 
-Each contender is a process of its own, and a trial is one set of fresh processes.  Running in turn matters more than
-anything else: all of one and then all of the other leaves 2 to 4 % of drift in the ratio, whatever the count, and in a
-fixed order the second of two equal contenders ran up to 4 % faster (H200, November).
+Each contender is one process, and a trial is one set of fresh processes.  Taking turns matters most: running all of one
+contender and then all of the other leaves 2 to 4 % of drift in the ratio for any number of samples, and in a fixed
+order the second of two equal contenders ran up to 4 % faster (H200, November).
 """
 
 import math
@@ -15,18 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..cases import Case, Metric, Role
+from ..errors import FAILED, INVALID, MEASURED, UNSUPPORTED
 from . import protocol, telemetry
 from .clock_audit import Turns, disagreement
-from .pool import Contender, ContenderProcess, ContenderProcesses, Line, PrestartPool, mapping, reason_of
-from .repeatability import ENOUGH, FEWEST, Repeats, of_facts, together
-from .sizes import GRAPH_S, most_calls
+from .pool import Connection, Contender, ContenderProcess, ContenderProcesses, PrestartPool, mapping, reason_of
+from .repeatability import FULL_REPEATS, MIN_REPEATS, Repeats, combine, of_facts
+from .sizes import GRAPH_S, max_calls
 
 __all__ = [
     "NOTHING_KNOWN",
     "Cell",
+    "Connection",
     "Contender",
     "KnownRepeats",
-    "Line",
     "OutOfTime",
     "Pace",
     "PrestartPool",
@@ -35,37 +36,36 @@ __all__ = [
     "run_trial",
 ]
 
-# Of the answer to prepare; `sm_mhz` is added: the clock of the device in the case's rounds.
+# Copied from the answer to `prepare`; `sm_mhz`, the device's clock during the rounds, is added.
 _EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
-MAX_TUNED, MAX_TUNED = 16, 200  # kernels with a choice of configuration, and characters of each
-LARGEST = 1e12  # of a sample: eleven days, or a terabyte
+MAX_TUNED = 16  # kernels of which the chosen configuration is kept
+MAX_TUNED_TEXT = 200  # characters of each
+MAX_SAMPLE = 1e12  # eleven days, or a terabyte
 OTHER_BITS = "its CUDA graph computes something else than its calls: other bits"
-COMPARED_WITH = (Role.HEAD, Role.PARENT)  # whose repeatability is estimated; of the others a few calls are compared
-MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsupported"
-
+FULLY_REPEATED = (Role.HEAD, Role.PARENT)  # whose repeatability is estimated; of the others a few calls are compared
 
 KnownRepeats = Mapping[tuple[Case, str], Repeats]  # by case and hash of the code
 NOTHING_KNOWN: KnownRepeats = {}
 
 
 class OutOfTime(Exception):
-    """Raised by `keep_going`: the case in hand is given up, and what was measured before it is returned."""
+    """Raised by `keep_going`: drop the current case and return the cases that are complete."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How much is measured, and how long it may take.  Each round has `warm` untimed and `timed` timed samples."""
+    """How much to measure, and time limits.  Each round has `warm` untimed and `timed` timed samples."""
 
     rounds: int = 8
     warm: int = 1
     timed: int = 3
-    graph_s: float = GRAPH_S  # a sample of the kernel metric on a GPU: one replay of so many calls
+    graph_s: float = GRAPH_S  # seconds of a sample of the kernel metric on a GPU: one replay of a graph
     start_limit_s: float = 180
     prepare_limit_s: float = 240
     turn_limit_s: float = 60
 
     def on(self, metric: Metric) -> "Pace":
-        """A sample of the other metrics takes longer, or is the same every time."""
+        """The pace for a metric: samples of some take longer, or do not vary."""
         match metric:
             case Metric.KERNEL | Metric.CALL:
                 return self
@@ -77,24 +77,25 @@ class Pace:
 
 @dataclass
 class Cell:
-    """One contender at one case: the median of each round in the unit of the metric, None where it did not count."""
+    """One contender at one case: the median of each round in the unit of the metric, None for a dropped round."""
 
     state: str
     reason: str | None = None
     samples: list[float | None] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
-    tuned: dict[str, str] = field(default_factory=dict)  # by kernel, the configuration that its autotuner chose
+    tuned: dict[str, str] = field(default_factory=dict)  # by kernel, the configuration that the autotuner chose
 
     def becomes(self, state: str, reason: str) -> None:
-        """No longer measured: a time that was taken on the way is nobody's business."""
-        self.state, self.reason = state, reason
+        """Change to a state other than measured, and discard the samples."""
+        self.state = state
+        self.reason = reason
         self.samples.clear()
 
 
 @dataclass
 class Trial:
-    """What one trial saw.  `stacks` are in the order of the contenders, `ceilings` what the GPU can do at best."""
+    """The results of one trial.  `stacks` are in the order of the contenders; `ceilings`: see `contender.ceilings`."""
 
     cells: dict[tuple[str, Case], Cell] = field(default_factory=dict)
     stacks: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -104,12 +105,12 @@ class Trial:
 
 
 def order(labels: Sequence[str], round_number: int, start: int = 0) -> list[str]:
-    """Who goes when: reversed every second round, rotated every second one.
+    """The order of turns in a round: rotated every two rounds, and reversed in every second one.
 
-    Over `2 * len(labels)` rounds everybody stands twice in each place, once in each direction.
+    Over `2 * len(labels)` rounds each contender has each place twice, once in each direction.
     """
-    turned = (round_number // 2 + start) % max(1, len(labels))
-    rotated = [*labels[turned:], *labels[:turned]]
+    shift = (round_number // 2 + start) % max(1, len(labels))
+    rotated = [*labels[shift:], *labels[:shift]]
     return rotated[::-1] if round_number % 2 else rotated
 
 
@@ -133,15 +134,15 @@ def run_trial(
     """Measure every case with every contender, in fresh processes.
 
     `device` is "cpu" or "cuda"; `core` pins all contenders to one core.  A `thorough` trial, the first of a session,
-    also gathers facts, measures what the GPU can do at best, and checks what cannot change from trial to trial.
-    `keep_going` is called between turns and about every second of a longer wait; what it raises ends the trial, with
-    every process ended (`OutOfTime` ends it early, with what was measured).  `once_open` is called when all have
-    started.  `watch` reads the device (by default NVML on "cuda", the GPU with this `uuid`); a round with a reason in
-    it is dropped for everybody and repeated.  No case begins after `deadline`, a time of the monotonic clock: what was
-    measured until then is returned.  `repeats_before` says how code repeated that was measured in earlier runs.
+    also gathers facts, measures the ceilings of the GPU, and checks what cannot change from trial to trial.
+    `keep_going` is called between turns and about every second of a longer wait.  Its exceptions end the trial and all
+    processes; after `OutOfTime` the complete cases are returned.  `once_open` is called when all processes have
+    started.  `watch` reads the device (default on "cuda": NVML, the GPU with this `uuid`); a throttled round is dropped
+    for all contenders and repeated.  No case begins after `deadline`, a time of the monotonic clock.
+    `repeats_before` says how code repeated in earlier runs.
 
-    A contender takes part at its own cases alone: elsewhere it has no turn and no cell, and one that has none of
-    these cases is not started.
+    A contender that does not take part at a case has no turn and no cell there; one without any of these cases is not
+    started.
     """
     contenders = [one for one in contenders if any(map(one.takes, cases))]
     session = _Session(contenders, pace, device, seed, core, thorough, keep_going, uuid, watch, repeats_before)
@@ -173,22 +174,27 @@ class _Session:
         watch: telemetry.Watch | None,
         repeats_before: KnownRepeats,
     ) -> None:
-        self.pace, self.device, self.seed, self.thorough = pace, device, seed, thorough
-        self.keep_going, self.uuid, self.watch = keep_going, uuid, watch
+        self.pace = pace
+        self.device = device
+        self.seed = seed
+        self.thorough = thorough
+        self.keep_going = keep_going
+        self.uuid = uuid
+        self.watch = watch
         self.repeats_before = repeats_before
         self.random = random.Random(seed)  # noqa: S311  an order, not a secret
-        # Who starts and allocates when, and who follows whom in a round, must differ from trial to trial: in a fixed
-        # order equal code in two places differed by 1.4 to 1.8 %, the same way in every trial (H200, November).
+        # The order of starting and allocating, and of turns, must differ from trial to trial: in a fixed order equal
+        # code in two places differed by 1.4 to 1.8 %, with the same sign in every trial (H200, November).
         shuffled = self.random.sample(contenders, len(contenders))
-        self.players = ContenderProcesses(shuffled, device, core, keep_going)
-        self.reading: dict[str, Any] = {}  # of the device, when it was last looked at
+        self.processes = ContenderProcesses(shuffled, device, core, keep_going)
+        self.reading: dict[str, Any] = {}  # the last one of the device
         self.trial = Trial()
 
     # -- beginning and ending -----------------------------------------------------------------------------------------
 
     def open(self) -> None:
         began = time.monotonic()
-        self.players.start_missing(self.pace.start_limit_s)
+        self.processes.start_missing(self.pace.start_limit_s)
         began = self._spent("start", began)
         if self.watch is None and self.device == "cuda":
             self.watch = telemetry.watch(self.uuid or self._trusted_uuid())
@@ -198,34 +204,34 @@ class _Session:
         self._note("trial")
 
     def _trusted_uuid(self) -> str | None:
-        """Where no caller says which GPU it is, one that runs nothing of the target's may."""
-        trusted = [player.label for player in self.players.all if player.contender.trusted]
-        uuids = (self.players.stacks.get(label, {}).get("device", {}).get("uuid") for label in trusted)
+        """The GPU as reported by a contender that runs no code of the target, if the caller does not know it."""
+        trusted = [process.label for process in self.processes.all if process.contender.trusted]
+        uuids = (self.processes.stacks.get(label, {}).get("device", {}).get("uuid") for label in trusted)
         return next((uuid for uuid in uuids if isinstance(uuid, str)), None)
 
     def _measure_ceilings(self) -> None:
-        """By one that runs nothing of the target's, so there are none without such a one."""
-        for player in self.players.all:
-            if player.contender.trusted and player.channel is not None and not self.trial.ceilings:
-                answer, _ = self.players.ask(player, protocol.CEILINGS, self.pace.prepare_limit_s)
+        """Measured by a contender that runs no code of the target; none without such a contender."""
+        for process in self.processes.all:
+            if process.contender.trusted and process.channel is not None and not self.trial.ceilings:
+                answer, _ = self.processes.ask(process, protocol.CEILINGS, self.pace.prepare_limit_s)
                 found = mapping(answer.get("ceilings"))
-                self.trial.ceilings = {name: best for name, best in found.items() if _is_figure(best)}
+                self.trial.ceilings = {name: value for name, value in found.items() if _is_figure(value)}
                 if reason := reason_of(answer):
                     self.trial.telemetry.append({"when": "ceilings", "reason": reason})
 
     def ended(self, contenders: Sequence[Contender]) -> Trial:
-        started = self.players.stacks
-        self.trial.stacks = {one.label: started[one.label] for one in contenders if one.label in started}
+        stacks = self.processes.stacks
+        self.trial.stacks = {one.label: stacks[one.label] for one in contenders if one.label in stacks}
         return self.trial
 
     def close(self) -> None:
-        self.players.close()
+        self.processes.close()
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
     def measure(self, case: Case) -> None:
         began = time.monotonic()
-        self.players.start_missing(self.pace.start_limit_s)
+        self.processes.start_missing(self.pace.start_limit_s)
         began = self._spent("start", began)
         cells = self._prepared(case)
         began = self._spent("prepare", began)
@@ -235,28 +241,28 @@ class _Session:
         began = self._spent("rounds", began)
         self._check(cells)
         self._spent("check", began)
-        self.trial.cells |= {(player.label, case): cell for player, cell in cells.items()}
+        self.trial.cells |= {(process.label, case): cell for process, cell in cells.items()}
 
     def _prepared(self, case: Case) -> dict[ContenderProcess, Cell]:
-        """Whoever times on the device gets ready alone, and so does a block, for its memory; the others together.
+        """Prepare contenders that time candidates, compile or run a block one by one, and the others together.
 
-        That an autotuner is about to time candidates shows only then: who says so is asked again when the others are
-        ready.  Each has a share of the memory, so that nobody takes what another needs.
+        Only the preparation shows that an autotuner is about to time candidates: such a contender answers
+        `needs_device`, and is asked again when the others are ready.
         """
-        taking = [player for player in self.players.all if player.contender.takes(case)]
-        present = [player for player in taking if player.channel is not None]
-        alone = [player for player in present if player.tunes or case.metric in (Metric.COMPILE, Metric.BLOCK)]
-        at_once = {player: self._question(player, case, alone=False) for player in present if player not in alone}
-        limit = self.pace.prepare_limit_s
-        answers = self.players.ask_all(at_once, limit)
-        alone += [player for player in at_once if answers.get(player, {}).get("needs_device") is True]
-        in_turn = {player: self._question(player, case, alone=True) for player in alone}
-        answers |= self.players.ask_all(in_turn, limit, 1)
-        cells = {player: self._cell(player, answers.get(player), case) for player in taking}
+        taking = [process for process in self.processes.all if process.contender.takes(case)]
+        present = [process for process in taking if process.channel is not None]
+        alone = [process for process in present if process.tunes or case.metric in (Metric.COMPILE, Metric.BLOCK)]
+        together = {process: self._request(process, case, alone=False) for process in present if process not in alone}
+        limit_s = self.pace.prepare_limit_s
+        answers = self.processes.ask_all(together, limit_s)
+        alone += [process for process in together if answers.get(process, {}).get("needs_device") is True]
+        one_by_one = {process: self._request(process, case, alone=True) for process in alone}
+        answers |= self.processes.ask_all(one_by_one, limit_s, 1)
+        cells = {process: self._cell(process, answers.get(process), case) for process in taking}
         self._compare_bits(cells, case)
         return cells
 
-    def _question(self, player: ContenderProcess, case: Case, *, alone: bool) -> dict[str, Any]:
+    def _request(self, process: ContenderProcess, case: Case, *, alone: bool) -> dict[str, Any]:
         known = {code: repeats for (at, code), repeats in self.repeats_before.items() if at == case}
         return protocol.prepare(
             case,
@@ -264,32 +270,32 @@ class _Session:
             thorough=self.thorough,
             graph_s=self.pace.graph_s,
             alone=alone,
-            repeats=ENOUGH if player.contender.role in COMPARED_WITH else FEWEST,
+            repeats=FULL_REPEATS if process.contender.role in FULLY_REPEATED else MIN_REPEATS,
             known=known,
         )
 
     def _compare_bits(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
-        """Other bits in the graph than in a call are wrong only of code that is known to repeat.
+        """Bits that differ between graph and call are wrong only for code that is known to repeat.
 
-        What the same code showed in any process of this trial, or in an earlier run, counts for all of them.
+        Calls of the same code in any process of this trial, or in an earlier run, count together.
         """
         estimates: dict[str, list[Repeats]] = {}
         for (at, code), before in self.repeats_before.items():
             if at == case:
                 estimates[code] = [before]
-        own = {player: _estimate(cell) for player, cell in cells.items()}
-        for player, cell in cells.items():
-            if estimate := own[player]:
-                estimates.setdefault(_code(cell, player), []).append(estimate)
-        for player, cell in cells.items():
-            if own[player] and (found := together(estimates[_code(cell, player)])):
+        own = {process: _estimate(cell) for process, cell in cells.items()}
+        for process, cell in cells.items():
+            if estimate := own[process]:
+                estimates.setdefault(_code(cell, process), []).append(estimate)
+        for process, cell in cells.items():
+            if own[process] and (found := combine(estimates[_code(cell, process)])):
                 cell.facts |= found.facts
                 if found.repeatable and cell.facts.get("graph_bits") == "other":
                     cell.becomes(INVALID, OTHER_BITS)
 
-    def _cell(self, player: ContenderProcess, answer: Mapping[str, Any] | None, case: Case) -> Cell:
+    def _cell(self, process: ContenderProcess, answer: Mapping[str, Any] | None, case: Case) -> Cell:
         if answer is None:
-            return Cell(FAILED, player.gone)
+            return Cell(FAILED, process.gone)
         state = answer.get("state")
         cell = Cell(
             state if state in (MEASURED, INVALID, UNSUPPORTED) else FAILED,
@@ -298,24 +304,24 @@ class _Session:
             extra={key: answer[key] for key in _EXTRA if key in answer},
             tuned=_texts(answer.get("tuned")),
         )
-        most = most_calls(case, self.pace.graph_s)
+        limit = max_calls(case, self.pace.graph_s)
         in_graph = self.device == "cuda" and case.metric is Metric.KERNEL
-        if cell.state == MEASURED and in_graph and not 0 < _count(cell.extra.get("calls")) <= most:
-            said = str(cell.extra.get("calls"))[:20]
-            cell.becomes(INVALID, f"says that its graph holds {said} calls, of at most {most}")
+        if cell.state == MEASURED and in_graph and not 0 < _count(cell.extra.get("calls")) <= limit:
+            claimed = str(cell.extra.get("calls"))[:20]
+            cell.becomes(INVALID, f"reports {claimed} calls in its graph instead of 1 to {limit}")
         return cell
 
     def _rounds(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
         pace = self.pace.on(case.metric)
-        by_label = {player.label: player for player in cells}
-        turns = {player: Turns(player.contender.trusted) for player in cells}
+        by_label = {process.label: process for process in cells}
+        turns = {process: Turns(process.contender.trusted) for process in cells}
         start = self.random.randrange(max(1, len(cells)))
         spare = pace.rounds // 2  # rounds that may be repeated because the device was throttled
         clocks: list[int] = []
         done = number = 0
         while done < pace.rounds:
-            # in each round the same who are still in it, so that places stay balanced among them
-            present = [player.label for player, cell in cells.items() if cell.state == MEASURED]
+            # the order is balanced only among the contenders that still take part
+            present = [process.label for process, cell in cells.items() if cell.state == MEASURED]
             if not present:
                 return
             for label in order(present, number, start):
@@ -331,30 +337,32 @@ class _Session:
             done += 1
         timed = sum(sum(each.claimed) for each in turns.values())
         self.trial.seconds["timed"] = self.trial.seconds.get("timed", 0.0) + timed  # part of the rounds
-        for player, cell in cells.items():
+        for process, cell in cells.items():
             if clocks:
                 cell.extra["sm_mhz"] = statistics.median(clocks)
-            why = disagreement(turns[player], turns.values(), self.device) if case.metric is Metric.KERNEL else None
-            if why and cell.state == MEASURED:
-                cell.becomes(INVALID, why)
+            if case.metric is not Metric.KERNEL or cell.state != MEASURED:
+                continue
+            if reason := disagreement(turns[process], turns.values(), self.device):
+                cell.becomes(INVALID, reason)
 
-    def _turn(self, player: ContenderProcess, cell: Cell, pace: Pace, turns: Turns) -> None:
-        answer, waited = self.players.ask(player, protocol.turn(pace.warm, pace.timed), pace.turn_limit_s)
+    def _turn(self, process: ContenderProcess, cell: Cell, pace: Pace, turns: Turns) -> None:
+        answer, waited = self.processes.ask(process, protocol.turn(pace.warm, pace.timed), pace.turn_limit_s)
         taken = answer.get("samples")
-        if not isinstance(taken, list) or not taken or not all(_is_figure(each) for each in taken):
+        if not isinstance(taken, list) or not taken or not all(map(_is_figure, taken)):
             cell.becomes(FAILED, reason_of(answer) or f"answered a turn with {str(answer)[:100]}")
             return
         cell.samples.append(statistics.median(taken))
-        # On a CPU the calls of a sample change when the others are ready; in a graph they cannot.
+        # On a CPU the number of calls in a sample changes when all contenders are ready; in a graph it cannot.
         calls = cell.extra.get("calls") if self.device == "cuda" else answer.get("calls", cell.extra.get("calls"))
         claimed_us = statistics.fmean(taken) * (pace.warm + pace.timed)
-        turns.add(waited, min(claimed_us / 1e6 * max(1, _count(calls)), LARGEST))
+        turns.add(waited, min(claimed_us / 1e6 * max(1, _count(calls)), MAX_SAMPLE))
 
     def _spoiled(self, cells: Mapping[ContenderProcess, Cell]) -> bool:
-        """Was the device throttled since it was last looked at?  Then this round counts for nobody."""
+        """Was the device throttled since the last reading?  Then drop this round for all contenders."""
         if self.watch is None:
             return False
-        before, self.reading = self.reading, self.watch.glance()
+        before = self.reading
+        self.reading = self.watch.glance()
         if not (reasons := telemetry.spoiled(self.reading, before)):
             return False
         self.trial.telemetry.append({"when": "dropped a round", "reasons": reasons, **self.reading})
@@ -364,17 +372,17 @@ class _Session:
         return True
 
     def _check(self, cells: Mapping[ContenderProcess, Cell]) -> None:
-        """One after the other where fresh numbers are timed, which a thorough trial does."""
-        measured = [player for player, cell in cells.items() if player.channel and cell.state == MEASURED]
+        """Ask one process at a time in a thorough trial, which times calls with new numbers."""
+        measured = [process for process, cell in cells.items() if process.channel and cell.state == MEASURED]
         at_once = 1 if self.thorough else None
-        answers = self.players.ask_all(dict.fromkeys(measured, protocol.CHECK), self.pace.prepare_limit_s, at_once)
-        for player, cell in cells.items():
-            if (answer := answers.get(player)) and answer.get("state") != MEASURED:
+        answers = self.processes.ask_all(dict.fromkeys(measured, protocol.CHECK), self.pace.prepare_limit_s, at_once)
+        for process, cell in cells.items():
+            if (answer := answers.get(process)) and answer.get("state") != MEASURED:
                 state = answer.get("state") if answer.get("state") in (INVALID, FAILED) else FAILED
                 cell.becomes(str(state), reason_of(answer) or "gave no reason")
             elif answer:
-                player.replaced = 0
-        self.players.ask_all(dict.fromkeys(cells, protocol.FREE), self.pace.turn_limit_s)
+                process.replaced = 0
+        self.processes.ask_all(dict.fromkeys(cells, protocol.FREE), self.pace.turn_limit_s)
 
     # -- keeping notes ------------------------------------------------------------------------------------------------
 
@@ -389,31 +397,29 @@ class _Session:
 
 
 def _estimate(cell: Cell) -> Repeats | None:
-    """How a contender says that its calls repeat; a graph that varies is an output of its own."""
+    """The estimate in a contender's facts; a graph whose bits vary counts as a second output."""
     found = of_facts(cell.facts)
-    return (
-        replace(found, distinct=max(2, found.distinct))
-        if found and cell.facts.get("graph_bits") == "varying"
-        else found
-    )
+    if found and cell.facts.get("graph_bits") == "varying":
+        return replace(found, distinct=max(2, found.distinct))
+    return found
 
 
-def _code(cell: Cell, player: ContenderProcess) -> str:
-    """The hash of its code; code that has none is nobody else's."""
+def _code(cell: Cell, process: ContenderProcess) -> str:
+    """The hash of its code; without one the label, so that no other code equals it."""
     code = cell.facts.get("code")
-    return code if isinstance(code, str) and code else player.label
+    return code if isinstance(code, str) and code else process.label
 
 
-def _texts(said: object) -> dict[str, str]:
-    """A contender's texts by name, bounded."""
-    known = list(mapping(said).items())[:MAX_TUNED]
-    return {str(name)[:MAX_TUNED]: str(text)[:MAX_TUNED] for name, text in known}
+def _texts(value: object) -> dict[str, str]:
+    """A contender's texts by name, limited in number and length."""
+    items = list(mapping(value).items())[:MAX_TUNED]
+    return {str(name)[:MAX_TUNED_TEXT]: str(text)[:MAX_TUNED_TEXT] for name, text in items}
 
 
 def _is_figure(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SAMPLE
 
 
 def _count(value: object) -> int:
-    """What a contender says is a number of things, 0 where it is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LARGEST else 0
+    """A contender's value if it is a valid count, else 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < MAX_SAMPLE else 0

@@ -1,12 +1,12 @@
-"""How the device and its host were while something was measured.  No torch; without NVML only the host speaks."""
+"""State of the device and of the host during a measurement.  Torch-free; without NVML only the host is read."""
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Reasons for lower clocks that make a round unlike its neighbours.  The power cap is recorded but not among them: a
-# board may sit at its cap for the whole of a session, and then every round is equally slow.
+# Throttle reasons that make a round differ from its neighbours.  The power cap is only recorded: a board may stay at
+# its cap during a whole session, and then every round is equally slow.
 _SPOILING = {
     "hw_slowdown": 0x08,
     "sw_thermal": 0x20,
@@ -14,13 +14,13 @@ _SPOILING = {
     "hw_power_brake": 0x80,
 }
 _HARMLESS = {"idle": 0x01, "clocks_setting": 0x02, "sw_power_cap": 0x04, "sync_boost": 0x10, "display": 0x100}
-# Counters of the time for which the clocks were held down, by NVML's number (nvmlPerfPolicyType_t): reasons are seen
-# only while they last, and they are read between two rounds, when the device is idle.  Power is recorded, as above.
+# Counters of throttled time, by NVML's number (nvmlPerfPolicyType_t).  Throttle reasons are visible only while they
+# last, and are read between rounds, when the device is idle.  Power is only recorded, as above.
 _COUNTERS = {"power": 0, "thermal": 1}
 
 
 def host() -> dict[str, Any]:
-    """Load averages, cores that this process may use, and the frequency of the first in MHz where Linux says it."""
+    """Load averages, cores that this process may use, and the frequency of the first in MHz if Linux reports it."""
     reading: dict[str, Any] = {"load": list(os.getloadavg()), "cores": sorted(os.sched_getaffinity(0))}
     try:
         with open(f"/sys/devices/system/cpu/cpu{reading['cores'][0]}/cpufreq/scaling_cur_freq") as file:
@@ -32,23 +32,23 @@ def host() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Watch:
-    """Reads a device: all of it, or at a glance only what may spoil a round, for which there is no time between two."""
+    """Reads a device: `whole` everything, `glance` only what may spoil a round (rounds follow each other quickly)."""
 
     whole: Callable[[], dict[str, Any]]
     glance: Callable[[], dict[str, Any]]
 
 
 def watch(uuid: str | None) -> Watch:
-    """Of the GPU with this UUID and the host, or only of the host where NVML is not there."""
+    """Read the GPU with this UUID and the host; only the host if NVML is missing."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         gpu = _found(pynvml, uuid)
         driver = _text(pynvml.nvmlSystemGetDriverVersion())
-    except Exception as trouble:
-        why = f"{type(trouble).__name__}: {trouble}"[:200]
-        return Watch(lambda: {"host": host(), "not_read": {"nvml": why}}, dict)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"[:200]
+        return Watch(lambda: {"host": host(), "not_read": {"nvml": reason}}, dict)
     return Watch(
         lambda: {"host": host(), "gpu": {"uuid": uuid, "driver": driver, **_gpu(pynvml, gpu)}},
         lambda: {"gpu": _gpu(pynvml, gpu, ("throttle", "slowed_ns", "sm_mhz"), ("thermal",))},
@@ -56,10 +56,11 @@ def watch(uuid: str | None) -> Watch:
 
 
 def spoiled(reading: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """The reasons for which a round between two readings does not count."""
-    gpu, earlier = reading.get("gpu", {}), before.get("gpu", {})
+    """The reasons why a round between two readings does not count."""
+    gpu = reading.get("gpu", {})
     reasons = [reason for reason in gpu.get("throttle", ()) if reason in _SPOILING]
-    now, then = (each.get("slowed_ns", {}).get("thermal") for each in (gpu, earlier))
+    now = gpu.get("slowed_ns", {}).get("thermal")
+    then = before.get("gpu", {}).get("slowed_ns", {}).get("thermal")
     if now is not None and then is not None and now > then:
         reasons.append("thermal_counter")
     return reasons
@@ -77,7 +78,7 @@ def _text(value: Any) -> str:
 
 
 def _gpu(nvml: Any, gpu: Any, wanted: Sequence[str] = (), counters: Sequence[str] = tuple(_COUNTERS)) -> dict[str, Any]:
-    """What of this the board answers: some questions are refused on some boards, and none may cost a measurement."""
+    """The values that this board reports: boards refuse some queries, which must not fail a measurement."""
 
     def bits() -> list[str]:
         reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
@@ -87,7 +88,7 @@ def _gpu(nvml: Any, gpu: Any, wanted: Sequence[str] = (), counters: Sequence[str
         read = {name: nvml.nvmlDeviceGetViolationStatus(gpu, _COUNTERS[name]) for name in counters}
         return {name: int(status.violationTime) for name, status in read.items()}
 
-    questions: dict[str, Callable[[], Any]] = {
+    queries: dict[str, Callable[[], Any]] = {
         "throttle": bits,
         "slowed_ns": slowed,
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
@@ -101,13 +102,13 @@ def _gpu(nvml: Any, gpu: Any, wanted: Sequence[str] = (), counters: Sequence[str
     }
     reading: dict[str, Any] = {}
     refused: dict[str, str] = {}
-    for name, question in questions.items():
+    for name, query in queries.items():
         if wanted and name not in wanted:
             continue
         try:
-            reading[name] = question()
+            reading[name] = query()
         except Exception as refusal:
             refused[name] = f"{type(refusal).__name__}: {refusal}"[:100]
-    if refused and not wanted:  # a board without throttle reasons is not one that was never throttled
+    if refused and not wanted:  # a board without throttle reasons may still have been throttled
         reading["not_read"] = refused
     return reading

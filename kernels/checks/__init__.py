@@ -1,1 +1,1 @@
-"""Whether a result is right: inputs, references in float64, error bounds, checks against cheating."""
+"""Checks of results: inputs, float64 references, error bounds, and checks against cheating."""

@@ -1,7 +1,8 @@
-"""Is a call as fast on numbers it has never seen?  Whoever keeps results by content is right, and only seems fast.
+"""Detect results cached by content: is a call as fast on new numbers as on known ones?
 
-Every set is moved some way towards other numbers where it lies, then each call is timed once; and the same again, moved
-by nothing, which leaves the numbers.  Memory and caches are in the same state both times: honest calls take the same.
+Every input set is interpolated in place towards other numbers, and each call is timed once.  Then the same with a
+weight of zero, which leaves the numbers as they are.  Memory and caches are in the same state both times, so that
+honest calls take the same time.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,20 +20,21 @@ from .inputs import DTYPES, Inputs
 from .outputs import Outputs, Wrong, snapshot
 
 TIMES = {"cpu": 5, "cuda": 2}
-FEWEST, MAX_S = 2, 0.3
-# The fastest on new numbers against the median on known ones: an interrupt makes either slower, and only a whole row of
-# them would accuse somebody.
+MIN_TIMES = 2
+MAX_S = 0.3
+# Limit on the fastest time with new numbers, relative to the median with known ones: single interrupts cannot exceed
+# it.
 LIMIT = 1.25
 LIMIT_US = 5.0
-FAR = 0.25  # of the way
-SLEEP_CYCLES = 200_000  # about 100 us before a replay, so that the host is ahead of it both times
+WEIGHT = 0.25  # of the other numbers
+SLEEP_CYCLES = 200_000  # about 100 us before a replay, so that the host is ahead of the device both times
 
 _sleep: Any = torch.cuda._sleep
 
 
 @dataclass(frozen=True)
-class Fresh:
-    """Microseconds of all calls, on known numbers and on new ones; the number of a set and its outputs at the end."""
+class CachingTimes:
+    """Microseconds of all calls with known and with new numbers; then the number of a set and its outputs."""
 
     known: tuple[float, ...]
     new: tuple[float, ...]
@@ -40,36 +42,37 @@ class Fresh:
     outputs: Outputs
 
     def check(self) -> None:
-        """Raises Wrong where new numbers take so much longer that known ones can not have been computed."""
-        usual, fastest = median(self.known), min(self.new)
+        """Raises Wrong if new numbers take so much longer that the results of known ones must be cached."""
+        usual = median(self.known)
+        fastest = min(self.new)
         if fastest > LIMIT * usual + LIMIT_US:
             raise Wrong(
                 f"does less on numbers it has seen before: {usual:.4g} us on those, at least {fastest:.4g} us on others"
             )
 
 
-def take(case: Case, sets: Sequence[Inputs], calls: Sequence[Call], clock: Clock, seed: int) -> Fresh:
-    """Time known and new numbers in turn.  The sets have other numbers afterwards.
+def measure(case: Case, sets: Sequence[Inputs], calls: Sequence[Call], clock: Clock, seed: int) -> CachingTimes:
+    """Time known and new numbers in turn, and leave other numbers in the sets.
 
-    The outputs are those of the last new numbers as they were left: being fast by doing nothing is no way out.
+    The result contains the last outputs, to be checked: a call that skips new numbers is fast and wrong.
     """
     x = sets[0]["x"]
     generator = torch.Generator(x.device).manual_seed(seed)
     timer: _Timer = _EachCall(case, calls) if x.device.type == "cpu" else _Replay(case, clock)
     known: list[float] = []
     new: list[float] = []
-    ends = perf_counter() + MAX_S
-    while len(new) < FEWEST or (len(new) < TIMES[x.device.type] and perf_counter() < ends):
+    deadline = perf_counter() + MAX_S
+    while len(new) < MIN_TIMES or (len(new) < TIMES[x.device.type] and perf_counter() < deadline):
         other = torch.randn(case.rows, case.cols, dtype=DTYPES[case.dtype], device=x.device, generator=generator)
-        for far, taken in ((0.0, known), (FAR, new)):
-            _move(sets, other, far)
-            taken.append(timer.time())
-    return Fresh(tuple(known), tuple(new), *timer.last())
+        for weight, times in ((0.0, known), (WEIGHT, new)):
+            _interpolate(sets, other, weight)
+            times.append(timer.time())
+    return CachingTimes(tuple(known), tuple(new), *timer.last())
 
 
-def _move(sets: Sequence[Inputs], other: Tensor, far: float) -> None:
-    """In place and unseen, as `refill` does it.  With hundreds of sets a launch for each would take longer than all."""
-    torch._foreach_lerp_([inputs[inputs.fresh].data for inputs in sets], [other] * len(sets), far)
+def _interpolate(sets: Sequence[Inputs], other: Tensor, weight: float) -> None:
+    """In place and without a new version, as `refill`; in one launch, because there may be hundreds of sets."""
+    torch._foreach_lerp_([inputs[inputs.fresh].data for inputs in sets], [other] * len(sets), weight)
 
 
 class _Timer(Protocol):
@@ -79,31 +82,33 @@ class _Timer(Protocol):
 
 
 class _EachCall:
-    """On a CPU each call by itself; what it returned is copied before anything else may work on it."""
+    """Times each call on a CPU, and copies its outputs before other work can change them."""
 
     def __init__(self, case: Case, calls: Sequence[Callable[[], Any]]) -> None:
-        self._case, self._calls = case, calls
+        self._case = case
+        self._calls = calls
         self._last: Outputs = {}
 
     def time(self) -> float:
-        took = 0
+        elapsed_ns = 0
         for call in self._calls:
             began = perf_counter_ns()
             returned = call()
-            took += perf_counter_ns() - began
+            elapsed_ns += perf_counter_ns() - began
             self._last = snapshot(self._case, returned)
-        return took / 1e3
+        return elapsed_ns / 1e3
 
     def last(self) -> tuple[int, Outputs]:
         return len(self._calls) - 1, self._last
 
 
 class _Replay:
-    """On a GPU the clock's own graph, in which each set comes once or, of large cases, a few times."""
+    """Times the clock's own graph on a GPU, which contains each set once or, for large cases, a few times."""
 
     def __init__(self, case: Case, clock: Clock) -> None:
-        self._case, self._clock = case, clock
-        *_, self._last = clock.again()  # the outputs of the graph stay where they are
+        self._case = case
+        self._clock = clock
+        *_, self._last = clock.again()  # the addresses of a graph's outputs do not change
 
     def time(self) -> float:
         _sleep(SLEEP_CYCLES)

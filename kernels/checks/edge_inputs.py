@@ -1,4 +1,4 @@
-"""Inputs at the edges of the definition: a row of zeros, one far from zero, one with inf and one with nan."""
+"""Inputs at the edges of the definition: rows of zeros, with a large mean, with inf and with nan."""
 
 import math
 
@@ -9,15 +9,15 @@ from ..cases import Case, Direction
 from .inputs import EPS, Inputs, make, statistics
 
 EDGES = ("zeros", "mean", "inf", "nan")
-MEAN = 1e3  # a variance as the mean square less the square of the mean loses six of fp32's seven digits to it
-NUMBER = 1 << 21  # of the set that is made into this one: nobody has seen it
+MEAN = 1e3  # a variance computed as E[x²] - E[x]² loses six of fp32's seven digits here
+NUMBER = 1 << 21  # of the input set that is changed into this one; no other check uses it
 
 
 def edge_inputs(case: Case, device: torch.device, seed: int) -> Inputs:
-    """A set of the case's own shape, so that nothing is compiled for it; `Oracle.judge_edges` judges the outputs.
+    """A set in the shape of the case, so that nothing is compiled for it.  `Oracle.judge_edges` judges the outputs.
 
-    inf and nan are in x, backwards in dy, since statistics of such an x would be no honest input.  Where there are
-    fewer rows than edges, the seed says which.
+    inf and nan are in x; for a backward pass in dy, because statistics of such an x are not valid inputs.  If there are
+    fewer rows than edges, the seed decides which edges appear.
     """
     inputs = make(case, device, seed, NUMBER)
     last = case.rows - 1

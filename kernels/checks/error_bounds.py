@@ -1,10 +1,10 @@
-"""How far outputs are from float64: the largest error of each, relative to the row or vector that it stands in.
+"""Errors of outputs against float64: the largest of each output, relative to its row or vector.
 
-On a GPU this is memory traffic.  Per element float64 moves about 100 bytes forwards and 230 backwards (it is made,
-normalised and reduced in passes of 8 to 24 bytes), an output that is judged 34 (the difference, and the largest of it),
-and the fp32 reference half as much as float64: 18 and 35 GB for 32768x4096, so 4 and 8 ms at the speed of a copy, and
-half as much again where the reference is asked for.  What is exact is therefore computed once for all that is judged
-on the same numbers, block by block, and nothing waits for the device before the end.
+On a GPU this is bound by memory traffic.  Per element float64 moves about 100 bytes forwards and 230 backwards (passes
+of 8 to 24 bytes that create, normalise and reduce it), each judged output 34 (the difference and its maximum), and the
+fp32 reference half as much as float64: 18 and 35 GB for 32768x4096, which is 4 and 8 ms at the speed of a copy, and
+half as much again with the reference.  Therefore the exact values are computed once for all outputs of the same
+numbers, block by block, and the host waits for the device only at the end.
 """
 
 import math
@@ -23,17 +23,17 @@ BY_ROW_OUT = ("y", "residual_out", "dx")  # outputs of [rows, columns], in the d
 _SMALLEST = torch.finfo(torch.float32).tiny
 
 Outputs = Mapping[str, Tensor]
-Sum = Literal["whole", "rounded", "rounded for the way back"]  # of x and residual
+Sum = Literal["exact", "rounded", "rounded for backward"]  # of x and residual
 
 
 def noise(case: Case, name: str) -> float:
-    """What a plain fp32 sum may be off by, relative to its terms.
+    """The error that a plain fp32 sum may have, relative to its terms.
 
-    Rounding errors of a sum wander by about the root of its length, those of the worst of many sums twice as far; in
-    short ones the half dozen roundings around the sum are more.
+    Rounding errors of a sum grow with about the square root of its length, and twice as much in the worst of many sums.
+    In short sums the half dozen roundings around the sum dominate.
     """
-    wander = math.sqrt(case.cols) if name in BY_ROW_OUT else 2 * math.sqrt(case.rows)
-    return 2.0**-24 * max(8.0, wander)
+    growth = math.sqrt(case.cols) if name in BY_ROW_OUT else 2 * math.sqrt(case.rows)
+    return 2.0**-24 * max(8.0, growth)
 
 
 def rounding(dtype: torch.dtype) -> float:
@@ -41,15 +41,15 @@ def rounding(dtype: torch.dtype) -> float:
 
 
 def roundings(case: Case, name: str) -> int:
-    """How often an honest implementation rounds an output: the residual is added to the norm's rounded gradient."""
+    """How often an honest implementation rounds an output: a residual's gradient is added to a rounded one."""
     return 2 if name == "dx" and _adds(case) else 1
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows: their outputs, and their share in the sums over all rows.
+    """Outputs of some rows, and their contribution to the sums over all rows.
 
-    `terms` are as large as what cancels in an output: the largest of a row, the squares of a column.
+    `terms` is the magnitude of the terms that cancel in an output: the largest of a row, the squares of a column.
     """
 
     outputs: dict[str, Tensor] = field(default_factory=dict)
@@ -57,22 +57,22 @@ class Part:
 
 
 def errors(inputs: Inputs, seen: Sequence[Outputs | None]) -> list[dict[str, float]]:
-    """The error of each of `seen`, by output; None stands for fp32, rounded once.
+    """The error of each of `seen`, by output; None stands for an fp32 computation that is rounded once.
 
-    Of a row, the largest difference over the largest exact value; of a sum over rows likewise, over the whole vector.
-    Where terms cancel, as all do in a row of one column, the unavoidable noise of fp32 counts like one rounding of the
-    output.  Rows and columns that are not finite in float64 are left out.
+    For a row: the largest difference relative to the largest exact value; for a sum over rows: the same over the whole
+    vector.  Where terms cancel (in a row of one column all do), the unavoidable noise of fp32 counts as much as one
+    rounding of the output.  Rows and columns that are not finite in float64 are ignored.
 
-    An implementation may keep the sum of x and residual as it is, round it as it is handed on, or go back from the
-    rounded one with the statistics of the other (as Quack does).  Few columns turn that rounding into any error, so
-    float64 does it in all these ways, and the nearest counts.
+    An implementation may normalise the exact sum of x and residual, or the rounded one, or compute the backward pass
+    from the rounded sum with the statistics of the exact one (as Quack does).  With few columns that rounding can cause
+    an error of any size, so float64 computes all variants, and the nearest counts.
     """
-    ways: list[Sum] = ["whole"]
+    ways: list[Sum] = ["exact"]
     if _adds(inputs.case):
         ways.append("rounded")
-        ways += ["rounded for the way back"] * (inputs.case.direction is Direction.FWDBWD)
+        ways += ["rounded for backward"] * (inputs.case.direction is Direction.FWDBWD)
     found = torch.stack([_errors(inputs, seen, way) for way in ways]).amin(0)
-    values = found.tolist()  # the device is waited for here, and only here
+    values = found.tolist()  # the only place that waits for the device
     return [dict(zip(inputs.case.outputs, each, strict=True)) for each in values]
 
 
@@ -81,7 +81,7 @@ def _adds(case: Case) -> bool:
 
 
 def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
-    """[seen, outputs]; still being computed."""
+    """[seen, outputs]; may still be being computed."""
     case, device = inputs.case, inputs["x"].device
     none = torch.zeros(1, dtype=torch.float64, device=device)
     worst: list[dict[str, list[Tensor]]] = [{name: [none] for name in case.outputs} for _ in seen]
@@ -111,12 +111,12 @@ def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
     return torch.stack([torch.stack([torch.cat(each[name]).amax() for name in case.outputs]) for each in worst])
 
 
-def finite_where_it_should_not_be(inputs: Inputs, outputs: Outputs) -> list[str]:
-    """Names of the outputs that hide an inf or nan which float64 has."""
+def hidden_infinities(inputs: Inputs, outputs: Outputs) -> list[str]:
+    """Names of the outputs that are finite where float64 has inf or nan."""
     hidden: dict[str, list[Tensor]] = {name: [] for name in outputs}
     exact_sums = Part()
     for rows in blocks(inputs.case, inputs["x"].device):
-        exact = _part(inputs, rows, torch.float64, "whole")
+        exact = _part(inputs, rows, torch.float64, "exact")
         for name, output in outputs.items():
             if name in BY_ROW_OUT:
                 hidden[name].append((output[rows].isfinite() & ~exact.outputs[name].isfinite()).any())
@@ -129,50 +129,56 @@ def finite_where_it_should_not_be(inputs: Inputs, outputs: Outputs) -> list[str]
 
 
 def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
-    """The definition for some rows; `way` says what of the sum of x and residual is normalised."""
-    op, direction = OPS[inputs.case.op], inputs.case.direction
+    """The definition for some rows; `way` says how the sum of x and residual is rounded."""
+    op = OPS[inputs.case.op]
+    direction = inputs.case.direction
     by_row = (*BY_ROW, "mean", "rstd")
     t = {name: (value[rows] if name in by_row else value).to(dtype) for name, value in inputs.tensors.items()}
-    part, x, narrow = Part(), t["x"], DTYPES[inputs.case.dtype]
+    part = Part()
+    x = t["x"]
+    narrow = DTYPES[inputs.case.dtype]
 
     if direction is Direction.BWD:
-        rstd, mean = t["rstd"][:, None], t["mean"][:, None] if "mean" in t else None
+        rstd = t["rstd"][:, None]
+        mean = t["mean"][:, None] if "mean" in t else None
         normal = (x if mean is None else x - mean) * rstd
     else:
         if op.residual:
             x = x + t["residual"]
-            part.outputs["residual_out"], part.terms["residual_out"] = x, torch.zeros_like(x[:, 0])
+            part.outputs["residual_out"] = x
+            part.terms["residual_out"] = torch.zeros_like(x[:, 0])
             x = x.to(narrow).to(dtype) if way == "rounded" else x
         normal, rstd, mean = references.normalised(op, x, inputs.eps)
         part.outputs["y"] = references.weighted(op, normal, t)
-        largest_weight, largest_bias = (t[name].abs().amax() if name in t else None for name in ("weight", "bias"))
         part.terms["y"] = _largest(x) * rstd[:, 0]
-        if largest_weight is not None:
-            part.terms["y"] = part.terms["y"] * largest_weight
-        if largest_bias is not None:
-            part.terms["y"] = part.terms["y"] + largest_bias
+        if op.weight:
+            part.terms["y"] = part.terms["y"] * t["weight"].abs().amax()
+        if op.bias:
+            part.terms["y"] = part.terms["y"] + t["bias"].abs().amax()
     if direction is Direction.FWD:
         return part
-    if direction is Direction.FWDBWD and op.residual and way == "rounded for the way back":
+    if direction is Direction.FWDBWD and op.residual and way == "rounded for backward":
         x = x.to(narrow).to(dtype)
         normal = (x if mean is None else x - mean) * rstd
     dy = t["dy"]
     slope = references.sloped(op, dy, t)
-    dx, terms = references.gradient(op, slope, normal, rstd), _largest(slope) * rstd[:, 0]
-    # x * rstd - mean * rstd, as torch computes it on a CPU, is off by a rounding of the two
-    off = None if mean is None else (mean * rstd).abs()
-    if off is not None:
-        terms = terms * (1.0 + off[:, 0])
+    dx = references.gradient(op, slope, normal, rstd)
+    terms = _largest(slope) * rstd[:, 0]
+    # x * rstd - mean * rstd, as torch computes it on a CPU, has the rounding errors of both products
+    shift = None if mean is None else (mean * rstd).abs()
+    if shift is not None:
+        terms = terms * (1.0 + shift[:, 0])
     if op.residual:
         if direction is Direction.FWDBWD and dtype is torch.float32:
-            dx = dx.to(narrow).to(dtype)  # between autograd functions gradients are rounded, and added then
+            dx = dx.to(narrow).to(dtype)  # autograd rounds gradients before it adds them
         dx = dx + t["dresidual_out"]
         terms = terms + _largest(t["dresidual_out"])
-    part.outputs["dx"], part.terms["dx"] = dx, terms
+    part.outputs["dx"] = dx
+    part.terms["dx"] = terms
     if op.weight:
         product = dy * normal
         part.outputs["dweight"] = product.sum(0)
-        cancelling = product if off is None else dy * (normal.abs() + off)
+        cancelling = product if shift is None else dy * (normal.abs() + shift)
         part.terms["dweight"] = cancelling.square().sum(0)
     if op.bias:
         part.outputs["dbias"] = dy.sum(0)
@@ -181,18 +187,18 @@ def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
 
 
 def _largest(values: Tensor) -> Tensor:
-    """Of each row, its largest absolute value; nan where the row has one.
+    """The largest absolute value of each row; nan if the row contains nan.
 
-    Two passes that write nothing; the norm that is this in one pass took eight times as long on a CPU.
+    Two passes without writes; torch's inf norm, in one pass, took eight times as long on a CPU.
     """
     return torch.maximum(values.amax(1), -values.amin(1))
 
 
 def _scale(case: Case, name: str, largest: Tensor, terms: Tensor) -> Tensor:
-    """What an error is relative to: the output, and the terms so that their noise in fp32 counts like its rounding.
+    """The reference of a relative error: the output, plus the terms, weighted so that fp32 noise counts as a rounding.
 
-    In fp32 the rounding is part of the noise, beside a narrower one it comes on top.  A gradient that is rounded before
-    it is added has the error of its own size, however small the sum is.
+    In fp32 the rounding is part of the noise; in a narrower dtype it is added.  A gradient that is rounded before it is
+    added has an error of its own size, however small the sum is.
     """
     dtype = DTYPES[case.dtype if name in BY_ROW_OUT else case.weight_dtype]
     counted = noise(case, name) / rounding(dtype)

@@ -1,4 +1,4 @@
-"""What a contender computes on: the same numbers for everybody who is given the same seed."""
+"""Inputs of the contenders: the same seed gives every contender the same numbers."""
 
 import math
 import zlib
@@ -17,13 +17,12 @@ BY_ROW = cases.BY_ROW
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 
-# Every so many rows one is a thousand times smaller: its mean square is about eps, so that a kernel which forgets eps,
-# or takes another one, is wrong there and not by the last digit.  Of fewer rows it is the last; a lone one in every
-# second set.
+# Every 61st row is a thousand times smaller: its mean square is about eps, so that a kernel without eps, or with
+# another eps, is clearly wrong there.  With fewer rows it is the last one; a single row is small in every second set.
 SMALL_ROW_EVERY = 61
 SMALL = 2.0**-10
-# Of one tensor, in all the sets that are made together on a GPU: ten launches a set would be more than the rest of
-# getting ready where 200 small sets rotate.
+# Elements of one tensor in all sets that are generated together on a GPU: with 200 small sets, ten launches for each
+# would take longer than the rest of the preparation.
 POOLED = 1 << 24
 
 
@@ -49,7 +48,7 @@ class Inputs:
 
 
 def make(case: Case, device: torch.device, seed: int, number: int = 0) -> Inputs:
-    """Set `number` of the inputs of a case.  Rows are normal, weights lie around one, statistics are those of x."""
+    """Input set `number` of a case.  Rows are normal, weights around one, statistics those of x."""
     size = _pool_size(case, device)
     [inputs] = _sets(
         case, _pool(case, device, seed, number // size * size, size), slice(number % size, number % size + 1)
@@ -58,7 +57,7 @@ def make(case: Case, device: torch.device, seed: int, number: int = 0) -> Inputs
 
 
 def make_sets(case: Case, device: torch.device, seed: int, count: int) -> list[Inputs]:
-    """The sets 0 to count - 1 as `make` gives them one by one, in few launches."""
+    """The sets 0 to count - 1, equal to those of `make`, in few launches."""
     size = _pool_size(case, device)
     sets: list[Inputs] = []
     for first in range(0, count, size):
@@ -79,18 +78,20 @@ def fresh_values(case: Case, like: Inputs, seed: int, number: int) -> Tensor:
 
 
 def refill(inputs: Inputs, values: Tensor) -> None:
-    """Change the numbers in place, unseen: neither the address nor the version counter of the tensor changes."""
+    """Change the numbers in place: neither the address nor the version counter of the tensor changes."""
     inputs[inputs.fresh].data.copy_(values)
 
 
 def blocks(case: Case, device: torch.device) -> Iterator[slice]:
-    """The rows in pieces: float64 copies of one stay in a CPU's cache, and on a GPU small beside its memory."""
+    """Slices of rows whose float64 copies fit into a CPU's cache, and use little memory on a GPU."""
     return _pieces(case.rows, case.cols, device)
 
 
 def statistics(case: Case, x: Tensor) -> dict[str, Tensor]:
-    """Those that the op hands from forward to backward, of x [rows, columns]: fp32, [rows]."""
-    op, means, scales = OPS[case.op], [], []
+    """The statistics of x [rows, columns] that the op passes from forward to backward: fp32, [rows]."""
+    op = OPS[case.op]
+    means = []
+    scales = []
     for rows in _pieces(x.shape[0], x.shape[1], x.device):
         _, rstd, mean = normalised(op, x[rows].double(), EPS)
         scales.append(rstd[:, 0].float())
@@ -99,7 +100,7 @@ def statistics(case: Case, x: Tensor) -> dict[str, Tensor]:
 
 
 def fingerprint(inputs: Inputs) -> dict[str, tuple[Tensor, ...]]:
-    """Sums of the bits along rows and along columns, to see whether anybody wrote into an input or between its rows."""
+    """Sums of the bits along rows and along columns, to detect writes into an input or between its rows."""
     prints: dict[str, tuple[Tensor, ...]] = {}
     for name, tensor in inputs.tensors.items():
         stride = inputs.case.stride or inputs.case.cols
@@ -110,27 +111,27 @@ def fingerprint(inputs: Inputs) -> dict[str, tuple[Tensor, ...]]:
 
 
 def bit_sums(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Of a dense matrix the sums of its bits along rows and along columns; of a vector its bits."""
+    """The sums of the bits of a dense matrix along rows and along columns; for a vector its bits."""
     if tensor.ndim == 1:
         return (tensor.view(INTEGERS[tensor.element_size()]).clone(),)
-    # as the widest integers that fit: those of 8 bytes are summed as they are, others copied to such first
+    # as the widest integers that fit: torch sums 8 bytes directly, and converts narrower ones first
     bits = tensor.view(INTEGERS[math.gcd(8, tensor.shape[1] * tensor.element_size())])
     return bits.sum(1), bits.sum(0)
 
 
 def changed(inputs: Inputs, before: dict[str, tuple[Tensor, ...]]) -> list[str]:
-    """Names of the inputs that are not what they were."""
+    """Names of the inputs whose fingerprint differs."""
     now = fingerprint(inputs)
     return [name for name in now if any(not torch.equal(a, b) for a, b in zip(now[name], before[name], strict=True))]
 
 
 def _pool_size(case: Case, device: torch.device) -> int:
-    """How many sets are made together; the numbers of a set must not depend on how many somebody wants."""
+    """How many sets are generated together; independent of how many a caller wants, as the numbers depend on it."""
     return 1 if device.type == "cpu" else max(1, POOLED // max(1, case.rows * (case.stride or case.cols)))
 
 
 def _pool(case: Case, device: torch.device, seed: int, first: int, size: int) -> dict[str, Tensor]:
-    """Every input of the sets from `first`, one set after the other in the first dimension."""
+    """Every input of `size` sets from `first` on; the first dimension counts the sets."""
     generator = _generator(device, f"{case}/{seed}/{first}")
     pool: dict[str, Tensor] = {}
     for name in case.inputs:
@@ -138,7 +139,7 @@ def _pool(case: Case, device: torch.device, seed: int, first: int, size: int) ->
             shape = (size, case.rows, case.stride or case.cols)
             rows = torch.randn(shape, dtype=DTYPES[case.dtype], device=device, generator=generator)
             pool[name] = _shaped(case, name, rows, first)
-            pool[name][..., case.cols :] = math.nan  # between the rows: whoever reads on is wrong
+            pool[name][..., case.cols :] = math.nan  # between the rows: a kernel that reads past a row is wrong
         elif name in OPS[case.op].weights:
             values = torch.rand(size, case.cols, device=device, generator=generator)
             pool[name] = values.add_(0.5 if name == "weight" else -0.5).to(DTYPES[case.weight_dtype])
@@ -149,19 +150,17 @@ def _pool(case: Case, device: torch.device, seed: int, first: int, size: int) ->
 
 
 def _shaped(case: Case, name: str, values: Tensor, first: int) -> Tensor:
-    """What is added before the norm: some rows small, and with a mean where that is taken away; in place."""
+    """Make some rows of x and residual small, and give x a mean for layernorm; in place."""
     if name == "x" and OPS[case.op].norm == "layernorm":
         values += 0.5
     if name in ("x", "residual"):
-        alone = case.rows == 1
-        values[
-            (first + 1) % 2 if alone else 0 :: 1 + alone, min(SMALL_ROW_EVERY, case.rows) - 1 :: SMALL_ROW_EVERY
-        ] *= SMALL
+        sets = slice((first + 1) % 2, None, 2) if case.rows == 1 else slice(None)
+        values[sets, min(SMALL_ROW_EVERY, case.rows) - 1 :: SMALL_ROW_EVERY] *= SMALL
     return values
 
 
 def _sets(case: Case, pool: dict[str, Tensor], wanted: slice) -> list[Inputs]:
-    """The sets apart, each tensor in memory of its own: a part of a larger one is compiled for its place in it."""
+    """Separate sets, each tensor with its own memory: compilers specialise on offsets into a larger tensor."""
     apart: dict[str, list[Tensor]] = {}
     for name, values in pool.items():
         parts = list(values[wanted].unbind())

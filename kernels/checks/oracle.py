@@ -1,7 +1,7 @@
-"""Is an output right?  Float64 from the rounded inputs decides; an output may err 1.5 times as much as honest rounding.
+"""Judge outputs by a float64 computation from the same rounded inputs.
 
-What is allowed is 1.5 times the error of an fp32 computation that is rounded once, and never less than the rounding
-noise of a plain fp32 sum of that length and of one rounding to the dtype.
+The allowed error is 1.5 times that of an fp32 computation that is rounded once, and at least the rounding noise of a
+plain fp32 sum of that length and of one rounding to the dtype.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..cases import Case
-from .error_bounds import BY_ROW_OUT, errors, finite_where_it_should_not_be, noise, rounding, roundings
+from .error_bounds import BY_ROW_OUT, errors, hidden_infinities, noise, rounding, roundings
 from .inputs import DTYPES, Inputs
 
 ALLOWANCE = 1.5
@@ -27,11 +27,11 @@ class Finding:
 
 
 class WrongShape(Exception):
-    """Not even the shape, the kind or the dtype is right.  The message says what was expected."""
+    """An output has the wrong type, shape or dtype.  The message says what was expected."""
 
 
 def named(case: Case, returned: Any) -> dict[str, Tensor]:
-    """What a function returned, by the name of each output.  Raises WrongShape."""
+    """The outputs of a call by name.  Raises WrongShape."""
     names = case.outputs
     if len(names) == 1:
         outputs: dict[str, Any] = {names[0]: returned}
@@ -54,7 +54,7 @@ def named(case: Case, returned: Any) -> dict[str, Tensor]:
 
 
 class Oracle:
-    """Knows what is allowed at one case, from the inputs it is first shown."""
+    """Judges outputs of one case; the first inputs determine the allowed errors."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.case = inputs.case
@@ -68,9 +68,9 @@ class Oracle:
         return self._limits
 
     def judge(self, inputs: Inputs, outputs: dict[str, Tensor]) -> Finding:
-        if elsewhere := _elsewhere(inputs, outputs):
-            return elsewhere
-        if self._limits is None and inputs is self._first:  # what is exact serves for both
+        if finding := _on_wrong_device(inputs, outputs):
+            return finding
+        if self._limits is None and inputs is self._first:  # one exact computation serves for both
             honest, found = errors(inputs, [None, outputs])
             self._limits = self._allowed(honest)
         else:
@@ -82,16 +82,16 @@ class Oracle:
         return self._compared(found)
 
     def judge_edges(self, inputs: Inputs, outputs: dict[str, Tensor]) -> Finding:
-        """Judge what was computed from `edge_inputs`: inf and nan stay in their rows, and show there."""
-        if elsewhere := _elsewhere(inputs, outputs):
-            return elsewhere
+        """Judge outputs for `edge_inputs`: inf and nan must appear in their rows and nowhere else."""
+        if finding := _on_wrong_device(inputs, outputs):
+            return finding
         [found] = errors(inputs, [outputs])
         for name, error in found.items():
             if not math.isfinite(error):
-                return Finding(f"{name} is not finite beside a row with inf or nan, or in one of zeros", {})
-        if hidden := finite_where_it_should_not_be(inputs, outputs):
-            return Finding(f"{hidden[0]} is finite where inf or nan in the inputs must show", found)
-        return self._compared(found, "with rows of zeros, of a mean of a thousand, with inf and with nan: ")
+                return Finding(f"{name} is not finite in a row without inf or nan in its inputs", {})
+        if hidden := hidden_infinities(inputs, outputs):
+            return Finding(f"{hidden[0]} is finite in a row with inf or nan in its inputs", found)
+        return self._compared(found, "with rows of zeros, with a mean of 1000, with inf and with nan: ")
 
     def _compared(self, found: dict[str, float], when: str = "") -> Finding:
         for name, error in found.items():
@@ -101,17 +101,17 @@ class Oracle:
         return Finding(None, found)
 
     def _allowed(self, honest: dict[str, float]) -> dict[str, float]:
-        """The reference may be lucky where there are few numbers; but any output is rounded once."""
+        """With few numbers the reference can be exact by chance; one rounding is always allowed."""
         return {
-            name: max(ALLOWANCE * error, noise(self.case, name), self._of_rounding(name))
+            name: max(ALLOWANCE * error, noise(self.case, name), self._rounding_error(name))
             for name, error in honest.items()
         }
 
-    def _of_rounding(self, name: str) -> float:
+    def _rounding_error(self, name: str) -> float:
         return 1.01 * roundings(self.case, name) * rounding(_dtypes(self.case, name)[0])
 
 
-def _elsewhere(inputs: Inputs, outputs: dict[str, Tensor]) -> Finding | None:
+def _on_wrong_device(inputs: Inputs, outputs: dict[str, Tensor]) -> Finding | None:
     device = inputs["x"].device
     for name, tensor in outputs.items():
         if tensor.device != device:
@@ -122,7 +122,7 @@ def _elsewhere(inputs: Inputs, outputs: dict[str, Tensor]) -> Finding | None:
 def _dtypes(case: Case, name: str) -> tuple[torch.dtype, ...]:
     if name in BY_ROW_OUT:
         return (DTYPES[case.dtype],)
-    weight = DTYPES[case.weight_dtype]  # a gradient may be kept more exactly than its weight
+    weight = DTYPES[case.weight_dtype]  # a gradient may be more precise than its weight
     return (weight,) if weight is torch.float32 else (weight, torch.float32)
 
 

@@ -1,7 +1,7 @@
-"""What must hold of outputs besides their numbers: memory of their own, inputs left alone, and checks that still check.
+"""Checks of outputs besides their numbers: own memory, unchanged inputs, and an oracle that still works.
 
-The target's code shares this process, so it could replace what the checks are made of.  What they need of torch is
-taken here, before the target is imported, and after the timing the checks themselves are put to the test.
+Code of the target runs in the same process and could replace what the checks call.  The torch functions that they need
+are therefore referenced here, before the target is imported, and after the timing the checks themselves are tested.
 """
 
 import functools
@@ -22,37 +22,34 @@ Outputs = dict[str, Tensor]
 Span = tuple[int, int]  # first byte and the one after the last
 
 FEW_ROWS = 16
-FAR_OFF = 3e4  # larger than any honest output and any term of one (|dy * w * rstd| reaches 4e3), and still fp16
+FAR_OFF = 3e4  # larger than any honest output and any term of one (|dy * w * rstd| reaches 4e3); fits into fp16
 
 _equal, _clone, _all, _is_finite = torch.equal, Tensor.clone, Tensor.all, torch.isfinite
 
 
 class Wrong(Exception):
-    """An output that is not what it should be.  The message is the reason shown to people."""
+    """An output is wrong, or a check detected cheating.  The message is the reason that people see."""
 
 
 def snapshot(case: Case, returned: Any) -> Outputs:
-    """The outputs as they are now: what is finished later, or written over by the next call, is not in it.
-
-    Raises WrongShape.
-    """
+    """A copy of the outputs: work finished later, and the next call, do not change it.  Raises WrongShape."""
     return {name: _clone(tensor) for name, tensor in named(case, returned).items()}
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """The same memory as integers: every NaN equals itself, and minus zero is not zero."""
+    """The same memory as integers, so that a NaN equals itself and minus zero differs from zero."""
     return tensor.view(INTEGERS[tensor.element_size()])
 
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Bit by bit."""
+    """Are all outputs of `one` equal to those of `other`, bit by bit?"""
     return all(_equal(bits(one[name]), bits(other[name])) for name in one)
 
 
 def digest(tensor: Tensor) -> Tensor:
-    """One number, still being computed, of all the bits: int64, the same for equal bits and hardly ever for others.
+    """A hash of all bits, as an int64 tensor that may still be being computed.
 
-    Sums along rows and along columns, each weighted by its place: sums alone would miss what is swapped.
+    Hashes the sums along rows and along columns, weighted by position: plain sums would miss swapped values.
     """
     dense = tensor.detach().contiguous()
     parts = bit_sums(dense.clone() if dense.storage_offset() else dense)  # an odd offset has no view as wider integers
@@ -61,38 +58,38 @@ def digest(tensor: Tensor) -> Tensor:
 
 @functools.lru_cache(8)
 def _weights(count: int, device: torch.device) -> Tensor:
-    """Odd numbers without a pattern; products and sums of them wrap around."""
+    """Pseudo-random odd numbers; products and sums with them wrap around."""
     places = torch.arange(1, count + 1, device=device)
     return ((places * 0x5851F42D4C957F2D) ^ ((places << 17) * 0x2545F4914F6CDD1D)) | 1
 
 
-def poison(case: Case, device: torch.device, count: int) -> None:
-    """Leave NaN in the memory that `count` outputs are likely to get: what a kernel forgets to write looks wrong."""
-    nowhere = [
+def fill_with_nan(case: Case, device: torch.device, count: int) -> None:
+    """Leave NaN in the memory that `count` outputs are likely to get, to show what a kernel does not write."""
+    freed = [
         torch.full(_shape(case, name), math.nan, dtype=_dtype(case, name), device=device)
         for name in case.outputs
         for _ in range(count)
     ]
-    nowhere.clear()
+    freed.clear()
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-def own_memory(case: Case, pairs: Sequence[tuple[Inputs, Any]]) -> None:
-    """Raises Wrong where an output lies in its inputs, or in what a call on another input set returned.
+def require_own_memory(case: Case, pairs: Sequence[tuple[Inputs, Any]]) -> None:
+    """Raises Wrong if an output overlaps its inputs, or an output of a call on another input set.
 
-    Returning the buffer of the call before is faster for the timing and useless to whoever needs both results.
+    Returning the previous call's buffer makes the timing faster and is useless to a caller who needs both results.
     """
     taken: list[tuple[str, Span]] = []
     for inputs, returned in pairs:
-        places = [(f"its input {name}", _span(tensor)) for name, tensor in inputs.tensors.items()]
-        mine = {name: _span(output) for name, output in named(case, returned).items()}
-        for name, span in mine.items():
-            for what, other in (*places, *taken):
+        own_inputs = [(f"its input {name}", _span(tensor)) for name, tensor in inputs.tensors.items()]
+        spans = {name: _span(output) for name, output in named(case, returned).items()}
+        for name, span in spans.items():
+            for what, other in (*own_inputs, *taken):
                 if span[0] < other[1] and other[0] < span[1]:
                     raise Wrong(f"{name} lies in the memory of {what}")
-        taken += [(f"the {name} that an earlier call returned", span) for name, span in mine.items()]
+        taken += [(f"the {name} that an earlier call returned", span) for name, span in spans.items()]
 
 
 def _span(tensor: Tensor) -> Span:
@@ -106,7 +103,7 @@ def _span(tensor: Tensor) -> Span:
 
 
 class Untouched:
-    """Remembers what some input sets contain."""
+    """Detects writes to some of the input sets."""
 
     def __init__(self, sets: Sequence[Inputs], numbers: Iterable[int]) -> None:
         self._sets = sets
@@ -117,13 +114,13 @@ class Untouched:
         return list(self._prints)
 
     def check(self) -> None:
-        """Raises Wrong when anybody wrote into them."""
+        """Raises Wrong if one of them was changed."""
         for number, before in self._prints.items():
             if names := changed(self._sets[number], before):
                 raise Wrong(f"changed its input {' and '.join(names)}")
 
-    def notices(self, number: int) -> None:
-        """Raises Wrong unless it is seen that set `number` was given other numbers."""
+    def require_change(self, number: int) -> None:
+        """Raises Wrong unless the change of numbers in set `number` is detected: the check itself works."""
         inputs = self._sets[number]
         if inputs.fresh not in changed(inputs, self._prints[number]):
             raise Wrong("the checks were tampered with: new numbers in an input go unnoticed")
@@ -132,25 +129,25 @@ class Untouched:
 # -- the oracle ------------------------------------------------------------------------------------------------------
 
 
-def judged(oracle: Oracle, inputs: Inputs, outputs: Outputs, when: str = "") -> Finding:
-    """Raises Wrong unless the outputs are right; `when` goes before the reason."""
+def require_correct(oracle: Oracle, inputs: Inputs, outputs: Outputs, when: str = "") -> Finding:
+    """Raises Wrong unless the outputs are right; `when` is the prefix of the reason."""
     finding = oracle.judge(inputs, outputs)
     if finding.reason:
         raise Wrong(f"{when}{finding.reason}")
     return finding
 
 
-def finite(outputs: Outputs, when: str) -> None:
-    """Raises Wrong where an output has a value that is not."""
+def require_finite(outputs: Outputs, when: str) -> None:
+    """Raises Wrong if an output has a value that is not finite; `when` is the prefix of the reason."""
     for name, tensor in outputs.items():
         if not bool(_all(_is_finite(tensor))):
             raise Wrong(f"{when}{name} has values that are not finite")
 
 
-def still_judges(case: Case, device: torch.device, seed: int) -> None:
-    """Raises Wrong when what is wrong by far is called right, at a few rows of this case.
+def require_working_oracle(case: Case, device: torch.device, seed: int) -> None:
+    """Raises Wrong if the oracle accepts grossly wrong outputs at a few rows of this case.
 
-    Whoever replaces the oracle by something that knows this test is not seen.
+    A replaced oracle that recognises this test is not detected.
     """
     small = replace(case, rows=min(case.rows, FEW_ROWS), metric=Metric.KERNEL)
     inputs = make(small, device, seed)

@@ -1,10 +1,10 @@
-"""One provider in one process on the device, answering JSON lines.  Run as `python -P kernels/contender/__main__.py`.
+"""A contender: one provider in one process, answering JSON lines.  Run as `python -P kernels/contender/__main__.py`.
 
-Given a provider (JSON) as its argument, it imports what that needs at once: it was started ahead of its launch.
+With a provider (JSON) as its argument, it starts by importing what that provider needs (see `PrestartPool`).
 
-Before anything else is imported, the pipe to the driver is put out of reach: what the target prints, whichever way,
-goes to stderr, and what it reads is empty.  The package is loaded under the name `kernelwatch_kernels`, because a
-target may have a package `kernels` of its own.
+Before all other imports, stdin and stdout are replaced: any output of the target goes to stderr, its input is empty,
+and the pipes to the driver have other descriptors.  The package is loaded under the name `kernelwatch_kernels`, because
+a target may have a package `kernels` of its own.
 """
 
 import fcntl
@@ -15,18 +15,18 @@ import os
 import sys
 from pathlib import Path
 
-OUT_OF_THE_WAY = 500  # targets that close "all" file descriptors stop at 255 or at the ones they know
+HIGH_DESCRIPTOR = 500  # targets that close "all" file descriptors stop at 255 or at the ones they know
 
 
-def _set_aside(descriptor: int) -> int:
+def _move_up(descriptor: int) -> int:
     try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY)
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
     except OSError:  # a lower limit on open files
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def main() -> None:
-    questions, answers = _set_aside(0), _set_aside(1)
+    requests, answers = _move_up(0), _move_up(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
@@ -40,10 +40,10 @@ def main() -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = package
     spec.loader.exec_module(package)
-    serving = importlib.import_module(f"{spec.name}.contender.server")
+    server = importlib.import_module(f"{spec.name}.contender.server")
     if len(sys.argv) > 1:
-        serving.load(json.loads(sys.argv[1]))
-    serving.serve(questions, answers)
+        server.load(json.loads(sys.argv[1]))
+    server.serve(requests, answers)
 
 
 if __name__ == "__main__":

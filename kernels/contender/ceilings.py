@@ -1,7 +1,6 @@
-"""What this GPU can do at best, measured in the session: a large copy and a large matrix product.
+"""The ceilings of this GPU, measured in the session: the speed of a large copy and of a large matrix product.
 
-Datasheets are no measure: published figures were off by as much as twice.  Every time can then be read as a share of
-what the machine allows.
+Published figures were off by up to a factor of two, so they are no reference for the share of the ceiling.
 """
 
 from statistics import median
@@ -11,7 +10,7 @@ import torch
 
 from .clocks import event
 
-COPIED = 1 << 30  # bytes; far beyond any L2
+COPIED = 1 << 30  # bytes; far more than any L2
 PRODUCT = 8192  # rows and columns of the square matrices
 WARM, TIMED = 3, 9
 
@@ -19,7 +18,8 @@ WARM, TIMED = 3, 9
 def measure(stream: torch.cuda.Stream) -> dict[str, float]:
     """`copy_gb_s`: bytes read plus bytes written; `matmul_tflop_s`: a bf16 product, a multiply-add counted as two."""
     with torch.cuda.stream(stream):
-        copy_us, product_us = _copy_us(stream), _product_us(stream)
+        copy_us = _copy_us(stream)
+        product_us = _product_us(stream)
     torch.cuda.empty_cache()
     return {
         "copy_gb_s": round(2 * COPIED / copy_us / 1e3, 1),

@@ -1,4 +1,4 @@
-"""How long a call takes: on a GPU the device's time without the host's, on a CPU the time of several calls together."""
+"""Clocks of the kernel metric: device time in a CUDA graph on a GPU, wall time of several calls on a CPU."""
 
 import gc
 import math
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-# Taken before any code of a target is loaded, which might replace it; below likewise.
+# Imported before any code of a target runs, which might replace it; the references below for the same reason.
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -15,44 +15,44 @@ import torch
 
 from ..arena.sizes import GRAPH_S, calls_in_graph
 from ..cases import Case
-from ..facts.graph_kernels import ran
-from .server import said
+from ..errors import format_exception
+from ..facts.graph_kernels import kernels_of_graph
 
 Call = Callable[[], Any]
 Before = Callable[[int], None]
 _Event: Any = torch.cuda.Event
 event = partial(_Event, enable_timing=True)
 _record, _elapsed_ms = _Event.record, _Event.elapsed_time
-_any_of = random.SystemRandom().randrange
+_random_index = random.SystemRandom().randrange
 _replay_graph: Any = torch.cuda.CUDAGraph.replay
 
-MIN_SAMPLE_S = 2e-3  # a timed sample on a CPU, so that the clock and a stray interrupt stay small in it
-MAX_REPLAY_S = 0.1  # of a kernel fifty times slower than a good one: then it is given fewer calls
-KEPT = 2  # calls that are looked at after the timing; on a GPU the outputs of every set stay alive for that
+MIN_SAMPLE_S = 2e-3  # of a timed sample on a CPU, so that the clock's own cost and single interrupts stay negligible
+MAX_REPLAY_S = 0.1  # reached by a kernel fifty times slower than a good one: then the graph gets fewer calls
+KEPT = 2  # calls that are checked after the timing; on a GPU the outputs of every set stay alive for that
 
 
 class NotCaptured(Exception):
-    """The calls can not be captured in a CUDA graph.  The message says why; this process can do nothing more."""
+    """The calls cannot be captured in a CUDA graph; the message says why.  The process is unusable afterwards."""
 
 
 class Clock(Protocol):
     calls: int
 
     def turn(self, warm: int, timed: int) -> list[float]:
-        """Microseconds per call, one figure for each timed sample, after `warm` untimed ones."""
+        """Microseconds per call, one value for each timed sample, after `warm` untimed ones."""
         ...
 
     def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
-        """The same calls once more: outputs to be judged, each with the number of its input set.
+        """Repeat the same calls: the outputs to check, each with the number of its input set.
 
-        `before` is given each of these numbers first, and may change what the set contains.  Where nothing is captured
-        it is one call at a time, so that its outputs can be looked at before the next one is made.
+        `before` is called with each number first, and may change the numbers in that set.  Without a graph the calls
+        are made lazily, so that the outputs of one can be checked before the next call.
         """
         ...
 
 
 def one_by_one(calls: Sequence[Call], before: Before | None) -> Iterator[tuple[int, Any]]:
-    """The last calls, as `Clock.again` has them."""
+    """Repeat the last calls, as `Clock.again` defines it."""
     for number in range(len(calls))[-KEPT:]:
         if before is not None:
             before(number)
@@ -61,20 +61,21 @@ def one_by_one(calls: Sequence[Call], before: Before | None) -> Iterator[tuple[i
 
 class CpuClock:
     def __init__(self, calls: Sequence[Call]) -> None:
-        self._each = list(calls)
-        for call in self._each:
+        self._bound = list(calls)
+        for call in self._bound:
             call()
-        self.calls = self._how_many()
+        self.calls = self._calls_per_sample()
         self._alone = False
 
-    def _how_many(self) -> int:
-        once = min(self._sample(len(self._each)) for _ in range(3)) / len(self._each)
-        rounds = math.ceil(MIN_SAMPLE_S / max(once, 1e-7) / len(self._each))
-        return max(1, rounds) * len(self._each)
+    def _calls_per_sample(self) -> int:
+        once = min(self._sample(len(self._bound)) for _ in range(3)) / len(self._bound)
+        rounds = math.ceil(MIN_SAMPLE_S / max(once, 1e-7) / len(self._bound))
+        return max(1, rounds) * len(self._bound)
 
     def turn(self, warm: int, timed: int) -> list[float]:
-        if not self._alone:  # until now the others were getting ready on the same cores
-            self._alone, self.calls = True, self._how_many()
+        if not self._alone:  # until now the other contenders prepared on the same cores
+            self._alone = True
+            self.calls = self._calls_per_sample()
         gc.collect(0)
         gc.disable()
         try:
@@ -85,19 +86,20 @@ class CpuClock:
             gc.enable()
 
     def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
-        return one_by_one(self._each, before)
+        return one_by_one(self._bound, before)
 
     def _sample(self, calls: int) -> float:
-        each, rounds = self._each, calls // len(self._each)
+        bound = self._bound
+        rounds = calls // len(bound)
         began = perf_counter_ns()
         for _ in range(rounds):
-            for call in each:
+            for call in bound:
                 call()
         return (perf_counter_ns() - began) / 1e9
 
 
 def _forget(output: Any) -> None:
-    """What a replay does not write stays wrong."""
+    """Fill outputs with NaN: what a replay does not write stays wrong."""
     for tensor in output if isinstance(output, tuple | list) else (output,):
         tensor.data.fill_(math.nan)
 
@@ -105,28 +107,28 @@ def _forget(output: Any) -> None:
 class CudaClock:
     """One CUDA graph of many calls over rotating input sets, timed by events.
 
-    Everything must happen on `stream`: autograd runs a backward pass on the stream of its forward pass, and work on
-    another stream than the captured one would not be in the graph.
+    Run everything on `stream`: autograd runs a backward pass on the stream of its forward pass, and the graph contains
+    only the work of the captured stream.
     """
 
     def __init__(self, calls: Sequence[Call], stream: torch.cuda.Stream, case: Case, graph_s: float = GRAPH_S) -> None:
         self._stream = stream
-        self._each = list(calls)  # the graph reads what they hold on to, such as a forward pass that autograd kept
-        for call in calls:  # every set once: compiled, tuned and loaded before the capture
+        self._bound = list(calls)  # keeps alive what the graph reads, such as tensors that autograd saved
+        for call in calls:  # compiles, tunes and loads everything before the capture
             call()
         stream.synchronize()
         self.calls = calls_in_graph(case, len(calls), graph_s)
         self._graph, self._kept = self._captured()
         fewer = max(1, int(self.calls * MAX_REPLAY_S / self._replay_s()) // len(calls)) * len(calls)
-        if fewer < self.calls:  # so slow that the fixed cost of a replay is nothing, whatever the count
+        if fewer < self.calls:  # so slow that the fixed cost of a replay is negligible for any number of calls
             del self._graph, self._kept
             self.calls = fewer
             self._graph, self._kept = self._captured()
             self._replay_s()
-        self.facts = {"ran": ran(self._graph)}
+        self.facts = {"ran": kernels_of_graph(self._graph)}
 
     def turn(self, warm: int, timed: int) -> list[float]:
-        # The untimed replays are also the backlog behind which the timed ones queue: no gap of the host is in them.
+        # The timed replays queue behind the untimed ones, so that they contain no gap of the host.
         with torch.cuda.stream(self._stream):
             for _ in range(warm):
                 _replay_graph(self._graph)
@@ -135,49 +137,50 @@ class CudaClock:
         return [_elapsed_ms(began, ended) * 1e3 / self.calls for began, ended in pairs]
 
     def again(self, before: Before | None = None) -> list[tuple[int, Any]]:
-        """Of the last call, and of another that nobody can foresee: none must be missing in the graph."""
+        """The last call and a random other one, so that the target cannot know which call may be left out."""
         *others, last = self._kept
-        seen = [others[_any_of(len(others))], last] if others else [last]
+        checked = [others[_random_index(len(others))], last] if others else [last]
         with torch.cuda.stream(self._stream):
-            for number, output in seen:
+            for number, output in checked:
                 if before is not None:
                     before(number)
                 _forget(output)
             _replay_graph(self._graph)
         self._stream.synchronize()
-        return seen
+        return checked
 
     def replay(self, number: int) -> Any:
-        """The outputs of input set `number` after one more replay; the next one writes over them."""
-        output = next(output for each, output in self._kept if each == number)
+        """The outputs of input set `number` after one more replay; the next replay overwrites them."""
+        output = dict(self._kept)[number]
         with torch.cuda.stream(self._stream):
             _forget(output)
             _replay_graph(self._graph)
         return output
 
     def _captured(self) -> tuple[torch.cuda.CUDAGraph, list[tuple[int, Any]]]:
-        """A graph of `self.calls` calls, and the last outputs of each set, which stay where they are."""
+        """A graph of `self.calls` calls, and the last outputs of each set, whose addresses do not change."""
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         first: BaseException | None = None
-        # While capturing as many outputs are alive as there are sets, or a few buffers would be used in turn and stay
-        # in the L2, for everybody but those that bring a buffer for each set.
-        outputs: deque[tuple[int, Any]] = deque(maxlen=len(self._each))
+        # While capturing, keep as many outputs alive as there are sets.  Otherwise a few buffers would be used in turn
+        # and stay in the L2, except for a contender that has a buffer for each set.
+        outputs: deque[tuple[int, Any]] = deque(maxlen=len(self._bound))
         try:
             with torch.cuda.graph(graph, stream=self._stream):
                 try:
                     for number in range(self.calls):
-                        which = number % len(self._each)
-                        outputs.append((which, self._each[which]()))
-                except BaseException as trouble:
-                    first = trouble  # ending the capture fails as well, and says only that
+                        which = number % len(self._bound)
+                        outputs.append((which, self._bound[which]()))
+                except BaseException as error:
+                    first = error  # ending the capture fails as well, and hides this error
                     raise
             graph.instantiate()
-        except BaseException as trouble:
-            raise NotCaptured(f"cannot be captured in a CUDA graph: {said(first or trouble)}") from trouble
+        except BaseException as error:
+            reason = format_exception(first or error)
+            raise NotCaptured(f"cannot be captured in a CUDA graph: {reason}") from error
         return graph, list(outputs)
 
     def _replay_s(self) -> float:
-        """What a replay takes, the first one aside; the least, since the others are getting ready as well."""
+        """Seconds of a replay after the first one; the minimum, because other contenders prepare at the same time."""
         _replay_graph(self._graph)
         pairs = [self._replay() for _ in range(2)]
         self._stream.synchronize()

@@ -1,4 +1,4 @@
-"""The contender's side of the conversation: prepare a case, take turns, and be checked before and after."""
+"""The contender's side of the protocol: prepare a case, run turns, check before and after (`arena.protocol`)."""
 
 import ctypes
 import faulthandler
@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from importlib import metadata
 from typing import Any
 
-from ..arena.repeatability import ENOUGH, of_facts
+from ..arena.repeatability import FULL_REPEATS, of_facts
 from ..arena.sizes import GRAPH_S
 from ..cases import Case
-from .tuning import NeedsDevice, watched
+from ..errors import FAILED, INVALID, MAX_REASON, MEASURED, UNSUPPORTED, format_exception
+from .tuning import NeedsDevice, observe_autotuners
 
-MEASURED, INVALID, FAILED, UNSUPPORTED = "measured", "invalid", "failed", "unsupported"
-MAX_REASON = 600
-TREE = "KERNELWATCH_TREE"  # folders of the target, imported from only once the launch begins
+TREE = "KERNELWATCH_TREE"  # folders of the target, which join sys.path only when the trial begins
+NEEDS_DEVICE = "it times candidates on the device"
 
 _VERSIONS = {
     "torch": "torch",
@@ -32,19 +32,22 @@ _VERSIONS = {
 }
 
 
-def serve(questions: int, answers: int) -> None:
-    """Answer each line on `questions` with one line on `answers` until there are no more, then leave at once."""
+def serve(requests: int, answers: int) -> None:
+    """Answer each line of `requests` with one line on `answers`, then end the process at once."""
     with suppress(Exception):
         faulthandler.enable(file=2)
-    contender = Server()
-    with os.fdopen(questions, encoding="utf-8") as lines:
+    server = Server()
+    with os.fdopen(requests, encoding="utf-8") as lines:
         for line in lines:
-            _write(answers, contender.answer(json.loads(line)))
-    os._exit(0)  # threads and exit handlers of the target have no say in when
+            _write(answers, server.answer(json.loads(line)))
+    os._exit(0)  # without waiting for threads and exit handlers of the target
 
 
 def load(spec: Mapping[str, Any]) -> None:
-    """Import what takes long and is not the target's, before the first question.  Troubles are said again later."""
+    """Before the first request, import what takes long and does not belong to the target.
+
+    Errors are ignored: `start` meets and reports them again.
+    """
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # read when Inductor is imported
     with suppress(Exception):
         import torch  # noqa: F401
@@ -59,25 +62,25 @@ def load(spec: Mapping[str, Any]) -> None:
 
 
 def _write(answers: int, answer: Mapping[str, Any]) -> None:
-    data = json.dumps(answer, default=str).encode() + b"\n"  # facts come from strangers
+    data = json.dumps(answer, default=str).encode() + b"\n"  # facts may hold values of the target
     while data:
         data = data[os.write(answers, data) :]
 
 
 class Server:
-    """What one contender keeps between questions."""
+    """The state of a contender between requests."""
 
     def __init__(self) -> None:
         self._bench: Any = None
-        self._offline: Any = None  # instead of a bench, where an architecture takes the place of a device
-        self._at_case: Any = None
+        self._offline: Any = None  # instead of a bench, where the device is an architecture
+        self._prepared: Any = None
         self._uuid: str | None = None
-        self._core: int | None = None  # where turns are taken
+        self._core: int | None = None  # runs the turns
         self._cores: set[int] = os.sched_getaffinity(0)
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """Never raises: the target's code runs in here, and it may even call sys.exit."""
-        doing: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+        """Never raises: code of the target runs in here, and it may even call sys.exit."""
+        handlers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "start": self.start,
             "prepare": self.prepare,
             "turn": self.turn,
@@ -89,9 +92,9 @@ class Server:
             "texts": self.texts,
         }
         try:
-            return doing[message["do"]](message)
-        except BaseException as trouble:
-            return {"error": said(trouble), "ready": False, **_broken(self._bench, trouble)}
+            return handlers[message["do"]](message)
+        except BaseException as error:
+            return {"error": format_exception(error), "ready": False, **_broken(self._bench, error)}
 
     def start(self, message: Mapping[str, Any]) -> dict[str, Any]:
         threads = str(int(message["threads"]))
@@ -99,20 +102,21 @@ class Server:
             os.environ[name] = threads
         if message["device"] == "cpu":
             _keep_memory()
-        # A pool of compile processes would idle beside the measurement, and its kernels could not be asked for facts.
+        # A pool of compile processes would stay alive during the measurement and hide the facts of its kernels.
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
         _import_from(os.environ.pop(TREE, ""))
         try:
             import torch
         except ImportError as missing:
-            return {"ready": False, "reason": f"cannot import torch in this environment: {said(missing)}"}
+            return {"ready": False, "reason": f"cannot import torch in this environment: {format_exception(missing)}"}
         if str(message["device"]).startswith("sm_"):
             from ..facts.offline import Offline
 
-            stack = _stack(torch)  # before it says that it has CUDA
+            stack = _stack(torch)  # before torch pretends to have CUDA
             self._offline = Offline(message["provider"], message["device"])
             return {"ready": True, "stack": stack, "device": {"kind": message["device"]}}
-        from .prepared import Bench
+        from . import prepared  # noqa: F401  before Bench imports code of the target, which could patch what it needs
+        from .bench import Bench
 
         if message["device"] == "cuda" and not torch.cuda.is_available():
             return {"ready": False, "reason": f"torch {torch.__version__} sees no CUDA GPU in this environment"}
@@ -120,7 +124,7 @@ class Server:
         if message["device"] == "cuda":
             torch.cuda.set_per_process_memory_fraction(float(message.get("memory", 1.0)))
         gc.collect()
-        gc.freeze()  # what was imported stays: looking through it at every case took up to half a second
+        gc.freeze()  # scanning all imported modules at every case took up to half a second
         self._core = message.get("core")
         self._cores = os.sched_getaffinity(0)
         pinned = _pin(self._core)
@@ -143,49 +147,54 @@ class Server:
         return {"ceilings": ceilings.measure(self._bench.stream)}
 
     def prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        from .prepared import prepare
+
         began = time.monotonic()
         case = Case.parse(message["case"])
-        self._at_case = None
-        alone, compiled = bool(message.get("alone", True)), self._bench.provider.compiled
+        self._prepared = None
+        alone = bool(message.get("alone", True))
         with (
-            watched(alone=alone, on_gpu=self._bench.stream is not None, compiled=compiled) as tuning,
-            _judged(self._bench) as verdict,
+            observe_autotuners(
+                alone=alone, on_gpu=self._bench.stream is not None, compiled=self._bench.provider.compiled
+            ) as tuning,
+            _verdict(self._bench) as verdict,
             self._any_core(),
         ):
             estimates = {code: of_facts(facts) for code, facts in message.get("known", {}).items()}
-            self._at_case = at_case = self._bench.prepare(
+            self._prepared = prepare(
+                self._bench,
                 case,
                 int(message["seed"]),
                 thorough=bool(message.get("thorough", True)),
                 graph_s=float(message.get("graph_s", GRAPH_S)),
-                repeats=int(message.get("repeats", ENOUGH)),
+                repeats=int(message.get("repeats", FULL_REPEATS)),
                 known={code: estimate for code, estimate in estimates.items() if estimate},
             )
-            verdict |= at_case.describe()
-        if tuning.refused:  # also where the target caught what was raised, and went on without a choice
-            verdict |= {"state": FAILED, "reason": "it times candidates on the device", "needs_device": True}
+            verdict |= self._prepared.describe()
+        if tuning.refused:  # also if the target caught NeedsDevice and went on without a choice
+            verdict |= {"state": FAILED, "reason": NEEDS_DEVICE, "needs_device": True}
         if tuning.chosen:
             verdict["tuned"] = tuning.chosen
-        if verdict["state"] != MEASURED and not verdict.get("broken"):  # or its error would hide the reason
+        if verdict["state"] != MEASURED and not verdict.get("broken"):  # freeing a broken device raises
             self.free({})
         return {**verdict, "prepare_s": round(time.monotonic() - began, 3)}
 
     def turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        if self._at_case is None:
+        if self._prepared is None:
             return {"error": "no case is prepared"}
-        samples = self._at_case.turn(int(message["warm"]), int(message["timed"]))
-        return {"samples": samples, "calls": self._at_case.clock.calls}
+        samples = self._prepared.turn(int(message["warm"]), int(message["timed"]))
+        return {"samples": samples, "calls": self._prepared.clock.calls}
 
     def check(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        if self._at_case is None:
+        if self._prepared is None:
             return {"error": "no case is prepared"}
-        with _judged(self._bench) as verdict, self._any_core():
-            self._at_case.check()
+        with _verdict(self._bench) as verdict, self._any_core():
+            self._prepared.check()
         return verdict
 
     @contextmanager
     def _any_core(self) -> Iterator[None]:
-        """What is not timed may run on every core, beside the other contenders."""
+        """Work that is not timed may use every core, at the same time as the other contenders."""
         os.sched_setaffinity(0, self._cores)
         try:
             yield
@@ -193,7 +202,7 @@ class Server:
             _pin(self._core)
 
     def free(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        self._at_case = None
+        self._prepared = None
         if self._bench is not None:
             self._bench.free()
         return {"ok": True}
@@ -205,69 +214,55 @@ class Server:
 
 
 @contextmanager
-def _judged(bench: Any) -> Iterator[dict[str, Any]]:
-    """A verdict on what runs inside: measured, or what else its exception means."""
+def _verdict(bench: Any) -> Iterator[dict[str, Any]]:
+    """The verdict on the body: measured, or the state that its exception stands for."""
     from ..checks.oracle import WrongShape
+    from ..checks.outputs import Wrong
     from ..providers import Broken, Unsupported
     from .clocks import NotCaptured
-    from .prepared import Wrong
 
     verdict: dict[str, Any] = {"state": MEASURED, "reason": None}
     try:
         yield verdict
     except (Wrong, WrongShape) as wrong:
         verdict |= {"state": INVALID, "reason": str(wrong)[:MAX_REASON]}
-    except Unsupported as why:
-        verdict |= {"state": UNSUPPORTED, "reason": str(why)[:MAX_REASON]}
+    except Unsupported as error:
+        verdict |= {"state": UNSUPPORTED, "reason": str(error)[:MAX_REASON]}
     except NeedsDevice:
-        verdict |= {"state": FAILED, "reason": "it times candidates on the device"}
-    except NotCaptured as why:
-        # the allocator takes the capture to be under way still, and every later case would fail (torch 2.11)
-        verdict |= {"state": FAILED, "reason": str(why)[:MAX_REASON], "broken": True}
-    except Broken as why:
-        verdict |= {"state": FAILED, "reason": str(why)[:MAX_REASON], **_broken(bench, why)}
-    except BaseException as trouble:
+        verdict |= {"state": FAILED, "reason": NEEDS_DEVICE}
+    except NotCaptured as error:
+        # torch's allocator believes that the capture still goes on, so that every later case would fail (torch 2.11)
+        verdict |= {"state": FAILED, "reason": str(error)[:MAX_REASON], "broken": True}
+    except Broken as error:
+        verdict |= {"state": FAILED, "reason": str(error)[:MAX_REASON], **_broken(bench, error)}
+    except BaseException as error:
         traceback.print_exc(file=sys.__stderr__)
-        verdict |= {"state": FAILED, "reason": said(trouble), **_broken(bench, trouble)}
+        verdict |= {"state": FAILED, "reason": format_exception(error), **_broken(bench, error)}
 
 
-def said(trouble: BaseException) -> str:
-    """An exception in one line: its kind, the first line of its message, and where it was raised."""
-    if isinstance(trouble, SystemExit):
-        what = f"called sys.exit({trouble.code!r})"
-    else:
-        lines = [line.strip() for line in str(trouble).splitlines() if line.strip()]
-        what = ": ".join([type(trouble).__name__, *lines[:1]])
-    frames = traceback.extract_tb(trouble.__traceback__)
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    theirs = [frame for frame in frames if not frame.filename.startswith((own, "<frozen"))]
-    where = f" ({os.path.basename(theirs[-1].filename)}:{theirs[-1].lineno})" if theirs else ""
-    return f"{what[:MAX_REASON]}{where}"
-
-
-def _broken(bench: Any, trouble: BaseException) -> dict[str, Any]:
-    """After some CUDA errors every later call fails as well, and who ran out of memory may hold it still."""
+def _broken(bench: Any, error: BaseException) -> dict[str, Any]:
+    """`broken` if the process cannot go on: after some CUDA errors every call fails, and out of memory may stay."""
     if bench is None:
         return {}
-    return {"broken": True} if type(trouble).__name__ == "OutOfMemoryError" or bench.is_broken() else {}
+    return {"broken": True} if type(error).__name__ == "OutOfMemoryError" or bench.is_broken() else {}
 
 
 def _keep_memory() -> None:
-    """Let glibc keep freed memory instead of giving it back to the kernel after each call.
+    """Let glibc keep freed memory instead of returning it to the operating system after each call.
 
-    Otherwise every output of some megabytes is paid for page by page, again and again: eager RMSNorm of 4096x1024 took
-    twice as long, and two equal processes differed by up to 27 % instead of 15 (two busy cores, November).
+    Otherwise every output of some megabytes faults in its pages again: eager RMSNorm of 4096x1024 took twice as long,
+    and two equal processes differed by up to 27 % instead of 15 % (two busy cores, November).
     """
     trim_threshold, top_pad, mmap_threshold = -1, -2, -3
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(mmap_threshold, 32 << 20)  # the largest that glibc takes
+        mallopt(mmap_threshold, 32 << 20)  # the largest value that glibc accepts
         mallopt(trim_threshold, 1 << 30)
         mallopt(top_pad, 64 << 20)
 
 
 def _import_from(folders: str) -> None:
-    """Only now may modules be the target's: what was imported ahead, beside other measurements, is none of it."""
+    """Allow imports from the target.  What was imported before, during other measurements, does not belong to it."""
     if folders:
         sys.path[:0] = folders.split(":")
         os.environ["PYTHONPATH"] = ":".join(filter(None, (folders, os.environ.get("PYTHONPATH"))))
@@ -278,7 +273,7 @@ def _pin(core: int | None) -> int | None:
         return None
     try:
         os.sched_setaffinity(0, {core})
-    except OSError:  # not among the cores that we may use
+    except OSError:  # this process may not use that core
         return None
     return core
 

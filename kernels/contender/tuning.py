@@ -1,8 +1,8 @@
-"""Does getting ready time candidates on the device?  Then it needs the device alone, and may choose again each launch.
+"""Observe autotuners: a preparation that times candidates needs the device for itself.
 
 Triton's autotuner times its configurations at the first call in a process, Inductor's at the first call of a kernel
-that is not in its cache.  Beside other contenders' work such times are noise, and so is the choice.  A preparation
-that comes to such a timing while others use the device is given up, and repeated when nobody else does.
+that is not in its cache.  While other contenders use the device, such times are noise, and so is the choice.  A
+preparation that is about to time candidates then is aborted, and repeated when no other contender runs.
 """
 
 import importlib
@@ -17,25 +17,27 @@ _INDUCTOR = "torch._inductor.runtime.triton_heuristics", "CachingAutotuner"
 
 
 class NeedsDevice(BaseException):
-    """Candidates are about to be timed while others use the device.  No target catches it by `except Exception`."""
+    """Candidates are about to be timed while others use the device.  Passes `except Exception` in a target."""
 
 
 @dataclass
 class Tuning:
-    """What was seen of one preparation."""
+    """What the autotuners did during one preparation."""
 
     alone: bool
-    refused: bool = False  # candidates were about to be timed, and were not
-    chosen: dict[str, str] = field(default_factory=dict)  # by kernel, what an autotuner with a choice launched
+    refused: bool = False  # candidates were about to be timed, and timing them was refused
+    chosen: dict[str, str] = field(
+        default_factory=dict
+    )  # by kernel, the configuration that an autotuner with several candidates launched
 
     def begin(self) -> None:
-        """Raises NeedsDevice unless the device is this process's alone."""
+        """Raises NeedsDevice unless this process has the device for itself."""
         if not self.alone:
             self.refused = True
             raise NeedsDevice("it times candidates on the device")
 
     def note(self, tuner: Any) -> None:
-        """The configurations of a kernel that is called in several ways are joined."""
+        """Record the configuration of a kernel; join several of them where it is called in several ways."""
         if len(tuner.configs) < 2:
             return
         name, config = str(tuner.base_fn.__name__), configuration(tuner.best_config)
@@ -53,10 +55,10 @@ def configuration(config: Any) -> str:
 
 
 @contextmanager
-def watched(*, alone: bool, on_gpu: bool, compiled: bool) -> Iterator[Tuning]:
-    """Watch the autotuners of this process.
+def observe_autotuners(*, alone: bool, on_gpu: bool, compiled: bool) -> Iterator[Tuning]:
+    """Observe the autotuners of this process.
 
-    What is not imported is not watched: Triton unless `on_gpu`, Inductor unless the provider is `compiled`.
+    Triton is imported for this only `on_gpu`, Inductor only if the provider is `compiled`.
     """
     tuning = Tuning(alone)
 
@@ -80,19 +82,19 @@ def watched(*, alone: bool, on_gpu: bool, compiled: bool) -> Iterator[Tuning]:
         if on_gpu or "triton" in sys.modules:
             patched.enter_context(_replaced(_TRITON, "_bench", timing))
             patched.enter_context(_replaced(_TRITON, "run", launching))
-        if compiled or _INDUCTOR[0] in sys.modules:  # importing it takes seconds, for Quack in vain
+        if compiled or _INDUCTOR[0] in sys.modules:  # importing it takes seconds, which Quack does not need
             patched.enter_context(_replaced(_INDUCTOR, "bench", timing))
         yield tuning
 
 
 @contextmanager
 def _replaced(place: tuple[str, str], name: str, wrapped: Callable[..., Any]) -> Iterator[None]:
-    """A method, replaced for all objects of its class; nothing where there is none."""
-    module, of = place
+    """Replace a method for all objects of its class; do nothing if there is no such method."""
+    module, class_name = place
     try:
-        kind: Any = getattr(importlib.import_module(module), of)
+        kind: Any = getattr(importlib.import_module(module), class_name)
         before = getattr(kind, name)
-    except Exception:  # no Triton here, or one that is built otherwise
+    except Exception:  # no Triton, or one with another structure
         yield
         return
     setattr(kind, name, wrapped(before))

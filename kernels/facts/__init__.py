@@ -1,1 +1,1 @@
-"""What is known of the code of a call without timing it."""
+"""Facts about the code of a call, without timing it."""

@@ -1,8 +1,8 @@
-"""How a Triton kernel accesses memory and what it computes, read from its TTGIR and PTX.  Pure text in, counts out.
+"""Count memory accesses and operations of a Triton kernel from the text of its TTGIR and PTX.  Pure.
 
-PTX says how wide each instruction is and which cache hints it carries.  TTGIR still has the tensors and the loops, so
-that with the grid and the arguments of a launch it says how many bytes are asked for of each argument, and how many
-elements are computed.  Nothing is disassembled and no tool is started: a kernel takes a few milliseconds.
+PTX contains the width and the cache hints of each access.  TTGIR still has tensors and loops: with the grid and the
+arguments of a launch it gives the bytes requested of each argument and the number of computed elements.  No tool is
+started; a kernel takes a few milliseconds.
 """
 
 import re
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Any
 
-MAX_LINES = 20_000  # of one TTGIR; the kernels here have some hundreds
+MAX_LINES = 20_000  # of one TTGIR; typical kernels have some hundreds
 MAX_ARGUMENTS = 32
 
 _PTX_ACCESS = re.compile(r"\b(?P<what>ld|st)\.global(?P<how>(?:\.[\w:]+)*)\.(?P<kind>[bsuf])(?P<bits>\d+)\b")
@@ -22,7 +22,7 @@ _HINTS = {"cg", "cs", "cv", "lu", "wt", "evict_first", "evict_last", "no_allocat
 
 
 def of_ptx(ptx: str) -> dict[str, Any]:
-    """Global loads and stores by width in bytes, those past the registers, and cache hints by kind of access."""
+    """Global loads, stores and asynchronous loads by width in bytes, and cache hints by kind of access."""
     widths: dict[str, Counter[int]] = {"loads": Counter(), "stores": Counter(), "async_loads": Counter()}
     hints: Counter[str] = Counter()
     for found in _PTX_ACCESS.finditer(ptx):
@@ -43,7 +43,7 @@ def of_ptx(ptx: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Bytes:
-    """An argument that is a tensor: how many bytes it has."""
+    """An argument that is a tensor, and its size."""
 
     size: int
 
@@ -54,12 +54,12 @@ Argument = Bytes | int | float | None
 def of_ttgir(
     ttgir: str, arguments: Sequence[Argument], grid: Sequence[int], names: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What a launch asks of memory and of the SMs, in all its programs together.
+    """Memory accesses and operations of a launch, summed over its programs.
 
-    `reads`, `writes`: by argument the bytes asked for (`asked`) and those it has (`size`); more asked for than there
-    are is read again.  `looped`: the bytes of `reads` that are asked for inside of loops.  `work`: elements by kind of
-    operation.  `names` are those of the arguments in the source, which older TTGIR has not.  Where a loop's bounds are
-    not known it counts once, and `unknown_loops` says so.
+    `reads`, `writes`: by argument the requested bytes (`asked`) and the bytes it has (`size`); if `asked` is larger,
+    the kernel reads some of them again.  `looped`: the bytes of `reads` requested inside of loops.  `work`: elements by
+    kind of operation.  `unknown_loops`: loops with unknown bounds, which count once.  `names`: the arguments' names in
+    the source, which older TTGIR does not contain.
     """
     reader = _Reader(arguments, (*grid, 1, 1)[:3], names)
     for line in ttgir.splitlines()[:MAX_LINES]:
@@ -69,16 +69,15 @@ def of_ttgir(
 
 @dataclass
 class _Reader:
-    """Walks TTGIR from top to bottom, with the trip count of the loops that a line is in."""
+    """Reads TTGIR line by line, with the trip counts of the enclosing loops."""
 
     arguments: Sequence[Argument]
     grid: tuple[int, ...]
-    names: Sequence[str] = ()  # of the arguments, as the source has them
-    _values: dict[str, float] = field(default_factory=dict)  # scalars that are known
-    _roots: dict[str, str] = field(default_factory=dict)  # a pointer to the argument that it was made of
-    _bounds: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)  # a mask: limits, with their extent
-    _blocks: list[float] = field(default_factory=list)  # of each open region how often it runs; 1 where it is no loop
-    _loops: int = 0
+    names: Sequence[str] = ()  # of the arguments in the source
+    _values: dict[str, float] = field(default_factory=dict)  # known scalars
+    _roots: dict[str, str] = field(default_factory=dict)  # from a pointer to its argument
+    _bounds: dict[str, tuple[tuple[float, int], ...]] = field(default_factory=dict)  # limits of masks
+    _blocks: list[float] = field(default_factory=list)  # trip count of each open region; 1 unless it is a loop
     _unknown: int = 0
     _sizes: dict[str, int] = field(default_factory=dict)
     _reads: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -102,7 +101,7 @@ class _Reader:
         text = _LOCATION.sub("", line.strip())
         if text.startswith("}") and self._blocks:
             self._blocks.pop()
-        if text.startswith("})"):  # of a reduction, whose types come last
+        if text.startswith("})"):  # the end of a reduction, which has its types
             self._work["double" if "xf64" in text else "reduce"] += _elements(text) * self._times
         if "tt.func" in text:
             self._function(text)
@@ -116,8 +115,9 @@ class _Reader:
         return prod(self._blocks)
 
     def _function(self, text: str) -> None:
-        """The arguments, in order; a tensor is a pointer here."""
-        given, named = iter(self.arguments), iter(self.names)
+        """Read the arguments in order; tensors are pointers here."""
+        given = iter(self.arguments)
+        named = iter(self.names)
         for found in _PARAMETER.finditer(text):
             name, value = found["name"], next(given, None)
             shown = next(named, name.lstrip("%"))
@@ -186,7 +186,7 @@ class _Reader:
             self._work[kind] += _elements(rest) * self._times
 
     def _follow(self, result: str, op: str, names: list[str], rest: str) -> None:
-        """What the result is: a known number, a pointer into an argument, a mask with known limits."""
+        """Record the result if it is a known number, a pointer into an argument, or a mask with known limits."""
         if not result:
             return
         if op == "arith.constant" and (number := re.match(r"(-?[\d.]+(?:e[-+]?\d+)?) :", rest)):
@@ -205,14 +205,14 @@ class _Reader:
             if right or op not in _DIVIDES:
                 self._values[result] = _CALCULATES[op](left, right)
         elif names and op in _PASSES:
-            self._passed_on(names[0], result)
+            self._copy_knowledge(names[0], result)
         elif op in ("tt.addptr", "arith.select") and (root := self._root(names)):
             self._roots[result] = root
 
     def _root(self, names: list[str]) -> str | None:
         return next((self._roots[name] for name in names if name in self._roots), None)
 
-    def _passed_on(self, name: str, result: str) -> None:
+    def _copy_knowledge(self, name: str, result: str) -> None:
         if name in self._values:
             self._values[result] = self._values[name]
         if name in self._roots:
@@ -256,7 +256,7 @@ _CALCULATES: dict[str, Callable[[float, float], float]] = {
 
 
 def _elements(rest: str) -> int:
-    """Of the first tensor that a statement's types name; 1 where they name none."""
+    """Elements of the first tensor in a statement's types; 1 if there is none."""
     found = _SHAPE.search(rest)
     return prod(int(size) for size in found[1].rstrip("x").split("x")) if found else 1
 
@@ -267,7 +267,7 @@ def _element_bytes(rest: str) -> int:
 
 
 def values_of(signature: Mapping[str, Any], arguments: Sequence[Any]) -> list[Argument]:
-    """The arguments that TTGIR has as parameters, in its order: what is a constant is none of them."""
+    """The arguments that are parameters in TTGIR, in its order, i.e. without constants."""
     return [
         argument_of(argument)
         for (_, kind), argument in zip(signature.items(), arguments, strict=False)
@@ -276,25 +276,25 @@ def values_of(signature: Mapping[str, Any], arguments: Sequence[Any]) -> list[Ar
 
 
 def names_of(signature: Mapping[str, Any]) -> list[str]:
-    """Their names in the source."""
+    """The names of these arguments in the source."""
     return [str(name) for name, kind in signature.items() if kind != "constexpr"]
 
 
 def argument_of(value: Any) -> Argument:
-    """A launch's argument without what it holds: of a tensor its bytes, of an expanded one those that exist."""
+    """A launch's argument without its data; for a tensor its size, without expanded dimensions."""
     if hasattr(value, "data_ptr") and hasattr(value, "numel"):
         return Bytes(bytes_of(value))
     return value if isinstance(value, int | float) else None
 
 
 def bytes_of(tensor: Any) -> int:
-    """Bytes of the elements of a tensor that lie at different places."""
+    """Bytes of the elements of a tensor with different addresses."""
     spread = [size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or size == 0]
     return int(prod(spread)) * int(tensor.element_size())
 
 
 def traffic(facts: Mapping[str, Any]) -> Iterator[int]:
-    """Bytes that a launch has to move at least: of each argument no more than it has."""
+    """The minimum of bytes that a launch moves of each argument: at most its size."""
     for kind in ("reads", "writes"):
         for one in facts.get(kind, {}).values():
             yield min(one["asked"], one["size"]) if one["size"] else one["asked"]

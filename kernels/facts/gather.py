@@ -1,13 +1,17 @@
-"""What the compiler says of the code that ran: its hash, how many kernels, registers, spills, shared memory, settings.
+"""Facts about the code that ran: hash, number of kernels, registers, spills, shared memory, settings.
 
-Facts explain a time and never decide it.  Gathering them must not cost a case: whatever is not to be had is left out.
+Facts explain a time and never decide a verdict.  Gathering them must not fail a case: missing facts are left out.
 
-`kind` says what the hash `code` stands for: "generated" (everything Inductor wrote), "triton" (of each kernel its PTX,
-its grid and its arguments, and the operators around them), "operators" (the sequence of operators with their arguments;
-Python between them is not seen), "pinned" (versions of distributions whose code can not be seen).  An operator
-written in Python is, on a GPU, what it launches inside, if that is all seen; any other is not known.  Without a hash
-nothing can be said.  Not seen is what is launched past both torch's dispatcher and Triton, as by a CUDA extension that
-takes pointers: beside Triton kernels that are the same, such a kernel may have changed under an equal hash.
+`kind` says what the hash `code` covers:
+- "generated": all code that Inductor generated;
+- "triton": PTX, grid and arguments of each kernel, and the operators around them;
+- "operators": the sequence of operators with their arguments, without the Python code between them;
+- "pinned": versions of distributions whose code cannot be observed.
+
+On a GPU, an operator written in Python is replaced by its launches if all of them are observed; otherwise its code is
+unknown.  Without a hash, changes cannot be detected.  Launches that bypass both torch's dispatcher and Triton are not
+observed, for example by a CUDA extension that takes pointers: next to unchanged Triton kernels, such a kernel may
+change without a new hash.
 """
 
 import re
@@ -15,11 +19,11 @@ from collections.abc import Callable, Iterable
 from importlib import metadata
 from typing import Any
 
-from .graph_kernels import put_on_stream
-from .hashing import _hash, normalised, normalised_ptx
+from .graph_kernels import kernels_of_call
+from .hashing import hash_of, normalised, normalised_ptx
 from .trace import Entering, Operators, Seen, autotuned, generated_code, inductor_launches, nothing, triton_launches
 
-MAX_NAMES = 48  # of operators and kernels that are told by name
+MAX_NAMES = 48  # of operators and kernels that are listed
 
 _COUNTED = re.compile(
     r"async_compile\.(?:cpp_pybinding|cpp|triton|cutedsl|multi_kernel)\(|^\s+extern_kernels\.\w+\(", re.MULTILINE
@@ -27,7 +31,7 @@ _COUNTED = re.compile(
 
 
 def gather(call: Callable[[], Any], *, compiled: bool, pinned: Iterable[str], cuda: bool) -> dict[str, Any]:
-    """Run `call` (which may compile), then once more under observation.  What it raises is raised, and nothing else."""
+    """Run `call` (which may compile), then again under observation.  Raises only what `call` raises."""
     seen = Seen()
     if compiled:
         with generated_code(seen), autotuned(seen) if cuda else nothing():
@@ -36,12 +40,12 @@ def gather(call: Callable[[], Any], *, compiled: bool, pinned: Iterable[str], cu
             call()
     else:
         call()
-        with triton_launches(seen) if cuda else nothing(), Entering(seen, put_on_stream) if cuda else Operators(seen):
+        with triton_launches(seen) if cuda else nothing(), Entering(seen, kernels_of_call) if cuda else Operators(seen):
             call()
     try:
         return _facts(seen, compiled, tuple(pinned))
-    except Exception as trouble:
-        return {"code": None, "trouble": f"{type(trouble).__name__}: {trouble}"[:200]}
+    except Exception as error:
+        return {"code": None, "trouble": f"{type(error).__name__}: {error}"[:200]}
 
 
 def _facts(seen: Seen, compiled: bool, pinned: tuple[str, ...]) -> dict[str, Any]:
@@ -51,40 +55,40 @@ def _facts(seen: Seen, compiled: bool, pinned: tuple[str, ...]) -> dict[str, Any
         if seen.generated:
             normal = [normalised(code) for code in seen.generated]
             count = sum(len(_COUNTED.findall(code)) for code in normal)
-            facts |= {"kind": "generated", "code": _hash(normal), "kernels": count}
+            facts |= {"kind": "generated", "code": hash_of(normal), "kernels": count}
     else:
         facts["ops"] = seen.operators[:MAX_NAMES]
         facts["kernels"] = seen.launched + seen.hooked
-        strange = [name for name in seen.operators if not name.startswith(("aten::", "prims::", "prim::"))]
+        foreign = [name for name in seen.operators if not name.startswith(("aten::", "prims::", "prim::"))]
         facts["operators"] = [{"name": call.name, "bytes": call.bytes} for call in seen.calls[:MAX_NAMES]]
         ptx = [_ptx(launch.kernel) for launch in seen.triton]
-        if ptx and len(ptx) == seen.hooked and None not in ptx and not strange:
+        if ptx and len(ptx) == seen.hooked and None not in ptx and not foreign:
             launches = [launch.text for launch in seen.triton]
-            facts |= {"kind": "triton", "code": _hash([*seen.described, *map(str, ptx), *launches])}
-        elif seen.launched and not strange and not seen.hooked:
-            facts |= {"kind": "operators", "code": _hash(seen.described)}
+            facts |= {"kind": "triton", "code": hash_of([*seen.described, *map(str, ptx), *launches])}
+        elif seen.launched and not foreign and not seen.hooked:
+            facts |= {"kind": "operators", "code": hash_of(seen.described)}
         elif versions := [f"{name} {metadata.version(name)}" for name in pinned]:
-            facts |= {"kind": "pinned", "code": _hash([*seen.described, *versions])}
+            facts |= {"kind": "pinned", "code": hash_of([*seen.described, *versions])}
     return facts | totals(kernels)
 
 
 def totals(kernels: list[dict[str, Any]]) -> dict[str, Any]:
-    """The facts of a case's Triton kernels one by one, and what they come to together."""
+    """The facts of each Triton kernel of a case, and their totals."""
     if not kernels:
         return {}
     facts: dict[str, Any] = {"triton": kernels[:MAX_NAMES]}
     facts["config"] = "; ".join(_configuration(kernel) for kernel in kernels)[:400]
-    for name, together in (("registers", max), ("spills", sum), ("shared", max)):
+    for name, aggregate in (("registers", max), ("spills", sum), ("shared", max)):
         known = [kernel[name] for kernel in kernels if kernel.get(name) is not None]
         if known:
-            facts[name] = together(known)
+            facts[name] = aggregate(known)
     return facts
 
 
 def _kernels(seen: Seen) -> list[dict[str, Any]]:
     if not (seen.tuned or seen.triton):
         return []
-    from .triton import of_kernel, of_launcher  # they need Triton
+    from .triton import of_kernel, of_launcher  # needs Triton
 
     launchers = [of_launcher(tuner, seen.timings.get(id(tuner), ()), values) for tuner, values in seen.tuned]
     return launchers or [of_kernel(launch.kernel, launch.grid, launch.values) for launch in seen.triton]

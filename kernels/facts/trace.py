@@ -1,4 +1,4 @@
-"""What runs during a call, observed: operators, Triton kernels with grid and arguments, and what Inductor generates."""
+"""Observers of a call: operators, Triton launches with grid and arguments, and code that Inductor generates."""
 
 import dataclasses
 import importlib
@@ -17,24 +17,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .accesses import Argument, argument_of, bytes_of, values_of
 from .graph_kernels import readable
 
-_Mode: Any = TorchDispatchMode  # without types in it
+_Mode: Any = TorchDispatchMode  # not typed
 
 _ALLOCATES = re.compile(r"^aten::(empty|new_empty|empty_like|detach|alias|lift_fresh|_unsafe_view|_reshape_alias)")
 
 
 @dataclass(frozen=True)
 class TritonLaunch:
-    """One launch of a Triton kernel, without holding on to its tensors."""
+    """One launch of a Triton kernel, without references to its tensors."""
 
     kernel: Any  # Triton's CompiledKernel
-    text: str  # its grid, options and arguments, as far as they decide what runs
+    text: str  # its grid, options and arguments, as far as they determine the code that runs
     grid: tuple[int, ...] = (1, 1, 1)
     values: tuple[Argument, ...] = ()  # the arguments that TTGIR has as parameters
 
 
 @dataclass(frozen=True)
 class OperatorCall:
-    """An operator that computes, and the bytes that it has to move at least."""
+    """An operator that computes, and the minimum of bytes that it moves."""
 
     name: str
     bytes: int
@@ -42,18 +42,18 @@ class OperatorCall:
 
 @dataclass
 class Seen:
-    """What was observed while a call ran."""
+    """Everything observed during a call."""
 
     operators: list[str] = field(default_factory=list)  # names
     described: list[str] = field(default_factory=list)  # names with arguments
-    launched: int = 0  # operators that compute, not those that view or allocate
-    calls: list[OperatorCall] = field(default_factory=list)  # those, in order
+    launched: int = 0  # operators that compute; views and allocations do not count
+    calls: list[OperatorCall] = field(default_factory=list)  # of these operators, in order
     generated: list[str] = field(default_factory=list)
     triton: list[TritonLaunch] = field(default_factory=list)
-    hooked: int = 0  # Triton launches whoever started them; those of Inductor are not among `triton`
+    hooked: int = 0  # all Triton launches; `triton` does not contain those of Inductor
     # Inductor's launchers, in order, each with the arguments of its launch
     tuned: list[tuple[Any, tuple[Argument, ...]]] = field(default_factory=list)
-    # of the candidates of a launcher (its id) the configuration and its time in ms, where they were timed
+    # by id of a launcher: configuration and time in ms of each candidate, if they were timed
     timings: dict[int, list[tuple[Any, float]]] = field(default_factory=dict)
 
 
@@ -63,7 +63,7 @@ class Seen:
 class Operators(_Mode):  # type: ignore[misc]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # or torch would import all of dynamo here, for two seconds
+        return False  # otherwise torch imports all of dynamo here, which takes two seconds
 
     def __init__(self, seen: Seen) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Operators(_Mode):  # type: ignore[misc]
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = func.name()
-        if name != "prim::device":  # a tensor without storage is asked where it is
+        if name != "prim::device":  # the device query of a tensor without storage
             self._seen.operators.append(name)
             self._seen.described.append(f"{name}({described(args)}, {described(kwargs)})")
             if not (func.is_view or _ALLOCATES.match(name)):
@@ -86,21 +86,21 @@ class Operators(_Mode):  # type: ignore[misc]
 
 
 def _untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, hidden from torch.compile: it would compile our code with the backend of a target's function."""
+    """The function, hidden from torch.compile, which would compile it with the backend of a target's function."""
     dynamo: Any = sys.modules.get("torch._dynamo")  # never imported for this: that takes two seconds
     return function if dynamo is None else cast("Callable[..., Any]", dynamo.disable(function))
 
 
 class Entering(Operators):
-    """Sees through operators that are Python code on a GPU: what is seen inside stands in the operator's place.
+    """Replaces operators that are Python code on a GPU by what runs inside of them.
 
-    Only where that is all of it: `put_on_stream` is asked what a second call would have the device do, and these must
-    be the Triton kernels that were seen.  Any other stays an operator that nobody knows.
+    Only if all of that is observed: the kernels of a second call, from `kernels_of_call`, must be the Triton kernels of
+    the first.  Any other operator is kept, and its code counts as unknown.
     """
 
-    def __init__(self, seen: Seen, put_on_stream: Callable[[Callable[[], Any]], list[str]]) -> None:
+    def __init__(self, seen: Seen, kernels_of_call: Callable[[Callable[[], Any]], list[str]]) -> None:
         super().__init__(seen)
-        self._put_on_stream = put_on_stream
+        self._kernels_of_call = kernels_of_call
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         code = None
@@ -108,7 +108,8 @@ class Entering(Operators):
             code = python_code(func) if _on_gpu((*args, *(kwargs or {}).values())) else None
         if code is None:
             return super().__torch_dispatch__(func, types, args, kwargs)
-        call, seen = partial(code, *args, **(kwargs or {})), self._seen
+        call = partial(code, *args, **(kwargs or {}))
+        seen = self._seen
         operators, texts, triton = len(seen.operators), len(seen.described), len(seen.triton)
         launched, hooked = seen.launched, seen.hooked
         with self:
@@ -128,32 +129,32 @@ class Entering(Operators):
             return False
         try:
             names = [readable(launch.kernel.metadata.name) for launch in self._seen.triton[first:]]
-            return Counter(self._put_on_stream(call)) == Counter(names)
-        except Exception:  # what can not be captured is not known
+            return Counter(self._kernels_of_call(call)) == Counter(names)
+        except Exception:  # cannot be captured
             return False
-        finally:  # those of the second call were no launches
+        finally:  # forget the second call
             del self._seen.triton[triton:]
             self._seen.hooked = hooks
 
 
 def moved_bytes(name: str, given: Any, result: Any) -> int:
-    """Bytes that an operator reads and writes at least: each tensor once, one that is changed in place twice.
+    """The minimum of bytes that an operator moves: each tensor once, one that it changes in place twice.
 
-    What a copy or a fill overwrites is not read before.
+    Tensors that a copy or a fill overwrites count once.
     """
     read, written = (list(_tensors(value)) for value in (given, result))
     places = {(tensor.data_ptr() if _placed(tensor) else id(tensor)) for tensor in read}
     new = [tensor for tensor in written if (tensor.data_ptr() if _placed(tensor) else id(tensor)) not in places]
     operator = name.partition("::")[2].partition(".")[0]
     if operator.endswith("_like") or operator.startswith("new_"):
-        return sum(map(bytes_of, new))  # its input says how large it is, and no more
+        return sum(map(bytes_of, new))  # the input only determines the shape
     once = sum(map(bytes_of, read)) + sum(map(bytes_of, new))
     in_place = operator.endswith("_") and operator not in _OVERWRITES
     return once + (bytes_of(written[0]) if in_place and written else 0)
 
 
 def _bytes(name: str, given: Any, result: Any) -> int:
-    """The same; 0 where a tensor does not say how large it is."""
+    """The same; 0 if a tensor has no known size."""
     with suppress(Exception):
         return moved_bytes(name, given, result)
     return 0
@@ -163,7 +164,7 @@ _OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_")
 
 
 def _placed(tensor: torch.Tensor) -> bool:
-    """Has it an address?  Without a GPU tensors have none."""
+    """Does the tensor have an address?  Without a GPU none has."""
     return type(tensor) is torch.Tensor and tensor.data_ptr() != 0
 
 
@@ -178,7 +179,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def python_code(func: Any) -> Callable[..., Any] | None:
-    """The Python function behind an operator on a GPU; None for one of torch, and for one written in C++."""
+    """The Python function that implements an operator on a GPU; None for torch's own and for C++ operators."""
     if func.namespace in ("aten", "prims", "prim"):
         return None
     name = func.name().split(".")[0]
@@ -198,7 +199,7 @@ def _on_gpu(values: tuple[Any, ...]) -> bool:
 
 
 def described(value: Any) -> str:
-    """Arguments as far as they decide what runs: the kind of a tensor, never its numbers."""
+    """Arguments as far as they determine the code that runs: type and layout of a tensor, never its numbers."""
     if isinstance(value, torch.Tensor):
         return f"{value.dtype}{list(value.shape)}{list(value.stride())}"
     if isinstance(value, tuple | list):
@@ -222,7 +223,7 @@ def nothing() -> Iterator[None]:
 
 @contextmanager
 def generated_code(seen: Seen) -> Iterator[None]:
-    """Inductor hands each piece of code to this hook, also when it comes from the cache."""
+    """Inductor passes all generated code to this hook, also from its cache."""
     try:
         graph: Any = importlib.import_module("torch._inductor.graph")
         before = graph.GraphLowering.save_output_code
@@ -243,7 +244,7 @@ def generated_code(seen: Seen) -> Iterator[None]:
 
 @contextmanager
 def autotuned(seen: Seen) -> Iterator[None]:
-    """Inductor's timings of the candidates of a kernel, when it takes them; not where it remembers the best."""
+    """Inductor's timings of the candidates of a kernel; none if it reads the best from its cache."""
     try:
         heuristics: Any = importlib.import_module("torch._inductor.runtime.triton_heuristics")
         benchmark = heuristics.CachingAutotuner.benchmark_all_configs
@@ -294,8 +295,10 @@ _LAUNCHED_WITH = ("shared", "num_ctas", "cluster_dims", "launch_cooperative_grid
 
 @contextmanager
 def triton_launches(seen: Seen) -> Iterator[None]:
-    """Before each launch Triton asks the kernel for metadata, with the grid and all arguments (seen up to 3.7), then
-    calls a hook (3.5 and later keep a chain), which also sees launches of others, but not what is launched.
+    """Observe Triton's launches.
+
+    Before each launch Triton calls `launch_metadata` with the grid and all arguments (up to 3.7), then a hook (a chain
+    from 3.5 on), which also sees other launches, but not their kernels.
     """
     try:
         from triton import knobs
@@ -332,6 +335,6 @@ def triton_launches(seen: Seen) -> Iterator[None]:
 
 
 def _launch(kernel: Any, grid: Any, args: tuple[Any, ...]) -> str:
-    """What a launch adds to the kernel: PTX says nothing of the grid nor of a number handed over."""
+    """Properties of a launch that PTX does not contain: options, grid and arguments."""
     options = [getattr(kernel.metadata, name, None) for name in _LAUNCHED_WITH]
     return f"{(*grid, 1, 1)[:3]} {options} {described(args)}"

@@ -1,4 +1,4 @@
-"""Facts of a compiled kernel that ran on this GPU: what it takes of an SM, and which machine code it is."""
+"""Facts about a compiled Triton kernel that ran on this GPU: resources, occupancy, machine code."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,15 +12,15 @@ from .accesses import Argument, Bytes, names_of, of_ptx, of_ttgir, traffic
 from .offline.architectures import KNOWN, occupancy
 from .offline.machine import code_of
 
-OPTIONS = ("maxnreg", "launch_cooperative_grid")  # named where they are set
+OPTIONS = ("maxnreg", "launch_cooperative_grid")  # listed if they are set
 SHORT = (bool, int, float, str, type(None))
 MAX_CANDIDATES = 20  # of a timing table, best first
 
 
 def of_launcher(tuner: Any, timings: Sequence[tuple[Any, float]], values: Sequence[Argument] = ()) -> dict[str, Any]:
-    """Of Inductor's CachingAutotuner, whose first launcher is the one that runs.
+    """Facts about the first launcher of Inductor's CachingAutotuner, which is the one that runs.
 
-    Its grid is not known, so that of memory only the arguments' bytes are.
+    Its grid is unknown: of memory traffic, only the sizes of the arguments are known.
     """
     launcher = tuner.launchers[0]
     facts = {
@@ -31,7 +31,7 @@ def of_launcher(tuner: Any, timings: Sequence[tuple[Any, float]], values: Sequen
         **_configuration(launcher.config),
     }
     cubin = None
-    with suppress(Exception):  # its own launcher forgets the machine code; Triton's cache keeps it
+    with suppress(Exception):  # its launcher does not keep the machine code; Triton's cache does
         folder = Path(knobs.cache.dir) / launcher.cache_hash
         [file] = folder.glob("*.cubin")
         cubin = file.read_bytes()
@@ -41,11 +41,11 @@ def of_launcher(tuner: Any, timings: Sequence[tuple[Any, float]], values: Sequen
     if timings:
         best = sorted(timings, key=lambda candidate: candidate[1])[:MAX_CANDIDATES]
         facts["timings"] = [{"ms": round(ms, 6), **_configuration(config)} for config, ms in best]
-    return _placed(facts, cubin)
+    return _with_occupancy(facts, cubin)
 
 
 def of_kernel(kernel: Any, grid: Sequence[int] = (), values: Sequence[Argument] = ()) -> dict[str, Any]:
-    """Of Triton's CompiledKernel, launched on this grid with these arguments."""
+    """Facts about Triton's CompiledKernel, launched on this grid with these arguments."""
     facts = {
         "name": kernel.metadata.name,
         "registers": getattr(kernel, "n_regs", None),
@@ -54,17 +54,17 @@ def of_kernel(kernel: Any, grid: Sequence[int] = (), values: Sequence[Argument] 
         "warps": getattr(kernel.metadata, "num_warps", None),
         "stages": getattr(kernel.metadata, "num_stages", None),
     }
-    with suppress(AttributeError):  # what was not compiled from Python has no constants
+    with suppress(AttributeError):  # only kernels compiled from Python have constants
         facts["settings"] = settings_of(kernel)
     facts |= accesses_of(kernel, grid, values)
-    return _placed(facts, kernel.asm.get("cubin"))
+    return _with_occupancy(facts, kernel.asm.get("cubin"))
 
 
 def settings_of(kernel: Any) -> dict[str, Any]:
-    """The compile-time constants that a Triton kernel was called with, by name, and the options that were set.
+    """The compile-time constants of a Triton kernel by name, and the options that were set.
 
-    The fields of a NamedTuple count as constants.  Without the arguments that happened to be 1, and the options that
-    every kernel has: warps and stages.
+    The fields of a NamedTuple count as constants.  Without arguments that Triton specialised because they were 1, and
+    without warps and stages.
     """
     function = kernel.src.fn
     found = {name: value for name in OPTIONS if (value := getattr(kernel.metadata, name, None))}
@@ -80,7 +80,7 @@ def settings_of(kernel: Any) -> dict[str, Any]:
 
 
 def accesses_of(kernel: Any, grid: Sequence[int], values: Sequence[Argument]) -> dict[str, Any]:
-    """How a launch accesses memory and what it computes, as far as its texts are there."""
+    """How a launch accesses memory and what it computes, as far as PTX and TTGIR are available."""
     facts: dict[str, Any] = {}
     with suppress(Exception):
         facts |= of_ptx(kernel.asm["ptx"])
@@ -100,10 +100,10 @@ def _configuration(config: Any) -> dict[str, Any]:
     }
 
 
-def _placed(facts: dict[str, Any], cubin: Any) -> dict[str, Any]:
-    """With the hash of the machine code, static shared memory, the limit of the GPU, and theoretical occupancy.
+def _with_occupancy(facts: dict[str, Any], cubin: Any) -> dict[str, Any]:
+    """Add the hash of the machine code, static shared memory, the GPU's limit, and theoretical occupancy.
 
-    Nothing is disassembled: reading the sections of a cubin takes a tenth of a millisecond.
+    Reads only the sections of the cubin (0.1 ms), without disassembling.
     """
     with suppress(Exception):
         if isinstance(cubin, bytes):

@@ -121,13 +121,13 @@ class OnDevice:
         import torch
 
         from ..checks.oracle import named
-        from ..checks.outputs import judged
+        from ..checks.outputs import require_correct
         from ..contender.clocks import CudaClock
 
         with torch.no_grad(), torch.cuda.stream(self.stream):
             sets = self._inputs(case)
             calls = [[call_of(case, each, inputs) for inputs in sets] for each in (plan, other)]
-            judged(self._oracle, sets[0], named(case, calls[0][0]()))
+            require_correct(self._oracle, sets[0], named(case, calls[0][0]()))
             clocks = [CudaClock(each, self.stream, case, GRAPH_S) for each in calls]
             ratios = []
             for number in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""The implementations that can be measured: those kernelwatch brings, and those that a target's recipe names."""
+"""The implementations that can be measured: those of kernelwatch, and those in a target's recipe."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from .base import Broken, Provider, Unsupported, forward_backward
 
 __all__ = ["Broken", "Provider", "Unsupported", "forward_backward", "open_provider"]
 
-# By the names of words.BUILT_IN_PROVIDERS; a module is imported when its provider is asked for.
+# By the names of cases.BUILT_IN_PROVIDERS; a module is imported when its provider is opened.
 _BUILT_IN = {
     "eager": "eager:Eager",
     "inductor": "inductor:Inductor",
@@ -25,7 +25,7 @@ _BUILT_IN = {
 
 
 def open_provider(spec: Mapping[str, Any]) -> Provider:
-    """The provider of a start message, imported as far as it can be.  Raises Unsupported for a name nobody knows."""
+    """The provider of a start message.  Raises Unsupported for an unknown name."""
     name = str(spec["name"])
     if not spec.get("builtin"):
         from .recipe import RecipeProvider

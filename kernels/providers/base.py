@@ -1,4 +1,4 @@
-"""What a provider is: it gets ready for a case, then binds input sets; only what the bound call does is timed."""
+"""The interface of a provider: prepare for a case, then bind input sets.  Only the bound call is timed."""
 
 import functools
 import importlib
@@ -20,37 +20,34 @@ WithNorm = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Unsupported(Exception):
-    """This provider does not do this case here.  The message says why."""
+    """This provider does not support this case here.  The message says why."""
 
 
 class Broken(Exception):
-    """It should work and does not: an import failed, a name is missing.  The message says what to mend."""
+    """It should work and does not: an import failed, a name is missing.  The message says what to fix."""
 
 
 class Provider:
-    """What it says of itself, and how it gets ready.  A new one is a small class and a line in the package's table."""
+    """Base class.  To add a provider, write a subclass and add it to the table of the package."""
 
     name: str
     compiled: bool = False  # through torch.compile: facts come from the generated code
-    tunes: bool = False  # getting ready times candidates on the device, which nobody else may use meanwhile
-    pinned: tuple[str, ...] = ()  # distributions whose versions stand for code that can not be seen
+    tunes: bool = False  # the preparation times candidates, which needs the device for itself
+    pinned: tuple[str, ...] = ()  # distributions whose versions represent code that cannot be observed
 
     def warm(self) -> None:
-        """Import what takes long.  Troubles wait until a case needs it."""
+        """Import what takes long.  Errors are raised when a case needs it."""
 
     def supports(self, case: Case, device: torch.device) -> str | None:  # noqa: ARG002
-        """Why it does not do this case here, in a sentence; None where it does.  Makes no tensor, compiles nothing."""
+        """Why it does not support this case here; None if it does.  Creates no tensor and compiles nothing."""
         return None
 
     def ready(self, case: Case, device: torch.device) -> Bind:  # noqa: ARG002
-        """Get ready for one direction of a case.  Raises Unsupported or Broken."""
+        """Prepare for one direction of a case.  Raises Unsupported or Broken."""
         raise Unsupported(f"{self.name} has no {case.key}")
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:  # noqa: ARG002
-        """The forward function, given the forward inputs and eps, that autograd can go back through.
-
-        Raises Unsupported or Broken.
-        """
+        """A differentiable function of the forward inputs and eps.  Raises Unsupported or Broken."""
         raise Unsupported(f"{self.name} has no {case.key}")
 
     def block(self, case: Case, device: torch.device, with_norm: WithNorm) -> Callable[..., Any]:
@@ -61,17 +58,17 @@ class Provider:
         return with_norm(self.differentiable(case, device))
 
     def facts(self) -> dict[str, Any]:
-        """What it knows of the code it got ready last: how it was compiled, which candidates were timed."""
+        """Facts about the code of the last preparation: how it was compiled, which candidates were timed."""
         return {}
 
     def refuse(self, case: Case, device: torch.device) -> None:
-        """Raises Unsupported for what is not supported."""
+        """Raises Unsupported if the case is not supported."""
         if reason := self.supports(case, device):
             raise Unsupported(reason)
 
 
-def plainly(function: Callable[..., Any]) -> Bind:
-    """Bind by handing over the arguments of the adapter protocol."""
+def by_order(function: Callable[..., Any]) -> Bind:
+    """Bind by passing the arguments in the order of the adapter protocol."""
 
     def bind(inputs: Inputs) -> Call:
         arguments = inputs.arguments
@@ -81,12 +78,12 @@ def plainly(function: Callable[..., Any]) -> Bind:
 
 
 def by_name(function: Callable[..., Any]) -> Bind:
-    """Bind by handing over the tensors by their names and eps; a tensor that an op has not is left out."""
+    """Bind by passing the tensors of the op and eps by name."""
     return lambda inputs: functools.partial(function, **inputs.tensors, eps=inputs.eps)
 
 
 def by_position(case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward function that takes its tensors by name, for callers that hand them over in the order of the op."""
+    """Convert a forward function with tensors by name to one with tensors in the order of the op."""
     names = (*OPS[case.op].inputs(Direction.FWD), "eps")
 
     def forward(*arguments: Any) -> Any:
@@ -96,19 +93,20 @@ def by_position(case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def returned(*outputs: Tensor | None) -> Any:
-    """Those outputs that an op has; one alone is not a tuple."""
+    """The outputs that are not None; a single one without a tuple."""
     present = tuple(output for output in outputs if output is not None)
     return present if len(present) > 1 else present[0]
 
 
 def forward_backward(case: Case, function: Callable[..., Any]) -> Bind:
-    """Bind a differentiable function as one call that goes forward and back, through autograd."""
+    """Bind a differentiable function as one call of its forward and backward pass, through autograd."""
     op = OPS[case.op]
 
     def bind(inputs: Inputs) -> Call:
-        # detached aliases: the inputs themselves must not begin to require gradients
+        # detached aliases: the inputs must not require gradients
         leaves = {name: inputs[name].detach().requires_grad_() for name in op.inputs(Direction.FWD)}
-        arguments, wanted = (*leaves.values(), inputs.eps), tuple(leaves[name] for name in ("x", *op.weights))
+        arguments = (*leaves.values(), inputs.eps)
+        wanted = tuple(leaves[name] for name in ("x", *op.weights))
         gradients = tuple(inputs[name] for name in case.inputs if name.startswith("d"))
 
         def call() -> tuple[Any, ...]:
@@ -124,11 +122,11 @@ def forward_backward(case: Case, function: Callable[..., Any]) -> Bind:
 
 
 def warm_compiler() -> None:
-    """Pay for what every first compilation pays for while the others are still starting as well.
+    """Compile something tiny while other contenders start, to do the imports of a first compilation.
 
-    On a CPU one tiny compilation took 4 s of the first case away, most of it imports (two cores, November).
+    On a CPU this made the first case 4 s faster (two cores, November).
     """
-    with suppress(Exception):  # said again where it matters
+    with suppress(Exception):  # a case that compiles raises it again
         importlib.import_module("torch._inductor.compile_fx")
         if not torch.cuda.is_available():
             compiled(_tiny)(torch.zeros(8))
@@ -139,20 +137,20 @@ def _tiny(x: Any) -> Any:
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """torch.compile, for exactly these shapes unless `dynamic` says otherwise.
+    """torch.compile, with static shapes by default.
 
-    The reset matters: after an earlier case, the second shape would be compiled for any shape, and be slower.
+    The reset is necessary: otherwise the second shape would be compiled for any shape, and be slower.
     """
-    _trust_the_vector_units()
+    _skip_vector_probes()
     torch._dynamo.reset()
     return torch.compile(function, **{"dynamic": False, **options})
 
 
 @functools.cache
-def _trust_the_vector_units() -> None:
-    """Spare Inductor its probes of the CPU's vector extensions, once the compiler has been seen to know them.
+def _skip_vector_probes() -> None:
+    """Skip Inductor's probes of the CPU's vector extensions if the compiler accepts their flags.
 
-    It compiles and loads a small library for each: 5 s with an empty cache and 1.5 s in every later process.
+    Inductor compiles and loads a small library for each: 5 s with an empty cache, 1.5 s in every later process.
     """
     try:
         config = importlib.import_module("torch._inductor.config")
@@ -163,4 +161,4 @@ def _trust_the_vector_units() -> None:
         if flags and subprocess.run(compiler, capture_output=True, timeout=20, check=False).returncode == 0:
             config.cpp.vec_isa_ok = True
     except Exception:
-        return  # it probes as usual
+        return  # Inductor probes as usual

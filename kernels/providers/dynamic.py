@@ -1,4 +1,4 @@
-"""torch.compile for any number of rows: asked for, or as it comes about when a second shape is met."""
+"""torch.compile with a dynamic number of rows: explicitly, or automatically after a second shape."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from .inductor import Inductor
 
 
 class Graphs:
-    """Inductor as a backend of torch.compile that counts what it is given, and of that what is for any shape."""
+    """Inductor as a backend of torch.compile that counts its graphs, and those with dynamic shapes."""
 
     def __init__(self) -> None:
         self.graphs = self.dynamic = 0
@@ -28,7 +28,7 @@ class Graphs:
 
 
 class Dynamic(Inductor):
-    """The rows are marked as dynamic before the first call: one graph, for every number of rows."""
+    """The rows are marked as dynamic before the first call: one graph for any number of rows."""
 
     name = "inductor-dynamic"
 
@@ -37,9 +37,9 @@ class Dynamic(Inductor):
 
     def supports(self, case: Case, device: torch.device) -> str | None:
         if case.rows == 1:
-            return "torch.compile always compiles one row for itself"
+            return "torch.compile always compiles a single row with a static shape"
         if case.metric is Metric.BLOCK:
-            return "a block is compiled for its own number of tokens"
+            return "a block is compiled for a static number of tokens"
         return super().supports(case, device)
 
     def compile(self, case: Case, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +47,7 @@ class Dynamic(Inductor):
         unmarked = [True]
 
         def call(*arguments: Any) -> Any:
-            if unmarked:  # the graph is taken for later arguments as well, which need no mark
+            if unmarked:  # later arguments use the same graph without a mark
                 unmarked.clear()
                 _mark_rows(case, arguments)
             return for_any_rows(*arguments)
@@ -63,7 +63,7 @@ class Dynamic(Inductor):
 
 
 class AutomaticDynamic(Dynamic):
-    """What a program gets that meets two shapes: the second is compiled for any number of rows, unasked."""
+    """Like a program with two shapes: the second one is compiled for any number of rows automatically."""
 
     name = "inductor-automatic-dynamic"
 
@@ -90,5 +90,5 @@ def _mark_rows(case: Case, arguments: tuple[Any, ...]) -> None:
 
 
 def _earlier(case: Case) -> Case:
-    """The shape that comes first: other rows, and not one, which is a case of its own to the compiler."""
+    """The first shape: another number of rows, but not a single one, which is always static."""
     return replace(case, rows=case.rows // 2 if case.rows > 3 else case.rows + 2, metric=Metric.KERNEL)

@@ -1,4 +1,4 @@
-"""What torch does when nobody compiles anything.  "Eager" is not one thing: the facts say which operators ran."""
+"""Torch without a compiler.  Facts say which of its operators ran."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -11,16 +11,19 @@ from ..checks.inputs import DTYPES, Inputs
 from .base import Bind, Call, Provider, Unsupported, by_name, by_position, returned
 from .operators import Function, backward_of, forward_of, in_fp32, rounds_twice, too_coarse
 
-REFUSALS = (RuntimeError, NotImplementedError, AttributeError)  # mixed dtypes, or an operator that a device has not
-# RuntimeErrors as well that say nothing about the way: of the device, and after the second nothing works any more.
-TROUBLES: tuple[type[BaseException], ...] = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", MemoryError))
+REFUSALS = (RuntimeError, NotImplementedError, AttributeError)  # mixed dtypes, or no such operator on the device
+# RuntimeErrors of the device, which do not mean that the variant is unsupported.
+DEVICE_ERRORS: tuple[type[BaseException], ...] = (
+    torch.OutOfMemoryError,
+    getattr(torch, "AcceleratorError", MemoryError),
+)
 
-Way = TypeVar("Way")
+Variant = TypeVar("Variant")
 Result = TypeVar("Result")
 
 
 class Eager(Provider):
-    """`torch.nn.functional` forwards; backwards its own backward operator, or autograd where there is none."""
+    """Forward: `torch.nn.functional`.  Backward: torch's backward operator, or autograd if there is none."""
 
     name = "eager"
 
@@ -28,24 +31,26 @@ class Eager(Provider):
         self.refuse(case, device)
         op = OPS[case.op]
         if case.direction is Direction.FWD:
-            return _first_that_binds(*map(by_name, _ways(case, forward_of(op))))
-        by_operator = map(by_name, _ways(case, backward_of(op)))
-        by_autograd = (_by_autograd(way) for way in _ways(case, _of_the_sum(op)) if op.norm == "rmsnorm")
+            return _first_that_binds(*map(by_name, _variants(case, forward_of(op))))
+        by_operator = map(by_name, _variants(case, backward_of(op)))
+        by_autograd = (
+            _by_autograd(variant) for variant in _variants(case, _forward_of_sum(op)) if op.norm == "rmsnorm"
+        )
         return _first_that_binds(*by_operator, *by_autograd)
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         self.refuse(case, device)
-        ways = _ways(case, forward_of(OPS[case.op]))
-        return by_position(case, _first_that_runs(*(ways[-1:] if too_coarse(case, device) else ways)))
+        variants = _variants(case, forward_of(OPS[case.op]))
+        return by_position(case, _first_that_runs(*(variants[-1:] if too_coarse(case, device) else variants)))
 
 
-def _ways(case: Case, function: Function) -> tuple[Function, ...]:
+def _variants(case: Case, function: Function) -> tuple[Function, ...]:
     wide = in_fp32(function)
     return (wide,) if rounds_twice(case, OPS[case.op]) else (function, wide)
 
 
-def _of_the_sum(op: Op) -> Function:
-    """The forward function of what was normalised: backwards, x is the sum with the residual already."""
+def _forward_of_sum(op: Op) -> Function:
+    """The forward function of x as in a backward pass, where x already includes the residual."""
     norm = forward_of(op)
 
     def forward(**given: Any) -> Any:
@@ -55,14 +60,14 @@ def _of_the_sum(op: Op) -> Function:
 
 
 def _by_autograd(forward: Function) -> Bind:
-    """The backward pass as autograd runs it; the forward pass is over before the clock starts."""
+    """Autograd's backward pass; binding runs the forward pass."""
 
     def bind(inputs: Inputs) -> Call:
         op, x = OPS[inputs.case.op], inputs["x"]
         values: dict[str, Tensor] = {name: inputs[name] for name in ("x", "weight") if name in inputs.tensors}
         if op.bias:
             values["bias"] = torch.zeros(x.shape[1], dtype=DTYPES[inputs.case.weight_dtype], device=x.device)
-        # detached aliases: the inputs themselves must not begin to require gradients
+        # detached aliases: the inputs must not require gradients
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         with torch.enable_grad():
             outputs = forward(**leaves, eps=inputs.eps)
@@ -74,48 +79,48 @@ def _by_autograd(forward: Function) -> Bind:
     return bind
 
 
-def _first_that_runs(*ways: Function) -> Function:
-    """Tried at the first call; Unsupported when none runs."""
+def _first_that_runs(*variants: Function) -> Function:
+    """Choose at the first call.  The result raises Unsupported if no variant runs."""
     chosen: list[Function] = []
 
     def function(**arguments: Any) -> Any:
         if chosen:
             return chosen[0](**arguments)
-        way, outputs = _tried(ways, lambda way: way(**arguments))
-        chosen.append(way)
+        variant, outputs = _first(variants, lambda variant: variant(**arguments))
+        chosen.append(variant)
         return outputs
 
     return function
 
 
-def _first_that_binds(*ways: Bind) -> Bind:
-    """The same for calls, each tried once with the first inputs."""
+def _first_that_binds(*variants: Bind) -> Bind:
+    """Choose by calling with the first inputs.  The result raises Unsupported if no variant runs."""
     chosen: list[Bind] = []
 
     def bind(inputs: Inputs) -> Call:
         if chosen:
             return chosen[0](inputs)
 
-        def bound(way: Bind) -> Call:
-            call = way(inputs)
+        def bound(variant: Bind) -> Call:
+            call = variant(inputs)
             call()
             return call
 
-        way, call = _tried(ways, bound)
-        chosen.append(way)
+        variant, call = _first(variants, bound)
+        chosen.append(variant)
         return call
 
     return bind
 
 
-def _tried(ways: Sequence[Way], run: Callable[[Way], Result]) -> tuple[Way, Result]:
-    """The first way that runs, with what it gave.  Raises Unsupported with what each of them said."""
-    troubles = []
-    for way in ways:
+def _first(variants: Sequence[Variant], run: Callable[[Variant], Result]) -> tuple[Variant, Result]:
+    """The first variant that runs, and its result.  Raises Unsupported with the errors of all."""
+    errors = []
+    for variant in variants:
         try:
-            return way, run(way)
-        except TROUBLES:
+            return variant, run(variant)
+        except DEVICE_ERRORS:
             raise
-        except REFUSALS as trouble:
-            troubles.append(str(trouble).splitlines()[0])
-    raise Unsupported("; ".join(troubles))
+        except REFUSALS as error:
+            errors.append(str(error).splitlines()[0])
+    raise Unsupported("; ".join(errors))

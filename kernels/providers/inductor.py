@@ -1,4 +1,4 @@
-"""torch.compile of the definition: what anybody gets without writing a kernel."""
+"""torch.compile of the definition."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,11 +7,11 @@ import torch
 
 from ..cases import Case
 from ..checks import references
-from .base import Bind, Provider, WithNorm, compiled, plainly, warm_compiler
+from .base import Bind, Provider, WithNorm, by_order, compiled, warm_compiler
 
 
 class Inductor(Provider):
-    """With torch.compile's own settings, for exactly the shapes of the case."""
+    """Default settings, static shapes."""
 
     name = "inductor"
     compiled = True
@@ -24,14 +24,14 @@ class Inductor(Provider):
 
     def ready(self, case: Case, device: torch.device) -> Bind:
         self.refuse(case, device)
-        return plainly(self.compile(case, references.BY_KEY[case.key]))
+        return by_order(self.compile(case, references.BY_KEY[case.key]))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         self.refuse(case, device)
         return self.compile(case, references.BY_KEY[case.key])
 
     def block(self, case: Case, device: torch.device, with_norm: WithNorm) -> Callable[..., Any]:
-        """Compiled as a whole, as a model is."""
+        """The whole block is compiled, as in a model."""
         self.refuse(case, device)
         return self.compile(case, with_norm(references.BY_KEY[case.key]))
 
@@ -40,7 +40,7 @@ class Inductor(Provider):
 
 
 class MaxAutotune(Inductor):
-    """Candidates of every kernel are timed on the device.  Without CUDA graphs of its own."""
+    """Mode max-autotune-no-cudagraphs: candidates of every kernel are timed on the device."""
 
     name = "inductor-max-autotune"
     tunes = True
@@ -50,7 +50,7 @@ class MaxAutotune(Inductor):
 
 
 class CoordinateDescent(Inductor):
-    """From the default configuration of each kernel, one setting after the other, as long as it gets faster."""
+    """Coordinate descent from the default configuration of each kernel, by times on the device."""
 
     name = "inductor-coordinate-descent"
     tunes = True

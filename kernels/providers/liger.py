@@ -1,4 +1,4 @@
-"""Liger-Kernel 0.5 to 0.8: its operators, below its autograd functions; their signatures grew over the releases."""
+"""Liger-Kernel 0.5 to 0.8: the operators below its autograd functions, whose signatures differ by release."""
 
 import importlib
 import inspect
@@ -11,12 +11,12 @@ from torch import Tensor
 from ..cases import OPS, Case, Direction, Op
 from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, returned
 
-# Everything in fp32 and one rounding at the end, as the other providers compute it.  Liger's default mode ("llama")
-# rounds before the multiplication with the weight as well, and is twice as wrong.
+# Computes in fp32 and rounds once at the end, as the other providers.  Liger's default mode ("llama") also rounds
+# before the multiplication with the weight, which doubles the error.
 CASTING = "gemma"
 CASTING_NUMBER = 1
-STAGES = 2  # of its fused kernels, as their forward pass launches them
-WIDEST = 65536  # columns; beyond it the kernels raise
+STAGES = 2  # of its fused kernels in the forward pass
+MAX_COLS = 65536
 
 
 class Liger(Provider):
@@ -28,16 +28,16 @@ class Liger(Provider):
             try:
                 _operators(OPS["rmsnorm"])
             except (Unsupported, Broken):
-                return  # said again where it matters
+                return  # raised again when a case needs it
 
     def supports(self, case: Case, device: torch.device) -> str | None:
         op = OPS[case.op]
         if op.norm not in ("rmsnorm", "layernorm"):
-            return f"Liger is not asked for {op.norm} here"
+            return f"this provider does not use Liger for {op.norm}"
         if device.type != "cuda":
             return "Liger needs a GPU"
-        if case.cols > WIDEST:
-            return f"Liger takes at most {WIDEST} columns"
+        if case.cols > MAX_COLS:
+            return f"Liger takes at most {MAX_COLS} columns"
         if "fp64" in (case.dtype, case.weight_dtype):
             return "Liger computes in fp32"
         if op.norm == "layernorm" and (op.residual or not (op.weight and op.bias)):
@@ -62,14 +62,14 @@ class Liger(Provider):
 
 
 def _operators(op: Op) -> Any:
-    """The module of an op.  Raises Unsupported where there is none, Broken where it can not be imported."""
+    """The module of an op.  Raises Unsupported if there is none, Broken if its import fails."""
     module = "layer_norm" if op.norm == "layernorm" else "fused_add_rms_norm" if op.residual else "rms_norm"
     try:
         return importlib.import_module(f"liger_kernel.ops.{module}")
     except ModuleNotFoundError as missing:
         raise Unsupported(f"a Liger-Kernel with {op.name} is not installed in this environment ({missing})") from None
-    except Exception as trouble:
-        raise Broken(f"cannot import liger_kernel.ops.{module}: {type(trouble).__name__}: {trouble}") from trouble
+    except Exception as error:
+        raise Broken(f"cannot import liger_kernel.ops.{module}: {type(error).__name__}: {error}") from error
 
 
 def forward(operators: Any, op: Op) -> Callable[..., Any]:
@@ -85,7 +85,7 @@ def forward(operators: Any, op: Op) -> Callable[..., Any]:
 
 def backward(operators: Any, op: Op) -> Callable[..., Any]:
     def layer_norm(*, dy: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, **_: Any) -> Any:
-        return operators.layer_norm_backward(dy, x, weight, weight, mean, rstd)  # of the bias only the dtype is read
+        return operators.layer_norm_backward(dy, x, weight, weight, mean, rstd)  # only the dtype of the bias is used
 
     def fused(*, dy: Tensor, dresidual_out: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, **_: Any) -> Any:
         block, warps = operators.calculate_settings(x.shape[-1])
@@ -110,13 +110,13 @@ def with_autograd(operators: Any, op: Op) -> Callable[..., Any]:
         return lambda x, weight, bias, eps: operators.LigerLayerNormFunction.apply(x, weight, bias, eps)
     if op.residual:
         fused = operators.LigerFusedAddRMSNormFunction
-        # offset, casting mode, and not in place of the gradient
+        # offset, casting mode, not in place
         return lambda x, residual, weight, eps: fused.apply(x, residual, weight, eps, 0.0, CASTING, False)
     function = operators.LigerRMSNormFunction
     return lambda x, eps, weight=None: function.apply(x, weight, eps, 0.0, CASTING, False)
 
 
 def _known(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
-    """Those of the arguments that this release has."""
+    """The arguments that this release accepts."""
     parameters = inspect.signature(function).parameters
     return {name: value for name, value in arguments.items() if name in parameters}

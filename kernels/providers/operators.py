@@ -1,4 +1,4 @@
-"""The ops as torch's own operators compute them, each tensor handed over by name."""
+"""The ops by torch's own operators, with tensors by name."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ Function = Callable[..., Any]
 
 
 def forward_of(op: Op) -> Function:
-    """f(x, [residual], [weight], [bias], eps) by name: y, or (y, residual_out); autograd can go back through it."""
+    """f(x, [residual], [weight], [bias], eps) by name: y, or (y, residual_out); differentiable."""
     _known(op)
     return _rms_norm if op.norm == "rmsnorm" else _layer_norm
 
@@ -27,13 +27,13 @@ def backward_of(op: Op) -> Function:
 
 
 def _known(op: Op) -> None:
-    """Raises Unsupported for another norm than torch's."""
+    """Raises Unsupported for a norm that torch does not have."""
     if op.norm not in ("rmsnorm", "layernorm"):
         raise Unsupported(f"there are no operators here for {op.norm}")
 
 
 def rounds_twice(case: Case, op: Op) -> bool:
-    """Whether the operators would round a result that is rounded again, which counts as wrong below fp32."""
+    """Would the operators round an intermediate result?  Below fp32 that exceeds the allowed error."""
     if case.dtype not in ("bf16", "fp16"):
         return False
     added_after = op.norm == "rmsnorm" and op.bias and case.direction is not Direction.BWD
@@ -41,16 +41,16 @@ def rounds_twice(case: Case, op: Op) -> bool:
 
 
 def too_coarse(case: Case, device: torch.device) -> bool:
-    """Whether autograd through the operators is less exact than their dtype.
+    """Is autograd through the operators less precise than their dtype?
 
-    On a CPU LayerNorm keeps its statistics in bf16 and sums weight gradients in it: wrong by 6e-3 (2.13).
+    On a CPU LayerNorm keeps its statistics in bf16 and sums weight gradients in bf16: an error of 6e-3 (2.13).
     """
     of_layernorm = OPS[case.op].norm == "layernorm" and case.direction is Direction.FWDBWD
     return of_layernorm and device.type == "cpu" and case.dtype in ("bf16", "fp16")
 
 
 def in_fp32(function: Function) -> Function:
-    """The same on fp32 copies of what is narrower, rounded once at the end; gradients of weights as their weights."""
+    """The function on fp32 copies of narrower tensors, rounded once; gradients of weights have their dtype."""
 
     def upcast(*, eps: float, has_bias: bool | None = None, **tensors: Tensor) -> Any:
         x, weight = tensors["x"], tensors.get("weight")
@@ -58,7 +58,7 @@ def in_fp32(function: Function) -> Function:
         more = {} if has_bias is None else {"has_bias": has_bias}
         outputs = function(**wide, eps=eps, **more)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        # without a weight nothing says which dtype the gradient of a bias has: it stays as it is
+        # without a weight the dtype of the bias is unknown: its gradient is not rounded
         dtypes = (
             x.dtype if output.ndim > 1 else output.dtype if weight is None else weight.dtype for output in outputs
         )
@@ -113,9 +113,9 @@ def _layer_norm_backward(
     has_bias: bool = False,
 ) -> Any:
     if x.device.type == "cpu" and weight is not None and weight.dtype != x.dtype:
-        # 2.13 sums the gradients of fp32 weights in bf16 here: wrong by 8e-3 after 65 rows
+        # 2.13 sums the gradients of fp32 weights in bf16: an error of 8e-3 after 65 rows
         raise NotImplementedError("inexact for mixed dtypes on a CPU")
-    # the value of the bias does not matter backwards, but only with one is there a gradient of it
+    # the operator needs any bias to compute its gradient, and ignores its values
     bias = weight if has_bias else None
     wanted = [True, weight is not None, bias is not None]
     statistics = (mean[:, None], rstd[:, None])

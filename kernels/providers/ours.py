@@ -1,4 +1,4 @@
-"""Our own Triton kernels."""
+"""The Triton kernels of kernels/norms."""
 
 import importlib
 from collections.abc import Callable
@@ -29,9 +29,9 @@ class Ours(Provider):
         if device.type != "cuda":
             return "Triton kernels need a GPU"
         if OPS[case.op].norm not in ("rmsnorm", "layernorm"):
-            return f"there is no Triton kernel of ours for {case.op}"
+            return f"kernelwatch has no Triton kernel for {case.op}"
         if not {case.dtype, case.weight_dtype} <= {*TAKEN}:
-            return f"our kernels take {', '.join(TAKEN)}"
+            return f"these kernels take {', '.join(TAKEN)}"
         return refusal(device)
 
     def ready(self, case: Case, device: torch.device) -> Bind:
@@ -44,7 +44,8 @@ class Ours(Provider):
 
 
 def forward(case: Case) -> Bind:
-    op, function = OPS[case.op], _norm("forward")
+    op = OPS[case.op]
+    function = _norm("forward")
     outputs = _outputs(op)
 
     def bind(inputs: Inputs) -> Call:
@@ -55,8 +56,10 @@ def forward(case: Case) -> Bind:
 
 
 def backward(case: Case) -> Bind:
-    op, function = OPS[case.op], _norm("backward")
-    gradients, bias_dtype = _gradients(op), DTYPES[case.weight_dtype] if op.bias else None
+    op = OPS[case.op]
+    function = _norm("backward")
+    gradients = _gradients(op)
+    bias_dtype = DTYPES[case.weight_dtype] if op.bias else None
 
     def bind(inputs: Inputs) -> Call:
         call = partial(function, **{"weight": None, **inputs.tensors}, bias_dtype=bias_dtype)
@@ -66,18 +69,18 @@ def backward(case: Case) -> Bind:
 
 
 def differentiable(case: Case) -> Callable[..., Any]:
-    """As a model calls it."""
+    """The function that a model calls."""
     modules = importlib.import_module("..norms.modules", __package__)
     return by_position(case, modules.layer_norm if OPS[case.op].norm == "layernorm" else modules.rms_norm)
 
 
 def _outputs(op: Op) -> Callable[[Any], Any]:
-    """Of a `Forward`, those that the op has: the first alone, or both."""
+    """Select the outputs of the op from a `Forward`."""
     return itemgetter(0, 1) if op.residual else itemgetter(0)
 
 
 def _gradients(op: Op) -> Callable[[Any], Any]:
-    """Of a `Backward`, those that the op has; one alone is not a tuple."""
+    """Select the gradients of the op from a `Backward`; a single one without a tuple."""
     return itemgetter(*(number for number, present in enumerate((True, op.weight, op.bias)) if present))
 
 

@@ -1,4 +1,4 @@
-"""A forward that hands out its statistics and a backward that takes them, as one function for autograd."""
+"""Combine a forward function that returns statistics and a backward function into one for autograd."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from torch import Tensor
 
 from ..cases import Direction, Op
 
-_Function: Any = torch.autograd.Function  # without types in it
+_Function: Any = torch.autograd.Function  # not typed
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Both by name.
+    """A forward and a backward function, with arguments by name.
 
-    `forward(x, [residual], [weight], [bias], eps)` gives the outputs of the op as a tuple, and its statistics as
-    another; `backward(dy, [dresidual_out], x, [weight], *statistics, eps)` gives the gradients as the op's own does.
+    `forward(x, [residual], [weight], [bias], eps)` returns a tuple of the op's outputs and a tuple of its statistics.
+    `backward(dy, [dresidual_out], x, [weight], *statistics, eps)` returns the gradients of the op.
     """
 
     op: Op
@@ -26,16 +26,16 @@ class Pair:
 
 
 def differentiable(pair: Pair) -> Callable[..., Any]:
-    """The forward function, given the forward inputs and eps in the order of the op."""
+    """A differentiable function of the forward inputs and eps, in the order of the op."""
 
     def function(*arguments: Any) -> Any:
         *tensors, eps = arguments
-        return _Through.apply(pair, eps, *tensors)
+        return _PairFunction.apply(pair, eps, *tensors)
 
     return function
 
 
-class _Through(_Function):  # type: ignore[misc]
+class _PairFunction(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, pair: Pair, eps: float, *tensors: Tensor) -> Any:
         given = dict(zip(pair.op.inputs(Direction.FWD), tensors, strict=True))

@@ -1,4 +1,4 @@
-"""Quack, the state of the art on Hopper and Blackwell (its signatures as of 0.6.5)."""
+"""Quack, the state of the art on Hopper and Blackwell (signatures of 0.6.5)."""
 
 import importlib
 import math
@@ -13,8 +13,8 @@ from .base import Bind, Broken, Provider, Unsupported, by_name, by_position, ret
 from .pair import Pair, differentiable
 
 DTYPES = ("bf16", "fp16", "fp32")
-WIDEST_FP32_BACKWARD = 131072  # columns
-WIDEST_COPY = 16  # bytes
+MAX_FP32_BACKWARD_COLS = 131072
+COPY_BYTES = 16
 
 
 class Quack(Provider):
@@ -23,18 +23,18 @@ class Quack(Provider):
 
     def __init__(self) -> None:
         self._module: Any = None
-        self._trouble: Exception | None = None
+        self._error: Exception | None = None
 
     def warm(self) -> None:
         if not torch.cuda.is_available() or self._module is not None:
             return
         try:
-            # `quack.rmsnorm` as an attribute is the function; this is the module
+            # not `quack.rmsnorm`, which is the function
             self._module = importlib.import_module("quack.rmsnorm")
         except ModuleNotFoundError as missing:
-            self._trouble = Unsupported(f"Quack is not installed in this environment ({missing})")
-        except Exception as trouble:
-            self._trouble = Broken(f"cannot import quack: {type(trouble).__name__}: {trouble}")
+            self._error = Unsupported(f"Quack is not installed in this environment ({missing})")
+        except Exception as error:
+            self._error = Broken(f"cannot import quack: {type(error).__name__}: {error}")
 
     def supports(self, case: Case, device: torch.device) -> str | None:
         if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:
@@ -47,15 +47,15 @@ class Quack(Provider):
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         module, op = self._quack(case, device), OPS[case.op]
-        if op.norm == "layernorm":  # for which Quack has no autograd function
+        if op.norm == "layernorm":  # Quack has no autograd function for it
             return differentiable(Pair(op, _layer_norm_with_statistics(module), backward(module, op)))
         return by_position(case, with_autograd(module))
 
     def _quack(self, case: Case, device: torch.device) -> Any:
         self.refuse(case, device)
         self.warm()
-        if self._trouble is not None:
-            raise self._trouble
+        if self._error is not None:
+            raise self._error
         return self._module
 
 
@@ -63,7 +63,7 @@ def unsupported(case: Case, op: Op) -> str | None:
     """What Quack does not do on any GPU."""
     backward = case.direction is not Direction.FWD
     if op.norm not in ("rmsnorm", "layernorm"):
-        return f"Quack is not asked for {op.norm} here"
+        return f"this provider does not use Quack for {op.norm}"
     if not {case.dtype, case.weight_dtype} <= {*DTYPES}:
         return f"Quack takes {', '.join(DTYPES)}"
     if op.norm == "layernorm" and (op.residual or not op.weight):
@@ -71,14 +71,12 @@ def unsupported(case: Case, op: Op) -> str | None:
     if op.norm == "layernorm" and case.weight_dtype != "fp32":
         return "Quack's LayerNorm takes fp32 weights only"
     size = DTYPE_BYTES[case.dtype]
-    if case.stride * size % (at_once := math.gcd(WIDEST_COPY, case.cols * size)):
-        return (
-            f"Quack copies {at_once} bytes of such rows at once, and takes no row stride that is not a multiple of them"
-        )
+    if case.stride * size % (copy_bytes := math.gcd(COPY_BYTES, case.cols * size)):
+        return f"Quack needs a row stride that is a multiple of {copy_bytes} bytes for rows of {case.cols} columns"
     if backward and op.bias and not op.weight:
         return "Quack's backward gives the gradient of a bias only beside that of a weight"
-    if backward and case.dtype == "fp32" and case.cols > WIDEST_FP32_BACKWARD:
-        return f"Quack's backward takes at most {WIDEST_FP32_BACKWARD} columns in fp32"
+    if backward and case.dtype == "fp32" and case.cols > MAX_FP32_BACKWARD_COLS:
+        return f"Quack's backward takes at most {MAX_FP32_BACKWARD_COLS} columns in fp32"
     return None
 
 

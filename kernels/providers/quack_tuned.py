@@ -1,4 +1,4 @@
-"""Quack with the fastest of all its configurations, each timed on the device: a series of its own."""
+"""Quack with the fastest of its configurations, chosen by timing all of them on the device."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +12,7 @@ from .base import Bind, by_name, returned
 from .pair import Pair, differentiable
 from .quack import Quack
 
-MAX_CANDIDATES = 20  # that are told
+MAX_CANDIDATES = 20  # that are listed
 
 
 class QuackTuned(Quack):
@@ -23,34 +23,34 @@ class QuackTuned(Quack):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tuners: list[tuple[Any, Any]] = []  # each with the times that it had before this case
+        self._tuners: list[tuple[Any, Any]] = []  # each with its times before this case
 
     def ready(self, case: Case, device: torch.device) -> Bind:
         module, op = self._quack(case, device), OPS[case.op]
         if case.direction is Direction.FWD:
-            self._watch(module.rmsnorm_fwd_tuned)
+            self._observe(module.rmsnorm_fwd_tuned)
             return by_name(lambda **given: returned(*forward(module, op, **given)[0]))
-        self._watch(module.rmsnorm_bwd_tuned)
+        self._observe(module.rmsnorm_bwd_tuned)
         return by_name(partial(backward, module, op))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         module, op = self._quack(case, device), OPS[case.op]
-        self._watch(module.rmsnorm_fwd_tuned, module.rmsnorm_bwd_tuned)
+        self._observe(module.rmsnorm_fwd_tuned, module.rmsnorm_bwd_tuned)
         with_statistics = partial(forward, module, op, statistics=True)
         return differentiable(Pair(op, with_statistics, partial(backward, module, op)))
 
     def facts(self) -> dict[str, Any]:
-        """The configurations chosen, and what the candidates took where they were timed for this case."""
+        """The chosen configurations, and the times of the candidates if they were timed for this case."""
         chosen = [_config(tuner.best_config) for tuner, _ in self._tuners if hasattr(tuner, "best_config")]
         timed = [choice for tuner, before in self._tuners if _times(tuner) is not before for choice in choices(tuner)]
         return ({"config": "; ".join(chosen)} if chosen else {}) | ({"autotune": timed} if timed else {})
 
-    def _watch(self, *tuners: Any) -> None:
+    def _observe(self, *tuners: Any) -> None:
         self._tuners = [(tuner, _times(tuner)) for tuner in tuners]
 
 
 def choices(tuner: Any) -> list[dict[str, Any]]:
-    """Candidates with their median milliseconds, the best first.  One that could not be launched has none."""
+    """Candidates with their median milliseconds, best first, without those that could not be launched."""
     best = sorted((float(times[0]), _config(config)) for config, times in tuner.configs_timings.items())
     known = [{"kernel": tuner.fn.__name__, "config": config, "ms": ms} for ms, config in best if ms < float("inf")]
     return known[:MAX_CANDIDATES]
@@ -67,7 +67,7 @@ def forward(
     residual: Tensor | None = None,
     statistics: bool = False,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The outputs, and the statistics of the op if asked for.  What is behind the tuner allocates nothing itself."""
+    """The outputs, and with `statistics` those of the op.  The tuned function does not allocate outputs."""
     layer = op.norm == "layernorm"
     y = torch.empty_like(x)
     rows = x.shape[:1]
@@ -94,8 +94,9 @@ def backward(
     mean: Tensor | None = None,
     dresidual_out: Tensor | None = None,
 ) -> Any:
-    """As `rmsnorm_bwd` and `layernorm_bwd` do around the kernel: parts of the gradients of weights, then their sum."""
-    programs, columns = quack.get_sm_count(x.shape[1], x.device), x.shape[1]
+    """As `rmsnorm_bwd` and `layernorm_bwd`: the kernel, then the sums of partial gradients of weights."""
+    columns = x.shape[1]
+    programs = quack.get_sm_count(columns, x.device)
     dx = torch.empty_like(x)
     dweight, dbias = (
         x.new_empty((programs, columns), dtype=torch.float32) if wanted else None for wanted in (op.weight, op.bias)

@@ -1,4 +1,4 @@
-"""The target's own functions, as its recipe names them (docs/adapters.md)."""
+"""The functions of a target, as its recipe names them (docs/adapters.md)."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -9,8 +9,8 @@ import torch
 
 from ..cases import Case
 from ..checks.inputs import Inputs
-from ..contender.server import said
-from .base import Bind, Broken, Call, Provider, Unsupported, compiled, plainly, warm_compiler
+from ..errors import format_exception
+from .base import Bind, Broken, Call, Provider, Unsupported, by_order, compiled, warm_compiler
 
 
 class RecipeProvider(Provider):
@@ -26,24 +26,24 @@ class RecipeProvider(Provider):
             warm_compiler()
 
     def supports(self, case: Case, device: torch.device) -> str | None:  # noqa: ARG002
-        return None if case.key in self._calls else f"the recipe names no {case.key} for {self.name}"
+        return None if case.key in self._calls else f"the recipe has no function for {case.key} in {self.name}"
 
     def ready(self, case: Case, device: torch.device) -> Bind:
         self.refuse(case, device)
         module, name = self._found(case)
         prepare = getattr(module, f"{name}_prepare", None)
         if callable(prepare):
-            if self.compiled:  # each set would be a function of its own, and compiled again until dynamo gives up
+            if self.compiled:  # each set would have its own function, compiled again until dynamo gives up
                 raise Broken(f"{name}_prepare cannot be used with compile = true; call torch.compile in it instead")
             return self._prepared(case, prepare)
-        return plainly(self._function(module, name))
+        return by_order(self._function(module, name))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
         self.refuse(case, device)
         module, name = self._found(case)
         if callable(getattr(module, f"{name}_prepare", None)):
             raise Broken(
-                f"{name}_prepare cannot be used for {case.key}, where autograd goes back through the function itself; "
+                f"{name}_prepare cannot be used for {case.key}, which needs a differentiable function; "
                 "name one without a _prepare"
             )
         return self._function(module, name)
@@ -58,15 +58,15 @@ class RecipeProvider(Provider):
     def _function(self, module: ModuleType, name: str) -> Callable[..., Any]:
         function = getattr(module, name, None)
         if not callable(function):
-            raise Broken(f"{module.__name__} has no function {name}")
+            raise Broken(f"{module.__name__} has no function {name}; correct the recipe or define it")
         return compiled(function) if self.compiled else function
 
     def _prepared(self, case: Case, prepare: Callable[[str, dict[str, Any]], Call]) -> Bind:
         def bind(inputs: Inputs) -> Call:
             try:
                 call = prepare(str(case), {**inputs.tensors, "eps": inputs.eps})
-            except NotImplementedError as refusal:
-                raise Unsupported(str(refusal) or f"{self.name} does not do {case}") from None
+            except NotImplementedError as error:
+                raise Unsupported(str(error) or f"{self.name} does not support {case}") from None
             if not callable(call):
                 raise Broken(f"{self._calls[case.key]}_prepare returned {type(call).__name__} instead of a function")
             return call
@@ -74,10 +74,10 @@ class RecipeProvider(Provider):
         return bind
 
     def _module(self, name: str) -> ModuleType | Broken:
-        """Imported once; a failure is kept until a case asks for it."""
+        """Import it once; an error is kept and raised when a case needs the module."""
         if name not in self._modules:
             try:
                 self._modules[name] = importlib.import_module(name)
-            except BaseException as trouble:
-                self._modules[name] = Broken(f"cannot import {name}: {said(trouble)}")
+            except BaseException as error:
+                self._modules[name] = Broken(f"cannot import {name}: {format_exception(error)}")
         return self._modules[name]

@@ -1,4 +1,4 @@
-"""Only the norm is compiled: tagged in a graph whose rest stays eager, as with regional Inductor."""
+"""Regional Inductor: only the norm, tagged in the graph, is compiled; the rest stays eager."""
 
 import importlib
 from collections.abc import Callable
@@ -15,11 +15,10 @@ TAG = "compile_with_inductor"
 
 
 class Regional(Provider):
-    """`torch.nn.functional` norms tagged for Inductor, and what goes backwards through them.
+    """`torch.nn.functional` norms tagged for Inductor, and their backward operators.
 
-    On a GPU the tagged operator is `_fused_rms_norm` where the dtypes are equal; where they differ, torch takes it
-    apart before anything is tagged.  The facts say what there was to compile, and what was left: gradients that are
-    added up are never tagged.
+    On a GPU the tagged operator is `_fused_rms_norm` if the dtypes are equal; otherwise torch decomposes it before the
+    tagging.  The facts list tagged and untagged operators; sums of gradients are never tagged.
     """
 
     name = "inductor-regional"
@@ -42,7 +41,7 @@ class Regional(Provider):
         if case.direction is Direction.FWD:
             return by_name(self._compiled(_region(case, device, forward_of(OPS[case.op]))))
         backward = backward_of(OPS[case.op])
-        # the backward operators give gradients of weights in the dtype of x
+        # the backward operators return gradients of weights in the dtype of x
         mixed = case.weight_dtype != case.dtype
         return by_name(self._compiled(_region(case, device, in_fp32(backward) if mixed else backward)))
 
@@ -59,7 +58,8 @@ class Regional(Provider):
         return {"tagged": [*dict.fromkeys(self._tagged)], "untagged": [*dict.fromkeys(self._untagged)]}
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        self._tagged, self._untagged = [], []
+        self._tagged = []
+        self._untagged = []
         return compiled(function, backend=self._backend(), fullgraph=True)
 
     def _backend(self) -> Any:
@@ -77,7 +77,7 @@ class Regional(Provider):
 
 
 def _region(case: Case, device: torch.device, norm: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with everything that it does marked for Inductor."""
+    """The function, with all its operators tagged for Inductor."""
     function = in_fp32(norm) if rounds_twice(case, OPS[case.op]) or too_coarse(case, device) else norm
     annotate: Any = importlib.import_module("torch.fx.traceback").annotate
 

@@ -1,1 +1,1 @@
-"""Named experiments: how good our measuring is, and how quick."""
+"""Studies: the quality and the speed of the measurements, and of our kernels."""

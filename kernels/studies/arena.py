@@ -1,7 +1,7 @@
-"""How well does the arena repeat, how long does it take, and what do the usual ways say?  Needs a GPU and Quack.
+"""Repeatability and duration of the arena, compared with the usual ways to time.  Needs a GPU and Quack.
 
-Spread: the ratio Inductor/Quack and an A/A of Quack over full restarts, each of some trials of fresh processes,
-beside Triton's do_bench and do_bench_cudagraph in the same run.  Many: 200 cases with head, parent and SOTA.
+Spread: the ratio Inductor/Quack and an A/A of Quack over full restarts, each of some trials of fresh processes, and
+Triton's do_bench and do_bench_cudagraph in the same run.  Many: 200 cases with head, parent and SOTA.
 
     make bench-arena ARGS="--out arena.json"
 """
@@ -22,12 +22,12 @@ from ..arena import protocol
 from ..arena.channel import ContenderLost
 from ..arena.session import Cell, Contender, Pace, PrestartPool
 from ..cases import Case, Role
-from .launching import contender, launched, open_process, say
 from .many import TRIALS, many
+from .trials import contender, open_process, run_prestarted, say
 
 RESTARTS = 8
-PACE = Pace()  # as a run of up to 60 cases has it
-# Trials of one restart: what varies is the trial, and more at small sizes.
+PACE = Pace()  # that of a run of up to 60 cases
+# Trials of one restart: trials vary, and more at small sizes.
 SPREAD = {
     "rmsnorm.fwd.32768x1024.bf16-fp32": 5,
     "rmsnorm.fwd.8192x8192.bf16-fp32": 3,
@@ -41,17 +41,19 @@ Times = dict[str, list[list[float | None]]]  # by contender: trials of rounds
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="keep all figures here, as JSON")
+    parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
     parser.add_argument("--restarts", type=int, default=RESTARTS)
     parser.add_argument(
         "--many", type=int, nargs="*", default=[MANY], help="cases of the second part, a run for each number"
     )
-    parser.add_argument("--trials", type=int, default=TRIALS, help="of each run of the second part")
-    parser.add_argument("--cold", action="store_true", help="begin each run of the second part with empty caches")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="trials of each run of the second part")
+    parser.add_argument(
+        "--cold", action="store_true", help="begin each run of the second part with empty compile caches"
+    )
     parser.add_argument("--no-spread", action="store_true")
     chosen = parser.parse_args()
     if not torch.cuda.is_available():
-        say("bench-arena needs a GPU, and there is none: left out.")
+        say("Skipped: bench-arena needs a GPU.")
         return
     kept: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +82,7 @@ def spread(restarts: int, logs: Path) -> dict[str, Any]:
         contender(Role.HEAD, "inductor", logs),
     ]
     wanted = {Case.parse(text): trials * restarts for text, trials in SPREAD.items()}
-    kept, stack = _trials(contenders, wanted)
+    kept, stack = _measure(contenders, wanted)
     peers = _usual_ways([str(case) for case in wanted], restarts, logs)
     say(f"\nSpread of the ratio over {restarts} restarts; {PACE.rounds} rounds of {PACE.warm} + {PACE.timed} replays")
     say(json.dumps(stack))
@@ -97,26 +99,27 @@ def spread(restarts: int, logs: Path) -> dict[str, Any]:
     return {"stack": stack, "spread": {text: times for text, (times, _) in kept.items()}, "usual": peers}
 
 
-def _trials(
+def _measure(
     contenders: Sequence[Contender], wanted: dict[Case, int]
 ) -> tuple[dict[str, tuple[Times, float]], dict[str, Any]]:
-    """As many trials as the most wanted case needs; each case takes part in as many as it needs."""
+    """Run trials until each case took part in as many as it needs; also the stack of Quack."""
     times: dict[str, Times] = {str(case): {one.label: [] for one in contenders} for case in wanted}
     gpu_s: dict[str, list[float]] = {str(case): [] for case in wanted}
-    ahead, stack = PrestartPool(contenders, deep=2), dict[str, Any]()
+    pool = PrestartPool(contenders, depth=2)
+    stack: dict[str, Any] = {}
     try:
         for number in range(max(wanted.values())):
             cases = [case for case, trials in wanted.items() if number < trials]
-            trial = launched(ahead, contenders, cases, PACE, number)
+            trial = run_prestarted(pool, contenders, cases, PACE, number)
             stack = stack or {**trial.stacks.get("sota:quack", {}), **trial.ceilings}
             for case in cases:
                 cells = [trial.cells[one.label, case] for one in contenders]
                 for one, cell in zip(contenders, cells, strict=True):
                     times[str(case)][one.label].append(cell.samples or [None])
-                # of the two that a ratio needs
+                # of the two contenders of a ratio
                 gpu_s[str(case)].append(sum(_gpu_s(cell, PACE) for cell in (cells[0], cells[-1])))
     finally:
-        ahead.close()
+        pool.close()
     return {text: (times[text], median(gpu_s[text])) for text in times}, stack
 
 
@@ -128,7 +131,7 @@ def _gpu_s(cell: Cell, pace: Pace) -> float:
 
 
 def _effects(times: Times, label: str) -> list[float | None]:
-    """Of each trial, log of time over Quack's: the median over its rounds; None where one was not measured."""
+    """Log of the time over Quack's in each trial, the median over its rounds; None if one is missing."""
     effects: list[float | None] = []
     for mine, quack in zip(times[label], times["sota:quack"], strict=True):
         pairs = [math.log(a / b) for a, b in zip(mine, quack, strict=False) if a and b]

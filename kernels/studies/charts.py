@@ -1,6 +1,6 @@
-"""Line charts as plain SVG, with a text for those who do not see them.  No torch in here, and no library.
+"""Line charts as plain SVG with a text alternative.  Torch-free, without a library.
 
-Each picture brings its own background, light or dark as the reader's system asks, since a page shows it as an image.
+Each picture has its own background, light or dark by the reader's system, because a page embeds it as an image.
 """
 
 import math
@@ -11,11 +11,11 @@ from pathlib import Path
 
 WIDTH, HEIGHT = 480, 310  # of a panel, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 58, 92, 44, 46  # of those, around the axes
-APART = 13  # pixels between two names at the ends of lines
-TICKS_APART = 28
+LABEL_DISTANCE = 13  # pixels between two names at the ends of lines
+TICK_DISTANCE = 28
 MAX_COLUMNS = 2
 
-# Light and dark; every pair of neighbours differs in lightness as well, and each line has a mark of its own.
+# Light and dark; neighbours also differ in lightness, and each line has its own marker.
 _COLOURS = (
     ("#0b57d0", "#8ab4f8"),
     ("#b3261e", "#ff8a80"),
@@ -31,12 +31,12 @@ _MARKS = (
     '<path d="M{x} {y}m0-4.2l4.2 4.2-4.2 4.2-4.2-4.2z"/>',
 )
 
-Place = Callable[[float], float]  # of a value, in pixels
+Scale = Callable[[float], float]  # from a value to pixels
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes.  y is linear from 0; None is a point that was not measured, where the line is broken."""
+    """One pair of axes.  y is linear from 0; None interrupts the line at a point that was not measured."""
 
     title: str
     xs: Sequence[float]
@@ -58,22 +58,22 @@ def lines(
     log_x: bool = True,
     limit: tuple[str, float] | None = None,
 ) -> None:
-    """Write a picture of one pair of axes.  `series` has a y for each x, or None, by the name of the line.
+    """Write a picture of one panel.  `series`: by name of the line, a y or None for each x.
 
-    Raises ValueError where a line has not as many points as there are xs, or there is nothing to draw.
+    Raises ValueError if the numbers of points differ, or if there is nothing to draw.
     """
     panels(path, title, [Panel("", xs, series, y_label, x_label, log_x, limit)])
 
 
 def panels(path: Path, title: str, wanted: Sequence[Panel]) -> None:
-    """Write a picture of several, two beside each other; a name has the same colour in all of them.
+    """Write a picture of several panels in two columns; a name has the same colour in all of them.
 
     Raises ValueError as `lines` does.
     """
-    path.write_text(drawn(title, wanted))
+    path.write_text(svg(title, wanted))
 
 
-def drawn(title: str, wanted: Sequence[Panel]) -> str:
+def svg(title: str, wanted: Sequence[Panel]) -> str:
     """The SVG.  Raises ValueError as `lines` does."""
     for panel in wanted:
         _check(panel)
@@ -84,7 +84,7 @@ def drawn(title: str, wanted: Sequence[Panel]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
         ' role="img" aria-labelledby="title desc">',
         f'<title id="title">{escape(title)}</title>',
-        f'<desc id="desc">{escape(" ".join(map(described, wanted)))}</desc>',
+        f'<desc id="desc">{escape(" ".join(map(describe, wanted)))}</desc>',
         f"<style>{_style(len(names))}</style>",
         f'<rect class="page" width="{width}" height="{height}"/>',
         f'<text class="title" x="{LEFT}" y="26">{escape(title)}</text>',
@@ -97,38 +97,39 @@ def drawn(title: str, wanted: Sequence[Panel]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def described(panel: Panel) -> str:
-    """What a panel shows, in words: where each line begins and ends."""
-    said = [f"{panel.title or panel.y_label}, {panel.y_label} against {panel.x_label}:"]
+def describe(panel: Panel) -> str:
+    """The text alternative of a panel: where each line begins and ends."""
+    parts = [f"{panel.title or panel.y_label}, {panel.y_label} against {panel.x_label}:"]
     for name, ys in panel.series.items():
         points = _points(panel, ys)
         if points:
             ends = " to ".join(f"{y:,.4g} at {x:,g}" for x, y in (points[0], points[-1]))
-            said.append(f"{name} {ends};")
+            parts.append(f"{name} {ends};")
     if panel.limit:
-        said.append(f"{panel.limit[0]} {panel.limit[1]:,.4g};")
-    return " ".join(said).rstrip(";") + "."
+        parts.append(f"{panel.limit[0]} {panel.limit[1]:,.4g};")
+    return " ".join(parts).rstrip(";") + "."
 
 
-def spread_out(wanted: Sequence[float], apart: float, lowest: float, highest: float) -> list[float]:
-    """Places near those wanted, in the same order, none nearer than `apart` to the next, none beyond `highest`.
+def spread_out(wanted: Sequence[float], distance: float, lowest: float, highest: float) -> list[float]:
+    """Positions near the wanted ones, in the same order, at least `distance` apart and at most `highest`.
 
-    From `lowest` on, where there is room for all of them.
+    At least `lowest` if all of them fit.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    placed, next_free = dict[int, float](), lowest
+    placed: dict[int, float] = {}
+    next_free = lowest
     for index in order:
         placed[index] = max(wanted[index], next_free)
-        next_free = placed[index] + apart
+        next_free = placed[index] + distance
     next_free = highest
     for index in reversed(order):
         placed[index] = min(placed[index], next_free)
-        next_free = placed[index] - apart
+        next_free = placed[index] - distance
     return [placed[index] for index in range(len(wanted))]
 
 
 def steps(highest: float) -> list[float]:
-    """Round numbers from 0 until `highest` is passed, four to six of them."""
+    """Four to six round numbers from 0 to at least `highest`."""
     step = 10.0 ** math.floor(math.log10(highest / 4))
     size = next(factor for factor in (1, 2, 2.5, 5, 10) if highest / (factor * step) <= 5) * step
     return [round(size * number, 10) for number in range(math.ceil(highest / size - 1e-9) + 1)]
@@ -153,7 +154,7 @@ def _panel(panel: Panel, names: Sequence[str]) -> list[str]:
         parts.append(f'<text class="quiet end" x="{LEFT - 6}" y="{down(tick) + 4}">{tick:,g}</text>')
     last = -math.inf
     for x in panel.xs:
-        if across(x) - last >= TICKS_APART:
+        if across(x) - last >= TICK_DISTANCE:
             last = across(x)
             parts.append(f'<text class="quiet small middle" x="{last}" y="{bottom + 16}">{_short(x)}</text>')
     parts.append(
@@ -169,13 +170,15 @@ def _panel(panel: Panel, names: Sequence[str]) -> list[str]:
         parts += _line(panel, ys, number, across, down)
         if points := _points(panel, ys):
             ends.append((name, f"c{number % len(_COLOURS)}", down(points[-1][1])))
-    for (name, kind, _), y in zip(ends, spread_out([end[2] for end in ends], APART, TOP, bottom), strict=True):
+    for (name, kind, _), y in zip(ends, spread_out([end[2] for end in ends], LABEL_DISTANCE, TOP, bottom), strict=True):
         parts.append(f'<text class="label {kind}" x="{right + 8}" y="{round(y + 4, 1)}">{escape(name)}</text>')
     return parts
 
 
-def _line(panel: Panel, ys: Sequence[float | None], number: int, across: Place, down: Place) -> list[str]:
-    path, pen_is_up, marks = "", True, []
+def _line(panel: Panel, ys: Sequence[float | None], number: int, across: Scale, down: Scale) -> list[str]:
+    path = ""
+    pen_is_up = True
+    marks = []
     for x, y in zip(panel.xs, ys, strict=True):
         if y is not None:
             path += f"{'M' if pen_is_up else 'L'}{across(x)} {down(y)}"
@@ -185,8 +188,8 @@ def _line(panel: Panel, ys: Sequence[float | None], number: int, across: Place, 
     return [f'<path class="line c{colour}" d="{path}"/>', f'<g class="c{colour}">{"".join(marks)}</g>'] if path else []
 
 
-def _across(panel: Panel) -> Place:
-    scale: Place = math.log2 if panel.log_x else float
+def _across(panel: Panel) -> Scale:
+    scale: Scale = math.log2 if panel.log_x else float
     first, last = scale(min(panel.xs)), scale(max(panel.xs))
     return lambda x: round(LEFT + 10 + (scale(x) - first) / ((last - first) or 1) * (WIDTH - RIGHT - LEFT - 20), 1)
 
@@ -196,16 +199,16 @@ def _points(panel: Panel, ys: Sequence[float | None]) -> list[tuple[float, float
 
 
 def _short(x: float) -> str:
-    """4K for 4096: what is a number of columns or rows is often a multiple of 1024."""
+    """4K for 4096: numbers of columns and rows are often multiples of 1024."""
     return f"{int(x) // 1024}K" if x >= 1024 and x % 1024 == 0 else f"{x:g}"
 
 
 def _check(panel: Panel) -> None:
     for name, ys in panel.series.items():
         if len(ys) != len(panel.xs):
-            raise ValueError(f"{name!r} has {len(ys)} points, and there are {len(panel.xs)} xs")
+            raise ValueError(f"{name!r} has {len(ys)} points for {len(panel.xs)} xs")
     if not any(y is not None and y > 0 for ys in panel.series.values() for y in ys):
-        raise ValueError(f"nothing was measured of {panel.title or panel.y_label!r}")
+        raise ValueError(f"{panel.title or panel.y_label!r} has no positive value to draw")
 
 
 def _style(count: int) -> str:

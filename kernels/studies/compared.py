@@ -1,6 +1,6 @@
-"""What sessions of the kernels' study say: each case's times side by side, and how far the goals are met.  Pure.
+"""Evaluate sessions of the study of our kernels: times and ratios of each case, and whether the goals are met.  Pure.
 
-A ratio is Quack's time over another's: above 1 the other is faster.  It is taken within a trial, where both had the
+A ratio is Quack's time over another's: above 1 the other is faster.  It is computed within a trial, where both had the
 same turns: the median over the rounds, then the geometric mean over the trials.
 """
 
@@ -16,26 +16,26 @@ from ..suites import SUITES
 
 ASKED = ("quack", "pr101", "models", "small", "awkward")
 OURS, BASELINE, CONTROL = "triton", "quack", "control"
-LARGE = 64e6  # bytes; what moves less is not told by bandwidth: trials and tails dominate
-GRAVEST = ("invalid", "failed", "unsupported")  # why there is no time, the gravest state first
-Reason = Sequence[str]  # the state and what it says
+LARGE = 64e6  # bytes; below it, launches and tails dominate over bandwidth
+BY_SEVERITY = ("invalid", "failed", "unsupported")  # states without a time, the most severe first
+Reason = Sequence[str]  # state and reason
 
 
 @dataclass(frozen=True)
-class Trial:
-    """The rounds of each contender in us, None where a round did not count; the copy ceiling of its session."""
+class TrialTimes:
+    """The rounds of each contender in us, None for a dropped round; and the copy ceiling of its session."""
 
     us: Mapping[str, Sequence[float | None]]
     copy_gb_s: float | None = None
 
 
 @dataclass(frozen=True)
-class Row:
-    """A case in all its trials.  `missing` says of a contender why it has no time in some session, state first."""
+class CaseTimes:
+    """A case in all its trials.  `missing`: by contender, state and reason why it has no time in some session."""
 
     case: Case
     suites: tuple[str, ...]
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[TrialTimes, ...] = ()
     missing: Mapping[str, Reason] = field(default_factory=dict)
     l2_resident: bool = False
 
@@ -48,16 +48,16 @@ class Row:
         return None if us is None else self.case.least_bytes / us / 1e3
 
     def of_ceiling(self, name: str) -> float | None:
-        """Its share of what a copy moved in the same session."""
+        """Its bandwidth relative to that of a copy in the same session."""
         shares = [
             self.case.least_bytes / us / 1e3 / trial.copy_gb_s
             for trial in self.trials
-            if trial.copy_gb_s and (us := _middle(trial.us.get(name, ()))) is not None
+            if trial.copy_gb_s and (us := _median(trial.us.get(name, ()))) is not None
         ]
         return median(shares) if shares else None
 
     def ratio(self, name: str, than: str = BASELINE) -> float | None:
-        """Time of `than` over the time of `name`, of the trials that have both; None where there is none."""
+        """Time of `than` over the time of `name`, from the trials that have both; None if there is none."""
         logs = []
         for trial in self.trials:
             both = zip(trial.us.get(than, ()), trial.us.get(name, ()), strict=False)
@@ -66,29 +66,29 @@ class Row:
         return math.exp(fmean(logs)) if logs else None
 
     def state(self, name: str) -> str:
-        """The gravest state in which it was found in any session; empty where nothing was said against it."""
+        """The most severe state in any session; empty if it was always measured."""
         return self.missing[name][0] if name in self.missing else ""
 
     @property
     def failed(self) -> bool:
-        """Was ours wrong or stopped in any session, or is there Quack's time and none of ours beside it?"""
+        """Was ours invalid or failed in any session, or was Quack measured and ours not?"""
         if self.state(OURS) in ("invalid", "failed"):
             return True
         return self.us(BASELINE) is not None and self.ratio(OURS) is None
 
     @property
     def unsupported(self) -> bool:
-        """Does Quack not do it, and was ours measured?"""
+        """Does Quack not support it, and was ours measured?"""
         return self.state(BASELINE) == "unsupported" and self.us(BASELINE) is None and self.us(OURS) is not None
 
     def _each(self, name: str) -> list[float]:
-        found = (_middle(trial.us.get(name, ())) for trial in self.trials)
+        found = (_median(trial.us.get(name, ())) for trial in self.trials)
         return [us for us in found if us is not None]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted of some cases; `ceiling` of those that move more than LARGE."""
+    """A goal for some cases; `ceiling` applies to those that move more than LARGE."""
 
     name: str
     suites: tuple[str, ...]
@@ -101,7 +101,7 @@ class Goal:
 
     @property
     def cases(self) -> frozenset[Case]:
-        """All that have to be measured before it can be met."""
+        """The cases that must be measured to meet it."""
         return frozenset(case for suite in self.suites for case in cases_of(suite) if self._wants(case))
 
     def _wants(self, case: Case) -> bool:
@@ -114,16 +114,16 @@ class Goal:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a goal is met.  A case of ours that failed in one session is counted so even where it has a ratio."""
+    """Whether a goal is met.  A case of ours that failed in one session counts as failed even if it has a ratio."""
 
     goal: Goal
     ratios: tuple[tuple[float, Case], ...]  # the worst first
-    lowest: tuple[float, Case] | None  # share of the ceiling, of those that move more than LARGE
-    asked: int
-    unsupported: int = 0  # by Quack, and measured of ours
-    failed: int = 0  # ours was wrong or stopped in any session, or Quack was measured and ours was not
+    lowest: tuple[float, Case] | None  # share of the ceiling, of cases that move more than LARGE
+    wanted: int
+    unsupported: int = 0  # by Quack, and measured with ours
+    failed: int = 0  # ours was invalid or failed in any session, or Quack was measured and ours was not
     missing: int = 0  # no ratio: in no session, or without Quack's time
-    shareless: int = 0  # not missing, move more than LARGE, and have no share of the ceiling
+    shareless: int = 0  # not missing, more than LARGE, and without a share of the ceiling
     l2_resident: int = 0
 
     @property
@@ -135,12 +135,12 @@ class Outcome:
         return self.below_by(0.0)
 
     def below_by(self, more: float) -> int:
-        """How many are below by more than this, as a distance between logarithms."""
+        """How many ratios are below the worst allowed by more than `more`, as a distance between logarithms."""
         return sum(ratio < self.goal.worst * math.exp(-more) for ratio, _ in self.ratios)
 
     @property
     def met(self) -> bool | None:
-        """None where what was measured meets it and something is missing, or nothing was wanted."""
+        """None if cases are missing and the others meet it, or if there is no goal for the mean."""
         goal, mean = self.goal, self.geomean
         if goal.geomean is None:
             return None
@@ -154,7 +154,7 @@ class Outcome:
 
 @cache
 def cases_of(suite: str) -> tuple[Case, ...]:
-    """The suite's, and what is asked beside it: bf16 weights for RMSNorm in `quack`, RMSNorm backward in `small`."""
+    """The cases of the suite, plus bf16 weights for RMSNorm in `quack` and RMSNorm backward in `small`."""
     texts = list(SUITES[suite])
     rmsnorm = [text for text in texts if text.startswith("rmsnorm.")]
     if suite == "quack":
@@ -169,7 +169,7 @@ def goals() -> list[Goal]:
     quack, others = ("quack",), ("models", "small", "awkward")
     wanted = [("rmsnorm", fwd, 1.10), ("rmsnorm", bwd, 1.20), ("layernorm", fwd, 1.15), ("layernorm", bwd, 1.20)]
     found = [
-        Goal(f"{named(norm, way)}, {weight} weight", quack, norm, way, weight, mean, 1.0, 0.92)
+        Goal(f"{title_of(norm, way)}, {weight} weight", quack, norm, way, weight, mean, 1.0, 0.92)
         for norm, way, mean in wanted
         for weight in (("fp32", "bf16") if norm == "rmsnorm" else ("fp32",))
     ]
@@ -181,34 +181,34 @@ def goals() -> list[Goal]:
     return found
 
 
-def outcome(goal: Goal, rows: Iterable[Row]) -> Outcome:
-    """Counts all cases of the goal, also those of which there is no row."""
-    asked = goal.cases
-    found = [row for row in rows if row.case in asked]
+def outcome(goal: Goal, rows: Iterable[CaseTimes]) -> Outcome:
+    """Evaluate a goal over all its cases, also those without a row."""
+    wanted = goal.cases
+    found = [row for row in rows if row.case in wanted]
     ratios = [(ratio, row.case) for row in found if (ratio := row.ratio(OURS)) is not None]
-    large = {case for case in asked if case.least_bytes > LARGE}
+    large = {case for case in wanted if case.least_bytes > LARGE}
     shares = [(share, row.case) for row in found if row.case in large and (share := row.of_ceiling(OURS)) is not None]
-    told = {case for _, case in ratios} | {row.case for row in found if row.failed or row.unsupported}
+    known = {case for _, case in ratios} | {row.case for row in found if row.failed or row.unsupported}
     return Outcome(
         goal,
         tuple(sorted(ratios)),
         min(shares, default=None),
-        asked=len(asked),
+        wanted=len(wanted),
         unsupported=sum(row.unsupported and not row.failed for row in found),
         failed=sum(row.failed for row in found),
-        missing=len(asked - told),
-        shareless=len((large & told) - {case for _, case in shares}),
+        missing=len(wanted - known),
+        shareless=len((large & known) - {case for _, case in shares}),
         l2_resident=sum(row.l2_resident for row in found),
     )
 
 
-def within(rows: Iterable[Row]) -> list[float]:
-    """How far Quack is from a second copy of itself: the distances of the logarithms, the smallest first."""
+def control_distances(rows: Iterable[CaseTimes]) -> list[float]:
+    """Distances between Quack and a second copy of itself, as logarithms, in ascending order."""
     return sorted(abs(math.log(ratio)) for row in rows if (ratio := row.ratio(CONTROL)) is not None)
 
 
-def most_of(distances: Sequence[float], share: float = 0.95) -> float:
-    """What so many of them do not exceed; they are in order.  0 where there are none."""
+def quantile(distances: Sequence[float], share: float = 0.95) -> float:
+    """The distance that `share` of them do not exceed, of distances in ascending order; 0 if there are none."""
     return distances[math.ceil(share * len(distances)) - 1] if distances else 0.0
 
 
@@ -218,11 +218,11 @@ def geomean(ratios: Iterable[float]) -> float | None:
 
 
 def spread(ratios: Sequence[float]) -> float:
-    """Between the smallest and the largest, as a share of their mean."""
+    """The difference between the largest and the smallest, relative to their mean."""
     return (max(ratios) - min(ratios)) / fmean(ratios)
 
 
-def named(norm: str, direction: Direction) -> str:
+def title_of(norm: str, direction: Direction) -> str:
     return (
         f"{'RMSNorm' if norm == 'rmsnorm' else 'LayerNorm'} {'forward' if direction is Direction.FWD else 'backward'}"
     )
@@ -237,56 +237,56 @@ def copy_gb_s(session: Mapping[str, Any]) -> float | None:
     return median(found) if found else None
 
 
-def rows(sessions: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Each case with the trials of all sessions, in the order in which the sessions have them."""
-    found: dict[str, Row] = {}
+def rows(sessions: Sequence[Mapping[str, Any]]) -> list[CaseTimes]:
+    """Each case with the trials of all sessions, in the order of the sessions."""
+    found: dict[str, CaseTimes] = {}
     for session in sessions:
         ceiling = copy_gb_s(session)
         for text, kept in session["cases"].items():
             wrong = {name for name, (state, _) in kept["missing"].items() if state == "invalid"}
-            row = found.get(text) or Row(Case.parse(text), tuple(kept["suites"]))
+            row = found.get(text) or CaseTimes(Case.parse(text), tuple(kept["suites"]))
             trials = tuple(
-                Trial({name: us for name, us in trial["us"].items() if name not in wrong}, ceiling)
+                TrialTimes({name: us for name, us in trial["us"].items() if name not in wrong}, ceiling)
                 for trial in kept["trials"]
             )
-            found[text] = Row(
+            found[text] = CaseTimes(
                 row.case,
                 tuple(dict.fromkeys((*row.suites, *kept["suites"]))),
                 row.trials + trials,
-                gravest(row.missing, kept["missing"]),
+                most_severe(row.missing, kept["missing"]),
                 row.l2_resident or bool(kept.get("l2_resident")),
             )
     return list(found.values())
 
 
-def gravest(known: Mapping[str, Reason], more: Mapping[str, Reason]) -> dict[str, Reason]:
-    """Of each contender that either tells of, the graver; the first of those that are equal."""
+def most_severe(known: Mapping[str, Reason], more: Mapping[str, Reason]) -> dict[str, Reason]:
+    """The more severe reason of each contender; the first of equal ones."""
     both = {name: [each[name] for each in (known, more) if name in each] for name in {**known, **more}}
-    return {name: min(reasons, key=lambda reason: GRAVEST.index(reason[0])) for name, reasons in both.items()}
+    return {name: min(reasons, key=lambda reason: BY_SEVERITY.index(reason[0])) for name, reasons in both.items()}
 
 
 def differences(sessions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[int]]]:
-    """What is not the same in all sessions: each value, with the numbers of the sessions that have it, from 1 on."""
-    told = [_place(session) for session in sessions]
+    """Properties that differ between sessions: by value, the numbers (from 1) of the sessions that have it."""
+    properties = [_properties(session) for session in sessions]
     found: dict[str, dict[str, list[int]]] = {}
-    for what in dict.fromkeys(name for each in told for name in each):
+    for what in dict.fromkeys(name for each in properties for name in each):
         values: dict[str, list[int]] = {}
-        for number, each in enumerate(told, 1):
+        for number, each in enumerate(properties, 1):
             values.setdefault(each.get(what, "not kept"), []).append(number)
         if len(values) > 1:
             found[what] = values
     return found
 
 
-def _place(session: Mapping[str, Any]) -> dict[str, str]:
-    """GPU, versions and kernels of a session.  The revision is beside them only to be read: documents change it too."""
+def _properties(session: Mapping[str, Any]) -> dict[str, str]:
+    """GPU, versions and kernels of a session.  Not the revision, which also changes with documents."""
     stack = {name: str(version) for name, version in session["stack"].items() if name != "device"}
     device = session["stack"].get("device", {})
-    told = {"GPU": device.get("name", device.get("kind")), "driver": session.get("driver")}
-    told |= {"pace": session.get("pace"), "our kernels": session.get("code", {}).get("kernels")}
-    return {name: str(value) for name, value in told.items() if value is not None} | stack
+    found = {"GPU": device.get("name", device.get("kind")), "driver": session.get("driver")}
+    found |= {"pace": session.get("pace"), "our kernels": session.get("code", {}).get("kernels")}
+    return {name: str(value) for name, value in found.items() if value is not None} | stack
 
 
-def _middle(rounds: Sequence[float | None]) -> float | None:
+def _median(rounds: Sequence[float | None]) -> float | None:
     counted = [us for us in rounds if us]
     return median(counted) if counted else None

@@ -1,7 +1,7 @@
-"""The usual way to time, for comparison: Triton's do_bench and do_bench_cudagraph, both sides in one process.
+"""For comparison: Triton's do_bench and do_bench_cudagraph with both sides in one process.
 
-A process answers each line `{"case": …}` on stdin with `{"do_bench": …, "cudagraph": …}`, the time of Inductor over
-that of Quack, and the seconds that each of them took.
+The process answers each line `{"case": …}` on stdin with `{"do_bench": …, "cudagraph": …}`, the time of Inductor over
+that of Quack, and the seconds that each measurement took.
 """
 
 import json
@@ -29,8 +29,8 @@ def main() -> None:
         case = Case.parse(json.loads(line)["case"])
         device = torch.device("cuda", 0)
         with torch.no_grad():
-            held = make(case, device, 1)
-            calls = {name: provider.ready(case, device)(held) for name, provider in sides.items()}
+            inputs = make(case, device, 1)
+            calls = {name: provider.ready(case, device)(inputs) for name, provider in sides.items()}
             for call in calls.values():
                 call()
             answer: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Known regressions of generated kernels, looked for without a GPU: what this torch and Triton make of them.
+"""Facts without a GPU for cases of known regressions of generated kernels, with the installed torch and Triton.
 
 python -m kernels.studies.facts_known [--arch sm_90 --arch sm_100]
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 from ..arena import protocol
 from ..cases import Case
-from .launching import open_process, say
+from .trials import open_process, say
 
-LOOKED_FOR = {
+KNOWN_REGRESSIONS = {
     "pytorch 185814: the block of rows grows with their number and not with their width": (
         "inductor",
         [f"rmsnorm.bwd.{rows}x16384.bf16" for rows in (32768, 65536, 131072, 262144)],
@@ -37,13 +37,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
             os.environ[name] = str(Path(folder) / name.lower())
-        for number, (title, (provider, cases)) in enumerate(LOOKED_FOR.items()):
+        for number, (title, (provider, cases)) in enumerate(KNOWN_REGRESSIONS.items()):
             say(f"\n{title}")
             for architecture in architectures:
-                _look(provider, architecture, cases, Path(folder) / f"{number}-{architecture}.log")
+                _report(provider, architecture, cases, Path(folder) / f"{number}-{architecture}.log")
 
 
-def _look(provider: str, architecture: str, cases: list[str], log: Path) -> None:
+def _report(provider: str, architecture: str, cases: list[str], log: Path) -> None:
     channel = open_process([str(protocol.CONTENDER)], log)
     try:
         ready = channel.ask(protocol.start(protocol.built_in(provider), architecture, 1, None), 120)
@@ -58,12 +58,12 @@ def _look(provider: str, architecture: str, cases: list[str], log: Path) -> None
             for kernel in facts.get("refused", ()):
                 say(f"      refused: {kernel['over']} ({_settings(kernel)})")
             for kernel in facts.get("kernels", ()):
-                say(f"      {_told(kernel)}")
+                say(f"      {_describe(kernel)}")
     finally:
         channel.close()
 
 
-def _told(kernel: Mapping[str, Any]) -> str:
+def _describe(kernel: Mapping[str, Any]) -> str:
     widths = ", ".join(f"{times} of {width}" for width, times in {**kernel["loads"]}.items()) or "none"
     copies = ", ".join(f"{times} of {width}" for width, times in kernel["async_loads"].items())
     return (

@@ -1,4 +1,4 @@
-"""How long the facts of 200 cases for two architectures take without a GPU, cold and warm, and where the time goes.
+"""Duration of the facts of 200 cases for two architectures without a GPU, with cold and warm caches, by step.
 
 python -m kernels.studies.facts_speed [--provider triton] [--count 200] [--out FILE]
 """
@@ -18,11 +18,11 @@ from typing import Any
 from ..arena import protocol
 from ..cases import Case
 from ..suites import SUITES
-from .launching import open_process, say
+from .trials import open_process, say
 
 ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward", "norms")
-AHEAD = 7  # cases whose machine code is read with that of the one asked for
+AHEAD = 7  # further cases whose machine code is read at the same time
 GOALS_S = {"cold": 60, "warm": 5}
 
 
@@ -53,8 +53,9 @@ def cases_of(count: int) -> list[Case]:
 
 
 def _measured(when: str, provider: str, cases: Sequence[Case], folder: Path) -> dict[str, Any]:
-    """One process for each architecture, all at once."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    """One process for each architecture, at the same time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.monotonic()
     with ThreadPoolExecutor(len(ARCHITECTURES)) as pool:
         answers = list(pool.map(lambda one: compiled(provider, one, cases, folder), ARCHITECTURES))
     wall = time.monotonic() - began
@@ -63,8 +64,8 @@ def _measured(when: str, provider: str, cases: Sequence[Case], folder: Path) -> 
     say(f"{when}: {len(cases)} cases x {len(ARCHITECTURES)} architectures in {wall:.1f} s, {processor:.1f} s of cores")
     if len(cases) >= 200 and provider == "triton":
         say(f"  goal: {GOALS_S[when]} s")
-    told = {"wall_s": round(wall, 2), "processor_s": round(processor, 2)}
-    return told | {one: _told(one, *answer) for one, answer in zip(ARCHITECTURES, answers, strict=True)}
+    figures = {"wall_s": round(wall, 2), "processor_s": round(processor, 2)}
+    return figures | {one: _summarise(one, *answer) for one, answer in zip(ARCHITECTURES, answers, strict=True)}
 
 
 def compiled(
@@ -78,13 +79,13 @@ def compiled(
         if not ready.get("ready"):
             raise RuntimeError(ready.get("reason") or ready.get("error"))
         start = time.monotonic() - began
-        asked = [protocol.compile(case, cases[number : number + ahead]) for number, case in enumerate(cases, 1)]
-        return start, [channel.ask(message, 600) for message in asked]
+        requests = [protocol.compile(case, cases[number : number + ahead]) for number, case in enumerate(cases, 1)]
+        return start, [channel.ask(message, 600) for message in requests]
     finally:
         channel.close()
 
 
-def _told(architecture: str, start: float, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summarise(architecture: str, start: float, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     spent = {what: sum(one.get("spent", {}).get(what, 0.0) for one in answers) for what in ("compile", "read")}
     kernels = {kernel["sass"] for one in answers for kernel in (one.get("facts") or {}).get("kernels", ())}
     states = dict(Counter(one.get("state", "error") for one in answers))

@@ -1,10 +1,10 @@
 """Our kernels against Quack, Inductor and Liger: the full table and the pictures.  Needs a GPU and Quack.
 
-Everything is measured in the arena: fresh processes, right before it is timed, cold inputs, the copy ceiling of the
-session.  First ours, Quack and a second Quack as the A/A control at every case, all trials; then beside ours and
-Quack those that take long to get ready, with fewer trials; tuners only at the shapes of Quack's benchmark with fp32
-weights.  After each step what was measured is written to DIR/kernels.json, which must not be there before; at the end,
-also where an error ends it, table.md and the pictures are made of it.
+The arena measures everything: fresh processes, outputs checked before timing, cold inputs, the copy ceiling of the
+session.  First ours, Quack and a second Quack as the A/A control at every case, in all trials.  Then, with ours and
+Quack, the implementations with a long preparation, in fewer trials; tuners only at the shapes of Quack's benchmark with
+fp32 weights.  After each step the results are written to DIR/kernels.json, which must not exist before.  At the end,
+also after an error, table.md and the pictures are generated from it.
 
     make bench-kernels ARGS="--out DIR --limit-s 540"
     make bench-kernels ARGS="--out DIR --render first/kernels.json second/kernels.json"    # no GPU
@@ -40,19 +40,19 @@ from .compared import (
     BASELINE,
     CONTROL,
     OURS,
-    Row,
+    CaseTimes,
     cases_of,
     copy_gb_s,
     goals,
-    gravest,
-    named,
+    most_severe,
     outcome,
     rows,
+    title_of,
 )
-from .launching import contender, launched, say
 from .table import TITLES, document
+from .trials import contender, run_prestarted, say
 
-PACE = Pace(rounds=6)  # six rounds of three repeat from trial to trial as well as twenty of five
+PACE = Pace(rounds=6)  # six rounds of three samples repeat as well between trials as twenty of five
 CODE = (*sorted((protocol.KERNELS / "norms").glob("*.py")), protocol.KERNELS / "providers" / "ours.py")
 TUNERS = ("inductor-max-autotune", "quack-tuned")
 AGAINST = ("quack", "inductor", "liger", *TUNERS)
@@ -61,19 +61,19 @@ DRAWN = (OURS, "quack", "inductor", "liger")
 
 @dataclass(frozen=True)
 class Step:
-    """One trial: its contenders, providers by the names under which their times are kept."""
+    """One trial; `providers` by the names under which their times are stored."""
 
     name: str
     providers: Mapping[str, str]
     cases: tuple[Case, ...]
-    number: int = 0  # of those that differ in nothing else
+    number: int = 0  # of steps that are otherwise equal
 
     def seed(self, began: str) -> int:
-        """Another in each session: where it is the same, equal code keeps its places and their small advantages."""
+        """Different in each session: with one seed, equal code keeps its places and their small advantages."""
         return zlib.crc32(f"{began}/{self.name}/{self.number}".encode())
 
     def paced(self, pace: Pace) -> Pace:
-        """At least as many rounds, and so many that each contender stands equally often in each place."""
+        """At least as many rounds, rounded up so that each contender has each place equally often."""
         whole = 2 * len(self.providers)
         return replace(pace, rounds=-(-pace.rounds // whole) * whole)
 
@@ -83,26 +83,26 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/kernels"), metavar="DIR", help="%(default)s")
     parser.add_argument("--suites", type=_listed(ASKED), default=ASKED, help=",".join(ASKED))
     parser.add_argument("--against", type=_listed(AGAINST), default=AGAINST, help=",".join(AGAINST))
-    parser.add_argument("--trials", type=int, default=3, help="of ours, Quack and the control; 0 for the others alone")
-    parser.add_argument("--other-trials", type=int, default=1, help="of the others, beside ours and Quack")
-    parser.add_argument("--only", default="", metavar="REGEX", help="cases in which this is found")
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="what is not measured by then is left out")
-    parser.add_argument("--render", type=Path, nargs="+", metavar="JSON", help="measure nothing, show these sessions")
+    parser.add_argument("--trials", type=int, default=3, help="of ours, Quack and the control; 0 to skip them")
+    parser.add_argument("--other-trials", type=int, default=1, help="of the other implementations")
+    parser.add_argument("--only", default="", metavar="REGEX", help="measure only matching cases")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="stop measuring after this many seconds")
+    parser.add_argument("--render", type=Path, nargs="+", metavar="JSON", help="measure nothing; render these sessions")
     chosen = parser.parse_args()
     if chosen.render:
         chosen.out.mkdir(parents=True, exist_ok=True)
         render([json.loads(file.read_text()) for file in chosen.render], chosen.out)
         return
     if not torch.cuda.is_available():
-        say("bench-kernels needs a GPU, and there is none: left out.")
+        say("Skipped: bench-kernels needs a GPU.")
         return
     steps = planned(chosen.suites, chosen.against, chosen.trials, chosen.other_trials, chosen.only)
     if not steps:
-        parser.error("no case is left to measure")
+        parser.error("no case to measure; check --suites, --only and the numbers of trials")
     try:
         measure(steps, chosen.suites, chosen.out, limit_s=chosen.limit_s)
-    except FileExistsError as there:
-        parser.error(str(there))
+    except FileExistsError as exists:
+        parser.error(str(exists))
 
 
 def _listed(known: Sequence[str]) -> Any:
@@ -120,9 +120,9 @@ def _listed(known: Sequence[str]) -> Any:
 def planned(
     suites: Sequence[str], against: Sequence[str], trials: int, other_trials: int, only: str = ""
 ) -> list[Step]:
-    """The trials in the order of their worth: one of everything, all of ours and Quack, the others, the tuners.
+    """The trials by priority: ours and Quack, the other implementations, the tuners.
 
-    A case of two suites is measured with the first of them.  `only` is searched in cases as they are printed.
+    A case of two suites is measured with the first of them.  `only` is a pattern for the text of cases.
     """
     cases: dict[str, tuple[Case, ...]] = {}
     for suite in suites:
@@ -160,13 +160,13 @@ def measure(
     pace: Pace = PACE,
     device: str = "cuda",
 ) -> dict[str, Any]:
-    """Take the steps, and write what there is to `out` after each.  Returns the session as it is kept.
+    """Run the steps, and write the session to `out` after each.  Returns the session.
 
-    Raises FileExistsError where a session lies in `out`.
+    Raises FileExistsError if `out` contains a session.
     """
     file = out / "kernels.json"
     if file.exists():
-        raise FileExistsError(f"{file} is a session already: give another --out, or show it with --render")
+        raise FileExistsError(f"{file} exists: use another --out, or show it with --render")
     out.mkdir(parents=True, exist_ok=True)
     session = _empty(steps, suites, pace)
     deadline = time.monotonic() + limit_s
@@ -176,37 +176,37 @@ def measure(
             raise OutOfTime
 
     with tempfile.TemporaryDirectory() as folder:
-        playing = _contenders(steps, Path(folder))
-        ahead = PrestartPool(list(playing.values()))
+        contenders = _contenders(steps, Path(folder))
+        pool = PrestartPool(list(contenders.values()))
         try:
-            for step, following in zip(steps, [*steps[1:], None], strict=True):
+            for step, next_step in zip(steps, [*steps[1:], None], strict=True):
                 say(f"\n{step.name}, trial {step.number + 1}, {len(step.cases)} cases")
                 if time.monotonic() < deadline:
-                    trial = launched(
-                        ahead,
-                        [playing[name] for name in step.providers],
+                    trial = run_prestarted(
+                        pool,
+                        [contenders[name] for name in step.providers],
                         step.cases,
                         step.paced(pace),
                         step.number,
                         seed=step.seed(session["began"]),
-                        then=[playing[name] for name in following.providers] if following else [],
+                        following=[contenders[name] for name in next_step.providers] if next_step else [],
                         device=device,
                         keep_going=keep_going,
                     )
-                    _keep(session, step, trial, playing)
+                    _keep(session, step, trial, contenders)
                 _note_left_out(session, step, limit_s)
                 _write(file, session)
         finally:
-            ahead.close()
+            pool.close()
             render([session], out)
     return session
 
 
 def _write(file: Path, session: Mapping[str, Any]) -> None:
-    """Whole or not at all: what ends the program while it writes leaves what was there."""
-    beside = file.with_suffix(".part")
-    beside.write_text(json.dumps(session))
-    os.replace(beside, file)
+    """Write atomically: an interruption keeps the old file."""
+    unfinished = file.with_suffix(".part")
+    unfinished.write_text(json.dumps(session))
+    os.replace(unfinished, file)
 
 
 def _contenders(steps: Sequence[Step], logs: Path) -> dict[str, Contender]:
@@ -216,15 +216,15 @@ def _contenders(steps: Sequence[Step], logs: Path) -> dict[str, Contender]:
 
 
 def code_of(files: Sequence[Path] = CODE) -> dict[str, str]:
-    """The revision where there is a repository, and a hash of our kernels and of the tuned plans that they are to use.
+    """The git revision, if there is a repository, and a hash of our kernels and their tuned plans.
 
-    The hash is kept beside the revision since that does not tell two trees with changes apart.
+    The hash distinguishes trees with uncommitted changes.
     """
     tuned = Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None
     read = [file.read_bytes() for file in (*files, *([tuned] if tuned and tuned.exists() else []))]
     found = {"kernels": hashlib.sha256(b"\0".join(read)).hexdigest()[:12]}
     with suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(
+        described = subprocess.run(
             ["git", "describe", "--always", "--dirty"],
             cwd=protocol.KERNELS,
             capture_output=True,
@@ -232,14 +232,14 @@ def code_of(files: Sequence[Path] = CODE) -> dict[str, str]:
             check=True,
             timeout=20,
         )
-        found["revision"] = told.stdout.strip()
+        found["revision"] = described.stdout.strip()
     return found
 
 
 def _empty(steps: Sequence[Step], suites: Sequence[str], pace: Pace) -> dict[str, Any]:
-    of = {suite: {*cases_of(suite)} for suite in suites}
+    members = {suite: {*cases_of(suite)} for suite in suites}
     return {
-        "began": datetime.now(UTC).isoformat(timespec="microseconds"),  # a seed is made of it
+        "began": datetime.now(UTC).isoformat(timespec="microseconds"),  # part of the seeds
         "code": code_of(),
         "pace": {name: asdict(pace)[name] for name in ("rounds", "warm", "timed", "graph_s")},
         "stack": {},
@@ -249,7 +249,7 @@ def _empty(steps: Sequence[Step], suites: Sequence[str], pace: Pace) -> dict[str
         "left_out": [],
         "cases": {
             str(case): {
-                "suites": [suite for suite, members in of.items() if case in members],
+                "suites": [suite for suite, cases in members.items() if case in cases],
                 "least_bytes": case.least_bytes,
                 "trials": [],
                 "missing": {},
@@ -260,8 +260,8 @@ def _empty(steps: Sequence[Step], suites: Sequence[str], pace: Pace) -> dict[str
     }
 
 
-def _keep(session: dict[str, Any], step: Step, trial: Trial, playing: Mapping[str, Contender]) -> None:
-    labels = {name: playing[name].label for name in step.providers}
+def _keep(session: dict[str, Any], step: Step, trial: Trial, contenders: Mapping[str, Contender]) -> None:
+    labels = {name: contenders[name].label for name in step.providers}
     for label in labels.values():
         session["stack"] = session["stack"] or trial.stacks.get(label, {})
     session["driver"] = session["driver"] or next(
@@ -282,8 +282,8 @@ def _keep(session: dict[str, Any], step: Step, trial: Trial, playing: Mapping[st
         if not cells:
             continue
         kept = session["cases"][str(case)]
-        told = {name: [cell.state, cell.reason or ""] for name, cell in cells.items() if cell.state != "measured"}
-        kept["missing"] = gravest(kept["missing"], told)
+        missing = {name: [cell.state, cell.reason or ""] for name, cell in cells.items() if cell.state != "measured"}
+        kept["missing"] = most_severe(kept["missing"], missing)
         kept["l2_resident"] = any(cell.extra.get("l2_resident") for cell in cells.values())
         if OURS in cells and cells[OURS].facts:
             kept["facts"] = cells[OURS].facts
@@ -301,7 +301,7 @@ def _rounded(cell: Cell) -> list[float | None]:
 
 
 def _note_left_out(session: dict[str, Any], step: Step, limit_s: float) -> None:
-    """Cases that have no trial of this step, since its time was over."""
+    """Record the cases without a trial of this step, after the time limit."""
     done = {
         text
         for text, kept in session["cases"].items()
@@ -317,8 +317,9 @@ def _note_left_out(session: dict[str, Any], step: Step, limit_s: float) -> None:
 
 
 def render(sessions: Sequence[Mapping[str, Any]], out: Path) -> None:
-    """Write and print the table, write the pictures, and say how far the goals are met."""
-    found, text = rows(sessions), document(sessions)
+    """Write and print the table, write the pictures, and print whether the goals are met."""
+    found = rows(sessions)
+    text = document(sessions)
     (out / "table.md").write_text(text)
     say(f"\n{text}")
     gpu = sessions[0]["stack"].get("device", {}).get("name", "CPU")
@@ -335,22 +336,23 @@ def render(sessions: Sequence[Mapping[str, Any]], out: Path) -> None:
         if each.geomean is not None or each.failed:
             met = {True: "met", False: "not met", None: "open"}[each.met] if each.goal.geomean else ""
             mean = "     " if each.geomean is None else f"{each.geomean:.3f}"
-            count = f"{len(each.ratios)} of {each.asked} cases, {each.below} below, {each.failed} failed"
+            count = f"{len(each.ratios)} of {each.wanted} cases, {each.below} below, {each.failed} failed"
             say(f"{each.goal.name:45} {mean} {count}  {met}")
 
 
-def pictured(found: Sequence[Row], ceiling: float | None) -> list[Panel]:
-    """GB/s against columns, a panel for each op and direction."""
+def pictured(found: Sequence[CaseTimes], ceiling: float | None) -> list[Panel]:
+    """GB/s against columns, one panel for each op and direction."""
     wanted = []
     for key in dict.fromkeys(row.case.key for row in found):
         members = sorted((row for row in found if row.case.key == key), key=lambda row: row.case.cols)
         series = {TITLES[name]: [row.gb_s(name) for row in members] for name in DRAWN}
         series = {title: ys for title, ys in series.items() if any(ys)}
         if series:
-            norm, case = key.partition(".")[0], members[0].case
+            norm = key.partition(".")[0]
+            case = members[0].case
             limit = ("copy ceiling", ceiling) if ceiling else None
             xs = [row.case.cols for row in members]
-            wanted.append(Panel(named(norm, case.direction), xs, series, "GB/s", limit=limit))
+            wanted.append(Panel(title_of(norm, case.direction), xs, series, "GB/s", limit=limit))
     return wanted
 
 

@@ -1,9 +1,9 @@
-"""What every chosen plan of our kernels compiles to, without a GPU: registers, spills, shared memory, programs an SM.
+"""Registers, spills, shared memory and programs per SM of all plans of our kernels, without a GPU.
 
 python -m kernels.studies.occupancy [--arch sm_90 sm_100] [--only PATTERN] [--markdown]
 
-Plans of teams that differ in the size of the team alone are one: it changes what a thread waits for, and no tile.
-Of one width (`TWO_PASSES`) what rows take where no team can exchange sums is listed as well.
+Plans that differ only in the size of a team are listed once: it does not change the tiles.  For one width
+(`TWO_PASSES`) the kernels for devices whose teams cannot exchange sums are listed as well.
 """
 
 import argparse
@@ -23,37 +23,37 @@ from ..norms import plans
 from ..norms.plans import ForwardPlan
 from ..suites import SUITES
 from .facts_speed import compiled
-from .launching import say
+from .trials import say
 
 ARCHITECTURES = ("sm_90", "sm_100")
 FROM = ("quack", "pr101", "models", "small", "awkward")
 DTYPES = (("bf16", "fp32"), ("bf16", "bf16"), ("fp32", "fp32"))  # of rows and of weights
-ROWS = 32768  # nothing is computed: there may be many
+ROWS = 32768  # nothing is computed
 TWO_PASSES = 65536  # columns
-SLAB = 64  # rows of which two passes are told: the kernels are those of all others
+SLAB = 64  # rows of the two-pass kernels, which do not depend on it
 SHAPE = ("rows", "block", "warps")
-HELPERS = ("_sum_partials",)  # kernels that no plan speaks of
-BEFORE = ("_forward_sums", "_backward_sums")  # a program for each row and program of its team
+HELPERS = ("_sum_partials",)  # kernels without a plan
+FIRST_PASS = ("_forward_sums", "_backward_sums")  # a program for each row and program of its team
 
 
 @dataclass(frozen=True)
-class Row:
+class KernelUse:
     """One kernel of one plan."""
 
     architecture: str
-    case: Case  # one of those that it is chosen for
+    case: Case  # one case with this plan
     plan: ForwardPlan
     kernel: str
     registers: int  # of a thread
     spills: int  # instructions
     shared: int  # bytes of a program
     fitting: int  # programs on an SM at once
-    wanted: int  # that the plan launches for each SM; 0 where they may wait for each other
-    over: str | None = None  # the hard limit that it goes over, or why it does not compile
+    wanted: int  # programs that the plan launches for each SM; 0 if programs may wait
+    over: str | None = None  # the hard limit that it exceeds, or why it does not compile
 
     @property
-    def trouble(self) -> str | None:
-        """Why it should not be chosen."""
+    def objection(self) -> str | None:
+        """Why the plan should not be chosen; None if it is fine."""
         if self.over:
             return self.over
         found = []
@@ -69,7 +69,7 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arch", nargs="+", default=ARCHITECTURES)
-    parser.add_argument("--only", default="", help="cases in which this pattern is found")
+    parser.add_argument("--only", default="", help="a pattern for the text of cases")
     parser.add_argument("--markdown", action="store_true")
     chosen = parser.parse_args()
     cases = [case for case in chosen_for() if re.search(chosen.only, str(case))]
@@ -78,14 +78,14 @@ def main() -> None:
         rows = occupancies(chosen.arch, cases, Path(folder))
         wide = [case for case in two_passes_for() if re.search(chosen.only, str(case))]
         rows += two_passes(chosen.arch, wide, Path(folder))
-    shown = [row for row in rows if row.kernel not in HELPERS or row.trouble]
+    shown = [row for row in rows if row.kernel not in HELPERS or row.objection]
     for line in markdown(shown) if chosen.markdown else lines(shown):
         say(line)
-    say(f"\n{sum(row.trouble is not None for row in rows)} of {len(rows)} kernels should not be chosen")
+    say(f"\n{sum(row.objection is not None for row in rows)} of {len(rows)} kernels should not be chosen")
 
 
 def chosen_for() -> list[Case]:
-    """One case for each plan that is chosen at widths of the suites; two, where some fill its tiles and some do not."""
+    """One case for each plan at widths of the suites; two if only some widths fill its tiles."""
     widths = sorted({Case.parse(text).cols for suite in FROM for text in SUITES[suite]})
     found: dict[Any, Case] = {}
     norms = (op for op in OPS if op in ("rmsnorm", "layernorm"))
@@ -103,8 +103,8 @@ def plan_of(case: Case) -> ForwardPlan:
     return plans.default(case.direction, case.cols, center=center, size=DTYPE_BYTES[case.dtype])
 
 
-def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path) -> list[Row]:
-    """Compiled in a process for each architecture, all at once."""
+def occupancies(architectures: Sequence[str], cases: Sequence[Case], logs: Path) -> list[KernelUse]:
+    """Compile the cases in one process for each architecture, at the same time."""
     with ThreadPoolExecutor(len(architectures)) as pool:
         answered = pool.map(lambda one: compiled("triton", one, cases, logs, ahead=len(cases))[1], architectures)
         return [
@@ -126,8 +126,8 @@ def two_passes_for() -> list[Case]:
     return list(found.values())
 
 
-def two_passes(architectures: Sequence[str], cases: Sequence[Case], folder: Path) -> list[Row]:
-    """As `occupancies`, of the kernels that a team's rows go through where its programs can not exchange sums."""
+def two_passes(architectures: Sequence[str], cases: Sequence[Case], folder: Path) -> list[KernelUse]:
+    """As `occupancies`, for the two-pass kernels, which replace teams whose programs cannot exchange sums."""
     with get_context("spawn").Pool(len(architectures)) as pool:
         answered = pool.starmap(_two_passes, [(architecture, cases, folder) for architecture in architectures])
     return [
@@ -139,7 +139,7 @@ def two_passes(architectures: Sequence[str], cases: Sequence[Case], folder: Path
 
 
 def _two_passes(architecture: str, cases: Sequence[Case], folder: Path) -> list[dict[str, Any]]:
-    """In a process of its own: torch and Triton see the architecture's device in all of it."""
+    """Runs in its own process, in which torch and Triton see only the fake device."""
     import torch
 
     from ..facts.offline.architectures import KNOWN
@@ -150,7 +150,9 @@ def _two_passes(architecture: str, cases: Sequence[Case], folder: Path) -> list[
     from ..norms.tuning import call_of
 
     known = KNOWN[architecture]
-    mode, launches, reader = become(known), Launches(known), Reader(known, folder / "machine-code")
+    mode = become(known)
+    launches = Launches(known)
+    reader = Reader(known, folder / "machine-code")
     seen = []
     with mode, torch.no_grad():
         for case in cases:
@@ -158,17 +160,17 @@ def _two_passes(architecture: str, cases: Sequence[Case], folder: Path) -> list[
             slab = replace(case, rows=SLAB)
             call_of(slab, replace(plan_of(case), exchange=False), inputs_of(slab))()
             seen.append(list({launch.kernel.hash: launch for launch in launches.seen}.values()))
-    reader.facts([cubin for each in seen for cubin in cubins_of(each)])  # as slow for one as for all
+    reader.facts([cubin for each in seen for cubin in cubins_of(each)])  # takes as long for one as for all
     return [{"facts": facts_of(known, reader, each, (), 0)} for each in seen]
 
 
-def _rows(architecture: str, case: Case, answer: Mapping[str, Any], plan: ForwardPlan) -> Iterator[Row]:
+def _rows(architecture: str, case: Case, answer: Mapping[str, Any], plan: ForwardPlan) -> Iterator[KernelUse]:
     facts = answer.get("facts") or {}
     kernels = [*facts.get("kernels", ()), *facts.get("refused", ())]
     if not kernels:
-        yield Row(architecture, case, plan, "", 0, 0, 0, 0, 0, str(answer.get("reason") or answer.get("error")))
+        yield KernelUse(architecture, case, plan, "", 0, 0, 0, 0, 0, str(answer.get("reason") or answer.get("error")))
     for kernel in kernels:
-        yield Row(
+        yield KernelUse(
             architecture,
             case,
             plan,
@@ -177,41 +179,41 @@ def _rows(architecture: str, case: Case, answer: Mapping[str, Any], plan: Forwar
             kernel["spills"],
             kernel["shared_dynamic"] + kernel["shared_static"],
             kernel["blocks"],
-            0 if kernel["name"] in HELPERS + BEFORE else plan.programs,
+            0 if kernel["name"] in HELPERS + FIRST_PASS else plan.programs,
             kernel.get("over"),
         )
 
 
-def lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Text in columns, a line for each kernel."""
+def lines(rows: Sequence[KernelUse]) -> Iterator[str]:
+    """Aligned text, one line for each kernel."""
     cells = list(_cells(rows))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def markdown(rows: Sequence[Row]) -> Iterator[str]:
+def markdown(rows: Sequence[KernelUse]) -> Iterator[str]:
     heading, *others = _cells(rows)
     for cells in (heading, ["---"] * len(heading), *others):
         yield f"| {' | '.join(cells)} |"
 
 
-def _cells(rows: Sequence[Row]) -> Iterator[list[str]]:
+def _cells(rows: Sequence[KernelUse]) -> Iterator[list[str]]:
     yield ["", "case", "kernel", "plan", "registers", "spills", "shared", "programs an SM", ""]
     for row in rows:
         yield [
             row.architecture,
             str(row.case),
             row.kernel,
-            told(row.plan),
+            describe_plan(row.plan),
             *(str(number) for number in (row.registers, row.spills, row.shared)),
             f"{row.fitting} of {row.wanted}" if row.wanted else str(row.fitting),
-            row.trouble or "",
+            row.objection or "",
         ]
 
 
-def told(plan: ForwardPlan) -> str:
-    """What differs from a plan that says nothing: `2x4096 w8 programs=2`."""
+def describe_plan(plan: ForwardPlan) -> str:
+    """The plan's shape and its values other than the defaults: `2x4096 warps=8 programs=2`."""
     usual = {field.name: field.default for field in fields(plan)}
     more = ((name, value) for name, value in asdict(plan).items() if value != usual[name] and name not in SHAPE)
     return " ".join([f"{plan.rows}x{plan.block}", f"warps={plan.warps}", *(f"{name}={value}" for name, value in more)])

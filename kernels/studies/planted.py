@@ -1,9 +1,8 @@
-"""RMSNorm with a slow-down planted in it: what the power study hands to contenders as a target's own code.
+"""RMSNorm with a planted slow-down: the target's code in the power study.
 
-The file is copied beside a `planted.json`, which maps `ROWSxCOLS` to what is planted there.  `{"delay": CYCLES}` makes
-the last programs, one for each SM, wait so many cycles of the SM's clock before they end; how much later the kernel
-ends for that is measured and not reckoned.  `{"rows": N}` lets N more programs do rows that were done already: extra
-bytes.
+The study copies this file into a folder with a `planted.json`, which maps `ROWSxCOLS` to a slow-down.  `{"delay":
+CYCLES}` makes the last programs, one for each SM, wait for that many cycles of the SM's clock; the study measures the
+resulting time.  `{"rows": N}` adds N programs that compute rows again: extra bytes.
 """
 # A kernel's arguments have no Python types.
 # ruff: noqa: ANN001, ANN202
@@ -31,7 +30,7 @@ def _rms_norm(X, W, Y, stride, ROWS, N, eps, first_late, BLOCK: tl.constexpr, DE
     w = tl.load(W + cols, inside, other=0.0).to(tl.float32)
     y = x * tl.rsqrt(tl.sum(x * x, 0) / N + eps) * w
     tl.store(Y + row * N + cols, y.to(Y.dtype.element_ty), inside)
-    if DELAY > 0:  # noqa: SIM102  known when it is compiled: without a delay nothing of this is in the kernel
+    if DELAY > 0:  # noqa: SIM102  a compile-time condition: the kernel without a delay contains none of this
         if program >= first_late:
             began = _clock(program)
             now = began
@@ -41,7 +40,7 @@ def _rms_norm(X, W, Y, stride, ROWS, N, eps, first_late, BLOCK: tl.constexpr, DE
 
 @triton.jit
 def _clock(anything):
-    """Cycles of this SM.  It takes an argument, so that no two readings are taken for one."""
+    """Cycles of this SM.  The argument keeps the compiler from merging two readings."""
     return tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l,r", [anything], dtype=tl.int64, is_pure=False, pack=1)
 
 

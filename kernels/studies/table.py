@@ -1,4 +1,4 @@
-"""The kernels' study as Markdown: goals, the other implementations, the A/A control, every case.  Pure."""
+"""The study of our kernels as Markdown: goals, other implementations, A/A control, every case.  Pure."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +10,19 @@ from .compared import (
     BASELINE,
     CONTROL,
     OURS,
+    CaseTimes,
     Goal,
     Outcome,
-    Row,
+    control_distances,
     copy_gb_s,
     differences,
     geomean,
     goals,
-    most_of,
-    named,
     outcome,
+    quantile,
     rows,
     spread,
-    within,
+    title_of,
 )
 
 TITLES = {
@@ -39,16 +39,15 @@ NONE = "–"
 def document(sessions: Sequence[Mapping[str, Any]]) -> str:
     found = rows(sessions)
     parts = [
-        "# Our kernels beside Quack, Inductor and Liger",
+        "# Our kernels compared with Quack, Inductor and Liger",
         *_differences(sessions),
         *_sessions(sessions),
-        "Times are medians in µs of cold calls over trials; GB/s of the least bytes that any implementation must"
-        " move, backward with gradients of the weights in fp32 whatever the weights are. **x** is Quack's time over"
-        " this one's: above 1 it is faster than Quack. It is taken within trials, where both had the same turns (the"
-        " median over the rounds, then the geometric mean over the trials), so it may differ from the quotient of"
-        " the two times beside it.",
+        "Times are medians in µs of cold calls over trials. GB/s count the minimum of bytes that any implementation"
+        " moves, with weight gradients in fp32. **x** is Quack's time over this one's: above 1 it is faster than"
+        " Quack. It is computed within trials, where both had the same turns (the median over the rounds, then the"
+        " geometric mean over the trials), so that it may differ from the quotient of the two times.",
         "## Goals",
-        *_goals([outcome(goal, found) for goal in goals()], most_of(within(found))),
+        *_goals([outcome(goal, found) for goal in goals()], quantile(control_distances(found))),
         *_others(found),
         *_control(found),
         *_repeated(sessions),
@@ -61,14 +60,14 @@ def document(sessions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _differences(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What keeps these sessions from being one measurement."""
+    """A warning if the sessions differ in GPU, versions or kernels."""
     lines = [
         f"> - {what}: "
         + "; ".join(f"{value} (session {', '.join(map(str, numbers))})" for value, numbers in values.items())
         for what, values in differences(sessions).items()
     ]
-    said = "> **These sessions did not measure the same thing: what is pooled below is not one result.** They differ in"
-    return ["\n".join([said, ">", *lines])] if lines else []
+    warning = "> **These sessions are not comparable: do not read the pooled figures as one result.** They differ in"
+    return ["\n".join([warning, ">", *lines])] if lines else []
 
 
 def _sessions(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -88,7 +87,8 @@ def _sessions(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     lines = []
     for number, session in enumerate(sessions, 1):
-        stack, device = session["stack"], session["stack"].get("device", {})
+        stack = session["stack"]
+        device = stack.get("device", {})
         clocks = sorted(
             {mhz for case in session["cases"].values() for trial in case["trials"] if (mhz := trial.get("sm_mhz"))}
         )
@@ -110,7 +110,18 @@ def _sessions(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _goals(outcomes: Iterable[Outcome], noise: float) -> list[str]:
-    head = ["", "shapes", "geomean x", "goal", "worst x", "at", "below", "least of ceiling, > 64 MB", "at", "met"]
+    head = [
+        "",
+        "shapes",
+        "geomean x",
+        "goal",
+        "worst x",
+        "at",
+        "below",
+        "lowest share of ceiling, > 64 MB",
+        "at",
+        "met",
+    ]
     beyond = f", {{}} by more than the A/A's {math.expm1(noise):.2%}" if noise else ""
     lines = []
     for each in outcomes:
@@ -122,7 +133,7 @@ def _goals(outcomes: Iterable[Outcome], noise: float) -> list[str]:
         lines.append(
             [
                 goal.name,
-                f"{compared} of {each.asked}{_notes(each)}",
+                f"{compared} of {each.wanted}{_notes(each)}",
                 _x(each.geomean),
                 bar + (f", {goal.ceiling:.0%} of ceiling" if goal.ceiling else ""),
                 NONE if worst is None else f"{worst[0]:.4f}",
@@ -137,19 +148,19 @@ def _goals(outcomes: Iterable[Outcome], noise: float) -> list[str]:
 
 
 def _notes(each: Outcome) -> str:
-    """What keeps a goal's number of shapes, or its bandwidth, from being the whole."""
+    """Why the number of shapes of a goal, or its bandwidth, is incomplete."""
     counts = {
-        "not done by Quack": each.unsupported,
+        "unsupported by Quack": each.unsupported,
         "ours failed": each.failed,
         "not measured": each.missing,
         "large without a share of the ceiling": each.shareless if each.goal.ceiling else 0,
-        "so small that they may stay in the L2": each.l2_resident,
+        "small enough to stay in the L2": each.l2_resident,
     }
-    return "".join(f", {count} {why}" for why, count in counts.items() if count)
+    return "".join(f", {count} {reason}" for reason, count in counts.items() if count)
 
 
-def _others(found: Sequence[Row]) -> list[str]:
-    """Geometric means at the shapes of the suite quack."""
+def _others(found: Sequence[CaseTimes]) -> list[str]:
+    """Geometric means at the shapes of the suite `quack`."""
     lines = []
     for group, members in _grouped([row for row in found if "quack" in row.suites]).items():
         for name in TITLES:
@@ -166,21 +177,21 @@ def _others(found: Sequence[Row]) -> list[str]:
     return ["## Implementations at the shapes of Quack's benchmark", _table(head, "llrrrrr", lines)] if lines else []
 
 
-def _control(found: Sequence[Row]) -> list[str]:
-    """Quack measured twice: what ratios of equal code look like here."""
+def _control(found: Sequence[CaseTimes]) -> list[str]:
+    """Quack measured twice: ratios of equal code."""
     logs = [math.log(ratio) for row in found if (ratio := row.ratio(CONTROL)) is not None]
     if not logs:
         return []
-    away = within(found)
-    said = f"Quack against a second copy of itself, {len(logs)} cases: mean {math.expm1(fmean(logs)):+.3%}"
+    away = control_distances(found)
+    summary = f"Quack against a second copy of itself, {len(logs)} cases: mean {math.expm1(fmean(logs)):+.3%}"
     return [
         "## A/A",
-        f"{said}, 95 of 100 within {math.expm1(most_of(away)):.2%}, all within {math.expm1(away[-1]):.2%}.",
+        f"{summary}, 95 of 100 within {math.expm1(quantile(away)):.2%}, all within {math.expm1(away[-1]):.2%}.",
     ]
 
 
 def _repeated(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The ratio of each session beside the others'."""
+    """The ratios of each session, side by side."""
     if len(sessions) < 2:
         return []
     each = [rows([session]) for session in sessions]
@@ -190,9 +201,9 @@ def _repeated(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     for number, one in enumerate(each):
         for row in one:
             ratios.setdefault(row.case, [None] * len(each))[number] = row.ratio(OURS)
-    cases = [[f"`{case}`", *_beside(found)] for case, found in ratios.items()]
+    cases = [[f"`{case}`", *_with_spread(found)] for case, found in ratios.items()]
     spreads = sorted(spread(known) for found in ratios.values() if len(known := [x for x in found if x]) > 1)
-    said = (
+    summary = (
         f"Half of the cases spread by {spreads[len(spreads) // 2]:.2%} at most, all by {spreads[-1]:.2%}."
         if spreads
         else ""
@@ -200,30 +211,30 @@ def _repeated(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = "l" + "r" * (len(sessions) + 1)
     return [
         f"## Ratios repeated over {len(sessions)} sessions",
-        "x of ours in each session; geometric means first, of the cases that all sessions with any of them share.",
+        "x of ours in each session; first the geometric means of the cases that these sessions share.",
         _table(head, columns, [line for line in means if line[-1] != NONE]),
-        *filter(None, [said]),
+        *filter(None, [summary]),
         _folded("every case", _table(head, columns, cases)),
     ]
 
 
-def _means(goal: Goal, sessions: Sequence[Sequence[Row]]) -> list[str]:
-    """Of the same cases in each session: those of one would else be compared with others of another."""
+def _means(goal: Goal, sessions: Sequence[Sequence[CaseTimes]]) -> list[str]:
+    """The geometric means of a goal in each session, over the cases that they share."""
     known = [{row.case for row in one if row.ratio(OURS) is not None} & goal.cases for one in sessions]
     shared = frozenset.intersection(*map(frozenset, filter(None, known))) if any(known) else frozenset()
     means = [
         outcome(goal, [row for row in one if row.case in shared]).geomean if cases else None
         for one, cases in zip(sessions, known, strict=True)
     ]
-    return [f"{goal.name} ({len(shared)} of {len(goal.cases)})", *_beside(means)]
+    return [f"{goal.name} ({len(shared)} of {len(goal.cases)})", *_with_spread(means)]
 
 
-def _beside(ratios: Sequence[float | None]) -> list[str]:
+def _with_spread(ratios: Sequence[float | None]) -> list[str]:
     known = [ratio for ratio in ratios if ratio is not None]
     return [*map(_x, ratios), f"{spread(known):.2%}" if len(known) > 1 else NONE]
 
 
-def _cases(found: Sequence[Row]) -> list[str]:
+def _cases(found: Sequence[CaseTimes]) -> list[str]:
     parts = []
     for suite in dict.fromkeys(suite for row in found for suite in row.suites):
         parts.append(f"### {suite}")
@@ -235,24 +246,24 @@ def _cases(found: Sequence[Row]) -> list[str]:
             lines = [[_shape(row.case) + "*" * row.l2_resident, *_ours(row), *_theirs(row, names)] for row in members]
             parts.append(_table(head, "l" + "r" * (len(head) - 1), lines))
     if any(row.l2_resident for row in found):
-        parts.append("\\* less than twelve times the L2 was rotated: what is read may lie there still.")
+        parts.append("\\* the inputs rotate through less than twelve times the L2: they may still be in it.")
     return parts
 
 
-def _ours(row: Row) -> list[str]:
+def _ours(row: CaseTimes) -> list[str]:
     return [_us(row.us(OURS)), _whole(row.gb_s(OURS)), _percent(row.of_ceiling(OURS)), _x(row.ratio(OURS))]
 
 
-def _theirs(row: Row, names: Sequence[str]) -> list[str]:
+def _theirs(row: CaseTimes, names: Sequence[str]) -> list[str]:
     cells = []
     for name in names:
         cells += [_us(row.us(name)), _whole(row.gb_s(name)) if name == BASELINE else _x(row.ratio(name))]
     return cells
 
 
-def _missing(found: Sequence[Row]) -> list[str]:
-    """What was asked and has no time in some session, by reason; `elsewhere` has a time from another trial."""
-    reasons: dict[tuple[str, str, str], list[Row]] = {}
+def _missing(found: Sequence[CaseTimes]) -> list[str]:
+    """Cases without a time in some session, by reason; `elsewhere`: those with a time from another trial."""
+    reasons: dict[tuple[str, str, str], list[CaseTimes]] = {}
     for row in found:
         for name, (state, reason) in row.missing.items():
             reasons.setdefault((name, state, " ".join(reason.split())[:200]), []).append(row)
@@ -279,18 +290,18 @@ def _left_out(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["## Left out", _table(["session", "step", "trial", "cases", "why"], "llrrl", lines)] if lines else []
 
 
-def _grouped(found: Iterable[Row]) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
+def _grouped(found: Iterable[CaseTimes]) -> dict[str, list[CaseTimes]]:
+    groups: dict[str, list[CaseTimes]] = {}
     for row in found:
         groups.setdefault(group_of(row.case), []).append(row)
     return groups
 
 
 def group_of(case: Case) -> str:
-    """`RMSNorm forward, bf16, fp32 weight`: what stands in one table."""
+    """The title of a table: `RMSNorm forward, bf16, fp32 weight`."""
     op = OPS[case.op]
     more = " with residual" * op.residual
-    return f"{named(op.norm, case.direction)}{more}, {case.dtype}, {case.weight_dtype} weight"
+    return f"{title_of(op.norm, case.direction)}{more}, {case.dtype}, {case.weight_dtype} weight"
 
 
 def _shape(case: Case) -> str:
@@ -307,7 +318,11 @@ def _folded(summary: str, text: str) -> str:
 
 
 def _us(us: float | None) -> str:
-    return NONE if us is None else f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 1000 else f"{us:,.0f}"
+    if us is None:
+        return NONE
+    if us < 10:
+        return f"{us:.2f}"
+    return f"{us:.1f}" if us < 1000 else f"{us:,.0f}"
 
 
 def _whole(number: float | None) -> str:

@@ -1,8 +1,5 @@
 """Cases are printed and parsed, ops say what goes in and comes out; and the torch-free part loads no torch."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +61,7 @@ def test_cases(text, printed, least_bytes):
         ("rmsnorm.sideways.8x8.bf16", "is not a case"),
         ("rmsnorm.fwd.8x8s8.bf16", "a row stride must be more than the columns"),
         ("rmsnorm.fwd.8x8.bf16.sideways", "unknown metric 'sideways'; known: kernel"),
-        ("rmsnorm.fwd.8x128.bf16.block", "a block is forward and backward"),
+        ("rmsnorm.fwd.8x128.bf16.block", "the block metric needs direction fwdbwd"),
     ],
 )
 def test_what_is_not_a_case(text, complaint):
@@ -92,13 +89,3 @@ def test_what_is_not_a_case(text, complaint):
 def test_what_goes_in_and_comes_out(key, inputs, outputs):
     case = Case.parse(f"{key}.8x8.bf16")
     assert (" ".join(case.inputs), " ".join(case.outputs)) == (inputs, outputs)
-
-
-def test_the_service_side_loads_no_torch():
-    program = """
-import sys
-import kernels.arena.session, kernels.arena.telemetry, kernels.cases, kernels.suites
-heavy = {"torch", "triton", "numpy"} & set(sys.modules)
-assert not heavy, heavy
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -473,7 +473,7 @@ def test_a_set_up_of_its_own_is_not_left_out_unsaid(tmp_path, monkeypatch, metri
         provider.differentiable(Case.parse(f"rmsnorm.fwdbwd.128x128.fp32{metric}"), CPU)
 
 
-@pytest.mark.parametrize("trouble", eager.TROUBLES)
+@pytest.mark.parametrize("trouble", eager.DEVICE_ERRORS)
 def test_trouble_of_the_device_is_no_refusal_of_eager(trouble):
     def fails(**given):
         raise trouble("of the device")
@@ -492,8 +492,8 @@ def test_another_norm_is_refused_until_somebody_says_otherwise(monkeypatch, name
 
     with pytest.raises(Unsupported):
         provider.differentiable(case, CPU) if direction is Direction.FWDBWD else provider.ready(case, CPU)
-    assert quack.unsupported(case, OPS["maxnorm"]) == "Quack is not asked for maxnorm here"
-    assert liger.Liger().supports(case, torch.device("cuda")) == "Liger is not asked for maxnorm here"
+    assert quack.unsupported(case, OPS["maxnorm"]) == "this provider does not use Quack for maxnorm"
+    assert liger.Liger().supports(case, torch.device("cuda")) == "this provider does not use Liger for maxnorm"
 
 
 # -- the manual ------------------------------------------------------------------------------------------------------

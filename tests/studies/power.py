@@ -23,7 +23,7 @@ from kernels.arena import protocol
 from kernels.arena.channel import Channel
 from kernels.arena.session import Contender
 from kernels.cases import Case, Role
-from kernels.studies.launching import open_process, say
+from kernels.studies.trials import open_process, say
 from kernels.suites import SUITES
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.estimation import compare

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from kernels.cases import Case, Role
-from kernels.studies.launching import say
+from kernels.studies.trials import say
 from service.domain.attribution import collect
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState

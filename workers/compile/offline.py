@@ -14,7 +14,7 @@ from typing import Any
 
 from kernels.arena import protocol
 from kernels.arena.channel import ContenderLost
-from kernels.arena.session import Contender, Line
+from kernels.arena.session import Connection, Contender
 from kernels.cases import Case, Role
 from service.settings import MIB
 from workers.device import DeviceHere
@@ -148,7 +148,7 @@ class Bench:
         return time.monotonic() < self._until
 
     @contextmanager
-    def _started(self, job: Job) -> Iterator[Line]:
+    def _started(self, job: Job) -> Iterator[Connection]:
         line = self._contender(job).start()
         try:
             try:
@@ -173,7 +173,7 @@ class Bench:
             label, Role.HEAD, job.provider, job.environment, NO_GPU, sandboxed=self._sandboxed, scratch=scratch
         )
 
-    def _ask(self, line: Line, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, line: Connection, message: Mapping[str, Any]) -> dict[str, Any]:
         return line.ask(message, CASE_LIMIT_S, self._unless_over)
 
     def _unless_over(self) -> None:

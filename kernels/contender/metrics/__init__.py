@@ -1,26 +1,25 @@
-"""What is measured of a case: each metric has a clock of its own."""
+"""One clock for each metric of a case."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...cases import Case, Metric
 from ...checks.inputs import Inputs
 from ...providers.base import Bind
+from ..bench import Bench
 from ..clocks import Call, Clock, CpuClock, CudaClock
 from .call import CallClock
 from .compile import CompileClock
 from .memory import MemoryClock
 
-if TYPE_CHECKING:
-    from ..prepared import Bench
-
 
 def clock_of(
-    case: Case, bench: "Bench", bind: Bind, sets: Sequence[Inputs], calls: Sequence[Call], graph_s: float
+    case: Case, bench: Bench, bind: Bind, sets: Sequence[Inputs], calls: Sequence[Call], graph_s: float
 ) -> Clock:
-    """The clock of the case's metric; `calls` are the input sets bound, and have run before.
+    """The clock of the case's metric.  `calls` are the bound input sets, each of which ran before.
 
-    A clock may have `facts` of its own, which join those of the case.  Raises Unsupported, and what the calls raise.
+    A clock may have `facts`, which are added to those of the case.
+
+    Raises: Unsupported, and what the calls raise.
     """
     match case.metric:
         case Metric.KERNEL:
@@ -32,4 +31,4 @@ def clock_of(
         case Metric.COMPILE:
             return CompileClock(bench, case, sets, calls)
         case Metric.BLOCK:
-            raise ValueError(f"{case}: a block is measured by itself, not by the calls of its norm")
+            raise ValueError(f"{case}: use PreparedBlock for the block metric")

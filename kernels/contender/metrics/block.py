@@ -1,11 +1,11 @@
-"""The block metric: a step of a transformer block, forward and backward, with a provider's norm in both places."""
+"""The block metric: forward and backward of a transformer block that uses a provider's norm in both places."""
 
 import gc
 import math
 from dataclasses import replace
 from itertools import pairwise
 
-# Taken before any code of a target is loaded, which might replace it.
+# Imported before any code of a target runs, which might replace it.
 from time import perf_counter_ns
 from typing import Any
 
@@ -13,40 +13,44 @@ import torch
 
 from ...blocks import MAX_SEQUENCE, Shape
 from ...cases import OPS, Case, Direction
-from ...checks.outputs import FAR_OFF, poison
+from ...checks.outputs import FAR_OFF, Wrong, fill_with_nan
 from ...facts import gather
 from ...providers import Unsupported
+from ..bench import OTHER_NUMBERS, Bench
 from ..clocks import event
-from ..prepared import OTHER_NUMBERS, Bench, Wrong
-from .memory import watched
+from .memory import memory_of
 from .steps import BlockInputs, BlockOracle, Step, step
 from .transformer import transformer
 
-SAMPLE_S, MAX_STEPS = 20e-3, 16  # a sample is several steps where they are short
+SAMPLE_S = 20e-3  # a sample has several steps where they are short
+MAX_STEPS = 16
 FEW_TOKENS = 128
 
 
 class PreparedBlock:
-    """A provider's norm in a transformer block: prepared, checked and timed, as PreparedCase is for the norm alone."""
+    """A provider's norm in a transformer block; the counterpart of PreparedCase."""
 
     def __init__(self, bench: Bench, case: Case, seed: int, thorough: bool = True) -> None:
-        self.bench, self.case, self.seed = bench, case, seed
+        self.bench = bench
+        self.case = case
+        self.seed = seed
         shape = Shape.of(case)
         if shape is None:
             raise Unsupported(f"{case.rows} tokens are not a whole number of sequences of {MAX_SEQUENCE}")
-        provider, on_gpu = bench.provider, bench.stream is not None
+        provider = bench.provider
+        on_gpu = bench.stream is not None
         forward = provider.block(case, bench.device, transformer(case, shape))
         self.inputs = BlockInputs.make(case, shape, bench.device, seed)
         self._step = step(forward, self.inputs.tensors, self.inputs.gradients)
-        self._before = self.inputs.print()
+        self._before = self.inputs.fingerprint()
         self.facts: dict[str, Any] = {"tokens": shape.tokens, "flops": shape.flops}
         if thorough:
             self.facts |= gather.gather(self._step, compiled=provider.compiled, pinned=provider.pinned, cuda=on_gpu)
             self.facts |= provider.facts()
-            _, self.facts["peak_bytes"] = watched(self._step, on_gpu)
+            _, self.facts["peak_bytes"] = memory_of(self._step, on_gpu)
         self.oracle = BlockOracle(self.inputs)
-        self.errors = self._right(self._step)
-        bench.free()  # of what the oracle worked on, which is more than the block itself
+        self.errors = self._check_outputs()
+        bench.free()  # the temporaries of the oracle are larger than the block itself
         self.clock = BlockClock(self._step, bench.stream)
 
     def describe(self) -> dict[str, Any]:
@@ -64,33 +68,33 @@ class PreparedBlock:
 
     def check(self) -> None:
         """Raises Wrong, or what the provider raises."""
-        self.bench.has_its_threads()
+        self.bench.check_threads()
         with self.bench.working():
-            self._untouched()
+            self._check_inputs()
             self.inputs.change(self.seed, OTHER_NUMBERS)
             if "x" not in self.inputs.changed(self._before):
                 raise Wrong("the checks were tampered with: new numbers in an input go unnoticed")
-            self._before = self.inputs.print()
+            self._before = self.inputs.fingerprint()
             try:
-                self._right(self._step)
+                self._check_outputs()
             except Wrong as wrong:
                 raise Wrong(f"after the timing, with other numbers in its inputs: {wrong}") from None
-            self._still_judges()
+            self._check_oracle()
 
-    def _right(self, call: Step) -> dict[str, float]:
-        poison(self.case, self.bench.device, 2)
-        finding = self.oracle.judge(call())
+    def _check_outputs(self) -> dict[str, float]:
+        fill_with_nan(self.case, self.bench.device, 2)
+        finding = self.oracle.judge(self._step())
         if finding.reason:
             raise Wrong(finding.reason)
-        self._untouched()
+        self._check_inputs()
         return finding.errors
 
-    def _untouched(self) -> None:
+    def _check_inputs(self) -> None:
         if names := self.inputs.changed(self._before):
             raise Wrong(f"changed the block's {' and '.join(names)}")
 
-    def _still_judges(self) -> None:
-        """Raises Wrong when what is wrong by far is called right, in a block of a few tokens."""
+    def _check_oracle(self) -> None:
+        """Raises Wrong if the oracle accepts grossly wrong outputs of a block of a few tokens."""
         few = replace(self.case, rows=min(self.case.rows, FEW_TOKENS))
         inputs = BlockInputs.make(few, Shape(few.rows, few.rows, few.cols), self.bench.device, self.seed)
         outputs = [inputs.tensors["x"]] * len(OPS[few.op].outputs(Direction.FWD))
@@ -100,15 +104,15 @@ class PreparedBlock:
 
 
 class BlockClock:
-    """Several steps one after the other, timed by events on a GPU; us a step.
+    """Times several steps in a row, on a GPU by events; us per step.
 
-    Nothing is captured: a block is called eagerly, as a program does, and where its launches take longer than its
-    kernels the step is as long as its launches.  Behind untimed steps the timed ones queue, so that no gap is in them
-    but the block's own.
+    The block runs eagerly, without a CUDA graph, as in a program: if its launches take longer than its kernels, the
+    launches decide.  The timed steps queue behind untimed ones, so that they contain only the block's own gaps.
     """
 
     def __init__(self, call: Step, stream: Any) -> None:
-        self._call, self._stream = call, stream
+        self._call = call
+        self._stream = stream
         self.calls = 1
         call()
         once_us = min(self.turn(1, 2))
@@ -123,9 +127,6 @@ class BlockClock:
             return self._by_events(timed) if self._stream is not None else self._on_cpu(timed)
         finally:
             gc.enable()
-
-    def again(self) -> list[tuple[int, Any]]:
-        return [(0, self._call())]
 
     def _by_events(self, timed: int) -> list[float]:
         marks = [event() for _ in range(timed + 1)]

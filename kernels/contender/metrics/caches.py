@@ -1,4 +1,4 @@
-"""Empty compile caches for a while: those of torch.compile, of Triton and of Quack.  Nobody else's are touched."""
+"""Temporarily empty the compile caches of torch.compile, Triton and Quack."""
 
 import os
 import sys
@@ -13,47 +13,46 @@ import torch
 
 _FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}  # read at each compilation
 
-
 Cache = MutableMapping[Any, Any]
 
 
 @dataclass(frozen=True)
 class TritonCaches:
-    """Those, in this process, of some Triton functions and of their autotuners."""
+    """The caches in this process of some Triton functions and of their autotuners."""
 
-    kernels: tuple[Cache, ...] = ()  # of each function: by device, what it was compiled for (Triton 3.6, 3.7)
+    kernels: tuple[Cache, ...] = ()  # of each function: by device, its compiled kernels (Triton 3.6, 3.7)
     choices: tuple[Cache, ...] = ()
 
     @classmethod
     def of(cls, call: Callable[[], Any]) -> Self:
-        """Run `call`, and look which functions it runs."""
+        """The caches of the functions that `call` runs."""
         jit: Any = sys.modules.get("triton.runtime.jit")
         autotuner: Any = sys.modules.get("triton.runtime.autotuner")
         kernels: dict[int, Cache] = {}
         choices: dict[int, Cache] = {}
         with ExitStack() as observed:
             if jit is not None:
-                observed.enter_context(_noting(jit.JITFunction, "device_caches", kernels))
+                observed.enter_context(_recording(jit.JITFunction, "device_caches", kernels))
             if autotuner is not None:
-                observed.enter_context(_noting(autotuner.Autotuner, "cache", choices))
+                observed.enter_context(_recording(autotuner.Autotuner, "cache", choices))
             call()
         return cls(tuple(kernels.values()), tuple(choices.values()))
 
     def __len__(self) -> int:
-        """How many kernels are compiled."""
+        """Number of compiled kernels."""
         return sum(len(of_device[0]) for cache in self.kernels for of_device in cache.values())
 
 
 @contextmanager
-def _noting(kind: Any, cache: str, found: dict[int, Cache]) -> Iterator[None]:
+def _recording(kind: Any, cache: str, found: dict[int, Cache]) -> Iterator[None]:
     run = kind.run
 
-    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
         with suppress(AttributeError):
             found[id(self)] = getattr(self, cache)
         return run(self, *args, **kwargs)
 
-    kind.run = noted
+    kind.run = recorded
     try:
         yield
     finally:
@@ -61,7 +60,7 @@ def _noting(kind: Any, cache: str, found: dict[int, Cache]) -> Iterator[None]:
 
 
 def quack_caches() -> list[Cache]:
-    """Quack 0.6 keeps compiled kernels in a dictionary beside each function that compiles."""
+    """Quack 0.6 keeps compiled kernels in a dictionary of each function that compiles."""
     functions = [
         function
         for name, module in list(sys.modules.items())
@@ -74,9 +73,9 @@ def quack_caches() -> list[Cache]:
 
 @contextmanager
 def empty_caches(triton: TritonCaches) -> Iterator[None]:
-    """As in a new process on a new machine, except that everything is imported.  Afterwards all is as it was.
+    """Empty all caches, as in a new process on a new machine, and restore them afterwards.
 
-    torch.compile alone forgets what it compiled: it is compiled again, from its own cache, at the next call.
+    Only torch.compile's results are not restored: the next call compiles again, from the cache on disk.
     """
     quack: Any = sys.modules.get("quack.cache")
     with ExitStack() as undo:
@@ -88,7 +87,7 @@ def empty_caches(triton: TritonCaches) -> Iterator[None]:
             undo.callback(setattr, quack, "CACHE_DIR", quack.CACHE_DIR)
             quack.CACHE_DIR = str(folder / "quack")
         for cache in (*triton.kernels, *triton.choices, *quack_caches()):
-            undo.callback(_put_back, cache, dict(cache))
+            undo.callback(_restore, cache, dict(cache))
             cache.clear()
         undo.callback(forget_compiled)
         forget_compiled()
@@ -96,21 +95,21 @@ def empty_caches(triton: TritonCaches) -> Iterator[None]:
 
 
 def forget_graphs() -> None:
-    """What torch.compile made so far, and which shapes it has met: a second one would be compiled for any shape.
+    """Reset torch.compile, which would compile a second shape for any shape.
 
-    Nothing is done where it has met no code: on a GPU the reset imports all of Inductor, which cost Quack, that only
-    imports dynamo, 2.4 s of the first case of each launch (H200, November).
+    Does nothing if torch.compile has not compiled anything: on a GPU the reset imports all of Inductor, which cost
+    Quack, which imports only dynamo, 2.4 s at the first case of each trial (H200, November).
     """
     frames = sys.modules.get("torch._dynamo.convert_frame")
     if frames is None:
         return
-    met = getattr(frames, "input_codes", None)
-    if met is None or getattr(met, "seen", True):
+    codes = getattr(frames, "input_codes", None)
+    if codes is None or getattr(codes, "seen", True):
         torch._dynamo.reset()
 
 
 def forget_compiled() -> None:
-    """What torch.compile keeps in this process; the folders of its caches stay as they are."""
+    """Drop what torch.compile keeps in this process; its caches on disk stay."""
     forget_graphs()
     if utils := sys.modules.get("torch._inductor.utils"):
         utils.clear_caches()
@@ -123,6 +122,6 @@ def _set(variable: str, value: str | None) -> None:
         os.environ[variable] = value
 
 
-def _put_back(cache: Cache, content: dict[Any, Any]) -> None:
+def _restore(cache: Cache, content: dict[Any, Any]) -> None:
     cache.clear()
     cache.update(content)

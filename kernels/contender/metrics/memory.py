@@ -1,4 +1,4 @@
-"""The memory metric: the most bytes a call holds at one moment beside its inputs."""
+"""The memory metric: peak bytes that a call holds in addition to its inputs."""
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
@@ -15,47 +15,49 @@ from ..clocks import Before, Call, one_by_one
 
 
 class MemoryClock:
-    """Bytes of one call: its outputs, what it works on meanwhile, and what it keeps for later calls, each counted once.
+    """Bytes of one call: its outputs, its temporaries, and what it keeps for later calls, each counted once.
 
-    An input set is bound anew, and on a GPU on a stream of its own: buffers that belong to the binding or to the stream
-    are made again and count.  What lies ready for every call of the process, whichever its stream, is not seen; but no
-    call is said to hold less than its outputs.  Bytes are those asked for, before the allocator rounds them up, so that
-    every sample is the same.
+    Every sample binds an input set again, on a GPU on a new stream: buffers that belong to the binding or to the stream
+    are allocated again and count.  Buffers that all calls of the process share are not seen; but the result is at least
+    the size of the outputs.  Bytes are counted as requested, before the allocator rounds them up, so that every sample
+    is the same.
     """
 
     calls = 1
 
     def __init__(self, bind: Bind, sets: Sequence[Inputs], calls: Sequence[Call], on_gpu: bool) -> None:
-        self._bind, self._inputs, self._each = bind, sets[0], list(calls)
+        self._bind = bind
+        self._inputs = sets[0]
+        self._bound = list(calls)
         self._on_gpu = on_gpu
-        self._output_bytes = _bytes(self._each[0]())
+        self._output_bytes = _bytes(self._bound[0]())
         self.facts: dict[str, Any] = {"output_bytes": self._output_bytes}
 
-    def turn(self, warm: int, timed: int) -> list[float]:  # noqa: ARG002  the first sample is as good as any other
+    def turn(self, warm: int, timed: int) -> list[float]:  # noqa: ARG002  samples do not vary
         return [float(self._sample()) for _ in range(timed)]
 
     def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
-        return one_by_one(self._each, before)
+        return one_by_one(self._bound, before)
 
     def _sample(self) -> int:
         if not self._on_gpu:
-            return self._held()
+            return self._peak()
         stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            return self._held()
+            return self._peak()
 
-    def _held(self) -> int:
+    def _peak(self) -> int:
         bound: list[Call] = []
-        kept, _ = watched(lambda: bound.append(self._bind(self._inputs)), self._on_gpu)
-        _, most = watched(bound[0], self._on_gpu)
-        return max(kept + most, self._output_bytes)
+        kept, _ = memory_of(lambda: bound.append(self._bind(self._inputs)), self._on_gpu)
+        _, peak = memory_of(bound[0], self._on_gpu)
+        return max(kept + peak, self._output_bytes)
 
 
-def watched(call: Callable[[], Any], on_gpu: bool) -> tuple[int, int]:
-    """Bytes that `call` leaves behind and the most that it holds, both beyond what was there; its result counts."""
+def memory_of(call: Callable[[], Any], on_gpu: bool) -> tuple[int, int]:
+    """Bytes that `call` leaves allocated and its peak, both in addition to what was allocated; its result counts."""
     gc.collect()
-    gc.disable()  # what an earlier call left must not be given back during this one
+    gc.disable()  # garbage of earlier calls must not be freed during this one
     try:
         return _on_gpu(call) if on_gpu else _on_cpu(call)
     finally:
@@ -74,19 +76,21 @@ def _on_gpu(call: Callable[[], Any]) -> tuple[int, int]:
 
 
 def _on_cpu(call: Callable[[], Any]) -> tuple[int, int]:
-    """The profiler is told of each allocation and each release of a tensor, with its bytes: exact, in milliseconds."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watch:
+    """From the profiler, which records each allocation and each release of a tensor with its bytes."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()
     del result
     try:
-        events = [event for event in watch.profiler.kineto_results.events() if event.name() == "[memory]"]
+        events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     except AttributeError as missing:
-        raise Unsupported(f"this torch does not tell the memory of a call on a CPU ({missing})") from None
-    held = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):  # of two at one time, as they were told
+        raise Unsupported(
+            f"the profiler of torch {torch.__version__} does not record memory on a CPU ({missing})"
+        ) from None
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):  # stable: simultaneous events keep their order
         held += event.nbytes()
-        most = max(most, held)
-    return held, most
+        peak = max(peak, held)
+    return held, peak
 
 
 def _bytes(output: Any) -> int:

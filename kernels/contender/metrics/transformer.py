@@ -1,4 +1,4 @@
-"""A transformer block around a norm (norm, causal self-attention, norm, SwiGLU): what it computes."""
+"""A transformer block around a norm: norm, causal self-attention, norm, SwiGLU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ Forward = Callable[..., tuple[Tensor, ...]]
 
 
 def parameters(case: Case, shape: Shape, generator: torch.Generator) -> dict[str, Tensor]:
-    """The matrices in the case's dtype: normal, as wide as keeps the size of what passes through."""
+    """The matrices in the dtype of the case: normal, scaled so that activations keep their size."""
     return {
         name: torch.randn(size, generator=generator, device=generator.device, dtype=DTYPES[case.dtype])
         .mul_(size[1] ** -0.5)
@@ -26,16 +26,16 @@ def parameters(case: Case, shape: Shape, generator: torch.Generator) -> dict[str
 
 
 def names(case: Case, shape: Shape) -> tuple[str, ...]:
-    """What the forward pass takes, in order."""
+    """The arguments of the forward pass, in order."""
     op = OPS[case.op]
     norms = (f"{weight}_{which}" for which in (1, 2) for weight in op.weights)
     return ("x", *("residual",) * op.residual, *norms, *shape.matrices)
 
 
 def transformer(case: Case, shape: Shape) -> Callable[[Norm], Forward]:
-    """The block as a function of its norm: given that, its forward pass, from the tensors of `names` to the outputs.
+    """A function that builds the block's forward pass around a norm; the pass takes the tensors of `names`.
 
-    With a residual the norms add: the block takes and hands on a residual, and the sum of both is its output.
+    For an op with a residual, the block takes and returns a residual, and its output is the sum of both results.
     """
     op = OPS[case.op]
     count = len(op.weights)

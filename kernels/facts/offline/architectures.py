@@ -1,12 +1,12 @@
-"""What a GPU architecture allows, and how many blocks of a kernel it can hold at once.  Pure."""
+"""Resource limits of GPU architectures, and occupancy.  Pure."""
 
 from dataclasses import dataclass
 from typing import Any
 
 REGISTERS = 65536  # of an SM, 32 bits each, on every architecture here
-REGISTER_STEP = 8  # a thread's registers are handed out in steps of eight
-WARP_STEP = 4  # and warps in fours: one for each of the four parts of an SM
-RESERVED = 1024  # bytes of shared memory that the system keeps of each block, from compute capability 8.0 on
+REGISTER_STEP = 8  # allocation granularity of a thread's registers
+WARP_STEP = 4  # allocation granularity of warps: one for each of the four partitions of an SM
+RESERVED = 1024  # bytes of shared memory that the system reserves in each block, from compute capability 8.0 on
 SHARED_STEP = 128
 THREADS_A_BLOCK = 1024
 TENSOR_MEMORY = 512  # columns
@@ -14,16 +14,16 @@ TENSOR_MEMORY = 512  # columns
 
 @dataclass(frozen=True)
 class Architecture:
-    """The numbers of one GPU of an architecture: "Compute Capabilities" in the CUDA Programming Guide, and its own."""
+    """Limits of an architecture ("Compute Capabilities" in the CUDA Programming Guide) and sizes of one of its GPUs."""
 
     name: str
     capability: tuple[int, int]
-    like: str  # the GPU whose SMs and L2 are taken
+    like: str  # the GPU with these SMs and this L2
     sms: int
     l2_bytes: int
     memory_bytes: int
     shared_per_sm: int
-    shared_limit: int  # bytes a block may have when it asks for more than 48 KiB
+    shared_limit: int  # bytes of a block that opts in to more than 48 KiB
     threads_per_sm: int = 2048
     blocks_per_sm: int = 32
 
@@ -48,13 +48,13 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    blocks: int  # an SM
-    share: float  # of the warps that an SM can hold
+    blocks: int  # of an SM
+    share: float  # of the warps that fit on an SM
     limited_by: str
 
 
 def occupancy(architecture: Architecture, *, warps: int, registers: int, shared: int) -> Occupancy:
-    """Blocks on an SM and what keeps them from being more.  `shared` is what a block asks for, in bytes, in all."""
+    """Blocks on an SM and the resource that limits them.  `shared`: bytes of a block, static and dynamic."""
     per_warp = -(-max(registers, 1) // REGISTER_STEP) * REGISTER_STEP * 32
     taken = -(-(shared + RESERVED) // SHARED_STEP) * SHARED_STEP
     limits = {
@@ -63,14 +63,14 @@ def occupancy(architecture: Architecture, *, warps: int, registers: int, shared:
         "warps": architecture.threads_per_sm // 32 // warps,
         "blocks": architecture.blocks_per_sm,
     }
-    # of two that limit alike, a kernel that fills the SM is told so
+    # of two equal limits name the warps, as the SM is full then
     limited_by = min(("warps", "registers", "shared memory", "blocks"), key=limits.__getitem__)
     blocks = limits[limited_by]
     return Occupancy(blocks, round(blocks * warps * 32 / architecture.threads_per_sm, 4), limited_by)
 
 
 def over_the_limit(architecture: Architecture, metadata: Any) -> str | None:
-    """In words, what a compiled Triton kernel asks for and can not have; None where it fits."""
+    """The limit that a compiled Triton kernel exceeds, as text; None if it fits."""
     asked = (
         ("shared memory", int(metadata.shared or 0), architecture.shared_limit, "bytes"),
         ("threads", 32 * int(metadata.num_warps), THREADS_A_BLOCK, "threads"),

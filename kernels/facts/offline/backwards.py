@@ -1,7 +1,7 @@
-"""Autograd's way back, walked in Python.
+"""Autograd's backward pass in Python, over the real nodes of the graph.
 
-Torch's own engine asks for an accelerator when gradients meet on a CUDA tensor, and there is none ("Cannot access
-accelerator device when none is available", 2.13).  The nodes of the graph are the real ones.
+Torch's engine needs an accelerator to add gradients of CUDA tensors ("Cannot access accelerator device when none is
+available", 2.13), and here is none.
 """
 
 from collections import Counter, defaultdict
@@ -14,15 +14,15 @@ from torch import Tensor
 
 from .operators import unobserved
 
-Edge = tuple[Any, int]  # a node and which of its inputs
+Edge = tuple[Any, int]  # a node and the number of its input
 
 
 def install() -> None:
-    """In place of `torch.autograd.grad`, for the rest of this process; hooks of nodes and tensors are not called."""
+    """Replace `torch.autograd.grad` for the rest of this process; hooks of nodes and tensors are not called."""
     autograd: Any = torch.autograd
     autograd.grad = grad
     core: Any = torch._C
-    core._autograd._get_current_graph_task_keep_graph = lambda: False  # else AOTAutograd refuses to reuse buffers
+    core._autograd._get_current_graph_task_keep_graph = lambda: False  # otherwise AOTAutograd refuses to reuse buffers
 
 
 def grad(
@@ -70,9 +70,10 @@ def _add(arrived: dict[Edge, Tensor], edge: Edge, gradient: Tensor) -> None:
 
 
 def _in_order(starts: Sequence[Any]) -> list[Any]:
-    """Each node after all those whose gradients it waits for."""
+    """The nodes in topological order."""
     waits: Counter[Any] = Counter()
-    seen, stack = set(starts), list(dict.fromkeys(starts))
+    seen = set(starts)
+    stack = list(dict.fromkeys(starts))
     after = defaultdict(list)
     while stack:
         node = stack.pop()
@@ -83,7 +84,8 @@ def _in_order(starts: Sequence[Any]) -> list[Any]:
                 if edge[0] not in seen:
                     seen.add(edge[0])
                     stack.append(edge[0])
-    ready, order = [node for node in dict.fromkeys(starts) if not waits[node]], []
+    ready = [node for node in dict.fromkeys(starts) if not waits[node]]
+    order = []
     while ready:
         node = ready.pop()
         order.append(node)
@@ -95,20 +97,20 @@ def _in_order(starts: Sequence[Any]) -> list[Any]:
 
 
 def _through(node: Any, arrived: dict[Edge, Tensor]) -> list[Tensor | None]:
-    """The gradients that a node hands on, one for each of its edges."""
+    """The gradients that a node passes on, one for each of its edges."""
     edges = _next(node)
-    about = node._input_metadata
-    gradients = [arrived.get((node, number)) for number in range(len(about))]
+    metadata = node._input_metadata
+    gradients = [arrived.get((node, number)) for number in range(len(metadata))]
     if not edges or all(gradient is None for gradient in gradients):
         return [None] * len(edges)
     if not hasattr(node, "needs_input_grad"):  # written in C++
         returned = node(*gradients)
         return list(returned) if isinstance(returned, tuple) else [returned]
-    # one of torch.autograd.Function: it is given zeros for what did not arrive, and answers for each of its arguments,
-    # of which only tensors have edges
+    # A torch.autograd.Function gets zeros for missing gradients, and returns a gradient for each argument, of which
+    # only tensors have edges.
     gradients = [
         torch.zeros(one.shape, dtype=one.dtype, device=one.device) if gradient is None else gradient
-        for gradient, one in zip(gradients, about, strict=True)
+        for gradient, one in zip(gradients, metadata, strict=True)
     ]
     with unobserved() if "CompiledFunction" in node.name() else nullcontext():
         returned = node.apply(*gradients)

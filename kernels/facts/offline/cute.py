@@ -1,10 +1,11 @@
-"""Kernels of the CuTe DSL (Quack's, of 0.6.5 with CUTLASS DSL 4.8) compiled for an architecture and not launched.
+"""Compile kernels of the CuTe DSL (Quack 0.6.5 with CUTLASS DSL 4.8) for an architecture, and do not launch them.
 
-The DSL compiles without a GPU when it is told the architecture (CUTE_DSL_ARCH, before it is imported) and what to keep
-(CUTE_DSL_KEEP); a compiled function then has its cubin, PTX and IR as attributes.
+The DSL compiles without a GPU if CUTE_DSL_ARCH is set before its import.  With CUTE_DSL_KEEP, a compiled function has
+its cubin, PTX and IR as attributes.
 """
 
 import importlib
+import math
 import os
 import re
 import secrets
@@ -27,18 +28,18 @@ _ENTRY = re.compile(r"\.entry\s+(?:kernel_cutlass_(?:kernel_)?)?(\w+?)(?:_object
 
 
 def prepare_environment(architecture: str) -> None:
-    """Before the DSL and Quack are imported."""
+    """Set environment variables; call it before the DSL and Quack are imported."""
     os.environ["CUTE_DSL_ARCH"] = os.environ["QUACK_ARCH"] = f"{architecture}a"
     os.environ["CUTE_DSL_KEEP"] = "ir,ptx,cubin"
-    # it dumps what it keeps into a folder too, which would be the current one; see `dumps`
+    # it also writes these files into a folder, by default the current one; see `dumps`
     folder = f"kernelwatch-cute-{os.getpid()}-{secrets.token_hex(8)}"
     os.environ["CUTE_DSL_DUMP_DIR"] = os.path.join(tempfile.gettempdir(), folder)
-    os.environ["QUACK_CACHE_ENABLED"] = "0"  # what it keeps on disk is an object file for the CPU, without the cubin
+    os.environ["QUACK_CACHE_ENABLED"] = "0"  # its cache on disk holds an object file for the CPU, without the cubin
 
 
 @contextmanager
 def dumps() -> Iterator[None]:
-    """The folder that the DSL dumps into is there, and gone afterwards: what it keeps is held in memory as well."""
+    """Create the folder that the DSL writes into, and delete it afterwards: the DSL also keeps the code in memory."""
     folder = os.environ["CUTE_DSL_DUMP_DIR"]
     os.makedirs(folder, mode=0o700, exist_ok=True)
     try:
@@ -48,13 +49,15 @@ def dumps() -> Iterator[None]:
 
 
 class Cute:
-    """Takes the place of `cute.compile` as soon as somebody has imported it."""
+    """Replaces `cute.compile`."""
 
     def __init__(self, architecture: Architecture, launches: Launches) -> None:
-        self._architecture, self._launches = architecture, launches
+        self._architecture = architecture
+        self._launches = launches
         self._done = False
 
-    def look(self) -> None:
+    def install(self) -> None:
+        """Replace `cute.compile` if it has been imported."""
         cute: Any = sys.modules.get("cutlass.cute")
         if self._done or not hasattr(cute, "compile"):
             return
@@ -78,14 +81,15 @@ class _Compile:
 
 
 class _Function:
-    """A compiled function that notes its calls.  The grid is computed in machine code of the CPU, and not known."""
+    """A compiled function that records its calls.  Its grid is unknown: host machine code computes it."""
 
     def __init__(self, compiled: Any, launches: Launches) -> None:
         self._launches = launches
         cubin, ptx, ir = compiled.__cubin__, compiled.__ptx__ or "", str(compiled.__mlir__ or "")
         if not isinstance(cubin, bytes):
-            raise RuntimeError("the CUTLASS DSL kept no cubin; 4.8 does, with CUTE_DSL_KEEP=cubin")
-        threads, cluster = _product(_THREADS, ptx), _product(_CLUSTER, ir)
+            raise RuntimeError("this CUTLASS DSL does not keep cubins; install nvidia-cutlass-dsl 4.8")
+        threads = _product(_THREADS, ptx)
+        cluster = _product(_CLUSTER, ir)
         named = _ENTRY.search(ptx)
         self._kernel = SimpleNamespace(
             asm={"cubin": cubin, "ptx": ptx},
@@ -105,7 +109,7 @@ class _Function:
 
 
 def shared_bytes(ir: str) -> int:
-    """Of a block: the allocations in the kernel's IR, one behind the other."""
+    """Shared memory of a block: the sum of the aligned allocations in the kernel's IR."""
     types = {name: (int(align), int(size)) for name, align, size in _SHARED.findall(ir)}
     total = 0
     for name in _ALLOCATION.findall(ir):
@@ -115,19 +119,17 @@ def shared_bytes(ir: str) -> int:
 
 
 def _product(pattern: re.Pattern[str], text: str) -> int:
-    found, product = pattern.search(text), 1
-    for number in found.groups() if found else ():
-        product *= int(number or 1)
-    return product
+    found = pattern.search(text)
+    return math.prod(int(number or 1) for number in found.groups()) if found else 1
 
 
 def _answer_for_shared_memory(architecture: Architecture) -> None:
-    """The one thing that the DSL asks a driver for while it compiles (where several blocks are to fit on an SM)."""
+    """Answer the only query of the DSL to the driver during compilation (for several blocks on an SM)."""
     helpers: Any = importlib.import_module("cutlass.base_dsl.runtime.cuda")
     attribute: Any = helpers.cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
-    asked = helpers.get_device_attribute
+    query = helpers.get_device_attribute
 
     def answer(which: Any, *where: Any) -> Any:
-        return architecture.shared_per_sm if which == attribute else asked(which, *where)
+        return architecture.shared_per_sm if which == attribute else query(which, *where)
 
     helpers.get_device_attribute = answer

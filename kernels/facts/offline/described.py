@@ -1,20 +1,19 @@
-"""Facts of compiled kernels, in the words of a report: plain values that go through JSON."""
+"""Facts about compiled kernels as plain values for JSON."""
 
-import hashlib
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from ..accesses import values_of
 from ..gather import MAX_NAMES
-from ..hashing import normalised_ptx
+from ..hashing import hash_of, normalised_ptx
 from ..trace import OperatorCall, described
 from ..triton import SHORT, accesses_of, settings_of
 from .architectures import REGISTERS, Architecture, occupancy
 from .launches import Launch
 from .machine import Reader, disassembled
 
-MAX_CHOICES = 24  # of an autotuner that are told one by one
+MAX_CHOICES = 24  # of an autotuner that are listed
 MAX_TEXT = 700_000  # characters: an answer is one line of at most 1 MiB
 
 _LOCATION = re.compile(r"^#loc.*\n|\s*loc\((?:[^()]|\([^()]*\))*\)", re.MULTILINE)
@@ -28,9 +27,9 @@ def facts_of(
     extern: int,
     calls: Sequence[OperatorCall] = (),
 ) -> dict[str, Any]:
-    """Of a case: its kernels in launch order.
+    """Facts about a case: its kernels in launch order.
 
-    `around` are the operators beside them, of which `extern` compute; `calls` are those of these that were seen.
+    `around` are the other operators, of which `extern` compute; `calls` are the observed ones of these.
     """
     read = iter(reader.facts(cubins_of(launches)))
     kernels, hashed = [], list(around)
@@ -40,11 +39,11 @@ def facts_of(
             choices = [_kernel(architecture, choice, next(read)) for choice in launch.choices]
             kernel = _chosen(launch, choices)
             kernel["choices"] = [
-                {name: choice[name] for name in ("settings", "warps", "stages", *_TOLD) if name in choice}
+                {name: choice[name] for name in ("settings", "warps", "stages", *_LISTED) if name in choice}
                 for choice in choices[:MAX_CHOICES]
             ]
         if launch.uncompiled:
-            kernel["sass"] = _hash([kernel["sass"], launch.uncompiled])
+            kernel["sass"] = hash_of([kernel["sass"], launch.uncompiled])
         kernels.append(kernel)
         numbers = [argument for argument in launch.arguments if isinstance(argument, SHORT)]
         hashed.append(f"{kernel['sass']} {kernel['grid']} {kernel['shared_dynamic']} {described(numbers)}")
@@ -52,7 +51,7 @@ def facts_of(
     return {
         **({"over": over} if over else {}),
         "arch": architecture.name,
-        "code": _hash(hashed) if hashed else None,
+        "code": hash_of(hashed) if hashed else None,
         "count": len(kernels),
         "extern": extern,
         "operators": [{"name": call.name, "bytes": call.bytes} for call in calls[:MAX_NAMES]],
@@ -61,20 +60,20 @@ def facts_of(
 
 
 def cubins_of(launches: Sequence[Launch]) -> list[bytes]:
-    """The machine code of each launch, and of what else an autotuner could have chosen in its place."""
+    """The machine code of each launch and of the other choices of its autotuner."""
     return [one.kernel.asm["cubin"] for launch in launches for one in (launch, *launch.choices)]
 
 
 def refused(architecture: Architecture, reader: Reader, launches: Sequence[Launch]) -> list[dict[str, Any]]:
-    """Kernels that can not be loaded, whether or not another one took their place."""
+    """Kernels that cannot be loaded, whether or not another one replaced them."""
     read = reader.facts(cubins_of(launches))
     return [_kernel(architecture, launch, code) for launch, code in zip(launches, read, strict=True)]
 
 
 def _chosen(launch: Launch, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """An autotuner's kernel: which configuration runs is decided on a GPU, so it is the same when all of them are.
+    """An autotuner's kernel.  A GPU decides which configuration runs, so that the hash covers all of them.
 
-    Shown is, whatever their order, one that fits and spills the least, with the fewest registers of any that fits.
+    The one that is shown fits and has the fewest spills, then the fewest registers.
     """
     fits = [one for one in choices if "over" not in one] or choices
 
@@ -87,11 +86,11 @@ def _chosen(launch: Launch, choices: Sequence[dict[str, Any]]) -> dict[str, Any]
         **best,
         "candidates": len(choices),
         "registers": min(one["registers"] for one in fits),
-        "sass": _hash(sorted(f"{one['sass']} {one['grid']} {one['shared_dynamic']}" for one in choices)),
+        "sass": hash_of(sorted(f"{one['sass']} {one['grid']} {one['shared_dynamic']}" for one in choices)),
     }
 
 
-_TOLD = ("registers", "spills", "shared_dynamic", "occupancy", "over")
+_LISTED = ("registers", "spills", "shared_dynamic", "occupancy", "over")
 
 
 def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) ->
 
 
 def text_of(launch: Launch, kind: str) -> str:
-    """What a kernel compiled to, without what moves when nothing changes.  Raises KeyError for a kind it has not."""
+    """The code of a kernel without locations.  Raises KeyError if it has no code of this kind."""
     launch = launch.shown or launch
     if kind == "generated":
         text = launch.source or str(launch.kernel.src.fn.src)
@@ -140,7 +139,3 @@ def text_of(launch: Launch, kind: str) -> str:
     if len(text) > MAX_TEXT:
         text = f"{text[:MAX_TEXT]}\n... {len(text) - MAX_TEXT} more characters"
     return text
-
-
-def _hash(texts: Sequence[str]) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]

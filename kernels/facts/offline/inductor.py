@@ -1,9 +1,8 @@
-"""Inductor without a GPU: torch.compile goes all its way, to where a kernel would be launched.
+"""Run torch.compile without a GPU, up to the launch of each kernel.
 
-Dynamo, the lowering for CUDA, its heuristics and Triton run as they do on a GPU.  What is different is that nothing can
-be timed: of the configurations of a kernel the first is compiled (where it does not fit, those after it, as Inductor
-would), and it is told how many there were.  Such a kernel is the same as another only where all candidates and the
-generated code are.
+Dynamo, the lowering for CUDA, its heuristics and Triton run as on a GPU, but nothing can be timed.  Of the
+configurations of a kernel only the first is compiled (as in Inductor, the next ones if it does not fit), and their
+number is recorded. Two such kernels are equal only if all their candidates and their generated code are.
 """
 
 import functools
@@ -24,16 +23,16 @@ _EXTERN = re.compile(r"^[ \t]+(?:\w+ = )?((?:extern_kernels\.|torch\.ops\.(?!ind
 _EMPTY = re.compile(r"empty_strided")
 
 
-def seen_through(architecture: Architecture, launches: Launches) -> Callable[[], "Inductor | None"]:
-    """From here on torch.compile works without a GPU.  The answer is None until somebody calls it: it takes seconds."""
-    found: list[Inductor] = []
+def install(architecture: Architecture, launches: Launches) -> Callable[[], "InductorHooks | None"]:
+    """Make torch.compile work without a GPU.  Returns a getter of the hooks, None until the first torch.compile."""
+    found: list[InductorHooks] = []
     torch_compile = torch.compile
 
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return functools.partial(compile, **options)
         if not found:
-            found.append(Inductor(architecture, launches))
+            found.append(InductorHooks(architecture, launches))
         compiled: Any = torch_compile(model, **options)
         if isinstance(model, torch.nn.Module):
             return compiled
@@ -50,8 +49,8 @@ def seen_through(architecture: Architecture, launches: Launches) -> Callable[[],
     return lambda: found[0] if found else None
 
 
-class Inductor:
-    """What Inductor is asked for while a case runs.  One for a process: Inductor is changed for good."""
+class InductorHooks:
+    """Records the work of Inductor, which is patched permanently: use one instance per process."""
 
     def __init__(self, architecture: Architecture, launches: Launches) -> None:
         self._launches = launches
@@ -66,7 +65,7 @@ class Inductor:
 
     @property
     def extern(self) -> list[str]:
-        """Calls of operators that Inductor left as they are, in the generated code."""
+        """Calls of operators in the generated code that Inductor does not compile."""
         calls = [call for code in self._generated for call in _EXTERN.findall(normalised(code))]
         return [call for call in calls if not _EMPTY.search(call)]
 
@@ -100,23 +99,24 @@ class Inductor:
                 configs = self._kernelwatch_configs
                 if len(configs) == 1:
                     raise
-                self.configs, self.compile_results = configs[1:], []
+                self.configs = configs[1:]
+                self.compile_results = []
                 compile_all(self)
                 load(self)
 
         def first(self: Any, *_: Any, **__: Any) -> None:
             self.launchers = self.launchers[:1]
 
-        def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return noting(self, run, args, kwargs)
+        def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return record(self, run, args, kwargs)
 
-        noting = self._noting
-        tuner._precompile_worker, tuner._make_launchers, tuner.run = compile_first, load_first, noted
+        record = self._record
+        tuner._precompile_worker, tuner._make_launchers, tuner.run = compile_first, load_first, recorded
         tuner.autotune_to_one_config = first
         tuner._dynamic_scale_rblock = lambda _: None
         tuner.coordinate_descent_tuning = lambda _, launcher, *__, **___: launcher
 
-    def _noting(self, tuner: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _record(self, tuner: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = len(self._launches.seen)
         returned = run(tuner, *args, **kwargs)
         for launch in self._launches.seen[before:]:
@@ -131,7 +131,7 @@ class Inductor:
 
 
 def _pretend(architecture: Architecture) -> None:
-    """Answer what Inductor asks of a device past `torch.cuda`."""
+    """Answer Inductor's device queries that do not go through `torch.cuda`."""
     interfaces: Any = importlib.import_module("torch._dynamo.device_interface")
     interfaces.init_device_reg()
     cuda: Any = interfaces.CudaInterface
@@ -160,12 +160,12 @@ def _pretend(architecture: Architecture) -> None:
     helpers: Any = importlib.import_module("torch._inductor.runtime.triton_helpers")
     helpers.set_driver_to_gpu = lambda: None
     config: Any = importlib.import_module("torch._inductor.config")
-    for name in ("use_static_cuda_launcher", "use_static_triton_launcher"):  # it loads cubins past Triton
+    for name in ("use_static_cuda_launcher", "use_static_triton_launcher"):  # it loads cubins without Triton
         if hasattr(config, name):
             setattr(config, name, False)
-    wrapper: Any = importlib.import_module("torch._inductor.codegen.wrapper")  # a region by itself is timed at once
+    wrapper: Any = importlib.import_module("torch._inductor.codegen.wrapper")  # would time a region
     wrapper.PythonWrapperCodegen.generate_and_run_autotune_block = lambda _: None
-    # patterns of whole subgraphs are traced with real tensors first: on the CPU, they fit any device
+    # patterns of subgraphs are traced with real tensors: trace them on the CPU, they match on any device
     for name in ("joint_graph", "post_grad"):
         passes: Any = importlib.import_module(f"torch._inductor.fx_passes.{name}")
         passes.lazy_init = _on_cpu(passes.lazy_init)

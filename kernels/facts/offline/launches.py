@@ -1,4 +1,4 @@
-"""Triton kernels compiled where they would be launched, and not launched."""
+"""Compile Triton kernels where they would be launched, and record the launches instead."""
 
 import functools
 import importlib
@@ -11,23 +11,23 @@ from .architectures import Architecture, over_the_limit
 
 @dataclass
 class Launch:
-    """One kernel at its place in a call.  `kernel` is Triton's CompiledKernel, or has its `asm` and `metadata`."""
+    """One launch of a kernel.  `kernel` is Triton's CompiledKernel, or has its `asm` and `metadata`."""
 
     kernel: Any
     grid: tuple[int, ...] | None = None
     arguments: tuple[Any, ...] = ()
     settings: dict[str, Any] | None = None  # None: the kernel's own constants
     name: str | None = None
-    source: str | None = None  # what it was written as, where the kernel does not say
+    source: str | None = None  # the source code, if the kernel does not have it
     over: str | None = None
     candidates: int = 1
-    choices: list["Launch"] = field(default_factory=list)  # of an autotuner: what it would have timed on a GPU
-    shown: "Launch | None" = None  # which of the choices stands for all of them
-    uncompiled: str = ""  # what the other candidates are, where only one of them was compiled
+    choices: list["Launch"] = field(default_factory=list)  # the candidates that an autotuner would time on a GPU
+    shown: "Launch | None" = None  # the choice that represents all of them
+    uncompiled: str = ""  # the other candidates, if only one was compiled
 
 
 class Launches:
-    """Collects what Triton is asked to launch.  One for a process: Triton is changed for good."""
+    """Collects the launches of Triton, which is patched permanently: use one instance per process."""
 
     def __init__(self, architecture: Architecture) -> None:
         self._architecture = architecture
@@ -37,7 +37,7 @@ class Launches:
         autotuner: Any = importlib.import_module("triton.runtime.autotuner")
         errors: Any = importlib.import_module("triton.compiler.errors")
         self.out_of_resources = autotuner.OutOfResources
-        self._left_out = (autotuner.OutOfResources, autotuner.PTXASError, errors.CompileTimeAssertionFailure)
+        self._skipped_errors = (autotuner.OutOfResources, autotuner.PTXASError, errors.CompileTimeAssertionFailure)
         self._run_tuned = autotuner.Autotuner.run
         self._trying: list[Launch] | None = None
 
@@ -55,10 +55,12 @@ class Launches:
         autotuner.Autotuner.run = run
 
     def clear(self) -> None:
-        self.seen, self.refused, self._trying = [], [], None
+        self.seen = []
+        self.refused = []
+        self._trying = None
 
     def _load(self, kernel: Any) -> None:
-        """In place of loading a kernel: refuse as the driver would, or get ready to note its launches."""
+        """Replaces the loading of a kernel: raise what the driver would raise, or record its launches."""
         if kernel.module is not None:
             return
         if over := over_the_limit(self._architecture, kernel.metadata):
@@ -71,17 +73,18 @@ class Launches:
         kernel._run = functools.partial(self._launched, kernel)
 
     def _launched(self, kernel: Any, x: int, y: int, z: int, *more: Any) -> None:
-        """Called as the launcher is: the grid, stream, function, two of metadata, two hooks (3.6, 3.7), arguments."""
+        """Called as a launcher: grid, stream, function, metadata (2), hooks (2; 3.6, 3.7), the kernel's arguments."""
         self.add(Launch(kernel, (int(x), int(y), int(z)), more[6:]))
 
     def add(self, launch: Launch) -> None:
         (self.seen if self._trying is None else self._trying).append(launch)
 
     def _tuned(self, tuner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Let the autotuner choose among what compiles: the first, since nothing can be timed."""
-        tuner.cache.clear()  # of an earlier case with the same key: its candidates are wanted again
-        tuner.cache_results = False  # nor may a choice from here be kept for a GPU
-        outer, self._trying = self._trying, []
+        """Let the autotuner choose the first candidate that compiles, as nothing can be timed."""
+        tuner.cache.clear()  # an earlier case with the same key must not hide the candidates
+        tuner.cache_results = False  # a choice without timing must not be cached for a GPU
+        outer = self._trying
+        self._trying = []
         choices: list[Launch] = []
         tuner._kernelwatch_choices = choices
         try:
@@ -95,13 +98,14 @@ class Launches:
         return returned
 
     def _tried(self, tuner: Any, config: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> list[float]:
-        """In place of timing a configuration: compile it.  The first that compiles wins."""
+        """Compile a configuration instead of timing it.  The first that compiles wins."""
         choices: list[Launch] = tuner._kernelwatch_choices
         wins = float(any(choice.over is None for choice in choices))
-        outer, self._trying = self._trying, []
+        outer = self._trying
+        self._trying = []
         refused = len(self.refused)
         try:
-            with suppress(*self._left_out):
+            with suppress(*self._skipped_errors):
                 if config.pre_hook:
                     config.pre_hook({**tuner.nargs, **meta, **config.all_kwargs()})
                 tuner.fn.run(*args, **{**meta, **config.all_kwargs()})
@@ -109,5 +113,5 @@ class Launches:
         finally:
             self._trying = outer
         choices += [*tried, *self.refused[refused:]]
-        del self.refused[refused:]  # an autotuner tries what may not fit
+        del self.refused[refused:]  # a candidate of an autotuner may exceed a limit
         return [wins if tried else float("inf")] * 3

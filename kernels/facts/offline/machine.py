@@ -1,4 +1,4 @@
-"""Machine code: what a cubin holds, read with the tools that come with Triton (cuobjdump and nvdisasm)."""
+"""Read the machine code of cubins with the tools that come with Triton (cuobjdump and nvdisasm)."""
 
 import hashlib
 import json
@@ -18,28 +18,30 @@ import triton
 
 from .architectures import RESERVED, Architecture
 
-# Raise it when what is read of the same machine code changes: what is kept on disk is read anew.
+# Increment it when the facts of the same machine code change: it invalidates the files on disk.
 EDITION = 1
 
 _BIN = Path(str(triton.__file__)).parent / "backends" / "nvidia" / "bin"
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P[\dT]+ )?\s*([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
 _GLOBAL = {"LDG": "loads", "LD": "loads", "STG": "stores", "ST": "stores", "LDGSTS": "async_loads"}
-_BULK = ("UTMA", "UBLK", "BLK")  # the tensor memory accelerator and bulk copies: their width is in a descriptor
+_BULK = ("UTMA", "UBLK", "BLK")  # tensor memory accelerator and bulk copies: a descriptor has their width
 
 
 @dataclass(frozen=True)
 class Code:
-    """The sections of a cubin that decide what runs: without names, lines and debugging."""
+    """The sections of a cubin that determine what runs, without names, lines and debug information."""
 
     instructions: bytes
     hash: str
-    shared: int  # bytes of static shared memory, without what the system reserves
+    shared: int  # bytes of static shared memory, without the reserved ones
 
 
 def code_of(cubin: bytes) -> Code:
-    """Read a cubin, which is an ELF file.  Branches are relative and constants have banks: there are no addresses."""
-    instructions, shared, digest = b"", 0, hashlib.sha256()
+    """Read a cubin, which is an ELF file.  It contains no addresses: branches are relative, constants have banks."""
+    instructions = b""
+    shared = 0
+    digest = hashlib.sha256()
     for name, flags, _, size, content in sorted(_sections(cubin)):
         kind = ".".join(name.split(".")[:2])
         if kind == ".text":
@@ -67,17 +69,18 @@ def _sections(cubin: bytes) -> Iterator[tuple[str, int, int, int, bytes]]:
 
 
 class Reader:
-    """Facts of machine code, each read once: kept in memory, and on disk in `folder`."""
+    """Reads facts from machine code, and caches them in memory and in `folder`."""
 
     def __init__(self, architecture: Architecture, folder: Path) -> None:
-        self._architecture, self._folder = architecture, folder
+        self._architecture = architecture
+        self._folder = folder
         self._known: dict[str, dict[str, Any]] = {}
 
     def facts(self, cubins: Sequence[bytes]) -> list[dict[str, Any]]:
-        """Registers, stack, static shared memory, spills and access widths of each, under the hash of its code.
+        """Hash, registers, stack, static shared memory, spills and access widths of each cubin.
 
-        One nvdisasm reads all that are new: of the 0.25 s it takes for a small kernel all but a few milliseconds are
-        its start.
+        One nvdisasm process reads all new cubins: of the 0.25 s for a small kernel all but a few milliseconds are its
+        start.
         """
         codes = [code_of(cubin) for cubin in cubins]
         new = {code.hash: (cubin, code) for cubin, code in zip(cubins, codes, strict=True) if not self._find(code.hash)}
@@ -95,7 +98,7 @@ class Reader:
 
     def _keep(self, hash: str, facts: dict[str, Any]) -> None:
         self._known[hash] = facts
-        with suppress(OSError):  # a folder that cannot be written costs time, not facts
+        with suppress(OSError):  # the facts do not depend on the cache
             self._folder.mkdir(parents=True, exist_ok=True)
             unfinished = self._file(hash).with_suffix(f".{os.getpid()}")
             unfinished.write_text(json.dumps(facts))
@@ -105,7 +108,7 @@ class Reader:
         return self._folder / f"{self._architecture.name}-{hash}-{EDITION}.json"
 
     def _counted(self, codes: Sequence[bytes]) -> list[dict[str, Any]]:
-        """What the instructions of each do, all disassembled as if they lay behind one another."""
+        """Facts from the instructions of each code, which are concatenated and disassembled at once."""
         ends = [sum(map(len, codes[: number + 1])) for number in range(len(codes))]
         with tempfile.TemporaryDirectory() as folder:
             raw = Path(folder) / "code"
@@ -117,17 +120,17 @@ class Reader:
             while at < len(ends) - 1 and int(found[1], 16) >= ends[at]:
                 at += 1
             names[at][found[2]] += 1
-        return [counted(each) for each in names]
+        return [instruction_facts(each) for each in names]
 
 
-def counted(names: Counter[str]) -> dict[str, Any]:
-    """Instructions by name to what matters of them: how wide memory is accessed, and what is spilled."""
+def instruction_facts(names: Counter[str]) -> dict[str, Any]:
+    """Widths of memory accesses, spills and number of instructions, from counts of instructions by name."""
     facts: dict[str, Any] = {"loads": Counter(), "stores": Counter(), "async_loads": Counter(), "bulk": 0, "spills": 0}
     for name, times in names.items():
         what, *details = name.split(".")
         if kind := _GLOBAL.get(what):
             facts[kind][str(_bytes(details))] += times
-        # the LOCAL that cuobjdump prints stays 0 with spills (seen with ptxas 12.9 and 13)
+        # cuobjdump prints LOCAL:0 also with spills (ptxas 12.9 and 13)
         facts["spills"] += times * (what in ("LDL", "STL"))
         facts["bulk"] += times * what.startswith(_BULK)
     widths = {kind: dict(sorted(facts[kind].items(), key=_by_width)) for kind in ("loads", "stores", "async_loads")}
@@ -139,7 +142,7 @@ def _by_width(item: tuple[str, int]) -> int:
 
 
 def _bytes(details: list[str]) -> int:
-    """Of one thread's access: 4 where the instruction says nothing else."""
+    """Bytes of one thread's access; 4 by default."""
     for detail in details:
         if detail in ("256", "128", "64"):
             return int(detail) // 8
@@ -149,7 +152,7 @@ def _bytes(details: list[str]) -> int:
 
 
 def disassembled(cubin: bytes) -> str:
-    """The instructions of a cubin, a line each, without addresses and encodings; branches go to labels."""
+    """The instructions of a cubin, one per line, without addresses and encodings, with labels for branches."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -174,9 +177,9 @@ def _usage(cubin: bytes) -> dict[str, int]:
         text = _run("cuobjdump", "--dump-resource-usage", file.name)
     found = _USAGE.findall(text)
     if not found:
-        raise RuntimeError(f"cuobjdump says nothing of the registers: {text[:200]}")
+        raise RuntimeError(f"cuobjdump printed no registers: {text[:200]}")
     registers, stack, shared = (max(map(int, column)) for column in zip(*found, strict=True))
-    # what the system reserves of each block is counted in on sm_90 and later
+    # on sm_90 and later the number includes what the system reserves
     return {"registers": registers, "stack": stack, "shared_static": max(0, shared - RESERVED)}
 
 

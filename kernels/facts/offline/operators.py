@@ -1,4 +1,4 @@
-"""Operators that a target registers itself are entered: without a GPU torch would only ask for their shapes."""
+"""Run the Python code of operators that a target registers; without a GPU torch would only infer their shapes."""
 
 import importlib
 from contextlib import AbstractContextManager, nullcontext
@@ -7,8 +7,8 @@ from typing import Any
 from ..trace import Operators, python_code
 
 
-class Through(Operators):
-    """Notes the operators of a call, and runs what Python code was registered for CUDA with those of the target."""
+class EnteringOffline(Operators):
+    """Records the operators of a call, and runs the Python code that the target registered for CUDA."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         inside = python_code(func)
@@ -19,6 +19,10 @@ class Through(Operators):
 
 
 def unobserved() -> AbstractContextManager[Any]:
-    """Out of sight of `Through`, if it looks: nothing is compiled under a mode that it does not know."""
+    """Disable `EnteringOffline` if it is active: torch.compile does not compile under an unknown mode."""
     modes: Any = importlib.import_module("torch.utils._python_dispatch")
-    return modes._pop_mode_temporarily() if isinstance(modes._get_current_dispatch_mode(), Through) else nullcontext()
+    return (
+        modes._pop_mode_temporarily()
+        if isinstance(modes._get_current_dispatch_mode(), EnteringOffline)
+        else nullcontext()
+    )

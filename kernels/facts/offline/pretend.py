@@ -1,6 +1,6 @@
-"""A CUDA device that is not there: tensors without storage, and answers to what torch and Triton ask of a device.
+"""A fake CUDA device: tensors without storage, and the properties that torch and Triton query.
 
-For a whole process and for good: nothing real could run beside it.
+Permanent for the whole process, in which nothing can run on a real device.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from ...cases import Case
 from ...checks.inputs import BY_ROW, DTYPES, Inputs
 from .architectures import REGISTERS, RESERVED, Architecture
 
-# Fresh allocations of torch's CUDA allocator begin at multiples of 512 bytes; the number itself means nothing.
+# torch's CUDA allocator aligns to 512 bytes; the value is arbitrary.
 ADDRESS = 1 << 20
 _CUDA, _META = 1, 14  # c10::DeviceType
 
 
 def become(architecture: Architecture) -> FakeTensorMode:
-    """From here on torch and Triton see one device of this architecture.  The mode makes tensors on it."""
+    """Make torch and Triton see one device of this architecture.  The returned mode creates tensors on it."""
     properties = properties_of(architecture)
     stream = SimpleNamespace(cuda_stream=0, device=torch.device("cuda", 0), synchronize=_nothing, wait_stream=_nothing)
     answers = {
@@ -60,7 +60,7 @@ def become(architecture: Architecture) -> FakeTensorMode:
         setattr(cuda, name, _always(answer))
     cuda.device = cuda.device_of = cuda.stream = _no_context
     cuda.random._lazy_init = _nothing
-    core: Any = torch._C  # what generated code imports by name; absent from a torch without CUDA
+    core: Any = torch._C  # generated code imports these by name; a torch without CUDA does not have them
     core._cuda_getCurrentRawStream = _always(0)
     core._cuda_getDeviceCount = _always(1)
     whole: Any = torch
@@ -69,8 +69,8 @@ def become(architecture: Architecture) -> FakeTensorMode:
     torch.version.cuda = torch.version.cuda or "13.0"
     fake: Any = FakeTensor
     fake.data_ptr, fake.to, fake.cuda = _address, _to, _cuda
-    # what torch would do on the device that it now believes in: make a first tensor there (2.11), lift constants to it
-    for name in ("init_gpu_context", "init_cuda_context"):  # looked up where it is called, by every version seen
+    # keep torch from using the device: it would create a first tensor there (2.11) and move constants to it
+    for name in ("init_gpu_context", "init_cuda_context"):  # all known versions look them up when they call them
         vars(fake_tensor)[name] = _nothing
     mode: Any = FakeTensorMode
     mode.avoid_device_init = True
@@ -80,11 +80,11 @@ def become(architecture: Architecture) -> FakeTensorMode:
 
 
 def _guard_devices() -> None:
-    """Let C++ code switch to a CUDA device, which does nothing.
+    """Register a device guard for CUDA that does nothing.
 
-    A torch with CUDA has a switch for the absence of devices, and it is told to use it.  A torch without CUDA has none
-    at all: slicing a tensor raises, and a weight that requires gradients ends the process (2.13).  The switch of the
-    meta device does nothing either, and serves.
+    A torch with CUDA has such a guard, and uses it after the call below.  A torch without CUDA has no guard: slicing a
+    tensor raises, and a weight that requires gradients ends the process (2.13).  The guard of the meta device does
+    nothing either, and is used instead.
     """
     core: Any = torch._C
     core._ensureCUDADeviceGuardSet()
@@ -96,10 +96,10 @@ def _guard_devices() -> None:
 
 
 def properties_of(architecture: Architecture) -> Any:
-    """As `torch.cuda.get_device_properties` gives them."""
+    """The properties in the form of `torch.cuda.get_device_properties`."""
     major, minor = architecture.capability
     return SimpleNamespace(
-        # the name goes into keys of Inductor's caches: what is made here is not for a real one
+        # part of the keys of Inductor's caches: this code must not be used on a real device
         name=f"{architecture.name} without a GPU, like {architecture.like}",
         major=major,
         minor=minor,
@@ -122,7 +122,7 @@ def properties_of(architecture: Architecture) -> Any:
 
 
 class _Generator(torch.Generator):
-    """Of the processor, whatever is asked for: its numbers are nobody's."""
+    """Always a CPU generator; its numbers are not used."""
 
     def __new__(cls, device: Any = None) -> Any:  # noqa: ARG004
         make: Any = super().__new__
@@ -130,7 +130,7 @@ class _Generator(torch.Generator):
 
 
 class Driver:
-    """Stands where Triton's CUDA driver stands.  Only the target is real; nothing can be loaded or launched."""
+    """Replaces Triton's CUDA driver.  It provides the compile target; nothing can be loaded or launched."""
 
     def __init__(self, architecture: Architecture) -> None:
         target: Any = triton.backends.compiler.GPUTarget
@@ -175,11 +175,11 @@ class Driver:
 
 
 def inputs_of(case: Case) -> Inputs:
-    """The tensors of a call of `case`, as shapes.  Call it inside the mode."""
+    """The inputs of `case` without storage.  Call it inside the mode."""
 
     def tensor(name: str) -> Tensor:
         if name in BY_ROW:
-            # a slice of wider rows, where they are strided
+            # a slice of wider rows if the case has a stride
             wide = torch.empty(case.rows, case.stride or case.cols, dtype=DTYPES[case.dtype], device="cuda")
             return wide[:, : case.cols]
         if name in ("weight", "bias"):
@@ -194,7 +194,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """With the number of the device, which the borrowed guard does not know."""
+    """`Tensor.to` with an explicit device index, which the guard of the meta device does not add."""
     kwargs = {name: _numbered(value) for name, value in kwargs.items()}
     return torch.Tensor.to(tensor, *map(_numbered, args), **kwargs)
 

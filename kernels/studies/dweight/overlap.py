@@ -1,19 +1,19 @@
-"""The kernel that adds up the parts, launched only when the first one has ended: what that costs is studied."""
+"""Launch the kernel that sums the parts only after the first kernel, to measure the cost."""
 
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# A package may hand on the function `backward` under the name of its module.
+# The package may export the function `backward` under the name of its module.
 _module: Any = importlib.import_module("...norms.backward", __package__)
 
 
 @contextmanager
-def launched(*, early: bool) -> Iterator[None]:
-    """Here `backward` launches its second kernel while the first one works, as it does by itself, or does not.
+def summed(*, early: bool) -> Iterator[None]:
+    """With `early`, `backward` launches its second kernel during the first one (the default), otherwise after it.
 
-    Not to be used by several threads.
+    Not thread-safe.
     """
     usual = _module.starts_early
     if not early:

@@ -1,4 +1,4 @@
-"""What the study of dweight found, as files: the figures, tables and pictures.  No torch in here."""
+"""Write the results of the study of dweight: figures, tables and pictures.  Torch-free."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,15 +15,16 @@ SEPARATE = str(Sum.SEPARATE)
 FUSED = (str(Sum.LAST), *(f"{Sum.TREE} of {group}" for group in GROUPS))
 AGAIN = f"{SEPARATE}, again"
 
-Shape = Mapping[str, Any]  # of a case, as the study keeps it
-Times = Mapping[str, Sequence[float]]  # of the ways with one number of programs, by name: microseconds in each round
+Record = Mapping[str, Any]  # of a case, from the study
+Times = Mapping[str, Sequence[float]]  # microseconds of each round by way, for one number of programs
 
 
 def write(out: Path, kept: Mapping[str, Any]) -> None:
     (out / "dweight.json").write_text(json.dumps(kept))
     (out / "dweight.md").write_text(page(kept))
     for op in _ops(kept):
-        shapes, suffix = _of(kept, op), "" if op == "rmsnorm" else f"-{op}"
+        shapes = _shapes(kept, op)
+        suffix = "" if op == "rmsnorm" else f"-{op}"
         cols = sorted({shape["cols"] for shape in shapes})
         for name, which, series in (
             ("crossover", "the best fused way", by_rows(shapes, cols)),
@@ -44,7 +45,7 @@ def page(kept: Mapping[str, Any]) -> str:
     stack = kept["stack"]
     lines = [f"{stack['device']}, torch {stack['torch']}, Triton {stack['triton']}.", ""]
     for op in _ops(kept):
-        shapes = _of(kept, op)
+        shapes = _shapes(kept, op)
         lines += [f"## {op}", "", *_times(shapes), "", *_costs(shapes), "", *_choice(shapes), ""]
     wrong = [
         f"- {shape['case']}, {way['name']}, {way['programs']} programs: {time['wrong']}"
@@ -58,13 +59,13 @@ def page(kept: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def times_of(shape: Shape, programs: int) -> Times:
+def times_of(shape: Record, programs: int) -> Times:
     both = zip(shape["ways"], shape["times"], strict=True)
     return {way["name"]: time["samples_us"] for way, time in both if way["programs"] == programs and time["samples_us"]}
 
 
 def ratio(times: Times, name: str) -> float | None:
-    """Time over that of the separate way in the same round, the median of the rounds; None where one is missing."""
+    """Time over that of the separate way in the same round, median of the rounds; None if one is missing."""
     if name not in times or SEPARATE not in times:
         return None
     return _over(times[name], times[SEPARATE])
@@ -74,13 +75,13 @@ def _over(samples: Sequence[float], others: Sequence[float]) -> float:
     return median(mine / its for mine, its in zip(samples, others, strict=True))
 
 
-def noise(shapes: Sequence[Shape]) -> float:
-    """How far the same code seemed apart at most: the second separate kernel from the first."""
+def noise(shapes: Sequence[Record]) -> float:
+    """The largest difference of equal code: the second separate kernel from the first."""
     ratios = [ratio(times_of(shape, shape["plan"]["programs"]), AGAIN) for shape in shapes]
     return max((abs(value - 1) for value in ratios if value is not None), default=0.0)
 
 
-def measured(shapes: Sequence[Shape]) -> list[Measured]:
+def measured(shapes: Sequence[Record]) -> list[Measured]:
     found = []
     for shape in shapes:
         for programs, parts in _programs(shape).items():
@@ -92,13 +93,13 @@ def measured(shapes: Sequence[Shape]) -> list[Measured]:
 # -- pictures: at the plan's own number of programs --------------------------------------------------------------------
 
 
-def by_rows(shapes: Sequence[Shape], cols: Sequence[int]) -> dict[str, list[float | None]]:
+def by_rows(shapes: Sequence[Record], cols: Sequence[int]) -> dict[str, list[float | None]]:
     found = {(shape["rows"], shape["cols"]): _ahead(shape).values() for shape in shapes}
     rows = sorted({shape["rows"] for shape in shapes})
     return {f"{row} rows": [max(found.get((row, col), ()), default=None) for col in cols] for row in rows}
 
 
-def by_way(shapes: Sequence[Shape], cols: Sequence[int]) -> dict[str, list[float | None]]:
+def by_way(shapes: Sequence[Record], cols: Sequence[int]) -> dict[str, list[float | None]]:
     series: dict[str, list[float | None]] = {name: [] for name in FUSED}
     for col in cols:
         ahead = [_ahead(shape) for shape in shapes if shape["cols"] == col]
@@ -108,7 +109,7 @@ def by_way(shapes: Sequence[Shape], cols: Sequence[int]) -> dict[str, list[float
     return series
 
 
-def _ahead(shape: Shape) -> dict[str, float]:
+def _ahead(shape: Record) -> dict[str, float]:
     """The separate way's time over that of each fused one."""
     return {name: 1 / value for name, value in _ratios(times_of(shape, shape["plan"]["programs"])).items()}
 
@@ -120,15 +121,15 @@ def _ratios(times: Times) -> dict[str, float]:
 # -- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _times(shapes: Sequence[Shape]) -> list[str]:
-    names = (SEPARATE, *_others(shapes), *FUSED)
+def _times(shapes: Sequence[Record]) -> list[str]:
+    names = (SEPARATE, *_variants(shapes), *FUSED)
     lines = [
-        "Microseconds of a separate kernel, with the distance of the quartiles; of the other ways the ratio of times, "
-        "above 1 where they are quicker. *Again* is the separate kernel a second time: the same code seemed up to "
-        f"{noise(shapes):.1%} apart. Bold: the plan's own number of programs; the last two columns are of *separate* "
-        "and the fused ways, and the last says how much quicker the best is than *separate* with those programs.",
+        "Microseconds of a separate kernel, with the interquartile range; for the other ways the ratio of times, above "
+        "1 if they are faster. *Again* is a second copy of the separate kernel: equal code differed by up to "
+        f"{noise(shapes):.1%}. Bold: the plan's own number of programs. The columns after *best* compare *separate* "
+        "and the fused ways; the last one compares the best with *separate* at the plan's number of programs.",
         "",
-        f"| shape | programs an SM | parts | {' | '.join(names)} | best | quicker by | than the plan's |",
+        f"| shape | programs an SM | parts | {' | '.join(names)} | best | faster by | than the plan's |",
         f"|---|--:|--:|{'--:|' * len(names)}---|--:|--:|",
     ]
     for shape in shapes:
@@ -140,17 +141,17 @@ def _times(shapes: Sequence[Shape]) -> list[str]:
             own = f"**{programs}**" if programs == shape["plan"]["programs"] else programs
             cells = [_us(times.get(SEPARATE)), *(_inverse(ratio(times, name)) for name in names[1:])]
             lines.append(
-                f"| {_named(shape)} | {own} | {parts} | {' | '.join(cells)} | {best} | "
-                f"{1 / ratios[best] - 1:.1%} | {_quicker(usual, times.get(best, ()))} |"
+                f"| {_label(shape)} | {own} | {parts} | {' | '.join(cells)} | {best} | "
+                f"{1 / ratios[best] - 1:.1%} | {_faster(usual, times.get(best, ()))} |"
             )
     return lines
 
 
-def _costs(shapes: Sequence[Shape]) -> list[str]:
-    """Only of the plan's own programs."""
+def _costs(shapes: Sequence[Record]) -> list[str]:
+    """Only for the plan's own number of programs."""
     lines = [
-        "What the parts cost: bytes written and read, and microseconds that a way takes more than the separate one "
-        "(predicted, a lower bound → measured).",
+        "Cost of the parts: bytes written and read, and additional microseconds of a way compared with the separate "
+        "one (predicted lower bound → measured).",
         "",
         f"| shape | parts | {SEPARATE} | last | trees | {' | '.join(FUSED)} |",
         f"|---|--:|--:|--:|--:|{'--:|' * len(FUSED)}",
@@ -169,15 +170,15 @@ def _costs(shapes: Sequence[Shape]) -> list[str]:
             predicted = ways[name]["cost"]["us"] - ways[SEPARATE]["cost"]["us"]
             cells.append(f"{predicted:+.1f} → {(value - 1) * median(times[SEPARATE]):+.1f}")
         lines.append(
-            f"| {_named(shape)} | {ways[SEPARATE]['parts']} | {_mb(_moved(ways[SEPARATE]))} | "
+            f"| {_label(shape)} | {ways[SEPARATE]['parts']} | {_mb(_moved(ways[SEPARATE]))} | "
             f"{_mb(_moved(ways[str(Sum.LAST)]))} | {f'{_mb(min(trees))} to {_mb(max(trees))}' if trees else '–'} | "
             f"{' | '.join(cells)} |"
         )
     return lines
 
 
-def _others(shapes: Sequence[Shape]) -> list[str]:
-    """Other launches of the separate kernel."""
+def _variants(shapes: Sequence[Record]) -> list[str]:
+    """Variants of the separate kernel."""
     return list(
         dict.fromkeys(
             way["name"]
@@ -188,10 +189,10 @@ def _others(shapes: Sequence[Shape]) -> list[str]:
     )
 
 
-def _choice(shapes: Sequence[Shape]) -> list[str]:
+def _choice(shapes: Sequence[Record]) -> list[str]:
     found = choice(measured(shapes))
     lines = [
-        "The way to choose, beside the kernel called *separate* and no other launch of it:",
+        "The way to choose, compared with *separate* and not with its variants:",
         "",
         "| columns | parts | way |",
         "|--:|--:|---|",
@@ -199,7 +200,7 @@ def _choice(shapes: Sequence[Shape]) -> list[str]:
     return lines + [f"| {cols} | {parts} | {way} |" for (cols, parts), way in found.items()]
 
 
-def _programs(shape: Shape) -> dict[int, int]:
+def _programs(shape: Record) -> dict[int, int]:
     """Parts by number of programs, fewest first."""
     return dict(sorted({way["programs"]: way["parts"] for way in shape["ways"]}.items()))
 
@@ -208,12 +209,12 @@ def _ops(kept: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(Case.parse(shape["case"]).op for shape in kept["shapes"]))
 
 
-def _of(kept: Mapping[str, Any], op: str) -> list[Shape]:
+def _shapes(kept: Mapping[str, Any], op: str) -> list[Record]:
     shapes = [shape for shape in kept["shapes"] if Case.parse(shape["case"]).op == op]
     return sorted(shapes, key=lambda shape: (shape["cols"], shape["rows"]))
 
 
-def _named(shape: Shape) -> str:
+def _label(shape: Record) -> str:
     return f"{shape['rows']}x{shape['cols']}"
 
 
@@ -225,7 +226,7 @@ def _us(samples: Sequence[float] | None) -> str:
     return f"{middle:.2f} ± {(high - low) / middle:.1%}"
 
 
-def _quicker(usual: Sequence[float], samples: Sequence[float]) -> str:
+def _faster(usual: Sequence[float], samples: Sequence[float]) -> str:
     return f"{_over(usual, samples) - 1:+.1%}" if usual and samples else "–"
 
 

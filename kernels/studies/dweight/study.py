@@ -1,11 +1,11 @@
-"""dweight in one pass or with a kernel of its own: which is quicker, and from which size on?  Needs a GPU.
+"""Time of dweight in one pass and with a separate kernel, by size.  Needs a GPU.
 
-The question of Quack's pull request 101, asked of our own backward pass: the same plan with each way to add up the
-parts, and with other numbers of programs and so of parts.  All ways of a shape are right first, then take turns in one
-process on the same memory; docs/dweight.md says what is expected.
+The question of Quack's pull request 101 for our own backward pass: the same plan with each way to sum the parts, and
+with other numbers of programs, and therefore of parts.  All ways of a shape are checked first, and then take turns in
+one process on the same memory; docs/dweight.md has the predictions.
 
-    python -m kernels.studies.dweight.study --out DIR [--ops rmsnorm layernorm] [--suites pr101 quack] [--limit-s 120]
-  python -m kernels.studies.dweight.study --out DIR --render    (tables and pictures of DIR/dweight.json again, no GPU)
+  python -m kernels.studies.dweight.study --out DIR [--ops rmsnorm layernorm] [--suites pr101 quack] [--limit-s 120]
+  python -m kernels.studies.dweight.study --out DIR --render    (tables and pictures from DIR/dweight.json, no GPU)
 """
 
 import argparse
@@ -30,31 +30,34 @@ from ...arena.sizes import COLD, calls_in_graph
 from ...cases import DTYPE_BYTES, OPS, Case
 from ...checks.inputs import Inputs, make, make_sets
 from ...contender.clocks import event
+from ...errors import format_exception
 from ...norms import plans, workspaces
 from ...norms.backward import SUM_COLS, Backward, backward
 from ...norms.launching import processors, programs_of
 from ...norms.plans import BackwardPlan
 from ...suites import SUITES
-from ..launching import say
-from .overlap import launched
+from ..trials import say
+from .overlap import summed
 from .page import write
-from .sums import Shape, Way, cost, ways
+from .sums import SumShape, Way, cost, ways
 
 Call = Callable[[], Backward]
 _Stream: Any = torch.cuda.Stream
 
-GRAPH_S = 1e-3  # what one replay should take at least
+GRAPH_S = 1e-3  # of one replay, at least
 ROUNDS = 15
 MIN_ROUNDS = 5
 REPEATS = 3  # calls whose gradients must have the same bits
-ROUNDING = 2.0**-17  # of the root mean square of a gradient: 64 units in the last place of fp32; a part is far more
+ROUNDING = (
+    2.0**-17
+)  # of the root mean square of a gradient: 64 units in the last place of fp32, far less than a missing part
 COMPILERS = 12  # processes, each with a context of half a gigabyte on the device
 COMPILE_S = 60
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="dweight.json, dweight.md and pictures go in here")
+    parser.add_argument("--out", type=Path, required=True, help="folder for dweight.json, dweight.md and pictures")
     parser.add_argument("--ops", nargs="+", default=["rmsnorm"], choices=["rmsnorm", "layernorm"])
     parser.add_argument("--suites", nargs="+", default=["pr101", "quack"], choices=["pr101", "quack"])
     parser.add_argument("--limit-s", type=float, default=120)
@@ -65,23 +68,24 @@ def main() -> None:
         write(chosen.out, json.loads((chosen.out / "dweight.json").read_text()))
         return
     if not torch.cuda.is_available():
-        say("dweight needs a GPU, and there is none: left out.")
+        say("Skipped: dweight needs a GPU.")
         return
     chosen.out.mkdir(parents=True, exist_ok=True)
-    studied(cases_of(chosen.suites, chosen.ops), chosen.out, chosen.limit_s, chosen.rounds)
+    study(cases_of(chosen.suites, chosen.ops), chosen.out, chosen.limit_s, chosen.rounds)
 
 
 def cases_of(suites: Iterable[str], ops: Iterable[str]) -> list[Case]:
-    """The shapes of the suites' backward RMSNorm, in each of the ops, each once."""
+    """The shapes of the suites' backward RMSNorm, for each of the ops, without duplicates."""
     texts = [text for suite in suites for text in SUITES[suite] if text.startswith("rmsnorm.bwd.")]
     return list(dict.fromkeys(replace(Case.parse(text), op=op) for op in ops for text in texts))
 
 
-def studied(cases: Sequence[Case], out: Path, limit_s: float, rounds: int) -> None:
-    """Measure what the time allows; what is known is written after each shape."""
-    device, until = torch.device("cuda", 0), time.monotonic() + limit_s
+def study(cases: Sequence[Case], out: Path, limit_s: float, rounds: int) -> None:
+    """Measure shapes until the time limit, and write the results after each."""
+    device = torch.device("cuda", 0)
+    deadline = time.monotonic() + limit_s
     compile_ahead(cases, device)
-    # Each capture takes a workspace for good.
+    # Each capture keeps a workspace.
     workspaces.STORE = sum(len(ways_of(case, device)) for case in cases) + 2
     kept: dict[str, Any] = {
         "stack": _stack(device),
@@ -89,17 +93,17 @@ def studied(cases: Sequence[Case], out: Path, limit_s: float, rounds: int) -> No
         "left_out": {str(case): "not begun" for case in cases},
     }
     for number, case in enumerate(cases):
-        left_s = until - time.monotonic()
+        left_s = deadline - time.monotonic()
         if left_s <= 0:
             break
         try:
             kept["shapes"].append(measured(case, device, rounds, left_s / (len(cases) - number)))
-        except Exception as trouble:
-            kept["left_out"][str(case)] = _said(trouble)
+        except Exception as error:
+            kept["left_out"][str(case)] = format_exception(error)
         else:
             del kept["left_out"][str(case)]
         write(out, kept)
-        say(f"{case}: {kept['left_out'].get(str(case), f'{time.monotonic() - until + limit_s:.0f} s')}")
+        say(f"{case}: {kept['left_out'].get(str(case), f'{time.monotonic() - deadline + limit_s:.0f} s')}")
     not_begun = [case for case, why in kept["left_out"].items() if why == "not begun"]
     if not_begun:
         say(f"Not begun within {limit_s:.0f} s: {', '.join(not_begun)}")
@@ -135,13 +139,14 @@ def ways_of(case: Case, device: torch.device) -> list[Way]:
 
 
 def call_of(inputs: Inputs, way: Way) -> Call:
-    """The plan that is chosen for the case, with the sums of `way`."""
-    case, given = inputs.case, inputs.tensors
+    """The plan of the case, with the sums of `way`."""
+    case = inputs.case
+    given = inputs.tensors
     plan = replace(plan_of(case), sum=way.sum, group=way.group, programs=way.programs)
     bias_dtype = given["weight"].dtype if "bias" in OPS[case.op].weights else None
 
     def call() -> Backward:
-        with launched(early=way.early):
+        with summed(early=way.early):
             return backward(
                 given["dy"],
                 given["x"],
@@ -156,19 +161,20 @@ def call_of(inputs: Inputs, way: Way) -> Call:
 
 
 def compile_ahead(cases: Sequence[Case], device: torch.device) -> None:
-    """Fill Triton's cache from several processes: each kernel takes a core for half a second or more."""
-    began, jobs = time.monotonic(), dict[Any, list[tuple[Case, Way]]]()
+    """Fill Triton's cache from several processes: a kernel takes half a second or more of a core."""
+    began = time.monotonic()
+    jobs: dict[Any, list[tuple[Case, Way]]] = {}
     for case in cases:
         for way in ways_of(case, device):
             jobs.setdefault((case.key, case.cols, way.name), []).append((case, way))
-    troubles = set()
+    errors = set()
     with get_context("spawn").Pool(min(COMPILERS, os.cpu_count() or 1)) as pool:
         for compiled in [pool.apply_async(_run_small, (job,)) for job in jobs.values()]:
             try:
                 compiled.get(max(0.0, began + COMPILE_S - time.monotonic()))
-            except Exception as trouble:  # the measuring compiles it then, or fails likewise
-                troubles.add(f"{trouble!r:.300}")
-    say(f"compiled ahead in {time.monotonic() - began:.1f} s{''.join(f'; not all: {each}' for each in troubles)}")
+            except Exception as error:  # the measurement compiles it, or fails with the same error
+                errors.add(f"{error!r:.300}")
+    say(f"compiled ahead in {time.monotonic() - began:.1f} s{''.join(f'; not all: {each}' for each in errors)}")
 
 
 def _run_small(job: Sequence[tuple[Case, Way]]) -> None:
@@ -179,7 +185,7 @@ def _run_small(job: Sequence[tuple[Case, Way]]) -> None:
 
 
 def smaller(case: Case, way: Way, device: torch.device) -> Case:
-    """No more rows than give as many parts and the same remainder: the kernels are compiled alike for it."""
+    """The fewest rows with the same number of parts and the same remainder, and therefore the same kernels."""
     plan = plan_of(case)
     missing = -case.rows % plan.rows  # of the last tile
     return replace(case, rows=parts_of(case, plan, way.programs, device) * plan.rows - missing)
@@ -189,44 +195,47 @@ def smaller(case: Case, way: Way, device: torch.device) -> Case:
 
 
 def measured(case: Case, device: torch.device, rounds: int, limit_s: float) -> dict[str, Any]:
-    """Costs, verdicts and times of all ways of a case, as they are kept."""
-    until, wanted = time.monotonic() + limit_s, ways_of(case, device)
+    """Costs, verdicts and times of all ways of a case, as a record."""
+    deadline = time.monotonic() + limit_s
+    wanted = ways_of(case, device)
     set_bytes = 2 * case.rows * case.cols * DTYPE_BYTES[case.dtype]
     cold = COLD * torch.cuda.get_device_properties(device).L2_cache_size
     sets = make_sets(case, device, 1, max(2, math.ceil(cold / set_bytes)))
     calls = calls_in_graph(case, len(sets), GRAPH_S)
     wrong = compared(sets[0], wanted)
-    graphs, stream, pool = dict[Way, torch.cuda.CUDAGraph](), _Stream(), torch.cuda.graph_pool_handle()
+    graphs: dict[Way, torch.cuda.CUDAGraph] = {}
+    stream = _Stream()
+    pool = torch.cuda.graph_pool_handle()
     for way in (way for way in wanted if not wrong[way]):
         try:
             graphs[way] = _captured([call_of(inputs, way) for inputs in sets], calls, stream, pool)
-        except Exception as trouble:
-            wrong[way] = _said(trouble)
-    times = timed(graphs, calls, stream, rounds, until)
+        except Exception as error:
+            wrong[way] = format_exception(error)
+    times = timed(graphs, calls, stream, rounds, deadline)
     del graphs
     torch.cuda.empty_cache()
-    return described(case, wanted, device) | {
+    return describe(case, wanted, device) | {
         "sets": len(sets),
         "calls": calls,
         "times": [{"wrong": wrong[way], "samples_us": times.get(way, [])} for way in wanted],
     }
 
 
-def described(case: Case, wanted: Sequence[Way], device: torch.device) -> dict[str, Any]:
+def describe(case: Case, wanted: Sequence[Way], device: torch.device) -> dict[str, Any]:
     plan = plan_of(case)
-    told = []
+    found = []
     for way in wanted:
         parts = parts_of(case, plan, way.programs, device)
-        shape = Shape(case.cols, parts, SUM_COLS, len(OPS[case.op].weights), plan.team, processors(device))
-        told.append({"name": way.name, **asdict(way), "parts": parts, "cost": asdict(cost(way, shape))})
-    return {"case": str(case), "rows": case.rows, "cols": case.cols, "plan": asdict(plan), "ways": told}
+        shape = SumShape(case.cols, parts, SUM_COLS, len(OPS[case.op].weights), plan.team, processors(device))
+        found.append({"name": way.name, **asdict(way), "parts": parts, "cost": asdict(cost(way, shape))})
+    return {"case": str(case), "rows": case.rows, "cols": case.cols, "plan": asdict(plan), "ways": found}
 
 
 def compared(inputs: Inputs, wanted: Sequence[Way]) -> dict[Way, str]:
-    """What is wrong with each way beside the first one; empty where nothing is."""
-    verdicts = dict[Way, str]()
+    """What is wrong with each way compared with the first one; empty if it is right."""
+    verdicts: dict[Way, str] = {}
     with warnings.catch_warnings():
-        # a team that the device refuses would go on in two passes, which is another thing
+        # a team that the device refuses would use two passes instead
         warnings.filterwarnings("error", message=".*refused a cooperative launch")
         base = call_of(inputs, wanted[0])()
         for way in wanted:
@@ -234,8 +243,8 @@ def compared(inputs: Inputs, wanted: Sequence[Way]) -> dict[Way, str]:
                 found, *others = [call_of(inputs, way)() for _ in range(REPEATS)]
                 same = all(_same_bits(found, other) for other in others)
                 verdicts[way] = difference(found, base) if same else "not the same bits each time"
-            except Exception as trouble:
-                verdicts[way] = _said(trouble)
+            except Exception as error:
+                verdicts[way] = format_exception(error)
     return verdicts
 
 
@@ -260,21 +269,21 @@ def _same_bits(one: Backward, other: Backward) -> bool:
 
 
 def timed(
-    graphs: Mapping[Way, torch.cuda.CUDAGraph], calls: int, stream: Any, rounds: int, until: float
+    graphs: Mapping[Way, torch.cuda.CUDAGraph], calls: int, stream: Any, rounds: int, deadline: float
 ) -> dict[Way, list[float]]:
-    """Microseconds of a call, one figure for each round; the ways of a round in drawn order, without a gap.
+    """Microseconds of a call in each round; the ways of a round run in random order, without gaps.
 
-    At least `MIN_ROUNDS`, and no more once it is `until`.
+    At least `MIN_ROUNDS`; none begins after `deadline`.
     """
     times: dict[Way, list[float]] = {way: [] for way in graphs}
     draw = random.Random(0)  # noqa: S311  an order, not a secret
     with torch.cuda.stream(stream):
-        for number in range(-1, rounds):  # the first one is not kept
-            if number >= MIN_ROUNDS and time.monotonic() > until:
+        for number in range(-1, rounds):  # the first round is discarded
+            if number >= MIN_ROUNDS and time.monotonic() > deadline:
                 break
             order = draw.sample(list(graphs), len(graphs))
             for way in order[-1:]:
-                graphs[way].replay()  # what the host does for the next ones is hidden behind it
+                graphs[way].replay()  # hides the host's work for the next ones
             pairs = {way: _replay(graphs[way]) for way in order}
             stream.synchronize()
             for way, (began, ended) in pairs.items():
@@ -284,9 +293,9 @@ def timed(
 
 
 def _captured(each: Sequence[Call], calls: int, stream: Any, pool: Any) -> torch.cuda.CUDAGraph:
-    """All graphs of a shape share a pool: every way writes where the others do."""
+    """All graphs of a shape share a pool, so that every way writes to the same addresses."""
     graph = torch.cuda.CUDAGraph()
-    held: deque[Backward] = deque(maxlen=len(each))  # or a few buffers would be used in turn and stay in the L2
+    held: deque[Backward] = deque(maxlen=len(each))  # otherwise few buffers would be used in turn and stay in the L2
     with torch.cuda.graph(graph, pool=pool, stream=stream):
         for number in range(calls):
             held.append(each[number % len(each)]())
@@ -299,10 +308,6 @@ def _replay(graph: torch.cuda.CUDAGraph) -> tuple[torch.cuda.Event, torch.cuda.E
     graph.replay()
     ended.record()
     return began, ended
-
-
-def _said(trouble: BaseException) -> str:
-    return f"{type(trouble).__name__}: {trouble}"[:300]
 
 
 if __name__ == "__main__":

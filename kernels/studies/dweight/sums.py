@@ -1,4 +1,4 @@
-"""Ways to add up the parts of dweight: which there are, what each should cost, which one the times speak for.  Pure."""
+"""Ways to sum the parts of dweight: list them, predict their cost, choose by measured times.  Pure."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,9 +9,9 @@ from ...norms.plans import BackwardPlan, Sum
 
 GROUPS = (8, 12, 16, 32)  # parts of a group of a tree
 PROGRAMS = (1, 2, 4)  # on an SM: they decide how many parts there are
-TOLERANCE = 0.01  # a way that is ahead by less than this is not worth its code
+TOLERANCE = 0.01  # a way that is faster by less is not worth its code
 
-# What the prediction takes for granted.  The study refuted it: see docs/dweight.md.
+# Assumptions of the prediction, which the study refuted: see docs/dweight.md.
 LAUNCH_US = 1.25  # of one more kernel in a CUDA graph: 1 to 1.5
 SM_BYTES_US = 100e3  # 100 GB/s is what one SM reads from the L2
 BYTES = 4  # of a sum, fp32
@@ -22,12 +22,12 @@ class Way:
     sum: Sum
     programs: int  # on an SM
     group: int = 0
-    early: bool = True  # the separate kernel is launched while the first one works, where the device can
-    again: bool = False  # the same a second time: how far equal code seems apart
+    early: bool = True  # launch the separate kernel during the first one, if the device supports it
+    again: bool = False  # a second copy, to see how much equal code differs
 
     @property
     def name(self) -> str:
-        """Without the programs, which decide the parts."""
+        """Without the number of programs."""
         tree = f" of {self.group}" if self.sum is Sum.TREE else ""
         return f"{self.sum}{tree}{'' if self.early else ', not early'}{', again' if self.again else ''}"
 
@@ -37,17 +37,17 @@ class Way:
 
 
 def ways(plan: BackwardPlan, parts_of: Callable[[int], int]) -> list[Way]:
-    """Those to compare, the chosen plan's separate one first.  `parts_of` so many programs on an SM.
+    """The ways to compare; first the separate kernel of the chosen plan.  `parts_of`: parts by programs per SM.
 
-    As many programs as share rows must all be running: a team keeps the number of its plan.  Numbers that give the
-    same parts are one; a tree needs more parts than a group has.
+    A team keeps the number of programs of its plan, because all its programs must run at once.  Numbers of programs
+    with the same parts count once; a tree needs more parts than a group has.
     """
     counts: dict[int, int] = {}
     for programs in (plan.programs, *(() if plan.team > 1 else PROGRAMS)):
         counts.setdefault(parts_of(programs), programs)
     first = Way(Sum.SEPARATE, plan.programs)
     found = [first, Way(Sum.SEPARATE, plan.programs, again=True)]
-    if plan.team == 1:  # the kernel after a team's is never launched early
+    if plan.team == 1:  # the kernel after that of a team is never launched early
         found.append(Way(Sum.SEPARATE, plan.programs, early=False))
     for parts, programs in counts.items():
         found += [Way(Sum.SEPARATE, programs), Way(Sum.LAST, programs)]
@@ -59,7 +59,7 @@ def ways(plan: BackwardPlan, parts_of: Callable[[int], int]) -> list[Way]:
 
 
 @dataclass(frozen=True)
-class Shape:
+class SumShape:
     cols: int
     parts: int
     sum_cols: int  # of a program of the separate kernel
@@ -72,13 +72,13 @@ class Shape:
 class Cost:
     written: int  # bytes; nearly all stay in the L2
     read: int
-    us: float  # that the way adds once the last row is done, at least
+    us: float  # lower bound of the time that the way adds after the last row
 
 
-def cost(way: Way, shape: Shape) -> Cost:
-    """Parts are read one after the other by the SM that adds them up; who has most to read decides.
+def cost(way: Way, shape: SumShape) -> Cost:
+    """An SM reads the parts that it sums one after the other; the SM with most of them determines the time.
 
-    A lower bound: neither the round trips of atomics are counted, nor what the L2 gives to all SMs together.
+    A lower bound: it ignores the latency of atomics and the total bandwidth of the L2.
     """
     row = shape.cols * BYTES * shape.gradients
     if way.sum is Sum.SEPARATE:
@@ -94,17 +94,15 @@ def cost(way: Way, shape: Shape) -> Cost:
 
 
 def expected(plan: BackwardPlan, cols: int, sum_cols: int, sms: int = 132) -> str:
-    """A row of the table of docs/dweight.md: µs of each way for rows of so many columns, with very many rows."""
+    """A row of the table in docs/dweight.md: µs of each way for this number of columns and very many rows."""
     parts = plan.programs * sms // plan.team
-    shape = Shape(cols, parts, sum_cols, team=plan.team, sms=sms)
+    shape = SumShape(cols, parts, sum_cols, team=plan.team, sms=sms)
     trees = [cost(Way(Sum.TREE, plan.programs, group), shape).us for group in GROUPS if group < parts]
-    written, separate, last = (
-        cost(Way(Sum.SEPARATE, plan.programs), shape).written / 1e6,
-        cost(Way(Sum.SEPARATE, plan.programs), shape).us,
-        cost(Way(Sum.LAST, plan.programs), shape).us,
-    )
-    named = f"{cols}, teams of {plan.team}" if plan.team > 1 else str(cols)
-    return f"| {named} | {parts} | {written:.1f} MB | {separate:.1f} | {last:.1f} | {min(trees):.1f} |"
+    separate = cost(Way(Sum.SEPARATE, plan.programs), shape)
+    last = cost(Way(Sum.LAST, plan.programs), shape)
+    label = f"{cols}, teams of {plan.team}" if plan.team > 1 else str(cols)
+    cells = [label, str(parts), f"{separate.written / 1e6:.1f} MB", *(f"{us:.1f}" for us in (separate.us, last.us))]
+    return f"| {' | '.join(cells)} | {min(trees):.1f} |"
 
 
 # -- which one the times speak for -----------------------------------------------------------------------------------
@@ -112,7 +110,7 @@ def expected(plan: BackwardPlan, cols: int, sum_cols: int, sms: int = 132) -> st
 
 @dataclass(frozen=True)
 class Measured:
-    """One number of rows: time of each way over that of the separate one, at the same plan and parts."""
+    """Times of the ways relative to the separate one, with the same plan and parts, at one number of rows."""
 
     rows: int
     cols: int
@@ -123,9 +121,9 @@ class Measured:
 def choice(measured: Iterable[Measured]) -> dict[tuple[int, int], str]:
     """The best way by (columns, parts), in their order.
 
-    A fused way is taken where its geometric mean over the numbers of rows is ahead of the separate one by more than
-    `TOLERANCE` and it is behind by more than that at none of them; of several, the one with the least mean.  A way
-    that was not measured at each of the numbers of rows is left out.
+    A fused way is chosen if its geometric mean over the numbers of rows is faster than the separate one by more than
+    `TOLERANCE`, and it is slower by more than that at none of them; of several, the fastest.  Ways that were not
+    measured at all numbers of rows are ignored.
     """
     by_key: dict[tuple[int, int], list[Measured]] = {}
     for one in measured:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.arena.channel import DEEPEST, Channel, ContenderLost, last_lines
+from kernels.arena.channel import MAX_DEPTH, Channel, ContenderLost, last_lines
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_question_gets_its_answer(talk_to):
         ("input(); raise SystemExit(3)", "exited with status 3"),
         ("input(); import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
         ("input(); raise SystemExit(139)", "killed by SIGSEGV"),  # a sandbox says it so
-        ("import os; os.close(0); os.close(1); import time; time.sleep(60)", "closed its answers and went on running"),
+        ("import os; os.close(0); os.close(1); import time; time.sleep(60)", "closed its pipe and kept running"),
     ],
 )
 def test_what_became_of_it(talk_to, program, reason):
@@ -97,7 +97,7 @@ def test_an_answer_can_be_stored_however_deep_it_is(talk_to):
     lists, tables, depth = answer["facts"], answer["sets"], 0
     while isinstance(lists, list):
         [lists], tables, depth = lists, tables["a"], depth + 1
-    assert (lists, tables, depth) == ("…", "…", DEEPEST)
+    assert (lists, tables, depth) == ("…", "…", MAX_DEPTH)
 
 
 def test_the_last_words_can_be_stored_too(tmp_path):
@@ -121,7 +121,7 @@ def test_two_answers_to_one_question_are_a_fault(talk_to):
     channel = talk_to("input(); print('{}\\n{}', flush=True); input()")
     channel.ask({"do": "one"}, 20)
 
-    with pytest.raises(ContenderLost, match="without being asked"):
+    with pytest.raises(ContenderLost, match="answered without a request"):
         channel.ask({"do": "two"}, 20)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from kernels.arena import protocol
 from kernels.arena.channel import ContenderLost
-from kernels.arena.repeatability import ENOUGH, FEWEST, Repeats
+from kernels.arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
 from kernels.arena.session import Contender, OutOfTime, Pace, PrestartPool, order, run_trial
 from kernels.arena.telemetry import Watch
 from kernels.cases import Case, Role
@@ -203,9 +203,9 @@ def test_who_is_not_right_takes_no_turns(state):
     assert set(stage.turns()) == {"a"}
 
 
-REPEATS = {"code": "abc", "repeats": ENOUGH, "distinct": 1, "repeatable": True}
-VARIES = {"code": "abc", "repeats": ENOUGH, "distinct": 4, "repeatable": False}
-UNSURE = {"code": "abc", "repeats": FEWEST, "distinct": 1, "repeatable": None}
+REPEATS = {"code": "abc", "repeats": FULL_REPEATS, "distinct": 1, "repeatable": True}
+VARIES = {"code": "abc", "repeats": FULL_REPEATS, "distinct": 4, "repeatable": False}
+UNSURE = {"code": "abc", "repeats": MIN_REPEATS, "distinct": 1, "repeatable": None}
 
 
 def prepared(**facts: Any) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def test_only_the_two_sides_are_called_often_and_all_know_what_was_seen_before()
     run_trial(contenders, [CASE], Pace(rounds=1), device="cpu", seed=1, repeats_before=before)
 
     asked = {label: message for label, message in stage.messages if message["do"] == "prepare"}
-    assert (asked["a"]["repeats"], asked["b"]["repeats"]) == (ENOUGH, FEWEST)
+    assert (asked["a"]["repeats"], asked["b"]["repeats"]) == (FULL_REPEATS, MIN_REPEATS)
     assert asked["a"]["known"] == {"abc": Repeats(45, 2).facts}
 
 
@@ -327,7 +327,7 @@ def test_a_graph_holds_no_more_calls_than_the_case_allows(calls):
     cell = run_trial(contenders, [CASE], Pace(rounds=1), device="cuda", seed=1, watch=watched(dict)).cells["b", CASE]
 
     assert (cell.state, cell.samples) == ("invalid", [])
-    assert cell.reason == f"says that its graph holds {calls} calls, of at most 768"
+    assert cell.reason == f"reports {calls} calls in its graph instead of 1 to 768"
 
 
 def test_who_is_lost_is_started_again_for_the_next_case():
@@ -604,7 +604,7 @@ def test_the_next_launch_finds_its_processes_started():
     for number in range(2):
         run_trial(
             ahead.contenders, [CASE], Pace(rounds=1), device="cpu", seed=number,
-            once_open=lambda: ahead.more(ahead.contenders), progress=lambda _: started.append(stage.started.total()),
+            once_open=lambda: ahead.fill(ahead.contenders), progress=lambda _: started.append(stage.started.total()),
         )  # fmt: skip
 
     assert started == [4, 6]  # two at work and two waiting, then those two at work and two more waiting
@@ -618,7 +618,7 @@ def test_who_is_lost_takes_the_one_that_waits():
 
     trial = run_trial(
         ahead.contenders, [CASE, OTHER], Pace(rounds=1), device="cpu", seed=1,
-        once_open=lambda: ahead.more(ahead.contenders),
+        once_open=lambda: ahead.fill(ahead.contenders),
     )  # fmt: skip
     ahead.close()
 

@@ -6,16 +6,17 @@ import pytest
 import torch
 
 from kernels.arena import protocol
-from kernels.arena.repeatability import ENOUGH, FEWEST, Repeats, of_facts, together
+from kernels.arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats, combine, of_facts
 from kernels.cases import Case
 from kernels.checks import oracle, outputs
-from kernels.checks.caching import Fresh
+from kernels.checks.caching import CachingTimes
 from kernels.checks.determinism import GraphBits, graph_bits, repeat
 from kernels.checks.inputs import fresh_values, make, make_sets, refill
 from kernels.checks.oracle import Finding, WrongShape
-from kernels.checks.outputs import Untouched, Wrong, own_memory, same, snapshot, still_judges
+from kernels.checks.outputs import Untouched, Wrong, require_own_memory, require_working_oracle, same, snapshot
+from kernels.contender.bench import Bench
 from kernels.contender.clocks import one_by_one
-from kernels.contender.prepared import Bench
+from kernels.contender.prepared import prepare
 from kernels.providers import forward_backward, open_provider
 
 CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ WORTH_A_LOOK = [
 @pytest.mark.parametrize("text", WORTH_A_LOOK)
 @pytest.mark.parametrize("thorough", [True, False])
 def test_honest_from_the_beginning_to_the_end(eager, text, thorough):
-    at_case = eager.prepare(Case.parse(text), seed=3, thorough=thorough)
+    at_case = prepare(eager, Case.parse(text), seed=3, thorough=thorough)
     samples = at_case.turn(warm=1, timed=2)
     at_case.check()
 
@@ -55,14 +56,14 @@ def test_honest_from_the_beginning_to_the_end(eager, text, thorough):
     assert all(seconds >= 0 for seconds in told["spent"].values())
     if thorough:
         assert told["facts"]["repeatable"] is True
-        assert told["facts"]["repeats"] == ENOUGH
+        assert told["facts"]["repeats"] == FULL_REPEATS
         assert told["facts"]["distinct"] == 1
         assert told["errors"].keys() == set(Case.parse(text).outputs)
 
 
 def test_a_later_launch_looks_at_less(eager):
-    first = eager.prepare(CASE, seed=3).describe()
-    later = eager.prepare(CASE, seed=3, thorough=False).describe()
+    first = prepare(eager, CASE, seed=3).describe()
+    later = prepare(eager, CASE, seed=3, thorough=False).describe()
 
     assert first["spent"].keys() - later["spent"].keys() >= {"facts", "repeat"}
     assert later["facts"] == {}
@@ -86,14 +87,14 @@ def test_a_later_launch_gives_new_numbers_to_all_that_is_judged(tmp_path, monkey
     (tmp_path / "keeps_the_first.py").write_text(KEEPS_THE_FIRST)
     monkeypatch.syspath_prepend(tmp_path)
     own = protocol.targets_own("norms", {"rmsnorm.fwd": "keeps_the_first:forward"})
-    at_case = Bench(own, CPU, 1).prepare(CASE, seed=3, thorough=False)
+    at_case = prepare(Bench(own, CPU, 1), CASE, seed=3, thorough=False)
 
     with pytest.raises(Wrong, match="after the timing, with other numbers in its inputs: y is wrong"):
         at_case.check()
 
 
 def test_what_is_exact_is_computed_once_for_each_set(eager, monkeypatch):
-    at_case = eager.prepare(CASE, seed=3, thorough=False)
+    at_case = prepare(eager, CASE, seed=3, thorough=False)
     passes, errors = [], oracle.errors
     monkeypatch.setattr(oracle, "errors", lambda inputs, seen: passes.append(len(seen)) or errors(inputs, seen))
 
@@ -119,12 +120,12 @@ def test_outputs_have_memory_of_their_own():
     one, two = make_sets(CASE, CPU, 1, 2)
     buffer = torch.zeros(24, 32)
 
-    own_memory(CASE, [(one, torch.zeros(12, 32)), (two, torch.zeros(12, 32))])
-    own_memory(CASE, [(one, buffer[:12]), (two, buffer[12:])])
+    require_own_memory(CASE, [(one, torch.zeros(12, 32)), (two, torch.zeros(12, 32))])
+    require_own_memory(CASE, [(one, buffer[:12]), (two, buffer[12:])])
     with pytest.raises(Wrong, match="y lies in the memory of its input x"):
-        own_memory(CASE, [(one, one["x"])])
+        require_own_memory(CASE, [(one, one["x"])])
     with pytest.raises(Wrong, match="y lies in the memory of the y that an earlier call returned"):
-        own_memory(CASE, [(one, buffer[:12]), (two, buffer[11:23])])
+        require_own_memory(CASE, [(one, buffer[:12]), (two, buffer[11:23])])
 
 
 def test_a_snapshot_stays_what_it_is():
@@ -174,19 +175,19 @@ def test_who_no_longer_sees_new_numbers_is_found_out():
     untouched = Untouched(sets, [0])
 
     with pytest.raises(Wrong, match="the checks were tampered with"):
-        untouched.notices(0)  # nothing changed
+        untouched.require_change(0)  # nothing changed
     refill(sets[0], fresh_values(CASE, sets[0], 1, 9))
-    untouched.notices(0)
+    untouched.require_change(0)
 
 
 @pytest.mark.parametrize("text", [*WORTH_A_LOOK, "rmsnorm.bwd.3x1.bf16", "layernorm.bwd.1x1.fp32"])
 def test_an_oracle_that_calls_everything_right_is_found_out(monkeypatch, text):
     case = Case.parse(text)
-    still_judges(case, CPU, 1)
+    require_working_oracle(case, CPU, 1)
 
     monkeypatch.setattr(outputs.Oracle, "judge", lambda *_: Finding(None, {}))
     with pytest.raises(Wrong, match="the checks were tampered with"):
-        still_judges(case, CPU, 1)
+        require_working_oracle(case, CPU, 1)
 
 
 # -- repetition ------------------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ def test_the_same_each_time():
 
     found = repeat(CASE, lambda: inputs["x"] * 2, None)
 
-    assert found == Repeats(calls=ENOUGH, distinct=1)
+    assert found == Repeats(calls=FULL_REPEATS, distinct=1)
     assert found.repeatable is True
     assert of_facts(found.facts) == found
 
@@ -227,10 +228,10 @@ def test_one_bit_is_seen_however_seldom_it_differs_down_to_the_stated_rate():
 def test_few_calls_that_agree_prove_nothing():
     inputs = make(CASE, CPU, 1)
 
-    assert repeat(CASE, varying(inputs, 0.0), None, FEWEST).repeatable is None
-    assert Repeats(FEWEST, 2).repeatable is False
-    assert together([Repeats(5, 1), Repeats(ENOUGH - 4, 1)]) == Repeats(ENOUGH, 1)
-    assert together([Repeats(ENOUGH, 1), Repeats(5, 3)]).repeatable is False
+    assert repeat(CASE, varying(inputs, 0.0), None, MIN_REPEATS).repeatable is None
+    assert Repeats(MIN_REPEATS, 2).repeatable is False
+    assert combine([Repeats(5, 1), Repeats(FULL_REPEATS - 4, 1)]) == Repeats(FULL_REPEATS, 1)
+    assert combine([Repeats(FULL_REPEATS, 1), Repeats(5, 3)]).repeatable is False
 
 
 @pytest.mark.parametrize(
@@ -264,7 +265,7 @@ def test_other_bits_in_a_graph_are_told_from_bits_that_vary():
     ],
 )
 def test_what_is_too_fast_on_known_numbers(known, new, caught):
-    found = Fresh(known, new, 0, {})
+    found = CachingTimes(known, new, 0, {})
 
     if caught:
         with pytest.raises(Wrong, match="does less on numbers it has seen before"):
@@ -285,14 +286,14 @@ def test_autograd_follows_numbers_that_change_unseen():
 
 
 def test_in_a_later_launch_on_a_gpu_one_set_is_judged_and_no_output_may_hold_nan(eager, monkeypatch):
-    at_case = eager.prepare(CASE, seed=3, thorough=False)
+    at_case = prepare(eager, CASE, seed=3, thorough=False)
     right = [(inputs, {"y": call()}) for inputs, call in zip(at_case.sets, at_case.calls, strict=True)]
     passes, errors = [], oracle.errors
     monkeypatch.setattr(oracle, "errors", lambda inputs, seen: passes.append(len(seen)) or errors(inputs, seen))
-    at_case._one_right_and_all_finite(right)
+    at_case._check_one_of(right)
     assert passes == [2]
 
     left_out = {"y": torch.full_like(right[0][1]["y"], torch.nan)}
     for _ in range(4):
         with pytest.raises(Wrong, match=r"after the timing, with other numbers in its inputs: y has .* not finite"):
-            at_case._one_right_and_all_finite([right[0], (right[1][0], left_out)])
+            at_case._check_one_of([right[0], (right[1][0], left_out)])

@@ -9,7 +9,7 @@ from kernels.facts.offline.architectures import KNOWN, occupancy, over_the_limit
 from kernels.facts.offline.cute import shared_bytes
 from kernels.facts.offline.described import MAX_TEXT, text_of
 from kernels.facts.offline.launches import Launch
-from kernels.facts.offline.machine import counted, normalised
+from kernels.facts.offline.machine import instruction_facts, normalised
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_how_wide_memory_is_accessed():
         }
     )
 
-    found = counted(names)
+    found = instruction_facts(names)
 
     assert list(found["loads"].items()) == [("32", 1), ("16", 4), ("4", 3), ("2", 2), ("1", 1)]
     assert (found["stores"], found["async_loads"], found["bulk"]) == ({"8": 2}, {"16": 5}, 1)

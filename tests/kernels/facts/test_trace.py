@@ -95,9 +95,9 @@ import torch
 from kernels.facts.offline import backwards
 from kernels.facts.offline.architectures import KNOWN
 from kernels.facts.offline.launches import Launches
-from kernels.facts.offline.operators import Through
+from kernels.facts.offline.operators import EnteringOffline
 from kernels.facts.offline.pretend import become
-from kernels.facts import _facts
+from kernels.facts.gather import _facts
 from kernels.facts.trace import Entering, Seen, triton_launches
 
 mode = become(KNOWN["sm_90"])
@@ -116,11 +116,11 @@ class Noting(Launches):
 Noting(KNOWN["sm_90"])
 
 
-def put_on_stream(call):
+def kernels_of_call(call):
     on_the_stream.clear()
     torch.cuda.is_current_stream_capturing = lambda: True
     try:
-        with Through(Seen()):  # a device runs the code of operators
+        with EnteringOffline(Seen()):  # a device runs the code of operators
             call()
     finally:
         torch.cuda.is_current_stream_capturing = lambda: False
@@ -130,7 +130,7 @@ def put_on_stream(call):
 def facts(call):
     with mode:
         seen = Seen()
-        with triton_launches(seen), Entering(seen, put_on_stream):
+        with triton_launches(seen), Entering(seen, kernels_of_call):
             call()
     return _facts(seen, False, ())
 

@@ -6,7 +6,8 @@ import torch
 
 from kernels.arena import protocol
 from kernels.cases import Case
-from kernels.contender.prepared import Bench
+from kernels.contender.bench import Bench
+from kernels.contender.prepared import prepare
 from kernels.providers import Unsupported
 from tests import needs
 
@@ -19,7 +20,7 @@ def bench(name: str) -> Bench:
 def ready(name: str, text: str):
     """Prepared in this process; skipped where the provider is not installed."""
     try:
-        return bench(name).prepare(Case.parse(text), seed=1)
+        return prepare(bench(name), Case.parse(text), seed=1)
     except Unsupported as why:
         if "not installed" not in str(why):
             raise

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from kernels.arena import protocol
-from kernels.arena.repeatability import ENOUGH, FEWEST
+from kernels.arena.repeatability import FULL_REPEATS, MIN_REPEATS
 from kernels.cases import Case
 from kernels.checks import caching
 from kernels.checks.determinism import repeat
-from kernels.contender.prepared import Bench
+from kernels.contender.bench import Bench
+from kernels.contender.prepared import prepare
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,19 +38,19 @@ def benches():
 @pytest.mark.parametrize("text", CASES)
 def test_honest_from_the_beginning_to_the_end(benches, name, text, monkeypatch):
     """And the room there is: the fastest on new numbers against the median on known ones is near one."""
-    taken, take = [], caching.take
+    taken, take = [], caching.measure
 
     def noted(*arguments):
         taken.append(take(*arguments))
         return taken[-1]
 
-    monkeypatch.setattr(caching, "take", noted)
-    at_case = benches[name].prepare(Case.parse(text), seed=5)
+    monkeypatch.setattr(caching, "measure", noted)
+    at_case = prepare(benches[name], Case.parse(text), seed=5)
     assert min(at_case.turn(warm=2, timed=3)) > 0.5
     at_case.check()
 
     told = at_case.describe()
-    assert FEWEST <= told["facts"]["repeats"] <= ENOUGH
+    assert MIN_REPEATS <= told["facts"]["repeats"] <= FULL_REPEATS
     if name != "eager" or ".fwd." in text:  # its backward pass may add up in any order
         assert told["facts"]["repeatable"] is True
         assert told["facts"]["graph_bits"] == "same"
@@ -61,9 +62,9 @@ def test_honest_from_the_beginning_to_the_end(benches, name, text, monkeypatch):
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_a_later_launch_is_ready_soon(benches, name):
     case = Case.parse("rmsnorm.fwd.4096x1024.bf16")
-    benches[name].prepare(case, seed=5)
+    prepare(benches[name], case, seed=5)
     for seed in (6, 7):
-        at_case = benches[name].prepare(case, seed=seed, thorough=False)
+        at_case = prepare(benches[name], case, seed=seed, thorough=False)
         at_case.turn(warm=1, timed=2)
         at_case.check()
         spent = at_case.describe()["spent"]
@@ -92,4 +93,4 @@ def test_a_race_shows_beside_other_work():
 
     assert raced.repeatable is False
     assert fixed.repeatable is True
-    assert fixed.calls == ENOUGH
+    assert fixed.calls == FULL_REPEATS

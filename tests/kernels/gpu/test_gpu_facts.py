@@ -8,7 +8,7 @@ import torch
 from kernels.arena import protocol
 from kernels.cases import Case
 from kernels.facts import gather
-from kernels.facts.graph_kernels import put_on_stream
+from kernels.facts.graph_kernels import kernels_of_call
 from kernels.norms.modules import rms_norm
 
 pytestmark = pytest.mark.gpu
@@ -131,10 +131,10 @@ def test_what_a_call_puts_on_the_stream_is_told_and_not_done():
         hidden(x)
         y.copy_(x)
 
-    assert sorted(put_on_stream(call)) == ["_forward", "memcpy", "memset"]
+    assert sorted(kernels_of_call(call)) == ["_forward", "memcpy", "memset"]
     with pytest.raises(RuntimeError, match=r"(?i)captur"):
-        put_on_stream(torch.cuda.current_stream().synchronize)
-    assert put_on_stream(lambda: None) == []
+        kernels_of_call(torch.cuda.current_stream().synchronize)
+    assert kernels_of_call(lambda: None) == []
     assert (x + y).sum().item() == 64 * 1024  # nothing of it was done, and the stream is well
 
 

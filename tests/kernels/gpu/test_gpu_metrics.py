@@ -11,6 +11,7 @@ from kernels.arena.session import Pace, run_trial
 from kernels.cases import Case
 from kernels.checks.inputs import make
 from kernels.contender.metrics.memory import MemoryClock
+from kernels.contender.prepared import prepare
 from kernels.providers import Unsupported
 
 from .in_process import bench, ready
@@ -98,7 +99,7 @@ def test_compiling_again_from_nothing(name, direction):
 
 def test_eager_compiles_nothing():
     with pytest.raises(Unsupported, match="eager compiles nothing"):
-        bench("eager").prepare(Case.parse("rmsnorm.fwd.64x1024.bf16.compile"), seed=1)
+        prepare(bench("eager"), Case.parse("rmsnorm.fwd.64x1024.bf16.compile"), seed=1)
 
 
 @pytest.mark.parametrize("name", ["eager", "inductor", "inductor-regional", "triton", "quack", "liger"])

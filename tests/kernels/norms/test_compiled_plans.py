@@ -40,7 +40,7 @@ def test_every_chosen_plan_compiles_without_spills_and_fits(architecture, tmp_pa
     rows = occupancy.occupancies([architecture], some_of(occupancy.chosen_for(), architecture), tmp_path)
 
     assert {row.kernel for row in rows} == {"_forward", "_backward", "_sum_partials"}
-    assert not (offenders := [row for row in rows if row.trouble]), "\n" + "\n".join(occupancy.lines(offenders))
+    assert not (offenders := [row for row in rows if row.objection]), "\n" + "\n".join(occupancy.lines(offenders))
 
 
 @pytest.mark.parametrize("architecture", occupancy.ARCHITECTURES)
@@ -50,12 +50,12 @@ def test_so_do_the_two_passes_of_rows_whose_team_can_exchange_nothing(architectu
     rows = occupancy.two_passes([architecture], some_of(occupancy.two_passes_for(), architecture), tmp_path)
 
     assert {"_forward_sums", "_backward_sums"} < {row.kernel for row in rows}
-    assert not (offenders := [row for row in rows if row.trouble]), "\n" + "\n".join(occupancy.lines(offenders))
+    assert not (offenders := [row for row in rows if row.objection]), "\n" + "\n".join(occupancy.lines(offenders))
 
 
 def test_plans_are_told_by_what_is_not_usual_of_them():
-    assert occupancy.told(ForwardPlan(4, 1024, 4)) == "4x1024 warps=4"
-    assert occupancy.told(BackwardPlan(1, 16384, 16, team=2, programs=2, registers=64)) == (
+    assert occupancy.describe_plan(ForwardPlan(4, 1024, 4)) == "4x1024 warps=4"
+    assert occupancy.describe_plan(BackwardPlan(1, 16384, 16, team=2, programs=2, registers=64)) == (
         "1x16384 warps=16 team=2 programs=2 registers=64"
     )
 
@@ -72,8 +72,8 @@ def test_plans_are_told_by_what_is_not_usual_of_them():
 )
 def test_what_speaks_against_a_plan(plan, numbers, trouble):
     known = {"registers": 128, "spills": 0, "shared": 512, "fitting": 2, "wanted": plan.programs, **numbers}
-    row = occupancy.Row("sm_90", Case.parse("rmsnorm.bwd.8x4096.bf16"), plan, "_backward", **known)
-    assert row.trouble is None if trouble is None else row.trouble.startswith(trouble)
+    row = occupancy.KernelUse("sm_90", Case.parse("rmsnorm.bwd.8x4096.bf16"), plan, "_backward", **known)
+    assert row.objection is None if trouble is None else row.objection.startswith(trouble)
 
 
 # -- what is told of them ----------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ sys.path.insert(0, sys.argv[1])
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kernels.facts import normalised_ptx
+from kernels.facts.hashing import normalised_ptx
 
 for name in ("here", "lower", "other"):
     kernel = __import__(name).copy
@@ -152,7 +152,7 @@ import torch, triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kernels.facts import _facts
+from kernels.facts.gather import _facts
 from kernels.facts.trace import Seen, triton_launches
 from here import copy
 

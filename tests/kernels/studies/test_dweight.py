@@ -17,7 +17,7 @@ from kernels.norms.backward import SUM_COLS, Backward
 from kernels.norms.plans import BackwardPlan, Sum
 from kernels.studies.dweight import study
 from kernels.studies.dweight.page import page, ratio, write
-from kernels.studies.dweight.sums import LAUNCH_US, Measured, Shape, Way, choice, cost, expected, ways
+from kernels.studies.dweight.sums import LAUNCH_US, Measured, SumShape, Way, choice, cost, expected, ways
 
 ROOT = Path(kernels.__file__).parents[1]
 
@@ -75,20 +75,20 @@ def test_the_grid_of_pull_request_101_comes_first_and_no_shape_twice():
 
 
 def test_a_single_last_program_reads_every_part_by_itself():
-    found = cost(Way(Sum.LAST, 2), Shape(4096, 264, 64))
+    found = cost(Way(Sum.LAST, 2), SumShape(4096, 264, 64))
 
     assert found.written == found.read == 264 * 4096 * 4
     assert found.us == pytest.approx(43.3, abs=0.1)  # as the facts page has it: 4.3 MB
 
 
 def test_members_of_a_team_read_their_own_columns_at_the_same_time():
-    alone, team = (cost(Way(Sum.LAST, 1), Shape(65536, 33, 64, team=members)) for members in (1, 4))
+    alone, team = (cost(Way(Sum.LAST, 1), SumShape(65536, 33, 64, team=members)) for members in (1, 4))
     assert alone.us == pytest.approx(4 * team.us)
     assert alone.read == team.read
 
 
 def test_a_tree_reads_twice_and_little_each_time():
-    found = cost(Way(Sum.TREE, 1, 12), Shape(4096, 132, 64))
+    found = cost(Way(Sum.TREE, 1, 12), SumShape(4096, 132, 64))
 
     assert found.written == (132 + 11) * 4096 * 4
     assert found.us == pytest.approx((12 + 11) * 4096 * 4 / 100e3)
@@ -99,7 +99,7 @@ def test_a_tree_reads_twice_and_little_each_time():
     [(256, 64, 1, 1), (4096, 64, 1, 1), (4096, 64, 2, 1), (4096, 32, 2, 2), (131072, 64, 1, 16), (8, 64, 1, 1 / 8)],
 )
 def test_a_separate_kernel_is_a_launch_and_what_its_busiest_sm_reads(cols, sum_cols, gradients, one_reads):
-    found = cost(Way(Sum.SEPARATE, 1), Shape(cols, 132, sum_cols, gradients))
+    found = cost(Way(Sum.SEPARATE, 1), SumShape(cols, 132, sum_cols, gradients))
 
     assert found.us == pytest.approx(LAUNCH_US + one_reads * 132 * sum_cols * 4 / 100e3)
     assert found.read == 132 * cols * 4 * gradients
@@ -173,7 +173,7 @@ INTERPRETED = """
 import json, sys, torch
 from dataclasses import replace
 from kernels.checks.inputs import make
-from kernels.studies.dweight.study import compared, described, plan_of, ways_of
+from kernels.studies.dweight.study import compared, describe, plan_of, ways_of
 from kernels.cases import Case
 
 device, found = torch.device("cpu"), {}
@@ -182,7 +182,7 @@ for text in sys.argv[1:]:
     case = replace(case, rows=10 * plan_of(case).rows - 1)  # enough parts for a tree, and a last tile with a row less
     wanted = ways_of(case, device)
     verdicts = compared(make(case, device, 1), wanted)
-    told = described(case, wanted, device)
+    told = describe(case, wanted, device)
     found[text] = [{"wrong": verdicts[way], **one} for way, one in zip(wanted, told["ways"])]
 print(json.dumps(found))
 """
@@ -267,7 +267,7 @@ def kept_of(*shapes):
     for rows, cols, ratios in shapes:
         told, times = [], []
         for way in (Way(Sum.SEPARATE, 2), Way(Sum.SEPARATE, 2, again=True), Way(Sum.LAST, 2), Way(Sum.TREE, 2, 8)):
-            shape = Shape(cols, 264, 32)
+            shape = SumShape(cols, 264, 32)
             told.append({"name": way.name, **asdict(way), "parts": 264, "cost": asdict(cost(way, shape))})
             value = ratios.get(way.name)
             times.append(
@@ -307,7 +307,9 @@ def test_the_page_says_what_is_best_what_is_wrong_and_what_is_missing():
 
 
 def test_predictions_stand_beside_what_was_measured():
-    predicted = cost(Way(Sum.LAST, 2), Shape(512, 264, 32)).us - cost(Way(Sum.SEPARATE, 2), Shape(512, 264, 32)).us
+    predicted = (
+        cost(Way(Sum.LAST, 2), SumShape(512, 264, 32)).us - cost(Way(Sum.SEPARATE, 2), SumShape(512, 264, 32)).us
+    )
     [line] = [line for line in page(KEPT).splitlines() if line.startswith("| 4096x512 | 264 |")]
     assert f"| {predicted:+.1f} → +3.8 |" in line  # a quarter of the median of 10 and 20 us
 
@@ -333,7 +335,7 @@ def test_why_a_shape_failed_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "_stack", lambda _: KEPT["stack"])
     monkeypatch.setattr(study.workspaces, "STORE", study.workspaces.STORE)
 
-    study.studied(cases, tmp_path, 60, 1)
+    study.study(cases, tmp_path, 60, 1)
 
     left_out = json.loads((tmp_path / "dweight.json").read_text())["left_out"]
     assert left_out == {str(case): f"RuntimeError: no {case.cols} columns today" for case in cases}

@@ -46,10 +46,10 @@ def session(
     }
 
 
-def quack_row(cols: int, ours_us: float | None, quack_us: float | None) -> compared.Row:
+def quack_row(cols: int, ours_us: float | None, quack_us: float | None) -> compared.CaseTimes:
     us = {"triton": ours_us, "quack": quack_us}
-    trial = compared.Trial({name: [each] for name, each in us.items() if each}, 4000.0)
-    return compared.Row(Case.parse(f"rmsnorm.fwd.32768x{cols}.bf16-fp32"), ("quack",), (trial,))
+    trial = compared.TrialTimes({name: [each] for name, each in us.items() if each}, 4000.0)
+    return compared.CaseTimes(Case.parse(f"rmsnorm.fwd.32768x{cols}.bf16-fp32"), ("quack",), (trial,))
 
 
 TINY = tuple(map(Case.parse, ("rmsnorm.fwd.1x4096.bf16", "rmsnorm.bwd.1x4096.bf16")))
@@ -60,13 +60,13 @@ EAGER = {"triton": "eager", "quack": "eager"}  # under the names of ours and the
 
 
 def test_a_ratio_is_of_rounds_of_the_same_launch():
-    row = compared.Row(
+    row = compared.CaseTimes(
         Case.parse("rmsnorm.fwd.8x8.bf16"),
         ("quack",),
         (
-            compared.Trial({"triton": [10.0, None, 10.0, 10.0], "quack": [12.0, 99.0, 12.0, 50.0]}),
-            compared.Trial({"triton": [20.0], "quack": [30.0], "liger": [60.0]}),
-            compared.Trial({"quack": [1.0], "liger": [2.0]}),
+            compared.TrialTimes({"triton": [10.0, None, 10.0, 10.0], "quack": [12.0, 99.0, 12.0, 50.0]}),
+            compared.TrialTimes({"triton": [20.0], "quack": [30.0], "liger": [60.0]}),
+            compared.TrialTimes({"quack": [1.0], "liger": [2.0]}),
         ),
     )
 
@@ -115,14 +115,14 @@ MET = [(256, 10.0, 10.5), *((cols, cols * 0.0340, cols * 0.0400) for cols in (51
 WIDE = [("16384x131072", 2175.0, 2600.0), ("8192x262144", 2175.0, 2600.0)]
 
 
-def forward_rows(*changed: tuple[int, float | None, float | None]) -> list[compared.Row]:
+def forward_rows(*changed: tuple[int, float | None, float | None]) -> list[compared.CaseTimes]:
     """All eleven, with other times at some numbers of columns."""
     times = {cols: us for cols, *us in (*MET, *changed)}
     return [quack_row(cols, *us) for cols, us in times.items()] + [
-        compared.Row(
+        compared.CaseTimes(
             Case.parse(f"rmsnorm.fwd.{shape}.bf16-fp32"),
             ("quack",),
-            (compared.Trial({"triton": [ours], "quack": [quack]}, 4000.0),),
+            (compared.TrialTimes({"triton": [ours], "quack": [quack]}, 4000.0),),
         )
         for shape, ours, quack in WIDE
     ]
@@ -147,7 +147,7 @@ def test_a_goal_is_met(changed, met):
 def test_a_part_of_a_goal_leaves_it_open():
     found = compared.outcome(FORWARD, forward_rows()[:2])
 
-    assert (len(found.ratios), found.asked, found.missing) == (2, 11, 9)
+    assert (len(found.ratios), found.wanted, found.missing) == (2, 11, 9)
     assert found.met is None
     assert compared.outcome(FORWARD, []).met is None
     assert compared.outcome(FORWARD, []).missing == 11
@@ -156,7 +156,9 @@ def test_a_part_of_a_goal_leaves_it_open():
 def test_large_cases_without_a_ceiling_leave_a_goal_open():
     whole = forward_rows()
     [trial] = whole[3].trials
-    whole[3] = compared.Row(whole[3].case, ("quack",), (compared.Trial(trial.us),))  # its session has no ceiling
+    whole[3] = compared.CaseTimes(
+        whole[3].case, ("quack",), (compared.TrialTimes(trial.us),)
+    )  # its session has no ceiling
 
     found = compared.outcome(FORWARD, whole)
 
@@ -183,7 +185,7 @@ def test_the_gravest_reason_is_kept():
     known = {"triton": ["failed", "stopped"], "liger": ["unsupported", "too wide"], "quack": ["invalid", "dx"]}
     more = {"triton": ["invalid", "y is wrong"], "quack": ["unsupported", "no"], "inductor": ["failed", "ended"]}
 
-    assert compared.gravest(known, more) == {
+    assert compared.most_severe(known, more) == {
         "triton": ["invalid", "y is wrong"],
         "liger": ["unsupported", "too wide"],
         "quack": ["invalid", "dx"],
@@ -202,8 +204,8 @@ def test_the_gravest_reason_is_kept():
 )
 def test_what_quack_does_not_do_is_left_out_and_counted(ours, missing, expected):
     *others, last = forward_rows()
-    trial = compared.Trial({"triton": [ours]} if ours else {}, 4000.0)
-    alone = compared.Row(last.case, ("quack",), (trial,), {"quack": ("unsupported", "too wide"), **missing})
+    trial = compared.TrialTimes({"triton": [ours]} if ours else {}, 4000.0)
+    alone = compared.CaseTimes(last.case, ("quack",), (trial,), {"quack": ("unsupported", "too wide"), **missing})
 
     found = compared.outcome(FORWARD, [*others, alone])
 
@@ -213,8 +215,8 @@ def test_what_quack_does_not_do_is_left_out_and_counted(ours, missing, expected)
 
 def test_the_bandwidth_of_what_quack_does_not_do_counts():
     *others, last = forward_rows()
-    trial = compared.Trial({"triton": [3000.0]}, 4000.0)
-    alone = compared.Row(last.case, ("quack",), (trial,), {"quack": ("unsupported", "too wide")})
+    trial = compared.TrialTimes({"triton": [3000.0]}, 4000.0)
+    alone = compared.CaseTimes(last.case, ("quack",), (trial,), {"quack": ("unsupported", "too wide")})
 
     found = compared.outcome(FORWARD, [*others, alone])
 
@@ -228,11 +230,11 @@ def test_how_many_are_below_by_more_than_the_noise(more, below):
     assert found.below_by(more) == below
 
 
-def test_what_most_of_the_control_is_within():
+def test_what_quantile_the_control_is_within():
     distances = [0.001 * number for number in range(1, 101)]
-    assert compared.most_of(distances) == pytest.approx(0.095)
-    assert compared.most_of([0.01]) == 0.01
-    assert compared.most_of([]) == 0.0
+    assert compared.quantile(distances) == pytest.approx(0.095)
+    assert compared.quantile([0.01]) == 0.01
+    assert compared.quantile([]) == 0.0
 
 
 def test_a_goal_is_of_its_own_cases():
@@ -354,7 +356,7 @@ def test_a_goal_that_is_met_says_so_and_what_may_stay_in_the_l2_is_counted():
 
     text = table.document([kept])
 
-    assert "| RMSNorm forward, fp32 weight | 11 of 11, 1 so small that they may stay in the L2 | 1.168 |" in text
+    assert "| RMSNorm forward, fp32 weight | 11 of 11, 1 small enough to stay in the L2 | 1.168 |" in text
     assert "| **yes** |" in text
 
 
@@ -431,7 +433,7 @@ def test_sessions_are_shown_again_without_a_gpu(tmp_path, monkeypatch, capsys):
 
 
 def test_a_line_is_broken_where_nothing_was_measured():
-    text = charts.drawn("t", [charts.Panel("", [1, 2, 4, 8], {"a<b": [1.0, None, 2.0, 3.0]}, "µs")])
+    text = charts.svg("t", [charts.Panel("", [1, 2, 4, 8], {"a<b": [1.0, None, 2.0, 3.0]}, "µs")])
     [line] = [each for each in ElementTree.fromstring(text).iter(f"{SVG}path") if each.get("class") == "line c0"]
     assert line.get("d").count("M") == 2
     assert line.get("d").count("L") == 1
@@ -440,7 +442,7 @@ def test_a_line_is_broken_where_nothing_was_measured():
 @pytest.mark.parametrize("series", [{"a": [1.0]}, {"a": [None, None]}, {}])
 def test_what_can_not_be_drawn_is_refused(series):
     with pytest.raises(ValueError, match=r"points|nothing"):
-        charts.drawn("t", [charts.Panel("", [1, 2], series, "µs")])
+        charts.svg("t", [charts.Panel("", [1, 2], series, "µs")])
 
 
 @pytest.mark.parametrize(

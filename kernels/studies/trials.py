@@ -1,4 +1,4 @@
-"""Trials of contenders that are plain processes of this interpreter: there is nothing of a stranger's in them."""
+"""Trials of built-in providers as plain processes of this interpreter, without a sandbox."""
 
 import json
 import os
@@ -15,8 +15,9 @@ from ..cases import Case, Role
 
 
 def contender(role: Role, provider: str, logs: Path, name: str = "") -> Contender:
-    """A built-in provider.  Folders to import from (Quack, say) are taken from QUACK_PATH."""
-    spec, label = protocol.built_in(provider), f"{role}:{name or provider}"
+    """A built-in provider.  It imports from the folders in QUACK_PATH."""
+    spec = protocol.built_in(provider)
+    label = f"{role}:{name or provider}"
     return Contender(label, role, spec, _opener([str(protocol.CONTENDER), json.dumps(spec)], logs / label))
 
 
@@ -28,7 +29,7 @@ def _opener(arguments: list[str], log: Path) -> Callable[[], Channel]:
 
 
 def open_process(arguments: list[str], log: Path, *imports: Path) -> Channel:
-    """`imports` are folders to import from beside those of QUACK_PATH."""
+    """Start a process that imports from QUACK_PATH and from `imports`, and answers on a channel."""
     folders = ":".join(filter(None, (os.environ.get("QUACK_PATH"), *map(str, imports))))
     environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "4"}
     with log.open("a") as errors:
@@ -44,32 +45,33 @@ def open_process(arguments: list[str], log: Path, *imports: Path) -> Channel:
     return Channel(process, log)
 
 
-def launched(
-    ahead: PrestartPool,
+def run_prestarted(
+    pool: PrestartPool,
     contenders: Sequence[Contender],
     cases: Sequence[Case],
     pace: Pace,
     number: int,
     *,
     seed: int | None = None,
-    then: Sequence[Contender] | None = None,
+    following: Sequence[Contender] | None = None,
     device: str = "cuda",
     keep_going: Callable[[], None] = lambda: None,
 ) -> Trial:
-    """A trial of those of `ahead`; meanwhile processes are started for `then`, by default the same again.
+    """Run a trial with processes of `pool`, and meanwhile start those of `following` (default: the same contenders).
 
-    The first, number 0, is thorough.  `seed` decides who starts and goes when, and the inputs; by default the number.
+    Trial number 0 is thorough.  `seed` (default: the number) determines the order of starts and turns, and the inputs.
     """
-    began, labels = time.monotonic(), {one.label for one in contenders}
+    began = time.monotonic()
+    labels = {one.label for one in contenders}
     trial = run_trial(
-        [one for one in ahead.contenders if one.label in labels],
+        [one for one in pool.contenders if one.label in labels],
         cases,
         pace,
         device=device,
         seed=number if seed is None else seed,
         thorough=number == 0,
         keep_going=keep_going,
-        once_open=lambda: ahead.more(contenders if then is None else then),
+        once_open=lambda: pool.fill(contenders if following is None else following),
     )
     seconds = " ".join(f"{what} {s:.2f}" for what, s in trial.seconds.items())
     say(f"trial {number + 1}: {time.monotonic() - began:.1f} s: {seconds}")
@@ -80,4 +82,4 @@ def launched(
 
 
 def say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  what a study is for
+    print(text, flush=True)  # noqa: T201  the output of a study
