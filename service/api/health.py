@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from service.api.common import in_thread_of
 from service.db import migrate
 from service.db.engine import clock, reading
-from service.db.models import OutboxMessage, Quarantine, RegressionRow, Run, VerdictRow
+from service.db.models import OutboxMessage, Quarantine, RegressionRow, Run, Series, VerdictRow
 from service.domain.states import BaselineKind, Purpose
 from service.ledger.queries import waiting, workers
 
@@ -132,14 +132,17 @@ def _families(session: Session) -> Iterator[Metric]:
         "kernelwatch_regressions", "Regressions by state and device.", labels=("state", "device")
     )
     for regression_state, device, n in session.execute(
-        select(RegressionRow.state, RegressionRow.device, func.count()).group_by(
-            RegressionRow.state, RegressionRow.device
-        )
+        select(RegressionRow.state, Series.device, func.count())
+        .join(RegressionRow.series)
+        .group_by(RegressionRow.state, Series.device)
     ):
         regressions.add_metric((regression_state.value, device), n)
     quarantined = GaugeMetricFamily("kernelwatch_quarantined_cases", "Quarantined cases.", labels=("device",))
     for device, n in session.execute(
-        select(Quarantine.device, func.count()).where(Quarantine.released_at.is_(None)).group_by(Quarantine.device)
+        select(Series.device, func.count())
+        .join(Quarantine.series)
+        .where(Quarantine.released_at.is_(None))
+        .group_by(Series.device)
     ):
         quarantined.add_metric((device,), n)
     yield from (runs, age, seen, verdicts, messages, regressions, quarantined)

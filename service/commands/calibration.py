@@ -11,6 +11,7 @@ from service.commands.printing import Format, Formatted, line, out, print_json
 from service.db.engine import clock, reading, transaction
 from service.db.models import Quarantine
 from service.domain.metrics import WORDS
+from service.domain.series import SeriesKey
 from service.domain.text import printable
 from service.domain.verdicts.calibration import Rate
 from service.ledger.calibration import quarantines, schedule
@@ -89,7 +90,7 @@ def quarantine(
     with transaction() as session:
         of = targets.target_named(session, target)
         for name in quarantines.providers_of(session, of, device, case, provider):
-            made = quarantines.quarantine(session, of.id, device, (name, case), this_person(), reason)
+            made = quarantines.quarantine(session, SeriesKey.of(of.id, device, name, case), this_person(), reason)
             line((case, "bold"), f" of {name} is quarantined{'' if made else ' already; nothing was changed'}.")
 
 

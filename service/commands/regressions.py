@@ -9,7 +9,7 @@ from service.commands.people import this_person
 from service.commands.printing import TableOrJson, TableOrJsonFormat, line, print_json
 from service.db.engine import reading, transaction
 from service.db.models import RegressionRow
-from service.domain.metrics import metric_of, percent
+from service.domain.metrics import percent
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.text import interval, short
@@ -67,7 +67,7 @@ def _incident(together: list[Regressed]) -> None:
     names = [f"{one.row.provider} {one.row.case}" for one in worst_first]
     widest = max(map(len, names))
     for one, name in zip(worst_first, names, strict=True):
-        row, size = one.row, percent(one.row.ratio, metric_of(one.row.case))
+        row, size = one.row, percent(one.row.ratio, one.row.metric)
         details = _details(row)
         line(f"{row.id:>6}  {name:<{widest}}  {size:<16}", (row.state.value, "bold"), f"  {details}" if details else "")
 
@@ -107,7 +107,7 @@ def show(regression_id: Number, of_incident: OfIncident = False, form: TableOrJs
 
 def _show(life: Life) -> None:
     row, run = life.regressed.row, life.regressed.run
-    size = f"{percent(row.ratio, metric_of(row.case))} ({interval(row.low, row.high) or 'no interval'})"
+    size = f"{percent(row.ratio, row.metric)} ({interval(row.low, row.high) or 'no interval'})"
     line((f"regression {row.id}", "bold"), f": {row.provider} {row.case} of {life.regressed.target} on {row.device}")
     line(f"  {size}, found at {run.revision.short} in run {run.id} against {short(row.good or 'its baseline')}")
     facts = {

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     JSON,
     BigInteger,
+    ColumnElement,
     Enum,
     Float,
     ForeignKey,
@@ -22,12 +23,16 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     and_,
+    case,
     text,
 )
 from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, mapped_column, relationship
+from sqlalchemy.ext.hybrid import hybrid_property
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, declared_attr, mapped_column, relationship
 
+from kernels.cases import Metric
 from service.domain.metrics import metric_of
+from service.domain.series import SeriesKey
 from service.domain.states import (
     BaselineKind,
     CellState,
@@ -411,6 +416,65 @@ class PolicyRow(Base):
     created_at: Mapped[float]
 
 
+class Series(Base):
+    """What is followed over time: one metric of one case, by one provider of a target, on one device."""
+
+    __tablename__ = "series"
+    __table_args__ = (UniqueConstraint("target_id", "device", "provider", "case", "metric"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))  # without its metric
+    metric: Mapped[Metric] = mapped_column(_enum(Metric))
+
+    @hybrid_property
+    def printed(self) -> str:
+        """The case as people read and type it, with its metric."""
+        return self.key.printed
+
+    @printed.inplace.expression
+    @classmethod
+    def _printed(cls) -> ColumnElement[str]:
+        return case((cls.metric == Metric.KERNEL, cls.case), else_=cls.case + "." + cls.metric)
+
+    @property
+    def key(self) -> SeriesKey:
+        return SeriesKey(self.target_id, self.device, self.provider, self.case, self.metric)
+
+
+class OfSeries:
+    """A row about one series, which is loaded with it."""
+
+    series_id: Mapped[int] = mapped_column(ForeignKey("series.id"))
+
+    @declared_attr
+    @classmethod
+    def series(cls) -> Mapped[Series]:
+        return relationship(lazy="joined", innerjoin=True)
+
+    @property
+    def target_id(self) -> int:
+        return self.series.target_id
+
+    @property
+    def device(self) -> str:
+        return self.series.device
+
+    @property
+    def provider(self) -> str:
+        return self.series.provider
+
+    @property
+    def case(self) -> str:
+        """As people read and type it, with its metric."""
+        return self.series.printed
+
+    @property
+    def metric(self) -> Metric:
+        return self.series.metric
+
+
 class Incident(Base):
     """Regressions of many cases that one event made: the same revisions on one device."""
 
@@ -427,16 +491,12 @@ class Incident(Base):
     revision: Mapped[Revision] = relationship(lazy="raise")
 
 
-class RegressionRow(Base):
+class RegressionRow(OfSeries, Base):
     """A confirmed regression of one case, from the revision that made it until one that mends it."""
 
     __tablename__ = "regressions"
-    __table_args__ = (Index("ix_regressions_case", "target_id", "device", "provider", "case", "state"),)
+    __table_args__ = (Index("ix_regressions_series", "series_id", "state"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    device: Mapped[str] = mapped_column(String(40))
-    provider: Mapped[str] = mapped_column(String(80))
-    case: Mapped[str] = mapped_column(String(120))
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
     found_by: Mapped[FoundBy] = mapped_column(_enum(FoundBy), default=FoundBy.PAIR)
@@ -473,19 +533,15 @@ class RegressionEvent(Base):
     run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # the measurement that showed it
 
 
-class ChangePoint(Base):
+class ChangePoint(OfSeries, Base):
     """A step in the history of one series, kept as it was when it was first seen."""
 
     __tablename__ = "change_points"
     __table_args__ = (
-        UniqueConstraint("target_id", "device", "provider", "case", "revision_id"),
-        Index("ix_change_points_state", "target_id", "state"),
+        UniqueConstraint("series_id", "revision_id"),
+        Index("ix_change_points_state", "state"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    device: Mapped[str] = mapped_column(String(40))
-    provider: Mapped[str] = mapped_column(String(80))
-    case: Mapped[str] = mapped_column(String(120))
     revision_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the first after the step
     before_id: Mapped[int] = mapped_column(ForeignKey("revisions.id"))  # the last measured one before it
     ratio: Mapped[float]
@@ -525,21 +581,17 @@ class Bisection(Base):
     target: Mapped[Target] = relationship(lazy="raise")
 
 
-class Calibration(Base):
+class Calibration(OfSeries, Base):
     """One comparison of equal code: a copy against its original at one case of one session."""
 
     __tablename__ = "calibrations"
     __table_args__ = (
-        UniqueConstraint("run_id", "provider", "case", "kind", name="uq_calibrations_comparison"),
-        Index("ix_calibrations_case", "target_id", "device", "provider", "case", "id"),
+        UniqueConstraint("run_id", "series_id", "kind", name="uq_calibrations_comparison"),
+        Index("ix_calibrations_series", "series_id", "id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
-    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     worker: Mapped[str | None] = mapped_column(String(120))
-    device: Mapped[str] = mapped_column(String(40))
-    provider: Mapped[str] = mapped_column(String(80))
-    case: Mapped[str] = mapped_column(String(120))
     ratio: Mapped[float]
     p: Mapped[float]  # of "there is no difference", two-sided: below 0.05 in 5 of 100 where the machine is fair
     trials: Mapped[int]
@@ -551,26 +603,16 @@ class Calibration(Base):
 _UNRELEASED = text("released_at IS NULL")
 
 
-class Quarantine(Base):
+class Quarantine(OfSeries, Base):
     """A case that alarms without cause too often: it is measured and shown, and alarms nobody."""
 
     __tablename__ = "quarantines"
     __table_args__ = (
-        Index("ix_quarantines", "target_id", "device", "released_at"),
+        Index("ix_quarantines_series", "series_id"),
         # Two sessions that end at once quarantine a case once.
-        Index(
-            "ix_quarantines_standing",
-            *("target_id", "device", "provider", "case"),
-            unique=True,
-            sqlite_where=_UNRELEASED,
-            postgresql_where=_UNRELEASED,
-        ),
+        Index("ix_quarantines_open", "series_id", unique=True, sqlite_where=_UNRELEASED, postgresql_where=_UNRELEASED),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    device: Mapped[str] = mapped_column(String(40))
-    provider: Mapped[str] = mapped_column(String(80))
-    case: Mapped[str] = mapped_column(String(120))
     since: Mapped[float]
     by: Mapped[str] = mapped_column(String(80))  # a person, or "kernelwatch"
     reason: Mapped[str]
@@ -579,16 +621,12 @@ class Quarantine(Base):
     released_why: Mapped[str | None]
 
 
-class Gap(Base):
+class Gap(OfSeries, Base):
     """A mainline case that runs behind SOTA: since which run, how far then and now, and who moved."""
 
     __tablename__ = "gaps"
-    __table_args__ = (UniqueConstraint("target_id", "device", "provider", "case"),)
+    __table_args__ = (UniqueConstraint("series_id"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
-    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    device: Mapped[str] = mapped_column(String(40))
-    provider: Mapped[str] = mapped_column(String(80))
-    case: Mapped[str] = mapped_column(String(120))
     behind_sota: Mapped[bool]
     since_run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # None while not behind
     last_run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))

@@ -13,8 +13,7 @@ _UNITS = {
     Metric.COMPILE: ((1e6, "s"), (1e3, "ms"), (1.0, "µs")),
 }
 
-
-_METRICS = {metric.value: metric for metric in Metric}
+_SUFFIXES = {metric.value: metric for metric in Metric if metric is not Metric.KERNEL}
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,16 @@ WORDS = {
 }
 
 
-def metric_of(case: str) -> Metric:
-    """The metric of a printed case; the kernel's has no part of its own."""
-    return _METRICS.get(case.rpartition(".")[2], Metric.KERNEL)
+def split_metric(printed: str) -> tuple[str, Metric]:
+    """A printed case as the case and its metric; the kernel metric has no suffix."""
+    case, _, suffix = printed.rpartition(".")
+    metric = _SUFFIXES.get(suffix)
+    return (case, metric) if case and metric else (printed, Metric.KERNEL)
+
+
+def metric_of(printed: str) -> Metric:
+    """The metric of a printed case."""
+    return split_metric(printed)[1]
 
 
 def words(case: str) -> Words:

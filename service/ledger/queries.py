@@ -22,6 +22,7 @@ from service.db.models import (
     RegressionRow,
     Revision,
     Run,
+    Series,
     Stack,
     Target,
     VerdictRow,
@@ -41,6 +42,7 @@ from service.domain.states import (
 from service.domain.verdicts.judge import QUARANTINED, Outcome
 from service.errors import BadInput, NotFound
 from service.ledger.runs.baseline_choice import UNACCEPTED
+from service.ledger.series import on_device
 from service.ledger.server_policy import server_policy
 from service.reports.report import WORST_FIRST, Report, readable, report
 from service.reports.rows import Known
@@ -170,7 +172,8 @@ def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
         select(RegressionRow, Revision)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
+        .join(RegressionRow.series)
+        .where(on_device(run.target_id, run.device))
         .where(RegressionRow.run_id < run.id)
         .where(RegressionRow.fixed_by.is_(None) | (RegressionRow.fixed_by > run.id))
         .where(Revision.ordinal <= baseline.scalar_subquery())
@@ -231,7 +234,9 @@ def card(session: Session, target: Target, lines: int = 8, before: int | None = 
         devices=tuple(dict.fromkeys((*wanted, *sorted(measured)))),
         lines=found,
         standing=_standing(session, target),
-        behind=session.scalar(select(func.count()).select_from(Gap).where(Gap.target_id == target.id, Gap.behind_sota))
+        behind=session.scalar(
+            select(func.count(Gap.id)).join(Gap.series).where(Series.target_id == target.id, Gap.behind_sota)
+        )
         or 0,
     )
 
@@ -239,7 +244,8 @@ def card(session: Session, target: Target, lines: int = 8, before: int | None = 
 def _standing(session: Session, target: Target) -> dict[RegressionState, int]:
     counted = (
         select(RegressionRow.state, func.count())
-        .where(RegressionRow.target_id == target.id, RegressionRow.state.in_(OPEN_REGRESSIONS))
+        .join(RegressionRow.series)
+        .where(Series.target_id == target.id, RegressionRow.state.in_(OPEN_REGRESSIONS))
         .group_by(RegressionRow.state)
     )
     found = dict(session.execute(counted).all())
@@ -342,7 +348,8 @@ def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Seq
     """Mainline cases behind SOTA, the widest gap first."""
     statement = (
         select(Gap, Target.name, Revision)
-        .join(Target, Target.id == Gap.target_id)
+        .join(Gap.series)
+        .join(Target, Target.id == Series.target_id)
         .outerjoin(Run, Run.id == Gap.since_run_id)
         .outerjoin(Revision, Revision.id == Run.revision_id)
         .where(Gap.behind_sota)
@@ -350,7 +357,7 @@ def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Seq
         .limit(limit)
     )
     if target is not None:
-        statement = statement.where(Gap.target_id == target.id)
+        statement = statement.where(Series.target_id == target.id)
     return [Trailing(gap, name, since) for gap, name, since in session.execute(statement)]
 
 

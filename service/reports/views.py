@@ -6,7 +6,6 @@ from kernels.cases import Metric
 from service.db.models import Bisection, ChangePoint, Gap, Incident, RegressionEvent, RegressionRow, Revision, Run
 from service.domain.bisection.classify import BisectionStep
 from service.domain.bisection.search import Answered, Progress
-from service.domain.metrics import metric_of
 from service.domain.states import OPEN_SEARCHES, Equal
 from service.domain.verdicts.calibration import NONE, Rate
 from service.domain.verdicts.replay import Replayed, Sum
@@ -152,14 +151,11 @@ class CaseRate:
     device: str
     provider: str
     case: str
+    metric: Metric
     rate: Rate
     nominal: float
     last_at: float
     kind: Equal
-
-    @property
-    def metric(self) -> Metric:
-        return metric_of(self.case)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from kernels.cases import Case
 from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, engine, transaction
+from service.domain.series import SeriesKey
 from service.domain.states import CellState, OutboxState, Priority, RegressionState, RunState, TargetKind
+from service.ledger.series import series_of
 from service.settings import settings
 
 NOW = 1_790_000_000.0
@@ -364,10 +366,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
     for case, ratio, by in ((CASES[1], 1.214, fast), (CASES[3], 1.087, None)):
         session.add(
             m.RegressionRow(
-                target_id=target.id,
-                device="h200",
-                provider="norms",
-                case=case,
+                series_id=series_of(session, SeriesKey.of(target.id, "h200", "norms", case)),
                 run_id=slow,
                 ratio=ratio,
                 opened_at=now - 20 * HOUR,
@@ -378,10 +377,7 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
         )
     session.add(
         m.Gap(
-            target_id=target.id,
-            device="h200",
-            provider="norms",
-            case=CASES[3],
+            series_id=series_of(session, SeriesKey.of(target.id, "h200", "norms", CASES[3])),
             behind_sota=True,
             since_run_id=seeded.runs["first"],
             last_run_id=fast,

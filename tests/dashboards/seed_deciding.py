@@ -10,9 +10,11 @@ from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, transaction
 from service.domain.policy.policy import Policy
+from service.domain.series import SeriesKey
 from service.domain.states import FoundBy, PointState, Priority, Purpose, RegressionState, RunState, SearchState
 from service.domain.verdicts.geomeans import Summary
 from service.ledger.intake.targets import target_named
+from service.ledger.series import series_of
 from tests.dashboards import seed as base
 
 HOUR = 3600.0
@@ -122,13 +124,13 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
         session, blamed, "note", now - 14 * HOUR, RegressionState.BLAMED, who="ada",
         words="Two blocks would do; <b>see</b> the plan.",
     )  # fmt: skip
-    shared = {"target_id": target.id, "device": "h200", "provider": "norms"}
+    series = [series_of(session, SeriesKey.of(target.id, "h200", "norms", case)) for case in cases]
     accepted = m.RegressionRow(
-        **shared, case=cases[0], run_id=runs["steady"], ratio=1.034, low=1.03, high=1.038, opened_at=now - 50 * HOUR,
+        series_id=series[0], run_id=runs["steady"], ratio=1.034, low=1.03, high=1.038, opened_at=now - 50 * HOUR,
         state=RegressionState.ACKNOWLEDGED, reason="exact sums are worth 3 %", until=now + 700 * HOUR,
     )  # fmt: skip
     crept = m.RegressionRow(
-        **shared, case=cases[5], run_id=slow.id, ratio=1.031, low=1.025, high=1.037, opened_at=now - 9 * HOUR,
+        series_id=series[5], run_id=slow.id, ratio=1.031, low=1.025, high=1.037, opened_at=now - 9 * HOUR,
         found_by=FoundBy.HISTORY, good="0123456789" * 4, cause_kind="unknown",
         cause_text="not certain: no fact of the code explains it",
     )  # fmt: skip
@@ -141,19 +143,19 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
     )  # fmt: skip
     _event(session, crept, "opened", now - 9 * HOUR, RegressionState.OPEN, words="history found it")
     before = session.get_one(m.Run, runs["steady"]).revision_id
-    step = {**shared, "before_id": before, "revision_id": slow.revision_id, "p": 1e-6, "found_at": now - 10 * HOUR}
+    step = {"before_id": before, "revision_id": slow.revision_id, "p": 1e-6, "found_at": now - 10 * HOUR}
     session.add_all(
         [
             m.ChangePoint(
-                **step, case=cases[5], ratio=1.031, low=1.025, high=1.037, level="notify",
+                **step, series_id=series[5], ratio=1.031, low=1.025, high=1.037, level="notify",
                 state=PointState.CONFIRMED, regression_id=crept.id, bisection_id=found.id,
             ),
             m.ChangePoint(
-                **step, case=cases[1], ratio=1.21, low=1.2, high=1.22, level="block",
+                **step, series_id=series[1], ratio=1.21, low=1.2, high=1.22, level="block",
                 state=PointState.CONFIRMED, regression_id=fixed.id, reason="the pair found it",
             ),
             m.ChangePoint(
-                **step, case=cases[2], ratio=1.012, low=1.008, high=1.016, level="notify",
+                **step, series_id=series[2], ratio=1.012, low=1.008, high=1.016, level="notify",
                 state=PointState.CLOSED, reason=NOBODYS,
             ),
         ]
@@ -207,8 +209,8 @@ def _bisection(
 
 def _calibrated(session: Session, target: m.Target, runs: dict[str, int], cases: tuple[str, ...], now: float) -> None:
     """Equal code against itself: one fair case, one that alarms too often and is quarantined, one that was released."""
-    device = {"target_id": target.id, "device": "h200", "provider": "norms"}
     recipe = session.get_one(m.Run, runs["first"]).recipe_id
+    series = [series_of(session, SeriesKey.of(target.id, "h200", "norms", case)) for case in cases]
     for night in range(24):
         at = now - (24 - night) * 24 * HOUR
         revision = session.get_one(m.Run, runs["steady"]).revision_id
@@ -221,22 +223,22 @@ def _calibrated(session: Session, target: m.Target, runs: dict[str, int], cases:
         )  # fmt: skip
         session.add(run)
         session.flush()
-        for place, case in enumerate(cases):
+        for place, series_id in enumerate(series):
             odd = place == 0 and night % 3 == 0
             session.add(
                 m.Calibration(
-                    **device, run_id=run.id, worker="h200-box", case=case, ratio=1.02 if odd else 1.001,
+                    series_id=series_id, run_id=run.id, worker="h200-box", ratio=1.02 if odd else 1.001,
                     p=0.004 if odd else 0.1 + 0.03 * ((night + place) % 24), trials=3, alarmed=False, at=at,
                 )
             )  # fmt: skip
     session.add_all(
         [
             m.Quarantine(
-                **device, case=cases[0], since=now - 30 * HOUR, by="kernelwatch",
+                series_id=series[0], since=now - 30 * HOUR, by="kernelwatch",
                 reason="8 of 24 copies differed from their original; on a fair machine 1 of 20 does",
             ),
             m.Quarantine(
-                **device, case=cases[4], since=now - 400 * HOUR, by="ada", reason="its clocks were not locked",
+                series_id=series[4], since=now - 400 * HOUR, by="ada", reason="its clocks were not locked",
                 released_at=now - 300 * HOUR, released_by="ada", released_why="they are locked now",
             ),
         ]

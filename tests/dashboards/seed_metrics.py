@@ -7,7 +7,9 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Case, Metric
 from service.db import models as m
+from service.domain.series import SeriesKey
 from service.domain.states import CellState, Priority, RunState, TargetKind
+from service.ledger.series import series_of
 
 SHAPE = "rmsnorm.fwd.32768x1024.bf16-fp32"
 SMALL = "rmsnorm.fwd.1024x512.bf16-fp32"
@@ -130,10 +132,7 @@ def seed(session: Session, now: float) -> Metrics:
     runs = [_run(session, target, recipe, place, now) for place in (0, 1)]
     session.add(
         m.RegressionRow(
-            target_id=target.id,
-            device="h200",
-            provider="norms",
-            case=f"{SHAPE}.memory",
+            series_id=series_of(session, SeriesKey.of(target.id, "h200", "norms", f"{SHAPE}.memory")),
             run_id=runs[1],
             ratio=1.125,
             opened_at=now,

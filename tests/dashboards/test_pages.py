@@ -11,8 +11,10 @@ from dashboards.pages.comments import as_html
 from dashboards.pages.rendering import ago, flat
 from service.db import models as m
 from service.db.engine import transaction
+from service.domain.series import SeriesKey
 from service.domain.states import OutboxState
 from service.domain.text import without_credentials
+from service.ledger.series import series_of
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import CASES, Seeded, seed
 
@@ -50,12 +52,12 @@ def test_what_is_open_is_counted_beyond_what_is_listed(get: Get, state: Path) ->
     with transaction() as session:
         seeded = seed(session)
         run = session.get_one(m.Run, seeded.runs["slow"])
-        one = {"target_id": run.target_id, "device": "h200", "provider": "norms"}
         for n in range(30):
-            case = f"rmsnorm.fwd.{n + 1}x64.bf16"
-            session.add(m.RegressionRow(**one, case=case, run_id=run.id, ratio=1.1, opened_at=1.0))
+            key = SeriesKey.of(run.target_id, "h200", "norms", f"rmsnorm.fwd.{n + 1}x64.bf16")
+            series_id = series_of(session, key)
+            session.add(m.RegressionRow(series_id=series_id, run_id=run.id, ratio=1.1, opened_at=1.0))
             gap = {"since_run_id": run.id, "last_run_id": run.id, "ratio_now": 1.2, "own": 1.2, "sota": 1.0}
-            session.add(m.Gap(**one, case=case, behind_sota=True, **gap))
+            session.add(m.Gap(series_id=series_id, behind_sota=True, **gap))
     said = words(get("/"))
     assert "31 open regressions , and 31 cases behind SOTA." in said
     assert said.count("All 31") == 2

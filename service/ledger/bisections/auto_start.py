@@ -7,7 +7,7 @@ from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import RegressionEvent, RegressionRow, Revision, Run, Target
+from service.db.models import RegressionEvent, RegressionRow, Revision, Run, Series, Target
 from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
 from service.domain.states import FoundBy, RegressionState
 from service.errors import BadInput, ServiceError
@@ -44,7 +44,7 @@ def start_due() -> int:
 def _targets() -> list[int]:
     """The targets with a regression to bisect and budget left.  Only these are locked afterwards."""
     with reading() as session:
-        rows = select(RegressionRow.target_id, RegressionRow.device).where(*_WITHOUT_CULPRIT).distinct()
+        rows = select(Series.target_id, Series.device).join(RegressionRow.series).where(*_WITHOUT_CULPRIT).distinct()
         allowed = {target_id for target_id, device in session.execute(rows).all() if _may(session, target_id, device)}
     return sorted(allowed)
 
@@ -81,7 +81,8 @@ def _start(session: Session, target_id: int) -> int:
         select(RegressionRow, Run.suite, Revision.sha)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == target_id, Revision.ordinal.is_not(None), *_WITHOUT_CULPRIT)
+        .join(RegressionRow.series)
+        .where(Series.target_id == target_id, Revision.ordinal.is_not(None), *_WITHOUT_CULPRIT)
         .order_by(RegressionRow.id)
         .execution_options(populate_existing=True)
     )

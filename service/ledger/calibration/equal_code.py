@@ -6,11 +6,13 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock
 from service.db.models import Calibration, Run
 from service.domain.policy.policy import Policy
+from service.domain.series import SeriesKey
 from service.domain.states import Purpose
 from service.domain.verdicts import calibration
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.session_result import SessionResult
 from service.ledger.calibration import quarantines
+from service.ledger.series import series_ids
 
 
 def compared(session: Session, run: Run, evidence: SessionResult, policy: Policy) -> None:
@@ -24,18 +26,18 @@ def compared(session: Session, run: Run, evidence: SessionResult, policy: Policy
     if not found:
         return
     now = clock(session)
-    session.execute(insert(Calibration), [_row(run, one, now) for one in found])
+    keys = [SeriesKey.of(run.target_id, run.device, one.provider, one.case) for one in found]
+    series = series_ids(session, keys)
+    rows = [_row(run, series[key], one, now) for key, one in zip(keys, found, strict=True)]
+    session.execute(insert(Calibration), rows)
     quarantines.review(session, run.target_id, run.device, found, policy)
 
 
-def _row(run: Run, one: Compared, now: float) -> dict[str, object]:
+def _row(run: Run, series_id: int, one: Compared, now: float) -> dict[str, object]:
     return {
         "run_id": run.id,
-        "target_id": run.target_id,
+        "series_id": series_id,
         "worker": run.worker,
-        "device": run.device,
-        "provider": one.provider,
-        "case": one.case,
         "ratio": one.ratio,
         "p": one.p,
         "trials": one.trials,

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock
-from service.db.models import Calibration, Measurement, Quarantine, Run, Target
+from service.db.models import Calibration, Measurement, Quarantine, Run, Series, Target
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
+from service.domain.series import SeriesKey
 from service.domain.verdicts import calibration
 from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.samples import Name
 from service.errors import BadInput, NotFound
 from service.ledger.locking import insert_if_absent
-
-Name = tuple[str, str]  # provider and case
+from service.ledger.series import on_device, series_of
 
 
 def quarantined(
@@ -29,10 +30,10 @@ def listed(
     session: Session, target: Target | None = None, *, device: str | None = None, released: bool = False
 ) -> Sequence[tuple[Quarantine, str]]:
     """The standing quarantines, or with `released` all there ever were, the newest first, with the target's name."""
-    rows = select(Quarantine, Target.name).join(Target, Target.id == Quarantine.target_id)
+    rows = select(Quarantine, Target.name).join(Quarantine.series).join(Target, Target.id == Series.target_id)
     wanted = [
-        *([Quarantine.target_id == target.id] if target else []),
-        *([Quarantine.device == device] if device else []),
+        *([Series.target_id == target.id] if target else []),
+        *([Series.device == device] if device else []),
         *([] if released else [Quarantine.released_at.is_(None)]),
     ]
     return [(row, name) for row, name in session.execute(rows.where(*wanted).order_by(Quarantine.id.desc()))]
@@ -54,54 +55,51 @@ def review(session: Session, target_id: int, device: str, found: Sequence[Compar
             _released_if_quiet(session, row, policy)
         # Only one more comparison that speaks against a case can make the difference.
         elif row is None and calibration.matters(one.ratio, one.p, one.case, policy):
-            _quarantined_if_it_lies(session, target_id, device, name, policy)
+            _quarantined_if_it_lies(session, SeriesKey.of(target_id, device, *name), policy)
 
 
-def _quarantined_if_it_lies(session: Session, target_id: int, device: str, name: Name, policy: Policy) -> None:
-    released = [row.released_at or 0.0 for row in _earlier(session, target_id, device, name)]
-    against = _against(
-        session, target_id, device, name, policy, max(released, default=0.0), calibration.most(policy.calibrate)
-    )
+def _quarantined_if_it_lies(session: Session, key: SeriesKey, policy: Policy) -> None:
+    series_id = series_of(session, key)
+    released = [row.released_at or 0.0 for row in _earlier(session, series_id)]
+    since, most = max(released, default=0.0), calibration.most(policy.calibrate)
+    against = _against(session, series_id, key.printed, policy, since, most)
     if why := calibration.distrusted(against, policy.calibrate):
-        quarantine(session, target_id, device, name, KERNELWATCH, why)
+        quarantine(session, key, KERNELWATCH, why)
 
 
 def _released_if_quiet(session: Session, row: Quarantine, policy: Policy) -> None:
-    name = row.provider, row.case
-    times = sum(one.by == KERNELWATCH for one in _earlier(session, row.target_id, row.device, name))
+    times = sum(one.by == KERNELWATCH for one in _earlier(session, row.series_id))
     needed = calibration.patience(times, policy.calibrate)
-    against = _against(session, row.target_id, row.device, name, policy, row.since, needed)
+    against = _against(session, row.series_id, row.case, policy, row.since, needed)
     if why := calibration.trusted_again(against, times, policy.calibrate):
         _release(session, [row], KERNELWATCH, why)
 
 
-def _against(
-    session: Session, target_id: int, device: str, name: Name, policy: Policy, since: float, most: int
-) -> list[bool]:
+def _against(session: Session, series_id: int, case: str, policy: Policy, since: float, most: int) -> list[bool]:
     """Which of the last comparisons of a case speak against it, oldest first, whichever worker made them."""
     rows = session.execute(
         select(Calibration.ratio, Calibration.p)
-        .where(*_at(Calibration, target_id, device, name), Calibration.at > since)
+        .where(Calibration.series_id == series_id, Calibration.at > since)
         .order_by(Calibration.id.desc())
         .limit(most)
     ).all()
-    return [calibration.matters(ratio, p, name[1], policy) for ratio, p in reversed(rows)]
+    return [calibration.matters(ratio, p, case, policy) for ratio, p in reversed(rows)]
 
 
-def _earlier(session: Session, target_id: int, device: str, name: Name) -> Sequence[Quarantine]:
-    rows = select(Quarantine).where(*_at(Quarantine, target_id, device, name), Quarantine.released_at.is_not(None))
+def _earlier(session: Session, series_id: int) -> Sequence[Quarantine]:
+    rows = select(Quarantine).where(Quarantine.series_id == series_id, Quarantine.released_at.is_not(None))
     return session.execute(rows).scalars().all()
 
 
 # -- by a person
 
 
-def quarantine(session: Session, target_id: int, device: str, name: Name, by: str, reason: str) -> bool:
+def quarantine(session: Session, key: SeriesKey, by: str, reason: str) -> bool:
     """Let a case alarm nobody; False where it was quarantined already, which is left as it is."""
-    provider, case = name
-    key = {"target_id": target_id, "device": device, "provider": provider, "case": case}
-    values = {**key, "since": clock(session), "by": by, "reason": reason}
-    return insert_if_absent(session, Quarantine, tuple(key), values, where=Quarantine.released_at.is_(None)) is not None
+    values = {"series_id": series_of(session, key), "since": clock(session), "by": by, "reason": reason}
+    return (
+        insert_if_absent(session, Quarantine, "series_id", values, where=Quarantine.released_at.is_(None)) is not None
+    )
 
 
 def release(session: Session, target: Target, device: str, case: str, provider: str | None, by: str, why: str) -> int:
@@ -142,12 +140,6 @@ def _release(session: Session, rows: Sequence[Quarantine], by: str, why: str) ->
 
 
 def _standing(session: Session, target_id: int, device: str) -> Mapping[Name, Quarantine]:
-    rows = select(Quarantine).where(Quarantine.target_id == target_id, Quarantine.device == device)
-    found = session.execute(rows.where(Quarantine.released_at.is_(None)).order_by(Quarantine.case)).scalars()
+    rows = select(Quarantine).join(Quarantine.series).where(on_device(target_id, device))
+    found = session.scalars(rows.where(Quarantine.released_at.is_(None)).order_by(Series.case, Series.metric))
     return {(row.provider, row.case): row for row in found}
-
-
-def _at(
-    table: type[Calibration] | type[Quarantine], target_id: int, device: str, name: Name
-) -> tuple[ColumnElement[bool], ...]:
-    return table.target_id == target_id, table.device == device, table.provider == name[0], table.case == name[1]

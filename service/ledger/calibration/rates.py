@@ -7,13 +7,15 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
-from service.db.models import Calibration, Target
+from service.db.models import Calibration, Series, Target
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy
+from service.domain.series import SeriesKey
 from service.domain.states import Equal
 from service.domain.verdicts.calibration import NONE, Rate
 from service.errors import BadInput
 from service.ledger.intake import targets
+from service.ledger.series import on_device
 from service.ledger.server_policy import effective
 from service.reports.views import CaseRate, MetricRate
 
@@ -60,7 +62,7 @@ def _nominal(target: Target) -> Iterator[tuple[str, float]]:
 def _rates(
     session: Session, target: Target, device: str, nominal: float, worker: str | None, since: float
 ) -> Iterator[CaseRate]:
-    of = (Calibration.worker, Calibration.provider, Calibration.case, Calibration.kind)
+    of = (Calibration.worker, Series.provider, Series.case, Series.metric, Calibration.kind)
     counted = (
         select(
             *of,
@@ -69,10 +71,13 @@ def _rates(
             func.sum(case((Calibration.alarmed, 1), else_=0)),
             func.max(Calibration.at),
         )
-        .where(Calibration.target_id == target.id, Calibration.device == device, Calibration.at >= since)
+        .join(Calibration.series)
+        .where(on_device(target.id, device), Calibration.at >= since)
         .where(*([] if worker is None else [Calibration.worker == worker]))
         .group_by(*of)
     )
-    for who, provider, text, kind, comparisons, differed, alarmed, last_at in session.execute(counted):
+    for who, provider, case_, metric, kind, comparisons, differed, alarmed, last_at in session.execute(counted):
+        key = SeriesKey(target.id, device, provider, case_, metric)
         rate = Rate(comparisons, differed, alarmed)
-        yield CaseRate(target.name, who or "unknown", device, provider, text, rate, nominal, last_at, kind)
+        named = target.name, who or "unknown", device, provider, key.printed, metric
+        yield CaseRate(*named, rate, nominal, last_at, kind)

@@ -3,8 +3,10 @@
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session, aliased
 
-from service.db.models import ChangePoint, Revision, Target
+from service.db.models import ChangePoint, Revision, Series, Target
+from service.domain.series import SeriesKey
 from service.domain.states import PointState
+from service.ledger.series import is_series
 from service.reports.views import Pointed
 
 
@@ -17,9 +19,9 @@ def points(
     most: int | None = None,
 ) -> list[Pointed]:
     """The change points of a target, those of the newest revisions first; at most so many."""
-    which = [ChangePoint.target_id == target.id]
+    which = [Series.target_id == target.id]
     if device is not None:
-        which.append(ChangePoint.device == device)
+        which.append(Series.device == device)
     if state is not None:
         which.append(ChangePoint.state == state)
     return _pointed(session, *which, most=most)
@@ -27,15 +29,15 @@ def points(
 
 def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[Pointed]:
     """The change points of one series, the newest first."""
-    series = ChangePoint.case == case, ChangePoint.provider == provider, ChangePoint.device == device
-    return _pointed(session, ChangePoint.target_id == target.id, *series)
+    return _pointed(session, is_series(SeriesKey.of(target.id, device, provider, case)))
 
 
 def _pointed(session: Session, *which: ColumnElement[bool], most: int | None = None) -> list[Pointed]:
     before = aliased(Revision)
     rows = session.execute(
         select(ChangePoint, Target.name, Revision, before)
-        .join(Target, Target.id == ChangePoint.target_id)
+        .join(ChangePoint.series)
+        .join(Target, Target.id == Series.target_id)
         .join(Revision, Revision.id == ChangePoint.revision_id)
         .join(before, before.id == ChangePoint.before_id)
         .where(*which)

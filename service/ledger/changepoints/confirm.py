@@ -73,8 +73,7 @@ def _regression(session: Session, search: Bisection, row: ChangePoint, shown: Sh
     known = session.scalar(
         select(RegressionRow)
         .join(Run, Run.id == RegressionRow.run_id)
-        .where(Run.revision_id == shown.run.revision_id, RegressionRow.device == row.device)
-        .where(RegressionRow.provider == row.provider, RegressionRow.case == row.case)
+        .where(Run.revision_id == shown.run.revision_id, RegressionRow.series_id == row.series_id)
         .order_by(RegressionRow.id.desc())
         .limit(1)
     )

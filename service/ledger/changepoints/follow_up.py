@@ -20,12 +20,12 @@ from service.db.models import (
     RegressionRow,
     Revision,
     Run,
+    Series,
     Target,
     VerdictRow,
 )
 from service.domain.changepoints import Change, Level, Marked, incidents
 from service.domain.changepoints.matching import HELD, SAME, Move, ends, machine
-from service.domain.changepoints.series_table import Name
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
 from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointState, RegressionState
@@ -39,6 +39,7 @@ from service.ledger.changepoints.confirm import settle
 from service.ledger.changepoints.load import Mainline, mainline
 from service.ledger.locking import lock
 from service.ledger.runs.revisions import recipe_of
+from service.ledger.series import on_device
 from service.ledger.server_policy import effective
 
 log = structlog.get_logger()
@@ -74,7 +75,8 @@ def follow_news(looked: Collection[Pair]) -> None:
 
 
 def _with_points(session: Session, *which: ColumnElement[bool]) -> set[Pair]:
-    rows = session.execute(select(ChangePoint.target_id, ChangePoint.device).where(*which).distinct())
+    pairs = select(Series.target_id, Series.device).join(ChangePoint.series)
+    rows = session.execute(pairs.where(*which).distinct())
     return {(target_id, device) for target_id, device in rows}
 
 
@@ -99,7 +101,8 @@ def follow(session: Session, target: Target, device: str) -> None:
     lock(session, target.id)
     rows = session.scalars(
         select(ChangePoint)
-        .where(ChangePoint.target_id == target.id, ChangePoint.device == device, ChangePoint.state.in_(UNEXPLAINED))
+        .join(ChangePoint.series)
+        .where(on_device(target.id, device), ChangePoint.state.in_(UNEXPLAINED))
         .order_by(ChangePoint.id)
         .execution_options(populate_existing=True)
     ).all()
@@ -134,19 +137,19 @@ def _explain_slower(session: Session, measured: Mainline, rows: Sequence[ChangeP
     if not rows:
         return
     ordinals = [one.ordinal for one in measured.line]
-    known: dict[Name, list[tuple[int, RegressionRow]]] = {}
+    known: dict[int, list[tuple[int, RegressionRow]]] = {}  # by series
     for row, ordinal in session.execute(
         select(RegressionRow, Revision.ordinal)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == measured.target_id, RegressionRow.device == measured.device)
-        .where(Revision.ordinal.is_not(None))
+        .join(RegressionRow.series)
+        .where(on_device(measured.target_id, measured.device), Revision.ordinal.is_not(None))
         .order_by(RegressionRow.id)
     ):
-        known.setdefault((row.provider, row.case), []).append((bisect_left(ordinals, ordinal or 0), row))
+        known.setdefault(row.series_id, []).append((bisect_left(ordinals, ordinal or 0), row))
     for point in rows:
         place = measured.place_of[point.revision_id]
-        for at, regression in known.get((point.provider, point.case), ()):
+        for at, regression in known.get(point.series_id, ()):
             if abs(at - place) <= SAME:
                 _is_regression(point, regression)
 
@@ -225,8 +228,7 @@ def end_all(rows: Iterable[ChangePoint], reason: str) -> None:
 def _search(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> None:
     places = [measured.place_of[row.revision_id] for row in group]
     before = [measured.place_of.get(row.before_id, place - 1) for row, place in zip(group, places, strict=True)]
-    names = {(row.provider, row.case) for row in group}
-    good, bad = ends(min(before), max(places), len(measured.line) - 1, _neighbours(session, measured, names, group))
+    good, bad = ends(min(before), max(places), len(measured.line) - 1, _neighbours(session, measured, group))
     cases = sorted({row.case for row in group})
     try:
         search = bisections.start(
@@ -246,18 +248,14 @@ def _search(session: Session, target: Target, measured: Mainline, group: Sequenc
         row.state, row.bisection_id, row.reason = PointState.CHECKING, search.id, f"bisection {search.id}"
 
 
-def _neighbours(session: Session, measured: Mainline, names: set[Name], group: Sequence[ChangePoint]) -> list[int]:
+def _neighbours(session: Session, measured: Mainline, group: Sequence[ChangePoint]) -> list[int]:
     """Places at which the same series changed as well, as far as the last look knew."""
-    rows = session.scalars(
-        select(ChangePoint)
-        .where(ChangePoint.target_id == measured.target_id, ChangePoint.device == measured.device)
+    revisions = session.scalars(
+        select(ChangePoint.revision_id)
+        .where(ChangePoint.series_id.in_({row.series_id for row in group}))
         .where(ChangePoint.missed_scans == 0, ChangePoint.id.not_in([row.id for row in group]))
     )
-    return [
-        measured.place_of[row.revision_id]
-        for row in rows
-        if (row.provider, row.case) in names and row.revision_id in measured.place_of
-    ]
+    return [measured.place_of[one] for one in revisions if one in measured.place_of]
 
 
 # -- the machine
@@ -268,7 +266,8 @@ def _machine(session: Session, target: Target, measured: Mainline, group: Sequen
     since = clock(session) - LATELY_S
     rows = session.scalars(
         select(ChangePoint)
-        .where(ChangePoint.device == measured.device, ChangePoint.target_id != target.id)
+        .join(ChangePoint.series)
+        .where(Series.device == measured.device, Series.target_id != target.id)
         .where(ChangePoint.ratio > 1, ChangePoint.state != PointState.CONFIRMED, ChangePoint.found_at >= since)
     ).all()
     others: list[Move] = []

@@ -19,6 +19,7 @@ from service.domain.changepoints import Change, Level
 from service.domain.changepoints.matching import MISSES, Known
 from service.domain.changepoints.scan import LONG, SHORT, Found, closely, limits_of, worth_a_look
 from service.domain.changepoints.series_table import Histories, Name
+from service.domain.series import SeriesKey
 from service.domain.states import BaselineKind, PointState
 from service.domain.verdicts.judge import Outcome
 from service.ledger.backoff import backoff
@@ -26,6 +27,7 @@ from service.ledger.calibration.quarantines import quarantined
 from service.ledger.changepoints.follow_up import follow_news, policy_of
 from service.ledger.changepoints.load import Mainline, histories, mainline
 from service.ledger.locking import insert_if_absent, lock
+from service.ledger.series import on_device, series_ids
 
 log = structlog.get_logger()
 
@@ -123,7 +125,8 @@ def known_points(session: Session, measured: Mainline) -> dict[Name, list[Known]
     """The stored points of each series, oldest first.  Those of revisions that left the mainline have no place."""
     rows = session.scalars(
         select(ChangePoint)
-        .where(ChangePoint.target_id == measured.target_id, ChangePoint.device == measured.device)
+        .join(ChangePoint.series)
+        .where(on_device(measured.target_id, measured.device))
         .order_by(ChangePoint.id)
     )
     known: dict[Name, list[Known]] = {}
@@ -135,8 +138,8 @@ def known_points(session: Session, measured: Mainline) -> dict[Name, list[Known]
 
 
 def _last_point(session: Session, target_id: int, device: str) -> int:
-    of_it = ChangePoint.target_id == target_id, ChangePoint.device == device
-    return session.scalar(select(func.max(ChangePoint.id)).where(*of_it)) or 0
+    newest = select(func.max(ChangePoint.id)).join(ChangePoint.series).where(on_device(target_id, device))
+    return session.scalar(newest) or 0
 
 
 # -- keeping
@@ -151,9 +154,15 @@ def _keep(session: Session, look: Look, runs: Sequence[int]) -> bool:
     for some in _some(runs):
         session.execute(update(Run).where(Run.id.in_(some)).values(scanned_at=now))
     rows = _rows(session, look.found.values())
+    key_of = {
+        name: SeriesKey.of(measured.target_id, measured.device, *name)
+        for name, found in look.found.items()
+        if found.matched.new
+    }
+    series = series_ids(session, key_of.values())
     for name, found in look.found.items():
         for change in found.matched.new:
-            _add(session, measured, name, change, found.baseline.get(change.ordinal), now)
+            _add(session, measured, series[key_of[name]], change, found.baseline.get(change.ordinal), now)
         for point_id, change in found.matched.again:
             _seen_again(rows[point_id], change)
         for point_id in found.matched.missed:
@@ -183,22 +192,26 @@ def _rows(session: Session, found: Iterable[Found]) -> dict[int, ChangePoint]:
     return rows
 
 
-def _add(session: Session, measured: Mainline, name: Name, change: Change, baseline: float | None, now: float) -> None:
-    provider, case = name
-    key = "target_id", "device", "provider", "case", "revision_id"
-    revision_id, before_id = (measured.line[place].revision_id for place in (change.ordinal, change.before))
-    series = measured.target_id, measured.device, provider, case, revision_id
-    values: dict[str, Any] = dict(zip(key, series, strict=True)) | {
-        "before_id": before_id,
+def _add(
+    session: Session, measured: Mainline, series_id: int, change: Change, baseline: float | None, now: float
+) -> None:
+    values: dict[str, Any] = {
+        "series_id": series_id,
+        "revision_id": measured.line[change.ordinal].revision_id,
+        "before_id": measured.line[change.before].revision_id,
+        "ratio": change.ratio,
+        "low": change.low,
+        "high": change.high,
+        "p": change.p,
+        "level": change.level.value,
+        "state": PointState.OPEN,
         "missed_scans": 0,
         "found_at": now,
     }
-    values |= {"ratio": change.ratio, "low": change.low, "high": change.high, "p": change.p}
-    values |= {"level": change.level.value, "state": PointState.OPEN}
     if baseline is not None:
         values |= {"state": PointState.CLOSED, "reason": f"the baseline moved, not this: {_by(baseline)}"}
     # One of the same revision in the other direction may be there already: it stays, as it was first.
-    insert_if_absent(session, ChangePoint, key, values)
+    insert_if_absent(session, ChangePoint, ("series_id", "revision_id"), values)
 
 
 def _by(ratio: float) -> str:

@@ -208,8 +208,9 @@ def _of(table: Table, target_id: int) -> ColumnElement[bool] | None:
     if "target_id" in table.c:
         return table.c.target_id == target_id
     for key in table.foreign_keys:
-        if "target_id" in key.column.table.c and not key.parent.nullable:
-            return key.parent.in_(select(key.column).where(key.column.table.c.target_id == target_id))
+        whose = _of(key.column.table, target_id) if not key.parent.nullable else None
+        if whose is not None:
+            return key.parent.in_(select(key.column).where(whose))
     return None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from service.db.models import WATCHED, RegressionRow, Revision, Run, VerdictRow
+from service.db.models import WATCHED, RegressionRow, Revision, Run, Series, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.regressions.closing import CaseStep, fixed_by_run
 from service.domain.regressions.lifecycle import Action, Transition
@@ -21,6 +21,7 @@ from service.domain.text import short
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.ledger.regressions import transitions
+from service.ledger.series import on_device
 
 _NOTHING_KNOWN = CaseStep(0, 0, None, Outcome.NEW, None)
 
@@ -42,8 +43,8 @@ def close_fixed(
         select(RegressionRow, Revision.ordinal)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
-        .where(RegressionRow.state.in_(OPEN_REGRESSIONS))
+        .join(RegressionRow.series)
+        .where(on_device(run.target_id, run.device), RegressionRow.state.in_(OPEN_REGRESSIONS))
         .order_by(RegressionRow.id)
         .execution_options(populate_existing=True)
     ).all()
@@ -82,12 +83,13 @@ def _smallest_changes(session: Session, ids: Sequence[int]) -> dict[int, float]:
     """The smallest relevant change that held when these regressions were opened, where it is known."""
     rows = (
         select(RegressionRow.id, VerdictRow.smallest_change)
+        .join(RegressionRow.series)
         .join(
             VerdictRow,
             and_(
                 VerdictRow.run_id == RegressionRow.run_id,
-                VerdictRow.provider == RegressionRow.provider,
-                VerdictRow.case == RegressionRow.case,
+                VerdictRow.provider == Series.provider,
+                VerdictRow.case == Series.printed,
             ),
         )
         .where(

@@ -6,7 +6,7 @@ from itertools import islice
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run, Target
+from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run, Series, Target
 from service.domain.states import RegressionState
 from service.errors import NotFound
 from service.ledger.queries import Page, paged
@@ -25,7 +25,7 @@ def listed(
     """Confirmed regressions of the mainline in these states, or in any, the newest first."""
     statement = select(RegressionRow)
     if target is not None:
-        statement = statement.where(RegressionRow.target_id == target.id)
+        statement = statement.join(RegressionRow.series).where(Series.target_id == target.id)
     if states:
         statement = statement.where(RegressionRow.state.in_(states))
     page = paged(session, statement, (RegressionRow.id,), cursor, limit)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.models import WATCHED, RegressionRow, Revision, Run, VerdictRow
+from service.db.models import WATCHED, RegressionRow, Revision, Run, Series, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.regressions.closing import unexplained
 from service.domain.states import OPEN_REGRESSIONS, BaselineKind, FoundBy, RegressionState, RunState
@@ -18,6 +18,7 @@ from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.samples import Name
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Opening
+from service.ledger.series import on_device
 
 _ACCEPTED = (RegressionState.ACKNOWLEDGED, RegressionState.DISMISSED)
 
@@ -178,8 +179,8 @@ def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Map
         select(RegressionRow, Run.revision_id, Revision.ordinal)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
-        .where(RegressionRow.case.in_(sorted({one.case for one in verdicts})))
+        .join(RegressionRow.series)
+        .where(on_device(run.target_id, run.device), Series.printed.in_(sorted({one.case for one in verdicts})))
         .order_by(RegressionRow.id)
     )
     found: dict[Name, list[_Recorded]] = defaultdict(list)

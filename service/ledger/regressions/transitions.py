@@ -11,13 +11,15 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Revision, Run
+from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Revision, Run, Series
 from service.domain.regressions.lifecycle import Action, Transition, changes, check_by_hand, follows, possible
+from service.domain.series import SeriesKey
 from service.domain.states import OPEN_REGRESSIONS, FoundBy, RegressionState, SearchState
 from service.domain.text import short
 from service.errors import NotFound
 from service.ledger.locking import lock
 from service.ledger.regressions import incidents
+from service.ledger.series import is_series, on_device, series_ids
 
 log = structlog.get_logger()
 
@@ -49,6 +51,10 @@ class Opening:
     culprit: str | None = None
     words: str | None = None
 
+    @property
+    def key(self) -> SeriesKey:
+        return SeriesKey.of(self.run.target_id, self.run.device, self.slower.provider, self.slower.case)
+
 
 def open_one(
     session: Session,
@@ -61,24 +67,26 @@ def open_one(
     words: str | None = None,
 ) -> RegressionRow:
     """The record of a slow-down, new or known, settled in its incident; one for each revision and case."""
+    opening = Opening(run, slower, found_by, good, culprit, words)
     lock(session, run.target_id)
     known = session.execute(
         select(RegressionRow)
         .join(Run, Run.id == RegressionRow.run_id)
-        .where(Run.revision_id == run.revision_id, RegressionRow.device == run.device)
-        .where(RegressionRow.provider == slower.provider, RegressionRow.case == slower.case)
-        .where(RegressionRow.found_by == found_by)
+        .join(RegressionRow.series)
+        .where(is_series(opening.key))
+        .where(Run.revision_id == run.revision_id, RegressionRow.found_by == found_by)
         .limit(1)
     ).scalar_one_or_none()
     if known is not None:
         return known
-    [row] = open_all(session, [Opening(run, slower, found_by, good, culprit, words)], clock(session))
+    [row] = open_all(session, [opening], clock(session))
     incidents.settle(session, [row.incident_id], row.opened_at)
     return row
 
 
 def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[RegressionRow]:
     """As `open_one`; the caller holds the lock, knows that there are no records yet, and settles the incidents."""
+    series = series_ids(session, [one.key for one in openings])
     joined = dict[tuple[int, FoundBy, str | None], int]()  # the incident, looked up once for what one run showed alike
     rows = list[RegressionRow]()
     for one in openings:
@@ -86,7 +94,7 @@ def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[
         if alike not in joined:
             revision = session.get_one(Revision, one.run.revision_id)
             joined[alike] = incidents.incident_for(session, one.run, revision, one.found_by, one.culprit, now)
-        rows.append(_row(one, joined[alike], now))
+        rows.append(_row(one, series[one.key], joined[alike], now))
         session.add(rows[-1])
     session.flush()
     for one, row in zip(openings, rows, strict=True):
@@ -94,13 +102,10 @@ def open_all(session: Session, openings: Sequence[Opening], now: float) -> list[
     return rows
 
 
-def _row(opening: Opening, incident_id: int, now: float) -> RegressionRow:
+def _row(opening: Opening, series_id: int, incident_id: int, now: float) -> RegressionRow:
     run, slower = opening.run, opening.slower
     return RegressionRow(
-        target_id=run.target_id,
-        device=run.device,
-        provider=slower.provider,
-        case=slower.case,
+        series_id=series_id,
         run_id=run.id,
         incident_id=incident_id,
         found_by=opening.found_by,
@@ -141,7 +146,8 @@ def change(session: Session, row: RegressionRow, transition: Transition, now: fl
 def apply(session: Session, regression_id: int, transition: Transition) -> RegressionRow:
     """Apply what a person does to one regression.  Raises NotFound, BadInput or Conflict, each with a remedy."""
     check_by_hand(transition, clock(session))
-    target_id = session.scalar(select(RegressionRow.target_id).where(RegressionRow.id == regression_id))
+    whose = select(Series.target_id).join(RegressionRow.series).where(RegressionRow.id == regression_id)
+    target_id = session.scalar(whose)
     if target_id is None:
         raise NotFound("regression", regression_id, "`kernelwatch regressions` lists them.")
     [row] = _changed(session, target_id, RegressionRow.id == regression_id, transition)
@@ -196,7 +202,8 @@ def expire_due() -> int:
     """Reopen the regressions whose acknowledgement has ended.  Returns how many there were."""
     with reading() as session:
         due = (RegressionRow.state == RegressionState.ACKNOWLEDGED, RegressionRow.until <= clock(session))
-        targets = session.scalars(select(RegressionRow.target_id).where(*due).distinct()).all()
+        whose = select(Series.target_id).join(RegressionRow.series).where(*due)
+        targets = session.scalars(whose.distinct()).all()
     expired = 0
     for target_id in sorted(targets):
         try:
@@ -210,7 +217,8 @@ def _expire(target_id: int) -> int:
     with transaction() as session:
         lock(session, target_id)
         now = clock(session)
-        accepted = (RegressionRow.target_id == target_id, RegressionRow.state == RegressionState.ACKNOWLEDGED)
+        ours = RegressionRow.series.has(Series.target_id == target_id)
+        accepted = (ours, RegressionRow.state == RegressionState.ACKNOWLEDGED)
         rows = _fresh(session, *accepted, RegressionRow.until <= now)
         for row in rows:
             change(session, row, Transition(Action.EXPIRE, words=row.reason), now)
@@ -261,8 +269,9 @@ def _searched(session: Session, search: Bisection) -> list[RegressionRow]:
         select(RegressionRow, Revision.sha)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == search.target_id, RegressionRow.device == search.device)
-        .where(RegressionRow.case.in_(search.cases), RegressionRow.state.in_(OPEN_REGRESSIONS))
+        .join(RegressionRow.series)
+        .where(on_device(search.target_id, search.device), Series.printed.in_(search.cases))
+        .where(RegressionRow.state.in_(OPEN_REGRESSIONS))
         .order_by(RegressionRow.id)
         .execution_options(populate_existing=True)
     )
@@ -298,7 +307,8 @@ def revisions_returned(session: Session, target_id: int) -> None:
         select(RegressionRow)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == target_id, RegressionRow.state == RegressionState.FIXED)
+        .join(RegressionRow.series)
+        .where(Series.target_id == target_id, RegressionRow.state == RegressionState.FIXED)
         .where(RegressionRow.fixed_by.is_(None), Revision.ordinal.is_not(None))
         .order_by(RegressionRow.id)
     )

@@ -14,11 +14,12 @@ from sqlalchemy import Row, and_, func, select
 from sqlalchemy.orm import Session, aliased
 
 from kernels.cases import Role
-from service.db.models import WATCHED, Measurement, RegressionRow, Revision, Run, Target, VerdictRow
+from service.db.models import WATCHED, Measurement, RegressionRow, Revision, Run, Series, Target, VerdictRow
 from service.domain.attribution.causes import Kind
 from service.domain.states import BaselineKind, CellState, Purpose, RegressionState, RunState
 from service.domain.verdicts.judge import QUARANTINED
 from service.domain.verdicts.samples import Name, Outcome
+from service.ledger.series import on_device
 
 MAX_BASELINE_DISTANCE = 20  # parents back to a usable baseline
 LATELY = 100  # runs among which it is looked up when a last good revision had its turn
@@ -116,8 +117,9 @@ def in_turn(session: Session, run: Run, wanted: Mapping[Name, str]) -> list[tupl
     if not cases:
         return []
     records = session.execute(
-        select(RegressionRow.provider, RegressionRow.case)
-        .where(RegressionRow.target_id == run.target_id, RegressionRow.device == run.device)
+        select(Series.provider, Series.printed)
+        .join(RegressionRow.series)
+        .where(on_device(run.target_id, run.device))
         .where(RegressionRow.state.in_(UNACCEPTED), RegressionRow.good.in_(cases))
     )
     recorded = {(provider, case) for provider, case in records}
@@ -146,10 +148,12 @@ def _recorded(
 ) -> Sequence[Row[str, str, RegressionState, str | None]]:
     """The regressions up to a place on the mainline, the earliest first, each with the revision before it."""
     rows = (
-        select(RegressionRow.provider, RegressionRow.case, RegressionRow.state, RegressionRow.good)
+        select(Series.provider, Series.printed, RegressionRow.state, RegressionRow.good)
+        .select_from(RegressionRow)
+        .join(RegressionRow.series)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(RegressionRow.target_id == target_id, RegressionRow.device == device, Revision.ordinal <= place)
+        .where(on_device(target_id, device), Revision.ordinal <= place)
         .where(RegressionRow.state != RegressionState.FIXED)
         .order_by(Revision.ordinal, RegressionRow.id)
     )

@@ -14,6 +14,7 @@ from service.domain.verdicts.judge import KNOWN_BEFORE
 from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import SessionResult, Taken, cells
 from service.ledger.runs.baseline_choice import BROKEN
+from service.ledger.series import on_device
 
 
 @dataclass(frozen=True)
@@ -97,5 +98,5 @@ def _silent(session: Session, run: Run) -> dict[Name, str]:
     """What was quarantined when the run was judged."""
     then: ColumnElement[bool] = Quarantine.since < run.finished_at
     still = Quarantine.released_at.is_(None) | (Quarantine.released_at >= run.finished_at)
-    rows = select(Quarantine).where(Quarantine.target_id == run.target_id, Quarantine.device == run.device, then, still)
+    rows = select(Quarantine).join(Quarantine.series).where(on_device(run.target_id, run.device), then, still)
     return {(row.provider, row.case): row.reason for row in session.execute(rows).scalars()}

@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Role
-from service.db.models import Calibration, RegressionRow, Target
+from service.db.models import Calibration, RegressionRow, Series, Target
 from service.domain.policy.layers import Written
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, Purpose, RegressionState
@@ -94,7 +94,7 @@ def _flags(stored: Rebuilt, policy: Policy) -> dict[Name, Sum]:
 
 def _dismissed(session: Session, run_id: int) -> set[Name]:
     """The regressions that this run opened, and that a person dismissed: they were none."""
-    rows = select(RegressionRow.provider, RegressionRow.case).where(RegressionRow.run_id == run_id)
+    rows = select(Series.provider, Series.printed).join(RegressionRow.series).where(RegressionRow.run_id == run_id)
     found = session.execute(rows.where(RegressionRow.state == RegressionState.DISMISSED))
     return {(provider, case) for provider, case in found}
 

@@ -11,11 +11,13 @@ from sqlalchemy.orm import Session, aliased
 
 from service.db.models import Gap, Revision, Run
 from service.domain.policy.policy import Policy
+from service.domain.series import SeriesKey
 from service.domain.text import short
 from service.domain.verdicts import sota
 from service.domain.verdicts.samples import Name
 from service.domain.verdicts.sota import SotaDistance
 from service.ledger.locking import lock
+from service.ledger.series import on_device, series_ids
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ def note_gaps(
     """
     lock(session, run.target_id)
     known = {(one.gap.provider, one.gap.case): one for one in _known(session, run, found)}
+    key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for name in found if name not in known}
+    series = series_ids(session, key_of.values())
     notes = {}
     for name, now in found.items():
         last = known.get(name)
@@ -55,7 +59,7 @@ def note_gaps(
             if before is not None and before.behind:
                 notes[name] = GapNote(sota.still_open(now, before), before)
             continue
-        gap = last.gap if last else Gap(target_id=run.target_id, device=run.device, provider=name[0], case=name[1])
+        gap = last.gap if last else Gap(series_id=series[key_of[name]])
         _update(gap, run, now)
         session.add(gap)
         if now.behind:
@@ -82,7 +86,8 @@ def _known(session: Session, run: Run, found: Mapping[Name, SotaDistance]) -> It
         .join(last, last.id == last_run.revision_id)
         .outerjoin(since_run, since_run.id == Gap.since_run_id)
         .outerjoin(since, since.id == since_run.revision_id)
-        .where(Gap.target_id == run.target_id, Gap.device == run.device)
+        .join(Gap.series)
+        .where(on_device(run.target_id, run.device))
     )
     for gap, ordinal, sha, first in session.execute(rows):
         now = found.get((gap.provider, gap.case))

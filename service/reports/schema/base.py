@@ -8,6 +8,8 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter
 from sqlalchemy import inspect
 
+from service.db.models import OfSeries
+
 Item = TypeVar("Item")
 
 
@@ -69,6 +71,9 @@ def json_text(document: BaseModel | Sequence[BaseModel]) -> str:
 
 
 def columns(row: Any) -> dict[str, Any]:
-    """Return the loaded columns of a row by name."""
+    """Return the loaded columns of a row by name, with those of its series."""
     loaded = inspect(row).dict
-    return {column.key: loaded[column.key] for column in row.__mapper__.column_attrs if column.key in loaded}
+    found = {column.key: loaded[column.key] for column in row.__mapper__.column_attrs if column.key in loaded}
+    if isinstance(row, OfSeries):
+        found |= {"device": row.device, "provider": row.provider, "case": row.case}
+    return found

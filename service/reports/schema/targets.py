@@ -147,7 +147,7 @@ class GapItem(Document):
             ratio_at_start=gap.ratio_then,
             median=gap.own,
             sota_median=gap.sota,
-            unit=metric_of(gap.case).unit,
+            unit=gap.metric.unit,
             since=found.since.sha if found.since else None,
             run_id=gap.last_run_id,
         )

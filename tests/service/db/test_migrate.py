@@ -38,12 +38,12 @@ def test_every_constraint_and_index_is_as_if_the_models_had_made_it(url: str) ->
     """What the comparison above does not look at: keys, nullability, foreign keys, unique constraints."""
     migrate.upgrade(url)
 
-    by_migration = _described(url)
+    by_migration = described(url)
     _empty(url)
     engine = make_engine(url)
     Base.metadata.create_all(engine)
     engine.dispose()
-    assert by_migration == _described(url)
+    assert by_migration == described(url)
 
 
 def test_it_knows_where_a_database_stands(url: str) -> None:
@@ -97,7 +97,7 @@ def test_an_older_database_keeps_its_rows_under_names_without_a_unit(url: str) -
     assert (gap.own, gap.sota, gap.ratio_now) == (7.31, 6.1, 1.2)
 
 
-def _described(url: str) -> dict[str, object]:
+def described(url: str) -> dict[str, object]:
     engine = make_engine(url)
     found = inspect(engine)
     tables = [name for name in found.get_table_names() if name != "alembic_version"]

@@ -10,7 +10,18 @@ from sqlalchemy import select, update
 from kernels.arena.repeatability import Repeats
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import Calibration, Gap, PolicyRow, Recipe, RegressionRow, Revision, Run, Target, VerdictRow
+from service.db.models import (
+    Calibration,
+    Gap,
+    PolicyRow,
+    Recipe,
+    RegressionRow,
+    Revision,
+    Run,
+    Series,
+    Target,
+    VerdictRow,
+)
 from service.domain.policy.recipes import parse
 from service.domain.states import CellState, Purpose, RegressionState
 from service.domain.verdicts.geomeans import Summary
@@ -184,7 +195,7 @@ def test_a_calibration_is_not_excused_by_its_code(ledger):
     run = ledger.run(0, replace(HEAD, wide=120.0), PARENT, purpose=Purpose.CALIBRATION, baseline="c0")
     assert ledger.rows(run, "parent")[WIDE].outcome == "regression"
     with reading() as session:
-        alarms = dict(session.execute(select(Calibration.case, Calibration.alarmed)).all())
+        alarms = dict(session.execute(select(Series.printed, Calibration.alarmed).join(Calibration.series)).all())
         assert alarms == {WIDE: True, FAST: False}
         assert session.execute(select(RegressionRow)).first() is None, "whatever it finds is false"
 
@@ -375,7 +386,9 @@ def gaps() -> dict[str, tuple[bool, str | None]]:
     """Is each case behind, and since which revision?"""
     with reading() as session:
         found = session.execute(
-            select(Gap.case, Gap.behind_sota, Revision.sha)
+            select(Series.printed, Gap.behind_sota, Revision.sha)
+            .select_from(Gap)
+            .join(Gap.series)
             .outerjoin(Run, Run.id == Gap.since_run_id)
             .outerjoin(Revision, Revision.id == Run.revision_id)
         )

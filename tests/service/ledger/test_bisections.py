@@ -16,12 +16,14 @@ from service.db.engine import reading, transaction
 from service.db.models import Bisection, Recipe, RegressionEvent, RegressionRow, Revision, Run, Target
 from service.domain.bisection.search import REPEATS
 from service.domain.policy.recipes import parse
+from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
 from service.domain.verdicts.session_result import SessionResult, Taken
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.commits import moved_between
 from service.ledger.runs import queue, recording
+from service.ledger.series import series_of
 from service.reports.views import Search
 from service.sources.source import Found
 from tests.fakes.ledger import watched_target
@@ -107,7 +109,8 @@ class Mainline:
         with transaction() as session:
             revision = session.execute(select(Revision).where(Revision.sha == f"c{place}")).scalar_one()
             run = watched(session, revision, baseline="c0")
-            row = RegressionRow(target_id=1, device="cpu", provider="norms", case=case, run_id=run.id, ratio=1.5)
+            series_id = series_of(session, SeriesKey.of(1, "cpu", "norms", case))
+            row = RegressionRow(series_id=series_id, run_id=run.id, ratio=1.5)
             row.opened_at, row.found_by, row.culprit = 0.0, FoundBy.PAIR, culprit
             session.add(row)
             session.flush()

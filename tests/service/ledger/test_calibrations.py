@@ -18,6 +18,7 @@ from service.cli import app
 from service.db.engine import clock, reading, transaction
 from service.db.models import Calibration, Quarantine, Recipe, RegressionRow, Revision, Run, Target, VerdictRow, Worker
 from service.domain.policy.policy import Policy
+from service.domain.series import SeriesKey
 from service.domain.states import CellState, Purpose, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.session_result import SessionResult, Taken
@@ -25,6 +26,7 @@ from service.errors import BadInput, NotFound
 from service.ledger.calibration import equal_code, quarantines, schedule
 from service.ledger.calibration.rates import by_metric, rates
 from service.ledger.runs import queue, recording
+from service.ledger.series import series_of
 from tests.fakes.ledger import watched_target
 
 CASE, OTHER = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
@@ -42,6 +44,10 @@ class House:
     """A target with a mainline, and workers that calibrate it."""
 
     target_id: int
+
+    @property
+    def key(self) -> SeriesKey:
+        return SeriesKey.of(self.target_id, "cpu", "norms", CASE)
 
     def measured(self, place: int, *, wrong: bool = False) -> Run:
         """A revision of the mainline, measured beside its parent."""
@@ -250,7 +256,8 @@ def compared(session: Session, house: House, differs: bool, at: float, case: str
     run.device, run.suite, run.trusted, run.priority, run.created_at = "cpu", "smoke", True, 50, at
     session.add(run)
     session.flush()
-    row = Calibration(run_id=run.id, target_id=house.target_id, worker="one", device="cpu", provider="norms", case=case)
+    key = SeriesKey.of(house.target_id, "cpu", "norms", case)
+    row = Calibration(run_id=run.id, series_id=series_of(session, key), worker="one")
     row.ratio, row.p, row.trials, row.alarmed, row.at = ratio, p, 3, differs, at
     session.add(row)
     session.flush()
@@ -289,8 +296,8 @@ def test_a_case_that_lies_is_quarantined_and_released_when_it_is_quiet(house):
 def test_what_a_person_quarantined_a_person_releases(house):
     house.measured(1)
     with transaction() as session:
-        assert quarantines.quarantine(session, house.target_id, "cpu", ("norms", CASE), "ada", "its rows lie badly")
-        assert not quarantines.quarantine(session, house.target_id, "cpu", ("norms", CASE), "bob", "the same")
+        assert quarantines.quarantine(session, house.key, "ada", "its rows lie badly")
+        assert not quarantines.quarantine(session, house.key, "bob", "the same")
     assert set(lived(house, [False] * 60)) == {True}
     assert house.quarantined() == {("norms", CASE): "its rows lie badly"}
     with transaction() as session:
@@ -322,7 +329,7 @@ def test_the_policy_quarantines_by_pattern(house):
 def test_a_quarantined_case_is_measured_and_alarms_nobody(house):
     house.measured(1)
     with transaction() as session:
-        quarantines.quarantine(session, house.target_id, "cpu", ("norms", CASE), "ada", "its rows lie badly")
+        quarantines.quarantine(session, house.key, "ada", "its rows lie badly")
         session.execute(delete(Calibration))
         session.execute(delete(VerdictRow))
         revision = session.execute(select(Revision)).scalar_one()
@@ -342,7 +349,7 @@ def test_two_sessions_that_end_at_once_quarantine_once(house):
     def end(_number: int) -> bool:
         together.wait()
         with transaction() as session:
-            return quarantines.quarantine(session, house.target_id, "cpu", ("norms", CASE), "kernelwatch", "it lies")
+            return quarantines.quarantine(session, house.key, "kernelwatch", "it lies")
 
     with ThreadPoolExecutor(2) as workers:
         assert sorted(workers.map(end, range(2))) == [False, True]

@@ -12,12 +12,14 @@ from sqlalchemy import select, update
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
 from service.db.models import Measurement, Quarantine, Recipe, RegressionRow, Revision, Run, Stack, Target, VerdictRow
+from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, PointState, Purpose, RegressionState, RunState
 from service.domain.verdicts.session_result import SessionResult, Taken
 from service.ledger.bisections import advance
 from service.ledger.changepoints import change_points, follow_up, scan
 from service.ledger.changepoints.load import histories, mainline
 from service.ledger.runs import queue, recording
+from service.ledger.series import series_of
 from tests.fakes.ledger import watched_target
 from tests.studies.made_histories import Made, store
 
@@ -283,9 +285,8 @@ def test_the_newest_measurement_of_a_revision_counts_and_failed_ones_do_not(anyw
 def test_who_is_quarantined_alarms_nobody(watched):
     watched.true = {FIRST: step(40, 1.05), CASES[1]: step(40, 1.05)}
     with transaction() as session:
-        target = watched.target(session)
-        values = {"target_id": target.id, "device": "cpu", "provider": "norms", "since": 0.0}
-        session.add(Quarantine(**values, case=FIRST, by="ada", reason="it lies"))
+        series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
+        session.add(Quarantine(series_id=series_id, since=0.0, by="ada", reason="it lies"))
     watched.measure(60)
     scan.look_due()
     assert {one.row.case for one in watched.points()} == {CASES[1]}
@@ -409,7 +410,7 @@ def test_a_step_that_no_pair_saw_is_searched_for_and_becomes_a_regression(anywhe
     assert len({one.row.bisection_id for one in both}) == 1, "one incident, one search"
     assert {run.priority for run in anywhere.searches()} == {40}
     with reading() as session:
-        rows = session.scalars(select(RegressionRow).order_by(RegressionRow.case)).all()
+        rows = session.scalars(select(RegressionRow)).all()
     assert {row.found_by for row in rows} == {FoundBy.HISTORY}
     assert {row.culprit for row in rows} == {"norms-40"}
     assert {row.id for row in rows} == {one.row.regression_id for one in both}
@@ -440,7 +441,8 @@ def test_a_regression_that_the_pair_found_explains_the_point(watched):
     watched.true = {FIRST: step(40, 1.03)}
     runs = watched.measure(60)
     with transaction() as session:
-        row = RegressionRow(target_id=watched.target(session).id, device="cpu", provider="norms", case=FIRST)
+        series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
+        row = RegressionRow(series_id=series_id)
         row.run_id, row.ratio, row.opened_at, row.state = runs[41], 1.03, 0.0, RegressionState.OPEN
         session.add(row)
     watched.settle()

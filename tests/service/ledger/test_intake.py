@@ -16,10 +16,12 @@ from sqlalchemy.orm import selectinload
 from service.db import wakeups
 from service.db.engine import clock, reading, transaction
 from service.db.models import Delivery, PushRow, RegressionRow, Revision, Run, Target
+from service.domain.series import SeriesKey
 from service.domain.states import Origin, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
 from service.ledger.intake import deliveries, targets
 from service.ledger.runs import queue
+from service.ledger.series import series_of
 from service.settings import settings
 from service.sources.git import GitSource
 
@@ -274,9 +276,10 @@ def test_regressions_leave_the_mainline_with_the_revisions_that_made_or_mended_t
     forge.push_event(first, slow)
     mended = forge.commit()
     forge.push_event(slow, mended)
-    one = {"target_id": target.id, "device": "cpu", "provider": "norms", "case": "one", "ratio": 1.5, "opened_at": 0.0}
     by = {sha: runs(sha)[0].id for sha in (slow, mended)}
     with transaction() as session:
+        series_id = series_of(session, SeriesKey.of(target.id, "cpu", "norms", "one"))
+        one = {"series_id": series_id, "ratio": 1.5, "opened_at": 0.0}
         session.add(RegressionRow(**one, run_id=by[slow], state=RegressionState.FIXED, fixed_by=by[mended]))
         session.flush()
         session.add(RegressionRow(**one, run_id=by[mended]))

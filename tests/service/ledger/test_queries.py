@@ -234,9 +234,9 @@ def test_a_run_names_the_records_that_its_verdicts_rest_on(state: Path) -> None:
         crept = session.get_one(m.RegressionRow, 4)
         crept.good = "f" * 40  # another comparison than the one that this run repeated
         pair = session.get_one(m.RegressionRow, 1)
-        leak = {"provider": pair.provider, "case": pair.case, "device": pair.device, "target_id": pair.target_id}
-        slow = FoundBy.PINNED
-        session.add(m.RegressionRow(**leak, run_id=pair.run_id, ratio=1.3, found_by=slow, opened_at=pair.opened_at))
+        leak = m.RegressionRow(series_id=pair.series_id, run_id=pair.run_id, ratio=1.3, opened_at=pair.opened_at)
+        leak.found_by = FoundBy.PINNED
+        session.add(leak)
     with reading_only() as session:
         [row] = queries.found_in(session, decided.runs["fast"]).slow_before
         assert row.known is None

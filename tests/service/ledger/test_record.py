@@ -9,7 +9,7 @@ from sqlalchemy import func, select, update
 
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import Calibration, Gap, Recipe, RegressionRow, Revision, Run, Stack, Target, VerdictRow
+from service.db.models import Calibration, Gap, Recipe, RegressionRow, Revision, Run, Series, Stack, Target, VerdictRow
 from service.domain.states import CellState, RegressionState, RunState, TargetKind
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
@@ -255,7 +255,7 @@ def test_a_gap_keeps_since_when_whatever_is_measured_again(ledger):
     newest = ledger.run(2, wide=1.2, sota_us=100)
     ledger.run(0, baseline=None, sota_us=100)
     with reading() as session:
-        gap = session.execute(select(Gap).where(Gap.case == WIDE)).scalar_one()
+        gap = session.execute(select(Gap).join(Gap.series).where(Series.printed == WIDE)).scalar_one()
         assert (gap.behind_sota, gap.since_run_id, gap.last_run_id) == (True, since, newest)
 
 
