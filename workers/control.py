@@ -88,7 +88,7 @@ def run() -> None:
         sweep,
         transitions.expire_due,
         _auto_start,
-        scan.look_due,
+        scan.scan_due,
         _follow,
         advance.advance_due,
         _calibrate,

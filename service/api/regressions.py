@@ -115,6 +115,6 @@ def list_change_points(
     limit: Limit = 50,
 ) -> Page[ChangePointItem]:
     """List steps in the histories of its cases, those of the newest revisions first."""
-    found = change_points.points(session, target_named(session, name), device, state, most=cursor + limit + 1)
+    found = change_points.points(session, target_named(session, name), device, state, limit=cursor + limit + 1)
     shown, following = one_page(found, cursor, limit)
     return Page(items=[ChangePointItem.of(one) for one in shown], next=following)

@@ -143,7 +143,7 @@ def _look() -> None:
     with reading() as session:
         runs = list(session.scalars(select(Run.id).where(Run.scanned_at.is_(None)).order_by(Run.id)))
         target_id = session.scalars(select(Target.id)).one()
-    scan.looked(target_id, DEVICE, runs)
+    scan.scan(target_id, DEVICE, runs)
 
 
 def _points() -> int:

@@ -1,7 +1,4 @@
-"""Slow leaks and steps that no single comparison sees: the history of a series, its changes, and their incidents.
-
-Pure: numbers in, changes out; no clock, no session, no client.
-"""
+"""Detect steps and slow leaks in the history of a series, which no single comparison shows.  Pure."""
 
 from service.domain.changepoints.detector import changes, newest
 from service.domain.changepoints.grouping import incidents

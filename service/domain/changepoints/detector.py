@@ -1,4 +1,4 @@
-"""The changes of a series: all of them, or whether the newest revision is one."""
+"""Detect the changes of a series: all of them, or one at the newest revision."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,40 +12,40 @@ from service.domain.changepoints.step_test import Logs, middle_and_spread, ratio
 from service.domain.changepoints.types import Change, HistoryLimits, Level, Seen
 
 HARDLY_OVERLAPPING = 0.8  # Cliff's delta of two levels: nine in ten pairs of values are in the same order
-SUSPECT = 3.5  # deviations by which the newest revision is out of line
-USUAL = 30  # revisions before it that say what is usual
-MIN_USUAL = 8
-FAST_SMALLEST = 0.01  # a single revision is not asked about half a percent
+OUTLIER_SIGMAS = 3.5  # standard deviations between the newest revision and those before
+WINDOW = 30  # revisions before it from which level and deviation are estimated
+MIN_WINDOW = 8
+MIN_NEWEST_CHANGE = 0.01  # relative; a single revision cannot show less
 DEFAULTS = HistoryLimits()
 
 
 def changes(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> list[Change]:
     """Every change of level in a series, oldest first.
 
-    Epochs (one stack each) are looked at alone: what changed together with the stack is nobody's commit.
-    Raises ValueError where the revisions are not in order.
+    Each epoch (revisions measured with one stack) is analysed separately: no commit caused a change of the stack.
+
+    Raises: ValueError if the revisions are not in order.
     """
     _check_order(seen)
     return [change for epoch in _epochs(seen) for change in _changes_of(epoch, limits)]
 
 
 def newest(seen: Sequence[Seen], limits: HistoryLimits = DEFAULTS) -> Change | None:
-    """The newest revision as a change, where it is out of line with what was usual: give what follows the last change.
+    """The newest revision as a change if it is an outlier; None if it is not, or if its stack has too few revisions.
 
-    One revision is a suspicion, never more than NOTIFY: ask for two fresh sessions of it and of its parent.
-    None where fewer than eight revisions of its stack came before it.
+    Pass the revisions since the last change.  One revision is only a suspicion, so its level is never above NOTIFY.
     """
     if not seen:
         return None
     _check_order(seen)
     level = newest_epoch(seen)
-    if len(level) <= MIN_USUAL:
+    if len(level) <= MIN_WINDOW:
         return None
     logs = logs_of(level)
-    usual, last = logs[-USUAL - 1 : -1], float(logs[-1])
+    usual, last = logs[-WINDOW - 1 : -1], float(logs[-1])
     middle, sigma = middle_and_spread(usual)
     shift = last - middle
-    if abs(shift) <= SUSPECT * sigma or abs(shift) < math.log1p(max(limits.notify, FAST_SMALLEST)):
+    if abs(shift) <= OUTLIER_SIGMAS * sigma or abs(shift) < math.log1p(max(limits.notify, MIN_NEWEST_CHANGE)):
         return None
     return Change(
         ordinal=level[-1].ordinal,
@@ -67,13 +67,13 @@ def _check_order(seen: Sequence[Seen]) -> None:
 
 
 def _epochs(seen: Sequence[Seen]) -> Iterator[list[Seen]]:
-    """Runs of revisions that were measured with one stack."""
+    """Split the series into successive revisions that were measured with one stack."""
     for _, epoch in groupby(seen, key=lambda one: one.stack):
         yield list(epoch)
 
 
 def newest_epoch(seen: Sequence[Seen]) -> Sequence[Seen]:
-    """The revisions at the end that have one stack."""
+    """The last epoch: the newest revisions that were measured with one stack."""
     stacks = [one.stack for one in seen]
     if stacks.count(stacks[-1]) == len(stacks):
         return seen

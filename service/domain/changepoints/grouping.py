@@ -1,4 +1,4 @@
-"""Changes of many cases at about the same revision are one incident."""
+"""Group changes of many cases at about the same revision into incidents."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from service.domain.changepoints.types import Marked
 
 
 def incidents(marked: Sequence[Marked], within: int = 2) -> list[tuple[Marked, ...]]:
-    """Group changes whose first revisions lie at most `within` apart from the one before; oldest incident first."""
+    """Group changes at most `within` revisions after the previous one; oldest incident first."""
     if within < 0:
         raise ValueError(f"within is a number of revisions, 0 or more, not {within}.")
     groups: list[list[Marked]] = []

@@ -1,6 +1,6 @@
-"""What becomes of the change points of a series as data arrives, and what is asked about them.  Pure.
+"""Match new changes with known change points, and choose the range that a bisection searches.  Pure.
 
-A *place* is the position of a revision among those that were measured on the device.
+A *place* is the index of a revision among those that were measured on the device.
 """
 
 from collections.abc import Collection, Sequence
@@ -8,39 +8,38 @@ from dataclasses import dataclass
 
 from service.domain.changepoints import Change
 
-SAME = 2  # places by which a point may move and be the same
-MISSES = 3  # looks in a row without it after which an open point is closed
-HELD = 30  # places after which a faster level that nobody explains is taken as it is
-REACH = 4  # places that a search begins before a point and ends after it: it may lie next to where it was seen, and a
-# leak of small steps is spread over several
-SAME_HOURS = 6.0  # in which a machine moves whatever is measured on it
-BROAD = 0.25  # of what was measured: the share of series that a machine moves, when it does
+SAME = 2  # largest distance, in places, between two sightings of the same change
+MAX_MISSES = 3  # successive scans that do not find an open point before it is closed
+HELD = 30  # places after which a faster level is accepted without an explanation
+REACH = 4  # places that a bisection adds on both sides of a point: its place is uncertain, and a leak spans several
+SAME_HOURS = 6.0  # within which a change of the machine shows in all targets that it measures
+BROAD = 0.25  # share of the measured series that a change of the machine shifts at least
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownPoint:
     """A stored change point of a series."""
 
     id: int
     place: int
     ratio: float
-    missed: int = 0  # looks in a row that did not find it again
-    open: bool = True  # nobody has explained it yet
+    missed: int = 0  # successive scans that did not find it again
+    open: bool = True  # not explained yet
 
 
 @dataclass(frozen=True)
 class Matched:
-    """What a look at one series says of its points."""
+    """The changes that a scan found in one series, matched with its stored points."""
 
     new: tuple[Change, ...]
-    again: tuple[tuple[int, Change], ...]  # stored points, and as what they were found again
-    missed: tuple[int, ...]
+    again: tuple[tuple[int, Change], ...]  # ids of stored points, each with the change that was found now
+    missed: tuple[int, ...]  # ids of stored points that were not found
 
 
-def matched(known: Sequence[Known], found: Sequence[Change], sure: range) -> Matched:
-    """Stored points and found changes, one to one: the nearest within `SAME` places that go the same way.
+def match(known: Sequence[KnownPoint], found: Sequence[Change], sure: range) -> Matched:
+    """Match stored points and found changes one to one: nearest first, within `SAME` places, in the same direction.
 
-    A stored point is missed where it was not found although it would have been: at the places of `sure`.
+    A stored point without a match counts as missed only at the places of `sure`, where the detector can find it.
     """
     near = sorted(
         (abs(one.place - change.ordinal), one.id, number)
@@ -60,16 +59,15 @@ def matched(known: Sequence[Known], found: Sequence[Change], sure: range) -> Mat
 
 
 def sure_places(places: Sequence[int], shortest: int) -> range:
-    """Where a change would have been found in a series measured at these places, oldest first."""
+    """The range in which the detector can find a change, in a series measured at these places, oldest first."""
     return range(places[shortest], places[-shortest] + 1) if len(places) >= 2 * shortest else range(0)
 
 
-def ends(before: int, last: int, newest: int, neighbours: Collection[int] = ()) -> tuple[int, int]:
-    """The places between which the steps of an incident are searched for, the good one and the bad one.
+def search_range(before: int, last: int, newest: int, neighbours: Collection[int] = ()) -> tuple[int, int]:
+    """The good and the bad end, as places, of the bisection of an incident.
 
-    `before` is the latest place before the first step and `last` the place of the last one.  Where fewer than `REACH`
-    places follow, it is the newest revision and its parent.  A search never reaches over another change of the same
-    series, a neighbour.
+    `before` is the last place before the first step, and `last` the place of the last step.  If fewer than `REACH`
+    places follow, these are the ends.  The range never contains another change of the same series (`neighbours`).
     """
     if newest - last < REACH:
         return before, last
@@ -80,7 +78,7 @@ def ends(before: int, last: int, newest: int, neighbours: Collection[int] = ()) 
 
 @dataclass(frozen=True)
 class Move:
-    """Series of one target that became slower between two sessions of a worker.  Seconds since the epoch."""
+    """Series of one target that became slower between two sessions of a worker.  Times in seconds since the epoch."""
 
     target: str
     worker: str | None
@@ -94,10 +92,11 @@ class Move:
         return self.moved >= BROAD * self.measured
 
 
-def machine(ours: Move, others: Sequence[Move]) -> list[Move]:
-    """Which moves of other targets, whose code is not ours, happened to the same machine at the same time.
+def moves_of_same_machine(ours: Move, others: Sequence[Move]) -> list[Move]:
+    """The moves of other targets on the same machine at the same time.
 
-    A machine moves much of what runs on it.  Two commits that each slow down a case on the same day do not.
+    Other targets have other code, so the machine is the common cause.  Both moves must be broad: two commits that each
+    slow down one case on the same day are not a change of the machine.
     """
     return [other for other in others if other.target != ours.target and _same_event(ours, other)]
 

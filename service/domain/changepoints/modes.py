@@ -1,4 +1,4 @@
-"""A kernel that comes back to the same level again and again runs in modes: nobody's commits, and no changes."""
+"""Recognise a series that flips between modes: it returns to the same level again and again, without any commit."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,16 +7,16 @@ import numpy as np
 
 from service.domain.changepoints.step_test import Logs
 
-# A visit returns where the level after it is that before it, within this part of the way out.
+# A visit to another level returns if the levels before and after it differ by less than this part of the step.
 RETURNED = 1 / 3
-# A commit and its revert return once.  Three times in so many revisions is a machine or a place in memory: of the
-# labelled series none returns more than once by its labels.
+# A commit and its revert return once.  Three returns within WITHIN revisions come from the machine or from memory
+# placement: in the labelled series no label returns more than once.
 RETURNS = 3
 WITHIN = 200
 
 
 def without_flips(logs: Logs, starts: Sequence[int]) -> list[int]:
-    """`starts` without both ends of the visits of a series that flips between modes."""
+    """`starts` without the changes that are flips between modes."""
     edges = [0, *starts, len(logs)]
     levels = [float(np.median(logs[a:b])) for a, b in pairwise(edges)]
     visits = [number for number in range(1, len(levels) - 1) if _returns(*levels[number - 1 : number + 2])]

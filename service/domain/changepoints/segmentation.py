@@ -1,4 +1,4 @@
-"""Where does the level of a series change?  Kernel change points, those that do not hold taken away again."""
+"""Find where the level of a series changes: kernel change points, pruned by the step test."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from service.domain.changepoints.modes import without_flips
 from service.domain.changepoints.step_test import Logs, Step, step_between
 from service.domain.changepoints.types import HistoryLimits
 
-SPAN = 400  # revisions that are searched at a time: a calm series costs their square
-QUANTILES = 64  # of the values, from which their distances are taken
+SPAN = 400  # revisions that are searched at a time; the cost of a steady series grows with their square
+QUANTILES = 64  # of the values, from which the distances between values are estimated
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def places(logs: Logs, limits: HistoryLimits) -> list[Place]:
 def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
     """Kernel change points (Arlot, Celisse and Harchaoui, 2019) by PELT (Killick, Fearnhead and Eckley, 2012).
 
-    With a Gaussian kernel no value costs more than 1, however far out it lies: an outlier is not a change.
+    With a Gaussian kernel the cost of one value is at most 1, so an outlier is not a change.
     """
     if len(logs) < 2 * limits.min_size or np.ptp(logs) == 0:
         return []
@@ -42,7 +42,7 @@ def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
     found: list[int] = []
     for begin in range(0, max(len(logs) - SPAN // 2, 1), SPAN // 2):
         end = begin + SPAN
-        # Spans overlap by half, and each answers for its middle: there it sees what came before and after.
+        # Spans overlap by half.  Of each only the middle half counts, where it has values on both sides.
         answers = range(begin + SPAN // 4 if begin else 0, end - SPAN // 4 if end < len(logs) else len(logs))
         ends = search.fit(logs[begin:end].reshape(-1, 1)).predict(pen=limits.penalty * math.log(len(logs)))
         for start in (begin + int(place) for place in ends[:-1]):
@@ -52,10 +52,10 @@ def _candidates(logs: Logs, limits: HistoryLimits) -> list[int]:
 
 
 def _gamma(logs: Logs) -> float:
-    """1 / the median squared distance of two values (Gretton et al., 2012), of a sample of quantiles.
+    """1 / the median squared distance of two values (Gretton et al., 2012), estimated from quantiles.
 
-    ruptures' own looks at all pairs, which takes seconds for 10,000 values.  Where more than half of the pairs are
-    equal, the mean distance stands in.
+    The estimate of ruptures uses all pairs, which takes seconds for 10,000 values.  If more than half of the pairs are
+    equal, the mean distance is used.
     """
     count = min(QUANTILES, len(logs))
     sample = np.sort(logs)[((np.arange(count) + 0.5) * len(logs) / count).astype(int)]
@@ -65,7 +65,7 @@ def _gamma(logs: Logs) -> float:
 
 
 def _pruned(logs: Logs, starts: Sequence[int], limits: HistoryLimits) -> list[Place]:
-    """Take away the weakest change that does not hold, join its two levels, look again, until all hold."""
+    """Remove the weakest change that fails the test, merge its two levels and test again, until all changes pass."""
     edges = [0, *starts, len(logs)]
     steps = [step_between(logs[a:b], logs[b:c]) for a, b, c in zip(edges, edges[1:], edges[2:], strict=False)]
     while failing := [number for number, step in enumerate(steps) if not _holds(step, limits)]:

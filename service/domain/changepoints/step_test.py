@@ -1,4 +1,4 @@
-"""How strong is the step between two levels?  A robust t test that knows autocorrelation, and an overlap."""
+"""Test the step between two levels: a robust t test corrected for autocorrelation, and the overlap of both sides."""
 
 import math
 import sys
@@ -10,26 +10,26 @@ from scipy.special import stdtr, stdtrit
 
 Logs = NDArray[np.float64]  # natural logarithms of adjusted values, oldest first
 
-WINDOW = 40  # revisions of each side that are compared: what lies further off has drifted
-OUTLIER = 3.0  # deviations from the median beyond which a value is pulled in (winsorised)
-MAD_TO_SIGMA = 1.4826  # what the median and the mean of absolute deviations are short of a normal sigma
+WINDOW = 40  # revisions of each side that are compared; values further away have drifted
+OUTLIER = 3.0  # standard deviations from the median beyond which a value is winsorised
+MAD_TO_SIGMA = 1.4826  # a normal sigma over the median of absolute deviations, and over their mean
 MEAN_TO_SIGMA = 1.2533
-# Levels of five revisions do not know their own variance: it is averaged with the other side's, which counts as
-# so many revisions (the idea of limma's moderated t: Smyth, 2004).
+# Five revisions are too few to estimate a variance.  The pooled variance of both sides is mixed in with the weight of
+# this many revisions (as in limma's moderated t: Smyth, 2004).
 BORROWED = 20
-LARGEST_AUTOCORRELATION = 0.9
-TINIEST = 1e-9  # spread of a series that does not vary at all (bytes), in log units: far below any change
-LARGEST_LOG = math.log(sys.float_info.max)
+MAX_AUTOCORRELATION = 0.9
+MIN_ERROR = 1e-9  # in log units, for a series that does not vary at all (bytes); far below any change
+MAX_LOG = math.log(sys.float_info.max)
 
 
 def ratio_of(log: float) -> float:
-    """e to this power, and where no float is so large the largest."""
-    return math.exp(log) if log < LARGEST_LOG else sys.float_info.max
+    """exp(log), limited to the largest float."""
+    return math.exp(log) if log < MAX_LOG else sys.float_info.max
 
 
 @dataclass(frozen=True)
 class Step:
-    """What lies between two neighbouring levels."""
+    """The step between two neighbouring levels."""
 
     shift: float  # log of after over before, between winsorised means
     error: float  # its standard error
@@ -45,17 +45,17 @@ class Step:
 
 
 def step_between(before: Logs, after: Logs) -> Step:
-    """Welch's t (1947) of winsorised levels, for autocorrelated noise.
+    """Welch's t test (1947) of winsorised levels, corrected for autocorrelated noise.
 
-    The variance of a mean of n values with lag-1 autocorrelation r is (1 + r) / (1 - r) times that of independent ones
-    (Bayley and Hammersley, 1946), and the degrees of freedom shrink by as much.
+    With lag-1 autocorrelation r, the variance of a mean is (1 + r) / (1 - r) times that of independent values (Bayley
+    and Hammersley, 1946), and the degrees of freedom shrink by the same factor.
     """
     before, after = before[-WINDOW:], after[:WINDOW]
     first, second = _level(before), _level(after)
     pooled = (first.squares + second.squares) / (first.count + second.count - 2)
     inflation = _inflation(first, second)
     parts = [_variance(level, pooled) / level.count for level in (first, second)]
-    error = max(math.sqrt(sum(parts) * inflation), TINIEST)
+    error = max(math.sqrt(sum(parts) * inflation), MIN_ERROR)
     shift = second.mean - first.mean
     freedom = _freedom(parts, (first.count, second.count), inflation)
     return Step(
@@ -82,14 +82,14 @@ class _Level:
 
 
 def middle_and_spread(logs: Logs) -> tuple[float, float]:
-    """The median, and a standard deviation that outliers do not move (0 only where all values are the same)."""
+    """The median, and a robust standard deviation, which is 0 only if all values are equal."""
     return _middle_and_spread(logs, np.sort(logs))
 
 
 def _middle_and_spread(logs: Logs, ordered: Logs) -> tuple[float, float]:
     middle = _middle(ordered)
     away = np.abs(logs - middle)
-    # Where more than half of the values are one number its MAD is 0, and the mean deviation speaks instead.
+    # If more than half of the values are equal, the MAD is 0; the mean absolute deviation is used then.
     return middle, MAD_TO_SIGMA * _middle(np.sort(away)) or MEAN_TO_SIGMA * float(away.sum()) / len(away)
 
 
@@ -108,16 +108,16 @@ def _level(logs: Logs) -> _Level:
 
 
 def _inflation(first: _Level, second: _Level) -> float:
-    """(1 + r) / (1 - r) of both sides together, r freed of the bias of short series (Marriott and Pope, 1954).
+    """(1 + r) / (1 - r) of both sides together, with r corrected for short series (Marriott and Pope, 1954).
 
-    An estimate from n values about their own mean falls short by (1 + 3 r) / n; both sides together by twice that.
+    The estimate of r from n values is biased by -(1 + 3 r) / n, and by twice that for both sides together.
     """
     squares, count = first.squares + second.squares, first.count + second.count
     if squares <= 0:
         return 1.0
     products = sum(float(level.residuals[:-1] @ level.residuals[1:]) for level in (first, second))
     r = (products / squares + 2 / count) / max(1 - 6 / count, 0.2)
-    r = min(max(r, 0.0), LARGEST_AUTOCORRELATION)
+    r = min(max(r, 0.0), MAX_AUTOCORRELATION)
     return (1 + r) / (1 - r)
 
 
@@ -126,7 +126,7 @@ def _variance(level: _Level, pooled: float) -> float:
 
 
 def _freedom(parts: list[float], counts: tuple[int, int], inflation: float) -> float:
-    """Welch and Satterthwaite's, for variances that borrowed."""
+    """Welch-Satterthwaite degrees of freedom of the moderated variances."""
     total = sum(parts)
     if total <= 0:
         return float(sum(counts) - 2)

@@ -1,8 +1,7 @@
-"""A leak: a series that rises and rises, in steps too small for any comparison of neighbours.  Pure.
+"""Detect a leak: a series that rises in steps too small for a comparison of neighbours.  Pure.
 
-No single place parts a ramp into two levels, so that a detector of steps that knows autocorrelation takes it for one
-noisy level.  The test here is the oldest one of trend, that of order (Mann, 1945), on medians of blocks: they must rise
-without exception.
+A ramp has no single step, so the step test, which corrects for autocorrelation, sees one noisy level.  The test here is
+Mann's test of trend (1945) on medians of blocks: each must be above the one before.
 """
 
 import math
@@ -13,15 +12,15 @@ import numpy as np
 from service.domain.changepoints import Change, HistoryLimits, Level, Seen
 from service.domain.changepoints.detector import logs_of, newest_epoch
 
-WINDOWS = (64, 40)  # newest values that may be a leak
-BLOCKS = 8  # in which they must rise without exception: without a trend 1 in 8! orders does
-LARGEST_STEP = 0.5  # of the rise: with more in one place it is a step, and no leak
+WINDOWS = (64, 40)  # numbers of newest values that are tested
+BLOCKS = 8  # of a window, whose medians must rise; without a trend 1 of 8! orders does
+MAX_STEP = 0.5  # of the rise between two blocks; with more it is a step and not a leak
 
 
 def leak(seen: Sequence[Seen], limits: HistoryLimits, known: Collection[int] = ()) -> Change | None:
-    """A rise of the newest values, of one stack, by at least what blocks; placed where half of it is passed.
+    """A rise of the newest values of one stack by at least `limits.block`; None if there is none.
 
-    Its `before` lies where it begins.  Where one of the `known` places lies in it, it is that one again.
+    `ordinal` is where half of the rise is passed, or a `known` place inside the rise; `before` is where it begins.
     """
     epoch = newest_epoch(seen) if seen else ()
     logs = logs_of(epoch) if len(epoch) >= min(WINDOWS) else np.empty(0)
@@ -30,7 +29,7 @@ def leak(seen: Sequence[Seen], limits: HistoryLimits, known: Collection[int] = (
             continue
         levels = np.median(logs[-window:].reshape(BLOCKS, -1), axis=1)
         rise, steps = float(levels[-1] - levels[0]), np.diff(levels)
-        if min(steps) <= 0 or rise < math.log1p(limits.block) or max(steps) > LARGEST_STEP * rise:
+        if min(steps) <= 0 or rise < math.log1p(limits.block) or max(steps) > MAX_STEP * rise:
             continue
         size = window // BLOCKS
         half = int(np.argmax(levels > levels[0] + rise / 2)) * size

@@ -1,4 +1,4 @@
-"""What the history is made of: one revision as it was seen, one change of level, and the limits that decide."""
+"""Values of change detection: a measured revision, a change of level, and the thresholds."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Seen:
     ordinal: int  # its place on the mainline
     value: float  # in the unit of the metric, > 0
     reference: float | None = None  # SOTA's value of the same session, for the control variate
-    stack: int | None = None  # fingerprint of the stack: an epoch ends where it changes
+    stack: int | None = None  # id of the stack; an epoch ends where it changes
 
     def __post_init__(self) -> None:
         for name, number in (("value", self.value), ("reference", self.reference)):
@@ -24,7 +24,7 @@ class Seen:
 
 
 class Level(StrEnum):
-    """How sure, and how large: NOTIFY is worth a look, BLOCK is worth a red check."""
+    """How certain and how large a change is: NOTIFY lists it, BLOCK may fail a check."""
 
     NOTIFY = "notify"
     BLOCK = "block"
@@ -40,12 +40,12 @@ class Change:
     low: float  # 95 % interval of the ratio
     high: float
     level: Level
-    p: float  # of the test at this place; it was searched for, so noise alone gets there more often than p says
+    p: float  # of the test at this place; the place was searched for, so p is too small for noise alone
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A change, and the series that it is of."""
+    """A change and its series."""
 
     provider: str
     case: str
@@ -54,15 +54,15 @@ class Marked:
 
 @dataclass(frozen=True)
 class HistoryLimits:
-    """From where on a change of a series counts; the defaults are those of docs/measurements/2026-11-21-detect."""
+    """Thresholds of a change; docs/measurements/2026-11-21-detect has the reasons for the defaults."""
 
-    notify: float = 0.005  # the smallest change worth a look, as a part of the level before
-    block: float = 0.02  # and worth a red check
-    alpha: float = 0.01  # the p that a change may have
-    block_alpha: float = 1e-5  # and one that blocks; ten times as much where the two levels hardly overlap
-    separation: float = 0.5  # Cliff's delta that both sides of a change have at least: 0 the same values, 1 no overlap
+    notify: float = 0.005  # smallest change of level NOTIFY, relative to the level before
+    block: float = 0.02  # smallest change of level BLOCK
+    alpha: float = 0.01  # largest p of a change
+    block_alpha: float = 1e-5  # largest p of level BLOCK; ten times as much if the two levels hardly overlap
+    separation: float = 0.5  # smallest Cliff's delta of both sides: 0 the same values, 1 no overlap
     penalty: float = 0.55  # of a change point in the search, times log n
-    min_size: int = 5  # revisions in the shortest level
+    min_size: int = 5  # revisions of the shortest level
 
     def __post_init__(self) -> None:
         if not 0 <= self.notify <= self.block < 1:

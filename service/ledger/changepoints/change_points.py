@@ -1,4 +1,4 @@
-"""Queries about change points.  The scan itself is `service.ledger.changepoints.scan`, which loads far more."""
+"""Queries of change points for pages, API and command line."""
 
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session, aliased
@@ -16,23 +16,23 @@ def points(
     device: str | None = None,
     state: PointState | None = None,
     *,
-    most: int | None = None,
+    limit: int | None = None,
 ) -> list[Pointed]:
-    """The change points of a target, those of the newest revisions first; at most so many."""
+    """The change points of a target, newest revisions first."""
     which = [Series.target_id == target.id]
     if device is not None:
         which.append(Series.device == device)
     if state is not None:
         which.append(ChangePoint.state == state)
-    return _pointed(session, *which, most=most)
+    return _pointed(session, *which, limit=limit)
 
 
 def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[Pointed]:
-    """The change points of one series, the newest first."""
+    """The change points of one series, newest first."""
     return _pointed(session, is_series(SeriesKey.of(target.id, device, provider, case)))
 
 
-def _pointed(session: Session, *which: ColumnElement[bool], most: int | None = None) -> list[Pointed]:
+def _pointed(session: Session, *which: ColumnElement[bool], limit: int | None = None) -> list[Pointed]:
     before = aliased(Revision)
     rows = session.execute(
         select(ChangePoint, Target.name, Revision, before)
@@ -42,6 +42,6 @@ def _pointed(session: Session, *which: ColumnElement[bool], most: int | None = N
         .join(before, before.id == ChangePoint.before_id)
         .where(*which)
         .order_by(Revision.committed_at.desc(), ChangePoint.id.desc())
-        .limit(most)
+        .limit(limit)
     )
     return [Pointed(*row) for row in rows]

@@ -1,4 +1,4 @@
-"""What a search says of the change points that asked for it: a regression, the machine, or nothing yet."""
+"""Confirm or close change points by the bisection that they started."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from service.ledger.regressions.transitions import Slower, open_one
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What one session of a search said of one series."""
+class StepResult:
+    """The verdict of one step of a bisection on one series."""
 
     run: Run
     sha: str
@@ -23,7 +23,7 @@ class Shown:
 
 
 def settle(session: Session, rows: Sequence[ChangePoint]) -> None:
-    """End the points whose search has ended; the others wait on."""
+    """End the points whose bisection has ended; the others keep waiting."""
     for row in rows:
         search = session.get_one(Bisection, row.bisection_id)
         if search.state not in OPEN_SEARCHES:
@@ -31,23 +31,24 @@ def settle(session: Session, rows: Sequence[ChangePoint]) -> None:
 
 
 def _settle(session: Session, row: ChangePoint, search: Bisection) -> None:
-    shown = _shown(session, search, row)
-    slow = [one for one in shown if one.verdict.outcome == Outcome.REGRESSION.value]
-    steady = [one for one in shown if one.verdict.outcome == Outcome.STEADY.value]
+    steps = _steps(session, search, row)
+    slow = [one for one in steps if one.verdict.outcome == Outcome.REGRESSION.value]
+    steady = [one for one in steps if one.verdict.outcome == Outcome.STEADY.value]
     if search.state in (SearchState.FOUND, SearchState.RANGE) and slow:
         regression = _regression(session, search, row, _evidence(search, slow))
         row.state, row.regression_id = PointState.CONFIRMED, regression.id
         row.reason = f"regression {regression.id}, by bisection {search.id}"
     elif search.state is not SearchState.STOPPED and steady:
-        times = f"{len(steady)} fresh session{'s' if len(steady) > 1 else ''}"
+        sessions = f"{len(steady)} new session{'s' if len(steady) > 1 else ''}"
         row.state, row.missed_scans = PointState.CLOSED, max(row.missed_scans, 1)
-        row.reason = f"{times} of bisection {search.id} did not repeat it: the machine, not the code"
-    else:  # a person may look, or ask again
-        row.state, row.reason = PointState.OPEN, f"bisection {search.id} did not tell: {search.reason or search.state}"
+        row.reason = f"{sessions} of bisection {search.id} did not repeat it: the machine, not the code"
+    else:  # a person may decide, or bisect again
+        row.state = PointState.OPEN
+        row.reason = f"bisection {search.id} was inconclusive: {search.reason or search.state}"
 
 
-def _shown(session: Session, search: Bisection, row: ChangePoint) -> list[Shown]:
-    """What the sessions of a search said of the point's series, revisions in the order of the mainline."""
+def _steps(session: Session, search: Bisection, row: ChangePoint) -> list[StepResult]:
+    """The results of a bisection's steps at the point's series, in the order of the mainline."""
     found = session.execute(
         select(Run, Revision.sha, Revision.ordinal, VerdictRow)
         .join(Revision, Revision.id == Run.revision_id)
@@ -60,26 +61,26 @@ def _shown(session: Session, search: Bisection, row: ChangePoint) -> list[Shown]
         )
         .order_by(Revision.ordinal, Run.id.desc())
     )
-    return [Shown(run, sha, ordinal or 0, verdict) for run, sha, ordinal, verdict in found]
+    return [StepResult(run, sha, ordinal or 0, verdict) for run, sha, ordinal, verdict in found]
 
 
-def _evidence(search: Bisection, slow: Sequence[Shown]) -> Shown:
-    """The culprit's proof, or the earliest revision that was seen slower than the good end."""
+def _evidence(search: Bisection, slow: Sequence[StepResult]) -> StepResult:
+    """The step that proves the culprit, or else the earliest revision that was slower than the good end."""
     return next((one for one in slow if one.sha == search.culprit), slow[0])
 
 
-def _regression(session: Session, search: Bisection, row: ChangePoint, shown: Shown) -> RegressionRow:
-    """The record of what was shown: the one that there is already, or a new one."""
+def _regression(session: Session, search: Bisection, row: ChangePoint, step: StepResult) -> RegressionRow:
+    """The regression that the step showed: the stored one, or a new one."""
     known = session.scalar(
         select(RegressionRow)
         .join(Run, Run.id == RegressionRow.run_id)
-        .where(Run.revision_id == shown.run.revision_id, RegressionRow.series_id == row.series_id)
+        .where(Run.revision_id == step.run.revision_id, RegressionRow.series_id == row.series_id)
         .order_by(RegressionRow.id.desc())
         .limit(1)
     )
     if known is not None:
         return known
-    verdict = shown.verdict
+    verdict = step.verdict
     slower = Slower(
         row.provider,
         row.case,
@@ -91,10 +92,10 @@ def _regression(session: Session, search: Bisection, row: ChangePoint, shown: Sh
     )
     return open_one(
         session,
-        shown.run,
+        step.run,
         slower,
         found_by=FoundBy.HISTORY,
         good=search.good,
-        culprit=search.culprit if shown.sha == search.culprit else None,
+        culprit=search.culprit if step.sha == search.culprit else None,
         words=search.reason,
     )

@@ -1,6 +1,6 @@
-"""What follows a change point: it is explained by what the pairs saw, or a search is asked for and its answer kept.
+"""Follow up change points: explain them by known regressions and improvements, or start a bisection.
 
-A point ends once.  Nothing here opens one again that is confirmed or closed.
+A point is confirmed or closed once, and never reopened.
 """
 
 from bisect import bisect_left
@@ -25,7 +25,7 @@ from service.db.models import (
     VerdictRow,
 )
 from service.domain.changepoints import Change, Level, Marked, incidents
-from service.domain.changepoints.matching import HELD, SAME, Move, ends, machine
+from service.domain.changepoints.matching import HELD, SAME, Move, moves_of_same_machine, search_range
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
 from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointState, RegressionState
@@ -44,34 +44,34 @@ from service.ledger.server_policy import effective
 
 log = structlog.get_logger()
 
-LATELY_S = 7 * 86_400.0  # a point of another target that was found before then tells nothing of the machine now
+LATELY_S = 7 * 86_400.0  # older points of other targets say nothing about the machine now
 UNEXPLAINED = (PointState.OPEN, PointState.CHECKING)
 Pair = tuple[int, str]  # target and device
 
 
 def policy_of(session: Session, target: Target, device: str) -> Policy:
-    """What holds now."""
+    """The policy of a target on a device, as it is now."""
     _, recipe = recipe_of(session, target)
     return effective(recipe, device)
 
 
 def follow_due() -> None:
-    """Go on with every point that has no answer yet: a budget is free again, a person has dismissed what explains it.
+    """Follow up every unexplained point: there may be budget for a bisection now, or a regression was dismissed.
 
-    Any number of processes may do so at once.
+    Any number of processes may run this at the same time.
     """
     _follow_all(lambda session: _with_points(session, ChangePoint.state.in_(UNEXPLAINED)))
 
 
-def follow_news(looked: Collection[Pair]) -> None:
-    """Go on with the points of what was just looked at, and with those whose search has ended."""
+def follow_scanned(scanned: Collection[Pair]) -> None:
+    """Follow up the points of what was just scanned, and those whose bisection has ended."""
 
-    def news(session: Session) -> set[Pair]:
+    def pairs(session: Session) -> set[Pair]:
         over = select(Bisection.id).where(Bisection.state.not_in(OPEN_SEARCHES))
         ended = ChangePoint.state == PointState.CHECKING, ChangePoint.bisection_id.in_(over)
-        return _with_points(session, *ended) | {*looked}
+        return _with_points(session, *ended) | {*scanned}
 
-    _follow_all(news)
+    _follow_all(pairs)
 
 
 def _with_points(session: Session, *which: ColumnElement[bool]) -> set[Pair]:
@@ -91,13 +91,13 @@ def _follow_all(which: Callable[[Session], set[Pair]]) -> None:
             with transaction() as session:
                 follow(session, session.get_one(Target, target_id), device)
             backoff.succeeded(key)
-        except Exception:  # what one target has must not keep the others from going on
+        except Exception:  # the failure of one target must not stop the others
             backoff.failed(key)
-            log.exception("change points could not be followed", target=target_id, device=device)
+            log.exception("follow-up of change points failed", target=target_id, device=device)
 
 
 def follow(session: Session, target: Target, device: str) -> None:
-    """Explain the points of a target on a device, end those whose search has ended, and ask for searches."""
+    """Explain the points of a target on a device, end those whose bisection has ended, and start bisections."""
     lock(session, target.id)
     rows = session.scalars(
         select(ChangePoint)
@@ -109,11 +109,11 @@ def follow(session: Session, target: Target, device: str) -> None:
     if not rows:
         return
     measured = mainline(session, target.id, device)
-    _leave(row for row in rows if row.revision_id not in measured.place_of)
+    _close_left(row for row in rows if row.revision_id not in measured.place_of)
     settle(session, [row for row in rows if row.state is PointState.CHECKING])
     _explain_slower(session, measured, [row for row in _open(rows) if row.ratio > 1])
     _explain_faster(session, measured, [row for row in _open(rows) if row.ratio < 1])
-    _ask(session, target, measured, [row for row in _open(rows) if row.ratio > 1 and row.reason is None])
+    _search_all(session, target, measured, [row for row in _open(rows) if row.ratio > 1 and row.reason is None])
 
 
 def _open(rows: Sequence[ChangePoint]) -> list[ChangePoint]:
@@ -124,7 +124,7 @@ def end(row: ChangePoint, state: PointState, reason: str) -> None:
     row.state, row.reason = state, reason
 
 
-def _leave(rows: Iterable[ChangePoint]) -> None:
+def _close_left(rows: Iterable[ChangePoint]) -> None:
     for row in rows:
         end(row, PointState.CLOSED, "the mainline was rewritten without its revision")
 
@@ -133,7 +133,7 @@ def _leave(rows: Iterable[ChangePoint]) -> None:
 
 
 def _explain_slower(session: Session, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
-    """A regression of the same case, found by any comparison within two measured revisions, is what was seen."""
+    """Explain points by a regression of the same series within `SAME` places, whichever comparison found it."""
     if not rows:
         return
     ordinals = [one.ordinal for one in measured.line]
@@ -164,7 +164,7 @@ def _is_regression(point: ChangePoint, regression: RegressionRow) -> None:
 
 
 def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
-    """An improvement that a pair saw, or a level that has been held for long: nobody searches for good news."""
+    """Confirm points by an improvement that a comparison found, or by a level that was held; never bisect them."""
     near = {
         one.revision_id
         for row in rows
@@ -184,30 +184,30 @@ def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangeP
             if (provider, case) == (row.provider, row.case) and abs(measured.place_of[revision_id] - place) <= SAME
         ]
         if runs:
-            end(row, PointState.CONFIRMED, f"the improvement that run {max(runs)} saw")
+            end(row, PointState.CONFIRMED, f"improvement of run {max(runs)}")
         elif len(measured.line) - place > HELD and not row.missed_scans:
-            end(row, PointState.CONFIRMED, f"faster, and more than {HELD} revisions measured since stayed so")
+            end(row, PointState.CONFIRMED, f"faster, and held for more than {HELD} measured revisions")
 
 
-# -- searched for
+# -- bisected
 
 
-def _ask(session: Session, target: Target, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
-    """A search for each incident, where the policy and the day's budget allow it; otherwise it waits."""
+def _search_all(session: Session, target: Target, measured: Mainline, rows: Sequence[ChangePoint]) -> None:
+    """Start a bisection for each incident if the policy and the daily budget allow it; otherwise the incident waits."""
     if not rows:
         return
     policy = policy_of(session, target, measured.device)
     names = {(row.provider, row.case) for row in rows}
     silent = quarantined(session, target.id, measured.device, policy, names)
     for group in grouped(measured, [row for row in rows if (row.provider, row.case) not in silent]):
-        if others := _machine(session, target, measured, group):
-            end_all(group, f"the machine: {listed(others)} moved within the same hours")
+        if others := _also_moved(session, target, measured, group):
+            end_all(group, f"the machine: {listed(others)} changed within the same hours")
         elif bisections.may_start(session, target, policy):
             _search(session, target, measured, group)
 
 
 def grouped(measured: Mainline, rows: Sequence[ChangePoint]) -> list[list[ChangePoint]]:
-    """Points of many cases within two measured revisions are one incident."""
+    """Group points of many cases within `SAME` places into incidents."""
     by_series = {(row.provider, row.case, measured.place_of[row.revision_id]): row for row in rows}
     marked = [Marked(provider, case, _change(row, place)) for (provider, case, place), row in by_series.items()]
     return [
@@ -228,7 +228,7 @@ def end_all(rows: Iterable[ChangePoint], reason: str) -> None:
 def _search(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> None:
     places = [measured.place_of[row.revision_id] for row in group]
     before = [measured.place_of.get(row.before_id, place - 1) for row, place in zip(group, places, strict=True)]
-    good, bad = ends(min(before), max(places), len(measured.line) - 1, _neighbours(session, measured, group))
+    good, bad = search_range(min(before), max(places), len(measured.line) - 1, _neighbours(session, measured, group))
     cases = sorted({row.case for row in group})
     try:
         search = bisections.start(
@@ -242,14 +242,14 @@ def _search(session: Session, target: Target, measured: Mainline, group: Sequenc
         )
     except ServiceError as refusal:
         for row in group:
-            row.reason = f"cannot be searched for: {refusal}"
+            row.reason = f"cannot be bisected: {refusal}"
         return
     for row in group:
         row.state, row.bisection_id, row.reason = PointState.CHECKING, search.id, f"bisection {search.id}"
 
 
 def _neighbours(session: Session, measured: Mainline, group: Sequence[ChangePoint]) -> list[int]:
-    """Places at which the same series changed as well, as far as the last look knew."""
+    """The other places at which the same series changed, as of the last scan."""
     revisions = session.scalars(
         select(ChangePoint.revision_id)
         .where(ChangePoint.series_id.in_({row.series_id for row in group}))
@@ -261,8 +261,8 @@ def _neighbours(session: Session, measured: Mainline, group: Sequence[ChangePoin
 # -- the machine
 
 
-def _machine(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> list[str]:
-    """The other targets that moved on this device within the same hours as this incident."""
+def _also_moved(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> list[str]:
+    """The other targets that changed on the same machine within the same hours as this incident."""
     since = clock(session) - LATELY_S
     rows = session.scalars(
         select(ChangePoint)
@@ -277,7 +277,7 @@ def _machine(session: Session, target: Target, measured: Mainline, group: Sequen
         others += [_move(session, other, theirs, one) for one in grouped(theirs, placed)]
     if not others:
         return []
-    return sorted({move.target for move in machine(_move(session, target, measured, group), others)})
+    return sorted({move.target for move in moves_of_same_machine(_move(session, target, measured, group), others)})
 
 
 def _move(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> Move:

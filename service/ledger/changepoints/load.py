@@ -1,4 +1,4 @@
-"""Loads the stored measurements of a target and device as `Histories`: one query for all series."""
+"""Load the stored measurements of a target and device as `Histories`, with one query for all series."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,16 @@ from sqlalchemy.orm import Session
 
 from kernels.cases import Role
 from service.db.models import WATCHED, Measurement, Revision, Run
-from service.domain.changepoints.series_table import Histories, Name, Table
+from service.domain.changepoints.series_table import Histories, Table
 from service.domain.states import CellState, RunState
+from service.domain.verdicts.samples import Name
 
-FEW = 100  # series that are asked for by name; more are read with all others
+FEW = 100  # series that are selected by name; with more, all are read
 
 
 @dataclass(frozen=True)
-class Counted:
-    """A run of the mainline that is done.  Of several of one revision the newest counts, case by case."""
+class MeasuredRun:
+    """A finished run of the mainline.  If a revision has several, the newest that measured a case counts for it."""
 
     run_id: int
     revision_id: int
@@ -32,17 +33,17 @@ class Counted:
 
 @dataclass(frozen=True)
 class Mainline:
-    """What was measured of a target on a device, in the order of its revisions; of one revision the newest comes last.
+    """The finished runs of a target on a device, ordered by revision, then oldest first.
 
     The place of a revision is its index in `line`.
     """
 
     target_id: int
     device: str
-    runs: tuple[Counted, ...]
+    runs: tuple[MeasuredRun, ...]
 
     @cached_property
-    def line(self) -> tuple[Counted, ...]:
+    def line(self) -> tuple[MeasuredRun, ...]:
         return tuple({one.ordinal: one for one in self.runs}.values())
 
     @cached_property
@@ -52,7 +53,7 @@ class Mainline:
 
 
 def mainline(session: Session, target_id: int, device: str) -> Mainline:
-    """Every run of the mainline that is done."""
+    """Load every finished run of the mainline."""
     rows = session.execute(
         select(Run.id, Revision.id, Revision.sha, Revision.ordinal, Run.stack_id, Run.worker, Run.finished_at)
         .join(Revision, Revision.id == Run.revision_id)
@@ -60,7 +61,7 @@ def mainline(session: Session, target_id: int, device: str) -> Mainline:
         .order_by(Revision.ordinal, Run.id)
     )
     runs = (
-        Counted(run_id, revision_id, sha, ordinal or 0, stack or 0, worker, at or 0.0)
+        MeasuredRun(run_id, revision_id, sha, ordinal or 0, stack or 0, worker, at or 0.0)
         for run_id, revision_id, sha, ordinal, stack, worker, at in rows
     )
     return Mainline(target_id, device, tuple(runs))
@@ -74,10 +75,10 @@ def _counts(target_id: int, device: str) -> tuple[ColumnElement[bool], ...]:
 def histories(
     session: Session, measured: Mainline, newest: int | None = None, only: Collection[Name] | None = None
 ) -> Histories:
-    """All series, of all places or of the `newest`; or `only` some series.
+    """Load all series or `only` some, at all places or only the `newest`.
 
-    A revision's newest run that measured the case counts, and SOTA's value is that of the same run, for as long as
-    SOTA is who it is today.  What failed, was wrong or was not supported is left out.
+    The newest run of a revision that measured the case counts.  SOTA's value is of the same run, and left out where
+    SOTA was another provider than today.  Cases that failed, were wrong or not supported are left out.
     """
     first = max(0, len(measured.line) - newest) if newest else 0
     if first >= len(measured.line):
@@ -87,7 +88,7 @@ def histories(
 
 @dataclass(frozen=True)
 class Block:
-    """What one run measured of one provider, packed by the database: a million rows are slow to fetch one by one."""
+    """The medians of one provider in one run, joined into text by the database: fetching a million rows is slow."""
 
     run_id: int
     role: str
@@ -120,21 +121,21 @@ def _blocks(session: Session, measured: Mainline, first: int, only: Collection[N
 
 
 def _table(measured: Mainline, first: int, blocks: Iterable[Block], only: Collection[Name] | None) -> Histories:
-    """Runs are columns at first; then the newest measured one of each place counts."""
+    """Fill a table with a column for each run, then merge the runs of each place."""
     counted = [one for one in measured.runs if measured.place_of[one.revision_id] >= first]
     column = {one.run_id: number for number, one in enumerate(counted)}
     own, best = _Grid(len(counted)), _Grid(len(counted))
     sota: dict[int, str] = {}
     for block in blocks:
         if block.run_id not in column:
-            continue  # it ended after the runs were read: the next look sees it
+            continue  # it ended after the runs were read; the next scan includes it
         number = column[block.run_id]
         if block.role == Role.SOTA.value:
             best.add("", number, block)
             sota[number] = block.provider
         else:
             own.add(block.provider, number, block)
-    if sota:  # what another provider than today's took says nothing about this one
+    if sota:  # values of another provider than today's SOTA are no reference
         today = sota[max(sota)]
         best.forget([number for number, provider in sota.items() if provider != today])
     wanted = None if only is None else set(only)
@@ -152,7 +153,7 @@ class _Grid:
     def __init__(self, columns: int) -> None:
         self.row: dict[Name, int] = {}
         self._columns = columns
-        self._rows_of: dict[tuple[str, str], NDArray[np.int64]] = {}  # the same cases come in every run
+        self._rows_of: dict[tuple[str, str], NDArray[np.int64]] = {}  # every run has the same cases
         self._cells: list[tuple[NDArray[np.int64], int, Table]] = []
 
     def add(self, provider: str, column: int, block: Block) -> None:
@@ -167,8 +168,8 @@ class _Grid:
         self._cells = [cell for cell in self._cells if cell[1] not in columns]
 
     def values(self, names: Sequence[Name] | None = None) -> Table:
-        """One row for each of `names`, or for each series in the order of `row`; NaN where there is nothing."""
-        grid = np.full((len(self.row) + 1, self._columns), np.nan)  # the last row is of what is not known
+        """A row for each of `names`, or for each series in the order of `row`; NaN where nothing was measured."""
+        grid = np.full((len(self.row) + 1, self._columns), np.nan)  # the last row is for unknown names
         for rows, column, medians in self._cells:
             grid[rows, column] = np.where(np.isfinite(medians), medians, np.nan)
         if names is None:
@@ -178,7 +179,7 @@ class _Grid:
 
 def _by_place(
     names: tuple[Name, ...],
-    counted: Sequence[Counted],
+    counted: Sequence[MeasuredRun],
     places: Sequence[int],
     first: int,
     values: Table,

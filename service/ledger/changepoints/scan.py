@@ -1,7 +1,7 @@
-"""Histories that are looked at as data arrives, and the change points that this leaves in the ledger.
+"""Scan histories when new runs arrive, and store the change points that were found.
 
-What was looked at is marked on its run, in the transaction that stores what was found: after a restart nothing is
-forgotten, and nothing is found twice.  While numbers are looked at no transaction is open for writing.
+The transaction that stores the result also marks the runs as scanned, so a restart neither loses nor repeats a scan.
+No transaction is open for writing while the detector runs.
 """
 
 import time
@@ -16,28 +16,28 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock, reading, transaction
 from service.db.models import UNSCANNED, ChangePoint, Revision, Run, Target, VerdictRow
 from service.domain.changepoints import Change, Level
-from service.domain.changepoints.matching import MISSES, Known
-from service.domain.changepoints.scan import LONG, SHORT, Found, closely, limits_of, worth_a_look
-from service.domain.changepoints.series_table import Histories, Name
+from service.domain.changepoints.matching import MAX_MISSES, KnownPoint
+from service.domain.changepoints.scan import LONG, SHORT, SeriesScan, limits_of, scan_series, select_series
+from service.domain.changepoints.series_table import Histories
 from service.domain.series import SeriesKey
 from service.domain.states import BaselineKind, PointState
-from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.samples import Name, Outcome
 from service.ledger.backoff import backoff
 from service.ledger.calibration.quarantines import quarantined
-from service.ledger.changepoints.follow_up import follow_news, policy_of
+from service.ledger.changepoints.follow_up import follow_scanned, policy_of
 from service.ledger.changepoints.load import Mainline, histories, mainline
 from service.ledger.locking import insert_if_absent, lock
 from service.ledger.series import on_device, series_ids
 
 log = structlog.get_logger()
 
-FEW_RUNS = 8  # with more news than these everything is looked at
-MAX_S = 10.0  # after which no other look begins: control has other duties
-SOME = 500  # databases limit how many parameters a statement may have
+FEW_RUNS = 8  # with more new runs than these, whole histories of all series are scanned
+MAX_S = 10.0  # after which no other scan begins: control has other tasks
+BATCH = 500  # ids in one statement; databases limit the number of parameters
 
 
-def look_due() -> None:
-    """Look at every history that has news, and go on with its points and with those whose search has ended."""
+def scan_due() -> None:
+    """Scan every history that has new runs, then follow up its points and those whose bisection has ended."""
     with reading() as session:
         due = _due(session)
     until = time.monotonic() + MAX_S
@@ -45,19 +45,19 @@ def look_due() -> None:
         key = "history", target_id, device
         if backoff.should_skip(key):
             continue
-        if time.monotonic() > until:  # many targets were measured long before anybody looked: the rest comes next time
+        if time.monotonic() > until:  # the rest is scanned next time
             break
         try:
-            looked(target_id, device, runs)
+            scan(target_id, device, runs)
             backoff.succeeded(key)
-        except Exception:  # what one target has must not keep the others from being looked at
+        except Exception:  # the failure of one target must not stop the others
             backoff.failed(key)
-            log.exception("a history could not be looked at", target=target_id, device=device)
-    follow_news(due.keys())
+            log.exception("scan of a history failed", target=target_id, device=device)
+    follow_scanned(due.keys())
 
 
 def _due(session: Session) -> dict[tuple[int, str], list[int]]:
-    """The runs of the mainline that are done and that no look has seen, by target and device."""
+    """The finished runs of the mainline that were not scanned yet, by target and device."""
     rows = session.execute(
         select(Run.target_id, Run.device, Run.id)
         .join(Revision, Revision.id == Run.revision_id)
@@ -70,28 +70,27 @@ def _due(session: Session) -> dict[tuple[int, str], list[int]]:
     return due
 
 
-def looked(target_id: int, device: str, runs: Sequence[int]) -> bool:
-    """Look at the histories of a target on a device, now that there are these runs.
+def scan(target_id: int, device: str, runs: Sequence[int]) -> bool:
+    """Scan the histories of a target on a device with these new runs.  Returns whether the result was stored.
 
-    Where somebody else looked meanwhile, nothing is kept: the look comes again, if it is still wanted.  Whether it was
-    kept.
+    It is not stored if another process scanned meanwhile; the runs are then scanned again if that is still needed.
     """
     with reading() as session:
-        look = _look(session, target_id, device, runs)
+        result = _scan(session, target_id, device, runs)
     with transaction() as session:
-        return _keep(session, look, runs)
+        return _store(session, result, runs)
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a look at a target on a device found."""
+class Scan:
+    """What the scan of a target on a device found."""
 
     measured: Mainline
-    last_point: int  # the newest that was stored when it began
-    found: Mapping[Name, Found]
+    last_point: int  # id of the newest point that was stored when it began
+    found: Mapping[Name, SeriesScan]
 
 
-def _look(session: Session, target_id: int, device: str, runs: Sequence[int]) -> Look:
+def _scan(session: Session, target_id: int, device: str, runs: Sequence[int]) -> Scan:
     measured = mainline(session, target_id, device)
     policy = policy_of(session, session.get_one(Target, target_id), device)
     known = known_points(session, measured)
@@ -101,17 +100,20 @@ def _look(session: Session, target_id: int, device: str, runs: Sequence[int]) ->
     if len(runs) > FEW_RUNS or not recent.issuperset(runs):
         close = histories(session, measured)
     else:
-        picked = worth_a_look(table, known, limits, key=runs[-1])
-        close = histories(session, measured, newest=LONG, only=picked)
+        selected = select_series(table, known, limits, key=runs[-1])
+        close = histories(session, measured, newest=LONG, only=selected)
     left_out = quarantined(session, target_id, device, policy, {*table.names, *close.names})
-    if not limits.keys() >= set(close.names):  # what was measured long ago, and not lately
+    if not limits.keys() >= set(close.names):  # series that were not measured lately
         limits = limits_of(close, policy) | limits
-    found = closely(close, table, known, limits, left_out, _steady(session, table))
-    return Look(measured, _last_point(session, target_id, device), found)
+    found = scan_series(close, table, known, limits, left_out, _steady(session, table))
+    return Scan(measured, _last_point(session, target_id, device), found)
 
 
 def _steady(session: Session, table: Histories) -> set[Name]:
-    """The series that the newest revision's own pair found steady: far more exact than times of two sessions."""
+    """The series that the newest revision's comparison with its parent found steady.
+
+    Both sides of it come from one session, so it is far more exact than times of two sessions.
+    """
     runs = {run_id for run_id in table.runs[:, -1:].ravel().tolist() if run_id}
     rows = session.execute(
         select(VerdictRow.provider, VerdictRow.case)
@@ -121,18 +123,18 @@ def _steady(session: Session, table: Histories) -> set[Name]:
     return {(provider, case) for provider, case in rows}
 
 
-def known_points(session: Session, measured: Mainline) -> dict[Name, list[Known]]:
-    """The stored points of each series, oldest first.  Those of revisions that left the mainline have no place."""
+def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownPoint]]:
+    """The stored points of each series, oldest first, without those of revisions that left the mainline."""
     rows = session.scalars(
         select(ChangePoint)
         .join(ChangePoint.series)
         .where(on_device(measured.target_id, measured.device))
         .order_by(ChangePoint.id)
     )
-    known: dict[Name, list[Known]] = {}
+    known: dict[Name, list[KnownPoint]] = {}
     for row in rows:
         if (place := measured.place_of.get(row.revision_id)) is not None:
-            one = Known(row.id, place, row.ratio, row.missed_scans, row.state is PointState.OPEN)
+            one = KnownPoint(row.id, place, row.ratio, row.missed_scans, row.state is PointState.OPEN)
             known.setdefault((row.provider, row.case), []).append(one)
     return known
 
@@ -142,52 +144,52 @@ def _last_point(session: Session, target_id: int, device: str) -> int:
     return session.scalar(newest) or 0
 
 
-# -- keeping
+# -- storing
 
 
-def _keep(session: Session, look: Look, runs: Sequence[int]) -> bool:
-    measured = look.measured
+def _store(session: Session, scanned: Scan, runs: Sequence[int]) -> bool:
+    measured = scanned.measured
     lock(session, measured.target_id)
-    if _last_point(session, measured.target_id, measured.device) != look.last_point or _looked_at(session, runs):
+    if _last_point(session, measured.target_id, measured.device) != scanned.last_point or _were_scanned(session, runs):
         return False
     now = clock(session)
-    for some in _some(runs):
+    for some in _batches(runs):
         session.execute(update(Run).where(Run.id.in_(some)).values(scanned_at=now))
-    rows = _rows(session, look.found.values())
+    rows = _rows(session, scanned.found.values())
     key_of = {
         name: SeriesKey.of(measured.target_id, measured.device, *name)
-        for name, found in look.found.items()
+        for name, found in scanned.found.items()
         if found.matched.new
     }
     series = series_ids(session, key_of.values())
-    for name, found in look.found.items():
+    for name, found in scanned.found.items():
         for change in found.matched.new:
             _add(session, measured, series[key_of[name]], change, found.baseline.get(change.ordinal), now)
         for point_id, change in found.matched.again:
             _seen_again(rows[point_id], change)
         for point_id in found.matched.missed:
             _missed(rows[point_id])
-    if new := sum(len(found.matched.new) for found in look.found.values()):
+    if new := sum(len(found.matched.new) for found in scanned.found.values()):
         log.info("change points found", target=measured.target_id, device=measured.device, points=new)
     return True
 
 
-def _looked_at(session: Session, runs: Sequence[int]) -> bool:
-    """Has somebody looked with any of these runs?  What one look misses must not count twice."""
-    known = (select(Run.id).where(Run.id.in_(some), Run.scanned_at.is_not(None)).limit(1) for some in _some(runs))
+def _were_scanned(session: Session, runs: Sequence[int]) -> bool:
+    """Has another process scanned any of these runs?  A point that one scan misses must not count twice."""
+    known = (select(Run.id).where(Run.id.in_(some), Run.scanned_at.is_not(None)).limit(1) for some in _batches(runs))
     return any(session.scalar(one) is not None for one in known)
 
 
-def _some(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (ids[start : start + SOME] for start in range(0, len(ids), SOME))
+def _batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
 
 
-def _rows(session: Session, found: Iterable[Found]) -> dict[int, ChangePoint]:
-    """The stored points that a look has something to say of."""
+def _rows(session: Session, found: Iterable[SeriesScan]) -> dict[int, ChangePoint]:
+    """The stored points that a scan found again or missed."""
     touched = [(one.matched.missed, [point_id for point_id, _ in one.matched.again]) for one in found]
     ids = sorted({point_id for missed, again in touched for point_id in (*missed, *again)})
     rows: dict[int, ChangePoint] = {}
-    for some in _some(ids):
+    for some in _batches(ids):
         rows |= {row.id: row for row in session.scalars(select(ChangePoint).where(ChangePoint.id.in_(some)))}
     return rows
 
@@ -210,7 +212,7 @@ def _add(
     }
     if baseline is not None:
         values |= {"state": PointState.CLOSED, "reason": f"the baseline moved, not this: {_by(baseline)}"}
-    # One of the same revision in the other direction may be there already: it stays, as it was first.
+    # A point of the same revision in the other direction may be stored already; it stays.
     insert_if_absent(session, ChangePoint, ("series_id", "revision_id"), values)
 
 
@@ -219,7 +221,7 @@ def _by(ratio: float) -> str:
 
 
 def _seen_again(row: ChangePoint, change: Change) -> None:
-    """A point is kept as it was first seen, until more data make it one that may block."""
+    """Keep a point as it was first found, until more data raise its level to BLOCK."""
     row.missed_scans = 0
     if change.level is Level.BLOCK and row.level != Level.BLOCK:
         row.level, row.ratio = change.level.value, change.ratio
@@ -228,6 +230,6 @@ def _seen_again(row: ChangePoint, change: Change) -> None:
 
 def _missed(row: ChangePoint) -> None:
     row.missed_scans += 1
-    if row.missed_scans >= MISSES and row.state is PointState.OPEN:
+    if row.missed_scans >= MAX_MISSES and row.state is PointState.OPEN:
         row.state = PointState.CLOSED
-        row.reason = f"what was measured since does not show it: {MISSES} looks in a row did not find it again"
+        row.reason = f"not found again by {MAX_MISSES} successive scans"

@@ -105,10 +105,10 @@ class Watched:
     def settle(self) -> None:
         """Control and a worker take turns until neither has anything to do."""
         for _ in range(100):
-            scan.look_due()
+            scan.scan_due()
             advance.advance_due()
             if not self.work():
-                scan.look_due()
+                scan.scan_due()
                 return
 
     def work(self) -> bool:
@@ -167,8 +167,8 @@ def places(points: list[change_points.Pointed]) -> list[int | None]:
 def test_a_step_is_found_once_with_its_size_and_where_it_lies(anywhere):
     anywhere.true = {FIRST: step(40, 1.03)}
     anywhere.measure(60)
-    scan.look_due()
-    scan.look_due()
+    scan.scan_due()
+    scan.scan_due()
 
     [point] = anywhere.points()
     assert (point.row.case, point.revision.ordinal, point.before.ordinal) == (FIRST, 40, 39)
@@ -184,17 +184,17 @@ def test_a_step_is_found_once_with_its_size_and_where_it_lies(anywhere):
 def test_nothing_is_found_in_noise(watched):
     watched.noise = 0.01
     watched.measure(120)
-    scan.look_due()
+    scan.scan_due()
     assert watched.points() == []
 
 
 def test_revision_by_revision_the_same_is_found_as_at_once(watched):
     watched.true = {FIRST: step(45, 1.03)}
     watched.measure(40)
-    scan.look_due()
+    scan.scan_due()
     for _ in range(15):
         watched.measure(1)
-        scan.look_due()
+        scan.scan_due()
     [point] = watched.points()
     assert abs(point.revision.ordinal - 45) <= 1
 
@@ -217,7 +217,7 @@ def test_a_change_of_stack_is_no_point(watched):
     watched.true = {case: step(40, 1.20) for case in CASES}
     watched.measure(40, stack="torch 2.12")
     watched.measure(40, stack="torch 2.13")
-    scan.look_due()
+    scan.scan_due()
     assert watched.points() == []
 
 
@@ -225,7 +225,7 @@ def test_a_machine_that_wavers_is_what_sota_tells(watched):
     watched.machine, watched.sota = lambda place: 1 + 0.04 * np.sin(place / 3), lambda place: 1.0
     watched.true = {FIRST: step(80, 1.02)}
     watched.measure(120)
-    scan.look_due()
+    scan.scan_due()
     assert {(one.row.case, one.revision.ordinal) for one in watched.points(state=PointState.OPEN)} <= {(FIRST, 80)}
 
 
@@ -244,7 +244,7 @@ def test_the_order_of_measuring_makes_no_difference(watched):
     watched.true = {FIRST: step(30, 1.03)}
     backwards = list(range(60))[::-1]
     watched.measure(60, order=backwards)
-    scan.look_due()
+    scan.scan_due()
     assert places(watched.points()) == [30]
 
 
@@ -254,10 +254,10 @@ def test_revisions_that_are_measured_late_complete_the_history(anywhere):
     late = runs[36:50:2]
     with transaction() as session:
         session.execute(update(Run).where(Run.id.in_(late)).values(state=RunState.QUEUED))
-    scan.look_due()
+    scan.scan_due()
     with transaction() as session:
         session.execute(update(Run).where(Run.id.in_(late)).values(state=RunState.DONE))
-    scan.look_due()
+    scan.scan_due()
     [point] = anywhere.points()
     assert abs(point.revision.ordinal - 40) <= 2, "the same point, though it moved"
 
@@ -288,7 +288,7 @@ def test_who_is_quarantined_alarms_nobody(watched):
         series_id = series_of(session, SeriesKey.of(watched.target(session).id, "cpu", "norms", FIRST))
         session.add(Quarantine(series_id=series_id, since=0.0, by="ada", reason="it lies"))
     watched.measure(60)
-    scan.look_due()
+    scan.scan_due()
     assert {one.row.case for one in watched.points()} == {CASES[1]}
 
 
@@ -301,9 +301,9 @@ def test_a_restart_in_the_middle_forgets_nothing_and_finds_nothing_twice(anywher
     with monkeypatch.context() as patch:
         patch.setattr(scan.log, "info", lambda *_, **__: (_ for _ in ()).throw(SystemExit))
         with pytest.raises(SystemExit):
-            scan.look_due()  # the process ends while points are being stored
+            scan.scan_due()  # the process ends while points are being stored
     assert anywhere.points() == []
-    scan.look_due()
+    scan.scan_due()
     assert places(anywhere.points()) == [40] * 4
     with reading() as session:
         assert session.scalars(select(Run.id).where(Run.scanned_at.is_(None))).all() == []
@@ -315,7 +315,7 @@ def test_two_controls_at_once_find_what_one_finds(anywhere):
     with reading() as session:
         target_id = anywhere.target(session).id
     with ThreadPoolExecutor(2) as pool:
-        kept = list(pool.map(lambda _: scan.looked(target_id, "cpu", runs), range(2)))
+        kept = list(pool.map(lambda _: scan.scan(target_id, "cpu", runs), range(2)))
     assert True in kept
     assert places(anywhere.points()) == [40] * 4
 
@@ -324,7 +324,7 @@ def test_a_look_that_another_control_was_faster_with_is_not_kept(anywhere):
     """Else what one look misses would count twice, and a point be closed that was missed in fewer looks."""
     anywhere.true = {FIRST: step(40, 0.97)}
     anywhere.measure(60)
-    scan.look_due()
+    scan.scan_due()
     anywhere.true = {}
     with transaction() as session:
         session.execute(update(Measurement).where(Measurement.case == FIRST).values(median=500.0))
@@ -332,7 +332,7 @@ def test_a_look_that_another_control_was_faster_with_is_not_kept(anywhere):
         session.execute(update(Run).values(scanned_at=None))
         target_id = anywhere.target(session).id
         runs = session.scalars(select(Run.id).order_by(Run.id)).all()
-    assert [scan.looked(target_id, "cpu", runs) for _ in range(2)] == [True, False]
+    assert [scan.scan(target_id, "cpu", runs) for _ in range(2)] == [True, False]
     assert [one.row.missed_scans for one in anywhere.points()] == [1]
 
 
@@ -344,7 +344,7 @@ def test_with_very_much_to_look_at_the_other_duties_have_their_turn(watched, mon
     monkeypatch.setattr(scan.time, "monotonic", lambda: next(seconds))
     left = []
     for _ in range(2):
-        scan.look_due()
+        scan.scan_due()
         with reading() as session:
             left.append(len(session.scalars(select(Run.id).where(Run.scanned_at.is_(None))).all()))
     assert left == [20, 0]
@@ -354,7 +354,7 @@ def test_what_later_data_do_not_show_is_closed_after_three_looks_and_stays_so(wa
     """A point that only the first sixty revisions showed: they are measured again, and the step is gone."""
     watched.true = {FIRST: step(40, 0.97)}
     watched.measure(60)
-    scan.look_due()
+    scan.scan_due()
     [point] = watched.points()
     watched.true = {}
     with transaction() as session:
@@ -364,17 +364,17 @@ def test_what_later_data_do_not_show_is_closed_after_three_looks_and_stays_so(wa
     for _ in range(4):
         with transaction() as session:  # everything is looked at again
             session.execute(update(Run).values(scanned_at=None))
-        scan.look_due()
+        scan.scan_due()
         reasons.append([(one.row.state, one.row.missed_scans) for one in watched.points()])
     assert reasons[:3] == [[(PointState.OPEN, 1)], [(PointState.OPEN, 2)], [(PointState.CLOSED, 3)]]
-    assert "3 looks in a row did not find it again" in watched.points()[0].row.reason
+    assert watched.points()[0].row.reason == "not found again by 3 successive scans"
 
     with transaction() as session:
         for place in range(40, 60):
             ids = select(Run.id).join(Revision).where(Revision.ordinal == place)
             session.execute(update(Measurement).where(of_case, Measurement.run_id.in_(ids)).values(median=485.0))
         session.execute(update(Run).values(scanned_at=None))
-    scan.look_due()
+    scan.scan_due()
     [again] = watched.points()
     assert (again.row.id, again.row.state) == (point.row.id, PointState.CLOSED), "a closed point does not reopen"
 
@@ -383,13 +383,13 @@ def test_data_that_flap_do_not_flap_the_points(watched):
     """Looked at after every revision, a noisy series with a step has one point, whose state only goes forward."""
     watched.noise, watched.true = 0.006, {FIRST: step(45, 0.985)}
     watched.measure(40)
-    scan.look_due()
+    scan.scan_due()
     ended: dict[int, PointState] = {}
     for _ in range(30):
         watched.measure(1)
         with transaction() as session:  # a close look at everything, each time
             session.execute(update(Run).values(scanned_at=None))
-        scan.look_due()
+        scan.scan_due()
         for one in watched.points():
             assert ended.get(one.row.id, one.row.state) is one.row.state
             if one.row.state in (PointState.CLOSED, PointState.CONFIRMED):
@@ -459,7 +459,7 @@ def test_an_improvement_that_the_pair_saw_explains_a_faster_point(anywhere):
         session.add(VerdictRow(run_id=runs[40], **seen))
     anywhere.settle()
     states = {one.row.case: (one.row.state, one.row.reason) for one in anywhere.points()}
-    assert states[FIRST] == (PointState.CONFIRMED, f"the improvement that run {runs[40]} saw")
+    assert states[FIRST] == (PointState.CONFIRMED, f"improvement of run {runs[40]}")
     assert states[CASES[1]] == (PointState.OPEN, None)
     anywhere.measure(25)
     anywhere.settle()
@@ -475,14 +475,14 @@ def test_several_targets_that_move_within_the_same_hours_are_the_machine(anywher
     anywhere.settle()
     for one in (anywhere, other):
         assert {point.row.state for point in one.points()} == {PointState.CLOSED}
-    assert {point.row.reason for point in anywhere.points()} == {"the machine: other moved within the same hours"}
+    assert {point.row.reason for point in anywhere.points()} == {"the machine: other changed within the same hours"}
     assert anywhere.searches() == []
 
 
 def test_a_newest_revision_that_is_out_of_line_is_measured_afresh_with_its_parent(watched):
     watched.true = {FIRST: step(60, 1.04)}
     watched.measure(60)
-    scan.look_due()
+    scan.scan_due()
     watched.measure(1)
     watched.settle()
     [point] = watched.points()
@@ -495,7 +495,7 @@ def test_a_newest_revision_that_is_out_of_line_is_measured_afresh_with_its_paren
 def test_one_odd_measurement_of_the_newest_revision_alarms_nobody(watched):
     watched.machine = lambda place: 1.05 if place == 60 else 1.0
     watched.measure(60)
-    scan.look_due()
+    scan.scan_due()
     watched.measure(1)
     watched.settle()
     assert {one.row.state for one in watched.points()} == {PointState.CLOSED}
@@ -506,12 +506,12 @@ def test_one_odd_measurement_of_the_newest_revision_alarms_nobody(watched):
 def test_the_newest_revision_is_not_asked_about_where_its_pair_was_steady(watched):
     watched.machine = lambda place: 1.05 if place == 60 else 1.0
     watched.measure(60)
-    scan.look_due()
+    scan.scan_due()
     [run] = watched.measure(1)
     with transaction() as session:
         seen = {"provider": "norms", "baseline_kind": "parent", "outcome": "steady", "reason": ""}
         session.add_all(VerdictRow(run_id=run, case=case, **seen) for case in CASES[:3])
-    scan.look_due()
+    scan.scan_due()
     assert [one.row.case for one in watched.points()] == [CASES[3]]
 
 
@@ -539,10 +539,10 @@ def test_where_nothing_is_new_nothing_is_followed(anywhere, monkeypatch):
     followed = []
     monkeypatch.setattr(follow_up, "follow", lambda session, target, device: followed.append(device))
     for _ in range(3):
-        scan.look_due()
+        scan.scan_due()
     assert followed == ["cpu"]
     anywhere.measure(1)
-    scan.look_due()
+    scan.scan_due()
     follow_up.follow_due()
     assert followed == ["cpu"] * 3
 
@@ -558,7 +558,7 @@ def test_a_history_that_cannot_be_looked_at_is_let_be_for_a_while(watched, monke
     monkeypatch.setattr(scan.log, "exception", lambda *_, target, **__: failed.append(target))
     monkeypatch.setattr(follow_up.log, "exception", lambda *_, **__: None)
     for _ in range(5):
-        scan.look_due()
+        scan.scan_due()
     assert failed == [1, 1, 1]
     assert places(other.points()) == [40], "the others do not wait for it"
 
@@ -566,7 +566,7 @@ def test_a_history_that_cannot_be_looked_at_is_let_be_for_a_while(watched, monke
 def test_a_point_whose_revision_left_the_mainline_is_closed(watched):
     watched.true = {FIRST: step(40, 0.96)}
     watched.measure(50)
-    scan.look_due()
+    scan.scan_due()
     with transaction() as session:
         session.execute(update(Revision).where(Revision.ordinal == 40).values(ordinal=None))
     follow_up.follow_due()
@@ -576,10 +576,10 @@ def test_a_point_whose_revision_left_the_mainline_is_closed(watched):
 
 def test_a_run_is_looked_at_once(watched):
     watched.measure(20)
-    scan.look_due()
+    scan.scan_due()
     with reading() as session:
         before = session.scalars(select(Run.scanned_at)).all()
     assert None not in before
-    scan.look_due()
+    scan.scan_due()
     with reading() as session:
         assert session.scalars(select(Run.scanned_at)).all() == before

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.domain.changepoints import Change, HistoryLimits, Level
-from service.domain.changepoints.matching import MISSES, Known
-from service.domain.changepoints.scan import LONG, SHORT, closely, worth_a_look
-from service.domain.changepoints.series_table import Histories, Name
+from service.domain.changepoints.matching import MAX_MISSES, KnownPoint
+from service.domain.changepoints.scan import LONG, SHORT, scan_series, select_series
+from service.domain.changepoints.series_table import Histories
+from service.domain.verdicts.samples import Name
 from tests.studies.detect.score import MARGIN, Labelled
 
 LIMITS = HistoryLimits(notify=0.01, block=0.02)  # of a case above 100 us, by the default policy
@@ -34,7 +35,7 @@ class Told:
         return replace(self, missed=0, blocks=self.blocks or change.level is Level.BLOCK)
 
     def not_again(self) -> "Told":
-        return replace(self, missed=self.missed + 1, open=self.open and self.missed + 1 < MISSES)
+        return replace(self, missed=self.missed + 1, open=self.open and self.missed + 1 < MAX_MISSES)
 
 
 def replayed(values: Sequence[float], *, paired: bool) -> list[Told]:
@@ -45,11 +46,11 @@ def replayed(values: Sequence[float], *, paired: bool) -> list[Told]:
     series, points = np.array([values]), list[Told]()
     limits = {NAME: LIMITS}
     for count in range(1, len(values) + 1):
-        known = {NAME: [Known(n, one.place, one.ratio, one.missed, one.open) for n, one in enumerate(points)]}
+        known = {NAME: [KnownPoint(n, one.place, one.ratio, one.missed, one.open) for n, one in enumerate(points)]}
         table = _newest(series[:, :count], SHORT)
-        picked = worth_a_look(table, known, limits, key=f"{values[0]}:{count}")
-        close = _newest(series[:, :count], LONG if picked else 0)
-        found = closely(close, table, known, limits, steady=(NAME,) if paired else ())
+        selected = select_series(table, known, limits, key=f"{values[0]}:{count}")
+        close = _newest(series[:, :count], LONG if selected else 0)
+        found = scan_series(close, table, known, limits, steady=(NAME,) if paired else ())
         if NAME not in found:
             continue
         matched = found[NAME].matched

@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.changepoints import Change, HistoryLimits, Level, Seen
-from service.domain.changepoints.matching import Known, Move, ends, machine, matched, sure_places
-from service.domain.changepoints.scan import closely, limits_of, worth_a_look
-from service.domain.changepoints.series_table import Histories, drawn, limits_at, odd, restless
+from service.domain.changepoints.matching import (
+    KnownPoint,
+    Move,
+    match,
+    moves_of_same_machine,
+    search_range,
+    sure_places,
+)
+from service.domain.changepoints.scan import limits_of, scan_series, select_series
+from service.domain.changepoints.series_table import Histories, limits_at, outlier_mask, sampled_mask, shift_mask
 from service.domain.changepoints.trend import leak
 from service.domain.policy.policy import Policy
 
@@ -45,18 +52,18 @@ def step(count: int, at: int, ratio: float) -> np.ndarray:
     ("known", "found", "new", "again", "missed"),
     [
         ([], [change(40)], [40], [], []),
-        ([Known(1, 40, 1.03)], [change(42)], [], [1], []),  # it moved by two
-        ([Known(1, 40, 1.03)], [change(43)], [43], [], [1]),  # by three it is another
-        ([Known(1, 40, 1.03)], [change(40, 0.97)], [40], [], [1]),  # the other way
-        ([Known(1, 40, 1.03)], [], [], [], [1]),
-        ([Known(1, 3, 1.03)], [], [], [], []),  # too near to the beginning to be found
-        ([Known(1, 98, 1.03)], [], [], [], []),  # too new to be found by levels
-        ([Known(1, 40, 1.03), Known(2, 43, 1.03)], [change(42)], [], [2], [1]),  # the nearest one
-        ([Known(1, 40, 1.03)], [change(39), change(42)], [42], [1], []),  # one to one
+        ([KnownPoint(1, 40, 1.03)], [change(42)], [], [1], []),  # it moved by two
+        ([KnownPoint(1, 40, 1.03)], [change(43)], [43], [], [1]),  # by three it is another
+        ([KnownPoint(1, 40, 1.03)], [change(40, 0.97)], [40], [], [1]),  # the other way
+        ([KnownPoint(1, 40, 1.03)], [], [], [], [1]),
+        ([KnownPoint(1, 3, 1.03)], [], [], [], []),  # too near to the beginning to be found
+        ([KnownPoint(1, 98, 1.03)], [], [], [], []),  # too new to be found by levels
+        ([KnownPoint(1, 40, 1.03), KnownPoint(2, 43, 1.03)], [change(42)], [], [2], [1]),  # the nearest one
+        ([KnownPoint(1, 40, 1.03)], [change(39), change(42)], [42], [1], []),  # one to one
     ],
 )
 def test_points_are_matched_one_to_one(known, found, new, again, missed):
-    what = matched(known, found, sure_places(range(100), 5))
+    what = match(known, found, sure_places(range(100), 5))
     assert [one.ordinal for one in what.new] == new
     assert [point for point, _ in what.again] == again
     assert list(what.missed) == missed
@@ -67,9 +74,9 @@ def test_points_are_matched_one_to_one(known, found, new, again, missed):
     st.lists(st.tuples(st.integers(0, 60), st.sampled_from([0.9, 1.1])), unique_by=lambda one: one[0], max_size=8),
 )
 def test_every_change_is_new_or_seen_again_and_every_point_once(stored, seen):
-    known = [Known(number, place, ratio) for number, (place, ratio) in enumerate(stored)]
+    known = [KnownPoint(number, place, ratio) for number, (place, ratio) in enumerate(stored)]
     found = [change(place, ratio) for place, ratio in seen]
-    what = matched(known, found, range(61))
+    what = match(known, found, range(61))
     assert len(what.new) + len(what.again) == len(found)
     assert len(what.missed) + len(what.again) == len(known)
     assert len({point for point, _ in what.again}) == len(what.again)
@@ -93,7 +100,7 @@ def test_where_a_change_would_have_been_found():
     ],
 )
 def test_between_which_revisions_is_searched(before, last, newest, neighbours, expected):
-    assert ends(before, last, newest, neighbours) == expected
+    assert search_range(before, last, newest, neighbours) == expected
 
 
 HOUR = 3600.0
@@ -113,7 +120,7 @@ OURS = Move("norms", "gpu-1", 0.0, HOUR, 8, 10)
     ],
 )
 def test_what_moved_with_us_is_the_machine(other, same):
-    assert machine(OURS, [other]) == ([other] if same else [])
+    assert moves_of_same_machine(OURS, [other]) == ([other] if same else [])
 
 
 # -- which series
@@ -121,35 +128,35 @@ def test_what_moved_with_us_is_the_machine(other, same):
 
 def test_a_series_that_moved_is_worth_a_look_and_a_calm_one_is_not():
     calm, moved = noise(30, 0.002), noise(30, 0.002, 1) * step(30, 22, 1.02)
-    assert restless(table(calm, moved), {}, np.full(2, 0.01)).tolist() == [False, True]
+    assert shift_mask(table(calm, moved), {}, np.full(2, 0.01)).tolist() == [False, True]
 
 
 def test_what_lies_before_a_known_point_or_another_stack_is_not_compared_with():
     moved = noise(30, 0.002) * step(30, 12, 1.05)
-    assert restless(table(moved), {}, np.full(1, 0.01))[0]
-    assert not restless(table(moved), {("p0", CASE): 12}, np.full(1, 0.01))[0]
-    assert not restless(table(moved, stacks=np.where(np.arange(30) >= 12, 2, 1)), {}, np.full(1, 0.01))[0]
+    assert shift_mask(table(moved), {}, np.full(1, 0.01))[0]
+    assert not shift_mask(table(moved), {("p0", CASE): 12}, np.full(1, 0.01))[0]
+    assert not shift_mask(table(moved, stacks=np.where(np.arange(30) >= 12, 2, 1)), {}, np.full(1, 0.01))[0]
 
 
 def test_a_step_that_a_wavering_machine_hides_shows_beside_sota():
     machine_log = np.random.default_rng(2).normal(0, 0.03, 30)
     sota = noise(30, 0.002) * np.exp(machine_log)
     moved = noise(30, 0.002, 1) * np.exp(machine_log) * step(30, 20, 1.02)
-    assert not restless(table(moved), {}, np.full(1, 0.01))[0]
-    assert restless(table(moved, sota=sota), {}, np.full(1, 0.01))[0]
+    assert not shift_mask(table(moved), {}, np.full(1, 0.01))[0]
+    assert shift_mask(table(moved, sota=sota), {}, np.full(1, 0.01))[0]
 
 
 @pytest.mark.parametrize(("last", "found"), [(1.0, False), (1.005, False), (1.03, True), (0.97, True)])
 def test_the_newest_value_alone(last, found):
     values = noise(30, 0.002)
     values[-1] = 500 * last
-    assert odd(table(values), {}, np.full(1, 0.01)).tolist() == [found]
+    assert outlier_mask(table(values), {}, np.full(1, 0.01)).tolist() == [found]
 
 
 def test_without_a_value_at_the_newest_place_nothing_is_odd():
     values = noise(30, 0.002)
     values[-2:] = 600, np.nan
-    assert not odd(table(values), {}, np.full(1, 0.01))[0]
+    assert not outlier_mask(table(values), {}, np.full(1, 0.01))[0]
 
 
 @given(st.floats(1e-3, 1e6), st.integers(0, 5))
@@ -157,21 +164,21 @@ def test_the_unit_makes_no_difference(scale, seed):
     rows = table(noise(30, 0.003, seed), noise(30, 0.003, seed + 1) * step(30, 20, 1.03))
     scaled = table(*(rows.values * scale))
     notify = np.full(2, 0.01)
-    assert restless(rows, {}, notify).tolist() == restless(scaled, {}, notify).tolist()
-    assert odd(rows, {}, notify).tolist() == odd(scaled, {}, notify).tolist()
+    assert shift_mask(rows, {}, notify).tolist() == shift_mask(scaled, {}, notify).tolist()
+    assert outlier_mask(rows, {}, notify).tolist() == outlier_mask(scaled, {}, notify).tolist()
 
 
 def test_each_series_has_its_turn():
     names = [("p", f"case{number}") for number in range(200)]
-    turns = np.array([drawn(names, look, 10) for look in range(200)])
+    turns = np.array([sampled_mask(names, look, 10) for look in range(200)])
     assert turns.any(axis=0).all()
     assert 0.08 < turns.mean() < 0.12
-    assert drawn(names, 7, 10).tolist() == drawn(names, 7, 10).tolist()
+    assert sampled_mask(names, 7, 10).tolist() == sampled_mask(names, 7, 10).tolist()
 
 
 def test_few_of_many_calm_series_are_looked_at():
     rows = table(*(noise(30, 0.005, seed) for seed in range(500)))
-    assert len(worth_a_look(rows, {}, limits_of(rows, Policy()), key=1)) <= 25
+    assert len(select_series(rows, {}, limits_of(rows, Policy()), key=1)) <= 25
 
 
 @pytest.mark.parametrize(
@@ -186,9 +193,9 @@ def test_a_point_is_worth_a_look_from_what_matters_at_its_case(case, usual_us, n
 # -- what a close look says
 
 
-def look(*rows: np.ndarray, known: list[Known] = (), **rest: object):
+def look(*rows: np.ndarray, known: list[KnownPoint] = (), **rest: object):
     whole = table(*rows, **rest)
-    return closely(whole, whole, {("p0", CASE): list(known)}, limits_of(whole, Policy()))["p0", CASE]
+    return scan_series(whole, whole, {("p0", CASE): list(known)}, limits_of(whole, Policy()))["p0", CASE]
 
 
 def test_sota_that_moved_alone_is_told_apart():
