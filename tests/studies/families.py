@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import betaincinv
 
-from service.domain.stats.sequential import LEAST
+from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.judge import CHANGES, judge
 from service.domain.verdicts.samples import Outcome
 from tests.studies.simulated import CASES, NOISES, POLICY, Family, Noise, Session, names
@@ -34,7 +34,7 @@ ALONE_SDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02)
 LONG = POLICY.model_copy(
     update={"smallest_change_short": POLICY.smallest_change, "smallest_change_ns": 0.0}
 )  # 1 % for all
-EDGE = LEAST * math.log1p(POLICY.smallest_change)  # the log of what is just no change yet of a long case
+EDGE = MIN_SHARE * math.log1p(POLICY.smallest_change)  # the log of what is just no change yet of a long case
 
 
 def harmless(_seed: int) -> list[float]:
@@ -172,7 +172,7 @@ def table(found: Mapping[str, Mapping[str, Counter[str]]]) -> str:
             what = (
                 says[name]
                 if truth == "harmless"
-                else f"the same, long cases slower by {LEAST * POLICY.smallest_change:.1%}"
+                else f"the same, long cases slower by {MIN_SHARE * POLICY.smallest_change:.1%}"
             )
             shares = [f"{_all(seen, key) / cases:.4f}" for key in ("suspected", "steady", "inconclusive")]
             per_case = _all(seen, "trials") / cases

@@ -1,4 +1,4 @@
-"""One number for a trial: how much longer the candidate took than its baseline, as the log of the ratio."""
+"""The effect of a trial: the log-ratio of candidate over baseline."""
 
 import math
 from collections import defaultdict
@@ -7,22 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 
 MANY = 16  # trials from which on an array is faster
-TRIMMED = 0.2  # of the rounds at each end, and at least one: four rounds have an outlier as well
+WINSORISED = 0.2  # share of the rounds at each end, and at least one round
 
 
 def trial_effect(candidate: Sequence[float | None], baseline: Sequence[float | None]) -> float | None:
-    """The winsorised mean over rounds of log(candidate / baseline); None without a round that both sides have.
+    """The winsorised mean over rounds of log(candidate / baseline); None if no round has both sides.
 
-    Both sides of a round saw the same machine, so they are paired by round, and a round that one side lost is left out
-    on both.  The outer fifth at each end is pulled in to its neighbour (Tukey & McLaughlin 1963): one disturbed round
-    moves a mean at will and this hardly, and it wastes less than the median of few rounds does.
+    Both sides of a round ran on the machine in the same state, so they are paired by round; a round that one side lost
+    is left out.  Winsorising (Tukey & McLaughlin 1963) limits the influence of a disturbed round, and is more efficient
+    than the median of a few rounds.
     """
     logs = [math.log(mine / theirs) for mine, theirs in zip(candidate, baseline, strict=False) if mine and theirs]
     return winsorised_mean(logs) if logs else None
 
 
 def trial_effects(trials: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> list[float | None]:
-    """`trial_effect` of many trials: those without a lost round together, which is several times as fast."""
+    """`trial_effect` of many trials.  Trials without a lost round are computed together, several times as fast."""
     if len(trials) < MANY:
         return [trial_effect(mine, theirs) for mine, theirs in trials]
     found = list[float | None]([None] * len(trials))
@@ -37,8 +37,8 @@ def trial_effects(trials: Sequence[tuple[Sequence[float | None], Sequence[float 
 
 
 def _winsorised(trials: Sequence[tuple[Sequence[float | None], Sequence[float | None]]]) -> list[float]:
-    """Of trials with as many rounds; no finite number where a round was lost."""
-    sides = np.array(trials, dtype=float)  # a lost round is no number, and makes none of its trial
+    """The effects of trials with the same number of rounds; not finite where a round was lost."""
+    sides = np.array(trials, dtype=float)  # a lost round is NaN
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.sort(np.log(sides[:, 0] / sides[:, 1]), axis=1)
     rounds = logs.shape[1]
@@ -49,7 +49,7 @@ def _winsorised(trials: Sequence[tuple[Sequence[float | None], Sequence[float | 
 
 
 def winsorised_mean(values: Sequence[float]) -> float:
-    """The mean after the outer fifth at each end took the value of its neighbour; of three or four: the median."""
+    """The mean with the outer fifth at each end set to the nearest inner value; of three or four values the median."""
     ordered, count = sorted(values), len(values)
     if count < 3:
         return sum(ordered) / count
@@ -58,4 +58,4 @@ def winsorised_mean(values: Sequence[float]) -> float:
 
 
 def _cut(count: int) -> int:
-    return max(1, int(TRIMMED * count))
+    return max(1, int(WINSORISED * count))

@@ -1,4 +1,4 @@
-"""What some trials say of one effect: its size, how sure that is, and the probabilities that decisions rest on."""
+"""Estimate an effect from trials: its size, its standard error, and p-values."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from scipy.special import stdtr, stdtrit
 from .offsets import Offset
 from .variance_prior import Prior
 
-CONSTANT = 1e-9  # trials that differ by less do not differ: the last bits of a logarithm
+CONSTANT = 1e-9  # log-ratios that differ by less are equal but for rounding
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """`centre` is the log of the ratio, `error` its standard error, `df` how well the error itself is known."""
+    """`centre` is the log-ratio, `error` its standard error, and `df` the degrees of freedom of the error."""
 
     centre: float
     error: float
@@ -31,11 +31,11 @@ class Estimate:
         at_least: float = 0.0,
         offset: Offset | None = None,
     ) -> Self | None:
-        """From one effect a trial; None with fewer than two.
+        """Estimate from one effect for each trial; None with fewer than two.
 
-        The variance over trials is moderated by what is known of the family (Smyth 2004), and then not below
-        `at_least`.  Without a prior it stands alone, and where it is zero then, the size of the effect alone decides.
-        The `offset` of the session is added to the error, as no number of trials averages it out.
+        The variance over trials is moderated by the `prior` of the family (Smyth 2004), then raised to `at_least`.
+        Without a prior it is the sample variance; if that is zero, only the size of the effect decides.  The variance
+        of the session's `offset` is added, because more trials do not average it out.
         """
         count = len(effects)
         if count < 2:
@@ -47,7 +47,7 @@ class Estimate:
         return plain if offset is None else plain.with_variance(offset.variance, offset.cases)
 
     def with_variance(self, added: float, df: float) -> Self:
-        """The same with another variance in its error, known with `df` (Satterthwaite 1946)."""
+        """The same with a variance added to the error's, which has `df` degrees of freedom (Satterthwaite 1946)."""
         if added == 0:
             return self
         trials = self.error**2
@@ -58,28 +58,25 @@ class Estimate:
         return type(self)(self.centre, error, df, self.trials)
 
     def less(self, shift: float) -> Self:
-        """The same effect without what all cases have in common."""
+        """The same minus a shift that all cases have in common."""
         return type(self)(self.centre - shift, self.error, self.df, self.trials)
 
     def p_no_change(self) -> float:
-        """Two-sided: how often equal sides would look at least this different."""
+        """Two-sided p of no effect."""
         return 2 * self._tail(-abs(self.centre)) if self.centre else 1.0
 
     def p_above(self, limit: float) -> float:
-        """One-sided: how often an effect of at most `limit` would look at least this large.
-
-        With a limit beyond zero this is the minimum-effect test (TREAT, McCarthy & Smyth 2009).
-        """
+        """One-sided p of an effect of at most `limit`: the minimum-effect test (TREAT, McCarthy & Smyth 2009)."""
         return self._tail(limit - self.centre)
 
     def p_below(self, limit: float) -> float:
-        """One-sided: how often an effect of at least `limit` would look at least this small."""
+        """One-sided p of an effect of at least `limit`."""
         return self._tail(self.centre - limit)
 
     def p_within(self, limit: float) -> float:
-        """How often an effect of `limit` or more, either way, would look so small: TOST (Schuirmann 1987).
+        """p of an effect of `limit` or more in either direction: the equivalence test TOST (Schuirmann 1987).
 
-        The larger of two one-sided tests is the one against the limit that is nearer.
+        It is the larger p of two one-sided tests, which is that against the nearer limit.
         """
         return self._tail(abs(self.centre) - limit)
 
@@ -94,7 +91,7 @@ class Estimate:
 
 
 def variance(effects: Sequence[float]) -> float:
-    """Of a sample of two or more; zero where they differ by nothing but the last bits."""
+    """The variance of two or more values; zero if they are equal but for rounding."""
     if max(effects) - min(effects) <= CONSTANT:
         return 0.0
     centre = sum(effects) / len(effects)
@@ -102,7 +99,7 @@ def variance(effects: Sequence[float]) -> float:
 
 
 def pooled_variance(*samples: Sequence[float]) -> float:
-    """Of several samples, each around a mean of its own; zero where none has two."""
+    """The pooled variance of samples, each about its own mean; zero if none has two values."""
     whole = [sample for sample in samples if len(sample) > 1]
     df = sum(len(sample) - 1 for sample in whole)
     return sum(variance(sample) * (len(sample) - 1) for sample in whole) / df if df else 0.0

@@ -1,4 +1,4 @@
-"""Many questions at once, asked several times: what each single answer may cost."""
+"""Control errors over many cases (false discovery rate) and over repeated tests (alpha spending)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import lru_cache
 
 @dataclass(frozen=True)
 class Stop:
-    """A look after so many trials, and the share of an error probability that it may spend."""
+    """An interim test after `trials` trials, and the share of the error probability that it may spend."""
 
     trials: int
     share: float
@@ -15,11 +15,11 @@ class Stop:
 
 @lru_cache(maxsize=1024)
 def stops(steps: tuple[int, ...], made: int) -> tuple[Stop, ...]:
-    """The looks that `made` trials had: at each of `steps`, and at the end where that lies between two.
+    """The interim tests of `made` trials: at each of `steps`, and after the last trial if that is between two.
 
-    What is spent grows in proportion to trials made (Lan & DeMets 1983, Kim & DeMets 1987 with exponent 1), whatever
-    the looks were, so one that came early costs nothing.  The increments serve as levels of their own: by the union
-    bound all looks together err at most as often as was granted, and no joint distribution of theirs is needed.
+    Alpha spending: what is spent in total is proportional to the trials made (Lan & DeMets 1983, Kim & DeMets 1987 with
+    exponent 1), so the result does not depend on the number of tests.  Each increment is the level of its test; by the
+    union bound the tests together err no more often than granted, without their joint distribution.
     """
     last, spent, found = steps[-1], 0.0, list[Stop]()
     for trials in [*(step for step in steps[:-1] if step < made), made] if made else []:
@@ -30,12 +30,10 @@ def stops(steps: tuple[int, ...], made: int) -> tuple[Stop, ...]:
 
 
 def benjamini_hochberg(p: Sequence[float], tests: int | None = None) -> list[float]:
-    """Each p-value's q: the smallest false discovery rate at which it would be among the discoveries.
+    """The q of each p-value: the smallest false discovery rate at which it is a discovery (Benjamini & Hochberg 1995).
 
-    `tests` is the number of hypotheses, where there are more than p-values: those left out have p = 1.
-
-    Benjamini & Hochberg 1995; it holds for independent cases, and for such as share a disturbance that moves them the
-    same way (Benjamini & Yekutieli 2001).
+    `tests` is the number of hypotheses if there are more than p-values; the others have p = 1.  Valid for independent
+    cases and for positively dependent ones (Benjamini & Yekutieli 2001).
     """
     count, least = len(p), 1.0
     q = [1.0] * count

@@ -1,9 +1,9 @@
-"""What a session adds to a comparison for all of its trials, learned from the controls of the run: equal code.
+"""Estimate the offsets of a session from its controls, which compare equal code.
 
-A trial effect is the true effect, plus an offset that all trials of the session share, plus what varies from trial
-to trial.  More trials average out the last part alone.  A copy of the baseline has offsets of its own, drawn like
-the head's, so the spread of the controls over cases, beyond what their trials explain, estimates the variance of the
-offsets: a random-effects model about zero (DerSimonian & Laird 1986; solved as by Paule & Mandel 1982).
+A trial effect is the sum of the true effect, an offset that all trials of the session share, and noise; more trials
+average out only the noise.  A copy of the baseline has offsets with the same distribution as the head's.  The variance
+of the controls over cases, in excess of their noise, therefore estimates the variance of the offsets: a random-effects
+model with mean zero (DerSimonian & Laird 1986), solved as by Paule & Mandel (1982).
 """
 
 import math
@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtri
 
-from .variance_prior import FEWEST
+from .variance_prior import MIN_CASES
 
-WINSORISED = 0.10  # of the largest: a few cases with a wild control must not widen the intervals of all others
+WINSORISED = 0.10  # share of the largest values: a few noisy controls must not widen all intervals
 _STEPS = 24  # of the bisection: relative precision 1e-7
 
 
 @dataclass(frozen=True)
 class Control:
-    """The control of one case: log-ratios of the copy over its original by trial, and the squared error of their mean.
+    """The control of one case: the log-ratio of copy over original for each trial.
 
-    `df` says how well that error is known.
+    `variance` is the squared standard error of their mean, with `df` degrees of freedom.
     """
 
     provider: str
@@ -41,10 +41,10 @@ class Control:
 
 @dataclass(frozen=True)
 class Offset:
-    """What all trials of the session share, as variances of a log-ratio.
+    """The variances of a session's offsets, of log-ratios.
 
-    `own` is of each case for itself, learned from `cases` controls.  `common` is of all cases together: an offset of a
-    contender's processes is drawn once for each of `providers`, however many cases there are.
+    `own` is the variance of each case's own offset, estimated from `cases` controls.  `common` is the variance of the
+    offset that all cases of a contender share, estimated from one value for each of `providers`.
     """
 
     own: float
@@ -62,8 +62,8 @@ class Offset:
 
 
 def offset(controls: Sequence[Control]) -> Offset | None:
-    """The offsets of a family of controls; None where there are fewer than FEWEST."""
-    if len(controls) < FEWEST:
+    """The offsets of a family of controls; None with fewer than MIN_CASES."""
+    if len(controls) < MIN_CASES:
         return None
     by_provider = defaultdict[str, list[Control]](list)
     for one in controls:
@@ -77,7 +77,7 @@ def offset(controls: Sequence[Control]) -> Offset | None:
 
 
 def _shift(controls: Sequence[Control]) -> tuple[float, float]:
-    """The median control of a provider, and the square of its error as its trials say it."""
+    """The median control of a provider, and its squared standard error over trials."""
     most = max(len(one.trials) for one in controls)
     whole = np.array([one.trials for one in controls if len(one.trials) == most])
     trials = np.median(whole, axis=0)
@@ -86,7 +86,7 @@ def _shift(controls: Sequence[Control]) -> tuple[float, float]:
 
 
 def _between(squares: NDArray[np.float64], variances: NDArray[np.float64], expected: float) -> float:
-    """The variance that, added to each control's own, makes the standardised squares as large as chance makes them."""
+    """The variance to add to each control's own so that the mean standardised square is as expected by chance."""
 
     def mean(added: float) -> float:
         ratios = np.sort(squares / np.maximum(variances + added, 1e-30))
@@ -104,6 +104,6 @@ def _between(squares: NDArray[np.float64], variances: NDArray[np.float64], expec
 
 @lru_cache(maxsize=256)
 def _expected(df: float) -> float:
-    """The mean of F(1, df) after its upper tail was pulled in."""
+    """The mean of F(1, df), winsorised at its upper tail."""
     chances = np.minimum((np.arange(400) + 0.5) / 400, 1 - WINSORISED)
     return float(np.mean(fdtri(1, min(df, 1e6), chances)))

@@ -1,9 +1,8 @@
-"""How much trials vary, learned from all cases of a run together: three trials alone say little of a variance.
+"""Estimate the variance over trials with a prior from all cases of a run: three trials are too few for one case alone.
 
-Empirical Bayes as in limma's squeezeVar (Smyth 2004): the true variances of the cases of a group are taken to be spread
-around a common one, and the estimate of each is pulled to it by as much as the cases of the family are alike.  Where
-they are not alike, next to nothing is pulled.  A few cases that vary far more than the rest do not spoil the fit, and
-are left to themselves (after Phipson et al. 2016).
+Empirical Bayes as in limma's squeezeVar (Smyth 2004): the true variances of a group scatter around a common one, and
+each estimate is shrunk towards it, the more so the more similar the cases are.  Cases that vary far more than the rest
+neither affect the fit nor are shrunk (after Phipson et al. 2016).
 """
 
 import math
@@ -16,52 +15,51 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc, fdtri, gammaincinv
 
-FEWEST = 8  # cases of a group that has a level of its own, and of a metric that has a prior at all
-TAILS = (0.05, 0.10)  # of the log-variances, pulled in before the fit; upwards more, since that is where outliers are
-# A variance as improbable as this in its group belongs to a case of another kind; it stands alone.
-APART = 0.002
-# Degrees of freedom that a prior may have; infinite where the cases of a family do not differ at all.
+MIN_CASES = 8  # of a group for a level of its own, and of a metric for a prior
+TAILS = (0.05, 0.10)  # of the log-variances that are winsorised before the fit; outliers are mostly large
+# A variance with a smaller p in its group is an outlier, and is not moderated.
+MIN_P = 0.002
+# Candidates for the degrees of freedom of a prior; infinite if all cases have the same variance.
 _DFS = np.append(np.geomspace(0.25, 256, 64), np.inf)
 
 
 @dataclass(frozen=True)
 class Prior:
-    """A group's usual variance over trials, and to how many degrees of freedom of one's own it is worth."""
+    """The prior of a group's variances over trials: its variance, and its weight in degrees of freedom."""
 
     variance: float
     df: float
-    pooled: float  # degrees of freedom of all that it was learned from: nothing is known better than that
+    pooled: float  # degrees of freedom of all values it was estimated from, an upper limit for the posterior
 
     def moderate(self, own: float, df: float) -> tuple[float, float]:
-        """The variance that a case with its `own` is given, and its degrees of freedom."""
-        if self.stranger(own, df):
+        """The posterior variance of a case with the sample variance `own`, and its degrees of freedom."""
+        if self.is_outlier(own, df):
             return own, df
         if math.isinf(self.df):
             return self.variance, max(self.pooled, df)
         return (self.df * self.variance + df * own) / (self.df + df), min(self.df + df, max(self.pooled, df))
 
-    def stranger(self, own: float, df: float) -> bool:
-        """Does a case vary so much more than its group that the group says nothing of it?"""
-        return float(fdtrc(df, min(self.df, 1e6), own / self.variance)) < APART
+    def is_outlier(self, own: float, df: float) -> bool:
+        """Does a case vary so much more than its group that the prior does not apply to it?"""
+        return float(fdtrc(df, min(self.df, 1e6), own / self.variance)) < MIN_P
 
 
 def priors(variances: Sequence[float], groups: Sequence[str], df: int) -> dict[str, Prior]:
-    """A prior for each group of one metric, from one variance a case with `df` degrees of freedom each.
+    """A prior for each group of one metric, from the variance of each case, with `df` degrees of freedom each.
 
-    How alike cases are within their groups is learned from the whole metric; the level of the variance from the group
-    where it has FEWEST cases, and else from the metric.  Empty where the metric has fewer.  Variances of zero are of
-    what does not vary, and are left out.
+    The scatter within groups is estimated from the whole metric; the level from the group if it has MIN_CASES cases,
+    and else from the metric.  Empty if the metric has fewer.  Variances of zero are left out.
     """
     seen = [(math.log(own), group) for own, group in zip(variances, groups, strict=True) if own > 0]
-    if len(seen) < FEWEST:
+    if len(seen) < MIN_CASES:
         return {}
     everyone = [value for value, _ in seen]
     members = defaultdict[str, list[float]](list)
     for value, group in seen:
         members[group].append(value)
-    level_from = {group: own if len(own) >= FEWEST else everyone for group, own in members.items()}
+    level_from = {group: own if len(own) >= MIN_CASES else everyone for group, own in members.items()}
     levels = {group: _winsorised(values)[0] for group, values in level_from.items()}
-    estimated = sum(len(own) >= FEWEST for own in members.values()) or 1
+    estimated = sum(len(own) >= MIN_CASES for own in members.values()) or 1
     _, spread = _winsorised([value - levels[group] for value, group in seen])
     prior_df, centre = _fit(spread * len(seen) / (len(seen) - estimated), df)
     return {
@@ -71,17 +69,17 @@ def priors(variances: Sequence[float], groups: Sequence[str], df: int) -> dict[s
 
 
 def _fit(spread: float, df: int) -> tuple[float, float]:
-    """The prior's degrees of freedom at which logs of variances are spread like this, and their mean then.
+    """The prior's degrees of freedom that give the log-variances this `spread`, and the mean log-variance then.
 
-    The ratio of a case's variance to the prior's has an F distribution; its winsorised moments are tabulated, so what
-    winsorising takes from them is taken into account.
+    The ratio of a case's variance to the prior's has an F distribution.  Its winsorised moments are tabulated, which
+    accounts for the winsorising of the data.
     """
     means, spreads = _moments(df)
     place = int(np.searchsorted(-spreads, -spread))  # spreads fall as the prior's degrees of freedom grow
     if place == 0 or place == len(_DFS):
         at = min(place, len(_DFS) - 1)
         return float(_DFS[at]), float(means[at])
-    return float(_DFS[place - 1]), float(means[place - 1])  # the smaller one: rather too little is pulled
+    return float(_DFS[place - 1]), float(means[place - 1])  # the smaller one, which shrinks less
 
 
 @cache
@@ -97,7 +95,7 @@ def _moments(df: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _winsorised(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and variance (of a sample) after the tails were pulled in."""
+    """Mean and sample variance of the winsorised values."""
     low, high = np.quantile(values, (TAILS[0], 1 - TAILS[1]))
     pulled = np.clip(values, low, high)
     return float(pulled.mean()), float(pulled.var(ddof=1))

@@ -17,7 +17,7 @@ from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.offsets import Control, Offset, offset
-from service.domain.stats.sequential import Effects, Limits, Seen, Suspect, Zone, confirm, first_look
+from service.domain.stats.sequential import Decision, Effects, Limits, Suspect, Zone, confirm, screen
 from service.domain.stats.variance_prior import Prior
 from service.domain.verdicts.baselines import RULES
 from service.domain.verdicts.estimation import family, group_of
@@ -43,9 +43,9 @@ class Reading:
     smallest: float
     prior: Prior | None
     looked: Effects
-    first: Seen
+    first: Decision
     confirmed: Effects = ()
-    fresh: Seen = field(default_factory=Seen)
+    fresh: Decision = field(default_factory=Decision)
     control: Estimate | None = None  # of the copy over its original, over all trials
     offset: Offset | None = None  # of the session at cases of this kind
     off: bool = False  # the control lies beyond its limit, and not by chance
@@ -56,7 +56,7 @@ class Reading:
         return self.first.zone in (Zone.MORE, Zone.LESS)
 
     @property
-    def last(self) -> Seen:
+    def last(self) -> Decision:
         """What decides: the fresh trials of a suspected case, else the first."""
         return self.fresh if self.suspected else self.first
 
@@ -101,7 +101,7 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
             for cell in together
         ]
         for cell, suspect, fresh in zip(together, suspects, confirm(suspects, len(members)), strict=True):
-            read[cell.name] = replace(read[cell.name], confirmed=suspect.fresh, fresh=fresh)
+            read[cell.name] = replace(read[cell.name], confirmed=suspect.confirmation, fresh=fresh)
     return read
 
 
@@ -111,12 +111,12 @@ def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, p
     smallest = _RULE.limit(policy, cell.case, cell.looked)
     estimate = Estimate.of([effect for effect in control if effect is not None], prior)
     off = estimate is not None and _off(estimate, smallest, policy)
-    return Reading(smallest, prior, looked, Seen(), control=estimate, off=off)
+    return Reading(smallest, prior, looked, Decision(), control=estimate, off=off)
 
 
 def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
     limits = Limits(math.log1p(reading.smallest), policy.screening, policy.beta, policy.alpha)
-    return replace(reading, offset=offset, first=first_look(reading.looked, limits, reading.prior, offset))
+    return replace(reading, offset=offset, first=screen(reading.looked, limits, reading.prior, offset))
 
 
 def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: float) -> Suspect:

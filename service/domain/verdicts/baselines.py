@@ -19,7 +19,7 @@ from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.multiplicity import benjamini_hochberg
-from service.domain.stats.sequential import LEAST
+from service.domain.stats.sequential import MIN_SHARE
 from service.domain.text import in_percent
 from service.domain.verdicts.estimation import comparison, family, group_of, usual
 from service.domain.verdicts.samples import Name, Outcome, Pairs
@@ -65,8 +65,8 @@ def _behind_sota_fdr(policy: Policy) -> float:
 
 
 RULES: Mapping[BaselineKind, Rule] = {
-    BaselineKind.PARENT: Rule((Role.PARENT,), _smallest_change, Method.SEQUENTIAL, _fdr, share=LEAST),
-    BaselineKind.LAST_GOOD: Rule((Role.LAST_GOOD,), _smallest_change, Method.EQUIVALENCE, _fdr, share=LEAST),
+    BaselineKind.PARENT: Rule((Role.PARENT,), _smallest_change, Method.SEQUENTIAL, _fdr, share=MIN_SHARE),
+    BaselineKind.LAST_GOOD: Rule((Role.LAST_GOOD,), _smallest_change, Method.EQUIVALENCE, _fdr, share=MIN_SHARE),
     BaselineKind.PINNED: Rule((Role.PINNED,), _leak, Method.EQUIVALENCE, _fdr),
     BaselineKind.SOTA: Rule((Role.SOTA,), _behind_sota, Method.FLAG, _behind_sota_fdr),
     BaselineKind.BEST: Rule((Role.SOTA, Role.RIVAL), _behind_sota, Method.FLAG, _behind_sota_fdr),

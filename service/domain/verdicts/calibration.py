@@ -15,7 +15,7 @@ from scipy.special import bdtrc, betaincinv, stdtr
 from kernels.cases import Role
 from service.domain.policy.policy import Calibrating, Policy
 from service.domain.states import CellState, Equal
-from service.domain.stats.sequential import LEAST
+from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.judge import CHANGES, Cell, Pairs, judge
 from service.domain.verdicts.session_result import Taken, cells
 
@@ -125,7 +125,7 @@ def matters(ratio: float, p: float, case: str, policy: Policy) -> bool:
     A precise case whose copies differ by a hair all the same has never alarmed anybody, and would be lost to its
     quarantine.
     """
-    least = LEAST * math.log1p(policy.at(case).smallest_change)
+    least = MIN_SHARE * math.log1p(policy.at(case).smallest_change)
     return p < policy.calibrate.nominal and abs(math.log(ratio)) > least
 
 

@@ -18,7 +18,7 @@ from kernels.cases import Comparison
 from service.domain.metrics import words
 from service.domain.policy.policy import Policy
 from service.domain.stats.estimates import Estimate
-from service.domain.stats.sequential import Effects, Seen, Zone
+from service.domain.stats.sequential import Decision, Effects, Zone
 from service.domain.text import in_percent
 from service.domain.verdicts.analysis import Doubt, Reading, readings
 from service.domain.verdicts.estimation import compare, comparison
@@ -200,7 +200,7 @@ def _size(cell: Cell, verdict: Verdict) -> str:
     return f"{reason}, with the A/A control of {cell.borrowed}" if cell.borrowed else reason
 
 
-def _of(outcome: Outcome, reason: str, seen: Seen, pairs: Pairs, policy: Policy) -> Verdict:
+def _of(outcome: Outcome, reason: str, seen: Decision, pairs: Pairs, policy: Policy) -> Verdict:
     compared = comparison(seen.estimate, pairs, policy.confidence) if seen.estimate else None
     return Verdict(outcome, reason, compared, p=seen.p, q=seen.q)
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from kernels.cases import Metric
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
-from service.domain.stats.sequential import Effects, Seen, Zone
+from service.domain.stats.sequential import Decision, Effects, Zone
 from service.domain.verdicts.analysis import Reading, readings
 from service.domain.verdicts.judge import Verdict, Why, judge, trials_until_next_look, wanted
 from service.domain.verdicts.samples import Cell, Name, Outcome
@@ -98,7 +98,7 @@ def _lacking(seen: Reading, asked: Why | None, policy: Policy) -> int:
 
     It has to be told what they say where it read the last trials there are, at no look of its own.
     """
-    parts: tuple[tuple[Why, Effects, Seen, tuple[int, ...]], ...] = (
+    parts: tuple[tuple[Why, Effects, Decision, tuple[int, ...]], ...] = (
         ("look", seen.looked, seen.first, policy.screening),
         ("confirm", seen.confirmed, seen.fresh, policy.confirmation),
     )

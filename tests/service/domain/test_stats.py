@@ -13,7 +13,7 @@ from scipy.special import digamma, polygamma
 from service.domain.stats.effects import trial_effect, trial_effects, winsorised_mean
 from service.domain.stats.estimates import Estimate, pooled_variance, variance
 from service.domain.stats.multiplicity import Stop, benjamini_hochberg, stops
-from service.domain.stats.variance_prior import FEWEST, Prior, priors
+from service.domain.stats.variance_prior import MIN_CASES, Prior, priors
 
 # -- effects
 
@@ -138,15 +138,15 @@ def test_a_few_that_vary_far_more_do_not_spoil_the_fit_and_stand_alone():
 
 
 def test_each_group_has_its_own_level_and_a_small_one_that_of_its_metric():
-    own = [*simulated(40, 0, seed=5), *simulated(40, 0, seed=6, sd=0.01), *simulated(FEWEST - 1, 0, seed=7)]
-    known = priors(own, ["fwd"] * 40 + ["bwd"] * 40 + ["new"] * (FEWEST - 1), 2)
+    own = [*simulated(40, 0, seed=5), *simulated(40, 0, seed=6, sd=0.01), *simulated(MIN_CASES - 1, 0, seed=7)]
+    known = priors(own, ["fwd"] * 40 + ["bwd"] * 40 + ["new"] * (MIN_CASES - 1), 2)
     assert known["bwd"].variance / known["fwd"].variance == pytest.approx(16, rel=0.6)
     assert known["fwd"].variance < known["new"].variance < known["bwd"].variance
     assert (known["fwd"].pooled, known["new"].pooled) == (80, 2 * len(own))
 
 
 def test_few_cases_have_no_prior_and_what_does_not_vary_is_no_case():
-    assert priors(simulated(FEWEST - 1, 0, seed=8), ["fwd"] * (FEWEST - 1), 2) == {}
+    assert priors(simulated(MIN_CASES - 1, 0, seed=8), ["fwd"] * (MIN_CASES - 1), 2) == {}
     assert priors([0.0] * 100, ["fwd"] * 100, 2) == {}
     alone = priors(simulated(20, 0, seed=9), ["fwd"] * 20, 2)["fwd"]
     beside = priors([*simulated(20, 0, seed=9), *[0.0] * 100], ["fwd"] * 120, 2)["fwd"]
