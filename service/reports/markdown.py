@@ -90,7 +90,7 @@ def _body(report: Report, most: int) -> list[str]:
         why = escaped(one_line(report.reason or "The build failed"))
         parts += [f"{why}. The last lines of [the log]({report.log_url}):", fenced(last_lines(report.log or ""))]
     if report.repeated:
-        parts.append("Measured once more: the controls of its first session were off.")
+        parts.append("Measured again, because the controls of the first session failed.")
     if report.state is RunState.DONE and report.reason:
         parts.append(f"Note: {escaped(one_line(report.reason))}.")
     parts += _tables(report, most)
@@ -123,7 +123,7 @@ def _tables(report: Report, most: int) -> list[str]:
     if changed[SHOWN:]:
         parts.append(_folded(f"{len(changed) - SHOWN} more that changed", _timed, changed[SHOWN:], most))
     if rows := report.lost_repeatability:
-        parts.append("**No longer repeatable**: the same inputs give other bits from call to call, and did not before")
+        parts.append("**No longer repeatable**: calls with the same inputs give different bits, and did not before")
         parts.append(_unrepeatable(rows[:SHOWN]))
         if rows[SHOWN:]:
             parts.append(_folded(f"{len(rows) - SHOWN} more", _unrepeatable, rows[SHOWN:], most))
@@ -134,14 +134,14 @@ def _tables(report: Report, most: int) -> list[str]:
             if rows[SHOWN:]:
                 parts.append(_folded(f"{len(rows) - SHOWN} more", _reasoned, rows[SHOWN:], most))
     if rows := tuple(row for row in report.of(Outcome.INVALID, Outcome.FAILED) if row.known_before):
-        title = f"{len(rows)} wrong or failed, already before this revision, and so not its doing"
+        title = f"{len(rows)} wrong or failed before this revision already"
         parts.append(_folded(title, _reasoned, rows, most))
     if rows := report.of(Outcome.NEW):
-        parts.append(_folded(f"{len(rows)} new, without anything to compare with", _reasoned, rows, most))
+        parts.append(_folded(f"{len(rows)} new, with nothing to compare with", _reasoned, rows, most))
     if rows := report.of(Outcome.REMOVED):
-        parts.append(_folded(f"{len(rows)} removed: no longer asked for", _reasoned, rows, most))
+        parts.append(_folded(f"{len(rows)} removed from the suite", _reasoned, rows, most))
     if rows := report.slow_before:
-        title = f"{len(rows)} slow already before this revision: slower than the last good one"
+        title = f"{len(rows)} already slow before this revision: slower than the last good revision"
         parts.append(_folded(title, _slow_before, rows, most))
     if rows := report.leaks:
         parts.append(_folded(f"{len(rows)} slower than the pinned baseline {report.slow or ''}", _leaks, rows, most))
@@ -151,10 +151,10 @@ def _tables(report: Report, most: int) -> list[str]:
         title = f"Geometric means of {sum(one.cases for one in report.summaries)} cases"
         parts.append(_folded(title, _summary, report.summaries, most))
     if report.unsupported:
-        title = f"{len(report.unsupported)} not supported by their provider, and so not measured"
+        title = f"{len(report.unsupported)} not supported by their provider"
         parts.append(_folded(title, _unsupported, report.unsupported, most))
     if behind := report.behind:
-        title = f"{len(behind)} behind {report.sota} (a standing gap to the best known, not a regression)"
+        title = f"{len(behind)} behind {report.sota} (slower than the best known implementation; not a regression)"
         parts.append(_folded(title, _standing, behind, most))
     if perhaps := report.behind_is_open:
         title = f"{len(perhaps)} perhaps behind {report.sota}: this session could not decide"
@@ -163,7 +163,7 @@ def _tables(report: Report, most: int) -> list[str]:
 
 
 def _to_do(report: Report) -> list[str]:
-    """How to mend or accept what this run found, where there is something to accept."""
+    """Say how to acknowledge the regressions of a run, if there are any."""
     if not report.regressions or report.purpose is not Purpose.WATCH:
         return []
     them = "it" if len(report.regressions) == 1 else "them"
@@ -171,15 +171,19 @@ def _to_do(report: Report) -> list[str]:
     events = {row.incident for row in report.regressions if row.regression is not None}
     if len(known) > 1 and len(events) == 1 and None not in events:
         command = code(f"kernelwatch regression acknowledge {events.pop()} --incident --reason …")
-        return [f"Mend them, or accept them: {command} (regressions {listed(map(str, known))})."]
+        return [f"Fix them, or acknowledge them: {command} (regressions {listed(map(str, known))})."]
     if known:
         first, *others = (str(one) for one in known)
         command, more = code(f"kernelwatch regression acknowledge {first} --reason …"), listed(others) if others else ""
-        return [f"Mend {them}, or accept what is worth it: {command}{f', and so {more}' if more else ''}."]
+        return [f"Fix {them}, or acknowledge {them}: {command}{f'; also {more}' if more else ''}."]
     if report.pull is None:
         return []
-    then = "it is then a regression" if them == "it" else "they are then regressions"
-    return [f"Mend {them}, or merge {them} knowing: {then} of the mainline until mended or accepted."]
+    tracked = (
+        "it will be tracked as a regression on main until it is"
+        if them == "it"
+        else "they will be tracked as regressions on main until they are"
+    )
+    return [f"Fix {them}, or merge anyway: {tracked} fixed or acknowledged."]
 
 
 def _quiet(rows: Sequence[Row]) -> list[str]:

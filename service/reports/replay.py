@@ -15,10 +15,10 @@ from service.reports.views import Replay, Told
 
 SHOWN = 40  # of each kind; JSON has all of them
 TITLES = {
-    Fate.NEW: "Would have alarmed, and did not",
-    Fate.MISSED: "Alarmed, and would have been missed",
-    Fate.SPARED: "Alarmed and was dismissed, and would have been spared",
-    Fate.UNDECIDED: "Undecided by what is stored: it would have asked for trials that were never made",
+    Fate.NEW: "New alarms",
+    Fate.MISSED: "Missed: alarmed before, and would not alarm",
+    Fate.SPARED: "Spared: dismissed by a person, and would not alarm",
+    Fate.UNDECIDED: "Undecided: it needs trials that were never made",
 }
 COLUMNS = ("device", "provider", "metric", "cases", "alarmed", "stay", "new", "missed", "spared", "undecided")
 ROW = ("run", "revision", "device", "provider", "case", "was", "would be", "change", "why")
@@ -27,7 +27,7 @@ ROW = ("run", "revision", "device", "provider", "case", "was", "would be", "chan
 def headline(replay: Replay) -> str:
     """What was replayed, in one sentence."""
     if not replay.runs:
-        return "There is nothing stored to replay."
+        return "No stored runs to replay."
     versions = ", ".join(f"{device} {digest[:10]}" for device, digest in sorted(replay.versions.items()))
     whole = replay.whole
     return (
@@ -42,8 +42,8 @@ def sentences(replay: Replay) -> list[str]:
     whole, said = replay.whole, list[str]()
     if whole.made:
         said.append(
-            f"Trials at cases: {whole.made:,} were made, {whole.used:,} of them would have been looked at"
-            + (f", and at least {whole.lacking:,} more asked for." if whole.lacking else ".")
+            f"Trials at cases: {whole.made:,} were made, {whole.used:,} of them would have been used"
+            + (f", and at least {whole.lacking:,} more needed." if whole.lacking else ".")
         )
     if whole.behind_before or whole.behind:
         said.append(f"Cases behind SOTA: {whole.behind_before}; it would have been {whole.behind}.")

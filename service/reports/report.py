@@ -1,4 +1,4 @@
-"""What there is to tell of a run, as one frozen value that every renderer reads.  Pure: a Run in, a Report out."""
+"""The result of a run as one frozen value that every renderer reads.  Pure: a Run in, a Report out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import KNOWN_BEFORE, Outcome
 from service.errors import BadInput
 from service.ops.torch_install import PACKAGES
-from service.reports.rows import NOT_ITS_DOING, AgainstSota, Beside, Known, Row, Unsupported, WithoutSota
+from service.reports.rows import NOT_CAUSED_BY_IT, AgainstSota, Beside, Known, Row, Unsupported, WithoutSota
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
 WORST_FIRST = (
@@ -178,7 +178,7 @@ class Report:
 
     @property
     def log_url(self) -> str:
-        """Where everything is that the build printed."""
+        """URL of the full build log."""
         return self.url.replace("/runs/", "/api/v1/runs/") + "/log"
 
     @property
@@ -192,7 +192,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The first part of the headline: what was found."""
+        """The first part of the headline: the result."""
         match self.state:
             case RunState.DONE:
                 return self._found()
@@ -211,7 +211,7 @@ class Report:
 
     @property
     def advice(self) -> str:
-        """The second part of the headline: why, and what to do."""
+        """The second part of the headline: the reason, and what to do."""
         match self.state:
             case RunState.DONE:
                 return one_line(self._to_do(), 400)  # in it are facts, which come from strangers
@@ -276,18 +276,18 @@ class Report:
 
     def _to_do(self) -> str:
         if self.purpose is Purpose.CALIBRATION and self.regressions:
-            return "equal code against itself, so that whatever is found is false: nothing to mend"
+            return "equal code against itself, so every difference is false; nothing to fix"
         if wrong := self._news(Outcome.INVALID):
             was_right = any(row.parent and row.parent.state is CellState.MEASURED for row in wrong)
-            computes = "something else than before" if was_right else "wrong results"
-            return f"it computes {computes}; mend that first, a wrong kernel has no speed"
+            results = "the results changed" if was_right else "the results are wrong"
+            return f"{results}; fix that first, because wrong results are not timed"
         if rows := self.regressions:
             worst = f"{rows[0].case} {words(rows[0].case).is_} {rows[0].because}"
-            return f"mend or accept it, {worst}" if len(rows) == 1 else f"mend or accept them, first of all {worst}"
+            return f"fix or acknowledge it, {worst}" if len(rows) == 1 else f"fix or acknowledge them, first {worst}"
         if failed := self._news(Outcome.FAILED):
             return one_line(failed[0].reason)
         if lost := self.lost_repeatability:
-            return f"make it repeatable again or accept that it is not, {lost[0].case} is {lost[0].notes[0]}"
+            return f"restore repeatability, {lost[0].case} is {lost[0].notes[0]}"
         if not self.rows:
             none = (
                 "its providers support no case of the suite"
@@ -298,7 +298,7 @@ class Report:
         if self.gate.state is GateState.UNDECIDED and self._open:
             [(why, _)] = Counter(one_line(row.reason) for row in self._open).most_common(1)
             return f"{why}; run it again"
-        # What is bad and stands here was so before.
+        # An alarming outcome that gets here was so before this revision.
         found = listed(f"{said}{' as before' * (word in ALARMING)}" for word, said in self.tally)
         if self.behind_is_open and self.gate.state is not GateState.WARN:
             found += f"; {self._perhaps_behind()}, which this session could not decide"
@@ -309,15 +309,15 @@ class Report:
         return found
 
     def _slow_since(self) -> str:
-        """`3 slow since 3f2a9c0d11 (regressions 12, 13 and 14): not this revision's doing`."""
+        """`3 slow since 3f2a9c0d11 (regressions 12, 13 and 14): not caused by this revision`."""
         slow = self.slow_before
         known = [row.known for row in slow if row.known]
         since = {one.revision for one in known}
-        said = f"{len(slow)} slow already before"
+        said = f"{len(slow)} already slow"
         if len(known) == len(slow) and len(since) == 1:
             records = listed(map(str, sorted(one.regression for one in known)))
             said = f"{len(slow)} slow since {since.pop()} (regression{'s' * (len(known) > 1)} {records})"
-        return f"{said}: {NOT_ITS_DOING}" if all(row.outcome is Outcome.STEADY for row in slow) else said
+        return f"{said}: {NOT_CAUSED_BY_IT}" if all(row.outcome is Outcome.STEADY for row in slow) else said
 
 
 def report(run: Run, *, policy: Written, address: str, known: Mapping[Name, Known] | None = None) -> Report:

@@ -11,7 +11,7 @@ from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import QUARANTINED, Outcome
 
-NOT_ITS_DOING = "not this revision's doing"
+NOT_CAUSED_BY_IT = "not caused by this revision"
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,16 @@ class Row:
 
     @property
     def as_before(self) -> str:
-        """`slow since 3f2a9c0d11 (regression 12): not this revision's doing`; empty where it is not."""
+        """`slow since 3f2a9c0d11 (regression 12): not caused by this revision`; empty where it is not."""
         if self.known and self.good is None and self.outcome is Outcome.STEADY:
             record = f"{self.known.revision} (regression {self.known.regression})"
             return f"slow since {record}; not compared with its last good revision in this session"
         if self.slow_before is None:
             return ""
-        since = f"since {self.known.revision} (regression {self.known.regression})" if self.known else "already before"
-        # Where the pair decided nothing, or found some of it mended, nobody can say how much of it is this revision's.
-        return f"slow {since}{': ' + NOT_ITS_DOING if self.outcome is Outcome.STEADY else ''}"
+        known = self.known
+        said = f"slow since {known.revision} (regression {known.regression})" if known else "already slow"
+        # If the pair is undecided or partly fixed, it is not known how much of it this revision causes.
+        return f"{said}{': ' + NOT_CAUSED_BY_IT if self.outcome is Outcome.STEADY else ''}"
 
     @property
     def leaks(self) -> bool:

@@ -25,12 +25,12 @@ STYLES = {
 
 
 def table(report: Report) -> RenderableType:
-    """The headline, the cases with the worst first, and the end of the log where the build failed."""
+    """Render the headline, the cases with the worst first, and the end of the log if the build failed."""
     parts: list[RenderableType] = [Text(printable(report.headline), style="bold")]
     if report.sandboxed is False:
         parts.append(Text("Measured without a sandbox.", style="yellow"))
     if report.repeated:
-        parts.append(Text("Measured once more: the controls of its first session were off.", style="yellow"))
+        parts.append(Text("Measured again, because the controls of the first session failed.", style="yellow"))
     if report.log:
         parts.append(Text(last_lines(report.log), style="dim"))
     if lost := report.lost_repeatability:
@@ -69,7 +69,7 @@ def _unsupported(report: Report) -> Text:
     for one in report.unsupported:
         why.setdefault((one.provider, one.reason), []).append(one.case)
     lines = [
-        f"Not supported by {provider}, and so not measured: {listed(cases)} ({one_line(reason)})"
+        f"Not supported by {provider}: {listed(cases)} ({one_line(reason)})"
         for (provider, reason), cases in why.items()
     ]
     return Text("\n".join(map(printable, lines)), style="dim")

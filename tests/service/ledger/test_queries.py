@@ -70,7 +70,7 @@ def test_a_series_runs_along_the_mainline(session: Session, seeded: Seeded) -> N
     assert [point.outcome for point in points] == ["new", "steady", "regression", "improvement", "invalid"]
     assert [point.ordinal for point in points] == sorted(point.ordinal for point in points)
     assert points[2].ratio == pytest.approx(1.214)
-    assert points[2].sota == pytest.approx(121.0)
+    assert points[2].sota_median == pytest.approx(121.0)
     assert points[4].median is None, "a wrong result has no time"
     assert queries.series(session, target_named(session, seeded.target), CASES[1], "norms", "b200") == []
 
@@ -214,7 +214,7 @@ def test_what_deciding_left_is_read_from_both_databases(either: str) -> None:
         [slow] = found.slow_before
         assert slow.known
         assert slow.known.regression == 4
-        assert slow.as_before.endswith("(regression 4): not this revision's doing")
+        assert slow.as_before.endswith("(regression 4): not caused by this revision")
         assert [row.case for row in found.leaks] == [CASES[4]]
         assert [row.case for row in found.quarantined] == [CASES[0]]
         assert ("quarantined", "1 quarantined") in found.tally
@@ -240,6 +240,6 @@ def test_a_run_names_the_records_that_its_verdicts_rest_on(state: Path) -> None:
     with reading_only() as session:
         [row] = queries.found_in(session, decided.runs["fast"]).slow_before
         assert row.known is None
-        assert row.as_before == "slow already before: not this revision's doing"
+        assert row.as_before == "already slow: not caused by this revision"
         rows = queries.found_in(session, decided.runs["slow"]).regressions
         assert {one.regression for one in rows} == {1, 2}, "what the pair found, whatever else was found there"

@@ -297,11 +297,11 @@ def test_the_command_only_reads(history, tmp_path):
     file.write_text("smallest_change = 0.1\n")
     table = said("--target", "norms")
     assert "2 alarmed, of which 1 stay, 1 missed and 0 spared; 0 new; 0 undecided by what is stored." in table
-    assert "Alarmed, and would have been missed: 1" in table
+    assert "Missed: alarmed before, and would not alarm: 1" in table
     assert "Comparisons of equal code: 4; 0 alarmed, 0 would have." in table
     document = json.loads(said("--format", "json", "--device", "cpu", "--since", "2020-01-01"))
     assert (document["runs"], document["total"]["missed"], document["cases"][0]["fate"]) == (6, 1, "missed")
     assert document["since"].endswith("Z")
     assert "| device | provider |" in said("--format", "md")
-    assert "There is nothing stored to replay." in said("--since", "2999-01-01")
+    assert "No stored runs to replay." in said("--since", "2999-01-01")
     assert counts() == before

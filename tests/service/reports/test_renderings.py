@@ -118,13 +118,13 @@ def first_line(*reports: Report) -> str:
         ((NEW,), "**No action needed** at `abc1234567` on h200: 1 new case."),
         (
             (SLOW, STEADY),
-            f"**1 regression** at `abc1234567` on h200: mend or accept it, {CASE} is 10.2 % slower "
+            f"**1 regression** at `abc1234567` on h200: fix or acknowledge it, {CASE} is 10.2 % slower "
             "(registers 40 → 64).",
         ),
         (
             (SLOW, WRONG, WRONG, FAILED),
-            "**1 regression, 2 wrong results and 1 failed case** at `abc1234567` on h200: it computes something else "
-            "than before; mend that first, a wrong kernel has no speed.",
+            "**1 regression, 2 wrong results and 1 failed case** at `abc1234567` on h200: the results changed; "
+            "fix that first, because wrong results are not timed.",
         ),
     ],
 )
@@ -153,13 +153,13 @@ def test_wrong_failed_and_new_cases_stand_apart() -> None:
     assert changed.count(f"| `{CASE}`") == 1
     wrong, failed = rest.split("**Failed cases**")
     assert f"| `{CASE}` norms | because |" in wrong
-    assert "1 new, without anything to compare with" in failed
+    assert "1 new, with nothing to compare with" in failed
 
 
 def test_what_was_wrong_before_is_told_apart_and_folded() -> None:
     shown, folded = markdown.comment(a_report(KNOWN, WRONG)).split("<details>", 1)
     assert (shown.count("| because |"), shown.count("| wrong at the baseline too |")) == (1, 0)
-    assert "1 wrong or failed, already before this revision, and so not its doing" in folded
+    assert "1 wrong or failed before this revision already" in folded
     assert "| wrong at the baseline too |" in folded
     assert "**Wrong results**" not in markdown.comment(a_report(KNOWN))
 
@@ -172,7 +172,7 @@ def test_times_stand_beside_those_of_the_baseline_whichever_revision_that_is() -
 def test_behind_sota_is_told_apart_from_regressions_and_is_no_reason_to_act() -> None:
     said = markdown.comment(a_report(a_row(Outcome.STEADY, behind=True)))
     assert said.startswith("**No action needed**")
-    [section] = re.findall(r"<details><summary>1 behind quack \(.*, not a regression\).*?</details>", said, re.DOTALL)
+    [section] = re.findall(r"<details><summary>1 behind quack \(.*; not a regression\).*?</details>", said, re.DOTALL)
     assert "1.20 | behind quack since 1234567890" in section
     assert "regression" not in said.replace(section, "")
 
@@ -385,7 +385,7 @@ def test_a_comment_says_what_was_measured_and_in_which_unit(row: Row, line: str)
 
 def test_what_comes_first_is_large_for_its_metric() -> None:
     compiled, timed = (a_row(Outcome.REGRESSION, r, f"{CASE}{metric}") for r, metric in ((1.3, ".compile"), (1.06, "")))
-    assert f"first of all {CASE} is 6.0 % slower" in first_line(a_report(compiled, timed))
+    assert f"first {CASE} is 6.0 % slower" in first_line(a_report(compiled, timed))
 
 
 def test_the_first_line_does_not_call_memory_slow() -> None:
@@ -481,46 +481,47 @@ def test_the_cause_reads_as_one_sentence_with_the_size() -> None:
 
 def test_it_says_how_to_accept_what_it_found() -> None:
     slower = a_row(Outcome.REGRESSION, 1.1)
-    assert "merge it knowing" in markdown.comment(a_report(slower))
+    assert "Fix it, or merge anyway: it will be tracked as a regression on main" in markdown.comment(a_report(slower))
     recorded = [replace(slower, case=case, regression=n) for n, case in ((12, CASE), (13, "rmsnorm.fwd.1x64.bf16"))]
     said = markdown.comment(a_report(*recorded, pull=None))
-    assert "or accept what is worth it: `kernelwatch regression acknowledge 12 --reason …`, and so 13." in said
+    assert "Fix them, or acknowledge them: `kernelwatch regression acknowledge 12 --reason …`; also 13." in said
     alone = markdown.comment(a_report(recorded[0], pull=None))
-    assert "accept what is worth it: `kernelwatch regression acknowledge 12 --reason …`." in alone
-    assert "merge them knowing: they are then regressions" in markdown.comment(a_report(slower, slower))
+    assert "Fix it, or acknowledge it: `kernelwatch regression acknowledge 12 --reason …`." in alone
+    assert "merge anyway: they will be tracked as regressions" in markdown.comment(a_report(slower, slower))
     one_event = [replace(row, incident=3) for row in recorded]
     said = markdown.comment(a_report(*one_event, pull=None))
     assert (
-        "or accept them: `kernelwatch regression acknowledge 3 --incident --reason …` (regressions 12 and 13)" in said
+        "or acknowledge them: `kernelwatch regression acknowledge 3 --incident --reason …` (regressions 12 and 13)"
+        in said
     )
     for quiet in (a_report(a_row(Outcome.STEADY)), a_report(a_row(Outcome.IMPROVEMENT, 0.9))):
-        assert "accept" not in markdown.comment(quiet)
+        assert "acknowledge" not in markdown.comment(quiet)
 
 
 def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
     before = Beside("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "20.0% slower than 1234567890", None, None)
     row = replace(a_row(Outcome.STEADY), good=before)
     said = markdown.comment(a_report(row))
-    assert said.splitlines()[0].endswith("1 steady; 1 slow already before: not this revision's doing.")
+    assert said.splitlines()[0].endswith("1 steady; 1 already slow: not caused by this revision.")
     named = markdown.comment(a_report(replace(row, known=Known(12, "1234567890"))))
-    assert "1 slow since 1234567890 (regression 12): not this revision's doing." in named.splitlines()[0]
+    assert "1 slow since 1234567890 (regression 12): not caused by this revision." in named.splitlines()[0]
     three = (replace(row, case=f"rmsnorm.fwd.{n}x64.bf16", known=Known(n, "1234567890")) for n in (14, 12, 13))
     assert "3 slow since 1234567890 (regressions 12, 13 and 14): not" in first_line(a_report(*three))
     partly = a_report(replace(row, outcome=Outcome.IMPROVEMENT), STEADY)
-    assert "1 slow already before." in first_line(partly), "how much of it is its own is not known"
-    assert "doing" not in markdown.comment(partly)
-    assert "doing" not in markdown.comment(a_report(replace(row, outcome=Outcome.INCONCLUSIVE), STEADY))
-    assert "1 slow already before this revision: slower than the last good one" in said
+    assert "1 already slow." in first_line(partly), "how much of it is its own is not known"
+    assert "not caused" not in markdown.comment(partly)
+    assert "not caused" not in markdown.comment(a_report(replace(row, outcome=Outcome.INCONCLUSIVE), STEADY))
+    assert "1 already slow before this revision: slower than the last good revision" in said
     assert "| 20.0 % slower | 1.190 to 1.210 |" in said
     assert markdown.check(a_report(row))["conclusion"] == "success"
     again = replace(row, outcome=Outcome.REGRESSION)
-    assert "slow already before" not in markdown.comment(a_report(again)), "where this revision slows it once more"
+    assert "already slow" not in markdown.comment(a_report(again)), "where this revision slows it once more"
 
 
 def test_what_a_calibration_finds_is_nobodys_to_mend() -> None:
     found = a_report(a_row(Outcome.REGRESSION, 1.1), pull=None, purpose=Purpose.CALIBRATION)
-    assert "whatever is found is false: nothing to mend" in first_line(found)
-    assert "accept" not in markdown.comment(found)
+    assert "every difference is false; nothing to fix" in first_line(found)
+    assert "acknowledge" not in markdown.comment(found)
 
 
 def test_who_moved_stands_beside_the_gap() -> None:
@@ -552,7 +553,7 @@ def test_a_quarantined_case_is_shown_and_alarms_nobody() -> None:
 
 def test_what_was_removed_is_told_apart() -> None:
     row = replace(a_row(Outcome.REMOVED, None, reason="the recipe asks for it no longer"), head=None, parent=None)
-    assert "1 removed: no longer asked for" in markdown.comment(a_report(row))
+    assert "1 removed from the suite" in markdown.comment(a_report(row))
     assert "removed" in printed(a_report(row))
 
 

@@ -31,13 +31,15 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
 def test_the_headline_says_what_where_and_what_to_do(told: dict[str, Report]) -> None:
     headlines = {name: one.headline.replace(one.revision, "SHA") for name, one in told.items()}
     assert headlines["slow"] == (
-        f"2 regressions at SHA on h200: mend or accept them, first of all {CASES[1]} is 21.4 % slower "
+        f"2 regressions at SHA on h200: fix or acknowledge them, first {CASES[1]} is 21.4 % slower "
         "(code changed, registers 40 → 64 and spills 0 → 12)."
     )
-    assert headlines["pull"].startswith(f"1 regression at SHA on h200: mend or accept it, {CASES[0]} is 10.2 % slower")
+    assert headlines["pull"].startswith(
+        f"1 regression at SHA on h200: fix or acknowledge it, {CASES[0]} is 10.2 % slower"
+    )
     assert headlines["fast"] == "No action needed at SHA on h200: 3 improvements and 3 steady."
     assert headlines["first"] == "No action needed at SHA on h200: 6 new cases."
-    assert headlines["wrong"].startswith("2 wrong results at SHA on h200: it computes something else than before")
+    assert headlines["wrong"].startswith("2 wrong results at SHA on h200: the results changed")
     assert headlines["broken"].startswith("Build failed at SHA on h200: fix the build")
     assert headlines["docs"].startswith("Skipped, no action needed at SHA on h200: only README.md changed")
     assert headlines["held"].startswith("Held for approval at SHA on h200")
@@ -88,12 +90,12 @@ def test_what_was_broken_before_is_counted_and_alarms_nobody(told: dict[str, Rep
     assert (quiet.verdict, quiet.advice) == ("2 wrong results as before", "2 wrong results as before and 4 steady")
     noisy = replace(quiet, rows=(*quiet.rows, *told["slow"].regressions))
     assert noisy.verdict == "2 regressions"
-    assert noisy.advice.startswith("mend or accept them")
+    assert noisy.advice.startswith("fix or acknowledge them")
 
 
 def test_a_wrong_result_without_a_right_baseline_is_no_change(told: dict[str, Report]) -> None:
     wrong = replace(told["wrong"], rows=tuple(replace(row, parent=None) for row in told["wrong"].rows))
-    assert wrong.advice.startswith("it computes wrong results; mend that first")
+    assert wrong.advice.startswith("the results are wrong; fix that first")
 
 
 def test_nothing_decided_says_why_of_most_cases(told: dict[str, Report]) -> None:
