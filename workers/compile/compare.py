@@ -12,8 +12,8 @@ from typing import Any
 from kernels.arena import protocol
 from kernels.cases import BUILT_IN_PROVIDERS, Case, Metric
 from service.domain.codefacts import compiled, diff, findings
-from service.domain.codefacts.compiled import Compiled, Place, State
-from service.domain.codefacts.findings import FactsReport, Side
+from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
+from service.domain.codefacts.findings import ComparedRevision, FactsReport
 from service.domain.policy.recipes import Recipe
 from service.errors import BadInput, BuildFailed, ServiceError, Unavailable
 from service.settings import settings
@@ -128,8 +128,8 @@ def _uncommitted(checkout: Checkout) -> Iterator[str]:
         yield f"Only commits are compared, and {files} changed since the head."
 
 
-def _side(source: Source, sha: str) -> Side:
-    return Side(sha, source.describe(sha).subject)
+def _side(source: Source, sha: str) -> ComparedRevision:
+    return ComparedRevision(sha, source.describe(sha).subject)
 
 
 def _suite(recipe: Recipe) -> str:
@@ -212,20 +212,20 @@ def _base(subject: Subject, sha: str | None, notes: list[str]) -> Environment | 
 Said = Mapping[Job, Answers | CannotStart]
 
 
-def _read(said: Said, place: Environment) -> dict[Place, Compiled]:
+def _read(said: Said, place: Environment) -> dict[CompiledPlace, Compiled]:
     """What the jobs of one environment said, place by place."""
-    facts: dict[Place, Compiled] = {}
+    facts: dict[CompiledPlace, Compiled] = {}
     for job, answers in said.items():
         if job.environment == place and not isinstance(answers, CannotStart):
             name = job.provider["name"]
-            facts |= {Place(name, case, job.arch): compiled.read(answer) for case, answer in answers.items()}
+            facts |= {CompiledPlace(name, case, job.arch): compiled.read(answer) for case, answer in answers.items()}
     return facts
 
 
-def _silent(said: Said, place: Environment, cases: Sequence[Case]) -> dict[Place, Compiled]:
+def _silent(said: Said, place: Environment, cases: Sequence[Case]) -> dict[CompiledPlace, Compiled]:
     """The places of providers that could not be loaded: at the head they are as many failures."""
     return {
-        Place(job.provider["name"], str(case), job.arch): Compiled(State.FAILED, str(why))
+        CompiledPlace(job.provider["name"], str(case), job.arch): Compiled(State.FAILED, str(why))
         for job, why in said.items()
         if job.environment == place and isinstance(why, CannotStart)
         for case in cases

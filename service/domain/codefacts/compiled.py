@@ -21,7 +21,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class CompiledPlace:
     """Where something was compiled: one provider's case for one architecture."""
 
     provider: str

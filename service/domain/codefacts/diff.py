@@ -8,11 +8,11 @@ from itertools import chain, zip_longest
 
 from kernels.cases import Metric
 from service.domain.codefacts.comparison import LABELS, changed_settings
-from service.domain.codefacts.compiled import Access, Compiled, Kernel, Place, State, is_number, mean_width
+from service.domain.codefacts.compiled import Access, Compiled, CompiledPlace, Kernel, State, is_number, mean_width
 from service.domain.metrics import amount
 from service.domain.text import listed
 
-Facts = Mapping[Place, Compiled]
+Facts = Mapping[CompiledPlace, Compiled]
 Said = tuple["What", str, str, str, bool | None]  # what, its sentence, before, after, worse
 
 
@@ -46,10 +46,10 @@ _WEIGHT = {what: number for number, what in enumerate(What)}
 
 
 @dataclass(frozen=True)
-class Change:
+class CodeChange:
     """One thing that changed at one place.  `worse` is None where a person must know whether it is good or bad."""
 
-    place: Place
+    place: CompiledPlace
     kernel: str  # which of several; empty where the case has one
     what: What
     said: str
@@ -66,27 +66,27 @@ class Group:
     said: str
     kernel: str
     worse: bool | None
-    places: tuple[Place, ...]
+    places: tuple[CompiledPlace, ...]
 
 
 @dataclass(frozen=True)
 class Moved:
     """One kernel whose machine code is another, at the first of the `places` at which it became exactly that."""
 
-    place: Place
+    place: CompiledPlace
     name: str
     before: int | None  # which of the case's kernels; None where there was none
     after: int | None
     places: int
 
 
-def changes(base: Facts, head: Facts) -> list[Change]:
+def changes(base: Facts, head: Facts) -> list[CodeChange]:
     """Everything that differs at the places that both have, the weightiest first."""
     found = [one for place in head if place in base for one in _at(place, base[place], head[place])]
     return sorted(found, key=lambda one: (_WEIGHT[one.what], one.worse is not True, one.place, one.kernel))
 
 
-def same_code(base: Facts, head: Facts) -> tuple[Place, ...]:
+def same_code(base: Facts, head: Facts) -> tuple[CompiledPlace, ...]:
     """Places at which both have the same machine code."""
     return tuple(
         place
@@ -100,7 +100,7 @@ def same_code(base: Facts, head: Facts) -> tuple[Place, ...]:
 
 def moved(base: Facts, head: Facts) -> list[Moved]:
     """The kernels with other machine code, each pair of old and new code once, in the order of the cases."""
-    first: dict[tuple[str, str | None, str | None], tuple[Place, str, int | None, int | None]] = {}
+    first: dict[tuple[str, str | None, str | None], tuple[CompiledPlace, str, int | None, int | None]] = {}
     times: Counter[tuple[str, str | None, str | None]] = Counter()
     for place, now in head.items():
         was = base.get(place)
@@ -125,12 +125,12 @@ def _every_pair(was: Compiled, now: Compiled) -> Iterator[tuple[int | None, int 
     yield from zip_longest(gone, fresh)
 
 
-def grouped(found: Iterable[Change]) -> list[Group]:
+def grouped(found: Iterable[CodeChange]) -> list[Group]:
     """Changes that read the same as one, in the order of weight, those at the most places first.
 
     Where one thing moved one way in more than `MAX_ALIKE` different words, a range stands for all of them.
     """
-    alike: dict[tuple[What, str, str, bool | None, bool], dict[str, list[Change]]] = defaultdict(dict)
+    alike: dict[tuple[What, str, str, bool | None, bool], dict[str, list[CodeChange]]] = defaultdict(dict)
     for one in found:
         grown = _value(one.after) > _value(one.before)
         alike[one.what, one.place.provider, one.kernel, one.worse, grown].setdefault(one.said, []).append(one)
@@ -143,7 +143,7 @@ def grouped(found: Iterable[Change]) -> list[Group]:
     return sorted(groups, key=lambda one: (_WEIGHT[one.what], one.worse is not True, -len(one.places), one.said))
 
 
-def _range(what: What, found: list[Change]) -> str:
+def _range(what: What, found: list[CodeChange]) -> str:
     """`registers 42 to 100 → 31 to 62`; those that go with the case as percentages: `instructions -42 % to -24 %`."""
     if what in (What.LOADS, What.STORES):
         most = max(set(found), key=lambda one: sum(other.said == one.said for other in found))
@@ -167,7 +167,7 @@ def _value(text: str) -> float:
     return float(number) if is_number(number.replace(".", "", 1)) else 0.0
 
 
-def _at(place: Place, before: Compiled, after: Compiled) -> Iterator[Change]:
+def _at(place: CompiledPlace, before: Compiled, after: Compiled) -> Iterator[CodeChange]:
     if before.state is State.COMPILED is after.state and before.code is not None and before.code == after.code:
         return
     several = max(len(before.kernels), len(after.kernels)) > 1
@@ -181,7 +181,7 @@ def _at(place: Place, before: Compiled, after: Compiled) -> Iterator[Change]:
             said = "the same machine code, launched differently" if alike else "other machine code, the same figures"
             sayings.append(("", (What.CODE, said, "", "", None)))
     for kernel, (what, said, was_said, now_said, worse) in sayings:
-        yield Change(place, kernel, what, said, was_said, now_said, worse)
+        yield CodeChange(place, kernel, what, said, was_said, now_said, worse)
 
 
 def _whole_case(before: Compiled, after: Compiled) -> Iterator[Said]:

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from service.domain.codefacts import diff, limits
-from service.domain.codefacts.compiled import Compiled, Place, State
-from service.domain.codefacts.diff import Change, Group, What
+from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
+from service.domain.codefacts.diff import CodeChange, Group, What
 from service.domain.codefacts.limits import Violation
 from service.domain.codefacts.normalise import Difference
 from service.domain.policy.facts_policy import FactsPolicy
@@ -26,7 +26,7 @@ MENDS = {
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedRevision:
     """One of the two revisions."""
 
     sha: str
@@ -43,7 +43,7 @@ class Uncompiled:
 
     state: State
     reason: str
-    places: tuple[Place, ...]
+    places: tuple[CompiledPlace, ...]
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,15 @@ class FactsReport:
     suite: str
     archs: tuple[str, ...]
     providers: tuple[str, ...]
-    head: Side
-    base: Side | None = None
-    changes: tuple[Change, ...] = ()
+    head: ComparedRevision
+    base: ComparedRevision | None = None
+    changes: tuple[CodeChange, ...] = ()
     violations: tuple[Violation, ...] = ()
-    known_before: tuple[Place, ...] = ()
+    known_before: tuple[CompiledPlace, ...] = ()
     uncompiled: tuple[Uncompiled, ...] = ()
-    unjudged: tuple[Place, ...] = ()  # they failed at the head, and the base does not have them: no limit was asked
+    unjudged: tuple[
+        CompiledPlace, ...
+    ] = ()  # they failed at the head, and the base does not have them: no limit was asked
     compiled: int = 0  # places of the head
     compared: int = 0  # those that compiled at both
     same: int = 0
@@ -68,7 +70,7 @@ class FactsReport:
     differences: tuple[Difference, ...] = ()
     skipped: str | None = None
     seconds: float = 0.0
-    facts: tuple[tuple[Place, Compiled], ...] = ()  # of the head
+    facts: tuple[tuple[CompiledPlace, Compiled], ...] = ()  # of the head
 
     @property
     def groups(self) -> list[Group]:
@@ -185,7 +187,7 @@ def compared(report: FactsReport, was: diff.Facts | None, now: diff.Facts, polic
     )
 
 
-def at(places: Iterable[Place], shown: int = 1) -> str:
+def at(places: Iterable[CompiledPlace], shown: int = 1) -> str:
     """`rmsnorm.fwd.4096x1024.bf16 and 9 more cases, on sm_90 and sm_100`."""
     places = list(places)
     cases, archs = list(dict.fromkeys(one.case for one in places)), sorted({one.arch for one in places}, key=_number)
@@ -195,7 +197,7 @@ def at(places: Iterable[Place], shown: int = 1) -> str:
 
 
 def _uncompiled(head: diff.Facts) -> tuple[Uncompiled, ...]:
-    alike: dict[tuple[State, str], list[Place]] = defaultdict(list)
+    alike: dict[tuple[State, str], list[CompiledPlace]] = defaultdict(list)
     for place, one in head.items():
         if one.state is not State.COMPILED:
             alike[one.state, one.over or one.reason or "no reason was given"].append(place)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from service.domain.codefacts.compiled import Compiled, Place, State
+from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
 from service.domain.codefacts.diff import MAX_ALIKE, STATES, Facts, paired, some, spelled
 from service.domain.policy.facts_policy import FactsPolicy
 
@@ -17,7 +17,7 @@ class Violation:
 
     rule: str  # the setting in [facts]
     said: str
-    places: tuple[Place, ...]
+    places: tuple[CompiledPlace, ...]
 
 
 def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Violation]:
@@ -25,7 +25,7 @@ def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Vio
 
     The same in the same words is one.  A rule broken in more than `MAX_ALIKE` words is one, the largest excess told.
     """
-    found: dict[str, dict[str, list[Place]]] = defaultdict(dict)
+    found: dict[str, dict[str, list[CompiledPlace]]] = defaultdict(dict)
     sizes: dict[tuple[str, str], float] = {}
     for place, now in head.items():
         for rule, said, size in _broken((base or {}).get(place), now, policy):
@@ -42,7 +42,7 @@ def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Vio
     return broken
 
 
-def known_before(base: Facts | None, head: Facts) -> tuple[Place, ...]:
+def known_before(base: Facts | None, head: Facts) -> tuple[CompiledPlace, ...]:
     """Places that are over a hard limit now and were so before."""
     return tuple(place for place, now in head.items() if now.over and base and place in base and base[place].over)
 

@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import Field
 
-from service.domain.codefacts.compiled import Compiled, Place, State
-from service.domain.codefacts.diff import Change
+from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
+from service.domain.codefacts.diff import CodeChange
 from service.domain.codefacts.findings import MENDS, FactsReport
 from service.reports.schema.base import Document, Number
 
@@ -30,7 +30,7 @@ class CodeChangeItem(PlaceItem):
     worse: bool | None = Field(description="null if only a person can tell.")
 
     @classmethod
-    def of(cls, one: Change) -> Self:
+    def of(cls, one: CodeChange) -> Self:
         return cls(
             provider=one.place.provider,
             case=one.place.case,
@@ -131,7 +131,7 @@ class CompiledItem(PlaceItem):
     calls: list[CallItem]
 
     @classmethod
-    def of(cls, place: Place, one: Compiled) -> Self:
+    def of(cls, place: CompiledPlace, one: Compiled) -> Self:
         return cls(
             **PlaceItem.model_validate(place).model_dump(),
             state=one.state,
@@ -213,5 +213,5 @@ class FactsDocument(Document):
         )
 
 
-def _places(places: Iterable[Place]) -> list[PlaceItem]:
+def _places(places: Iterable[CompiledPlace]) -> list[PlaceItem]:
     return [PlaceItem.model_validate(one) for one in places]

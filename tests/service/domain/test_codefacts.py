@@ -9,8 +9,8 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from service.domain.codefacts import diff, findings, limits, normalise
-from service.domain.codefacts.compiled import Compiled, Place, State, read
-from service.domain.codefacts.findings import FactsReport, Side
+from service.domain.codefacts.compiled import Compiled, CompiledPlace, State, read
+from service.domain.codefacts.findings import ComparedRevision, FactsReport
 from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
@@ -58,8 +58,8 @@ def failed(reason: str, **facts: object) -> Compiled:
     return read({"state": "failed", "reason": reason, "facts": facts})
 
 
-def at(one: Compiled, case: str = CASE, arch: str = "sm_90") -> dict[Place, Compiled]:
-    return {Place("norms", case, arch): one}
+def at(one: Compiled, case: str = CASE, arch: str = "sm_90") -> dict[CompiledPlace, Compiled]:
+    return {CompiledPlace("norms", case, arch): one}
 
 
 def said(before: Compiled, after: Compiled) -> list[str]:
@@ -187,7 +187,7 @@ def test_cases_that_moved_alike_are_one_line():
     cases = [f"rmsnorm.fwd.{rows}x1024.bf16" for rows in (1, 2, 4, 8)]
     before = {place: one for case in cases for place, one in at(compiled(kernel()), case).items()}
     after = {place: one for case in cases for place, one in at(compiled(kernel(registers=64)), case).items()}
-    after[Place("norms", cases[0], "sm_90")] = compiled(kernel(registers=32))
+    after[CompiledPlace("norms", cases[0], "sm_90")] = compiled(kernel(registers=32))
     groups = diff.grouped(diff.changes(before, after))
     assert [(group.said, len(group.places)) for group in groups] == [("registers 40 → 64", 3), ("registers 40 → 32", 1)]
 
@@ -285,7 +285,7 @@ def test_of_many_kernels_over_the_limit_the_largest_is_told():
 
 def test_what_was_over_the_limit_before_is_told_and_alarms_nobody():
     report = reported(at(OVER), at(OVER))
-    assert (report.exit_code, report.known_before) == (0, (Place("norms", CASE, "sm_90"),))
+    assert (report.exit_code, report.known_before) == (0, (CompiledPlace("norms", CASE, "sm_90"),))
 
 
 @pytest.mark.parametrize(
@@ -377,8 +377,8 @@ def test_instructions_that_reach_memory_are_named_first():
 
 
 def reported(base: diff.Facts | None, head: diff.Facts, **more: object) -> FactsReport:
-    side = Side("b" * 40, "before") if base is not None else None
-    report = FactsReport("norms", "rows", ("sm_90",), ("norms",), Side("a" * 40, "work"), side, **more)
+    side = ComparedRevision("b" * 40, "before") if base is not None else None
+    report = FactsReport("norms", "rows", ("sm_90",), ("norms",), ComparedRevision("a" * 40, "work"), side, **more)
     return findings.compared(report, base, head, FactsPolicy())
 
 

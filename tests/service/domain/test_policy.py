@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from service.db.engine import transaction
 from service.db.models import PolicyRow
 from service.domain.policy.layers import NOTHING, Written, read
-from service.domain.policy.policy import GateKind, Policy
+from service.domain.policy.policy import GateAction, GateKind, Policy
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
 from service.ledger import server_policy
@@ -59,6 +59,42 @@ def test_of_several_patterns_the_last_that_fits_counts():
     )
     assert (policy.at(CASE).smallest_change, policy.at(CASE).behind_sota, policy.quarantined(CASE)) == (0.01, 0.5, None)
     assert policy.quarantined("rmsnorm.fwd.4096x1024.fp16") == "noisy"
+
+
+_SHARES = st.floats(0.001, 0.9)
+_CASE_LIMITS = st.fixed_dictionaries(
+    {},
+    optional={
+        "smallest_change": _SHARES,
+        "smallest_change_ns": st.floats(0, 1000),
+        "control_limit": st.floats(0.1, 1),
+        "behind_sota": _SHARES,
+        "leak": _SHARES,
+        "gate": st.dictionaries(st.sampled_from(GateKind), st.sampled_from(GateAction), max_size=2),
+    },
+)
+_POLICIES = st.fixed_dictionaries(
+    {
+        "smallest_change": _SHARES,
+        "leak": _SHARES,
+        "behind_sota": _SHARES,
+        "metrics": st.dictionaries(st.sampled_from(["call", "compile", "memory", "block"]), _SHARES, max_size=3),
+        "cases": st.dictionaries(st.sampled_from(["*", "rmsnorm.*", "*.compile", "*.bf16"]), _CASE_LIMITS, max_size=3),
+    }
+).map(Policy.model_validate)
+_CASES = st.sampled_from([CASE, *(f"{CASE}.{metric}" for metric in ("call", "compile", "memory", "block"))])
+
+
+@given(_POLICIES, _CASES, st.floats(0, 1e4))
+def test_the_policy_of_a_case_is_resolved_once(policy, case, value):
+    resolved = policy.at(case)
+    assert resolved.at(case).model_dump() == resolved.model_dump()
+    assert resolved.smallest_change_at(case, value) == policy.smallest_change_at(case, value)
+
+
+def test_the_policy_of_one_case_is_not_that_of_another():
+    with pytest.raises(ValueError, match="This is the policy of rmsnorm"):
+        Policy().at(CASE).at(f"{CASE}.call")
 
 
 # -- who wins: the server, its device, the recipe, its device
