@@ -32,6 +32,7 @@ from service.domain.states import RegressionState, RunState
 from service.ledger.intake import deliveries, targets
 from service.ledger.notify import compose, outbox
 from service.ledger.runs import build_logs, queue
+from service.reports.words import of_verdict
 from service.settings import settings
 from tests import needs
 from tests.fakes.github import FakeGitHub
@@ -470,7 +471,7 @@ def test_a_kernel_that_crashes_or_hangs_fails_its_case_and_the_worker_goes_on(st
     assert story.outcomes(bad) == {FAST: "failed", WIDE: "steady"}
     with reading() as session:
         rows = session.execute(select(VerdictRow).where(VerdictRow.outcome == "failed")).scalars()
-        assert all(said in row.reason for row in rows)
+        assert all(said in of_verdict(row) for row in rows)
 
     good = story.push("better", fast=100.0)
     assert story.run_of(good).state is RunState.DONE

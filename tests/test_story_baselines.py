@@ -46,7 +46,7 @@ def test_a_slow_down_beside_a_broken_case_is_blamed_on_its_own_commit_once(story
     harmless = story.push("harmless, and still broken")
     assert story.outcomes(harmless) == {FAST: OUTCOME[broken], WIDE: "steady"}
     assert baselines(story, harmless) == {("norms", FAST): first, ("norms", WIDE): culprit}
-    assert "already so before this revision" in verdicts(story.run_of(harmless))["norms", FAST].reason
+    assert verdicts(story.run_of(harmless))["norms", FAST].known_before
 
     repaired = story.push("short rows are right again", fast=130.0)
     assert story.outcomes(repaired) == {FAST: "regression", WIDE: "steady"}

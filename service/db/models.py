@@ -369,13 +369,19 @@ class VerdictRow(Base):
         String(16)
     )  # a service.domain.verdicts.analysis.Doubt: what equal code says against it
     cause_kind: Mapped[str | None] = mapped_column(String(16))  # a service.domain.attribution.causes.Kind
-    cause_text: Mapped[str | None]  # the cause in words that a person would write
+    cause_code: Mapped[str | None] = mapped_column(String(32))  # a service.domain.attribution.causes.CauseCode
+    cause_args: Mapped[dict[str, Any] | None]
+    cause_text: Mapped[str | None]  # in words, of rows without a code
     cause_certain: Mapped[bool | None]  # the facts leave no alternative; None where there is no cause
     cause_by: Mapped[str | None] = mapped_column(
         String(16)
     )  # a service.domain.attribution.explanations.By: what of the code explains it
     policy_id: Mapped[int | None] = mapped_column(ForeignKey("policies.id"))
-    reason: Mapped[str]  # in words that a person would write
+    reason_code: Mapped[str | None] = mapped_column(String(32))  # a service.domain.verdicts.reasons.ReasonCode
+    reason_args: Mapped[dict[str, Any] | None]
+    reason: Mapped[str | None]  # in words, of rows without a code
+    known_before: Mapped[bool] = mapped_column(default=False)  # invalid or failed, as a revision before it
+    quarantined_by: Mapped[str | None] = mapped_column(String(80))  # who says that its change alarms nobody
     policy: Mapped["PolicyRow | None"] = relationship(lazy="raise", viewonly=True)
 
 
@@ -576,6 +582,7 @@ class Bisection(Base):
     max_runs: Mapped[int]
     culprit: Mapped[str | None] = mapped_column(String(64))
     reason: Mapped[str | None]  # what was found, in one sentence
+    waits_for_budget: Mapped[bool] = mapped_column(default=False)  # today's steps are spent
     created_at: Mapped[float]
     finished_at: Mapped[float | None]
     target: Mapped[Target] = relationship(lazy="raise")

@@ -39,7 +39,7 @@ from service.domain.states import (
     RunState,
     TargetKind,
 )
-from service.domain.verdicts.judge import QUARANTINED, Outcome
+from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, NotFound
 from service.ledger.runs.baseline_choice import UNACCEPTED
 from service.ledger.series import on_device
@@ -282,7 +282,7 @@ def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
     rows = session.execute(
         select(VerdictRow.run_id, VerdictRow.baseline_kind, VerdictRow.outcome, VerdictRow.behind_sota, func.count())
         .where(VerdictRow.run_id.in_([run.id for run in runs]))
-        .where(VerdictRow.reason.not_like(f"{QUARANTINED}%"))  # of which nobody is to be alarmed
+        .where(VerdictRow.quarantined_by.is_(None))
         .group_by(VerdictRow.run_id, VerdictRow.baseline_kind, VerdictRow.outcome, VerdictRow.behind_sota)
     )
     for run_id, against, outcome, is_behind, n in rows:

@@ -12,6 +12,7 @@ from service.domain.text import one_line, printable
 from service.domain.verdicts.replay import Fate, Sum
 from service.reports.markdown import escaped, grid
 from service.reports.views import Replay, Told
+from service.reports.words import of_replayed
 
 SHOWN = 40  # of each kind; JSON has all of them
 TITLES = {
@@ -103,7 +104,7 @@ def _cells(told: Told) -> tuple[str, ...]:
     change = percent(one.verdict.comparison.ratio if one.verdict.comparison else None, one.metric)
     was = one.before.value if one.before else "not judged"
     place = (str(told.run_id), told.revision, told.device, one.provider, one.case)
-    return *place, was, one.verdict.outcome.value, change, one_line(one.verdict.reason)
+    return *place, was, one.verdict.outcome.value, change, one_line(of_replayed(one))
 
 
 def _day(at: float | None) -> str:

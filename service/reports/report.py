@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from kernels.cases import Metric, Role
 from service.db.models import Measurement, Run, VerdictRow
 from service.domain import roofline
-from service.domain.attribution.causes import Cause, Kind
 from service.domain.codefacts.comparison import Repeatability
 from service.domain.codefacts.measured import Measured
 from service.domain.metrics import words
@@ -23,10 +22,11 @@ from service.domain.text import listed, one_line, short
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.gate import GateResult, GateState, gate
 from service.domain.verdicts.geomeans import Summary
-from service.domain.verdicts.judge import KNOWN_BEFORE, Outcome
+from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput
 from service.ops.torch_install import PACKAGES
 from service.reports.rows import NOT_CAUSED_BY_IT, AgainstSota, Beside, Known, Row, Unsupported, WithoutSota
+from service.reports.words import cause_of, of_verdict
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
 WORST_FIRST = (
@@ -424,20 +424,21 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
             trials=verdict.trials,
             rounds=verdict.rounds,
             confirmed=verdict.confirmed,
-            reason=verdict.reason,
+            reason=of_verdict(verdict),
             instead=short(verdict.baseline) if verdict.baseline not in (None, run.baseline) else None,
             head=measured.get((Role.HEAD, *name)),
             parent=measured.get((Role.PARENT, *name)),
             control=measured.get((Role.CONTROL, *name)),
             sota=_against_sota(sota, best.get(verdict.case)) if sota else None,
-            known_before=verdict.reason.startswith(KNOWN_BEFORE),
+            known_before=verdict.known_before,
+            quarantined=verdict.quarantined_by is not None,
             control_ratio=verdict.control,
             suspected=bool(verdict.suspected),
             p=verdict.p,
             q=verdict.q,
             smallest=verdict.smallest_change,
             doubt=Doubt(verdict.doubt) if verdict.doubt else None,
-            cause=_cause(verdict),
+            cause=cause_of(verdict),
             regression=record.id if record else None,
             incident=record.incident_id if record else None,
             known=known.get(name),
@@ -464,16 +465,10 @@ def _beside(verdict: VerdictRow, measured: Measured | None) -> Beside:
         ratio=verdict.ratio,
         low=verdict.low,
         high=verdict.high,
-        reason=verdict.reason,
-        cause=_cause(verdict),
+        reason=of_verdict(verdict),
+        cause=cause_of(verdict),
         measured=measured,
     )
-
-
-def _cause(verdict: VerdictRow) -> Cause | None:
-    if verdict.cause_kind is None or verdict.cause_text is None:
-        return None
-    return Cause(Kind(verdict.cause_kind), verdict.cause_text, bool(verdict.cause_certain))
 
 
 def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tuple[Unsupported, ...]:
@@ -493,9 +488,9 @@ def _against_sota(verdict: VerdictRow, best: Measured | None) -> AgainstSota:
         verdict.low,
         verdict.high,
         verdict.behind_sota,
-        verdict.reason,
+        of_verdict(verdict),
         best,
-        _cause(verdict),
+        cause_of(verdict),
         is_open=verdict.outcome == Outcome.INCONCLUSIVE,
     )
 

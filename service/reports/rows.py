@@ -3,15 +3,25 @@
 from dataclasses import dataclass
 
 from kernels.cases import Metric
-from service.domain.attribution.causes import Cause
+from service.domain.attribution.causes import Kind
 from service.domain.codefacts.comparison import Repeatability, differences, repeatability
 from service.domain.codefacts.measured import Measured
-from service.domain.metrics import metric_of, percent, words
+from service.domain.metrics import metric_of, percent
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
-from service.domain.verdicts.judge import QUARANTINED, Outcome
+from service.domain.verdicts.judge import Outcome
 
 NOT_CAUSED_BY_IT = "not caused by this revision"
+
+
+@dataclass(frozen=True)
+class CauseWords:
+    """A cause as people read it.  Where it begins with a direction ("slower because …"), `after` is what follows it."""
+
+    kind: Kind
+    words: str
+    certain: bool = True
+    after: str | None = None
 
 
 @dataclass(frozen=True)
@@ -25,7 +35,7 @@ class AgainstSota:
     behind: bool
     reason: str
     best: Measured | None
-    cause: Cause | None = None  # of the gap: who moved
+    cause: CauseWords | None = None  # of the gap: who moved
     is_open: bool = False  # perhaps behind: the session could neither show nor exclude it
 
     @property
@@ -44,7 +54,7 @@ class Beside:
     low: float | None
     high: float | None
     reason: str
-    cause: Cause | None
+    cause: CauseWords | None
     measured: Measured | None
 
     @property
@@ -80,24 +90,20 @@ class Row:
     sota: AgainstSota | None
     instead: str | None = None  # short: what it was compared with, where the baseline of the run is broken
     known_before: bool = False  # the baseline does not compute this case either: no news, and not this revision's doing
+    quarantined: bool = False  # its change alarms nobody, because it alarms without cause too often
     control_ratio: float | None = None  # the A/A control, paired as the verdict is: 1 where the machine is fair
     suspected: bool = False  # the first trials looked like a change
     p: float | None = None  # of the fresh trials where there are any, else of the first
     q: float | None = None  # p among the family of the run
     smallest: float | None = None  # the smallest change that matters at this case, relative
     doubt: Doubt | None = None  # what equal code of the session says against deciding it
-    cause: Cause | None = None
+    cause: CauseWords | None = None
     regression: int | None = None  # the record that this run opened for it
     incident: int | None = None  # of which event that is
     known: Known | None = None  # the regression that stood at the baseline already
     good: Beside | None = None  # where the baseline is slow already: the last revision that was not
     slow: Beside | None = None
     best: Beside | None = None
-
-    @property
-    def quarantined(self) -> bool:
-        """It alarms without cause too often: it is measured and shown, and alarms nobody."""
-        return self.reason.startswith(QUARANTINED)
 
     @property
     def news(self) -> bool:
@@ -129,11 +135,9 @@ class Row:
     @property
     def because(self) -> str:
         """How its size and its cause read in one sentence: `10.2 % slower because the kernel now spills`."""
-        said = self.cause.words if self.cause else listed(self.explained[:3]) if self.explained else ""
-        for direction in (words(self.case).more, words(self.case).less):
-            if (why := said.removeprefix(direction)) != said:
-                return f"{self.change}{why}"
-        return f"{self.change} ({said})" if said else self.change
+        if self.cause is None:
+            return f"{self.change} ({listed(self.explained[:3])})" if self.explained else self.change
+        return f"{self.change}{f' ({self.cause.words})' if self.cause.after is None else self.cause.after}"
 
     @property
     def behind(self) -> bool:

@@ -20,7 +20,7 @@ from tests.dashboards import seed as base
 HOUR = 3600.0
 SPILLS = "slower because the kernel now spills 12 registers"
 NOT_YOURS = "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster"
-QUARANTINED = "quarantined: 9 of 60 copies differed from their original, and 3 are nominal"
+QUARANTINED = "9 of 60 copies differed from their original, and 3 are nominal"
 NOBODYS = "two fresh sessions did not repeat it: the machine"
 
 
@@ -97,7 +97,8 @@ def _beside(session: Session, run_id: int, cases: tuple[str, ...]) -> None:
         m.VerdictRow.run_id == run_id, m.VerdictRow.case == cases[0], m.VerdictRow.baseline_kind == "parent"
     )
     verdict = session.scalars(noisy).one()
-    verdict.outcome, verdict.reason, verdict.suspected = "inconclusive", QUARANTINED, True
+    verdict.outcome, verdict.suspected, verdict.quarantined_by = "inconclusive", True, "kernelwatch"
+    verdict.reason_code, verdict.reason_args = "quarantined", {"why": QUARANTINED}
 
 
 def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tuple[str, ...], now: float) -> None:

@@ -19,6 +19,7 @@ from service.domain.verdicts import judge
 from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.samples import Outcome
 from service.domain.verdicts.session_result import SessionResult, Taken, cells
+from service.reports.words import of_cause, of_reason
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _judged(taken: Sequence[Taken]) -> list[Found]:
             *name,
             base.get(name),
             verdict,
-            causes[name].words if name in causes else "",
+            of_cause(causes[name], name[1]).words if name in causes else "",
             sum(bool(rounds) for rounds in (*heads[name].looked, *heads[name].confirmed)),
         )
         for name, verdict in judged.items()
@@ -126,7 +127,7 @@ def _invented(what: str, found: Sequence[Found]) -> None:
     say(f"\n{what}: {len(found)} comparisons, {dict(counts)}; suspected at first: {len(suspected)}")
     for one in found:
         if one.verdict.suspected or one.outcome not in (Outcome.STEADY, Outcome.NEW):
-            say(f"  {one.provider} {one.case}: {one.outcome}: {one.verdict.reason}")
+            say(f"  {one.provider} {one.case}: {one.outcome}: {of_reason(one.verdict.reason, one.case)}")
 
 
 def _base(ones: Sequence[Found]) -> float:

@@ -1,9 +1,9 @@
-"""Why did it move?  Pure: what is stored of a comparison in, one sentence and how far to trust it out.
+"""Why did it move?  Pure: what is stored of a comparison in, a code with arguments and how far to trust it out.
 
 Both sides of a comparison ran in turn on one machine and one stack.  What remains is the code, unless something stored
 says otherwise: equal hashes of the compiled code, a control that leaned, clocks that differed, cases that moved alike
 although their code is the same.  Of the code, that is named which explains most of the change by its size
-(`service.domain.attribution.explanations`).  The sentences end without a full stop, so that a report can go on.
+(`service.domain.attribution.explanations`).  `service.reports.words` makes the sentences.
 """
 
 import re
@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import exp, inf, log
-from typing import Any
+from typing import Any, Self
 
 from service.domain.attribution.explanations import By, Explained, Explanation, Timing, explained
 from service.domain.codefacts.comparison import same_facts
 from service.domain.codefacts.tuned import choices, interchangeable
-from service.domain.metrics import words
-from service.domain.text import listed, share_in_words
 from service.domain.verdicts.machine import MachineReadings, clock_in_words, clock_ratio
 
 EXPLAINS = 0.5  # a clock that differs by this share of the move, or more, may be what moved it
@@ -37,12 +35,61 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"
 
 
+class CauseCode(StrEnum):
+    """Each with its arguments.  A ratio is now over then, or head over baseline; a doubt is a clause, or nothing."""
+
+    # Of a change against a revision of the same session.
+    EQUAL_CODE_MOVED = "equal_code_moved"
+    NOT_REPEATED = "not_repeated"
+    WAVERING = "wavering"  # head: the head's autotuner, else the other side's; chose: what it chose
+    MACHINE = "machine"  # equal: an EqualCode, or nothing; doubt; code_changed
+    SAME_CODE = "same_code"  # equal
+    CONFIGURATION = "configuration"  # equal, chose
+    PYTHON = "python"  # equal
+    EXPLAINED = "explained"  # slower, confirmed, what, size: see `_size`, also: further explanations, doubt
+    CODE_CHANGED = "code_changed"  # slower, confirmed, operators, switches, same, doubt
+    CODE_UNKNOWN = "code_unknown"
+    # Of a distance that changed between two sessions.  `who` is a baseline's name; nothing for the target itself.
+    HEAD_MOVED = "head_moved"  # ratio, cause: of that, as `Cause.as_json`, or nothing
+    OTHER_BEST = "other_best"  # now, then, since
+    NEW_VERSION = "new_version"  # package, before, after, ratio
+    STACK = "stack"  # who, ratio, events: package, before and after of each
+    CLOCK = "clock"  # who, ratio, clock
+    BASELINE_SAME_CODE = "baseline_same_code"  # who, ratio
+    BASELINE_UNEXPLAINED = "baseline_unexplained"  # who, ratio
+    SMALL_STEPS = "small_steps"  # ratio, since
+    NEITHER = "neither"
+    # Of rows from before there were codes.
+    TEXT = "text"  # slower, after: the rest of the sentence after the direction
+
+
+class EqualCode(StrEnum):
+    """What is known to be the same on both sides, where the hashes of the code are equal."""
+
+    LAUNCHED_ALIKE = "launched_alike"  # the compiled kernels and their launches
+    TRITON = "triton"
+    GENERATED = "generated"
+    OPERATORS = "operators"
+    PINNED = "pinned"
+    HASH = "hash"
+
+
 @dataclass(frozen=True)
 class Cause:
+    """`args` are plain values: they are stored as JSON."""
+
     kind: Kind
-    words: str  # a sentence: "slower because each call now also runs aten::clone, which moves 537 MB"
+    code: CauseCode
+    args: Mapping[str, Any] = field(default_factory=dict)
     certain: bool = True
     by: By | None = None  # what explains it, where something of the code does
+
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind.value, "code": self.code.value, "args": dict(self.args), "certain": self.certain}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        return cls(Kind(stored["kind"]), CauseCode(stored["code"]), stored["args"], stored["certain"])
 
 
 @dataclass(frozen=True)
@@ -81,13 +128,12 @@ class Move:
 def cause(move: Move) -> Cause:
     """Why a case moved against a revision of its own session."""
     if move.machine.equal_code_moved:
-        both = "most cases of this run moved the same way, and equal code moved with them"
-        return Cause(Kind.MACHINE, f"the machine: {both}")
+        return Cause(Kind.MACHINE, CauseCode.EQUAL_CODE_MOVED)
     doubts = list(move.machine.against_the_code(_clock(move), confirmed=move.confirmed))
     if move.refuted:
-        return Cause(Kind.NOISE, "probably noise: fresh trials did not repeat it", certain=False)
-    if (wavering := _tuned(move)) is not None and not _explains_much(move):
-        return Cause(Kind.UNKNOWN, f"not certain: {wavering}", certain=False)
+        return Cause(Kind.NOISE, CauseCode.NOT_REPEATED, certain=False)
+    if (wavering := _wavering(move)) is not None and not _explains_much(move):
+        return Cause(Kind.UNKNOWN, CauseCode.WAVERING, wavering, certain=False)
     if (equal := _equal(move)) is not None:
         return _not_the_code(move, equal, doubts)
     return _code(move, doubts)
@@ -101,12 +147,12 @@ def _explains_much(move: Move) -> bool:
     return any(one.score(move.effect) >= EXPLAINS_MUCH for one in move.explained.explanations)
 
 
-def _tuned(move: Move) -> str | None:
+def _wavering(move: Move) -> dict[str, Any] | None:
     """What an autotuner chose, where trials of a side ran configurations of different speeds."""
-    for side, facts in (("the head", move.head), ("the other side", move.baseline)):
+    for is_head, facts in ((True, move.head), (False, move.baseline)):
         found = choices(facts)
         if found.waver and not found.equally_fast:
-            return f"of {side}, {found.words}"
+            return {"head": is_head, "chose": found.words}
     return None
 
 
@@ -118,75 +164,78 @@ def _clock(move: Move) -> str | None:
     return f"{clock_in_words(ratio)} while the head ran"
 
 
-def _equal(move: Move) -> str | None:
-    """What is known to be the same on both sides, where the hashes of the code are equal."""
+def _equal(move: Move) -> EqualCode | None:
     if move.same_code:
-        return "both ran the same compiled kernels, launched alike"
+        return EqualCode.LAUNCHED_ALIKE
     mine, theirs = move.head, move.baseline
     if choices(mine).waver or choices(theirs).waver:
         return None  # the hash is that of the first trial
     if not mine.get("code") or (mine.get("code"), mine.get("kind")) != (theirs.get("code"), theirs.get("kind")):
         return None
-    return _EQUAL.get(str(mine.get("kind")), "the hash of the code is the same")
+    kind = str(mine.get("kind"))
+    return EqualCode(kind) if kind in _HASHED else EqualCode.HASH
 
 
-_EQUAL = {
-    "triton": "the compiled kernels are the same",
-    "generated": "torch.compile generated the same code",
-    "operators": "the same operators ran",
-    "pinned": "the same versions of what it calls ran",
-}
+_HASHED = (EqualCode.TRITON, EqualCode.GENERATED, EqualCode.OPERATORS, EqualCode.PINNED)  # kinds of facts
 
 
-def _not_the_code(move: Move, equal: str, doubts: list[str]) -> Cause:
+def _not_the_code(move: Move, equal: EqualCode, doubts: list[str]) -> Cause:
     """Equal hashes: what remains is the machine, or what no hash sees."""
+    same: dict[str, Any] = {"equal": equal.value}
     if doubts:
-        certain = move.same_code
-        return Cause(Kind.MACHINE, f"{'' if certain else 'probably '}the machine: {equal}, and {doubts[0]}", certain)
+        same |= {"doubt": doubts[0], "code_changed": False}
+        return Cause(Kind.MACHINE, CauseCode.MACHINE, same, certain=move.same_code)
     if move.same_code:
-        return Cause(Kind.MACHINE, f"probably the machine: {equal}", certain=False)
+        return Cause(Kind.MACHINE, CauseCode.SAME_CODE, same, certain=False)
     configuration = next((one for one in move.explained.explanations if one.by is By.CONFIGURATION), None)
     if configuration is not None:
         # An autotuner chose by its clock: the same code in another configuration is no change of the commit's.
-        return Cause(Kind.UNKNOWN, f"not certain: {equal}, but {configuration.words}", certain=False)
+        same["chose"] = configuration.words
+        return Cause(Kind.UNKNOWN, CauseCode.CONFIGURATION, same, certain=False)
     if move.head.get("kind") == "generated":
-        return Cause(Kind.MACHINE, f"probably the machine: {equal}", certain=False)
-    return Cause(Kind.CODE, f"probably because of the Python around it: {equal}", certain=False)
+        return Cause(Kind.MACHINE, CauseCode.SAME_CODE, same, certain=False)
+    return Cause(Kind.CODE, CauseCode.PYTHON, same, certain=False)
 
 
 def _code(move: Move, doubts: list[str]) -> Cause:
-    found = move.explained
+    found, doubt = move.explained, next(iter(doubts), None)
     first = next((one for one in found.explanations if one.score(move.effect) >= EXPLAINS_LITTLE), None)
-    if doubts and (first is None or first.score(move.effect) < EXPLAINS_MUCH):
-        also = "; the code changed as well" if _other_code(move) else ""
-        return Cause(Kind.MACHINE, f"probably the machine: {doubts[0]}{also}", certain=False)
-    doubt = f"; but {doubts[0]}" if doubts else ""
+    if doubt and (first is None or first.score(move.effect) < EXPLAINS_MUCH):
+        suspected = {"equal": None, "doubt": doubt, "code_changed": _other_code(move)}
+        return Cause(Kind.MACHINE, CauseCode.MACHINE, suspected, certain=False)
     if first is not None:
         return _explained_by(first, found, move, doubt)
     if not _other_code(move):
-        said = "probably the code: both ran in turn on one machine and stack, and what was compiled is not known"
-        return Cause(Kind.CODE, said, certain=False)
-    same = same_facts(move.head, move.baseline)
-    with_same = f", with the same {listed(same)}" if same else ""
-    switches = f" ({listed(found.switches[:3])})" if found.switches else ""
-    what = "other operators ran" if move.head.get("kind") == "operators" else "the code changed"
-    said = f"{_direction(move)}, {_hedge(move)} because {what}{switches}{with_same}; nothing recorded explains its size"
-    return Cause(Kind.CODE, f"{said}{doubt}", certain=False)
+        return Cause(Kind.CODE, CauseCode.CODE_UNKNOWN, certain=False)
+    args: dict[str, Any] = {
+        "slower": move.slower,
+        "confirmed": move.confirmed,
+        "operators": move.head.get("kind") == "operators",
+        "switches": list(found.switches[:3]),
+        "same": list(same_facts(move.head, move.baseline)),
+        "doubt": doubt,
+    }
+    return Cause(Kind.CODE, CauseCode.CODE_CHANGED, args, certain=False)
 
 
-def _explained_by(first: Explanation, found: Explained, move: Move, doubt: str) -> Cause:
+def _explained_by(first: Explanation, found: Explained, move: Move, doubt: str | None) -> Cause:
     """The explanation that accounts for most, after the configuration that it follows from, and what else can be."""
-    by, said = first.by, _at(first, move.case)
+    by, what = first.by, _at(first, move.case)
     others = [one for one in found.explanations if one is not first and one.score(move.effect) >= EXPLAINS_MUCH]
     configuration = next((one for one in found.changed if one.by is By.CONFIGURATION), None)
     if first.of_kernel and configuration is not None and first is not configuration:
-        by, said = By.CONFIGURATION, f"{configuration.words}, and {said}"
+        by, what = By.CONFIGURATION, f"{configuration.words}, and {what}"
         others = [one for one in others if one is not configuration]
+    args = {
+        "slower": move.slower,
+        "confirmed": move.confirmed,
+        "what": what,
+        "size": _size(first, move),
+        "also": [one.words for one in others[:NAMED_AS_WELL]],
+        "doubt": doubt,
+    }
     certain = move.confirmed and not doubt and _no_alternative(first, found, move)
-    also = f"; also {listed(one.words for one in others[:NAMED_AS_WELL])}" if others else ""
-    hedge = "" if certain else f", {_hedge(move)}"
-    sentence = f"{_direction(move)}{hedge} because {said}{_by_how_much(first, move)}{also}{doubt}"
-    return Cause(Kind.CODE, sentence, certain, by)
+    return Cause(Kind.CODE, CauseCode.EXPLAINED, args, certain, by)
 
 
 def _no_alternative(first: Explanation, found: Explained, move: Move) -> bool:
@@ -196,32 +245,19 @@ def _no_alternative(first: Explanation, found: Explained, move: Move) -> bool:
     return first.exact and seen and alone and first.explains(move.effect) >= EXPLAINS_ALL
 
 
-def _by_how_much(first: Explanation, move: Move) -> str:
-    """What an estimate says, beside what was measured."""
+def _size(first: Explanation, move: Move) -> dict[str, float] | None:
+    """Of an exact explanation the expected change; of an estimate its range; both with what was measured."""
     if first.slower is None or first.most == inf:
-        return ""
-    measured = share_in_words(abs(move.ratio - 1))
+        return None
+    measured = abs(move.ratio - 1)
     if first.exact:
-        part = share_in_words(first.expected) if first.expected < abs(move.ratio - 1) else "all"
-        return f" (explains {part} of {measured})"
+        return {"measured": measured, "expected": first.expected}
     least, most = (exp(end) - 1 if first.slower else 1 - exp(-end) for end in (first.least, first.most))
-    if most > LARGEST_ESTIMATE:
-        return ""
-    between = f"{share_in_words(least)} to " if least >= 0.005 else "up to "
-    return f" (estimate: {between}{share_in_words(most)}, of {measured})"
+    return {"measured": measured, "least": least, "most": most} if most <= LARGEST_ESTIMATE else None
 
 
 def _other_code(move: Move) -> bool:
     return bool(move.head.get("code") and move.baseline.get("code"))
-
-
-def _direction(move: Move) -> str:
-    said = words(move.case)
-    return said.more if move.slower else said.less
-
-
-def _hedge(move: Move) -> str:
-    return "probably" if move.confirmed else "perhaps"
 
 
 def _at(explanation: Explanation, case: str) -> str:

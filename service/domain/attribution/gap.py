@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from service.domain.attribution.causes import Cause, Kind
-from service.domain.metrics import words
-from service.domain.text import listed, share_in_words
+from service.domain.attribution.causes import Cause, CauseCode, Kind
 from service.domain.verdicts.machine import clock_in_words, clock_ratio
 
 
@@ -51,63 +49,49 @@ def gap_cause(shift: Shift) -> Cause | None:
         return _ours_confirmed(shift, shift.confirmed)
     then, now = shift.baseline
     if then.name != now.name:
-        return Cause(
-            Kind.BASELINE, f"not your commit: the best is {now.name} now, and was {then.name} at {shift.before}"
-        )
+        args = {"now": now.name, "then": then.name, "since": shift.before}
+        return Cause(Kind.BASELINE, CauseCode.OTHER_BEST, args)
     if _explains(shift, 1 / _moved(shift.baseline)):
         return _theirs(shift)
     if _explains(shift, _moved(shift.own)):
         return _ours_unconfirmed(shift)
-    return Cause(Kind.UNKNOWN, "not certain: neither side moved by enough to name it", certain=False)
+    return Cause(Kind.UNKNOWN, CauseCode.NEITHER, certain=False)
 
 
 def _ours_confirmed(shift: Shift, ratio: float) -> Cause:
-    said = words(shift.case)
-    size = f"{share_in_words(abs(ratio - 1))} {said.more if ratio > 1 else said.less}"
-    sentence = f"this commit {said.is_} {size} than its baseline"
     if shift.why is None:
-        return Cause(Kind.CODE, sentence)
-    why = shift.why.words.removeprefix(said.more if ratio > 1 else said.less)
-    why = why if why != shift.why.words else f": {why}"
-    return replace(shift.why, words=f"{sentence}{why}")
+        return Cause(Kind.CODE, CauseCode.HEAD_MOVED, {"ratio": ratio, "cause": None})
+    return replace(shift.why, code=CauseCode.HEAD_MOVED, args={"ratio": ratio, "cause": shift.why.as_json()})
 
 
 def _theirs(shift: Shift) -> Cause:
     """The baseline moved: a new version of it, something else of the stack, the machine, or nobody knows."""
     then, now = shift.baseline
-    moved = _size(shift, shift.baseline)
+    moved = {"who": now.name, "ratio": _moved(shift.baseline)}
     if shift.stack:
         own = _package(now.name)
         if set(shift.stack) == {own}:
             before, after = shift.stack[own]
-            said = f"not your commit: {_named(own)} {before} → {after} made the baseline {moved}"
-            return Cause(Kind.BASELINE, said)
+            args = {"package": own, "before": before, "after": after, "ratio": moved["ratio"]}
+            return Cause(Kind.BASELINE, CauseCode.NEW_VERSION, args)
         kind = Kind.BASELINE if own in shift.stack else Kind.STACK
-        said = f"probably the stack, not your commit: {now.name} became {moved} after {_events(shift)}"
-        return Cause(kind, said, certain=False)
+        return Cause(kind, CauseCode.STACK, moved | {"events": _events(shift)}, certain=False)
     if (clock := _clock(shift.baseline)) is not None:
-        return Cause(Kind.MACHINE, f"probably the machine: {now.name} became {moved}, and {clock}", certain=False)
+        return Cause(Kind.MACHINE, CauseCode.CLOCK, moved | {"clock": clock}, certain=False)
     if then.facts.get("code") and then.facts.get("code") == now.facts.get("code"):
-        said = f"probably the machine, not your commit: {now.name} became {moved} with the same code and stack"
-        return Cause(Kind.MACHINE, said, certain=False)
-    said = f"not your commit: {now.name} became {moved}, and nothing stored says why"
-    return Cause(Kind.BASELINE, said, certain=False)
+        return Cause(Kind.MACHINE, CauseCode.BASELINE_SAME_CODE, moved, certain=False)
+    return Cause(Kind.BASELINE, CauseCode.BASELINE_UNEXPLAINED, moved, certain=False)
 
 
 def _ours_unconfirmed(shift: Shift) -> Cause:
     """Our time is another than it was, and no session has shown that this commit did it."""
-    moved = _size(shift, shift.own)
-    said = words(shift.case)
+    moved: dict[str, Any] = {"who": None, "ratio": _moved(shift.own)}
     if shift.stack:
-        after = f"probably the stack, not your commit: {said.own} {said.became} {moved} after {_events(shift)}"
-        return Cause(Kind.STACK, after, certain=False)
+        return Cause(Kind.STACK, CauseCode.STACK, moved | {"events": _events(shift)}, certain=False)
     if (clock := _clock(shift.own)) is not None:
-        machine = f"probably the machine: {said.own} {said.became} {moved}, and {clock}"
-        return Cause(Kind.MACHINE, machine, certain=False)
-    steps = (
-        f"not certain: {said.own} {said.became} {moved} since {shift.before}, and no commit alone was shown to do it"
-    )
-    return Cause(Kind.UNKNOWN, steps, certain=False)
+        return Cause(Kind.MACHINE, CauseCode.CLOCK, moved | {"clock": clock}, certain=False)
+    args = {"ratio": moved["ratio"], "since": shift.before}
+    return Cause(Kind.UNKNOWN, CauseCode.SMALL_STEPS, args, certain=False)
 
 
 def _explains(shift: Shift, ratio: float) -> bool:
@@ -118,11 +102,6 @@ def _explains(shift: Shift, ratio: float) -> bool:
 def _moved(sides: tuple[Side, Side]) -> float:
     then, now = sides
     return now.took / then.took
-
-
-def _size(shift: Shift, sides: tuple[Side, Side]) -> str:
-    said, ratio = words(shift.case), _moved(sides)
-    return f"{share_in_words(abs(ratio - 1))} {said.more if ratio > 1 else said.less}"
 
 
 def _clock(sides: tuple[Side, Side]) -> str | None:
@@ -138,9 +117,5 @@ def _package(provider: str) -> str:
     return {"inductor": "torch", "eager": "torch"}.get(family, family)
 
 
-def _named(package: str) -> str:
-    return package.capitalize() if package in ("quack", "liger", "triton") else package
-
-
-def _events(shift: Shift) -> str:
-    return listed(f"{_named(name)} {before} → {after}" for name, (before, after) in shift.stack.items())
+def _events(shift: Shift) -> list[list[str]]:
+    return [[name, before, after] for name, (before, after) in shift.stack.items()]

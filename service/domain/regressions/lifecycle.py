@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from service.domain.attribution.causes import Cause, Kind
+from service.domain.attribution.causes import Kind
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.errors import BadInput, Conflict
 
@@ -158,15 +158,14 @@ def is_over(members: Sequence[Member]) -> bool:
     return all(one.state not in OPEN_REGRESSIONS for one in members)
 
 
-def common_cause(members: Sequence[Member]) -> Cause | None:
-    """The kind of cause that most share, in the words of the largest; known causes go before unknown ones."""
+def common_cause(members: Sequence[Member]) -> Member | None:
+    """The largest of those with the kind of cause that most of them share; a known kind goes before an unknown one."""
     named = [one for one in members if one.cause is not None and one.why is not None]
     if not named:
         return None
     known = [one for one in named if one.cause != Kind.UNKNOWN] or named
     counts = Counter(one.cause for one in known)
-    worst = max(known, key=lambda one: (counts[one.cause], one.ratio))
-    return Cause(Kind(worst.cause or Kind.UNKNOWN), worst.why or "")
+    return max(known, key=lambda one: (counts[one.cause], one.ratio))
 
 
 def one_event(ordinal: int | None, culprit: str | None, other: int | None, others_culprits: Sequence[str]) -> bool:

@@ -48,7 +48,7 @@ class GateState(StrEnum):
 
 
 @dataclass(frozen=True)
-class Reason:
+class GateReason:
     """So many cases for which the policy has this action; `cases` is 0 where the run compared nothing at all."""
 
     kind: GateKind
@@ -83,7 +83,7 @@ class GateResult:
     commit_status: str
     conclusion: str | None
     check_status: str = "completed"
-    reasons: tuple[Reason, ...] = field(default=())  # without those that pass, the weightiest first
+    reasons: tuple[GateReason, ...] = field(default=())  # without those that pass, the weightiest first
 
 
 _NOT_DONE = {
@@ -120,7 +120,7 @@ def worst_exit_code(results: Iterable[GateResult]) -> int:
     return next((code for code in CODES if code in found), 0)
 
 
-def _done(rows: Sequence[Row], reasons: Sequence[Reason]) -> GateResult:
+def _done(rows: Sequence[Row], reasons: Sequence[GateReason]) -> GateResult:
     if not reasons:
         # Measured for the first time: right, and without anything to be slower than.
         compared = any(row.outcome not in (Outcome.NEW, Outcome.REMOVED) and not row.quarantined for row in rows)
@@ -140,7 +140,7 @@ def _done(rows: Sequence[Row], reasons: Sequence[Reason]) -> GateResult:
     return GateResult(GateState.WARN, code, "success" if only_behind else "pending", "neutral", reasons=reasons)
 
 
-def _reasons(rows: Sequence[Row], policy: Policy) -> list[Reason]:
+def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:
     found = Counter[tuple[GateKind, GateAction, bool, bool]]()
     for row in rows:
         limits = policy.at(row.case)
@@ -155,11 +155,11 @@ def _reasons(rows: Sequence[Row], policy: Policy) -> list[Reason]:
             found[kind, action, row.known_before, False] += 1
         if row.behind or row.behind_is_open:
             found[GateKind.BEHIND_SOTA, limits.action(GateKind.BEHIND_SOTA), False, not row.behind] += 1
-    reasons = [Reason(kind, action, n, known, is_open) for (kind, action, known, is_open), n in found.items()]
+    reasons = [GateReason(kind, action, n, known, is_open) for (kind, action, known, is_open), n in found.items()]
     if all(row.quarantined or row.outcome is Outcome.REMOVED for row in rows):
-        reasons.append(Reason(GateKind.INCONCLUSIVE, policy.action(GateKind.INCONCLUSIVE), 0))
+        reasons.append(GateReason(GateKind.INCONCLUSIVE, policy.action(GateKind.INCONCLUSIVE), 0))
     return sorted((one for one in reasons if one.action is not GateAction.PASS), key=_weight)
 
 
-def _weight(one: Reason) -> tuple[int, int, bool, bool]:
+def _weight(one: GateReason) -> tuple[int, int, bool, bool]:
     return _WEIGHTIEST.index(one.action), _GRAVEST.index(one.kind), one.known_before, one.is_open

@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kernels.cases import Comparison
-from service.domain.metrics import words
 from service.domain.policy.policy import Policy
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.sequential import Decision, Effects, Zone
-from service.domain.text import in_percent
 from service.domain.verdicts.analysis import Doubt, Reading, readings
 from service.domain.verdicts.estimation import compare, comparison
+from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs
 
 __all__ = ["CHANGES", "Cell", "Outcome", "Pairs", "Verdict", "compare", "judge", "wanted"]
@@ -30,17 +29,12 @@ Why = Literal["look", "confirm"]  # what more trials are for
 
 MANY_DOUBTED = 0.1
 CHANGES = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
-# How kinds of reasons begin, by which a reader of stored verdicts knows them again.
-KNOWN_BEFORE = "already so before this revision: "
-QUARANTINED = "quarantined: "
-SESSION_ENDED = "the session ended before "
-THROTTLED = "were lost to a throttled device"  # and how the reason ends that names how many
 
 
 @dataclass(frozen=True)
 class Verdict:
     outcome: Outcome
-    reason: str
+    reason: Reason
     comparison: Comparison | None = None
     confirmed: bool = False
     control: float | None = None  # the A/A control's ratio at this case: the copy over the original
@@ -49,6 +43,8 @@ class Verdict:
     q: float | None = None  # p among the family of the run
     smallest: float | None = None  # the smallest relevant change that held here, relative
     doubt: Doubt | None = None  # what equal code of the session says against deciding it, where it is inconclusive
+    known_before: bool = False  # invalid or failed, and so it was before this revision
+    quarantined_by: str | None = None  # who quarantines it, where that is why a confirmed change is inconclusive
 
 
 def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
@@ -97,55 +93,56 @@ def _controlled(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
 
 def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
     if cell.trouble:
-        outcome, reason = cell.trouble
-        return Verdict(outcome, reason)
+        return Verdict(cell.trouble.outcome, cell.trouble.reason, known_before=cell.trouble.known_before)
     if reading is None:
-        return Verdict(Outcome.NEW, cell.baseline_trouble or "there is no earlier revision to compare with")
+        return Verdict(Outcome.NEW, cell.baseline_trouble or reason(ReasonCode.NO_BASELINE))
     verdict = _first(cell, reading, policy) if not reading.suspected else _second(cell, reading, policy)
     doubt = reading.doubt if verdict.outcome is Outcome.INCONCLUSIVE else None
     return replace(verdict, suspected=reading.suspected, smallest=reading.smallest, doubt=doubt)
 
 
 def _first(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
-    """The first trials show that there is nothing, or not even whether there may be something."""
+    """The screening found no suspicion: the case is steady or undecided."""
     seen, outcome = reading.first, Outcome.INCONCLUSIVE
     if seen.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
-        outcome, reason = Outcome.STEADY, f"within {in_percent(reading.smallest)} of its baseline"
+        outcome, why = Outcome.STEADY, reason(ReasonCode.WITHIN, smallest=reading.smallest)
     elif reading.doubt is not None:
-        reason = _doubted(reading)
+        why = _doubted(reading, reading.doubt)
     elif len(reading.looked) < policy.screening[-1] or None in reading.looked:
-        reason = _cut_short(reading.looked, policy.screening, "more trials could settle it")
+        why = _cut_short(reading.looked, policy.screening, suspected=False)
     else:
-        reason = f"the interval is still too wide after {len(reading.looked)} trials"
-    return _of(outcome, reason, seen, cell.looked, policy)
+        why = reason(ReasonCode.TOO_WIDE, trials=len(reading.looked))
+    return _of(outcome, why, seen, cell.looked, policy)
 
 
 def _second(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
-    """It looked like a change, and fresh trials were to decide."""
+    """The screening found a suspicion, and the confirmation trials decide."""
     fresh = reading.fresh
     if fresh.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
-        reason = (
-            f"within {in_percent(reading.smallest)} of its baseline: {fresh.trials} fresh trials did not repeat "
-            "what looked like a change"
-        )
-        return _of(Outcome.STEADY, reason, fresh, cell.confirmed, policy)
+        why = reason(ReasonCode.NOT_REPEATED, smallest=reading.smallest, trials=fresh.trials)
+        return _of(Outcome.STEADY, why, fresh, cell.confirmed, policy)
     if reading.doubt is not None:
-        return _of(Outcome.INCONCLUSIVE, _doubted(reading), reading.first, cell.looked, policy)
+        return _of(Outcome.INCONCLUSIVE, _doubted(reading, reading.doubt), reading.first, cell.looked, policy)
     if fresh.zone is not reading.first.zone:
         return _unconfirmed(cell, reading, policy)
     if cell.same_code:
-        reason = (
-            "it ran the same compiled kernels as its baseline, launched alike, so the change is not in the code: "
-            "suspect the machine"
-        )
-        return _of(Outcome.INCONCLUSIVE, reason, fresh, cell.confirmed, policy)
+        return _of(Outcome.INCONCLUSIVE, reason(ReasonCode.SAME_CODE), fresh, cell.confirmed, policy)
     if cell.quarantined:
-        reason = f"{QUARANTINED}{cell.quarantined}"
-        return _of(Outcome.INCONCLUSIVE, reason, fresh, cell.confirmed, policy)
+        why = reason(ReasonCode.QUARANTINED, why=cell.quarantined.why)
+        verdict = _of(Outcome.INCONCLUSIVE, why, fresh, cell.confirmed, policy)
+        return replace(verdict, quarantined_by=cell.quarantined.by)
     outcome = Outcome.REGRESSION if fresh.zone is Zone.MORE else Outcome.IMPROVEMENT
-    # The fresh trials alone give the size: those that raised the suspicion were chosen for being large.
-    verdict = _of(outcome, "", fresh, cell.confirmed, policy)
-    return replace(verdict, reason=_size(cell, verdict), confirmed=True)
+    return _confirmed(cell, outcome, fresh, policy)
+
+
+def _confirmed(cell: Cell, outcome: Outcome, fresh: Decision, policy: Policy) -> Verdict:
+    """The confirmation trials alone give the size: those of the screening were chosen for being large."""
+    if fresh.estimate is None:
+        raise ValueError(f"A confirmed change of {cell.case} without trials.")
+    seen = comparison(fresh.estimate, cell.confirmed, policy.confidence)
+    control = cell.borrowed if cell.control.effects() else False
+    why = reason(ReasonCode.CONFIRMED, ratio=seen.ratio, trials=seen.trials, control=control)
+    return Verdict(outcome, why, seen, confirmed=True, p=fresh.p, q=fresh.q)
 
 
 def _may_hide_a_change(reading: Reading, policy: Policy) -> bool:
@@ -160,53 +157,33 @@ def _may_hide_a_change(reading: Reading, policy: Policy) -> bool:
     return from_copy.p_within(math.log1p(reading.smallest)) > policy.beta
 
 
-def _doubted(reading: Reading) -> str:
+def _doubted(reading: Reading, doubt: Doubt) -> Reason:
     """What equal code of the session says against deciding the case."""
-    smallest = in_percent(reading.smallest)
-    if reading.doubt is Doubt.MACHINE:
-        return "the machine: most cases moved this way in this session, and equal code moved with them"
-    if reading.doubt is Doubt.CONTROL and reading.control is not None:
+    if doubt is Doubt.MACHINE:
+        return reason(ReasonCode.MACHINE)
+    if doubt is Doubt.CONTROL and reading.control is not None:
         size = math.expm1(reading.control.centre)
-        return (
-            f"the control is off: a second copy of the baseline differed from it by {size:+.2%} here, "
-            f"which is too much to decide {smallest}"
-        )
-    spread = f" ({reading.offset.sd:.2%})" if reading.offset else ""
-    return (
-        f"copies of the baseline differ too much in this session{spread} to decide {smallest} here, "
-        "and more trials do not change that"
-    )
+        return reason(ReasonCode.CONTROL_OFF, size=size, smallest=reading.smallest)
+    spread = reading.offset.sd if reading.offset else None
+    return reason(ReasonCode.COPIES_DIFFER, spread=spread, smallest=reading.smallest)
 
 
 def _unconfirmed(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
-    why = "fresh trials did not confirm it"
+    why = reason(ReasonCode.UNCONFIRMED)
     cut = len(reading.confirmed) < policy.confirmation[-1] or None in reading.confirmed
     if reading.fresh.zone is Zone.OPEN and cut:
-        why = _cut_short(reading.confirmed, policy.confirmation, "fresh trials could settle it")
-    verdict = _of(Outcome.INCONCLUSIVE, f"it looked like a change, and {why}", reading.first, cell.looked, policy)
+        why = _cut_short(reading.confirmed, policy.confirmation, suspected=True)
+    verdict = _of(Outcome.INCONCLUSIVE, why, reading.first, cell.looked, policy)
     return verdict if reading.fresh.p is None else replace(verdict, p=reading.fresh.p, q=reading.fresh.q)
 
 
-def _size(cell: Cell, verdict: Verdict) -> str:
-    """How much it changed, in the words of its metric."""
-    if verdict.comparison is None:
-        raise ValueError(f"A confirmed change of {cell.case} without trials.")
-    said, ratio = words(cell.case), verdict.comparison.ratio
-    word = said.more if verdict.outcome is Outcome.REGRESSION else said.less
-    size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times {said.as_much}"
-    reason = f"{size} its baseline, confirmed by {verdict.comparison.trials} fresh trials"
-    if not cell.control.effects():
-        return f"{reason}, without an A/A control at this case"
-    return f"{reason}, with the A/A control of {cell.borrowed}" if cell.borrowed else reason
-
-
-def _of(outcome: Outcome, reason: str, seen: Decision, pairs: Pairs, policy: Policy) -> Verdict:
+def _of(outcome: Outcome, why: Reason, seen: Decision, pairs: Pairs, policy: Policy) -> Verdict:
     compared = comparison(seen.estimate, pairs, policy.confidence) if seen.estimate else None
-    return Verdict(outcome, reason, compared, p=seen.p, q=seen.q)
+    return Verdict(outcome, why, compared, p=seen.p, q=seen.q)
 
 
-def _cut_short(trials: Effects, steps: Sequence[int], settled: str) -> str:
+def _cut_short(trials: Effects, steps: Sequence[int], *, suspected: bool) -> Reason:
     """Why fewer trials count than the policy allows: they were not made, or all their rounds were dropped."""
     if len(trials) < steps[-1]:
-        return f"{SESSION_ENDED}{settled}"
-    return f"the rounds of {trials.count(None)} of {len(trials)} trials {THROTTLED}"
+        return reason(ReasonCode.SESSION_ENDED, suspected=suspected)
+    return reason(ReasonCode.ROUNDS_LOST, suspected=suspected, lost=trials.count(None), trials=len(trials))

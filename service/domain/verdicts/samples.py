@@ -6,6 +6,7 @@ from enum import StrEnum
 from itertools import islice
 
 from service.domain.stats.effects import trial_effects
+from service.domain.verdicts.reasons import Quarantined, Reason
 
 Rounds = Sequence[float | None]  # in the unit of the metric, one a round; None where the round was lost
 Name = tuple[str, str]  # provider and case
@@ -58,6 +59,15 @@ def made(many: Sequence[Pairs]) -> list[list[float | None]]:
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """The head is invalid or failed at a case; `known_before`: so was a revision before it."""
+
+    outcome: Outcome
+    reason: Reason
+    known_before: bool = False
+
+
+@dataclass(frozen=True)
 class Cell:
     """All that is known of one case of one provider in one run."""
 
@@ -67,10 +77,10 @@ class Cell:
     confirmed: Pairs = Pairs()  # fresh trials, asked for after a suspicion
     control: Pairs = Pairs()  # the baseline against a second copy of itself
     borrowed: str | None = None  # the provider that the control is of, where this one has none at the case
-    trouble: tuple[Outcome, str] | None = None  # invalid or failed, and why
-    baseline_trouble: str | None = None  # why the baseline has no times here, when it has none
+    trouble: Trouble | None = None  # why the head has no times here, where it has none
+    baseline_trouble: Reason | None = None  # why the baseline has no times here, where it has none
     same_code: bool = False  # facts say that head and parent compiled to the same code
-    quarantined: str | None = None  # why nobody is to be alarmed by this case
+    quarantined: Quarantined | None = None  # why this case may alarm nobody
 
     @property
     def name(self) -> Name:

@@ -12,10 +12,8 @@ from service.domain.codefacts.tuned import choices
 from service.domain.states import BaselineKind, CellState, Rounds
 from service.domain.text import short
 from service.domain.verdicts.baselines import RULES, BaselineCase, best_of
-from service.domain.verdicts.judge import KNOWN_BEFORE, QUARANTINED
-from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs
-
-_NONE: Mapping[tuple[str, str], str] = {}
+from service.domain.verdicts.reasons import Quarantined, Reason, ReasonCode, reason
+from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs, Trouble
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def cells(
     taken: Iterable[Taken],
     baseline_note: str | None = None,
     broken_before: Mapping[Name, CellState] = MappingProxyType({}),
-    quarantined: Mapping[tuple[str, str], str] = _NONE,
+    quarantined: Mapping[Name, Quarantined] = MappingProxyType({}),
 ) -> list[Cell]:
     """One cell for each case of each of the head's providers.
 
@@ -112,11 +110,6 @@ def _cell(
     baseline_note: str | None,
     broken_before: Mapping[Name, CellState],
 ) -> Cell:
-    baseline_trouble = None
-    if parent is None:
-        baseline_trouble = baseline_note or "there is no earlier revision to compare with"
-    elif parent.state is not CellState.MEASURED:
-        baseline_trouble = f"the baseline is {parent.state} here: {parent.reason or 'no reason given'}"
     baseline = parent if _measured(parent) else None
     return Cell(
         head.provider,
@@ -126,25 +119,29 @@ def _cell(
         control=control[0],
         borrowed=control[1],
         trouble=_trouble(head, parent, broken_before),
-        baseline_trouble=baseline_trouble,
+        baseline_trouble=_baseline_trouble(parent, baseline_note),
         same_code=parent is not None and same_kernels(head, parent),
     )
 
 
-def _trouble(head: Taken, parent: Taken | None, broken_before: Mapping[Name, CellState]) -> tuple[Outcome, str] | None:
+def _baseline_trouble(parent: Taken | None, note: str | None) -> Reason | None:
+    if parent is None:
+        return reason(ReasonCode.NO_BASELINE, note=note)
+    if parent.state is CellState.MEASURED:
+        return None
+    return reason(ReasonCode.BASELINE_UNFIT, state=parent.state.value, said=parent.reason)
+
+
+def _trouble(head: Taken, parent: Taken | None, broken_before: Mapping[Name, CellState]) -> Trouble | None:
     """Why the head has no times here, and whether that is new with it."""
     if head.state is CellState.MEASURED:
         return None
-    reason = head.reason or head.state.value
+    said = head.reason or head.state.value
     if head.state is CellState.UNSUPPORTED:
-        return Outcome.FAILED, f"its baseline does this case, and it does not: {reason}"
+        return Trouble(Outcome.FAILED, reason(ReasonCode.UNSUPPORTED, said=said))
     same_trouble = parent is not None and parent.state is head.state
-    if same_trouble or broken_before.get((head.provider, str(head.case))) is head.state:
-        reason = KNOWN_BEFORE + reason
-    elif reason.startswith((KNOWN_BEFORE, QUARANTINED)):
-        # It comes from the revision's own process, which would excuse itself.
-        reason = f"it says: {reason}"
-    return Outcome(head.state.value), reason
+    known_before = same_trouble or broken_before.get((head.provider, str(head.case))) is head.state
+    return Trouble(Outcome(head.state.value), reason(ReasonCode(head.state.value), said=said), known_before)
 
 
 def _control(

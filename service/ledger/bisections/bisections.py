@@ -133,7 +133,7 @@ def advance(session: Session, bisection_id: int, merge: Merge | None = None) -> 
 def waits(session: Session, bisection_id: int) -> bool:
     """Does this bisection wait for its daily budget, and is that still spent?  A cheap check."""
     row = session.get_one(Bisection, bisection_id)
-    if not (row.reason or "").startswith(steps.WAITS):
+    if not row.waits_for_budget:
         return False
     _, recipe = recipe_of(session, session.get_one(Target, row.target_id))
     return row.device in recipe.devices and _has_to_wait(session, row, effective(recipe, row.device))
@@ -176,8 +176,9 @@ def _ask(session: Session, row: Bisection, search: Search, progress: Progress, q
         )
         return
     policy = effective(recipe, row.device)
-    if _has_to_wait(session, row, policy):
-        row.reason = f"{steps.WAITS} ({policy.bisect.max_runs_per_day} steps a day); {words}"
+    row.waits_for_budget = _has_to_wait(session, row, policy)
+    if row.waits_for_budget:
+        row.reason = f"waits for tomorrow's budget ({policy.bisect.max_runs_per_day} steps a day); {words}"
         return
     of_moved = sorted({case for _, case in progress.sizes})
     revision = session.execute(
@@ -211,6 +212,7 @@ def _no_longer(recipe: recipes.Recipe, row: Bisection) -> str | None:
 
 def _end(session: Session, row: Bisection, state: SearchState, why: str, progress: Progress | None = None) -> None:
     row.state, row.reason, row.finished_at = state, why, clock(session)
+    row.waits_for_budget = False
     row.culprit = progress.culprit if progress else None
     slower = moved(progress.of(Aim.PROVE)[-1].step) if progress and row.culprit else {}
     last = next((run.id for run in reversed(steps.steps_of(session, row.id))), None)

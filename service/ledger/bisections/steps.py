@@ -11,10 +11,10 @@ from service.domain.bisection.search import decide
 from service.domain.states import OPEN_SEARCHES, OPEN_STATES, BaselineKind, Purpose, RunState
 from service.domain.text import one_line
 from service.domain.verdicts.judge import Outcome
+from service.reports import words
 from service.reports.bisection_text import said
 from service.reports.views import Search, Stepped
 
-WAITS = "waits for tomorrow's budget"  # how the reason of a search begins that has spent today's
 _SOME = 500  # databases limit how many parameters a statement may have
 
 
@@ -30,7 +30,7 @@ def search(session: Session, row: Bisection) -> Search:
     answered = {id(one.step): one for one in progress.answered}
     steps = tuple(Stepped(run, step, answered.get(id(step))) for run, step in over)
     found = Search(row, target.name, progress, steps, "", pending)
-    stored = row.state not in OPEN_SEARCHES or (row.reason or "").startswith(WAITS)
+    stored = row.state not in OPEN_SEARCHES or row.waits_for_budget
     return replace(found, words=row.reason or "" if stored else said(progress, found.names))
 
 
@@ -43,16 +43,16 @@ def steps_of(session: Session, bisection_id: int) -> list[Run]:
 def _step(run: Run) -> BisectionStep:
     """The step that an ended run is.  Only a failed build is the fault of the revision; other failures are retried."""
     step = BisectionStep(run.revision.sha, run.baseline or "")
-    words = one_line(run.reason or "no reason was given")
+    why = one_line(run.reason or "no reason was given")
     match run.state:
         case RunState.DONE:
             return replace(step, verdicts={(row.provider, row.case): _verdict(row) for row in _against_baseline(run)})
         case RunState.FAILED if run.build_failed:
-            return replace(step, untested=Answer.SKIP, words=words)
+            return replace(step, untested=Answer.SKIP, words=why)
         case RunState.SUPERSEDED:  # the mainline was rewritten without it: no repeat will measure it
-            return replace(step, untested=Answer.SKIP, words=words)
+            return replace(step, untested=Answer.SKIP, words=why)
         case _:
-            return replace(step, untested=Answer.UNDECIDED, words=words)
+            return replace(step, untested=Answer.UNDECIDED, words=why)
 
 
 def _against_baseline(run: Run) -> list[VerdictRow]:
@@ -61,7 +61,14 @@ def _against_baseline(run: Run) -> list[VerdictRow]:
 
 def _verdict(row: VerdictRow) -> StepVerdict:
     return StepVerdict(
-        Outcome(row.outcome), row.ratio, row.low, row.high, row.suspected, row.trials, row.cause_text, row.reason
+        Outcome(row.outcome),
+        row.ratio,
+        row.low,
+        row.high,
+        row.suspected,
+        row.trials,
+        why=words.cause_text(row),
+        reason=words.of_verdict(row),
     )
 
 

@@ -12,6 +12,7 @@ from service.domain.regressions.lifecycle import KERNELWATCH
 from service.domain.series import SeriesKey
 from service.domain.verdicts import calibration
 from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.reasons import RECIPE, Quarantined
 from service.domain.verdicts.samples import Name
 from service.errors import BadInput, NotFound
 from service.ledger.locking import insert_if_absent
@@ -20,10 +21,20 @@ from service.ledger.series import on_device, series_of
 
 def quarantined(
     session: Session, target_id: int, device: str, policy: Policy, names: Iterable[Name]
-) -> dict[Name, str]:
-    """Which of these cases are to alarm nobody, and why: by the policy, by a person, or by what equal code did."""
-    rows = {name: row.reason for name, row in _standing(session, target_id, device).items()}
-    return {name: why for name in names if (why := rows.get(name) or policy.quarantined(name[1]))}
+) -> dict[Name, Quarantined]:
+    """Which of these cases may alarm nobody, and why: by the policy, by a person, or by what equal code did."""
+    return in_force(_standing(session, target_id, device), policy, names)
+
+
+def in_force(rows: Mapping[Name, Quarantine], policy: Policy, names: Iterable[Name]) -> dict[Name, Quarantined]:
+    """The quarantines of these cases by the rows given, and by the policy where there is no row."""
+    found = dict[Name, Quarantined]()
+    for name in names:
+        if (row := rows.get(name)) is not None:
+            found[name] = Quarantined(row.by, row.reason)
+        elif (why := policy.quarantined(name[1])) is not None:
+            found[name] = Quarantined(RECIPE, why)
+    return found
 
 
 def listed(

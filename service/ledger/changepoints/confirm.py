@@ -10,6 +10,7 @@ from service.db.models import Bisection, ChangePoint, RegressionRow, Revision, R
 from service.domain.states import OPEN_SEARCHES, BaselineKind, FoundBy, PointState, RunState, SearchState
 from service.domain.verdicts.judge import Outcome
 from service.ledger.regressions.transitions import Slower, open_one
+from service.reports.words import cause_text
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _regression(session: Session, search: Bisection, row: ChangePoint, step: Ste
         verdict.low,
         verdict.high,
         verdict.cause_kind,
-        verdict.cause_text,
+        cause_text(verdict),
     )
     return open_one(
         session,

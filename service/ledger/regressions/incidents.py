@@ -52,4 +52,4 @@ def settle(session: Session, ids: Iterable[int | None], now: float) -> None:
         members = [Member(*row) for row in session.execute(rows.where(RegressionRow.incident_id == incident_id))]
         incident.closed_at = (incident.closed_at or now) if is_over(members) else None
         cause = common_cause(members)
-        incident.cause_kind, incident.cause_text = (cause.kind.value, cause.words) if cause else (None, None)
+        incident.cause_kind, incident.cause_text = (cause.cause, cause.why) if cause else (None, None)

@@ -19,6 +19,7 @@ from service.domain.verdicts.samples import Name
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Opening
 from service.ledger.series import on_device
+from service.reports import words
 
 _ACCEPTED = (RegressionState.ACKNOWLEDGED, RegressionState.DISMISSED)
 
@@ -91,7 +92,7 @@ def _against_parent(session: Session, case: _Case) -> Opening | None:
             same_baseline and one.row.ratio * (1 + case.smallest_change) >= case.ratio
         ):
             return None
-    return _opening(session, run, _slower(case.verdict), FoundBy.PAIR, baseline, case.verdict.reason)
+    return _opening(session, run, _slower(case.verdict), FoundBy.PAIR, baseline, words.of_verdict(case.verdict))
 
 
 def _against_last_good(session: Session, case: _Case) -> Opening | None:
@@ -121,8 +122,8 @@ def _against_last_good(session: Session, case: _Case) -> Opening | None:
         .limit(1)
     ).first()
     head = session.get_one(Revision, run.revision_id).short
-    words = f"suspected before, and confirmed by the session of {head}: {verdict.reason}"
-    return _opening(session, suspected or run, slower, FoundBy.PAIR, verdict.baseline, words)
+    why = f"suspected before, and confirmed by the session of {head}: {words.of_verdict(verdict)}"
+    return _opening(session, suspected or run, slower, FoundBy.PAIR, verdict.baseline, why)
 
 
 def _against_pinned(session: Session, case: _Case) -> Opening | None:
@@ -138,8 +139,8 @@ def _against_pinned(session: Session, case: _Case) -> Opening | None:
         return None
     for neighbour, at, outcome in _neighbours(session, run, verdict, place):
         if outcome == Outcome.REGRESSION:
-            first = neighbour if at < place else run
-            return _opening(session, first, _slower(verdict), FoundBy.PINNED, verdict.baseline, verdict.reason)
+            first, why = neighbour if at < place else run, words.of_verdict(verdict)
+            return _opening(session, first, _slower(verdict), FoundBy.PINNED, verdict.baseline, why)
     return None
 
 
@@ -191,12 +192,13 @@ def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Map
 
 def _slower(verdict: VerdictRow) -> transitions.Slower:
     ratio, name = verdict.ratio or 1.0, (verdict.provider, verdict.case)
-    return transitions.Slower(*name, ratio, verdict.low, verdict.high, verdict.cause_kind, verdict.cause_text)
+    why = words.cause_text(verdict)
+    return transitions.Slower(*name, ratio, verdict.low, verdict.high, verdict.cause_kind, why)
 
 
 def _opening(
-    session: Session, run: Run, slower: transitions.Slower, found_by: FoundBy, good: str | None, words: str
+    session: Session, run: Run, slower: transitions.Slower, found_by: FoundBy, good: str | None, why: str
 ) -> Opening:
     revision = session.get_one(Revision, run.revision_id)
     itself = revision.sha if found_by is FoundBy.PAIR and good is not None and good == revision.parent else None
-    return Opening(run, slower, found_by, good, itself, words)
+    return Opening(run, slower, found_by, good, itself, why)

@@ -17,7 +17,6 @@ from kernels.cases import Role
 from service.db.models import WATCHED, Measurement, RegressionRow, Revision, Run, Series, Target, VerdictRow
 from service.domain.attribution.causes import Kind
 from service.domain.states import BaselineKind, CellState, Purpose, RegressionState, RunState
-from service.domain.verdicts.judge import QUARANTINED
 from service.domain.verdicts.samples import Name, Outcome
 from service.ledger.series import on_device
 
@@ -189,4 +188,4 @@ def _suspected(session: Session, target_id: int, device: str, sha: str, decided:
 def _slower_perhaps(row: VerdictRow) -> bool:
     """Is this still a suspicion?  Not where the machine explains it, nor where the case is quarantined."""
     slower = row.suspected and row.outcome == Outcome.INCONCLUSIVE and row.ratio is not None and row.ratio > 1
-    return slower and row.cause_kind not in (Kind.MACHINE, Kind.NOISE) and not row.reason.startswith(QUARANTINED)
+    return slower and row.cause_kind not in (Kind.MACHINE, Kind.NOISE) and row.quarantined_by is None

@@ -99,7 +99,8 @@ def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) 
         row.ratio, row.low, row.high = comparison.ratio, comparison.low, comparison.high
         row.trials, row.rounds = comparison.trials, comparison.rounds
     if why is not None:
-        row.cause_kind, row.cause_text, row.cause_certain = why.kind.value, why.words, why.certain
+        row.cause_kind, row.cause_certain = why.kind.value, why.certain
+        row.cause_code, row.cause_args = why.code.value, dict(why.args)
         row.cause_by = why.by.value if why.by else None
 
 

@@ -21,6 +21,7 @@ from service.domain.text import short
 from service.domain.verdicts import judge
 from service.domain.verdicts.geomeans import summaries
 from service.domain.verdicts.judge import Verdict
+from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import SessionResult, Taken, cells
 from service.ledger.calibration import equal_code, quarantines
@@ -138,7 +139,9 @@ def _against_parent(decided: baseline_rows.Decided, name: Name, verdict: Verdict
     provider, case = name
     row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind=BaselineKind.PARENT)
     row.baseline = decided.result.baseline_at(name)
-    row.outcome, row.reason, row.confirmed = verdict.outcome.value, verdict.reason, verdict.confirmed
+    row.outcome, row.confirmed = verdict.outcome.value, verdict.confirmed
+    row.reason_code, row.reason_args = verdict.reason.code.value, dict(verdict.reason.args)
+    row.known_before, row.quarantined_by = verdict.known_before, verdict.quarantined_by
     row.control, row.suspected, row.smallest_change = verdict.control, verdict.suspected, verdict.smallest
     row.p, row.q, row.doubt = verdict.p, verdict.q, verdict.doubt
     baseline_rows.measured(row, verdict.comparison, decided.causes.get(name))
@@ -152,7 +155,6 @@ def _removed(decided: baseline_rows.Decided, recipe: Recipe) -> list[VerdictRow]
         return []
     cases = recipe.cases(run.suite)
     asked = {(name, str(case)) for name in recipe.providers_on(run.device) for case in cases} | set(decided.judged)
-    last = f"the recipe asks for it no longer; last measured at {short(before.revision.sha)}"
     return [
         VerdictRow(
             run_id=run.id,
@@ -160,7 +162,8 @@ def _removed(decided: baseline_rows.Decided, recipe: Recipe) -> list[VerdictRow]
             case=row.case,
             baseline_kind=BaselineKind.PARENT,
             outcome=Outcome.REMOVED.value,
-            reason=last,
+            reason_code=ReasonCode.REMOVED.value,
+            reason_args={"last": short(before.revision.sha)},
         )
         for row in before.verdicts
         if row.baseline_kind == BaselineKind.PARENT

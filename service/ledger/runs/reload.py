@@ -10,33 +10,30 @@ from kernels.cases import Case, Role
 from service.db.models import Measurement, Quarantine, Run, Target, VerdictRow, unpack
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, CellState, Purpose, RunState
-from service.domain.verdicts.judge import KNOWN_BEFORE
+from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name
 from service.domain.verdicts.session_result import SessionResult, Taken, cells
-from service.ledger.runs.baseline_choice import BROKEN
+from service.ledger.calibration.quarantines import in_force
 from service.ledger.series import on_device
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """One run as it was when it was judged.  `silent`: what was quarantined then, but for the policy's own patterns."""
+    """One run as it was when it was judged; `quarantines` are those of people and of kernelwatch at that time."""
 
     run: Run  # with its target and revision
     result: SessionResult  # without its stack
     verdicts: Mapping[tuple[str, str, BaselineKind], VerdictRow]  # by provider, case and kind of baseline
-    silent: Mapping[Name, str]
+    quarantines: Mapping[Name, Quarantine]
 
     def cells(self, policy: Policy) -> list[Cell]:
         """What there was to be judged of the head against its parent, where `policy` says what is quarantined."""
-        note = (self.run.reason or "").split("; ")[0] if self.run.baseline is None else None
-        broken_before = {
-            (provider, case): CellState(row.outcome)
-            for (provider, case, against), row in self.verdicts.items()
-            if against == BaselineKind.PARENT and row.outcome in BROKEN and row.reason.startswith(KNOWN_BEFORE)
-        }
+        against_parent = [row for (_, _, kind), row in self.verdicts.items() if kind is BaselineKind.PARENT]
+        without_baseline = (row for row in against_parent if row.reason_code == ReasonCode.NO_BASELINE)
+        note = next(((row.reason_args or {}).get("note") for row in without_baseline), None)
+        broken_before = {(row.provider, row.case): CellState(row.outcome) for row in against_parent if row.known_before}
         heads = [(one.provider, str(one.case)) for one in self.result.taken if one.role is Role.HEAD]
-        silent = {name: why for name in heads if (why := self.silent.get(name) or policy.quarantined(name[1]))}
-        return cells(self.result.taken, note or None, broken_before, silent)
+        return cells(self.result.taken, note, broken_before, in_force(self.quarantines, policy, heads))
 
 
 def rebuilt(
@@ -77,7 +74,7 @@ def one(session: Session, run_id: int) -> Rebuilt:
         last_good=last_good,
         pinned=run.pinned,
     )
-    return Rebuilt(run, result, verdicts, _silent(session, run))
+    return Rebuilt(run, result, verdicts, _quarantines(session, run))
 
 
 def taken(rows: Sequence[Measurement]) -> tuple[Taken, ...]:
@@ -94,9 +91,9 @@ def _taken(row: Measurement) -> Taken | None:
     return Taken(role, row.provider, case, row.state, row.reason, tuple(looked), tuple(confirmed), row.facts or {})
 
 
-def _silent(session: Session, run: Run) -> dict[Name, str]:
+def _quarantines(session: Session, run: Run) -> dict[Name, Quarantine]:
     """What was quarantined when the run was judged."""
     then: ColumnElement[bool] = Quarantine.since < run.finished_at
     still = Quarantine.released_at.is_(None) | (Quarantine.released_at >= run.finished_at)
     rows = select(Quarantine).join(Quarantine.series).where(on_device(run.target_id, run.device), then, still)
-    return {(row.provider, row.case): row.reason for row in session.execute(rows).scalars()}
+    return {(row.provider, row.case): row for row in session.execute(rows).scalars()}

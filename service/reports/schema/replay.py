@@ -7,6 +7,7 @@ from pydantic import Field
 from service.domain.verdicts.replay import Sum
 from service.reports.schema.base import Document, Moment, Number
 from service.reports.views import Replay, Told
+from service.reports.words import of_replayed
 
 
 class ReplaySumItem(Document):
@@ -88,7 +89,7 @@ class ReplayedItem(Document):
             ratio=comparison.ratio if comparison else None,
             low=comparison.low if comparison else None,
             high=comparison.high if comparison else None,
-            reason=one.verdict.reason,
+            reason=of_replayed(one),
             trials_made=one.made,
             trials_used=one.used,
             trials_lacking=one.lacking,

@@ -13,6 +13,7 @@ from service.domain.policy.policy import GateAction, GateKind, Policy
 from service.domain.states import CellState, Purpose, RunState
 from service.domain.verdicts.gate import GateState
 from service.domain.verdicts.judge import Outcome
+from service.reports import words
 from service.reports.report import Report
 from service.reports.rows import Row
 from service.reports.schema.base import Document, Moment, Number, columns
@@ -172,7 +173,9 @@ class VerdictItem(Document):
         description="Which property of the code explains it.", examples=["traffic", "spills", "configuration"]
     )
     policy_version: str | None = Field(description="SHA-256 of the policy that decided it.")
+    cause_code: str | None = Field(description="A stable code; null for verdicts of old versions.")
     reason: str
+    reason_code: str | None = Field(description="A stable code; null for verdicts of old versions.")
     regression_id: int | None = Field(description="The regression that this run opened for it.")
     incident_id: int | None
 
@@ -186,6 +189,8 @@ class VerdictItem(Document):
             "change": percent(verdict.ratio, metric),
             "smallest_change": verdict.smallest_change or policy.at(verdict.case).smallest_change,
             "control_ratio": verdict.control,
+            "cause_text": words.cause_text(verdict),
+            "reason": words.of_verdict(verdict),
             "policy_version": verdict.policy.digest if verdict.policy else None,
             "quarantined": row is not None and row.quarantined,
             "known_before": row is not None and row.known_before,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from service.domain.attribution.causes import Cause, Move, cause
+from service.reports.words import of_cause
 from tests.kernels.facts.commits import COMMITS, FUNCTIONS, HELD_OUT, IN_SIGHT, Commit
 
 pytestmark = pytest.mark.torch
@@ -53,7 +54,9 @@ def found(commit: Commit, sides: Sides, ratio: float | None = None) -> Cause:
 @pytest.mark.parametrize("half", [IN_SIGHT, HELD_OUT], ids=["in sight", "held out"])
 def test_most_causes_are_right_and_none_is_wrong_and_certain(facts, half):
     causes = [(commit, found(commit, facts[commit.name])) for commit in half]
-    wrong = {commit.name: (commit.by, one.words) for commit, one in causes if one.by is not commit.by}
+    wrong = {
+        commit.name: (commit.by, of_cause(one, commit.case).words) for commit, one in causes if one.by is not commit.by
+    }
 
     assert len(wrong) <= 0.2 * len(half), wrong
     assert not [commit.name for commit, one in causes if one.certain and commit.name in wrong]
@@ -72,7 +75,7 @@ def test_what_predicts_the_other_direction_explains_nothing(facts):
 def test_the_copy_is_named_and_not_the_flag_that_selects_it(facts):
     [commit] = [one for one in COMMITS if one.name == "pad where it is asked for"]
 
-    assert found(commit, facts[commit.name]).words == (
+    assert of_cause(found(commit, facts[commit.name]), commit.case).words == (
         "slower because each call now also runs aten::add.Tensor, which moves 537 MB (explains all of 95 %)"
     )
 

@@ -11,7 +11,10 @@ from sqlalchemy.orm import Session
 
 from service.db import migrate
 from service.db.engine import make_engine
-from service.db.models import Base, Gap, Measurement
+from service.db.models import Base, Bisection, Gap, Measurement, VerdictRow
+from service.domain.attribution.causes import Kind
+from service.reports.rows import CauseWords
+from service.reports.words import cause_of, of_verdict
 
 
 @pytest.fixture
@@ -95,6 +98,73 @@ def test_an_older_database_keeps_its_rows_under_names_without_a_unit(url: str) -
     engine.dispose()
     assert (measured.median, measured.unit, measured.gb_s) == (7.31, "us", 2295.5)
     assert (gap.own, gap.sota, gap.ratio_now) == (7.31, 6.1, 1.2)
+
+
+# Verdicts, a quarantine and searches as they were when decisions were made from their texts.
+VERDICTS = (
+    ("a", "invalid", "already so before this revision: y is wrong"),
+    ("b", "failed", "it says: quarantined: nothing"),
+    ("c", "inconclusive", "quarantined: it lies"),
+    ("d", "inconclusive", "quarantined: too small"),
+    ("e", "regression", "12.0% slower than its baseline"),
+)
+CAUSES = (("slower, perhaps because the kernel spills", "d"), ("probably the machine: a clock", "e"))
+SEARCHES = (
+    ("searching", "waits for tomorrow's budget (5 steps a day); 3 of 7 revisions left"),
+    ("stopped", "waits for tomorrow's budget (5 steps a day); 3 of 7 revisions left"),
+    ("searching", "3 of 7 revisions left"),
+)
+A_VERDICT = text(
+    'INSERT INTO verdicts (run_id, provider, "case", baseline_kind, outcome, trials, rounds, confirmed, behind_sota,'
+    " suspected, reason) VALUES (1, 'norms', :case, 'parent', :outcome, 0, 0, false, false, false, :reason)"
+)
+A_CAUSE = text("UPDATE verdicts SET cause_kind = 'code', cause_text = :cause WHERE \"case\" = :case")
+A_QUARANTINE = text(
+    'INSERT INTO quarantines (target_id, device, provider, "case", since, "by", reason)'
+    " VALUES (1, 'h200', 'norms', 'c', 0.0, 'ada', 'it lies')"
+)
+A_SEARCH = text(
+    "INSERT INTO bisections (target_id, device, suite, cases, good, bad, line, state, asked_by, max_runs, reason,"
+    " created_at) VALUES (1, 'h200', 'smoke', '[]', 'g', 'b', '[]', :state, 'ada', 9, :reason, 1.0)"
+)
+
+
+def test_what_was_decided_from_texts_gets_codes_once(url: str) -> None:
+    migrate.upgrade(url, "0001")
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        for row in IN_MICROSECONDS:
+            connection.execute(text(row))
+    migrate.upgrade(url, "0009")
+    with engine.begin() as connection:
+        for case, outcome, reason in VERDICTS:
+            connection.execute(A_VERDICT, {"case": case, "outcome": outcome, "reason": reason})
+        for cause, case in CAUSES:
+            connection.execute(A_CAUSE, {"cause": cause, "case": case})
+        connection.execute(A_QUARANTINE)
+        for state, reason in SEARCHES:
+            connection.execute(A_SEARCH, {"state": state, "reason": reason})
+
+    migrate.upgrade(url)
+
+    with Session(engine) as session:
+        rows = session.scalars(select(VerdictRow).order_by(VerdictRow.id)).all()
+        waits = session.scalars(select(Bisection.waits_for_budget).order_by(Bisection.id)).all()
+    engine.dispose()
+    assert [(row.reason_code, row.reason_args, row.known_before, row.quarantined_by) for row in rows] == [
+        ("invalid", {"said": "y is wrong"}, True, None),
+        (None, None, False, None),
+        ("quarantined", {"why": "it lies"}, False, "ada"),
+        ("quarantined", {"why": "too small"}, False, "recipe"),
+        (None, None, False, None),
+    ]
+    assert [of_verdict(row) for row in rows[-2:]] == ["quarantined: too small", "12.0% slower than its baseline"]
+    assert [cause_of(row) for row in rows[-3:]] == [
+        None,
+        CauseWords(Kind.CODE, CAUSES[0][0], False, ", perhaps because the kernel spills"),
+        CauseWords(Kind.CODE, CAUSES[1][0], False),
+    ]
+    assert waits == [True, False, False]
 
 
 def described(url: str) -> dict[str, object]:

@@ -154,8 +154,8 @@ def test_the_cause_of_an_incident_is_what_most_share_in_the_words_of_the_largest
     other = Member(OPEN, 2.0, "stack", "torch 2.11 → 2.13")
     unknown = [Member(OPEN, 3.0, "unknown", "nothing that is stored explains it")] * 5
     cause = common_cause([*spills, other, *unknown])
-    assert (cause.kind, cause.words) == (Kind.CODE, "spills 50 registers")
-    assert common_cause(unknown).kind is Kind.UNKNOWN
+    assert (cause.cause, cause.why) == (Kind.CODE, "spills 50 registers")
+    assert common_cause(unknown).cause == Kind.UNKNOWN
     assert common_cause([Member(OPEN, 1.5)]) is None
 
 

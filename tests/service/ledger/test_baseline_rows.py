@@ -28,6 +28,7 @@ from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.session_result import SessionResult, Taken
 from service.ledger.queries import found_in
 from service.ledger.runs import baseline_choice, queue, recording, repeatability
+from service.reports import words
 from service.reports.report import Report
 from tests.fakes.ledger import watched_target
 
@@ -167,12 +168,12 @@ def test_a_verdict_keeps_what_it_rests_on(ledger):
     assert row.q is not None
     assert row.p <= row.q < 0.01
     assert row.smallest_change == 0.01
-    assert (row.cause_kind, row.cause_text) == (
+    assert (row.cause_kind, words.cause_text(row)) == (
         "code",
         "slower, probably because the kernel now spills 50 registers at N=4096",
     )
     steady = ledger.rows(run, "parent")[FAST]
-    assert (steady.outcome, steady.cause_kind, steady.cause_text, steady.suspected) == ("steady", None, None, False)
+    assert (steady.outcome, steady.cause_kind, steady.cause_code, steady.suspected) == ("steady", None, None, False)
     with reading() as session:
         policy = session.get_one(PolicyRow, row.policy_id)
         assert policy.digest == parse(RECIPE).policy_on("cpu").digest
@@ -186,7 +187,7 @@ def test_a_slow_down_of_the_same_code_is_laid_to_the_machine(ledger):
     run = ledger.run(1, replace(HEAD, wide=120.0), PARENT, CONTROL)
     row = ledger.rows(run, "parent")[WIDE]
     assert (row.outcome, row.cause_kind) == ("inconclusive", "machine")
-    assert row.cause_text == "probably the machine: both ran the same compiled kernels, launched alike"
+    assert words.cause_text(row) == "probably the machine: both ran the same compiled kernels, launched alike"
     assert ledger.last_good(1) == {}, "the machine makes no revision slow"
 
 
@@ -211,7 +212,7 @@ def test_what_happened_to_other_targets_on_the_machine_is_weighed(ledger):
     run = other.run(1, replace(SLOW_HEAD, facts={}), PARENT, CONTROL)
     row = other.rows(run, "parent")[WIDE]
     assert (row.outcome, row.cause_kind) == ("regression", "machine")
-    assert row.cause_text == "probably the machine: neighbour moved the same way on this machine at that time"
+    assert words.cause_text(row) == "probably the machine: neighbour moved the same way on this machine at that time"
 
 
 # -- what does not become a reference by itself
@@ -231,7 +232,7 @@ def test_the_last_good_revision_is_asked_about_a_case_until_it_is_as_it_was(ledg
     row = ledger.rows(still, "last_good")[WIDE]
     assert (row.outcome, row.baseline, set(ledger.rows(still, "last_good"))) == ("regression", "c0", {WIDE})
     assert row.reason == "20.0% slower than c0"
-    assert row.cause_text == "slower, perhaps because the kernel now spills 50 registers at N=4096"
+    assert words.cause_text(row) == "slower, perhaps because the kernel now spills 50 registers at N=4096"
     with reading() as session:
         assert session.get_one(Run, still).last_good == "c0"
         assert len(session.execute(select(RegressionRow)).all()) == 1
@@ -313,7 +314,7 @@ def test_a_leak_is_told_against_the_slow_baseline_and_says_what_it_is_slower_tha
     run = ledger.run(1, head, parent, replace(parent, role=Role.CONTROL), Took(Role.PINNED), slow="v1.2")
     row = ledger.rows(run, "pinned")[WIDE]
     assert (row.outcome, row.baseline, row.reason) == ("regression", "v1.2", "5.0% slower than v1.2")
-    assert row.cause_text == "slower, perhaps because the kernel now spills 50 registers at N=4096"
+    assert words.cause_text(row) == "slower, perhaps because the kernel now spills 50 registers at N=4096"
     assert ledger.rows(run, "parent")[WIDE].outcome == "steady"
     assert ledger.rows(run, "pinned")[FAST].outcome == "steady"
 
@@ -325,7 +326,7 @@ def test_a_clock_of_later_launches_explains_nothing_of_the_first(ledger):
     copy = replace(parent, role=Role.CONTROL)
     run = ledger.run(1, head, parent, copy, Took(Role.PINNED, facts={**FACTS, "sm_mhz": 1980}), slow="v1.2")
     row = ledger.rows(run, "pinned")[WIDE]
-    assert (row.outcome, row.cause_kind) == ("regression", "code"), row.cause_text
+    assert (row.outcome, row.cause_kind) == ("regression", "code"), words.cause_text(row)
 
 
 # -- SOTA and the best
@@ -354,18 +355,18 @@ def test_what_moves_in_a_calibration_is_never_the_code(ledger):
     head, parent = (Took(role, wide, facts=call) for role, wide in ((Role.HEAD, 120.0), (Role.PARENT, 100.0)))
     run = ledger.run(1, head, parent, CONTROL, purpose=Purpose.CALIBRATION)
     row = ledger.rows(run, "parent")[WIDE]
-    assert (row.outcome, row.cause_kind) == ("regression", "machine"), row.cause_text
+    assert (row.outcome, row.cause_kind) == ("regression", "machine"), words.cause_text(row)
 
 
 def test_who_moved_against_sota_is_told_with_what_came_between(ledger):
     ledger.run(0, HEAD, replace(SOTA, wide=80.0))
     run = ledger.run(1, HEAD, PARENT, CONTROL, replace(SOTA, wide=75.2), stack=NEWER)
     row = ledger.rows(run, "sota")[WIDE]
-    assert (row.cause_kind, row.cause_text) == (
+    assert (row.cause_kind, words.cause_text(row)) == (
         "baseline",
         "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster",
     )
-    assert ledger.rows(run, "sota")[FAST].cause_text is None, "it stands as it stood"
+    assert ledger.rows(run, "sota")[FAST].cause_code is None, "it stands as it stood"
 
 
 def test_a_commit_that_fell_behind_is_told_its_own_cause(ledger):
@@ -373,7 +374,10 @@ def test_a_commit_that_fell_behind_is_told_its_own_cause(ledger):
     run = ledger.run(1, SLOW_HEAD, PARENT, CONTROL, SOTA)
     row = ledger.rows(run, "sota")[WIDE]
     because = "probably because the kernel now spills 50 registers at N=4096"
-    assert (row.cause_kind, row.cause_text) == ("code", f"this commit is 20 % slower than its baseline, {because}")
+    assert (row.cause_kind, words.cause_text(row)) == (
+        "code",
+        f"this commit is 20 % slower than its baseline, {because}",
+    )
 
 
 # -- a gap to SOTA is closed by evidence alone
@@ -446,7 +450,7 @@ def test_a_case_that_the_recipe_drops_is_told_as_removed_once(ledger):
 
     first = ledger.run(1, *gone)
     row = ledger.rows(first, "parent")[FAST]
-    assert (row.outcome, row.reason) == ("removed", "the recipe asks for it no longer; last measured at c0")
+    assert (row.outcome, row.reason_code, row.reason_args) == ("removed", "removed", {"last": "c0"})
     assert FAST not in ledger.rows(ledger.run(2, *gone), "parent")
 
 

@@ -21,12 +21,14 @@ from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, Purpose, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.session_result import SessionResult, Taken
 from service.errors import BadInput, NotFound
 from service.ledger.calibration import equal_code, quarantines, schedule
 from service.ledger.calibration.rates import by_metric, rates
 from service.ledger.runs import queue, recording
 from service.ledger.series import series_of
+from service.reports import words
 from tests.fakes.ledger import watched_target
 
 CASE, OTHER = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
@@ -89,7 +91,7 @@ class House:
             times = {"seen_at": Worker.seen_at - ago_s, "started_at": Worker.seen_at - known_h * HOUR}
             session.execute(update(Worker).where(Worker.name == name).values(times))
 
-    def quarantined(self) -> dict[tuple[str, str], str]:
+    def quarantined(self) -> dict[tuple[str, str], Quarantined]:
         with reading() as session:
             names = [("norms", CASE), ("norms", OTHER)]
             return quarantines.quarantined(session, self.target_id, "cpu", Policy(), names)
@@ -299,7 +301,7 @@ def test_what_a_person_quarantined_a_person_releases(house):
         assert quarantines.quarantine(session, house.key, "ada", "its rows lie badly")
         assert not quarantines.quarantine(session, house.key, "bob", "the same")
     assert set(lived(house, [False] * 60)) == {True}
-    assert house.quarantined() == {("norms", CASE): "its rows lie badly"}
+    assert house.quarantined() == {("norms", CASE): Quarantined("ada", "its rows lie badly")}
     with transaction() as session:
         target = session.get_one(Target, house.target_id)
         assert quarantines.release(session, target, "cpu", CASE, None, "ada", "they lie well now") == 1
@@ -323,7 +325,7 @@ def test_the_policy_quarantines_by_pattern(house):
     policy = Policy.model_validate({"cases": {"*.512x512.*": {"quarantine": "too small for this machine"}}})
     with reading() as session:
         found = quarantines.quarantined(session, house.target_id, "cpu", policy, [("norms", CASE), ("norms", OTHER)])
-    assert found == {("norms", CASE): "too small for this machine"}
+    assert found == {("norms", CASE): Quarantined("recipe", "too small for this machine")}
 
 
 def test_a_quarantined_case_is_measured_and_alarms_nobody(house):
@@ -340,7 +342,7 @@ def test_a_quarantined_case_is_measured_and_alarms_nobody(house):
     with reading() as session:
         row = session.execute(select(VerdictRow).where(VerdictRow.baseline_kind == "parent")).scalar_one()
     assert (row.outcome, row.ratio) == ("inconclusive", pytest.approx(1.5))
-    assert "its rows lie badly" in row.reason
+    assert (row.quarantined_by, words.of_verdict(row)) == ("ada", "quarantined: its rows lie badly")
 
 
 def test_two_sessions_that_end_at_once_quarantine_once(house):

@@ -17,6 +17,7 @@ from service.domain.verdicts.session_result import SessionResult, Taken
 from service.ledger.queries import found_in, series, stack_change, whole_run
 from service.ledger.runs import baseline_choice, queue, recording
 from service.ledger.runs.baseline_choice import Fitness
+from service.reports import words
 from service.reports.report import Report
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
@@ -149,7 +150,7 @@ def test_a_revision_that_is_wrong_at_a_case_is_a_baseline_at_its_other_cases(led
 
     still = ledger.report(ledger.run(2, fast=INVALID, wide=1.5, baseline=0))
     [wrong] = still.of(Outcome.INVALID)
-    assert (wrong.known_before, wrong.reason) == (True, "already so before this revision: y is wrong")
+    assert (wrong.known_before, wrong.reason) == (True, "already invalid before this revision: y is wrong")
     assert still.verdict == "1 regression"
 
     after = ledger.report(ledger.run(3, fast=INVALID, was={FAST: INVALID}))
@@ -270,7 +271,7 @@ def test_an_uncertain_ratio_names_nobody(ledger):
         rows = select(VerdictRow).where(VerdictRow.run_id == lease.run_id, VerdictRow.case == WIDE)
         [row] = session.execute(rows.where(VerdictRow.baseline_kind == "sota")).scalars()
     assert (row.reason, row.cause_certain) == ("behind inductor since c1", False)
-    assert "our own time became 20 % slower since c0" in row.cause_text
+    assert "our own time became 20 % slower since c0" in words.cause_text(row)
 
 
 def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):

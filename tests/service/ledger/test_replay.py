@@ -18,11 +18,13 @@ from service.db.models import Base, Measurement, RegressionRow, Revision, Run, V
 from service.domain.policy.layers import NOTHING, read
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState, Purpose, RegressionState
-from service.domain.verdicts.judge import judge
+from service.domain.verdicts.judge import Verdict, judge
+from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.replay import Fate, Sum, replay, summed
 from service.domain.verdicts.samples import Cell, Outcome, Pairs
 from service.domain.verdicts.session_result import SessionResult, Taken
 from service.ledger.runs import queue, recording, reload, replays
+from service.reports import words
 from service.reports.views import Replay
 from tests.fakes.ledger import watched_target
 
@@ -54,7 +56,7 @@ def test_what_becomes_of_an_alarm():
     assert once(slower, Outcome.REGRESSION) is Fate.STAYS
     assert once(slower, Outcome.REGRESSION, smallest_change=0.2) is Fate.MISSED
     assert once(slower, Outcome.REGRESSION, smallest_change=0.2, dismissed=True) is Fate.SPARED
-    assert once(replace(slower, quarantined="too noisy"), Outcome.REGRESSION) is Fate.MISSED
+    assert once(replace(slower, quarantined=Quarantined("ada", "too noisy")), Outcome.REGRESSION) is Fate.MISSED
 
 
 def test_what_becomes_of_none():
@@ -215,6 +217,10 @@ def rounded(part: object) -> tuple[list[float], ...]:
     return tuple(json.loads(json.dumps([[round(us, 4) for us in rounds] for rounds in part])))
 
 
+def said(verdict: Verdict, name: tuple[str, str]) -> str:
+    return words.of_reason(verdict.reason, name[1], known_before=verdict.known_before)
+
+
 def test_a_stored_run_judged_by_its_own_policy_has_its_own_verdicts(history):
     for run_id in history:
         with reading() as session:
@@ -225,8 +231,8 @@ def test_a_stored_run_judged_by_its_own_policy_has_its_own_verdicts(history):
             before = {(row.provider, row.case): row for row in stored.scalars()}
         policy = Policy.model_validate({"smallest_change": 0.02})
         again = judge(found.cells(policy), policy)
-        assert {name: (one.outcome, one.reason) for name, one in again.items()} == {
-            name: (row.outcome, row.reason) for name, row in before.items()
+        assert {name: (one.outcome, one.known_before, said(one, name)) for name, one in again.items()} == {
+            name: (row.outcome, row.known_before, words.of_verdict(row)) for name, row in before.items()
         }
         for name, one in again.items():
             assert (one.comparison.ratio if one.comparison else None) == close(before[name].ratio)

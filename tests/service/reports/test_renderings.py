@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from kernels.cases import Metric
-from service.domain.attribution.causes import Cause, Kind
+from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.policy.policy import Policy
 from service.domain.roofline import Speed
@@ -22,7 +22,7 @@ from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
 from service.reports import markdown, terminal
 from service.reports.report import Report
-from service.reports.rows import AgainstSota, Beside, Known, Row, Unsupported
+from service.reports.rows import AgainstSota, Beside, CauseWords, Known, Row, Unsupported
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"
 
@@ -464,7 +464,11 @@ def test_what_a_reader_has_to_know_is_said_by_every_renderer(outcome: Outcome) -
         assert note.replace(" ", "") in "".join(printed(report).split())
 
 
-SPILLS = Cause(Kind.CODE, "slower because the kernel now spills 50 registers at N=16384")
+SPILLS = CauseWords(
+    Kind.CODE,
+    "slower because the kernel now spills 50 registers at N=16384",
+    after=" because the kernel now spills 50 registers at N=16384",
+)
 
 
 def test_the_cause_reads_as_one_sentence_with_the_size() -> None:
@@ -473,9 +477,10 @@ def test_the_cause_reads_as_one_sentence_with_the_size() -> None:
     assert "is 10.0 % slower because the kernel now spills 50 registers at N=16384." in said.splitlines()[0]
     assert "slower because the kernel now spills 50 registers" in said.splitlines()[4], "and stands in its row"
     assert "registers 40 → 64" not in said, "the cause has taken from the facts what matters"
-    hedged = replace(slower, cause=Cause(Kind.CODE, "slower, probably because the registers are 64, not 40", False))
+    why = ", probably because the registers are 64, not 40"
+    hedged = replace(slower, cause=CauseWords(Kind.CODE, f"slower{why}", False, why))
     assert "is 10.0 % slower, probably because the registers are 64" in markdown.comment(a_report(hedged))
-    unsure = replace(slower, cause=Cause(Kind.MACHINE, "probably the machine: the A/A control leaned too", False))
+    unsure = replace(slower, cause=CauseWords(Kind.MACHINE, "probably the machine: the A/A control leaned too", False))
     assert "is 10.0 % slower (probably the machine" in markdown.comment(a_report(unsure))
 
 
@@ -527,7 +532,7 @@ def test_what_a_calibration_finds_is_nobodys_to_mend() -> None:
 def test_who_moved_stands_beside_the_gap() -> None:
     row = a_row(Outcome.STEADY, behind=True)
     assert row.sota
-    moved = Cause(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster")
+    moved = CauseWords(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster")
     said = markdown.comment(a_report(replace(row, sota=replace(row.sota, cause=moved))))
     assert "the gap did not change; not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster |" in said
 
@@ -540,7 +545,7 @@ def test_a_leak_is_told_beside_the_verdict() -> None:
 
 
 def test_a_quarantined_case_is_shown_and_alarms_nobody() -> None:
-    row = a_row(Outcome.INCONCLUSIVE, 1.1, reason="quarantined: 9 of 60 copies differed from their original")
+    row = replace(a_row(Outcome.INCONCLUSIVE, 1.1), quarantined=True)
     both = a_report(row, a_row(Outcome.STEADY, case="rmsnorm.fwd.1x64.bf16"))
     said = markdown.comment(both)
     assert said.startswith("**No action needed**")

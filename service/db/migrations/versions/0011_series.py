@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0011"
-down_revision = "0009"  # "0010" as soon as that is there
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 

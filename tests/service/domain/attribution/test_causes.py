@@ -10,6 +10,7 @@ from service.domain.attribution.causes import Kind, Move, cause
 from service.domain.codefacts.tuned import choices
 from service.domain.verdicts.machine import MachineReadings
 from service.domain.verdicts.session_result import same_code
+from service.reports.words import of_cause
 
 WIDE = "rmsnorm.bwd.2048x16384.bf16"
 BASE = {"code": "a", "kind": "triton", "ops": [], "registers": 128, "spills": 0, "shared": 1024, "kernels": 1}
@@ -294,7 +295,11 @@ STORIES = [
 def test_why_it_moved(move: Move, kind: Kind, certain: bool, said: str):
     found = cause(move)
 
-    assert (found.kind, found.words, found.certain) == (kind, said, certain)
+    assert (found.kind, of_cause(found, move.case).words, found.certain) == (kind, said, certain)
+
+
+def words_of(move: Move) -> str:
+    return of_cause(cause(move), move.case).words
 
 
 FACTS = st.fixed_dictionaries(
@@ -344,12 +349,13 @@ def test_what_is_certain_was_confirmed_or_is_not_the_code(move):
     if found.certain and found.kind is Kind.CODE:
         assert move.confirmed
     hedged = ("probably", "perhaps", "not certain")
-    assert found.certain is not any(word in found.words for word in hedged)
+    said = of_cause(found, move.case).words
+    assert found.certain is not any(word in said for word in hedged)
 
 
 @given(MOVES)
 def test_a_cause_is_one_sentence_without_its_full_stop(move):
-    said = cause(move).words
+    said = words_of(move)
     assert said == said.strip() != ""
     assert "\n" not in said
     assert not said.endswith(".")
@@ -358,7 +364,7 @@ def test_a_cause_is_one_sentence_without_its_full_stop(move):
 @given(MOVES)
 def test_spills_that_went_away_never_made_it_slower(move):
     slow = replace(move, ratio=1.2, head={**move.head, "spills": 0}, baseline={**move.baseline, "spills": 40})
-    assert "because the kernel no longer spills" not in cause(slow).words
+    assert "because the kernel no longer spills" not in words_of(slow)
 
 
 # -- a target's autotuner
@@ -378,22 +384,24 @@ def test_configurations_of_equal_speed_that_both_sides_ran_explain_nothing():
     move = replace(now(triton=WARPS, spills=50, **EITHER), baseline={**BASE, **EITHER})
     found = cause(move)
     assert (found.kind, found.certain) == (Kind.CODE, False)
-    assert "num_warps" not in found.words
-    assert "spills" not in found.words
-    assert "nothing recorded explains its size" in found.words
+    said = words_of(move)
+    assert "num_warps" not in said
+    assert "spills" not in said
+    assert "nothing recorded explains its size" in said
 
 
 def test_a_session_whose_launches_ran_configurations_of_different_speeds_says_so():
-    found = cause(replace(now(triton=WARPS, **SLOW_ONE), baseline={**BASE, **EITHER}))
+    move = replace(now(triton=WARPS, **SLOW_ONE), baseline={**BASE, **EITHER})
+    found = cause(move)
     assert (found.kind, found.certain) == (Kind.UNKNOWN, False)
     chose = "its autotuner chose 2 configurations of different speeds in 3 trials (BLOCK=64 in 2 and BLOCK=128 in 1)"
-    assert found.words == f"not certain: of the head, {chose}"
+    assert words_of(move) == f"not certain: of the head, {chose}"
 
 
 def test_what_each_side_always_ran_is_a_difference_between_them():
     always = tuned(("BLOCK=64", 10.0), ("BLOCK=64", 10.0)), tuned(("BLOCK=128", 11.0), ("BLOCK=128", 11.0))
-    found = cause(replace(now(triton=WARPS, **always[0]), baseline={**BASE, **always[1]}))
-    assert "num_warps=16 instead of num_warps=8" in found.words
+    move = replace(now(triton=WARPS, **always[0]), baseline={**BASE, **always[1]})
+    assert "num_warps=16 instead of num_warps=8" in words_of(move)
 
 
 def test_equal_code_of_the_first_launch_proves_nothing_where_a_later_one_ran_other():
@@ -421,11 +429,11 @@ def ran(programs: int, blocks: int = 2, occupancy: float = 0.25) -> list[dict[st
 )
 def test_a_grid_that_is_too_small_leaves_places_on_the_sms_empty(before, after, why):
     move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": ran(after)}, baseline={**BASE, "triton": ran(before)})
-    found = cause(move).words
+    found = words_of(move)
     assert found.startswith(why) if why else "occupancy" not in found
 
 
 def test_a_grid_that_only_one_side_recorded_is_no_trouble():
     without = [{key: value for key, value in kernel.items() if key != "grid"} for kernel in ran(132)]
     move = replace(SLOWER, ratio=1.45, head={**OTHER, "triton": without}, baseline={**BASE, "triton": ran(132)})
-    assert "programs" not in cause(move).words
+    assert "programs" not in words_of(move)

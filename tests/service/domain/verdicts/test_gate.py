@@ -20,7 +20,7 @@ WRONG, BROKEN, NEW = a_row(Outcome.INVALID), a_row(Outcome.FAILED), a_row(Outcom
 UNSURE, BEHIND = a_row(Outcome.INCONCLUSIVE, reason="too noisy"), a_row(Outcome.STEADY, behind=True)
 REMOVED = a_row(Outcome.REMOVED, None)
 WRONG_BEFORE = replace(WRONG, known_before=True)
-QUARANTINED = a_row(Outcome.INCONCLUSIVE, 1.1, reason="quarantined: 9 of 60 copies differed from their original")
+QUARANTINED = replace(a_row(Outcome.INCONCLUSIVE, 1.1), quarantined=True)
 assert STEADY.sota
 PERHAPS_BEHIND = replace(STEADY, sota=replace(STEADY.sota, is_open=True))
 UNREPEATABLE = repeating(head=False, parent=True)

@@ -11,10 +11,13 @@ from kernels.cases import Case, Metric, Role
 from service.domain.states import BaselineKind, CellState
 from service.domain.verdicts.baselines import BaselineCase
 from service.domain.verdicts.judge import Outcome
-from service.domain.verdicts.samples import Name
+from service.domain.verdicts.reasons import Quarantined, ReasonCode, reason
+from service.domain.verdicts.samples import Name, Trouble
 from service.domain.verdicts.session_result import SessionResult, Taken, baseline_cases, cells, same_code
 
 FIRST, SECOND = Case.parse("rmsnorm.fwd.512x512.fp32"), Case.parse("rmsnorm.fwd.64x4096.fp32")
+WRONG = reason(ReasonCode.INVALID, said="y is wrong")
+LIES = Quarantined("ada", "it lies")
 TRIALS = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0))
 
 
@@ -61,43 +64,45 @@ def test_what_neither_side_supports_is_no_cell():
 def test_a_case_that_the_head_no_longer_supports_has_failed():
     gone = took(Role.HEAD, state=CellState.UNSUPPORTED, reason="rows wider than 2048")
     [cell] = cells([gone, took(Role.PARENT)])
-    assert cell.trouble == (Outcome.FAILED, "its baseline does this case, and it does not: rows wider than 2048")
+    assert cell.trouble == Trouble(Outcome.FAILED, reason(ReasonCode.UNSUPPORTED, said="rows wider than 2048"))
 
 
 def test_a_wrong_head_is_invalid_even_beside_a_good_parent():
     [cell] = cells([took(Role.HEAD, state=CellState.INVALID, reason="y is wrong"), took(Role.PARENT)])
-    assert cell.trouble == (Outcome.INVALID, "y is wrong")
+    assert cell.trouble == Trouble(Outcome.INVALID, WRONG)
 
 
 @pytest.mark.parametrize("state", [CellState.INVALID, CellState.FAILED])
 def test_what_was_broken_before_is_said_to_be(state):
     head, parent = took(Role.HEAD, state=state, reason="y is wrong"), took(Role.PARENT, state=state)
     [cell] = cells([head, parent])
-    assert cell.trouble == (Outcome(state.value), "already so before this revision: y is wrong")
+    assert cell.trouble == Trouble(
+        Outcome(state.value), reason(ReasonCode(state.value), said="y is wrong"), known_before=True
+    )
 
 
 def test_a_wrong_result_of_a_baseline_that_was_passed_over_is_no_news_either():
     head, parent = took(Role.HEAD, state=CellState.INVALID, reason="y is wrong"), took(Role.PARENT)
     [cell] = cells([head, parent], broken_before={("norms", str(FIRST)): CellState.INVALID})
-    assert cell.trouble == (Outcome.INVALID, "already so before this revision: y is wrong")
+    assert cell.trouble == Trouble(Outcome.INVALID, WRONG, known_before=True)
 
 
-@pytest.mark.parametrize("said", ["already so before this revision: y is wrong", "quarantined: y is wrong"])
+@pytest.mark.parametrize("said", ["already invalid before this revision: y is wrong", "quarantined: y is wrong"])
 def test_a_revision_cannot_excuse_itself(said):
     [cell] = cells([took(Role.HEAD, state=CellState.INVALID, reason=said), took(Role.PARENT)])
-    assert cell.trouble == (Outcome.INVALID, f"it says: {said}")
+    assert cell.trouble == Trouble(Outcome.INVALID, reason(ReasonCode.INVALID, said=said), known_before=False)
 
 
 def test_a_wrong_parent_is_no_baseline():
     [cell] = cells([took(Role.HEAD), took(Role.PARENT, state=CellState.INVALID, reason="y is wrong")])
     assert cell.trouble is None
-    assert cell.baseline_trouble == "the baseline is invalid here: y is wrong"
+    assert cell.baseline_trouble == reason(ReasonCode.BASELINE_UNFIT, state="invalid", said="y is wrong")
     assert cell.looked.baseline == ()
 
 
 def test_the_first_revision_is_controlled_by_a_copy_of_itself():
     [cell] = cells([took(Role.HEAD), took(Role.CONTROL)])
-    assert cell.baseline_trouble == "there is no earlier revision to compare with"
+    assert cell.baseline_trouble == reason(ReasonCode.NO_BASELINE, note=None)
     assert cell.control.effects() == [0.0] * 3
 
 
@@ -186,5 +191,5 @@ def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_
 
 
 def test_what_is_quarantined_is_known_to_its_cell():
-    cells_found = cells([took(Role.HEAD), took(Role.HEAD, SECOND)], quarantined={("norms", str(SECOND)): "it lies"})
-    assert {cell.case: cell.quarantined for cell in cells_found} == {str(FIRST): None, str(SECOND): "it lies"}
+    cells_found = cells([took(Role.HEAD), took(Role.HEAD, SECOND)], quarantined={("norms", str(SECOND)): LIES})
+    assert {cell.case: cell.quarantined for cell in cells_found} == {str(FIRST): None, str(SECOND): LIES}

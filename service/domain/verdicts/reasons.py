@@ -1,0 +1,59 @@
+"""Why a verdict has its outcome: a code with its arguments.  `service.reports.words` makes the sentences.
+
+Codes and arguments are stored with the verdict.  A code keeps its meaning for ever; a new meaning gets a new code.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class ReasonCode(StrEnum):
+    """Each with its arguments.  Shares and sizes are relative: 0.02 is 2 %; a ratio is head over baseline."""
+
+    # There was nothing to compare.
+    NO_BASELINE = "no_baseline"  # note: what the session says about that, or nothing
+    BASELINE_UNFIT = "baseline_unfit"  # state, said: by its own process, or nothing
+    REMOVED = "removed"  # last: the revision that was measured last, short
+    # The head has no times.
+    INVALID = "invalid"  # said: by its own process
+    FAILED = "failed"  # said
+    UNSUPPORTED = "unsupported"  # said
+    # Decided.
+    WITHIN = "within"  # smallest: the smallest relevant change
+    NOT_REPEATED = "not_repeated"  # smallest, trials: of the confirmation
+    CONFIRMED = "confirmed"  # ratio, trials, control: whose it is where it is another provider's, or False for none
+    # Undecided.
+    MACHINE = "machine"
+    CONTROL_OFF = "control_off"  # size: of the control's difference, smallest
+    COPIES_DIFFER = "copies_differ"  # spread: of the copies, or nothing; smallest
+    SESSION_ENDED = "session_ended"  # suspected
+    ROUNDS_LOST = "rounds_lost"  # suspected, lost, trials
+    TOO_WIDE = "too_wide"  # trials
+    UNCONFIRMED = "unconfirmed"
+    SAME_CODE = "same_code"
+    QUARANTINED = "quarantined"  # why
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A code with its arguments, which are plain values: they are stored as JSON."""
+
+    code: ReasonCode
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+def reason(code: ReasonCode, **args: Any) -> Reason:
+    return Reason(code, args)
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """Why a case may alarm nobody, and who says so: a person, kernelwatch itself, or the recipe."""
+
+    by: str
+    why: str
+
+
+RECIPE = "recipe"  # `Quarantined.by` where the recipe quarantines a case

@@ -1,0 +1,285 @@
+"""The sentences for the codes that verdicts store.  All of them are made here.
+
+Each is a clause without a capital letter and without a full stop, so that a report can join several.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from service.db.models import VerdictRow
+from service.domain import metrics
+from service.domain.attribution.causes import Cause, CauseCode, EqualCode, Kind
+from service.domain.text import in_percent, listed, share_in_words
+from service.domain.verdicts.reasons import Reason, ReasonCode
+from service.domain.verdicts.replay import Replayed
+from service.reports.rows import CauseWords
+
+Args = Mapping[str, Any]
+NO_BASELINE = "there is no earlier revision to compare with"
+
+
+def of_verdict(row: VerdictRow) -> str:
+    """The reason of a stored verdict; of one from before there were codes its own text."""
+    if row.reason_code is None:
+        return row.reason or ""
+    try:
+        code = ReasonCode(row.reason_code)
+    except ValueError:  # a newer version of this program stored it
+        return row.reason_code.replace("_", " ")
+    return of_reason(Reason(code, row.reason_args or {}), row.case, known_before=row.known_before)
+
+
+def of_reason(reason: Reason, case: str, *, known_before: bool = False) -> str:
+    """The reason in words, in the terms of the case's metric."""
+    said = _SENTENCES[reason.code](reason.args, metrics.words(case))
+    return f"already {reason.code.value} before this revision: {said}" if known_before else said
+
+
+def of_replayed(one: Replayed) -> str:
+    """The reason of a verdict that was made again."""
+    return of_reason(one.verdict.reason, one.case, known_before=one.verdict.known_before)
+
+
+def _said(args: Args, _words: metrics.Words) -> str:
+    return str(args["said"])
+
+
+def _baseline_unfit(args: Args, _words: metrics.Words) -> str:
+    return f"the baseline is {args['state']} here: {args.get('said') or 'no reason given'}"
+
+
+def _not_repeated(args: Args, _words: metrics.Words) -> str:
+    within = f"within {in_percent(args['smallest'])} of its baseline"
+    return f"{within}: {args['trials']} fresh trials did not repeat the suspected change"
+
+
+def _confirmed(args: Args, words: metrics.Words) -> str:
+    """How much it changed, and what controlled that."""
+    ratio, control = args["ratio"], args.get("control")
+    word = words.more if ratio > 1 else words.less
+    size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times {words.as_much}"
+    confirmed = f"{size} its baseline, confirmed by {args['trials']} fresh trials"
+    if control is False:
+        return f"{confirmed}, without an A/A control at this case"
+    return f"{confirmed}, with the A/A control of {control}" if control else confirmed
+
+
+def _control_off(args: Args, _words: metrics.Words) -> str:
+    return (
+        f"the A/A control is off: a second copy of the baseline differs from it by {args['size']:+.2%} here, "
+        f"too much to decide a change of {in_percent(args['smallest'])}"
+    )
+
+
+def _copies_differ(args: Args, _words: metrics.Words) -> str:
+    spread = f" ({args['spread']:.2%})" if args.get("spread") is not None else ""
+    return (
+        f"copies of the baseline differ too much in this session{spread} to decide a change of "
+        f"{in_percent(args['smallest'])} here; more trials do not help"
+    )
+
+
+def _session_ended(args: Args, _words: metrics.Words) -> str:
+    if args["suspected"]:
+        return "it looks like a change, but the session ended before fresh trials could confirm it"
+    return "the session ended before more trials could decide it"
+
+
+def _rounds_lost(args: Args, _words: metrics.Words) -> str:
+    lost = f"a throttled device spoiled the rounds of {args['lost']} of {args['trials']} trials"
+    return f"it looks like a change, but {lost}" if args["suspected"] else lost
+
+
+def _fixed(text: str) -> Callable[[Args, metrics.Words], str]:
+    return lambda _args, _words: text
+
+
+_SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
+    ReasonCode.NO_BASELINE: lambda args, _: args.get("note") or NO_BASELINE,
+    ReasonCode.BASELINE_UNFIT: _baseline_unfit,
+    ReasonCode.REMOVED: lambda args, _: f"no longer in the recipe; last measured at {args['last']}",
+    ReasonCode.INVALID: _said,
+    ReasonCode.FAILED: _said,
+    ReasonCode.UNSUPPORTED: lambda args, _: f"no longer supported, although the baseline supports it: {args['said']}",
+    ReasonCode.WITHIN: lambda args, _: f"within {in_percent(args['smallest'])} of its baseline",
+    ReasonCode.NOT_REPEATED: _not_repeated,
+    ReasonCode.CONFIRMED: _confirmed,
+    ReasonCode.MACHINE: _fixed(
+        "the machine: most cases of this session moved this way, and equal code moved with them"
+    ),
+    ReasonCode.CONTROL_OFF: _control_off,
+    ReasonCode.COPIES_DIFFER: _copies_differ,
+    ReasonCode.SESSION_ENDED: _session_ended,
+    ReasonCode.ROUNDS_LOST: _rounds_lost,
+    ReasonCode.TOO_WIDE: lambda args, _: f"the confidence interval is still too wide after {args['trials']} trials",
+    ReasonCode.UNCONFIRMED: _fixed("it looked like a change, but fresh trials did not confirm it"),
+    ReasonCode.SAME_CODE: _fixed(
+        "suspect the machine, not the code: its compiled kernels and their launches are those of its baseline"
+    ),
+    ReasonCode.QUARANTINED: lambda args, _: f"quarantined: {args['why']}",
+}
+
+
+# -- causes
+
+
+def cause_of(row: VerdictRow) -> CauseWords | None:
+    """The cause of a stored verdict; of one from before there were codes its own text."""
+    if row.cause_kind is None or (row.cause_code is None and row.cause_text is None):
+        return None
+    kind, certain = Kind(row.cause_kind), bool(row.cause_certain)
+    if row.cause_code is None:
+        return CauseWords(kind, row.cause_text or "", certain)
+    try:
+        code = CauseCode(row.cause_code)
+    except ValueError:  # a newer version of this program stored it
+        return CauseWords(kind, row.cause_code.replace("_", " "), certain)
+    return of_cause(Cause(kind, code, row.cause_args or {}, certain), row.case)
+
+
+def cause_text(row: VerdictRow) -> str | None:
+    """The cause of a stored verdict as one clause."""
+    found = cause_of(row)
+    return found.words if found else None
+
+
+def of_cause(cause: Cause, case: str) -> CauseWords:
+    """The cause in words, in the terms of the case's metric."""
+    return _in_words(cause, metrics.words(case))
+
+
+def _in_words(cause: Cause, words: metrics.Words) -> CauseWords:
+    if (after_direction := _AFTER_DIRECTION.get(cause.code)) is None:
+        return CauseWords(cause.kind, _CAUSES[cause.code](cause, words), cause.certain)
+    after = after_direction(cause)
+    direction = words.more if cause.args["slower"] else words.less
+    return CauseWords(cause.kind, f"{direction}{after}", cause.certain, after)
+
+
+def _explained(cause: Cause) -> str:
+    args = cause.args
+    also = f"; also {listed(args['also'])}" if args["also"] else ""
+    hedge = "" if cause.certain else f", {_hedge(args)}"
+    return f"{hedge} because {args['what']}{_by_how_much(args['size'])}{also}{_but(args)}"
+
+
+def _by_how_much(size: Mapping[str, float] | None) -> str:
+    """What an explanation accounts for, and what was measured."""
+    if size is None:
+        return ""
+    measured = share_in_words(size["measured"])
+    if (expected := size.get("expected")) is not None:
+        part = share_in_words(expected) if expected < size["measured"] else "all"
+        return f" (explains {part} of {measured})"
+    between = f"{share_in_words(size['least'])} to " if size["least"] >= 0.005 else "up to "
+    return f" (estimate: {between}{share_in_words(size['most'])}, of {measured})"
+
+
+def _code_changed(cause: Cause) -> str:
+    args = cause.args
+    same = f", with the same {listed(args['same'])}" if args["same"] else ""
+    switches = f" ({listed(args['switches'])})" if args["switches"] else ""
+    what = "other operators ran" if args["operators"] else "the code changed"
+    return f", {_hedge(args)} because {what}{switches}{same}; nothing recorded explains its size{_but(args)}"
+
+
+def _hedge(args: Args) -> str:
+    return "probably" if args["confirmed"] else "perhaps"
+
+
+def _but(args: Args) -> str:
+    return f"; but {args['doubt']}" if args["doubt"] else ""
+
+
+_AFTER_DIRECTION: Mapping[CauseCode, Callable[[Cause], str]] = {
+    CauseCode.EXPLAINED: _explained,
+    CauseCode.CODE_CHANGED: _code_changed,
+    CauseCode.TEXT: lambda cause: str(cause.args["after"]),
+}
+_EQUAL = {
+    EqualCode.LAUNCHED_ALIKE: "both ran the same compiled kernels, launched alike",
+    EqualCode.TRITON: "the compiled kernels are the same",
+    EqualCode.GENERATED: "torch.compile generated the same code",
+    EqualCode.OPERATORS: "the same operators ran",
+    EqualCode.PINNED: "the same versions of what it calls ran",
+    EqualCode.HASH: "the hash of the code is the same",
+}
+
+
+def _equal(cause: Cause) -> str:
+    return _EQUAL[EqualCode(cause.args["equal"])]
+
+
+def _machine(cause: Cause, _words: metrics.Words) -> str:
+    args = cause.args
+    equal = f"{_equal(cause)}, and " if args["equal"] else ""
+    changed = "; the code changed as well" if args["code_changed"] else ""
+    return f"{'' if cause.certain else 'probably '}the machine: {equal}{args['doubt']}{changed}"
+
+
+def _head_moved(cause: Cause, words: metrics.Words) -> str:
+    sentence = f"this commit {words.is_} {_size(cause, words)} than its baseline"
+    if cause.args["cause"] is None:
+        return sentence
+    why = _in_words(Cause.from_json(cause.args["cause"]), words)
+    return f"{sentence}{f': {why.words}' if why.after is None else why.after}"
+
+
+def _new_version(cause: Cause, words: metrics.Words) -> str:
+    args = cause.args
+    version = f"{_package(args['package'])} {args['before']} → {args['after']}"
+    return f"not your commit: {version} made the baseline {_size(cause, words)}"
+
+
+def _stack(cause: Cause, words: metrics.Words) -> str:
+    events = listed(f"{_package(name)} {before} → {after}" for name, before, after in cause.args["events"])
+    return f"probably the stack, not your commit: {_moved(cause, words)} after {events}"
+
+
+def _moved(cause: Cause, words: metrics.Words) -> str:
+    """`quack became 6 % faster`, `our own time became 6 % slower`."""
+    return f"{cause.args.get('who') or words.own} {words.became} {_size(cause, words)}"
+
+
+def _size(cause: Cause, words: metrics.Words) -> str:
+    ratio = cause.args["ratio"]
+    return f"{share_in_words(abs(ratio - 1))} {words.more if ratio > 1 else words.less}"
+
+
+def _package(name: str) -> str:
+    return name.capitalize() if name in ("quack", "liger", "triton") else name
+
+
+_CAUSES: Mapping[CauseCode, Callable[[Cause, metrics.Words], str]] = {
+    CauseCode.EQUAL_CODE_MOVED: lambda *_: (
+        "the machine: most cases of this run moved the same way, and equal code moved with them"
+    ),
+    CauseCode.NOT_REPEATED: lambda *_: "probably noise: fresh trials did not repeat it",
+    CauseCode.WAVERING: lambda cause, _: (
+        f"not certain: of {'the head' if cause.args['head'] else 'the other side'}, {cause.args['chose']}"
+    ),
+    CauseCode.MACHINE: _machine,
+    CauseCode.SAME_CODE: lambda cause, _: f"probably the machine: {_equal(cause)}",
+    CauseCode.CONFIGURATION: lambda cause, _: f"not certain: {_equal(cause)}, but {cause.args['chose']}",
+    CauseCode.PYTHON: lambda cause, _: f"probably because of the Python around it: {_equal(cause)}",
+    CauseCode.CODE_UNKNOWN: lambda *_: (
+        "probably the code: both ran in turn on one machine and stack, and what was compiled is not known"
+    ),
+    CauseCode.HEAD_MOVED: _head_moved,
+    CauseCode.OTHER_BEST: lambda cause, _: (
+        f"not your commit: the best is {cause.args['now']} now, and was {cause.args['then']} at {cause.args['since']}"
+    ),
+    CauseCode.NEW_VERSION: _new_version,
+    CauseCode.STACK: _stack,
+    CauseCode.CLOCK: lambda cause, words: f"probably the machine: {_moved(cause, words)}, and {cause.args['clock']}",
+    CauseCode.BASELINE_SAME_CODE: lambda cause, words: (
+        f"probably the machine, not your commit: {_moved(cause, words)} with the same code and stack"
+    ),
+    CauseCode.BASELINE_UNEXPLAINED: lambda cause, words: (
+        f"not your commit: {_moved(cause, words)}, and nothing stored says why"
+    ),
+    CauseCode.SMALL_STEPS: lambda cause, words: (
+        f"not certain: {_moved(cause, words)} since {cause.args['since']}, and no commit alone was shown to do it"
+    ),
+    CauseCode.NEITHER: lambda *_: "not certain: neither side moved by enough to name it",
+}

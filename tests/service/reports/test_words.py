@@ -1,0 +1,107 @@
+"""The sentences for the codes of verdicts: each code has one, in the terms of the case's metric."""
+
+import pytest
+
+from service.db.models import VerdictRow
+from service.domain.verdicts.reasons import Reason, ReasonCode, reason
+from service.domain.verdicts.reasons import ReasonCode as R
+from service.reports.words import of_reason, of_verdict
+
+CASE = "rmsnorm.fwd.4096x1024.bf16"
+SENTENCES = [
+    (reason(R.NO_BASELINE), "there is no earlier revision to compare with"),
+    (reason(R.NO_BASELINE, note="1.0 does not build"), "1.0 does not build"),
+    (reason(R.BASELINE_UNFIT, state="invalid", said="y is wrong"), "the baseline is invalid here: y is wrong"),
+    (reason(R.BASELINE_UNFIT, state="failed", said=None), "the baseline is failed here: no reason given"),
+    (reason(R.REMOVED, last="c0"), "no longer in the recipe; last measured at c0"),
+    (reason(R.INVALID, said="y is wrong"), "y is wrong"),
+    (reason(R.FAILED, said="out of memory"), "out of memory"),
+    (reason(R.UNSUPPORTED, said="too wide"), "no longer supported, although the baseline supports it: too wide"),
+    (reason(R.WITHIN, smallest=0.005), "within 0.5% of its baseline"),
+    (
+        reason(R.NOT_REPEATED, smallest=0.02, trials=3),
+        "within 2% of its baseline: 3 fresh trials did not repeat the suspected change",
+    ),
+    (
+        reason(R.CONFIRMED, ratio=1.0512, trials=3, control=None),
+        "5.1% slower than its baseline, confirmed by 3 fresh trials",
+    ),
+    (
+        reason(R.CONFIRMED, ratio=0.9, trials=5, control="compiled"),
+        "10.0% faster than its baseline, confirmed by 5 fresh trials, with the A/A control of compiled",
+    ),
+    (
+        reason(R.CONFIRMED, ratio=2.5, trials=3, control=False),
+        "2.5 times as slow as its baseline, confirmed by 3 fresh trials, without an A/A control at this case",
+    ),
+    (reason(R.MACHINE), "the machine: most cases of this session moved this way, and equal code moved with them"),
+    (
+        reason(R.CONTROL_OFF, size=0.019, smallest=0.02),
+        "the A/A control is off: a second copy of the baseline differs from it by +1.90% here, "
+        "too much to decide a change of 2%",
+    ),
+    (
+        reason(R.COPIES_DIFFER, spread=0.011, smallest=0.02),
+        "copies of the baseline differ too much in this session (1.10%) to decide a change of 2% here; "
+        "more trials do not help",
+    ),
+    (
+        reason(R.COPIES_DIFFER, spread=None, smallest=0.02),
+        "copies of the baseline differ too much in this session to decide a change of 2% here; more trials do not help",
+    ),
+    (reason(R.SESSION_ENDED, suspected=False), "the session ended before more trials could decide it"),
+    (
+        reason(R.SESSION_ENDED, suspected=True),
+        "it looks like a change, but the session ended before fresh trials could confirm it",
+    ),
+    (
+        reason(R.ROUNDS_LOST, suspected=False, lost=8, trials=8),
+        "a throttled device spoiled the rounds of 8 of 8 trials",
+    ),
+    (
+        reason(R.ROUNDS_LOST, suspected=True, lost=7, trials=8),
+        "it looks like a change, but a throttled device spoiled the rounds of 7 of 8 trials",
+    ),
+    (reason(R.TOO_WIDE, trials=8), "the confidence interval is still too wide after 8 trials"),
+    (reason(R.UNCONFIRMED), "it looked like a change, but fresh trials did not confirm it"),
+    (
+        reason(R.SAME_CODE),
+        "suspect the machine, not the code: its compiled kernels and their launches are those of its baseline",
+    ),
+    (reason(R.QUARANTINED, why="9 of 60 copies differed"), "quarantined: 9 of 60 copies differed"),
+]
+
+
+@pytest.mark.parametrize(("why", "sentence"), SENTENCES)
+def test_a_reason_is_one_clause(why: Reason, sentence: str) -> None:
+    assert of_reason(why, CASE) == sentence
+
+
+def test_every_code_has_a_sentence() -> None:
+    assert {why.code for why, _ in SENTENCES} == set(ReasonCode)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "begins"), [(1.25, "25.0% more memory than its baseline"), (2.0, "2.0 times as much memory as its")]
+)
+def test_a_change_of_memory_is_not_said_to_be_one_of_time(ratio: float, begins: str) -> None:
+    why = reason(R.CONFIRMED, ratio=ratio, trials=3, control=None)
+    assert of_reason(why, f"{CASE}.memory").startswith(begins)
+
+
+def test_what_was_so_before_says_so() -> None:
+    wrong = reason(R.INVALID, said="y is wrong")
+    assert of_reason(wrong, CASE, known_before=True) == "already invalid before this revision: y is wrong"
+
+
+def test_a_row_without_a_code_shows_its_own_text() -> None:
+    assert of_verdict(VerdictRow(case=CASE, reason="within 2% of its parent")) == "within 2% of its parent"
+
+
+def test_a_row_of_a_newer_version_shows_its_code() -> None:
+    assert of_verdict(VerdictRow(case=CASE, reason_code="cosmic_rays", reason_args={})) == "cosmic rays"
+
+
+def test_a_stored_row_has_the_sentence_of_its_code() -> None:
+    row = VerdictRow(case=CASE, reason_code="failed", reason_args={"said": "out of memory"}, known_before=True)
+    assert of_verdict(row) == "already failed before this revision: out of memory"
