@@ -77,8 +77,8 @@ def first_of_the_queue() -> Assignment:
 
 def test_without_bubblewrap_the_demo_is_measured_and_says_how(state: Path, no_bubblewrap: None) -> None:
     said = started()
-    assert "No sandbox here: bubblewrap is not installed; install it with `sudo" in said
-    assert "The demo is measured without a sandbox: its code came with kernelwatch." in said
+    assert "The sandbox does not work: bubblewrap is not installed; install it with `sudo" in said
+    assert "The demo runs without a sandbox, because its code is part of kernelwatch." in said
     assert "Other targets are not measured until the sandbox works" in said
 
     assignment = first_of_the_queue()
@@ -103,6 +103,6 @@ def test_a_demo_with_commits_of_somebody_else_needs_the_sandbox(state: Path, no_
     subprocess.run(commit, check=True)
 
     said = started()
-    assert "has commits that did not come with kernelwatch. Remove that folder to build it anew." in said
-    with pytest.raises(Refused, match=r"bubblewrap is not installed.*Target demo needs one"):
+    assert "has commits that are not part of kernelwatch. Remove that folder to rebuild it." in said
+    with pytest.raises(Refused, match=r"bubblewrap is not installed.*Target demo needs it"):
         first_of_the_queue()
