@@ -1,1 +1,1 @@
-"""What is shown: pages rendered on the server, figures and their files.  Nothing comes from another host."""
+"""The dashboard: pages rendered on the server, figures and static files.  Nothing is loaded from other hosts."""

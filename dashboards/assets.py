@@ -1,4 +1,4 @@
-"""The files that pages load, from memory, under addresses that name their content: a browser keeps them for good."""
+"""Serve static files from memory under URLs that contain their hash, so that browsers cache them forever."""
 
 import gzip
 import hashlib
@@ -26,7 +26,7 @@ class Asset:
 
 
 def _plotly() -> Path:
-    """plotly.js as the installed plotly brings it; found without importing plotly, which takes a second."""
+    """Return the plotly.js of the installed plotly, without importing plotly, which takes a second."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None:
         raise NotFound("package", "plotly")
@@ -39,7 +39,7 @@ def _files() -> dict[str, Path]:
 
 @cache
 def asset(name: str) -> Asset:
-    """One file, read and compressed once."""
+    """Read and compress a file once."""
     path = _files().get(name)
     if path is None:
         raise NotFound("file", name)
@@ -48,13 +48,13 @@ def asset(name: str) -> Asset:
 
 
 def address(name: str) -> str:
-    """Where a page finds a file."""
+    """Return the URL of a file."""
     return f"/assets/{asset(name).digest}/{name}"
 
 
 @router.get("/assets/{digest}/{name}")
 def get_asset(request: Request, digest: str, name: str) -> Response:
-    """A file of exactly this content."""
+    """Return a file with exactly this hash."""
     found = asset(name)
     if digest != found.digest:
         raise NotFound("file", name, "It has changed; load the page again.")
@@ -66,6 +66,6 @@ def get_asset(request: Request, digest: str, name: str) -> Response:
 
 @router.get("/favicon.ico")
 def favicon() -> Response:
-    """Browsers ask for it unasked."""
+    """Return the icon at the address that browsers request by default."""
     found = asset("icon.svg")
     return Response(found.body, media_type=found.media_type, headers={"Cache-Control": "public, max-age=86400"})

@@ -1,4 +1,4 @@
-"""Figures as Plotly's own JSON.  Pure: a Report or a series in, a figure out.  The page's theme colours them."""
+"""Figures as Plotly JSON, coloured by the theme of the page.  Pure: a Report or a series in, a figure out."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ _WIDEST = 3.0  # an interval that reaches further than this many times its ratio
 
 
 def against_parent(report: Report) -> Figure | None:
-    """The ratio to the parent, case by case, with its interval and the band in which nobody needs to act."""
+    """Plot the ratio to the parent by case, with its interval and the band of changes that do not matter."""
     rows = _shown([row for outcome in report.counts for row in report.of(outcome) if row.ratio])
     if not rows:
         return None
@@ -57,7 +57,7 @@ def against_parent(report: Report) -> Figure | None:
 
 
 def against_sota(report: Report) -> Figure | None:
-    """The ratio to the best known, with the limit beyond which a case is behind."""
+    """Plot the ratio to SOTA by case, with the limit beyond which a case is behind."""
     rows = _shown(sorted((row for row in report.rows if row.sota and row.sota.ratio), key=lambda row: -_gap(row)))
     if not rows:
         return None
@@ -79,25 +79,25 @@ def against_sota(report: Report) -> Figure | None:
 
 
 def most_rows(report: Report) -> int:
-    """How many rows the longer of the two figures would have, were all of them drawn."""
+    """Return the number of rows of the longer figure if all were drawn."""
     return max(
         sum(bool(row.ratio) for row in report.rows), sum(bool(row.sota and row.sota.ratio) for row in report.rows)
     )
 
 
 def _shown(rows: Sequence[Row]) -> list[Row]:
-    """The first of each metric: nobody reads a figure of hundreds, and the table has all of them."""
+    """Select the first rows, by metric: a figure of hundreds is unreadable, and the table has all."""
     return sorted(rows[:MAX_ROWS], key=lambda row: list(Metric).index(row.metric))
 
 
 def _by_metric(rows: Sequence[Row]) -> list[tuple[float, float, str]]:
-    """Where the rows of each metric begin and end on the upright axis, and one case of it."""
+    """Return the range of each metric on the y axis, and one of its cases."""
     groups = [list(rows) for _, rows in groupby(enumerate(rows), key=lambda placed: placed[1].metric)]
     return [(group[0][0] - 0.8, group[-1][0] + 0.2, group[0][1].case) for group in groups]
 
 
 def _changes(report: Report, rows: Sequence[Row]) -> list[tuple[float, float, float]]:
-    """Where the rows with the same smallest change that matters begin and end, and which that is."""
+    """Return the range on the y axis of each smallest change that matters, and its value."""
 
     def smallest(placed: tuple[int, Row]) -> tuple[Metric, float]:
         row = placed[1]
@@ -162,7 +162,7 @@ def series(
 
 
 def _stack_change(point: Point) -> dict[str, Any]:
-    """Its words are under the pointer; the page has them as text as well."""
+    """Annotate a stack change; its text is shown on hover, and on the page."""
     return {
         "x": point.ordinal - 0.5,
         "y": 1,
@@ -177,7 +177,7 @@ def _stack_change(point: Point) -> dict[str, Any]:
 
 
 def _step(one: Pointed) -> dict[str, Any]:
-    """Between the two revisions: thick where it is certain enough to block on, dotted where it was explained away."""
+    """Draw a line between the two revisions: thick if it is certain, dotted if it was closed."""
     closed = one.row.state is PointState.CLOSED
     line = {"width": 2.5 if one.row.level == "block" else 1.2, "dash": "dot" if closed else "solid"}
     tone = "steady" if closed else "regression" if one.row.ratio > 1 else "improvement"
@@ -185,7 +185,7 @@ def _step(one: Pointed) -> dict[str, Any]:
 
 
 def _size_of(one: Pointed, metric: Metric) -> dict[str, Any]:
-    """`▲ 3.1 %` above the line; its words are under the pointer, and on the page as text as well."""
+    """Write `▲ 3.1 %` above the line; the full text is shown on hover, and on the page."""
     size = abs(one.row.ratio - 1) * 100
     said = [percent(one.row.ratio, metric), interval(one.row.low, one.row.high), one.row.state.value, one.row.reason]
     return {
@@ -207,7 +207,7 @@ def _between(one: Pointed) -> float:
 
 
 def _frame(labelled: Iterable[tuple[str, float]], title: str) -> Figure:
-    """Rows from the top, each with its name above its dot: that leaves a phone's width to the numbers."""
+    """Lay out rows from the top, each name above its point, so that a phone has room for the numbers."""
     rows = list(labelled)
     annotations = [
         {
@@ -304,7 +304,7 @@ def _line(
 
 
 def _finish(figure: Figure, shapes: list[dict[str, Any]], at_least: Sequence[float]) -> Figure:
-    """The range shows every interval, and never so little that noise looks like a change."""
+    """Set the range: it shows every interval, and is never so small that noise looks like a change."""
     ends = list(at_least)
     for trace in figure["data"]:
         error = trace["error_x"]
@@ -349,7 +349,7 @@ def _taken(side: Measured | None, row: Row) -> str:
 
 
 def _html(text: str) -> str:
-    """Plotly reads a few tags in texts: names must not bring any."""
+    """Escape a name: Plotly interprets some tags."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -137,7 +137,7 @@ class _Watched:
         try:
             await self.app(scope, receive, send_with_headers)
         finally:
-            # The route's pattern, not the path: labels must stay few whatever is asked for.
+            # The pattern of the route, not the path: the number of labels must be bounded.
             route = getattr(scope.get("route"), "path", "none")
             if scope["path"].startswith(f"{_API}/") and not route.startswith(_API):
                 route = _API + route  # the innermost router does not know where it hangs

@@ -452,7 +452,7 @@ def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared
     assert build_logs.forget_due() == 1
     gone = story.api("GET", f"/api/v1/runs/{good.id}/log")
     assert gone.status_code == 404
-    assert "90 days are over" in gone.text
+    assert "older than 90 days" in gone.text
     assert f"/api/v1/runs/{good.id}/log" not in story.api("GET", f"/runs/{good.id}").text
 
 

@@ -79,7 +79,7 @@ class _Child:
             self.line(f"cannot be started: {error}")
             self._later()
             return
-        assert self.process.stdout is not None  # noqa: S101  # it was asked for
+        assert self.process.stdout is not None  # noqa: S101  # stdout is a pipe
         self.output = self.process.stdout.fileno()
         os.set_blocking(self.output, False)
 

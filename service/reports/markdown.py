@@ -6,7 +6,7 @@ a person, nor link to anything.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kernels.cases import Metric
 from service.domain.metrics import WORDS, amount, digits, percent
@@ -16,6 +16,7 @@ from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
 from service.reports.report import NOUNS, Report
 from service.reports.rows import Beside, Row, Unsupported
+from service.reports.schema.outbox import CheckPayload
 
 LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters
 REASONS = 3  # why cases are not compared with SOTA
@@ -48,23 +49,19 @@ def comment(*reports: Report, facts: str = "") -> str:
     return "\n\n".join([*(_first_line(report) for report in reports[:SHOWN]), _signature(reports[0])])
 
 
-def check(report: Report) -> dict[str, Any]:
-    """What the check run (or commit status) of this revision and device says.
-
-    Its name holds the target: several may watch one repository.
-    """
+def check(report: Report) -> CheckPayload:
+    """Return the check run (or commit status) of this revision and device."""
     title = one_line(f"{report.verdict}: {report.advice}", 140)
-    text = comment(report)
-    return {
-        "name": f"kernelwatch / {report.target} / {report.device}",
-        "sha": report.sha,
-        "status": report.gate.check_status,
-        "conclusion": report.gate.conclusion,
-        "commit_status": report.gate.commit_status,
-        "title": title[:1].upper() + title[1:],
-        "summary": text,
-        "url": report.url,
-    }
+    return CheckPayload(
+        name=f"kernelwatch / {report.target} / {report.device}",
+        sha=report.sha,
+        status=report.gate.check_status,
+        conclusion=report.gate.conclusion,
+        commit_status=report.gate.commit_status,
+        title=title[:1].upper() + title[1:],
+        summary=comment(report),
+        url=report.url,
+    )
 
 
 def _comment(reports: Sequence[Report], most: int, facts: str) -> str:

@@ -16,6 +16,7 @@ from service.ledger.queries import pull_reports, report_on, whole_run
 from service.ledger.runs import facts_checks, queue
 from service.ledger.runs.revisions import UNDONE
 from service.reports import markdown, report
+from service.reports.schema.outbox import CommentPayload
 
 log = structlog.get_logger()
 
@@ -66,7 +67,8 @@ def _notify(session: Session, run_id: int) -> None:
         _comment(session, run, run.pull)
     if _represents_commit(session, run):
         key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
-        outbox.enqueue(session, key, "check", run.target, run, markdown.check(report_on(session, run)))
+        check = markdown.check(report_on(session, run))
+        outbox.enqueue(session, key, "check", run.target, run, check.model_dump())
     run.notified_state = run.state.value
 
 
@@ -79,8 +81,8 @@ def _comment(session: Session, run: Run, pull: int) -> None:
     begun = session.execute(select(OutboxMessage.id).where(OutboxMessage.key == key)).first() is not None
     facts = facts_checks.in_words(session, run)
     if begun or facts_checks.are_found(session, run) or run.state in _STARTS_COMMENT:
-        payload = {"pull": pull, "body": markdown.comment(*pull_reports(session, run), facts=facts)}
-        outbox.enqueue(session, key, "comment", run.target, run, payload)
+        comment = CommentPayload(pull=pull, body=markdown.comment(*pull_reports(session, run), facts=facts))
+        outbox.enqueue(session, key, "comment", run.target, run, comment.model_dump())
 
 
 def _represents_commit(session: Session, run: Run) -> bool:

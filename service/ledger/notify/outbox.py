@@ -20,6 +20,7 @@ from service.domain.states import OutboxState
 from service.forge import github
 from service.forge.github import Check, ForgeFailed, GitHub
 from service.ledger.locking import insert_if_absent
+from service.reports.schema.outbox import CheckPayload, CommentPayload
 
 log = structlog.get_logger()
 
@@ -99,11 +100,12 @@ def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: floa
 
 
 def _send(client: GitHub, sending: Sending) -> str:
-    said = sending.payload
     if sending.kind == "comment":
-        marker = marker_of(sending.target, said["pull"], said["body"])
-        return client.upsert_comment(sending.forge, said["pull"], marker, said["body"], sending.remote_id)
-    return client.put_check(sending.forge, Check(**said), sending.remote_id)
+        comment = CommentPayload.model_validate(sending.payload)
+        marker = marker_of(sending.target, comment.pull, comment.body)
+        return client.upsert_comment(sending.forge, comment.pull, marker, comment.body, sending.remote_id)
+    check = CheckPayload.model_validate(sending.payload)
+    return client.put_check(sending.forge, Check(**check.model_dump()), sending.remote_id)
 
 
 def marker_of(target: str, pull: int, body: str) -> str:

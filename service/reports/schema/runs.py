@@ -10,7 +10,7 @@ from service.domain import roofline
 from service.domain.codefacts.comparison import Repeatability
 from service.domain.metrics import metric_of, percent
 from service.domain.policy.policy import GateAction, GateKind, Policy
-from service.domain.states import CellState, Purpose, RunState
+from service.domain.states import BaselineKind, CellState, Purpose, RunState
 from service.domain.verdicts.gate import GateState
 from service.domain.verdicts.judge import Outcome
 from service.reports import words
@@ -137,7 +137,7 @@ class VerdictItem(Document):
     provider: str
     case: str
     metric: str
-    baseline_kind: str = Field(
+    baseline_kind: BaselineKind = Field(
         description=(
             "`parent`; `last_good`: the last revision that was not slow, if the parent is slow; `pinned`; "
             "`sota` and `best`: the fastest other provider, for which `behind_sota` counts and `outcome` does not."
@@ -183,7 +183,7 @@ class VerdictItem(Document):
     def of(cls, verdict: VerdictRow, row: Row | None, policy: Policy) -> Self:
         """`row` is the report's row of the case; it counts for a verdict against the parent only."""
         metric = metric_of(verdict.case)
-        row = row if verdict.baseline_kind == "parent" else None
+        row = row if verdict.baseline_kind == BaselineKind.PARENT else None
         named = {
             "metric": metric.value,
             "change": percent(verdict.ratio, metric),

@@ -295,7 +295,7 @@ def test_a_comment_is_never_too_long(
     assert len(said) < 65_536
     assert markdown.marker("norms", 12) in said
     assert said.count("<details>") == said.count("</details>")
-    assert len(markdown.check(report)["summary"]) < 65_536
+    assert len(markdown.check(report).summary) < 65_536
 
 
 @pytest.mark.parametrize("huge", [list(range(60_000)), {f"setting {n}": n for n in range(30_000)}, "x" * 400_000])
@@ -319,14 +319,14 @@ def test_a_check_says_what_the_gate_says() -> None:
     """Which states the gate has is in test_gate.py."""
     report = a_report(SLOW, STEADY)
     said = markdown.check(report)
-    assert (said["name"], said["url"]) == ("kernelwatch / norms / h200", report.url)
-    assert (said["status"], said["conclusion"], said["commit_status"]) == ("completed", "neutral", "pending")
-    assert markdown.check(a_report(state=RunState.QUEUED))["conclusion"] is None
+    assert (said.name, said.url) == ("kernelwatch / norms / h200", report.url)
+    assert (said.status, said.conclusion, said.commit_status) == ("completed", "neutral", "pending")
+    assert markdown.check(a_report(state=RunState.QUEUED)).conclusion is None
 
 
 def test_a_check_has_a_title_that_fits() -> None:
-    assert markdown.check(a_report(STEADY))["title"] == "No action needed: 1 steady"
-    assert len(markdown.check(a_report(SLOW))["title"]) <= 140
+    assert markdown.check(a_report(STEADY)).title == "No action needed: 1 steady"
+    assert len(markdown.check(a_report(SLOW)).title) <= 140
 
 
 # -- terminal and JSON
@@ -403,7 +403,7 @@ UNSUPPORTED = (
 def test_what_is_not_supported_is_said_by_every_renderer_and_changes_no_verdict() -> None:
     report = a_report(STEADY, unsupported=UNSUPPORTED)
     assert first_line(report) == first_line(a_report(STEADY))
-    assert markdown.check(report)["conclusion"] == "success"
+    assert markdown.check(report).conclusion == "success"
     assert "| `layernorm.fwd.8x512.bf16` norms | it has no layernorm |" in markdown.comment(report)
     said = " ".join(printed(report).split())
     assert "layernorm.fwd.8x512.bf16 and layernorm.bwd.8x512.bf16 (it has no layernorm)" in said
@@ -518,7 +518,7 @@ def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
     assert "not caused" not in markdown.comment(a_report(replace(row, outcome=Outcome.INCONCLUSIVE), STEADY))
     assert "1 already slow before this revision: slower than the last good revision" in said
     assert "| 20.0 % slower | 1.190 to 1.210 |" in said
-    assert markdown.check(a_report(row))["conclusion"] == "success"
+    assert markdown.check(a_report(row)).conclusion == "success"
     again = replace(row, outcome=Outcome.REGRESSION)
     assert "already slow" not in markdown.comment(a_report(again)), "where this revision slows it once more"
 
@@ -550,9 +550,9 @@ def test_a_quarantined_case_is_shown_and_alarms_nobody() -> None:
     said = markdown.comment(both)
     assert said.startswith("**No action needed**")
     assert "<summary>1 steady and 1 quarantined</summary>" in said
-    assert markdown.check(both)["conclusion"] == "success"
+    assert markdown.check(both).conclusion == "success"
     assert first_line(a_report(row)).startswith("**Nothing decided**"), "of what nobody may judge nothing passed either"
-    assert markdown.check(a_report(row))["conclusion"] == "neutral"
+    assert markdown.check(a_report(row)).conclusion == "neutral"
     assert "inconclusive (quarantined)" in " ".join(printed(a_report(row)).split())
 
 

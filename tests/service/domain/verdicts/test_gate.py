@@ -127,7 +127,7 @@ def test_no_surface_is_greener_than_another(values: Policy) -> None:
             assert quiet == (found.state is PASS), (names, report.headline)
             if n < 3:  # the comment's tables take a while
                 assert markdown.comment(report).startswith(f"**{report.verdict}**")
-                assert markdown.check(report)["title"].startswith(report.verdict)
+                assert markdown.check(report).title.startswith(report.verdict)
             bad = {
                 kind for kind in ("regression", "inconclusive", "invalid", "failed", "unrepeatable") if kind in names
             }
