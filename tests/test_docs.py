@@ -28,6 +28,8 @@ from kernels.cases import Metric, Role
 from service.app import create_app
 from service.db.models import Base
 from service.domain import states
+from service.domain.attribution.causes import CauseCode
+from service.domain.attribution.explanations import By
 from service.domain.policy import recipes
 from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.policy.policy import (
@@ -42,7 +44,8 @@ from service.domain.policy.policy import (
 )
 from service.domain.states import Purpose, RunState
 from service.domain.verdicts.analysis import Doubt
-from service.domain.verdicts.gate import GateResult, Reason, _done, gate
+from service.domain.verdicts.gate import GateReason, GateResult, _done, gate
+from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Outcome
 from service.settings import GIB, MIB, Settings
 from tests.needs import reason
@@ -375,7 +378,7 @@ def gates() -> dict[str, GateResult]:
     warns, fails = GateAction.WARN, GateAction.FAIL
 
     def found(kind: GateKind, action: GateAction, **more: bool) -> GateResult:
-        return _done((), [Reason(kind, action, 1, **more)])
+        return _done((), [GateReason(kind, action, 1, **more)])
 
     def ended(state: RunState, **more: bool) -> GateResult:
         return gate(state, (), Policy(), purpose=Purpose.WATCH, **more)
@@ -459,6 +462,14 @@ def test_every_table_and_state_is_documented() -> None:
         assert sorted(re.findall("`([^`]+)`", " ".join(cells))) == sorted(values)
     cells = [line.cells[0].strip("*") for line in lines("regressions.md") if line.heading == "States"]
     assert cells == list(states.RegressionState)
+
+
+def test_every_code_of_a_verdict_is_documented() -> None:
+    assert keys("baselines.md", "Baselines: what a revision is compared with") == list(states.BaselineKind)
+    named = [re.findall("`([^`]+)`", line.cells[0]) for line in lines("baselines.md") if "explains" in line.heading]
+    assert [by for cell in named for by in cell] == list(By)
+    assert keys("states.md", "Reason codes") == list(ReasonCode)
+    assert keys("states.md", "Cause codes") == list(CauseCode)
 
 
 def test_the_glossary_has_the_words_of_the_code() -> None:
