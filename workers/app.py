@@ -1,4 +1,4 @@
-"""The fleet's front door: Celery carries wake-ups without content, and every process also looks by its own timer.
+"""The entry point of a fleet: Celery carries wake-ups without content, and every process also polls by a timer.
 
     celery --app workers.app worker --queues h200 --concurrency 1              one for each GPU
     celery --app workers.app worker --queues control,notify --concurrency 1    one, anywhere
@@ -34,10 +34,10 @@ from workers.run.heartbeat import stopping
 log = structlog.get_logger()
 
 CONTROL, NOTIFY, FACTS = "control", "notify", "facts"
-ENDING_S = 50  # how long a process waits for its timer to put a run back; compose kills it after 60
-STALE_S = 60  # a wake-up that nobody took by then: the timers have looked many times since
-SULK_S = 10  # how long nothing is sent after a failure: a broker that is away must not hold up every request
-QUORUM = {"x-queue-type": "quorum"}  # outlives a broker node, and delivers at once to the next when a consumer dies
+ENDING_S = 50  # how long a process waits for its timer to give a run back; compose kills it after 60
+STALE_S = 60  # after which a wake-up expires: the timers have polled many times by then
+MUTE_S = 10  # how long nothing is sent after a failure: a broker that is down must not delay every request
+QUORUM = {"x-queue-type": "quorum"}  # survives a broker node, and redelivers at once when a consumer dies
 
 
 def _broker_url() -> str:
@@ -46,7 +46,7 @@ def _broker_url() -> str:
 
 
 def _transport_options() -> dict[str, Any]:
-    once = {"max_retries": 0, "interval_start": 0, "interval_step": 0}  # by default kombu would try for ever to send
+    once = {"max_retries": 0, "interval_start": 0, "interval_step": 0}  # by default kombu retries sending for ever
     return {**once, "confirm_publish": True} if _broker_url().startswith("amqp") else once
 
 
@@ -54,7 +54,7 @@ def _queue(name: str) -> Queue:
     return Queue(name, routing_key=name, queue_arguments=QUORUM)  # type: ignore[no-untyped-call]
 
 
-server_policy()  # one that cannot be read ends this process now, and not each of its runs
+server_policy()  # a policy that cannot be read ends this process now, not each of its runs
 celery = Celery("kernelwatch", broker=_broker_url())
 celery.conf.update(
     beat_schedule={
@@ -64,12 +64,12 @@ celery.conf.update(
             "options": {"queue": CONTROL, "expires": STALE_S, "expiration": STALE_S},
         }
     },
-    broker_connection_max_retries=None,  # this is the consumers' side: they wait for the broker, however long
+    broker_connection_max_retries=None,  # of consumers: they wait for the broker
     broker_connection_retry_on_startup=True,
     broker_connection_timeout=3,
     broker_transport_options=_transport_options(),
-    task_acks_late=False,  # the row is the truth: a wake-up that died with its worker needs no second delivery
-    task_create_missing_queue_type="quorum",  # a device's queue is made when its first worker or wake-up comes
+    task_acks_late=False,  # the row is the truth: a lost wake-up needs no second delivery
+    task_create_missing_queue_type="quorum",  # a device's queue is made by its first worker or wake-up
     task_default_queue=CONTROL,
     task_ignore_result=True,
     task_publish_retry=False,
@@ -81,19 +81,19 @@ celery.conf.update(
 
 @celery.task(name="work", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
 def work(device: str) -> None:
-    """Runs of this device may be queued: look."""
+    """Measure the queued runs of this device."""
     _once(partial(_measure, device))
 
 
 @celery.task(name="control", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
 def control_task() -> None:
-    """Something may have come in, be due, or wait to be sent: look."""
+    """Run the periodic tasks."""
     _once(_control)
 
 
 @celery.task(name="facts", ignore_result=True, expires=STALE_S)  # type: ignore[untyped-decorator]
 def facts() -> None:
-    """A revision may wait to be compiled: look."""
+    """Do the waiting facts checks."""
     _once(_compile)
 
 
@@ -101,7 +101,7 @@ _silent_until = 0.0
 
 
 def send_wakeup(queue: str) -> None:
-    """Wake the workers of a device, or of `control` or `notify`.  May raise; waits for no broker that is away."""
+    """Wake the workers of a device, or of `control` or `notify`.  Raises at once where the broker is down."""
     global _silent_until
     if time.monotonic() < _silent_until:
         return
@@ -114,24 +114,24 @@ def send_wakeup(queue: str) -> None:
         else:
             work.apply_async((queue,), **options)
     except Exception:
-        _silent_until = time.monotonic() + SULK_S
+        _silent_until = time.monotonic() + MUTE_S
         raise
 
 
-# A process has one thread for tasks, and the timer is a second one: only one of them is ever at work.
+# A process has a thread for tasks and one for the timer: only one of them works at a time.
 _busy = threading.Lock()
-# What this worker was started for, and a pipe that has something in it once it is told to end.  The processes of its
-# pool inherit both; Celery by itself lets them finish what they do, which may take half an hour.
+# The queues of this worker, and a pipe that becomes readable when it is told to stop.  The processes of its pool
+# inherit both; Celery alone would let them finish their task, which may take half an hour.
 _queues: list[str] = []
 _ending: list[int] = []
 
 
 @celeryd_after_setup.connect  # type: ignore[untyped-decorator]
 def _know_the_queues(instance: Any, **_: object) -> None:
-    """Refuse to start for a device that is not here, before anything is taken from its queue."""
+    """Refuse to start for a device that this machine does not have, before anything is taken from its queue."""
     set_up_logging()
     if settings().broker_url is None:
-        sys.exit("A fleet's worker needs KERNELWATCH_BROKER_URL; without a broker there is `kernelwatch worker`.")
+        sys.exit("A worker of a fleet needs KERNELWATCH_BROKER_URL; without a broker use `kernelwatch worker`.")
     _queues[:] = list(instance.app.amqp.queues.consume_from)
     _ending[:] = os.pipe()
     if not _devices():
@@ -145,64 +145,64 @@ def _know_the_queues(instance: Any, **_: object) -> None:
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _end(**_: object) -> None:
-    """Tell the processes of the pool; what is in the pipe is never read, so each of them sees it."""
+    """Tell the processes of the pool to stop.  The pipe is never read, so that each of them sees it."""
     os.write(_ending[1], b".")
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _begin(**_: object) -> None:
-    """In each process of the pool: connections of its own, wake-ups for others, and the timer."""
+    """Set up a process of the pool: its own connections, wake-ups for others, and the timer."""
     if engine.cache_info().currsize:
         engine().dispose(close=False)  # they belong to the parent
         engine.cache_clear()
     if settings().broker_url is not None:
         wakeups.send_with(send_wakeup)
-    threading.Thread(target=_hear_of_the_end, name="end", daemon=True).start()
+    threading.Thread(target=_wait_for_stop, name="end", daemon=True).start()
     _timer.start()
 
 
-def _hear_of_the_end() -> None:
+def _wait_for_stop() -> None:
     select.select([_ending[0]], [], [])
     stopping.set()
 
 
 @worker_process_shutdown.connect  # type: ignore[untyped-decorator]
 def _wait_for_the_timer(**_: object) -> None:
-    """Else a run that the timer took would be lost, and the worker blamed for it."""
+    """Otherwise a run that the timer took would be lost, and its attempt would count."""
     stopping.set()
     _timer.join(ENDING_S)
 
 
-def _look_until_stopped() -> None:
-    duties: list[Callable[[], object]] = [partial(_measure, device) for device in _devices()]
+def _poll_until_stopped() -> None:
+    tasks: list[Callable[[], object]] = [partial(_measure, device) for device in _devices()]
     if CONTROL in _queues:
-        duties.append(_control)
+        tasks.append(_control)
     if FACTS in _queues:
-        duties.append(_compile)
+        tasks.append(_compile)
     settings().state.mkdir(parents=True, exist_ok=True)
     while not stopping.is_set():
-        for duty in duties:
+        for task in tasks:
             try:
-                _once(duty)
-            except Exception:  # the database may be away: it is looked for again, for ever
-                log.exception("a look failed")
-        with suppress(OSError):  # a full disk must not end the looking
+                _once(task)
+            except Exception:  # e.g. without a database: retried at the next poll
+                log.exception("poll failed")
+        with suppress(OSError):  # a full disk must not end the polling
             (settings().state / "looked").touch()  # for the health check of a process that has no row of its own
         stopping.wait(settings().queue_poll_s)
 
 
-_timer = threading.Thread(target=_look_until_stopped, name="timer", daemon=True)
+_timer = threading.Thread(target=_poll_until_stopped, name="timer", daemon=True)
 
 
 def _devices() -> list[str]:
     return [queue for queue in _queues if queue not in (CONTROL, NOTIFY, FACTS)]
 
 
-def _once(duty: Callable[[], object]) -> None:
-    """Do it, unless this process is at it already: then it will look again by itself."""
+def _once(task: Callable[[], object]) -> None:
+    """Run a task unless this process is busy; the timer runs it again soon."""
     if _busy.acquire(blocking=False):
         try:
-            duty()
+            task()
         finally:
             _busy.release()
 
@@ -215,7 +215,7 @@ def _measure(device: str) -> None:
         with exclusive(device):
             control.work(device)
     except Conflict as taken:
-        log.warning("the device is taken", device=device, reason=str(taken))
+        log.warning("device is in use", device=device, reason=str(taken))
 
 
 def _control() -> None:

@@ -1,4 +1,4 @@
-"""Control groups: the one limit on processes that binds root as well.  Used where they can be made."""
+"""Control groups: the only limit on processes that applies to root as well.  Used where they can be made."""
 
 import os
 import time
@@ -13,7 +13,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 def make(limits: Limits) -> Path | None:
-    """A new group with these limits, to be entered by writing to its `cgroup.procs`; None where there can be none."""
+    """Make a group with these limits, joined by writing to its `cgroup.procs`; None where that is not possible."""
     base = _base()
     if base is None:
         return None
@@ -27,12 +27,12 @@ def make(limits: Limits) -> Path | None:
         return None
     with suppress(OSError):
         if (group / "memory.max").exists():
-            (group / "memory.max").write_text(str(limits.most_memory))
+            (group / "memory.max").write_text(str(limits.max_memory))
     return group
 
 
 def remove(group: Path) -> None:
-    """Remove a group whose processes have ended, or are just ending."""
+    """Remove a group once its processes have ended."""
     for _ in range(20):
         try:
             group.rmdir()
@@ -45,7 +45,7 @@ def remove(group: Path) -> None:
 
 
 def _sweep(base: Path) -> None:
-    """Remove the groups of workers that were killed; one with processes in it refuses."""
+    """Remove the groups of workers that were killed; a group with processes stays."""
     for left in base.glob("kernelwatch-*"):
         with suppress(OSError):
             if time.time() - left.stat().st_ctime > ABANDONED_S:
@@ -53,7 +53,7 @@ def _sweep(base: Path) -> None:
 
 
 def _base() -> Path | None:
-    if os.geteuid() != 0:  # the kernel counts the processes of everybody else by itself
+    if os.geteuid() != 0:  # for other users the kernel itself counts processes
         return None
     with suppress(OSError):
         if "pids" in (_ROOT / "cgroup.subtree_control").read_text().split():

@@ -1,6 +1,6 @@
-"""Folders that strangers fill: made read-only and removed however deep they are and whatever they allow.
+"""Make folders of untrusted builds read-only and remove them, however deep they are and whatever their modes.
 
-By programs that walk by descriptors: Python's own functions recurse, and a build may nest thousands of folders.
+External programs do it, because Python's own functions recurse, and a build may nest thousands of folders.
 """
 
 import subprocess
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def remove(folder: Path) -> None:
-    """Remove a tree, also one whose folders a build made unreadable.  Never raises; what will not go is left."""
+    """Remove a tree, also one whose folders a build made unreadable.  Never raises; what cannot be removed stays."""
     if folder.is_dir() and not folder.is_symlink():
         _quietly("chmod", "-R", "u+rwx", "--", folder)
     _quietly("rm", "-rf", "--", folder)
 
 
 def make_read_only(folder: Path) -> None:
-    """Everybody may read it and nobody may write into it, even where there is no sandbox to keep it."""
-    # GNU's chmod leaves the links that it meets alone, and opens a folder only after it has made that readable.
+    """Let everybody read a tree and nobody write into it, even without a sandbox."""
+    # GNU chmod does not follow links in the tree, and opens a folder only after it made that readable.
     subprocess.run(["chmod", "-R", "a-w,a+rX,ug-s", "--", folder], check=True, capture_output=True)
 
 

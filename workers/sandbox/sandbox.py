@@ -1,10 +1,10 @@
-"""Running a stranger's program: no network, no secrets, no host files, only its folders and devices, within limits.
+"""Run untrusted programs without network, secrets or host files, with only their folders and devices, within limits.
 
-The walls are bubblewrap's namespaces, a filter of system calls, and limits kept from outside.  Where bubblewrap cannot
-work, `Box(sandboxed=False)` keeps the limits and the bare environment, and nothing else.
+The protection is bubblewrap's namespaces, a filter of system calls, and limits that are checked from outside.  Where
+bubblewrap does not work, `Box(sandboxed=False)` keeps the limits and the bare environment only.
 
-User namespaces without bubblewrap are not used: the same walls (mounts in order, masked /proc, dropped capabilities, no
-nested namespaces, death with the parent) would be a second implementation of it, and one package installs the first.
+User namespaces without bubblewrap are not used: they would be a second implementation of bubblewrap (order of mounts,
+masked /proc, dropped capabilities, no nested namespaces, death with the parent), and one package installs the first.
 """
 
 import os
@@ -32,17 +32,17 @@ from service.errors import Refused
 from service.settings import MIB, settings
 from workers.sandbox import cgroups, seccomp
 from workers.sandbox.folders import remove
-from workers.sandbox.watchdog import LOOK_EVERY_S, Limits, Tail, Watch, pump
+from workers.sandbox.watchdog import CHECK_EVERY_S, Limits, Tail, Watchdog, pump
 
 log = structlog.get_logger()
 
 __all__ = ["Box", "Finished", "Limits", "kill", "run", "self_test", "start"]
 
 _MEMORY, _MAX_MEMORY = ("/tmp", "/dev/shm"), 1024 * MIB  # noqa: S108  # fresh ones, inside
-_UID = 1000  # inside; nothing in there needs to be, or to believe that it is, root
-_ASK_AGAIN_S = 60
-_OLDEST = "version 0.7"  # the first that knows --size
-LOOK_CALMLY_S = 0.5  # at a contender, whose times a busy watch would disturb
+_UID = 1000  # inside; nothing in it needs to be root
+_RETEST_S = 60
+_MIN_VERSION = "version 0.7"  # the first that knows --size
+CHECK_CONTENDER_EVERY_S = 0.5  # a busier watchdog would disturb its times
 # What programs need of /etc.  Not all of it: as root the sandbox's user owns /etc/shadow outside.
 _ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf")
 _DEADLY = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTERM}
@@ -51,7 +51,7 @@ _SECRET_SYS = ("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security
 
 @dataclass(frozen=True)
 class Box:
-    """The walls around one process.  Paths are the same inside and outside, except for `inside`."""
+    """What one process may see and use.  Paths are the same inside and outside, except for `inside`."""
 
     folder: Path  # where it starts, writable
     read_only: tuple[Path, ...] = ()
@@ -66,18 +66,18 @@ class Box:
 @dataclass(frozen=True)
 class Finished:
     returncode: int
-    log: str  # what it printed; where that is long, its beginning and its end
+    log: str  # its output; of a long one the beginning and the end
     timed_out: bool = False
-    reason: str | None = None  # why it was ended, when it was
+    reason: str | None = None  # why it was killed; None where it was not
 
 
 def run(argv: Sequence[str], box: Box, keep_going: Callable[[], None] = lambda: None) -> Finished:
-    """Run a program to its end or to its limits.  `keep_going` is called every half second; what it raises ends it."""
+    """Run a program to its end or to its limits.  `keep_going` is called every half second; an exception kills it."""
     log = Tail(settings().log_limit * 3 // 4, beginning=settings().log_limit // 4)
     read_end, write_end = os.pipe()
     try:
         process, watch = _open(
-            argv, box, log, LOOK_EVERY_S, stdin=subprocess.DEVNULL, stdout=write_end, stderr=write_end
+            argv, box, log, CHECK_EVERY_S, stdin=subprocess.DEVNULL, stdout=write_end, stderr=write_end
         )
     except BaseException:
         os.close(read_end)
@@ -104,7 +104,7 @@ def start(argv: Sequence[str], box: Box, log: Path) -> subprocess.Popen[str]:
     read_end, write_end = os.pipe()
     try:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": write_end, **_TEXT}
-        process, _ = _open(argv, box, tail, LOOK_CALMLY_S, **pipes)
+        process, _ = _open(argv, box, tail, CHECK_CONTENDER_EVERY_S, **pipes)
     except BaseException:
         os.close(read_end)
         raise
@@ -115,17 +115,17 @@ def start(argv: Sequence[str], box: Box, log: Path) -> subprocess.Popen[str]:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """End a started program and everything it started, and wait until it is gone and its log is complete."""
-    if watch := _watches.get(process):
+    """Kill a program and everything that it started, and wait until it is gone and its log is complete."""
+    if watch := _watchdogs.get(process):
         watch.over()
     if pumping := _pumps.get(process):
         pumping.join(timeout=5)
 
 
 def self_test() -> str | None:
-    """None when the sandbox works here; otherwise why not, and what mends it.  A failure is looked at again later."""
+    """None where the sandbox works; otherwise why not, and the fix.  A failure is tested again later."""
     global _trouble
-    if _trouble is None or (_trouble[1] is not None and time.monotonic() - _trouble[0] > _ASK_AGAIN_S):
+    if _trouble is None or (_trouble[1] is not None and time.monotonic() - _trouble[0] > _RETEST_S):
         _trouble = (time.monotonic(), _tested())
     return _trouble[1]
 
@@ -133,7 +133,7 @@ def self_test() -> str | None:
 _trouble: tuple[float, str | None] | None = None
 _TEXT: dict[str, Any] = {"text": True, "encoding": "utf-8", "errors": "replace", "bufsize": 1}
 _pumps: "weakref.WeakKeyDictionary[subprocess.Popen[Any], threading.Thread]" = weakref.WeakKeyDictionary()
-_watches: "weakref.WeakKeyDictionary[subprocess.Popen[Any], Watch]" = weakref.WeakKeyDictionary()
+_watchdogs: "weakref.WeakKeyDictionary[subprocess.Popen[Any], Watchdog]" = weakref.WeakKeyDictionary()
 
 
 def _tested() -> str | None:
@@ -148,28 +148,28 @@ def _tested() -> str | None:
         )
     if done.stdout.strip() == "works":
         if not seccomp.filtered():
-            mend = "`apt install libseccomp2` (or `dnf install libseccomp`) and a new start mend it"
-            log.warning("the sandbox works, but filters no system calls: libseccomp is missing", mend=mend)
+            fix = "run `apt install libseccomp2` (or `dnf install libseccomp`) and restart"
+            log.warning("the sandbox filters no system calls: libseccomp is missing", fix=fix)
         return None
     said = " ".join(done.stderr.split())[-300:] or f"it exited with {done.returncode}"
     if "Unknown option" in said:
-        return f"bubblewrap is too old here, {_OLDEST} or later is needed: {said}"
+        return f"bubblewrap is too old; {_MIN_VERSION} or later is needed: {said}"
     return (
-        f"bubblewrap is installed but fails, most likely because user namespaces are refused ({said}); "
+        f"bubblewrap is installed but fails, probably because user namespaces are not allowed ({said}); "
         f"to allow them: {doctor.allow_user_namespaces()}"
     )
 
 
 def _open(
     argv: Sequence[str], box: Box, log: Tail, every_s: float, **pipes: Any
-) -> tuple[subprocess.Popen[Any], Watch]:
-    leaves = ExitStack()  # what is to be removed once everything has ended
+) -> tuple[subprocess.Popen[Any], Watchdog]:
+    leaves = ExitStack()  # removed once everything has ended
     group = cgroups.make(box.limits)
     if group:
         leaves.callback(cgroups.remove, group)
     if box.sandboxed:
         if _bwrap() is None:
-            raise Refused(f"There is no sandbox here: {_tested()}.")
+            raise Refused(f"The sandbox does not work here: {_tested()}.")
         with _handed(box) as (arguments, fds):
             told, tell = os.pipe()
             command = [
@@ -187,7 +187,7 @@ def _open(
                 os.close(tell)
                 inner = _child(told)
         folders: tuple[Path, ...] = (box.folder, *box.writable)
-        watch = Watch(process, box.limits, folders, log, inner=inner, every_s=every_s, leaves=leaves)
+        watch = Watchdog(process, box.limits, folders, log, inner=inner, every_s=every_s, leaves=leaves)
     else:
         cookie = f"KERNELWATCH_BOX={uuid.uuid4().hex}"
         temporary = tempfile.mkdtemp(prefix="kernelwatch-")
@@ -198,21 +198,21 @@ def _open(
         process = _spawn(command, env=environment, cwd=box.folder, **pipes)
 
         folders = (box.folder, *box.writable, Path(temporary))
-        watch = Watch(process, box.limits, folders, log, cookie=cookie, every_s=every_s, leaves=leaves)
+        watch = Watchdog(process, box.limits, folders, log, cookie=cookie, every_s=every_s, leaves=leaves)
     watch.start()
-    _watches[process] = watch
+    _watchdogs[process] = watch
     return process, watch
 
 
 def _child(told: int) -> int | None:
-    """The first process of the namespace, as bubblewrap tells it; None when it failed before that."""
+    """The first process of the namespace, as bubblewrap reports it; None where it failed before that."""
     with os.fdopen(told, "rb") as pipe:
         found = re.search(rb'"child-pid":\s*(\d+)', pipe.read())
     return int(found[1]) if found else None
 
 
 def _spawn(command: Sequence[str], **arguments: Any) -> subprocess.Popen[Any]:
-    """Start from a thread that lives as long as we do: --die-with-parent follows the thread, not the process."""
+    """Start from a thread that lives as long as this process: --die-with-parent follows the thread."""
 
     def begin() -> subprocess.Popen[Any]:
         return subprocess.Popen(command, start_new_session=True, **arguments)
@@ -226,7 +226,7 @@ def _spawner(_process: int) -> ThreadPoolExecutor:
 
 
 def _limited(limits: Limits, group: Path | None = None) -> tuple[str, ...]:
-    """The start of a command under resource limits that its children inherit and cannot raise."""
+    """The prefix of a command: resource limits that its children inherit and cannot raise."""
     script = [
         *([f"echo $$ > {group}/cgroup.procs"] if group else []),
         "ulimit -c 0",
@@ -240,9 +240,9 @@ def _limited(limits: Limits, group: Path | None = None) -> tuple[str, ...]:
 
 
 def _counted(limits: Limits) -> tuple[str, ...]:
-    """The start of a command inside the namespace, where the limit on processes counts only those in it.
+    """The prefix of a command inside the namespace, where the limit on processes counts only those in it.
 
-    Not for root, whose processes the kernel does not count: for it there are control groups, or the watch alone.
+    The kernel does not count the processes of root: for it there are control groups, or the watchdog alone.
     """
     if not _counts_by_namespace():
         return ()

@@ -1,4 +1,4 @@
-"""Which system calls a sandboxed process may not make: those that reach the kernel's inside or other processes."""
+"""The system calls that a sandboxed process may not make: those that reach into the kernel or other processes."""
 
 import errno
 import os
@@ -14,13 +14,13 @@ _FORBIDDEN = (
     *("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module"),
 )
 _CLONE_NEWUSER = 0x10000000
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # they type into the terminal
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # they write into the terminal's input
 _AF_NETLINK = 16  # families above it (packet, vsock, alg, …) reach past the network namespace or deep into the kernel
 
 
 @cache
 def _program() -> bytes | None:
-    """The compiled filter, once a process; None where libseccomp is missing."""
+    """The compiled filter, once for each process; None where libseccomp is missing."""
     try:
         import pyseccomp as seccomp
     except (ImportError, RuntimeError, OSError):
@@ -32,7 +32,7 @@ def _program() -> bytes | None:
             rules.add_rule(refuse, name)
         except (OSError, ValueError, RuntimeError):  # a call that this libseccomp or processor does not have
             continue
-    # The flags of clone3 lie in memory, where a filter cannot look; without it libraries fall back to clone.
+    # The flags of clone3 are in memory, which a filter cannot read; without it libraries fall back to clone.
     rules.add_rule(seccomp.ERRNO(errno.ENOSYS), "clone3")
     rules.add_rule(refuse, "clone", seccomp.Arg(0, seccomp.MASKED_EQ, _CLONE_NEWUSER, _CLONE_NEWUSER))
     for request in (_TIOCSTI, _TIOCLINUX):
@@ -45,12 +45,12 @@ def _program() -> bytes | None:
 
 
 def filtered() -> bool:
-    """Is there a filter?  Not without libseccomp, and then only the namespaces hold."""
+    """Is there a filter?  Without libseccomp only the namespaces protect."""
     return _program() is not None
 
 
 def filter_fd() -> int | None:
-    """A descriptor to hand to bubblewrap, which the caller closes; None where there is no filter."""
+    """A descriptor of the filter for bubblewrap, which the caller closes; None where there is no filter."""
     program = _program()
     if program is None:
         return None

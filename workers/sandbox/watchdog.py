@@ -1,4 +1,4 @@
-"""Keeping a started process within its limits from outside: time, processes, memory, disk, and what it prints."""
+"""Hold a process to its limits from outside: time, processes, memory, disk, and output."""
 
 import os
 import select
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from service.settings import GIB, MIB
 
-LOOK_EVERY_S = 0.1  # a fork bomb makes about 500 processes in that time
-MIN_FOR_A_FILE = 4096  # what a file costs at least: many empty files fill a disk as well
+CHECK_EVERY_S = 0.1  # a fork bomb makes about 500 processes in that time
+MIN_FILE_BYTES = 4096  # counted for every file: many empty files fill a disk as well
 AnyProcess = subprocess.Popen[bytes] | subprocess.Popen[str]
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one process and everything it starts may use."""
+    """The limits of one process and everything that it starts."""
 
     wall_s: float = 600
     disk: int = 2 * GIB  # bytes in the writable folders beyond what was there at the start
@@ -30,12 +30,12 @@ class Limits:
     files: int = 4096  # open at once
 
     @property
-    def most_memory(self) -> int:
+    def max_memory(self) -> int:
         return self.memory or os.sysconf("SC_PHYS_PAGES") * _PAGE * 3 // 4
 
 
 class Tail:
-    """Takes any amount of output and keeps the end of it, in memory or in a file; in memory its beginning as well.
+    """Keeps the end of any amount of output in memory and optionally in a file; in memory its beginning as well.
 
     `limit` and `beginning` are in bytes.
     """
@@ -47,7 +47,7 @@ class Tail:
         self._lock = threading.Lock()
 
     def add(self, data: bytes) -> None:
-        # A full disk costs the file its lines, and nothing else: the end is kept in memory as well.
+        # On a full disk only the file is incomplete: the end is kept in memory as well.
         with self._lock, suppress(OSError):
             room = self._beginning - len(self._first)
             self._first += data[:room]
@@ -64,7 +64,7 @@ class Tail:
                 self._out.write(self._note() + self._kept)
 
     def say(self, line: str) -> None:
-        """A line of ours, for whoever reads the log."""
+        """Add a line of kernelwatch to the log."""
         with self._lock:
             start = b"" if not self._kept or self._kept.endswith(b"\n") else b"\n"
         self.add(start + f"[kernelwatch] {line}\n".encode())
@@ -101,11 +101,11 @@ def pump(source: int, into: Tail) -> threading.Thread:
     return thread
 
 
-class Watch(threading.Thread):
-    """Looks at one process until it ends, and ends it with everything it started once it breaks a limit.
+class Watchdog(threading.Thread):
+    """Checks one process until it ends, and kills it with everything that it started once it breaks a limit.
 
-    `inner` is the first process of a sandbox's namespace: when it goes, so do all others in there.  Without a sandbox
-    `cookie` is in the environment of the process and finds descendants that left their parent.
+    `inner` is the first process of a sandbox's namespace: all others in it die with it.  Without a sandbox, `cookie` is
+    in the environment of the process and finds descendants that left their parent.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class Watch(threading.Thread):
         *,
         inner: int | None = None,
         cookie: str | None = None,
-        every_s: float = LOOK_EVERY_S,
+        every_s: float = CHECK_EVERY_S,
         leaves: ExitStack | None = None,
     ) -> None:
-        super().__init__(name="watch", daemon=True)
+        super().__init__(name="watchdog", daemon=True)
         self.reason: str | None = None
         self.timed_out = False
         self._process, self._limits, self._log, self._cookie = process, limits, log, cookie
@@ -130,65 +130,65 @@ class Watch(threading.Thread):
         self._ends = time.monotonic() + limits.wall_s
         self._done, self._ending = threading.Event(), threading.Lock()
         self._disk_at_start = used(self._folders, limits.disk * 64)
-        self._look_at_disk = 0.0
+        self._next_disk_check = 0.0
 
     def run(self) -> None:
-        # Whatever fails in here ends the process: it must not go on without a watch.
+        # Any failure here kills the process: it must not run without a watchdog.
         with self._leaves:
             try:
                 while self._process.poll() is None and not self._done.wait(self._every_s):
                     if reason := self.broken():
                         self.reason = reason
-                        # Before the end, for whoever reads the log as soon as that comes.
+                        # Before the end, so that the log is complete when the process has ended.
                         self._log.say(f"ended: {reason}")
                         break
             finally:
                 self.end()
 
     def over(self) -> None:
-        """End everything now, and return when it is gone."""
+        """Kill everything now, and return when it is gone."""
         self._done.set()
         self.join()
 
     def end(self) -> None:
-        """End the process and everything that belongs to it, and wait until it is gone (at most a few seconds)."""
+        """Kill the process and everything that belongs to it, and wait a few seconds at most until it is gone."""
         with self._ending:
             if self._inner_pid:
-                # In a crowd of thousands it would wait for seconds until it may run, and it must run to end them.
+                # Among thousands of processes it would be scheduled only after seconds, and it must run to kill them.
                 with suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, self._inner_pid, -20)
             if self._process.poll() is None:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, signal.SIGKILL)
-            # bubblewrap ties the namespace to its own life only once it is set up, so it is ended by itself as well.
+            # bubblewrap ties the namespace to its own life only once it is set up, so kill that as well.
             if self._inner is not None:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._inner, signal.SIGKILL)
-                select.select([self._inner], [], [], 5)  # readable once nobody is left in the namespace
+                select.select([self._inner], [], [], 5)  # readable once the namespace is empty
                 os.close(self._inner)
                 self._inner = None
             if self._cookie:
-                _end_carriers(self._cookie)
+                _kill_carriers(self._cookie)
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
 
     def broken(self) -> str | None:
-        """Which limit is broken now, in words."""
+        """The limit that is broken now, in words; None where there is none."""
         if time.monotonic() > self._ends:
             self.timed_out = True
             return f"it took longer than {self._limits.wall_s:g} s"
         threads, memory = _weight(self._process.pid, self._cookie, self._limits.processes)
-        if threads >= self._limits.processes:  # kept from having more, it may try for ever
+        if threads >= self._limits.processes:  # the kernel refuses more, and it might retry for ever
             return f"it had {self._limits.processes} processes and threads at once, which is the limit"
-        if memory > self._limits.most_memory:
-            return f"it used {memory / GIB:.1f} GiB of memory, {self._limits.most_memory / GIB:.1f} are allowed"
-        return self.disk_broken() if time.monotonic() > self._look_at_disk else None
+        if memory > self._limits.max_memory:
+            return f"it used {memory / GIB:.1f} GiB of memory; the limit is {self._limits.max_memory / GIB:.1f}"
+        return self.disk_broken() if time.monotonic() > self._next_disk_check else None
 
     def disk_broken(self) -> str | None:
         began = time.monotonic()
         written = used(self._folders, self._disk_at_start + self._limits.disk) - self._disk_at_start
-        # Walking a large tree takes long: spend a twentieth of the time on it, not all.
-        self._look_at_disk = time.monotonic() + 20 * (time.monotonic() - began)
+        # Walking a large tree takes long: spend at most a twentieth of the time on it.
+        self._next_disk_check = time.monotonic() + 20 * (time.monotonic() - began)
         if written > self._limits.disk:
             return f"it wrote more than {self._limits.disk / MIB:.0f} MiB to disk"
         return None
@@ -201,7 +201,7 @@ def used(folders: Sequence[Path], enough: int) -> int:
         with suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 with suppress(OSError):
-                    total += max(MIN_FOR_A_FILE, entry.stat(follow_symlinks=False).st_blocks * 512)
+                    total += max(MIN_FILE_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                 if total > enough:
@@ -252,8 +252,8 @@ def _pidfd(pid: int | None) -> int | None:
         return None
 
 
-def _end_carriers(cookie: str) -> None:
-    """End what an unsandboxed process left behind, until nothing new appears."""
+def _kill_carriers(cookie: str) -> None:
+    """Kill what an unsandboxed process left behind, until nothing new appears."""
     for _ in range(50):
         left = {pid for pid in _carriers(cookie) if _lives(pid)}
         if not left:

@@ -265,7 +265,7 @@ def test_a_full_disk_under_its_log_does_not_save_a_program_that_breaks_a_limit(f
     talker = ["sh", "-c", "while :; do echo talking >&2; sleep 0.1; done"]
     process = sandbox.start(talker, box(folder, sandboxed=sandboxed, wall_s=1), Path("/dev/full"))
     assert process.wait(timeout=10) != 0
-    watch = sandbox._watches[process]
+    watch = sandbox._watchdogs[process]
     watch.join(timeout=10)
     assert watch.reason == "it took longer than 1 s"
     for pipe in (process.stdin, process.stdout):
@@ -324,7 +324,7 @@ def test_where_bubblewrap_is_too_old_it_says_which_is_needed(monkeypatch, tmp_pa
     old.write_text("#!/bin/sh\necho 'bwrap: Unknown option --size' >&2\nexit 1\n")
     old.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert "too old here, version 0.7 or later is needed" in (sandbox._tested() or "")
+    assert "too old; version 0.7 or later is needed" in (sandbox._tested() or "")
 
 
 @works
