@@ -44,15 +44,6 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """A change and its series."""
-
-    provider: str
-    case: str
-    change: Change
-
-
-@dataclass(frozen=True)
 class HistoryLimits:
     """Thresholds of a change; docs/measurements/2026-11-21-detect has the reasons for the defaults."""
 

@@ -1,9 +1,10 @@
 """The states of a regression: which action is possible in which state, and the state that follows.  Pure."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from service.domain.attribution.causes import Kind
 from service.domain.states import OPEN_REGRESSIONS, RegressionState
@@ -166,6 +167,20 @@ def common_cause(members: Sequence[Member]) -> Member | None:
     known = [one for one in named if one.cause != Kind.UNKNOWN] or named
     counts = Counter(one.cause for one in known)
     return max(known, key=lambda one: (counts[one.cause], one.ratio))
+
+
+Item = TypeVar("Item")
+
+
+def by_event(items: Iterable[Item], place: Callable[[Item], int]) -> list[list[Item]]:
+    """Group items by event: each is at most `NEAR` places after the previous one.  The oldest event comes first."""
+    groups = list[list[Item]]()
+    for one in sorted(items, key=place):
+        if groups and place(one) - place(groups[-1][-1]) <= NEAR:
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return groups
 
 
 def one_event(ordinal: int | None, culprit: str | None, other: int | None, others_culprits: Sequence[str]) -> bool:

@@ -24,10 +24,9 @@ from service.db.models import (
     Target,
     VerdictRow,
 )
-from service.domain.changepoints import Change, Level, Marked, incidents
 from service.domain.changepoints.matching import HELD, SAME, Move, moves_of_same_machine, search_range
 from service.domain.policy.policy import Policy
-from service.domain.regressions.lifecycle import KERNELWATCH
+from service.domain.regressions.lifecycle import KERNELWATCH, by_event
 from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointState, RegressionState
 from service.domain.text import listed
 from service.domain.verdicts.judge import Outcome
@@ -207,17 +206,9 @@ def _search_all(session: Session, target: Target, measured: Mainline, rows: Sequ
 
 
 def grouped(measured: Mainline, rows: Sequence[ChangePoint]) -> list[list[ChangePoint]]:
-    """Group points of many cases within `SAME` places into incidents."""
-    by_series = {(row.provider, row.case, measured.place_of[row.revision_id]): row for row in rows}
-    marked = [Marked(provider, case, _change(row, place)) for (provider, case, place), row in by_series.items()]
-    return [
-        [by_series[one.provider, one.case, one.change.ordinal] for one in one_event]
-        for one_event in incidents(marked, SAME)
-    ]
-
-
-def _change(row: ChangePoint, place: int) -> Change:
-    return Change(place, place - 1, row.ratio, row.low, row.high, Level(row.level), row.p)
+    """Group points of many cases into events."""
+    ordered = sorted(rows, key=lambda row: (row.provider, row.case))
+    return by_event(ordered, lambda row: measured.place_of[row.revision_id])
 
 
 def end_all(rows: Iterable[ChangePoint], reason: str) -> None:
