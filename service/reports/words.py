@@ -45,7 +45,7 @@ def _said(args: Args, _words: metrics.Words) -> str:
 
 
 def _baseline_unfit(args: Args, _words: metrics.Words) -> str:
-    return f"the baseline is {args['state']} here: {args.get('said') or 'no reason given'}"
+    return f"{args.get('baseline') or 'the baseline'} is {args['state']} here: {args['said'] or 'no reason given'}"
 
 
 def _not_repeated(args: Args, _words: metrics.Words) -> str:
@@ -90,6 +90,52 @@ def _rounds_lost(args: Args, _words: metrics.Words) -> str:
     return f"it looks like a change, but {lost}" if args["suspected"] else lost
 
 
+def _no_times(args: Args, _words: metrics.Words) -> str:
+    baseline = args.get("baseline")
+    return f"{baseline} has no times for this case" if baseline else "no baseline has times for this case"
+
+
+def _changed(args: Args, words: metrics.Words) -> str:
+    ratio = args["ratio"]
+    return f"{abs(ratio - 1):.1%} {words.more if ratio > 1 else words.less} than {args['baseline']}"
+
+
+def _not_slower(args: Args, words: metrics.Words) -> str:
+    return f"not more than {in_percent(args['limit'])} {words.more} than {args['baseline']}"
+
+
+def _undecided(args: Args, words: metrics.Words) -> str:
+    limit = f"{in_percent(args['limit'])} {words.more}"
+    return f"this session could not decide whether it is more than {limit} than {args['baseline']}"
+
+
+def _takes(args: Args, words: metrics.Words) -> str:
+    ratio, baseline = args["ratio"], args["baseline"]
+    if args["faster"] and words.less == "faster":
+        return f"{1 / ratio:.2f} times as fast as {baseline}"
+    return f"takes {ratio:.2f} times {words.as_much_of} {baseline}"
+
+
+def _perhaps_behind(args: Args, _words: metrics.Words) -> str:
+    return f"perhaps behind {args['baseline']}: its interval is {args['low']:.2f} to {args['high']:.2f} times"
+
+
+def _behind_since(args: Args, _words: metrics.Words) -> str:
+    since, then, now = f"behind {args['baseline']} since {args['since']}", args["then"], args["now"]
+    if args["first"]:
+        return f"{since}, the first revision measured"
+    if then is None:
+        return since
+    if not args["changed"]:
+        return f"{since}; the gap did not change"
+    return f"{since}; the gap {'grew' if now > then else 'shrank'} from {then:.2f} to {now:.2f} times"
+
+
+def _behind_open(args: Args, _words: metrics.Words) -> str:
+    since = f"behind {args['baseline']} since {args['since']}, {args['then']:.2f} times at {args['at']}"
+    return f"{since}; this session could not decide whether it still is ({args['now']:.2f} times)"
+
+
 def _fixed(text: str) -> Callable[[Args, metrics.Words], str]:
     return lambda _args, _words: text
 
@@ -97,6 +143,12 @@ def _fixed(text: str) -> Callable[[Args, metrics.Words], str]:
 _SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
     ReasonCode.NO_BASELINE: lambda args, _: args.get("note") or NO_BASELINE,
     ReasonCode.BASELINE_UNFIT: _baseline_unfit,
+    ReasonCode.BASELINE_ABSENT: lambda args, _: f"{args['baseline']} was not measured in this session",
+    ReasonCode.NO_TIMES: lambda args, _: (
+        f"{args['baseline']} has no times for this case"
+        if "baseline" in args
+        else "no baseline has times for this case"
+    ),
     ReasonCode.REMOVED: lambda args, _: f"no longer in the recipe; last measured at {args['last']}",
     ReasonCode.INVALID: _said,
     ReasonCode.FAILED: _said,
@@ -117,6 +169,15 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
         "suspect the machine, not the code: its compiled kernels and their launches are those of its baseline"
     ),
     ReasonCode.QUARANTINED: lambda args, _: f"quarantined: {args['why']}",
+    ReasonCode.CHANGED: _changed,
+    ReasonCode.NOT_SLOWER: _not_slower,
+    ReasonCode.UNDECIDED: _undecided,
+    ReasonCode.TAKES: _takes,
+    ReasonCode.WITHIN_LIMIT: lambda args, _: f"within {in_percent(args['limit'])} of {args['baseline']}",
+    ReasonCode.NOT_CLEARLY_BEHIND: lambda args, _: f"not clearly behind {args['baseline']}",
+    ReasonCode.PERHAPS_BEHIND: _perhaps_behind,
+    ReasonCode.BEHIND_SINCE: _behind_since,
+    ReasonCode.BEHIND_OPEN: _behind_open,
 }
 
 

@@ -14,14 +14,13 @@ from math import log1p
 from types import MappingProxyType
 
 from kernels.cases import Comparison, Role
-from service.domain.metrics import words
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
 from service.domain.stats.estimates import Estimate
 from service.domain.stats.multiplicity import benjamini_hochberg
 from service.domain.stats.sequential import MIN_SHARE
-from service.domain.text import in_percent
 from service.domain.verdicts.estimation import comparison, family, group_of, usual
+from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Name, Outcome, Pairs
 
 
@@ -83,15 +82,15 @@ class BaselineCase:
     case: str
     baseline: str  # who that is, for people: a provider, or a revision
     pairs: Pairs = field(default_factory=Pairs)
-    trouble: str | None = None  # why the baseline has no times here
+    trouble: Reason | None = None  # why the baseline has no times here
 
     @property
     def name(self) -> Name:
         return self.provider, self.case
 
     @property
-    def missing(self) -> str:
-        return self.trouble or f"{self.baseline} has no times for this case"
+    def missing(self) -> Reason:
+        return self.trouble or reason(ReasonCode.NO_TIMES, baseline=self.baseline)
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class BaselineVerdict:
 
     baseline: str
     outcome: Outcome
-    reason: str
+    reason: Reason
     slower: bool = False
     comparison: Comparison | None = None
     p: float | None = None
@@ -122,8 +121,8 @@ class _Tested:
     p: float
     q: float
 
-    def verdict(self, outcome: Outcome, reason: str, *, slower: bool, is_open: bool = False) -> BaselineVerdict:
-        return BaselineVerdict(self.at.baseline, outcome, reason, slower, self.comparison, self.p, self.q, is_open)
+    def verdict(self, outcome: Outcome, why: Reason, *, slower: bool, is_open: bool = False) -> BaselineVerdict:
+        return BaselineVerdict(self.at.baseline, outcome, why, slower, self.comparison, self.p, self.q, is_open)
 
 
 def judge_baseline(
@@ -166,20 +165,19 @@ def _tested(cases: Iterable[BaselineCase], policy: Policy, rule: Rule) -> dict[N
 
 def _compared(one: _Tested, slower: bool, beta: float) -> BaselineVerdict:
     """Slower, shown not to be slower, or undecided.  There is no confirmation: this opens nothing by itself."""
-    ratio, limit = one.comparison.ratio, in_percent(one.limit)
-    metric, baseline = words(one.at.case), one.at.baseline
+    ratio, baseline = one.comparison.ratio, one.at.baseline
     if one.estimate.p_below(log1p(one.limit)) <= beta:
         faster = one.comparison.high < 1 and ratio * (1 + one.limit) <= 1
         outcome = Outcome.IMPROVEMENT if faster else Outcome.STEADY
     else:
         outcome = Outcome.REGRESSION if slower else Outcome.INCONCLUSIVE
     if outcome is Outcome.STEADY:
-        reason = f"not more than {limit} {metric.more} than {baseline}"
+        why = reason(ReasonCode.NOT_SLOWER, limit=one.limit, baseline=baseline)
     elif outcome is Outcome.INCONCLUSIVE:
-        reason = f"not clearly less, nor more, than {limit} {metric.more} than {baseline}"
+        why = reason(ReasonCode.UNDECIDED, limit=one.limit, baseline=baseline)
     else:
-        reason = f"{abs(ratio - 1):.1%} {metric.more if ratio > 1 else metric.less} than {baseline}"
-    return one.verdict(outcome, reason, slower=outcome is Outcome.REGRESSION)
+        why = reason(ReasonCode.CHANGED, ratio=ratio, baseline=baseline)
+    return one.verdict(outcome, why, slower=outcome is Outcome.REGRESSION)
 
 
 def _flagged(one: _Tested, behind: bool, control: float) -> BaselineVerdict:
@@ -192,22 +190,19 @@ def _flagged(one: _Tested, behind: bool, control: float) -> BaselineVerdict:
     ratio, low, high = one.comparison.ratio, one.comparison.low, one.comparison.high
     is_open = not behind and high * max(control, 1 / control) > 1 + one.limit
     if is_open and ratio > 1 + one.limit:
-        reason = f"perhaps behind {one.at.baseline}: this session leaves {low:.2f} to {high:.2f} times"
-        return one.verdict(Outcome.INCONCLUSIVE, reason, slower=behind, is_open=is_open)
+        why = reason(ReasonCode.PERHAPS_BEHIND, baseline=one.at.baseline, low=low, high=high)
+        return one.verdict(Outcome.INCONCLUSIVE, why, slower=behind, is_open=is_open)
     outcome = Outcome.REGRESSION if low > 1 else Outcome.IMPROVEMENT if high < 1 else Outcome.STEADY
     return one.verdict(outcome, _distance(one, behind), slower=behind, is_open=is_open)
 
 
-def _distance(one: _Tested, behind: bool) -> str:
-    metric, ratio, baseline = words(one.at.case), one.comparison.ratio, one.at.baseline
-    takes = f"takes {ratio:.2f} times {metric.as_much_of} {baseline}"
-    if behind:
-        return takes
-    if one.comparison.high < 1:
-        return takes if metric.less != "faster" else f"{1 / ratio:.2f} times as fast as {baseline}"
-    if one.comparison.high <= 1 + one.limit:
-        return f"within {in_percent(one.limit)} of {baseline}"
-    return f"not clearly behind {baseline}"
+def _distance(one: _Tested, behind: bool) -> Reason:
+    ratio, high, baseline = one.comparison.ratio, one.comparison.high, one.at.baseline
+    if behind or high < 1:
+        return reason(ReasonCode.TAKES, ratio=ratio, baseline=baseline, faster=high < 1)
+    if high <= 1 + one.limit:
+        return reason(ReasonCode.WITHIN_LIMIT, limit=one.limit, baseline=baseline)
+    return reason(ReasonCode.NOT_CLEARLY_BEHIND, baseline=baseline)
 
 
 def best_of(baselines: Sequence[BaselineCase]) -> BaselineCase | None:

@@ -14,7 +14,9 @@ class ReasonCode(StrEnum):
 
     # There was nothing to compare.
     NO_BASELINE = "no_baseline"  # note: what the session says about that, or nothing
-    BASELINE_UNFIT = "baseline_unfit"  # state, said: by its own process, or nothing
+    BASELINE_UNFIT = "baseline_unfit"  # state, said: by its own process, or nothing; baseline, nothing for the parent
+    BASELINE_ABSENT = "baseline_absent"  # baseline
+    NO_TIMES = "no_times"  # baseline, or nothing where none of several has times
     REMOVED = "removed"  # last: the revision that was measured last, short
     # The head has no times.
     INVALID = "invalid"  # said: by its own process
@@ -34,6 +36,17 @@ class ReasonCode(StrEnum):
     UNCONFIRMED = "unconfirmed"
     SAME_CODE = "same_code"
     QUARANTINED = "quarantined"  # why
+    # Against an earlier revision other than the parent: `baseline` names it.
+    CHANGED = "changed"  # ratio, baseline
+    NOT_SLOWER = "not_slower"  # limit, baseline
+    UNDECIDED = "undecided"  # limit, baseline
+    # Against other people's code.
+    TAKES = "takes"  # ratio, baseline, faster: its interval lies below 1
+    WITHIN_LIMIT = "within_limit"  # limit, baseline
+    NOT_CLEARLY_BEHIND = "not_clearly_behind"  # baseline
+    PERHAPS_BEHIND = "perhaps_behind"  # baseline, low, high: ends of the interval of the ratio
+    BEHIND_SINCE = "behind_since"  # baseline, since, first, then: the ratio before, or nothing, now, changed: the gap
+    BEHIND_OPEN = "behind_open"  # baseline, since, then, at: the revision of then, now
 
 
 @dataclass(frozen=True)

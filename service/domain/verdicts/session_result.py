@@ -196,7 +196,7 @@ def baseline_cases(kind: BaselineKind, result: SessionResult) -> list[BaselineCa
         name = head.provider, str(head.case)
         theirs = [one for role in RULES[kind].roles for one in others[role, head.case]]
         if kind is BaselineKind.BEST:
-            nobody = BaselineCase(*name, "the best", trouble="no baseline has times for this case")
+            nobody = BaselineCase(*name, "the best", trouble=reason(ReasonCode.NO_TIMES))
             found.append(best_of([_paired(head, [one], one.provider) for one in theirs]) or nobody)
         elif kind is BaselineKind.SOTA:
             found.append(_paired(head, theirs, "SOTA"))
@@ -219,12 +219,12 @@ def _paired(head: Taken, found: Sequence[Taken], unnamed: str) -> BaselineCase:
     """The trials that both took part in; in the others only those that were undecided ran."""
     provider, case = head.provider, str(head.case)
     if not found:
-        return BaselineCase(provider, case, unnamed, trouble=f"{unnamed} took no part")
+        return BaselineCase(provider, case, unnamed, trouble=reason(ReasonCode.BASELINE_ABSENT, baseline=unnamed))
     [theirs, *_] = found
     builtin = theirs.role in (Role.SOTA, Role.RIVAL)
     name = theirs.provider if builtin else unnamed
     if theirs.state is not CellState.MEASURED:
-        trouble = f"{name} is {theirs.state} here: {theirs.reason or 'no reason given'}"
+        trouble = reason(ReasonCode.BASELINE_UNFIT, baseline=name, state=theirs.state.value, said=theirs.reason)
         return BaselineCase(provider, case, name, trouble=trouble)
     both = [(mine, other) for mine, other in zip(head.looked, theirs.looked, strict=False) if mine and other]
     return BaselineCase(provider, case, name, Pairs(tuple(mine for mine, _ in both), tuple(other for _, other in both)))

@@ -5,6 +5,8 @@ Who moved is the answer of `service.domain.attribution.gap`.
 
 from dataclasses import dataclass
 
+from service.domain.verdicts.reasons import Reason, ReasonCode, reason
+
 
 @dataclass(frozen=True)
 class SotaDistance:
@@ -21,21 +23,27 @@ class SotaDistance:
     is_open: bool = False  # the session could neither show that it is behind nor that it is not
 
 
-def behind_since(now: SotaDistance, before: SotaDistance | None, smallest_change: float) -> str:
+def behind_since(now: SotaDistance, before: SotaDistance | None, smallest_change: float) -> Reason:
     """Since when a case is behind, and whether the gap grew; `before` is the mainline revision measured before."""
-    if before is None:
-        return f"behind {now.provider} since {now.revision}, the first revision measured"
-    if not before.behind:
-        return f"behind {now.provider} since {now.revision}"
-    since = f"behind {now.provider} since {before.since or before.revision}"
-    if abs(now.ratio / before.ratio - 1) <= smallest_change:
-        return f"{since}; the gap did not change"
-    grew = "grew" if now.ratio > before.ratio else "shrank"
-    return f"{since}; the gap {grew} from {before.ratio:.2f} to {now.ratio:.2f} times"
+    was_behind = before is not None and before.behind
+    return reason(
+        ReasonCode.BEHIND_SINCE,
+        baseline=now.provider,
+        since=(before.since or before.revision) if before and was_behind else now.revision,
+        first=before is None,
+        then=before.ratio if before and was_behind else None,
+        now=now.ratio,
+        changed=before is not None and abs(now.ratio / before.ratio - 1) > smallest_change,
+    )
 
 
-def still_open(now: SotaDistance, before: SotaDistance) -> str:
+def still_open(now: SotaDistance, before: SotaDistance) -> Reason:
     """At a case with a known gap that this session could neither show nor close."""
-    since = f"behind {now.provider} since {before.since or before.revision}"
-    known = f"{before.ratio:.2f} times at {before.revision}"
-    return f"{since}, {known}; this session could not decide whether it still is ({now.ratio:.2f} times)"
+    return reason(
+        ReasonCode.BEHIND_OPEN,
+        baseline=now.provider,
+        since=before.since or before.revision,
+        then=before.ratio,
+        at=before.revision,
+        now=now.ratio,
+    )

@@ -20,6 +20,7 @@ from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, Purpose, RunState
 from service.domain.verdicts.baselines import OTHER_CODE, OWN_CODE, BaselineVerdict, judge_baseline
 from service.domain.verdicts.judge import CHANGES, Verdict
+from service.domain.verdicts.reasons import Reason
 from service.domain.verdicts.samples import Name, Outcome
 from service.domain.verdicts.session_result import SessionResult, Taken, baseline_cases
 from service.domain.verdicts.sota import SotaDistance
@@ -86,11 +87,17 @@ def _row(decided: Decided, kind: BaselineKind, name: Name, verdict: BaselineVerd
     provider, case = name
     row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind=kind)
     row.baseline = decided.result.revision(kind, name) or verdict.baseline
-    row.outcome, row.reason = verdict.outcome.value, verdict.reason
+    row.outcome = verdict.outcome.value
+    explained(row, verdict.reason)
     row.p, row.q = verdict.p, verdict.q
     row.behind_sota = kind in OTHER_CODE and verdict.slower
     measured(row, verdict.comparison, cause)
     return row
+
+
+def explained(row: VerdictRow, why: Reason) -> None:
+    """Store the reason of a verdict."""
+    row.reason_code, row.reason_args = why.code.value, dict(why.args)
 
 
 def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) -> None:
@@ -119,7 +126,7 @@ def _note_gaps(
             found[name] = replace(now, behind=row.behind_sota, is_open=verdicts[name].is_open)
     for name, note in note_gaps(session, run, decided.revision, found, decided.policy).items():
         row = rows[name]
-        row.reason = note.reason
+        explained(row, note.reason)
         if not row.behind_sota:
             row.outcome = Outcome.INCONCLUSIVE.value  # the gap was known, and this session could not close it
         elif row.cause_kind is None and note.before is not None:

@@ -140,7 +140,7 @@ def _against_parent(decided: baseline_rows.Decided, name: Name, verdict: Verdict
     row = VerdictRow(run_id=decided.run.id, provider=provider, case=case, baseline_kind=BaselineKind.PARENT)
     row.baseline = decided.result.baseline_at(name)
     row.outcome, row.confirmed = verdict.outcome.value, verdict.confirmed
-    row.reason_code, row.reason_args = verdict.reason.code.value, dict(verdict.reason.args)
+    baseline_rows.explained(row, verdict.reason)
     row.known_before, row.quarantined_by = verdict.known_before, verdict.quarantined_by
     row.control, row.suspected, row.smallest_change = verdict.control, verdict.suspected, verdict.smallest
     row.p, row.q, row.doubt = verdict.p, verdict.q, verdict.doubt

@@ -14,6 +14,7 @@ from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
 from service.domain.text import short
 from service.domain.verdicts import sota
+from service.domain.verdicts.reasons import Reason
 from service.domain.verdicts.samples import Name
 from service.domain.verdicts.sota import SotaDistance
 from service.ledger.locking import lock
@@ -22,9 +23,9 @@ from service.ledger.series import on_device, series_ids
 
 @dataclass(frozen=True)
 class GapNote:
-    """Since when a case is behind, in words, and how far it was behind before."""
+    """Since when a case is behind, and how far it was behind before."""
 
-    reason: str
+    reason: Reason
     before: SotaDistance | None
 
 

@@ -231,7 +231,7 @@ def test_the_last_good_revision_is_asked_about_a_case_until_it_is_as_it_was(ledg
     assert ledger.rows(still, "parent")[WIDE].outcome == "steady", "this commit did not do it"
     row = ledger.rows(still, "last_good")[WIDE]
     assert (row.outcome, row.baseline, set(ledger.rows(still, "last_good"))) == ("regression", "c0", {WIDE})
-    assert row.reason == "20.0% slower than c0"
+    assert words.of_verdict(row) == "20.0% slower than c0"
     assert words.cause_text(row) == "slower, perhaps because the kernel now spills 50 registers at N=4096"
     with reading() as session:
         assert session.get_one(Run, still).last_good == "c0"
@@ -313,7 +313,7 @@ def test_a_leak_is_told_against_the_slow_baseline_and_says_what_it_is_slower_tha
     head, parent = replace(HEAD, wide=105.0, facts=OTHER), replace(HEAD, role=Role.PARENT, wide=105.0, facts=OTHER)
     run = ledger.run(1, head, parent, replace(parent, role=Role.CONTROL), Took(Role.PINNED), slow="v1.2")
     row = ledger.rows(run, "pinned")[WIDE]
-    assert (row.outcome, row.baseline, row.reason) == ("regression", "v1.2", "5.0% slower than v1.2")
+    assert (row.outcome, row.baseline, words.of_verdict(row)) == ("regression", "v1.2", "5.0% slower than v1.2")
     assert words.cause_text(row) == "slower, perhaps because the kernel now spills 50 registers at N=4096"
     assert ledger.rows(run, "parent")[WIDE].outcome == "steady"
     assert ledger.rows(run, "pinned")[FAST].outcome == "steady"
@@ -340,7 +340,7 @@ def test_sota_and_the_best_stand_in_rows_of_their_own(ledger):
     assert {case: row.baseline for case, row in sota.items()} == {WIDE: "quack", FAST: "quack"}
     assert {case: row.baseline for case, row in best.items()} == {WIDE: "quack", FAST: "inductor"}
     assert all(row.behind_sota for row in (*best.values(), *sota.values()))
-    assert best[FAST].reason == "takes 1.43 times as long as inductor"
+    assert words.of_verdict(best[FAST]) == "takes 1.43 times as long as inductor"
 
 
 @pytest.mark.parametrize("purpose", [Purpose.BISECTION, Purpose.CALIBRATION])
@@ -412,13 +412,15 @@ def test_a_noisy_session_closes_no_gap_and_the_next_quiet_one_keeps_its_date(led
     assert gaps() == {FAST: (True, "c0"), WIDE: (True, "c0")}
     row = ledger.rows(noisy, "sota")[WIDE]
     assert (row.outcome, row.behind_sota) == ("inconclusive", False)
-    assert row.reason.startswith("behind quack since c0, 2.50 times at c0; this session could not decide whether")
+    assert words.of_verdict(row).startswith(
+        "behind quack since c0, 2.50 times at c0; this session could not decide whether"
+    )
     said = reported(noisy)
     assert said.headline.startswith("No regression found at c1")
     assert said.headline.endswith("2 steady; 2 perhaps behind quack, which this session could not decide.")
 
     quiet = ledger.run(2, HEAD, PARENT, CONTROL, FAR)
-    assert ledger.rows(quiet, "sota")[WIDE].reason == "behind quack since c0; the gap did not change"
+    assert words.of_verdict(ledger.rows(quiet, "sota")[WIDE]) == "behind quack since c0; the gap did not change"
     assert gaps() == {FAST: (True, "c0"), WIDE: (True, "c0")}
 
 

@@ -270,7 +270,7 @@ def test_an_uncertain_ratio_names_nobody(ledger):
     with reading() as session:
         rows = select(VerdictRow).where(VerdictRow.run_id == lease.run_id, VerdictRow.case == WIDE)
         [row] = session.execute(rows.where(VerdictRow.baseline_kind == "sota")).scalars()
-    assert (row.reason, row.cause_certain) == ("behind inductor since c1", False)
+    assert (words.of_verdict(row), row.cause_certain) == ("behind inductor since c1", False)
     assert "our own time became 20 % slower since c0" in words.cause_text(row)
 
 

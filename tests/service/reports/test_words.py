@@ -69,6 +69,36 @@ SENTENCES = [
         "suspect the machine, not the code: its compiled kernels and their launches are those of its baseline",
     ),
     (reason(R.QUARANTINED, why="9 of 60 copies differed"), "quarantined: 9 of 60 copies differed"),
+    (
+        reason(R.BASELINE_UNFIT, baseline="quack", state="unsupported", said="no CUDA"),
+        "quack is unsupported here: no CUDA",
+    ),
+    (reason(R.BASELINE_ABSENT, baseline="v1.2"), "v1.2 was not measured in this session"),
+    (reason(R.NO_TIMES), "no baseline has times for this case"),
+    (reason(R.NO_TIMES, baseline="quack"), "quack has no times for this case"),
+    (reason(R.CHANGED, ratio=1.05, baseline="v1.2"), "5.0% slower than v1.2"),
+    (reason(R.CHANGED, ratio=0.9, baseline="v1.2"), "10.0% faster than v1.2"),
+    (reason(R.NOT_SLOWER, limit=0.03, baseline="v1.2"), "not more than 3% slower than v1.2"),
+    (
+        reason(R.UNDECIDED, limit=0.03, baseline="v1.2"),
+        "this session could not decide whether it is more than 3% slower than v1.2",
+    ),
+    (reason(R.TAKES, ratio=1.2, baseline="quack", faster=False), "takes 1.20 times as long as quack"),
+    (reason(R.TAKES, ratio=0.8, baseline="quack", faster=True), "1.25 times as fast as quack"),
+    (reason(R.WITHIN_LIMIT, limit=0.05, baseline="quack"), "within 5% of quack"),
+    (reason(R.NOT_CLEARLY_BEHIND, baseline="quack"), "not clearly behind quack"),
+    (
+        reason(R.PERHAPS_BEHIND, baseline="quack", low=0.98, high=1.4),
+        "perhaps behind quack: its interval is 0.98 to 1.40 times",
+    ),
+    (
+        reason(R.BEHIND_SINCE, baseline="quack", since="c1", first=False, then=1.2, now=1.5, changed=True),
+        "behind quack since c1; the gap grew from 1.20 to 1.50 times",
+    ),
+    (
+        reason(R.BEHIND_OPEN, baseline="quack", since="c0", then=2.5, at="c0", now=1.1),
+        "behind quack since c0, 2.50 times at c0; this session could not decide whether it still is (1.10 times)",
+    ),
 ]
 
 

@@ -7,8 +7,11 @@ import pytest
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
 from service.domain.verdicts.baselines import OTHER_CODE, OWN_CODE, RULES, BaselineCase, Method, best_of, judge_baseline
+from service.domain.verdicts.reasons import ReasonCode as R
+from service.domain.verdicts.reasons import reason
 from service.domain.verdicts.samples import Outcome, Pairs
 
+UNFIT = reason(R.BASELINE_UNFIT, baseline="v1.2", state="failed", said="it does not build")
 POLICY = Policy(leak=0.03, behind_sota=0.05)
 
 
@@ -35,11 +38,11 @@ def test_every_kind_of_baseline_has_a_rule():
 def test_a_leak_is_slower_than_the_last_release_by_more_than_the_policy_allows():
     slow, edge, fast, *others = judge_baseline(BaselineKind.PINNED, family(1.06, 1.03, 0.90), POLICY).values()
     assert (slow.outcome, slow.slower, slow.baseline) == (Outcome.REGRESSION, True, "v1.2")
-    assert slow.reason.endswith("% slower than v1.2")
+    assert slow.reason == reason(R.CHANGED, ratio=slow.comparison.ratio, baseline="v1.2")
     assert (edge.outcome, edge.slower) == (Outcome.INCONCLUSIVE, False)
-    assert edge.reason == "not clearly less, nor more, than 3% slower than v1.2"
-    assert (fast.outcome, fast.reason[-16:]) == (Outcome.IMPROVEMENT, "faster than v1.2")
-    assert {one.reason for one in others} == {"not more than 3% slower than v1.2"}
+    assert edge.reason == reason(R.UNDECIDED, limit=0.03, baseline="v1.2")
+    assert (fast.outcome, fast.reason.code) == (Outcome.IMPROVEMENT, R.CHANGED)
+    assert all(one.reason == reason(R.NOT_SLOWER, limit=0.03, baseline="v1.2") for one in others)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +76,11 @@ def test_hardly_anything_is_told_where_nothing_is():
 def test_what_has_no_times_says_why():
     [one] = judge_baseline(
         BaselineKind.PINNED,
-        [BaselineCase("norms", "rmsnorm.fwd.1x8.bf16", "v1.2", trouble="v1.2 does not build here")],
+        [BaselineCase("norms", "rmsnorm.fwd.1x8.bf16", "v1.2", trouble=UNFIT)],
         POLICY,
     ).values()
     assert (one.outcome, one.slower, one.comparison) == (Outcome.NEW, False, None)
-    assert one.reason == "v1.2 does not build here"
+    assert one.reason == UNFIT
 
 
 def test_the_best_is_the_fastest_that_has_times():
@@ -85,7 +88,7 @@ def test_the_best_is_the_fastest_that_has_times():
     several = [
         trials_of(case, 1.0, baseline="quack", us=100),
         trials_of(case, 1.2, baseline="inductor", us=80),
-        BaselineCase("norms", case, "liger", trouble="liger is unsupported here"),
+        BaselineCase("norms", case, "liger", trouble=UNFIT),
     ]
     assert best_of(several).baseline == "inductor"
     assert best_of(several[2:]) is None

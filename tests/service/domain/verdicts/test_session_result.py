@@ -154,9 +154,12 @@ def test_sota_is_compared_case_by_case_and_says_why_it_has_no_times():
     assert (one.pairs.effects(), one.baseline, one.trouble) == ([0.0] * 3, "quack", None)
     without = took(Role.SOTA, provider="quack", state=CellState.UNSUPPORTED, reason="it needs CUDA")
     [one] = against(BaselineKind.SOTA, [head, without])
-    assert (one.pairs.effects(), one.missing) == ([], "quack is unsupported here: it needs CUDA")
+    assert (one.pairs.effects(), one.missing) == (
+        [],
+        reason(ReasonCode.BASELINE_UNFIT, baseline="quack", state="unsupported", said="it needs CUDA"),
+    )
     [one] = against(BaselineKind.SOTA, [head])
-    assert one.missing == "SOTA took no part"
+    assert one.missing == reason(ReasonCode.BASELINE_ABSENT, baseline="SOTA")
 
 
 def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
@@ -173,7 +176,7 @@ def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
     assert {one.case: one.baseline for one in best} == {str(FIRST): "quack", str(SECOND): "inductor"}
     assert against(BaselineKind.BEST, [*heads, *quack]) == [], "SOTA alone is the best there is, and has its own flag"
     nobody = against(BaselineKind.BEST, [took(Role.HEAD, SECOND), *wrong])
-    assert [one.missing for one in nobody] == ["no baseline has times for this case"]
+    assert [one.missing for one in nobody] == [reason(ReasonCode.NO_TIMES)]
 
 
 def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_both():
@@ -187,7 +190,7 @@ def test_another_revision_is_compared_where_it_took_part_and_in_the_launches_of_
     assert (one.name, one.baseline) == (("norms", str(FIRST)), "a" * 10)
     assert one.pairs.effects() == [0.0] * 2, "in the other trials only the undecided ran"
     absent = against(BaselineKind.LAST_GOOD, [head], {("norms", str(FIRST)): "1.2"})
-    assert absent[0].missing == "1.2 took no part"
+    assert absent[0].missing == reason(ReasonCode.BASELINE_ABSENT, baseline="1.2")
 
 
 def test_what_is_quarantined_is_known_to_its_cell():

@@ -5,8 +5,10 @@ import pytest
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
 from service.domain.verdicts.baselines import BaselineCase, BaselineVerdict, judge_baseline
+from service.domain.verdicts.reasons import Reason, ReasonCode, reason
 from service.domain.verdicts.samples import Pairs
 from service.domain.verdicts.sota import SotaDistance, behind_since, still_open
+from service.reports.words import of_reason
 
 POLICY = Policy(smallest_change=0.02, behind_sota=0.05)
 CASE = "rmsnorm.fwd.4096x1024.bf16"
@@ -19,7 +21,7 @@ def times(ratio: float) -> Pairs:
     )
 
 
-def verdict_at(pairs: Pairs, case: str = CASE, trouble: str | None = None) -> BaselineVerdict:
+def verdict_at(pairs: Pairs, case: str = CASE, trouble: Reason | None = None) -> BaselineVerdict:
     [only] = judge_baseline(BaselineKind.SOTA, [BaselineCase("norms", case, "quack", pairs, trouble)], POLICY).values()
     return only
 
@@ -35,12 +37,13 @@ def verdict_at(pairs: Pairs, case: str = CASE, trouble: str | None = None) -> Ba
 )
 def test_the_flag(ratio, behind, said):
     verdict = verdict_at(times(ratio))
-    assert (verdict.slower, verdict.reason) == (behind, said)
+    assert (verdict.slower, of_reason(verdict.reason, CASE)) == (behind, said)
 
 
 def test_without_times_of_sota_nothing_is_behind():
-    verdict = verdict_at(Pairs(), trouble="quack is unsupported here: no CUDA")
-    assert (verdict.slower, verdict.reason) == (False, "quack is unsupported here: no CUDA")
+    trouble = reason(ReasonCode.BASELINE_UNFIT, baseline="quack", state="unsupported", said="no CUDA")
+    verdict = verdict_at(Pairs(), trouble=trouble)
+    assert (verdict.slower, verdict.reason) == (False, trouble)
 
 
 def now(ratio: float = 1.2) -> SotaDistance:
@@ -63,17 +66,21 @@ def before(ratio: float, since: str | None = None) -> SotaDistance:
     ],
 )
 def test_it_says_since_when(current, earlier, said):
-    assert behind_since(current, earlier, 0.02) == said
+    assert of_reason(behind_since(current, earlier, 0.02), CASE) == said
 
 
 def test_a_session_that_could_not_decide_says_what_was_known():
-    said = still_open(now(1.1), before(1.2, "9999"))
+    said = of_reason(still_open(now(1.1), before(1.2, "9999")), CASE)
     assert said.startswith("behind quack since 9999, 1.20 times at aaaa; this session could not decide")
 
 
 def test_memory_is_no_time():
     """Nor is it said to be one; a case is behind by what is a change in its metric at all."""
-    less, more = (verdict_at(times(ratio), f"{CASE}.memory") for ratio in (0.5, 1.2))
-    assert (less.slower, less.reason) == (False, "takes 0.50 times as much memory as quack")
-    assert (more.slower, more.reason) == (True, "takes 1.20 times as much memory as quack")
+    memory = f"{CASE}.memory"
+    less, more = (verdict_at(times(ratio), memory) for ratio in (0.5, 1.2))
+    assert (less.slower, of_reason(less.reason, memory)) == (
+        False,
+        "takes 0.50 times as much memory as quack",
+    )
+    assert (more.slower, of_reason(more.reason, memory)) == (True, "takes 1.20 times as much memory as quack")
     assert not verdict_at(times(1.1), f"{CASE}.compile").slower
