@@ -31,7 +31,7 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, declared_attr, mapped_column, relationship
 
 from kernels.cases import Metric
-from service.domain.metrics import metric_of
+from service.domain.metrics import metric_of, print_case
 from service.domain.series import SeriesKey
 from service.domain.states import (
     BaselineKind,
@@ -437,7 +437,7 @@ class Series(Base):
     @hybrid_property
     def printed(self) -> str:
         """The case as people read and type it, with its metric."""
-        return self.key.printed
+        return print_case(self.case, self.metric)
 
     @printed.inplace.expression
     @classmethod
@@ -479,6 +479,11 @@ class OfSeries:
     @property
     def metric(self) -> Metric:
         return self.series.metric
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Provider and case, which identify the series within its target and device."""
+        return self.provider, self.case
 
 
 class Incident(Base):

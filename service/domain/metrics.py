@@ -55,6 +55,11 @@ def split_metric(printed: str) -> tuple[str, Metric]:
     return (case, metric) if case and metric else (printed, Metric.KERNEL)
 
 
+def print_case(case: str, metric: Metric) -> str:
+    """The case as people read and type it, with its metric."""
+    return case if metric is Metric.KERNEL else f"{case}.{metric.value}"
+
+
 def metric_of(printed: str) -> Metric:
     """The metric of a printed case."""
     return split_metric(printed)[1]

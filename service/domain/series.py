@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kernels.cases import Metric
-from service.domain.metrics import split_metric
+from service.domain.metrics import print_case, split_metric
 
 
 @dataclass(frozen=True, order=True)
@@ -30,4 +30,4 @@ class SeriesKey:
     @property
     def printed(self) -> str:
         """The case as people read and type it, with its metric."""
-        return self.case if self.metric is Metric.KERNEL else f"{self.case}.{self.metric.value}"
+        return print_case(self.case, self.metric)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Select, func, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, selectinload, undefer
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, contains_eager, selectinload, undefer
 
 from kernels.cases import Role
 from service.db.engine import clock
@@ -173,6 +173,7 @@ def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .join(RegressionRow.series)
+        .options(contains_eager(RegressionRow.series))
         .where(on_device(run.target_id, run.device))
         .where(RegressionRow.run_id < run.id)
         .where(RegressionRow.fixed_by.is_(None) | (RegressionRow.fixed_by > run.id))
@@ -181,7 +182,7 @@ def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
     )
     found = {}
     for row, revision in rows:
-        name = row.provider, row.case
+        name = row.name
         unaccepted = row.state in (*UNACCEPTED, RegressionState.FIXED)  # as far as is known today
         if row.good == good[name] if name in good else unaccepted and row.good != parent.get(name):
             found[name] = Known(row.id, revision.short)
@@ -349,6 +350,7 @@ def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Seq
     statement = (
         select(Gap, Target.name, Revision)
         .join(Gap.series)
+        .options(contains_eager(Gap.series))
         .join(Target, Target.id == Series.target_id)
         .outerjoin(Run, Run.id == Gap.since_run_id)
         .outerjoin(Revision, Revision.id == Run.revision_id)

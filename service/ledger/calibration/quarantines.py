@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, contains_eager
 
 from service.db.engine import clock
 from service.db.models import Calibration, Measurement, Quarantine, Run, Series, Target
@@ -151,6 +151,11 @@ def _release(session: Session, rows: Sequence[Quarantine], by: str, why: str) ->
 
 
 def _standing(session: Session, target_id: int, device: str) -> Mapping[Name, Quarantine]:
-    rows = select(Quarantine).join(Quarantine.series).where(on_device(target_id, device))
+    rows = (
+        select(Quarantine)
+        .join(Quarantine.series)
+        .options(contains_eager(Quarantine.series))
+        .where(on_device(target_id, device))
+    )
     found = session.scalars(rows.where(Quarantine.released_at.is_(None)).order_by(Series.case, Series.metric))
-    return {(row.provider, row.case): row for row in found}
+    return {row.name: row for row in found}

@@ -1,7 +1,7 @@
 """Queries of change points for pages, API and command line."""
 
 from sqlalchemy import ColumnElement, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, contains_eager
 
 from service.db.models import ChangePoint, Revision, Series, Target
 from service.domain.series import SeriesKey
@@ -37,6 +37,7 @@ def _pointed(session: Session, *which: ColumnElement[bool], limit: int | None = 
     rows = session.execute(
         select(ChangePoint, Target.name, Revision, before)
         .join(ChangePoint.series)
+        .options(contains_eager(ChangePoint.series))
         .join(Target, Target.id == Series.target_id)
         .join(Revision, Revision.id == ChangePoint.revision_id)
         .join(before, before.id == ChangePoint.before_id)

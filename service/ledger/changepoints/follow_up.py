@@ -180,7 +180,7 @@ def _explain_faster(session: Session, measured: Mainline, rows: Sequence[ChangeP
         runs = [
             run_id
             for provider, case, revision_id, run_id in seen
-            if (provider, case) == (row.provider, row.case) and abs(measured.place_of[revision_id] - place) <= SAME
+            if (provider, case) == row.name and abs(measured.place_of[revision_id] - place) <= SAME
         ]
         if runs:
             end(row, PointState.CONFIRMED, f"improvement of run {max(runs)}")
@@ -196,9 +196,9 @@ def _search_all(session: Session, target: Target, measured: Mainline, rows: Sequ
     if not rows:
         return
     policy = policy_of(session, target, measured.device)
-    names = {(row.provider, row.case) for row in rows}
+    names = {row.name for row in rows}
     silent = quarantined(session, target.id, measured.device, policy, names)
-    for group in grouped(measured, [row for row in rows if (row.provider, row.case) not in silent]):
+    for group in grouped(measured, [row for row in rows if row.name not in silent]):
         if others := _also_moved(session, target, measured, group):
             end_all(group, f"the machine: {listed(others)} changed within the same hours")
         elif bisections.may_start(session, target, policy):

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, contains_eager
 
 from service.db.engine import clock, reading, transaction
 from service.db.models import UNSCANNED, ChangePoint, Revision, Run, Target, VerdictRow
@@ -128,6 +128,7 @@ def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownP
     rows = session.scalars(
         select(ChangePoint)
         .join(ChangePoint.series)
+        .options(contains_eager(ChangePoint.series))
         .where(on_device(measured.target_id, measured.device))
         .order_by(ChangePoint.id)
     )
@@ -135,7 +136,7 @@ def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownP
     for row in rows:
         if (place := measured.place_of.get(row.revision_id)) is not None:
             one = KnownPoint(row.id, place, row.ratio, row.missed_scans, row.state is PointState.OPEN)
-            known.setdefault((row.provider, row.case), []).append(one)
+            known.setdefault(row.name, []).append(one)
     return known
 
 

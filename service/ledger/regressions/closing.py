@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, contains_eager
 
 from service.db.models import WATCHED, RegressionRow, Revision, Run, Series, VerdictRow
 from service.domain.policy.policy import Policy
@@ -44,19 +44,20 @@ def close_fixed(
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .join(RegressionRow.series)
+        .options(contains_eager(RegressionRow.series))
         .where(on_device(run.target_id, run.device), RegressionRow.state.in_(OPEN_REGRESSIONS))
         .order_by(RegressionRow.id)
         .execution_options(populate_existing=True)
     ).all()
-    here = [(row, ordinal) for row, ordinal in open_ones if (row.provider, row.case) in judged]
+    here = [(row, ordinal) for row, ordinal in open_ones if row.name in judged]
     seen = _seen_since(session, run, here)
-    ids = [row.id for row, _ in here if seen[row.provider, row.case]]
+    ids = [row.id for row, _ in here if seen[row.name]]
     smallest_changes = _smallest_changes(session, ids)
     doubted = transitions.fixes_doubted_at(session, ids)
     fixes = dict[int, Revision]()  # by the run that showed it
     closed = []
     for row, ordinal in here:
-        news = [one for one in seen[row.provider, row.case] if one.at > doubted.get(row.id, -inf)]
+        news = [one for one in seen[row.name] if one.at > doubted.get(row.id, -inf)]
         smallest_change = smallest_changes.get(row.id, policy.at(row.case).smallest_change)
         if ordinal is None:
             transitions.leave(session, row, now)
@@ -118,7 +119,7 @@ def _seen_since(
     found: dict[Name, dict[tuple[int, int], LaterRun]] = defaultdict(dict)
     if not places:
         return {}
-    names = {(row.provider, row.case) for row, _ in regressions}
+    names = {row.name for row, _ in regressions}
     base = aliased(Revision)
     again = select(Run.revision_id).where(*_watched(run)).group_by(Run.revision_id).having(func.count() > 1)
     matters = or_(

@@ -186,7 +186,7 @@ def _recorded(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> Map
     )
     found: dict[Name, list[_Recorded]] = defaultdict(list)
     for row, revision_id, ordinal in rows:
-        found[row.provider, row.case].append(_Recorded(row, revision_id, ordinal))
+        found[row.name].append(_Recorded(row, revision_id, ordinal))
     return found
 
 

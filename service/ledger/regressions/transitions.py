@@ -253,7 +253,7 @@ def search_ended(
     found = search.culprit if search.state is SearchState.FOUND else None
     for row in rows:
         news = row.culprit is None or row.state in (RegressionState.OPEN, RegressionState.BISECTING)
-        shown = explained is None or (row.provider, row.case) in explained
+        shown = explained is None or row.name in explained
         if found is not None and shown and row.culprit in (None, found) and news:
             change(session, row, Transition(Action.BLAME, words=search.reason, culprit=found, run_id=run_id), now)
         elif row.state is RegressionState.BISECTING:

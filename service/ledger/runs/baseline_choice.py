@@ -96,11 +96,10 @@ def last_good(session: Session, target_id: int, device: str, sha: str) -> dict[N
     if place is None:
         return {}
     decided, found = set[Name](), dict[Name, str]()
-    for row in _recorded(session, target_id, device, place):
-        name = (row.provider, row.case)
-        decided.add(name)
-        if row.state in UNACCEPTED and row.good is not None:
-            found.setdefault(name, row.good)  # the earliest open one: what came after it is no better
+    for provider, case, state, good in _recorded(session, target_id, device, place):
+        decided.add((provider, case))
+        if state in UNACCEPTED and good is not None:
+            found.setdefault((provider, case), good)  # the earliest open one: what came after it is no better
     return {**_suspected(session, target_id, device, sha, decided), **found}
 
 

@@ -96,4 +96,4 @@ def _quarantines(session: Session, run: Run) -> dict[Name, Quarantine]:
     then: ColumnElement[bool] = Quarantine.since < run.finished_at
     still = Quarantine.released_at.is_(None) | (Quarantine.released_at >= run.finished_at)
     rows = select(Quarantine).join(Quarantine.series).where(on_device(run.target_id, run.device), then, still)
-    return {(row.provider, row.case): row for row in session.execute(rows).scalars()}
+    return {row.name: row for row in session.scalars(rows)}
