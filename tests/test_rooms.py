@@ -1,10 +1,11 @@
-"""The arrows between the rooms: `kernels <- service <- workers` and `service <- dashboards`; no room knows a door."""
+"""Arrows between rooms and folders, the size of folders, and names that stand for one thing (docs/architecture.md)."""
 
 import ast
 import importlib.metadata
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 ROOMS = {"kernels", "service", "workers", "dashboards"}
 DOORS = {"service.app", "service.cli", "workers.app"}
-WORDS = {  # without torch
+TORCH_FREE = {
     "kernels.cases",
     "kernels.suites",
     "kernels.blocks",
@@ -23,13 +24,30 @@ WORDS = {  # without torch
     "kernels.arena.repeatability",
     "kernels.studies.trials",
 }
+MAX_MODULES = 15  # in a folder, without its __init__
 
-# What a module may import of ours: whole rooms, or single modules.
-MAY = {
-    "kernels": set(),
-    "service": {"service", *WORDS},
-    "workers": {"workers", "service", *WORDS},
-    "dashboards": {"dashboards", "service", *WORDS},
+_PLAIN = {"service.errors", "service.settings", "service.log"}
+_CASES = {"kernels.cases", "kernels.suites", "kernels.blocks", "kernels.arena.repeatability", "kernels.errors"}
+_SOURCES = {"service.errors", "service.settings", "service.domain.states"}
+_REPORTS = {"service.reports", "service.db", "service.domain", "service.errors", *_CASES}
+_LEDGER = {"service.ledger", "service.sources", "service.forge", "service.settings", *_REPORTS}
+# What the modules of a folder may import of ours: folders or modules.  The longest prefix of a module's name counts.
+MAY: Mapping[str, set[str]] = {
+    "kernels": {"kernels"},
+    "service.errors": set(),
+    "service.settings": {"service.errors"},
+    "service.log": {"service.settings"},
+    "service.domain": {"service.domain", "service.errors", *_CASES},
+    "service.db": {"service.db", "service.domain", *_PLAIN, *_CASES},
+    "service.sources": {"service.sources", *_SOURCES},
+    "service.forge": {"service.forge", *_SOURCES},
+    "service.reports": _REPORTS,
+    "service.ledger": _LEDGER,
+    "service.ops": {"service.ops", "service.log", *_LEDGER},
+    "service.api": {"service.api", "service.log", *_LEDGER},
+    "service.commands": {"service.commands", "service.ops", "service.log", "kernels.arena.protocol", *_LEDGER},
+    "workers": {"workers", "service.log", *_LEDGER, *TORCH_FREE},
+    "dashboards": {"dashboards", "service.api", "service.log", *_LEDGER},
 }
 
 
@@ -65,20 +83,98 @@ ALL = [(name, path) for room in sorted(ROOMS) for name, path in modules(room).it
 
 def test_there_are_rooms() -> None:
     assert {name.partition(".")[0] for name, _ in ALL} == ROOMS
-    assert {name for name, _ in ALL} >= DOORS | WORDS
+    assert {name for name, _ in ALL} >= DOORS | TORCH_FREE
 
 
 def test_arrows_point_one_way() -> None:
     wrong = []
     for name, path in ALL:
-        room = name.partition(".")[0]
-        allowed = ROOMS if name in DOORS else {*MAY[room], room}
-        # Who starts contenders may ask the package itself where it lies: `import kernels` alone brings nothing.
-        harmless = {"kernels"} if room == "workers" else set()
+        if name in DOORS or name in ("service", "service.db.migrations.env"):
+            continue
+        folder = max((prefix for prefix in MAY if within(name, {prefix})), key=len)
         for line, imported in imports(name, path):
-            if imported.partition(".")[0] in ROOMS and imported not in harmless and not within(imported, allowed):
-                wrong.append(f"{path.relative_to(ROOT)}:{line}: {room} may not import {imported}")
+            if imported.partition(".")[0] in ROOMS and not within(imported, MAY[folder]):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {folder} may not import {imported}")
     assert wrong == []
+
+
+def test_the_domain_is_pure() -> None:
+    """Values in, values out: no table, session, clock, client or process."""
+    unwanted = {"sqlalchemy", "alembic", "httpx", "fastapi", "celery", "time", "subprocess", "os", "structlog"}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {imported}"
+        for name, path in ALL
+        if within(name, {"service.domain"})
+        for line, imported in imports(name, path)
+        if imported.partition(".")[0] in unwanted
+    ]
+    assert wrong == []
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, by Tarjan's algorithm."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = low[name] = len(order)
+        stack.append(name)
+        for other in sorted(graph[name]):
+            if other not in order:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], order[other])
+        if low[name] == order[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for name in sorted(graph):
+        if name not in order:
+            visit(name)
+    return found
+
+
+def test_cycles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
+    assert cycles(graph) == [["b", "c"]]
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports inside functions count; so do those for types alone."""
+    names = {name for name, _ in ALL}
+    graph = {
+        name: {one for _, imported in imports(name, path) if (one := _module(imported, names)) and one != name}
+        for name, path in ALL
+    }
+    assert cycles(graph) == []
+
+
+def _module(imported: str, names: set[str]) -> str | None:
+    """The module that an imported name is, or is in."""
+    while imported not in names and "." in imported:
+        imported = imported.rpartition(".")[0]
+    return imported if imported in names else None
+
+
+def test_no_folder_is_crowded() -> None:
+    paths = [path for path in ROOT.glob("*/**/*.py") if path.relative_to(ROOT).parts[0] in {*ROOMS, "tests"}]
+    counts = Counter(path.parent for path in paths if path.name != "__init__.py" and path.parent.name != "versions")
+    assert {str(folder): count for folder, count in counts.items() if count > MAX_MODULES} == {}
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_a_class_name_stands_for_one_thing_in_a_room(room: str) -> None:
+    places = defaultdict(list)
+    for path in modules(room).values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_no_room_knows_a_door() -> None:
@@ -118,7 +214,7 @@ def test_only_kernels_knows_torch() -> None:
 @pytest.mark.parametrize(
     ("loaded", "unwanted"),
     [
-        (sorted(WORDS), ["torch", "triton", "numpy", "service", "workers", "dashboards"]),
+        (sorted(TORCH_FREE), ["torch", "triton", "numpy", "service", "workers", "dashboards"]),
         (
             sorted(name for name in modules("service").keys() - DOORS if ".migrations." not in name),
             ["torch", "triton", "celery", "workers", "dashboards"],
@@ -126,7 +222,7 @@ def test_only_kernels_knows_torch() -> None:
         (sorted(modules("dashboards")), ["torch", "triton", "celery", "workers"]),
         (sorted(modules("workers").keys() - DOORS), ["torch", "triton", "dashboards"]),
     ],
-    ids=["words", "service", "dashboards", "workers"],
+    ids=["torch-free", "service", "dashboards", "workers"],
 )
 def test_what_importing_a_room_loads(loaded: list[str], unwanted: list[str]) -> None:
     code = (
