@@ -47,7 +47,7 @@ def browser() -> Iterator[Browser]:
     if found is None:
         needs.skip("chromium")
     with sync_playwright() as playwright:
-        opened = playwright.chromium.trial(executable_path=found, args=ARGUMENTS)
+        opened = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
         yield opened
         opened.close()
 

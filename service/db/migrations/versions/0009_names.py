@@ -61,6 +61,12 @@ POLICY_KEYS = {
     "most_a_day": "max_runs_per_day",
     "least": "min_comparisons",
 }
+# Stored documents: where they are, and their keys.
+DOCUMENTS = (
+    ("runs", "summary", {"lane": "metric", "launches": "trials"}),
+    ("runs", "telemetry", {"launches": "trials"}),
+    ("measurements", "facts", {"launch": "trial"}),
+)
 RECIPE_KEYS = {**POLICY_KEYS, "slow": "pinned"}
 
 
@@ -75,13 +81,17 @@ def upgrade() -> None:
         op.execute(f"UPDATE {table} SET {column} = '{new}' WHERE {column} = '{old}'")  # noqa: S608
     for old, new in CONTENDERS:
         _contenders(old, new)
-    _policies(POLICY_KEYS)
+    _documents("policies", "values", POLICY_KEYS)
+    for table, column, keys in DOCUMENTS:
+        _documents(table, column, keys)
     _recipes(RECIPE_KEYS)
 
 
 def downgrade() -> None:
-    _recipes({new: old for old, new in RECIPE_KEYS.items()})
-    _policies({new: old for old, new in POLICY_KEYS.items()})
+    _recipes(_back(RECIPE_KEYS))
+    for table, column, keys in DOCUMENTS:
+        _documents(table, column, _back(keys))
+    _documents("policies", "values", _back(POLICY_KEYS))
     for old, new in CONTENDERS:
         _contenders(new, old)
     for table, column, old, new in VALUES:
@@ -118,16 +128,24 @@ def _contenders(old: str, new: str) -> None:
     )
 
 
-def _policies(keys: dict[str, str]) -> None:
-    """The digest of a version stays: it names the row, and rows point at it."""
-    policies = sa.table("policies", sa.column("id", sa.BigInteger), sa.column("values", sa.JSON))
+def _back(keys: dict[str, str]) -> dict[str, str]:
+    return {new: old for old, new in keys.items()}
+
+
+def _documents(table: str, column: str, keys: dict[str, str]) -> None:
+    """Rename keys of a stored document.  The digest of a policy stays: it names the row, and rows point at it."""
+    rows = sa.table(table, sa.column("id", sa.BigInteger), sa.column(column, sa.JSON))
     bind = op.get_bind()
-    for key, values in bind.execute(sa.select(policies.c.id, policies.c["values"])).all():
-        bind.execute(policies.update().where(policies.c.id == key).values(values=_renamed(values, keys)))
+    for key, document in bind.execute(sa.select(rows.c.id, rows.c[column]).where(rows.c[column].is_not(None))).all():
+        renamed = _renamed(document, keys)
+        if renamed != document:
+            bind.execute(rows.update().where(rows.c.id == key).values({column: renamed}))
 
 
 def _renamed(value: Any, keys: dict[str, str]) -> Any:
-    """Keys are renamed in the policy and in its tables; names of cases and metrics have none of these names."""
+    """Keys at every depth; names of cases and of metrics have none of these names."""
+    if isinstance(value, list):
+        return [_renamed(inner, keys) for inner in value]
     if not isinstance(value, dict):
         return value
     return {keys.get(key, key): _renamed(inner, keys) for key, inner in value.items()}
