@@ -20,6 +20,9 @@ BUILT_IN_PROVIDERS = (
     "liger",
     "triton",
 )
+# The distributions of the providers that are not part of torch.  Quack tunes itself: another version is another SOTA.
+QUACK = "quack-kernels==0.6.5"
+PACKAGES = {"quack": QUACK, "quack-tuned": QUACK, "liger": "liger-kernel"}
 BY_ROW = ("dy", "dresidual_out", "x", "residual")  # inputs of [rows, columns], in the dtype of the case
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 

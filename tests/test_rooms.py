@@ -12,7 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 ROOMS = {"kernels", "service", "workers", "dashboards"}
-DOORS = {"service.app", "service.cli", "workers.app"}
+# Where processes start: they may know every room, and no room knows them.
+DOORS = {
+    "service.app",
+    "service.cli",
+    "service.commands.facts",
+    "service.commands.machine",
+    "service.commands.serve",
+    "workers.app",
+}
 TORCH_FREE = {
     "kernels.cases",
     "kernels.suites",
@@ -46,7 +54,7 @@ MAY: Mapping[str, set[str]] = {
     "service.ops": {"service.ops", "service.log", *_LEDGER},
     "service.api": {"service.api", "service.log", *_LEDGER},
     "service.commands": {"service.commands", "service.ops", "service.log", "kernels.arena.protocol", *_LEDGER},
-    "workers": {"workers", "service.log", *_LEDGER, *TORCH_FREE},
+    "workers": {"workers", "service.ops", "service.log", *_LEDGER, *TORCH_FREE},
     "dashboards": {"dashboards", "service.api", "service.log", *_LEDGER},
 }
 

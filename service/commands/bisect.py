@@ -12,9 +12,8 @@ from service.commands.people import this_person
 from service.commands.printing import Format, Formatted, err, line, out, print_json
 from service.db.engine import reading, transaction
 from service.domain.bisection.search import Ending
-from service.domain.states import SearchState
+from service.domain.states import UNDECIDED, SearchState
 from service.domain.text import printable, short
-from service.domain.verdicts.gate import UNDECIDED
 from service.errors import BadInput
 from service.ledger.bisections import advance, bisections
 from service.ledger.intake import targets

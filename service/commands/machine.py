@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kernels.cases import QUACK
 from service.commands.printing import err, out
 from service.db import migrate
 from service.ops import doctor as checks
@@ -41,7 +42,7 @@ def stack_create(
     made = environments.create_stack(name, requirements or [])
     if not requirements and torch_install.has_driver():
         try:
-            torch_install.install(made.python, [torch_install.QUACK])
+            torch_install.install(made.python, [QUACK])
         except RuntimeError as failure:
             err.print(f"Quack was not installed: {failure}", markup=False, soft_wrap=True)
     out.print(f"Created stack [bold]{made.name}[/bold]: {made.python}")

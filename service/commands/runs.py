@@ -11,13 +11,13 @@ from service.db.engine import reading, transaction
 from service.db.models import Run
 from service.domain.states import OPEN_STATES, RunState
 from service.domain.text import printable
-from service.domain.verdicts.gate import worst_exit_code
 from service.errors import BadInput
 from service.ledger import queries
 from service.ledger.intake import deliveries
 from service.ledger.queries import Glance
 from service.ledger.runs import build_logs, queue
 from service.reports import markdown, terminal
+from service.reports.gate import worst_exit_code
 from service.reports.report import Report
 from service.settings import settings
 

@@ -3,6 +3,9 @@
 import enum
 from collections.abc import Sequence
 
+# Exit codes of commands that report verdicts, other than 0.
+REGRESSED, NOT_MEASURED, UNDECIDED, UNFIT = 1, 2, 3, 125
+
 
 class TargetKind(enum.StrEnum):
     GIT = "git"

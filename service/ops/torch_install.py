@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TORCH = "2.13.0"
-QUACK = "quack-kernels==0.6.5"  # it tunes itself and changes fast: another version is another SOTA
-# What to install for the providers that are not part of torch.
-PACKAGES = {"quack": QUACK, "quack-tuned": QUACK, "liger": "liger-kernel"}
 # Contenders cannot write into a stack, so without byte code each would compile torch's modules again.  All cores are
 # used, where pip uses one: this took 17 of the 28 s that a stack needs on a CPU.
 _COMPILE = "import compileall, sysconfig; compileall.compile_dir(sysconfig.get_path('purelib'), quiet=2, workers=0)"

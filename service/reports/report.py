@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kernels.cases import Metric, Role
+from kernels.cases import PACKAGES, Metric, Role
 from service.db.models import Measurement, Run, VerdictRow
 from service.domain import roofline
 from service.domain.codefacts.comparison import Repeatability
@@ -20,11 +20,10 @@ from service.domain.policy.recipes import Recipe, parse
 from service.domain.states import BaselineKind, CellState, FoundBy, Purpose, RunState
 from service.domain.text import listed, one_line, short
 from service.domain.verdicts.analysis import Doubt
-from service.domain.verdicts.gate import GateResult, GateState, gate
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput
-from service.ops.torch_install import PACKAGES
+from service.reports.gate import GateResult, GateState, gate
 from service.reports.rows import NOT_CAUSED_BY_IT, AgainstSota, Beside, Known, Row, Unsupported, WithoutSota
 from service.reports.words import cause_of, of_verdict
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from kernels.cases import QUACK
 from service import cli
 from service.db import migrate
 from service.db.engine import transaction
@@ -199,7 +200,7 @@ def test_a_second_start_leaves_the_database_alone(state: Path, monkeypatch: pyte
     assert touched == []
 
 
-@pytest.mark.parametrize(("driver", "installed"), [(True, [[torch_install.QUACK]]), (False, [])])
+@pytest.mark.parametrize(("driver", "installed"), [(True, [[QUACK]]), (False, [])])
 def test_a_stack_on_a_gpu_machine_has_quack(
     state: Path, monkeypatch: pytest.MonkeyPatch, driver: bool, installed: list[list[str]]
 ) -> None:

@@ -11,8 +11,8 @@ from service.domain.codefacts.diff import CodeChange, Group, What
 from service.domain.codefacts.limits import Violation
 from service.domain.codefacts.normalise import Difference
 from service.domain.policy.facts_policy import FactsPolicy
+from service.domain.states import UNDECIDED
 from service.domain.text import listed, short
-from service.domain.verdicts.gate import UNDECIDED
 
 MAX_FINDINGS = 12  # lines of each kind that are kept
 MENDS = {

@@ -11,7 +11,7 @@ from service.domain.codefacts.comparison import Repeatability
 from service.domain.metrics import metric_of, percent
 from service.domain.policy.policy import GateAction, GateKind, Policy
 from service.domain.states import BaselineKind, CellState, Purpose, RunState
-from service.domain.verdicts.gate import GateState
+from service.reports.gate import GateState
 from service.domain.verdicts.judge import Outcome
 from service.reports import words
 from service.reports.report import Report

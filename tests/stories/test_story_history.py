@@ -7,7 +7,7 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import Measurement, RegressionRow, Revision, Run, Target
 from service.domain.states import CellState, FoundBy, PointState, RunState
 from service.ledger.changepoints import change_points
-from tests.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
+from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
 
 # 10 revisions as they were, 4 that each make wide rows 2 % slower, and 10 more; nobody hears of less than 5 %.

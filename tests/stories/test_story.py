@@ -217,7 +217,7 @@ def story(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     github = FakeGitHub()
     python = tmp_path / "stack" / "python"
     python.parent.mkdir()
-    script = Path(__file__).parent / "fakes" / "scripted_python.py"
+    script = Path(__file__).parents[1] / "fakes" / "scripted_python.py"
     python.write_text(f"#!{sys.executable}\n{script.read_text()}")
     python.chmod(python.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     with served(github.app) as forge:

@@ -7,9 +7,9 @@ import pytest
 
 from service.domain.policy.policy import GateKind, Policy
 from service.domain.states import Purpose, RunState
-from service.domain.verdicts.gate import GateState, worst_exit_code
 from service.domain.verdicts.judge import Outcome
 from service.reports import markdown
+from service.reports.gate import GateState, worst_exit_code
 from service.reports.report import Report
 from service.reports.rows import Row
 from service.reports.schema.runs import GateItem

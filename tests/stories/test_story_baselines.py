@@ -9,7 +9,7 @@ from service.domain.states import RegressionState
 from service.ledger.bisections import advance, auto_start
 from service.ledger.intake import deliveries
 from service.ledger.regressions import listing
-from tests.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
+from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
 
 BROKEN = ("invalid: y is wrong", "crash")

@@ -11,11 +11,10 @@ from enum import StrEnum
 
 from service.domain.codefacts.comparison import Repeatability
 from service.domain.policy.policy import GateAction, GateKind, Policy
-from service.domain.states import Purpose, RunState
+from service.domain.states import NOT_MEASURED, REGRESSED, UNDECIDED, UNFIT, Purpose, RunState
 from service.domain.verdicts.judge import Outcome
 from service.reports.rows import Row
 
-REGRESSED, NOT_MEASURED, UNDECIDED, UNFIT = 1, 2, 3, 125  # exit codes other than 0
 CODES = (REGRESSED, UNFIT, NOT_MEASURED, UNDECIDED, 0)  # of several devices the first that occurs counts
 _KINDS = {
     Outcome.REGRESSION: GateKind.REGRESSION,

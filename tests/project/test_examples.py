@@ -14,7 +14,7 @@ from service.domain.policy import recipes
 from service.domain.verdicts.judge import Outcome
 from tests.fakes import demo as expectations
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/recipe.toml"))
 
 

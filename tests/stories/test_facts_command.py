@@ -14,7 +14,7 @@ from tests.fakes.repository import Repository
 
 pytest.importorskip("triton", reason=needs.reason("triton"))
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NARROW, WIDE = "rmsnorm.fwd.4096x1024.bf16", "rmsnorm.fwd.4096x16384.bf16"
 RECIPE = f"""
 devices = ["h200"]

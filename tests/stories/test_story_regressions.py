@@ -14,7 +14,7 @@ from service.ledger.bisections import auto_start
 from service.ledger.intake import deliveries
 from service.ledger.regressions import listing, transitions
 from service.reports.views import Life
-from tests.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
+from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 
 
 def kernelwatch(command: str) -> Result:

@@ -44,13 +44,13 @@ from service.domain.policy.policy import (
 )
 from service.domain.states import Purpose, RunState
 from service.domain.verdicts.analysis import Doubt
-from service.domain.verdicts.gate import GateReason, GateResult, _done, gate
+from service.reports.gate import GateReason, GateResult, _done, gate
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Outcome
 from service.settings import GIB, MIB, Settings
 from tests.needs import reason
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 LINKING = [*PAGES, *sorted(DOCS.glob("measurements/**/README.md"))]

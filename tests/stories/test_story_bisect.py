@@ -18,7 +18,7 @@ from service.ledger.bisections import advance, bisections
 from service.ledger.regressions import transitions
 from service.ledger.runs import queue
 from service.reports.views import Search
-from tests.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
+from tests.stories.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
 
 

@@ -18,13 +18,13 @@ from service.domain.states import FactsState, RunState
 from service.ledger.intake import deliveries
 from service.ledger.runs import facts_checks
 from tests import test_story
-from tests.test_story import FAST, WIDE, Story, story
+from tests.stories.test_story import FAST, WIDE, Story, story
 from workers import control
 from workers.compile import compare, facts_worker
 
 __all__ = ["story"]
 
-FAKES = Path(__file__).parent / "fakes"
+FAKES = Path(__file__).parents[1] / "fakes"
 # An interpreter that measures, or compiles where it is asked for an architecture: by the first line of its input.
 BOTH = """#!{python}
 import itertools, json, sys
