@@ -44,9 +44,9 @@ from service.domain.policy.policy import (
 )
 from service.domain.states import Purpose, RunState
 from service.domain.verdicts.analysis import Doubt
-from service.reports.gate import GateReason, GateResult, _done, gate
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Outcome
+from service.reports.gate import GateReason, GateResult, _done, gate
 from service.settings import GIB, MIB, Settings
 from tests.needs import reason
 

@@ -11,9 +11,9 @@ from service.domain.codefacts.comparison import Repeatability
 from service.domain.metrics import metric_of, percent
 from service.domain.policy.policy import GateAction, GateKind, Policy
 from service.domain.states import BaselineKind, CellState, Purpose, RunState
-from service.reports.gate import GateState
 from service.domain.verdicts.judge import Outcome
 from service.reports import words
+from service.reports.gate import GateState
 from service.reports.report import Report
 from service.reports.rows import Row
 from service.reports.schema.base import Document, Moment, Number, columns
