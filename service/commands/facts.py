@@ -16,7 +16,7 @@ from service.reports import facts_markdown, facts_table
 from service.reports.schema.facts import FactsDocument
 
 
-class Kind(StrEnum):
+class TextKind(StrEnum):
     SASS = "sass"
     TTGIR = "ttgir"
     PTX = "ptx"
@@ -39,7 +39,7 @@ def facts(
     provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
     form: Formatted = Format.TABLE,
     diff: Annotated[bool, typer.Option(help="Show how the changed kernels differ.")] = False,
-    kind: Annotated[Kind, typer.Option(help="What --diff compares.")] = Kind.SASS,
+    kind: Annotated[TextKind, typer.Option(help="What --diff compares.")] = TextKind.SASS,
     texts: Annotated[
         Path | None, typer.Option(help="Write the code of changed kernels, before and after, into this folder.")
     ] = None,

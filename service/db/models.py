@@ -129,10 +129,10 @@ class Target(Base):
     poll_failures: Mapped[int] = mapped_column(default=0)
     poll_error: Mapped[str | None]
     paused_at: Mapped[float | None]  # no new revisions are taken since then
-    recipe: Mapped["Recipe | None"] = relationship(lazy="raise", foreign_keys=[recipe_id])
+    recipe: Mapped["RecipeRow | None"] = relationship(lazy="raise", foreign_keys=[recipe_id])
 
 
-class Recipe(Base):
+class RecipeRow(Base):
     """One version of a target's recipe.  Runs and verdicts keep the version that made them."""
 
     __tablename__ = "recipes"
@@ -257,7 +257,7 @@ class Run(Base):
     scanned_at: Mapped[float | None]  # when the histories of its cases were scanned with it
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")
-    recipe: Mapped[Recipe] = relationship(lazy="raise")
+    recipe: Mapped[RecipeRow] = relationship(lazy="raise")
     stack: Mapped["Stack | None"] = relationship(lazy="raise")
     measurements: Mapped[list["Measurement"]] = relationship(lazy="raise", order_by="Measurement.id")
     verdicts: Mapped[list["VerdictRow"]] = relationship(lazy="raise", order_by="VerdictRow.id")
@@ -409,7 +409,7 @@ class FactsCheck(Base):
     findings: Mapped[dict[str, Any] | None]  # a service.domain.codefacts.findings.Findings
     target: Mapped[Target] = relationship(lazy="raise")
     revision: Mapped[Revision] = relationship(lazy="raise")
-    recipe: Mapped[Recipe] = relationship(lazy="raise")
+    recipe: Mapped[RecipeRow] = relationship(lazy="raise")
 
 
 class PolicyRow(Base):

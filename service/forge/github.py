@@ -59,7 +59,7 @@ class App:
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckRun:
     """What is said of a commit, in GitHub's words.  Only a check that is completed has a conclusion.
 
     `commit_status` is said instead where checks cannot be written.
@@ -120,7 +120,7 @@ class GitHub:
         posted = self._ask("POST", f"/repos/{repo}/issues/{number}/comments", repo, {"body": body})
         return str(posted["id"])
 
-    def put_check(self, repo: str, check: Check, known_id: str | None = None) -> str:
+    def put_check(self, repo: str, check: CheckRun, known_id: str | None = None) -> str:
         """Make a commit's check of that name say this; returns its id.
 
         Only an App may write checks: for anybody else it becomes a commit status, which has no room for the summary.
@@ -344,7 +344,7 @@ def _signed_by(app: App) -> str:
         raise ForgeFailed(message, passing=True, wait_s=_SHUT_OUT_S) from None
 
 
-def _as_run(check: Check) -> dict[str, Any]:
+def _as_run(check: CheckRun) -> dict[str, Any]:
     return {
         "head_sha": check.sha,
         "name": check.name,

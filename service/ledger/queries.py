@@ -58,7 +58,7 @@ LATEST_RUNS = 20  # what a target has cases of; all of its runs would be a hundr
 
 
 @dataclass(frozen=True)
-class Page(Generic[Row]):
+class ResultPage(Generic[Row]):
     """Some of many, and the cursor with which the next ones are asked for."""
 
     items: tuple[Row, ...]
@@ -295,7 +295,7 @@ def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
     return [Glance(run, ordered.get(run.id, {}), behind[run.id]) for run in runs]
 
 
-def revisions(session: Session, target: Target, cursor: str | None = None, limit: int = 50) -> Page[Revision]:
+def revisions(session: Session, target: Target, cursor: str | None = None, limit: int = 50) -> ResultPage[Revision]:
     """The revisions of a target, the latest commit first."""
     statement = select(Revision).where(Revision.target_id == target.id)
     return paged(session, statement, (Revision.committed_at, Revision.id), cursor, limit)
@@ -309,7 +309,7 @@ def runs(
     limit: int = 50,
     *,
     revision: str | None = None,
-) -> Page[Run]:
+) -> ResultPage[Run]:
     """The runs of a target, the newest first; of one revision, whose commit may be shortened."""
     statement = select(Run).where(Run.target_id == target.id).options(*_NAMES)
     if device is not None:
@@ -512,14 +512,14 @@ def paged(
     keys: Sequence[InstrumentedAttribute[Any]],
     cursor: str | None,
     limit: int,
-) -> Page[Row]:
+) -> ResultPage[Row]:
     """The rows after `cursor`, largest keys first."""
     if cursor is not None:
         statement = statement.where(tuple_(*keys) < tuple_(*_read_cursor(cursor, len(keys))))
     found = session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
     more = len(found) > limit
     last = [getattr(found[limit - 1], key.key) for key in keys] if more else None
-    return Page(tuple(found[:limit]), _cursor(last) if last else None)
+    return ResultPage(tuple(found[:limit]), _cursor(last) if last else None)
 
 
 def _cursor(values: Iterable[float]) -> str:

@@ -167,7 +167,7 @@ def seed(session: Session, now: float = NOW) -> Seeded:
     )
     session.add_all([target, empty])
     session.flush()
-    recipe = m.Recipe(target_id=target.id, digest="a" * 64, text=RECIPE, adapters={}, created_at=now)
+    recipe = m.RecipeRow(target_id=target.id, digest="a" * 64, text=RECIPE, adapters={}, created_at=now)
     stack = m.Stack(
         digest="5" * 64,
         versions={"torch": "2.13.0", "triton": "3.7.1", "cuda": "13.0", "driver": "590.44", "quack": "0.6.1"},
@@ -202,7 +202,7 @@ def seed(session: Session, now: float = NOW) -> Seeded:
 
 
 def _run(
-    session: Session, target: m.Target, recipe: m.Recipe, stack: m.Stack, revision: m.Revision, told: Told, at: float
+    session: Session, target: m.Target, recipe: m.RecipeRow, stack: m.Stack, revision: m.Revision, told: Told, at: float
 ) -> m.Run:
     over = told.state in (RunState.DONE, RunState.FAILED)
     begun = over or told.state is RunState.LEASED

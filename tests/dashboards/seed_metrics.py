@@ -125,7 +125,7 @@ def seed(session: Session, now: float) -> Metrics:
     )
     session.add(target)
     session.flush()
-    recipe = m.Recipe(target_id=target.id, digest="b" * 64, text=RECIPE, adapters={}, created_at=now)
+    recipe = m.RecipeRow(target_id=target.id, digest="b" * 64, text=RECIPE, adapters={}, created_at=now)
     session.add(recipe)
     session.flush()
     target.recipe_id = recipe.id
@@ -141,7 +141,7 @@ def seed(session: Session, now: float) -> Metrics:
     return Metrics(*runs)
 
 
-def _run(session: Session, target: m.Target, recipe: m.Recipe, place: int, now: float) -> int:
+def _run(session: Session, target: m.Target, recipe: m.RecipeRow, place: int, now: float) -> int:
     stack = m.Stack(digest=str(place) * 64, versions=STACKS[place])
     revision = m.Revision(
         target_id=target.id,

@@ -1,7 +1,7 @@
 """Rows that many tests of the ledger begin with."""
 
 from service.db.engine import transaction
-from service.db.models import Recipe, Target
+from service.db.models import RecipeRow, Target
 from service.domain.states import TargetKind
 
 
@@ -11,7 +11,7 @@ def watched_target(recipe: str, name: str = "norms", *, recipe_id: int | None = 
         target = Target(name=name, kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
         session.add(target)
         session.flush()
-        row = Recipe(id=recipe_id, target_id=target.id, digest="1" * 64, text=recipe, adapters={}, created_at=0.0)
+        row = RecipeRow(id=recipe_id, target_id=target.id, digest="1" * 64, text=recipe, adapters={}, created_at=0.0)
         session.add(row)
         session.flush()
         target.recipe_id = row.id

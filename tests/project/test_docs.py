@@ -345,7 +345,7 @@ def test_every_recipe_key_is_documented() -> None:
     recipe = list(recipes.Recipe.model_fields)
     assert sorted(keys("recipes.md", "Top level")) == sorted(recipe)
     for heading, model in {
-        "[base]": recipes.Base,
+        "[base]": recipes.StrictModel,
         "[build]": recipes.Build,
         "[paths]": recipes.Paths,
         "[facts]": FactsPolicy,

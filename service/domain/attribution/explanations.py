@@ -152,7 +152,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Side:
+class CodeSide:
     """What ran in one call."""
 
     kernels: tuple[Kernel, ...] = ()
@@ -160,7 +160,7 @@ class Side:
     counted: int | None = None  # kernels, where only their number is known
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> "Side":
+    def of(cls, facts: Mapping[str, Any]) -> "CodeSide":
         return cls(kernels_of(facts.get("triton")), calls_of(facts.get("operators")), whole(facts.get("kernels")))
 
 
@@ -176,7 +176,7 @@ class Explained:
 
 def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, effect: float) -> Explained:
     """What of the facts of two sides can have moved a case by `effect`, a log ratio of head over base."""
-    now, before = Side.of(head), Side.of(base)
+    now, before = CodeSide.of(head), CodeSide.of(base)
     found = list(_traffic(now, before, timing))
     pairs = paired_kernels(before.kernels, now.kernels)
     switches: list[str] = []
@@ -203,7 +203,7 @@ def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, 
 # -- operators and kernels --------------------------------------------------------------------------------------------
 
 
-def _traffic(now: Side, before: Side, timing: Timing) -> Iterator[Explanation]:
+def _traffic(now: CodeSide, before: CodeSide, timing: Timing) -> Iterator[Explanation]:
     """Operators and kernels that one side has and the other has not, by the bytes that they move."""
     more, fewer = _unmatched(now.calls, before.calls), _unmatched(before.calls, now.calls)
     pairs = paired_kernels(before.kernels, now.kernels)

@@ -14,7 +14,7 @@ from service.domain.verdicts.machine import clock_in_words, clock_ratio
 
 
 @dataclass(frozen=True)
-class Side:
+class GapSide:
     """One of the two at one session: who it was, its median, and its facts."""
 
     name: str
@@ -28,8 +28,8 @@ class Shift:
 
     case: str
     before: str  # that revision, short
-    own: tuple[Side, Side]  # before and now, as the next
-    baseline: tuple[Side, Side]
+    own: tuple[GapSide, GapSide]  # before and now, as the next
+    baseline: tuple[GapSide, GapSide]
     smallest_change: float  # the smallest relevant change, relative
     stack: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # what changed in between: before and now
     confirmed: float | None = None  # head over its parent in the newer session, where that was confirmed
@@ -99,12 +99,12 @@ def _explains(shift: Shift, ratio: float) -> bool:
     return abs(ratio - 1) > shift.smallest_change and (ratio > 1) is (shift.wider > 1)
 
 
-def _moved(sides: tuple[Side, Side]) -> float:
+def _moved(sides: tuple[GapSide, GapSide]) -> float:
     then, now = sides
     return now.took / then.took
 
 
-def _clock(sides: tuple[Side, Side]) -> str | None:
+def _clock(sides: tuple[GapSide, GapSide]) -> str | None:
     """Where the SM clock of the newer session was lower and the side slower, or the other way round."""
     then, now = sides
     ratio = clock_ratio(now.facts, then.facts, slower=_moved(sides) > 1)

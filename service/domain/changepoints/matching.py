@@ -77,7 +77,7 @@ def search_range(before: int, last: int, newest: int, neighbours: Collection[int
 
 
 @dataclass(frozen=True)
-class Move:
+class PointMove:
     """Series of one target that became slower between two sessions of a worker.  Times in seconds since the epoch."""
 
     target: str
@@ -92,7 +92,7 @@ class Move:
         return self.moved >= BROAD * self.measured
 
 
-def moves_of_same_machine(ours: Move, others: Sequence[Move]) -> list[Move]:
+def moves_of_same_machine(ours: PointMove, others: Sequence[PointMove]) -> list[PointMove]:
     """The moves of other targets on the same machine at the same time.
 
     Other targets have other code, so the machine is the common cause.  Both moves must be broad: two commits that each
@@ -101,7 +101,7 @@ def moves_of_same_machine(ours: Move, others: Sequence[Move]) -> list[Move]:
     return [other for other in others if other.target != ours.target and _same_event(ours, other)]
 
 
-def _same_event(ours: Move, other: Move) -> bool:
+def _same_event(ours: PointMove, other: PointMove) -> bool:
     same_worker = ours.worker == other.worker or None in (ours.worker, other.worker)
     overlap = max(ours.before_at, other.before_at) < min(ours.after_at, other.after_at)
     same_hours = abs(ours.after_at - other.after_at) <= SAME_HOURS * 3600

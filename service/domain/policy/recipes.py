@@ -28,7 +28,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Base(_Part):
+class StrictModel(_Part):
     stack: str = Field("host", description="Name of the base environment (`kernelwatch stack list`).")
 
 
@@ -83,7 +83,7 @@ class PolicyTable(_Part):
 
 
 class Recipe(_Part):
-    base: Base = Base()
+    base: StrictModel = StrictModel()
     build: Build = Build()
     paths: Paths = Paths()
     providers: Mapping[str, Provider] = Field(min_length=1)

@@ -24,7 +24,7 @@ from service.db.models import (
     Target,
     VerdictRow,
 )
-from service.domain.changepoints.matching import HELD, SAME, Move, moves_of_same_machine, search_range
+from service.domain.changepoints.matching import HELD, SAME, PointMove, moves_of_same_machine, search_range
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH, by_event
 from service.domain.states import OPEN_SEARCHES, BaselineKind, CellState, PointState, RegressionState
@@ -261,7 +261,7 @@ def _also_moved(session: Session, target: Target, measured: Mainline, group: Seq
         .where(Series.device == measured.device, Series.target_id != target.id)
         .where(ChangePoint.ratio > 1, ChangePoint.state != PointState.CONFIRMED, ChangePoint.found_at >= since)
     ).all()
-    others: list[Move] = []
+    others: list[PointMove] = []
     for other_id in sorted({row.target_id for row in rows}):
         other, theirs = session.get_one(Target, other_id), mainline(session, other_id, measured.device)
         placed = [row for row in rows if row.target_id == other_id and row.revision_id in theirs.place_of]
@@ -271,7 +271,7 @@ def _also_moved(session: Session, target: Target, measured: Mainline, group: Seq
     return sorted({move.target for move in moves_of_same_machine(_move(session, target, measured, group), others)})
 
 
-def _move(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> Move:
+def _move(session: Session, target: Target, measured: Mainline, group: Sequence[ChangePoint]) -> PointMove:
     place = min(measured.place_of[row.revision_id] for row in group)
     after, before = measured.line[place], measured.line[max(0, place - 1)]
     series = session.scalar(
@@ -280,4 +280,4 @@ def _move(session: Session, target: Target, measured: Mainline, group: Sequence[
         .where(Measurement.run_id == after.run_id, Measurement.role == Role.HEAD.value)
         .where(Measurement.state == CellState.MEASURED)
     )
-    return Move(target.name, after.worker, before.at, after.at, len(group), series or 0)
+    return PointMove(target.name, after.worker, before.at, after.at, len(group), series or 0)

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import clock
-from service.db.models import Recipe, Target
+from service.db.models import RecipeRow, Target
 from service.domain.policy import recipes
 from service.domain.states import TargetKind
 from service.errors import BadInput, Conflict, NotFound
@@ -92,15 +92,15 @@ def register(
     return target
 
 
-def adopt_recipe(session: Session, target: Target, text: str, adapters: Mapping[str, str]) -> Recipe:
+def adopt_recipe(session: Session, target: Target, text: str, adapters: Mapping[str, str]) -> RecipeRow:
     """Make this the target's recipe, as a new version when it is not one that it had before."""
     check_adapters(recipes.parse(text), adapters)
     digest = hashlib.sha256(json.dumps([text, dict(adapters)], sort_keys=True).encode()).hexdigest()
     recipe = session.execute(
-        select(Recipe).where(Recipe.target_id == target.id, Recipe.digest == digest)
+        select(RecipeRow).where(RecipeRow.target_id == target.id, RecipeRow.digest == digest)
     ).scalar_one_or_none()
     if recipe is None:
-        recipe = Recipe(
+        recipe = RecipeRow(
             target_id=target.id, digest=digest, text=text, adapters=dict(adapters), created_at=clock(session)
         )
         session.add(recipe)

@@ -18,7 +18,7 @@ from service.db.engine import clock, transaction, wake
 from service.db.models import OutboxMessage, Run, Target
 from service.domain.states import OutboxState
 from service.forge import github
-from service.forge.github import Check, ForgeFailed, GitHub
+from service.forge.github import CheckRun, ForgeFailed, GitHub
 from service.ledger.locking import insert_if_absent
 from service.reports.schema.outbox import CheckPayload, CommentPayload
 
@@ -105,7 +105,7 @@ def _send(client: GitHub, sending: Sending) -> str:
         marker = marker_of(sending.target, comment.pull, comment.body)
         return client.upsert_comment(sending.forge, comment.pull, marker, comment.body, sending.remote_id)
     check = CheckPayload.model_validate(sending.payload)
-    return client.put_check(sending.forge, Check(**check.model_dump()), sending.remote_id)
+    return client.put_check(sending.forge, CheckRun(**check.model_dump()), sending.remote_id)
 
 
 def marker_of(target: str, pull: int, body: str) -> str:

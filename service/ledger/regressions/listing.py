@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, selectinload
 from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run, Series, Target
 from service.domain.states import RegressionState
 from service.errors import NotFound
-from service.ledger.queries import Page, paged
+from service.ledger.queries import ResultPage, paged
 from service.reports.views import Happening, Life, Regressed
 
 MAX_SEARCHES = 20
@@ -21,7 +21,7 @@ def listed(
     states: Collection[RegressionState] = (),
     cursor: str | None = None,
     limit: int = 50,
-) -> Page[Regressed]:
+) -> ResultPage[Regressed]:
     """Confirmed regressions of the mainline in these states, or in any, the newest first."""
     statement = select(RegressionRow)
     if target is not None:
@@ -29,7 +29,7 @@ def listed(
     if states:
         statement = statement.where(RegressionRow.state.in_(states))
     page = paged(session, statement, (RegressionRow.id,), cursor, limit)
-    return Page(_named(session, page.items), page.next)
+    return ResultPage(_named(session, page.items), page.next)
 
 
 def one(session: Session, regression_id: int) -> Life:
@@ -61,7 +61,7 @@ def incidents(
     open_only: bool = True,
     cursor: str | None = None,
     limit: int = 50,
-) -> Page[Happening]:
+) -> ResultPage[Happening]:
     """Incidents, the newest first; closed ones as well unless `open_only`."""
     statement = select(Incident).options(selectinload(Incident.revision))
     if target is not None:
@@ -69,7 +69,7 @@ def incidents(
     if open_only:
         statement = statement.where(Incident.closed_at.is_(None))
     page = paged(session, statement, (Incident.id,), cursor, limit)
-    return Page(_happenings(session, page.items), page.next)
+    return ResultPage(_happenings(session, page.items), page.next)
 
 
 def _named(session: Session, rows: Sequence[RegressionRow]) -> tuple[Regressed, ...]:

@@ -14,7 +14,7 @@ from kernels.cases import Comparison, Role
 from service.db.models import WATCHED, Measurement, Revision, Run, Stack, VerdictRow
 from service.domain.attribution import collect
 from service.domain.attribution.causes import Cause
-from service.domain.attribution.gap import Shift, Side, gap_cause
+from service.domain.attribution.gap import GapSide, Shift, gap_cause
 from service.domain.attribution.stack_diff import replaced
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, Purpose, RunState
@@ -141,8 +141,8 @@ def _cause_since(
     shift = Shift(
         case=name[1],
         before=before.revision,
-        own=(Side(name[0], before.own), Side(name[0], now.own)),
-        baseline=(Side(now.provider, before.sota), Side(now.provider, now.sota)),
+        own=(GapSide(name[0], before.own), GapSide(name[0], now.own)),
+        baseline=(GapSide(now.provider, before.sota), GapSide(now.provider, now.sota)),
         smallest_change=decided.policy.smallest_change_at(name[1], now.own),
         stack=replaced(was.versions, decided.result.stack) if was else {},
         confirmed=decided.moved(name),
@@ -155,16 +155,16 @@ def _cause_since(
 class _Sides:
     """What everybody took in one session: the head by provider and case, and other people's code."""
 
-    own: Mapping[Name, Side]
-    baselines: Mapping[Name, Side]
+    own: Mapping[Name, GapSide]
+    baselines: Mapping[Name, GapSide]
 
 
 def _sides(measured: Iterable[Taken | Measurement]) -> _Sides:
-    own, baselines = dict[Name, Side](), dict[Name, Side]()
+    own, baselines = dict[Name, GapSide](), dict[Name, GapSide]()
     for one in measured:
         kind = own if one.role == Role.HEAD else baselines if one.role in (Role.SOTA, Role.RIVAL) else None
         if kind is not None and one.median:
-            kind[one.provider, str(one.case)] = Side(one.provider, one.median, one.facts)
+            kind[one.provider, str(one.case)] = GapSide(one.provider, one.median, one.facts)
     return _Sides(own, baselines)
 
 

@@ -10,8 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric, Role
-from service.db.models import Measurement, Revision, Run, Stack, VerdictRow, pack
-from service.db.models import Recipe as RecipeRow
+from service.db.models import Measurement, RecipeRow, Revision, Run, Stack, VerdictRow, pack
 from service.domain.attribution import collect
 from service.domain.policy import recipes
 from service.domain.policy.policy import Policy

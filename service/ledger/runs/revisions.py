@@ -10,7 +10,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, wake
-from service.db.models import PushRow, Recipe, Revision, Run, Target
+from service.db.models import PushRow, RecipeRow, Revision, Run, Target
 from service.domain.policy import recipes
 from service.domain.states import OPEN_STATES, Origin, Priority, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound
@@ -200,11 +200,11 @@ def mainline_of(session: Session, target: Target) -> list[str]:
     return list(session.execute(select(Revision.sha).where(*on_it).order_by(Revision.ordinal)).scalars())
 
 
-def recipe_of(session: Session, target: Target) -> tuple[Recipe, recipes.Recipe]:
+def recipe_of(session: Session, target: Target) -> tuple[RecipeRow, recipes.Recipe]:
     """The target's recipe as it is now: the stored version, and what it says."""
     if target.recipe_id is None:
         raise BadInput(f"Target {target.name} has no recipe yet.")
-    row = session.get_one(Recipe, target.recipe_id)
+    row = session.get_one(RecipeRow, target.recipe_id)
     return row, recipes.parse(row.text)
 
 
@@ -288,7 +288,7 @@ def _run(
     session: Session,
     target: Target,
     revision: Revision,
-    recipe: Recipe,
+    recipe: RecipeRow,
     device: str,
     suite: str,
     values: dict[str, Any],

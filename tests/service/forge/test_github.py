@@ -10,7 +10,7 @@ import httpx
 import pytest
 import uvicorn
 
-from service.forge.github import MAX_BODY, App, Check, ForgeFailed, GitHub, Token, connect
+from service.forge.github import MAX_BODY, App, CheckRun, ForgeFailed, GitHub, Token, connect
 from service.settings import settings
 from tests.fakes.github import FakeGitHub, app_key
 
@@ -61,7 +61,7 @@ def check(
 ) -> str:
     status = "completed" if conclusion else "in_progress"
     title, url = "Steady: no action needed", "http://kernelwatch/runs/1"
-    said = Check(sha, "kernelwatch / norms / h200", status, conclusion, title, "All is well.", url, commit_status)
+    said = CheckRun(sha, "kernelwatch / norms / h200", status, conclusion, title, "All is well.", url, commit_status)
     return client.put_check(REPO, said, known)
 
 
@@ -179,7 +179,7 @@ def test_what_was_a_status_stays_one_and_is_not_asked_again(forge: FakeGitHub, c
 
 
 def test_a_long_title_is_cut_for_a_status(forge: FakeGitHub, client: GitHub) -> None:
-    client.put_check(REPO, Check(SHA, "kernelwatch", "completed", "success", "x" * 300, "", None))
+    client.put_check(REPO, CheckRun(SHA, "kernelwatch", "completed", "success", "x" * 300, "", None))
     assert len(forge.statuses[REPO, SHA][0]["description"]) == 140
 
 

@@ -14,7 +14,7 @@ from service.db.models import (
     Calibration,
     Gap,
     PolicyRow,
-    Recipe,
+    RecipeRow,
     RegressionRow,
     Revision,
     Run,
@@ -447,7 +447,7 @@ def test_a_case_that_the_recipe_drops_is_told_as_removed_once(ledger):
     ledger.run(0, HEAD)
     only_wide = RECIPE.replace('"rmsnorm.fwd.512x512.fp32", ', "")
     with transaction() as session:
-        session.execute(update(Recipe).values(text=only_wide))
+        session.execute(update(RecipeRow).values(text=only_wide))
     gone = [replace(one, fast=None) for one in (HEAD, PARENT, CONTROL)]
 
     first = ledger.run(1, *gone)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from kernels.cases import Case, Role
 from service import cli
 from service.db.engine import reading, transaction
-from service.db.models import Bisection, Recipe, RegressionEvent, RegressionRow, Revision, Run, Target
+from service.db.models import Bisection, RecipeRow, RegressionEvent, RegressionRow, Revision, Run, Target
 from service.domain.bisection.search import REPEATS
 from service.domain.policy.recipes import parse
 from service.domain.series import SeriesKey
@@ -371,7 +371,7 @@ def test_a_step_that_somebody_cancels_is_asked_again(mainline):
 def test_a_recipe_that_no_longer_has_the_case_ends_the_search(mainline):
     search = mainline.start()
     with transaction() as session:
-        session.execute(update(Recipe).values(text=RECIPE.replace(f', "{WIDE}"', "")))
+        session.execute(update(RecipeRow).values(text=RECIPE.replace(f', "{WIDE}"', "")))
     advance.advance_due()
     found = mainline.see(search)
     assert found.row.state is SearchState.STOPPED

@@ -16,7 +16,17 @@ from typer.testing import CliRunner
 from kernels.cases import Case, Metric, Role
 from service.cli import app
 from service.db.engine import clock, reading, transaction
-from service.db.models import Calibration, Quarantine, Recipe, RegressionRow, Revision, Run, Target, VerdictRow, Worker
+from service.db.models import (
+    Calibration,
+    Quarantine,
+    RecipeRow,
+    RegressionRow,
+    Revision,
+    Run,
+    Target,
+    VerdictRow,
+    Worker,
+)
 from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, Purpose, RunState, TargetKind
@@ -169,7 +179,7 @@ def test_a_recipe_of_another_version_keeps_nobody_else_from_being_calibrated(hou
         other = Target(name="a", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
         session.add(other)
         session.flush()
-        session.add(Recipe(id=2, target_id=other.id, digest="2" * 64, text="no = ", adapters={}, created_at=0.0))
+        session.add(RecipeRow(id=2, target_id=other.id, digest="2" * 64, text="no = ", adapters={}, created_at=0.0))
         session.flush()
         other.recipe_id = 2
     assert schedule.plan_due() == 1
@@ -186,7 +196,7 @@ def test_nobody_is_asked_where_the_policy_says_never(house):
     house.worker("one")
     house.measured(1)
     with transaction() as session:
-        session.execute(update(Recipe).values(text=f"{RECIPE}\n[policy]\ncalibrate.every_h = 0\n"))
+        session.execute(update(RecipeRow).values(text=f"{RECIPE}\n[policy]\ncalibrate.every_h = 0\n"))
     assert schedule.plan_due() == 0
 
 

@@ -11,7 +11,17 @@ from sqlalchemy import select, update
 
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import Measurement, Quarantine, Recipe, RegressionRow, Revision, Run, Stack, Target, VerdictRow
+from service.db.models import (
+    Measurement,
+    Quarantine,
+    RecipeRow,
+    RegressionRow,
+    Revision,
+    Run,
+    Stack,
+    Target,
+    VerdictRow,
+)
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, PointState, Purpose, RegressionState, RunState
 from service.domain.verdicts.session_result import SessionResult, Taken
@@ -517,7 +527,7 @@ def test_the_newest_revision_is_not_asked_about_where_its_pair_was_steady(watche
 
 def test_without_a_budget_a_point_waits(watched):
     with transaction() as session:
-        recipe = session.scalars(select(Recipe)).one()
+        recipe = session.scalars(select(RecipeRow)).one()
         recipe.text += "\n[policy.bisect]\nautomatic = false\n"
     watched.true = {FIRST: step(40, 1.03)}
     watched.measure(60)
@@ -525,7 +535,7 @@ def test_without_a_budget_a_point_waits(watched):
     [point] = watched.points()
     assert (point.row.state, point.row.reason) == (PointState.OPEN, None)
     with transaction() as session:
-        recipe = session.scalars(select(Recipe)).one()
+        recipe = session.scalars(select(RecipeRow)).one()
         recipe.text = RECIPE
     follow_up.follow_due()
     watched.settle()
@@ -553,7 +563,7 @@ def test_a_history_that_cannot_be_looked_at_is_let_be_for_a_while(watched, monke
     other.true = {FIRST: step(40, 1.05)}
     other.measure(60)
     with transaction() as session:
-        session.execute(update(Recipe).where(Recipe.target_id == watched.target(session).id).values(text="no = "))
+        session.execute(update(RecipeRow).where(RecipeRow.target_id == watched.target(session).id).values(text="no = "))
     failed = []
     monkeypatch.setattr(scan.log, "exception", lambda *_, target, **__: failed.append(target))
     monkeypatch.setattr(follow_up.log, "exception", lambda *_, **__: None)

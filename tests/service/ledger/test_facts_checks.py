@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import FactsCheck, Recipe, Revision, Run, Target
+from service.db.models import FactsCheck, RecipeRow, Revision, Run, Target
 from service.domain.codefacts.findings import Finding, Findings
 from service.domain.states import FactsState, Priority, RunState, TargetKind
 from service.errors import LeaseLost
@@ -26,7 +26,7 @@ def target(either: str) -> int:
         made = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
         session.add(made)
         session.flush()
-        session.add(Recipe(id=1, target_id=made.id, digest="0" * 64, text="", adapters={}, created_at=0.0))
+        session.add(RecipeRow(id=1, target_id=made.id, digest="0" * 64, text="", adapters={}, created_at=0.0))
         return made.id
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import Recipe, Revision, Run, Target, VerdictRow
+from service.db.models import RecipeRow, Revision, Run, Target, VerdictRow
 from service.domain.states import Purpose, RunState, TargetKind
 from service.ledger.runs.machine_moves import AT_THAT_TIME_S, moved_elsewhere
 
@@ -19,7 +19,7 @@ def target(name: str) -> tuple[int, int, int]:
         row = Target(name=name, kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
         session.add(row)
         session.flush()
-        recipe = Recipe(target_id=row.id, digest="1" * 64, text="", adapters={}, created_at=0.0)
+        recipe = RecipeRow(target_id=row.id, digest="1" * 64, text="", adapters={}, created_at=0.0)
         revision = Revision(target_id=row.id, sha="c0", ordinal=0, subject="", author="", committed_at=0.0, paths=[])
         session.add_all([recipe, revision])
         session.flush()

@@ -198,7 +198,7 @@ def test_an_unknown_run(session: Session) -> None:
 
 def test_a_recipe_of_another_version_does_not_break_the_page(seeded: Seeded) -> None:
     with transaction() as session:
-        session.get_one(m.Recipe, 1).text = RECIPE + "\n[from_the_future]\n"
+        session.get_one(m.RecipeRow, 1).text = RECIPE + "\n[from_the_future]\n"
     with reading_only() as session:
         assert queries.card(session, target_named(session, seeded.target)).devices == ("cpu", "h200")
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, transaction
-from service.db.models import Attempt, PushRow, Recipe, Revision, Run, Target
+from service.db.models import Attempt, PushRow, RecipeRow, Revision, Run, Target
 from service.domain.states import Origin, Priority, RunState, TargetKind
 from service.errors import LeaseLost, NotFound
 from service.ledger.runs import queue
@@ -22,7 +22,7 @@ def target(either: str) -> Target:
         made = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
         session.add(made)
         session.flush()
-        session.add(Recipe(id=1, target_id=made.id, digest="0" * 64, text="", adapters={}, created_at=0.0))
+        session.add(RecipeRow(id=1, target_id=made.id, digest="0" * 64, text="", adapters={}, created_at=0.0))
     return made
 
 

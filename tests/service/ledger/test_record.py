@@ -9,7 +9,18 @@ from sqlalchemy import func, select, update
 
 from kernels.cases import Case, Role
 from service.db.engine import reading, transaction
-from service.db.models import Calibration, Gap, Recipe, RegressionRow, Revision, Run, Series, Stack, Target, VerdictRow
+from service.db.models import (
+    Calibration,
+    Gap,
+    RecipeRow,
+    RegressionRow,
+    Revision,
+    Run,
+    Series,
+    Stack,
+    Target,
+    VerdictRow,
+)
 from service.domain.states import CellState, RegressionState, RunState, TargetKind
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
@@ -133,7 +144,9 @@ def ledger(either: str) -> Ledger:
         session.flush()
         for number in (1, 2):
             digest = str(number) * 64
-            session.add(Recipe(id=number, target_id=target.id, digest=digest, text=RECIPE, adapters={}, created_at=0.0))
+            session.add(
+                RecipeRow(id=number, target_id=target.id, digest=digest, text=RECIPE, adapters={}, created_at=0.0)
+            )
         session.flush()
         target.recipe_id = 1
     return Ledger(target.id)

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.domain.attribution.causes import Cause, CauseCode, Kind
-from service.domain.attribution.gap import Shift, Side, gap_cause
+from service.domain.attribution.gap import GapSide, Shift, gap_cause
 from service.reports.rows import CauseWords
 from service.reports.words import of_cause
 
 CASE = "rmsnorm.fwd.4096x4096.bf16"
-OWN, QUACK = Side("norms", 100.0, {"sm_mhz": 1980}), Side("quack", 80.0, {"code": "q", "sm_mhz": 1980})
+OWN, QUACK = GapSide("norms", 100.0, {"sm_mhz": 1980}), GapSide("quack", 80.0, {"code": "q", "sm_mhz": 1980})
 STEADY = Shift(CASE, "abc1234567", (OWN, OWN), (QUACK, QUACK), 0.01)
 
 
@@ -86,7 +86,9 @@ STORIES = [
     ),
     (
         replace(
-            theirs(75.2), baseline=(Side("inductor", 80.0), Side("inductor", 75.2)), stack={"torch": ("2.11", "2.13")}
+            theirs(75.2),
+            baseline=(GapSide("inductor", 80.0), GapSide("inductor", 75.2)),
+            stack={"torch": ("2.11", "2.13")},
         ),
         CauseWords(Kind.BASELINE, "not your commit: torch 2.11 → 2.13 made the baseline 6 % faster"),
     ),
@@ -113,7 +115,7 @@ STORIES = [
         ),
     ),
     (
-        replace(STEADY, baseline=(QUACK, Side("inductor", 70.0))),
+        replace(STEADY, baseline=(QUACK, GapSide("inductor", 70.0))),
         CauseWords(Kind.BASELINE, "not your commit: the best is inductor now, and was quack at abc1234567"),
     ),
     # -- our own time, by nobody's commit

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.domain.changepoints import Change, HistoryLimits, Level, Seen
 from service.domain.changepoints.matching import (
     KnownPoint,
-    Move,
+    PointMove,
     match,
     moves_of_same_machine,
     search_range,
@@ -104,19 +104,19 @@ def test_between_which_revisions_is_searched(before, last, newest, neighbours, e
 
 
 HOUR = 3600.0
-OURS = Move("norms", "gpu-1", 0.0, HOUR, 8, 10)
+OURS = PointMove("norms", "gpu-1", 0.0, HOUR, 8, 10)
 
 
 @pytest.mark.parametrize(
     ("other", "same"),
     [
-        (Move("other", "gpu-1", 0.5 * HOUR, 2 * HOUR, 9, 10), True),
-        (Move("other", None, 0.5 * HOUR, 2 * HOUR, 9, 10), True),
-        (Move("norms", "gpu-1", 0.5 * HOUR, 2 * HOUR, 9, 10), False),  # the same code
-        (Move("other", "gpu-2", 0.5 * HOUR, 2 * HOUR, 9, 10), False),  # another machine
-        (Move("other", "gpu-1", 0.5 * HOUR, 2 * HOUR, 1, 10), False),  # one case of ten
-        (Move("other", "gpu-1", 2 * HOUR, 3 * HOUR, 9, 10), False),  # later
-        (Move("other", "gpu-1", 0.5 * HOUR, 20 * HOUR, 9, 10), False),  # who knows when, in that day
+        (PointMove("other", "gpu-1", 0.5 * HOUR, 2 * HOUR, 9, 10), True),
+        (PointMove("other", None, 0.5 * HOUR, 2 * HOUR, 9, 10), True),
+        (PointMove("norms", "gpu-1", 0.5 * HOUR, 2 * HOUR, 9, 10), False),  # the same code
+        (PointMove("other", "gpu-2", 0.5 * HOUR, 2 * HOUR, 9, 10), False),  # another machine
+        (PointMove("other", "gpu-1", 0.5 * HOUR, 2 * HOUR, 1, 10), False),  # one case of ten
+        (PointMove("other", "gpu-1", 2 * HOUR, 3 * HOUR, 9, 10), False),  # later
+        (PointMove("other", "gpu-1", 0.5 * HOUR, 20 * HOUR, 9, 10), False),  # who knows when, in that day
     ],
 )
 def test_what_moved_with_us_is_the_machine(other, same):

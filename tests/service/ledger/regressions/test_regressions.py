@@ -23,7 +23,7 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import (
     Bisection,
     Incident,
-    Recipe,
+    RecipeRow,
     RegressionEvent,
     RegressionRow,
     Revision,
@@ -508,7 +508,7 @@ def test_a_search_that_cannot_begin_says_why_once(line):
     line.commit(1)
     line.measured(2, wide=1.5, baseline=0)
     with transaction() as session:
-        session.execute(update(Recipe).values(text=RECIPE.replace(f', "{WIDE}"', "")))
+        session.execute(update(RecipeRow).values(text=RECIPE.replace(f', "{WIDE}"', "")))
     assert auto_start.start_due() == 0
     assert auto_start.start_due() == 0
     assert line.history() == ["opened", "nobody blamed"]
@@ -519,7 +519,7 @@ def test_a_policy_without_searches_begins_none(line):
     line.commit(1)
     line.measured(2, wide=1.5, baseline=0)
     with transaction() as session:
-        session.execute(update(Recipe).values(text=RECIPE + "[policy.bisect]\nautomatic = false\n"))
+        session.execute(update(RecipeRow).values(text=RECIPE + "[policy.bisect]\nautomatic = false\n"))
     assert auto_start.start_due() == 0
     assert line.history() == ["opened"]
 
