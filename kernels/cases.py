@@ -55,7 +55,7 @@ class Role(StrEnum):
     LAST_GOOD = "last_good"  # the last revision that was not slow, where the parent is slow already
     PINNED = "pinned"  # the pinned baseline: the last release, or what the recipe pins
     SOTA = "sota"
-    RIVAL = "rival"  # another provider of the baselines, beside SOTA
+    RIVAL = "rival"  # another provider of the baselines, in addition to SOTA
     CONTROL = "control"  # a second copy of the parent (of the head where there is none): the A/A control
 
 
@@ -84,7 +84,8 @@ class Op:
 
     def inputs(self, direction: Direction) -> tuple[str, ...]:
         """The tensors of a call, in order, before eps.  In a backward pass x is the new residual."""
-        added, weights = ("residual",) * self.residual, self.weights
+        added = ("residual",) * self.residual
+        weights = self.weights
         if direction is Direction.FWD:
             return ("x", *added, *weights)
         gradients = ("dy", *("dresidual_out",) * self.residual)

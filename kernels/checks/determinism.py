@@ -20,7 +20,7 @@ from .outputs import digest
 
 MAX_S = 0.25  # for all calls of a case: 45 calls of a kernel of 1.4 ms
 REPLAYS = 8  # of a graph whose bits are not those of a call
-COST = 4  # a repeat on a GPU in calls: the call and a pass over its outputs (as many bytes), both beside other work
+COST = 4  # calls that a repeat on a GPU costs: the call and a pass over its outputs, both while other work runs
 BYTES_S = 4e12  # of the other work: a copy at this speed takes as long as the call
 MIN_WORK_BYTES = 8 << 20
 MAX_WORK_BYTES = 1 << 29

@@ -82,7 +82,8 @@ def _adds(case: Case) -> bool:
 
 def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
     """[seen, outputs]; may still be being computed."""
-    case, device = inputs.case, inputs["x"].device
+    case = inputs.case
+    device = inputs["x"].device
     none = torch.zeros(1, dtype=torch.float64, device=device)
     worst: list[dict[str, list[Tensor]]] = [{name: [none] for name in case.outputs} for _ in seen]
     exact_sums, sums = Part(), Part()

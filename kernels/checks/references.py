@@ -65,11 +65,9 @@ def _backward(op: Op) -> Callable[..., Any]:
     def backward(*arguments: Any) -> Any:
         given: dict[str, Tensor] = dict(zip(names, arguments[:-1], strict=True))
         dtype = given["x"].dtype
-        dy, x, rstd = (
-            given["dy"].to(_compute_dtype(dtype)),
-            given["x"].to(_compute_dtype(dtype)),
-            given["rstd"].to(_compute_dtype(dtype))[:, None],
-        )
+        dy = given["dy"].to(_compute_dtype(dtype))
+        x = given["x"].to(_compute_dtype(dtype))
+        rstd = given["rstd"].to(_compute_dtype(dtype))[:, None]
         normal = (x - given["mean"].to(x.dtype)[:, None] if op.norm == "layernorm" else x) * rstd
         dx = gradient(op, sloped(op, dy, given), normal, rstd)
         if op.residual:

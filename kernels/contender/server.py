@@ -138,7 +138,8 @@ class Server:
         return dict(self._offline.compile(Case.parse(message["case"]), ahead))
 
     def texts(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        case, kernel = Case.parse(message["case"]), int(message["kernel"])
+        case = Case.parse(message["case"])
+        kernel = int(message["kernel"])
         return {"text": self._offline.texts(case, kernel, str(message["kind"]))}
 
     def ceilings(self, _: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,8 @@ class Tuning:
         """Record the configuration of a kernel; join several of them where it is called in several ways."""
         if len(tuner.configs) < 2:
             return
-        name, config = str(tuner.base_fn.__name__), configuration(tuner.best_config)
+        name = str(tuner.base_fn.__name__)
+        config = configuration(tuner.best_config)
         known = self.chosen.get(name)
         if known is None:
             self.chosen[name] = config

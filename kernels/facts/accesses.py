@@ -119,14 +119,17 @@ class _Reader:
         given = iter(self.arguments)
         named = iter(self.names)
         for found in _PARAMETER.finditer(text):
-            name, value = found["name"], next(given, None)
+            name = found["name"]
+            value = next(given, None)
             shown = next(named, name.lstrip("%"))
             if isinstance(value, Bytes):
-                self._roots[name], self._sizes[shown] = shown, value.size
+                self._roots[name] = shown
+                self._sizes[shown] = value.size
             elif isinstance(value, int | float):
                 self._values[name] = value
             elif found["type"].startswith("!tt.ptr"):
-                self._roots[name], self._sizes[shown] = shown, 0
+                self._roots[name] = shown
+                self._sizes[shown] = 0
 
     def _trips(self, text: str) -> float:
         if found := _FOR.search(text):

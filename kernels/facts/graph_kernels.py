@@ -8,7 +8,8 @@ import torch
 
 MAX_NODES = 4096  # of a graph; a query takes about a microsecond
 MAX_NAME = 120  # characters; names of C++ templates have up to a thousand
-_KERNEL, _OTHERS = 0, {1: "memcpy", 2: "memset"}
+_KERNEL = 0
+_OTHERS = {1: "memcpy", 2: "memset"}
 _ORDER = (5, 6, 7)  # nodes without work: empty ones, waits and records of events
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: allows memory allocation, which torch may do at any time
 
@@ -43,7 +44,8 @@ def kernels_of_call(call: Callable[[], Any]) -> list[str]:
 
     Raises: what the call raises, and RuntimeError for work that cannot be captured, e.g. on the default stream.
     """
-    driver, graph = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    driver = ctypes.CDLL("libcuda.so.1")
+    graph = ctypes.c_void_p()
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     _check(driver.cuStreamBeginCapture_v2, stream, ctypes.c_int(_RELAXED))
     try:
@@ -83,7 +85,8 @@ def _names(graph: int, *, others: bool = False) -> Iterator[str]:
 
 
 def _kernel(driver: Any, node: int | None) -> str:
-    launched, name = _KernelNode(), ctypes.c_char_p()
+    launched = _KernelNode()
+    name = ctypes.c_char_p()
     _check(driver.cuGraphKernelNodeGetParams_v2, ctypes.c_void_p(node), ctypes.byref(launched))
     if launched.function:
         _check(driver.cuFuncGetName, ctypes.byref(name), ctypes.c_void_p(launched.function))

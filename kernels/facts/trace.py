@@ -124,7 +124,8 @@ class Entering(Operators):
 
     def _is_all(self, call: Callable[[], Any], first: int, hooked: int) -> bool:
         """Are the Triton launches from the `first` on, of which a hook saw `hooked`, all that the call launches?"""
-        triton, hooks = len(self._seen.triton), self._seen.hooked
+        triton = len(self._seen.triton)
+        hooks = self._seen.hooked
         if not triton - first == hooked > 0:
             return False
         try:

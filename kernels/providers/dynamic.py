@@ -73,7 +73,8 @@ class AutomaticDynamic(Dynamic):
         return bind
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
-        function, earlier = super().differentiable(case, device), _earlier(case)
+        function = super().differentiable(case, device)
+        earlier = _earlier(case)
         forward_backward(earlier, function)(make(earlier, device, seed=0))()
         return function
 

@@ -63,7 +63,8 @@ def _by_autograd(forward: Function) -> Bind:
     """Autograd's backward pass; binding runs the forward pass."""
 
     def bind(inputs: Inputs) -> Call:
-        op, x = OPS[inputs.case.op], inputs["x"]
+        op = OPS[inputs.case.op]
+        x = inputs["x"]
         values: dict[str, Tensor] = {name: inputs[name] for name in ("x", "weight") if name in inputs.tensors}
         if op.bias:
             values["bias"] = torch.zeros(x.shape[1], dtype=DTYPES[inputs.case.weight_dtype], device=x.device)

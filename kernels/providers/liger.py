@@ -47,7 +47,8 @@ class Liger(Provider):
         return "Liger's fused residual addition has a weight" if op.residual and not op.weight else None
 
     def ready(self, case: Case, device: torch.device) -> Bind:
-        operators, op = self._liger(case, device), OPS[case.op]
+        operators = self._liger(case, device)
+        op = OPS[case.op]
         return by_name(forward(operators, op) if case.direction is Direction.FWD else backward(operators, op))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:

@@ -53,7 +53,8 @@ def in_fp32(function: Function) -> Function:
     """The function on fp32 copies of narrower tensors, rounded once; gradients of weights have their dtype."""
 
     def upcast(*, eps: float, has_bias: bool | None = None, **tensors: Tensor) -> Any:
-        x, weight = tensors["x"], tensors.get("weight")
+        x = tensors["x"]
+        weight = tensors.get("weight")
         wide = {name: tensor if tensor.dtype == torch.float64 else tensor.float() for name, tensor in tensors.items()}
         more = {} if has_bias is None else {"has_bias": has_bias}
         outputs = function(**wide, eps=eps, **more)

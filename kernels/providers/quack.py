@@ -42,11 +42,13 @@ class Quack(Provider):
         return unsupported(case, OPS[case.op])
 
     def ready(self, case: Case, device: torch.device) -> Bind:
-        module, op = self._quack(case, device), OPS[case.op]
+        module = self._quack(case, device)
+        op = OPS[case.op]
         return by_name(forward(module, op) if case.direction is Direction.FWD else backward(module, op))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
-        module, op = self._quack(case, device), OPS[case.op]
+        module = self._quack(case, device)
+        op = OPS[case.op]
         if op.norm == "layernorm":  # Quack has no autograd function for it
             return differentiable(Pair(op, _layer_norm_with_statistics(module), backward(module, op)))
         return by_position(case, with_autograd(module))
@@ -74,7 +76,7 @@ def unsupported(case: Case, op: Op) -> str | None:
     if case.stride * size % (copy_bytes := math.gcd(COPY_BYTES, case.cols * size)):
         return f"Quack needs a row stride that is a multiple of {copy_bytes} bytes for rows of {case.cols} columns"
     if backward and op.bias and not op.weight:
-        return "Quack's backward gives the gradient of a bias only beside that of a weight"
+        return "Quack's backward computes the gradient of a bias only together with that of a weight"
     if backward and case.dtype == "fp32" and case.cols > MAX_FP32_BACKWARD_COLS:
         return f"Quack's backward takes at most {MAX_FP32_BACKWARD_COLS} columns in fp32"
     return None

@@ -26,7 +26,8 @@ class QuackTuned(Quack):
         self._tuners: list[tuple[Any, Any]] = []  # each with its times before this case
 
     def ready(self, case: Case, device: torch.device) -> Bind:
-        module, op = self._quack(case, device), OPS[case.op]
+        module = self._quack(case, device)
+        op = OPS[case.op]
         if case.direction is Direction.FWD:
             self._observe(module.rmsnorm_fwd_tuned)
             return by_name(lambda **given: returned(*forward(module, op, **given)[0]))
@@ -34,7 +35,8 @@ class QuackTuned(Quack):
         return by_name(partial(backward, module, op))
 
     def differentiable(self, case: Case, device: torch.device) -> Callable[..., Any]:
-        module, op = self._quack(case, device), OPS[case.op]
+        module = self._quack(case, device)
+        op = OPS[case.op]
         self._observe(module.rmsnorm_fwd_tuned, module.rmsnorm_bwd_tuned)
         with_statistics = partial(forward, module, op, statistics=True)
         return differentiable(Pair(op, with_statistics, partial(backward, module, op)))

@@ -15,7 +15,8 @@ from .base import Bind, Broken, Call, Provider, Unsupported, by_order, compiled,
 
 class RecipeProvider(Provider):
     def __init__(self, name: str, calls: Mapping[str, str], compile: bool) -> None:
-        self.name, self.compiled = name, compile
+        self.name = name
+        self.compiled = compile
         self._calls = calls
         self._modules: dict[str, ModuleType | Broken] = {}
 

@@ -141,7 +141,8 @@ class Outcome:
     @property
     def met(self) -> bool | None:
         """None if cases are missing and the others meet it, or if there is no goal for the mean."""
-        goal, mean = self.goal, self.geomean
+        goal = self.goal
+        mean = self.geomean
         if goal.geomean is None:
             return None
         if self.failed or self.below or (mean is not None and mean < goal.geomean):
@@ -166,7 +167,8 @@ def cases_of(suite: str) -> tuple[Case, ...]:
 
 def goals() -> list[Goal]:
     fwd, bwd = Direction.FWD, Direction.BWD
-    quack, others = ("quack",), ("models", "small", "awkward")
+    quack = ("quack",)
+    others = ("models", "small", "awkward")
     wanted = [("rmsnorm", fwd, 1.10), ("rmsnorm", bwd, 1.20), ("layernorm", fwd, 1.15), ("layernorm", bwd, 1.20)]
     found = [
         Goal(f"{title_of(norm, way)}, {weight} weight", quack, norm, way, weight, mean, 1.0, 0.92)

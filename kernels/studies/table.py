@@ -125,7 +125,8 @@ def _goals(outcomes: Iterable[Outcome], noise: float) -> list[str]:
     beyond = f", {{}} by more than the A/A's {math.expm1(noise):.2%}" if noise else ""
     lines = []
     for each in outcomes:
-        goal, compared = each.goal, len(each.ratios)
+        goal = each.goal
+        compared = len(each.ratios)
         if not goal.geomean and not compared and not each.failed:
             continue
         worst = each.ratios[0] if each.ratios else None

@@ -89,7 +89,11 @@ class Offline:
             inductor.clear()
         if dynamo := sys.modules.get("torch._dynamo"):
             dynamo.reset()  # otherwise a second shape would be compiled for any shape
-        seen, state, reason, over, passing = Seen(), COMPILED, None, None, False
+        seen = Seen()
+        state = COMPILED
+        reason = None
+        over = None
+        passing = False
         try:
             self._call(case, EnteringOffline(seen))
         except (Unsupported, NotImplementedError) as error:
@@ -196,12 +200,12 @@ class Compiled:
     reason: str | None
     launches: "list[Launch]"
     refused: "list[Launch]"
-    around: list[str]  # operators beside the kernels
+    around: list[str]  # the other operators
     extern: int  # the number of these operators that compute
     spent: dict[str, float]
     over: str | None  # the hard limit that it exceeds
     passing: bool  # a retry may succeed: memory or disk were short
-    calls: "list[OperatorCall]"  # the operators beside the kernels that compute, as far as observed
+    calls: "list[OperatorCall]"  # the other operators that compute, as far as observed
 
 
 def _prepare_environment(architecture: str) -> None:

@@ -68,7 +68,8 @@ class Cute:
 
 class _Compile:
     def __init__(self, compile: Any, launches: Launches) -> None:
-        self._compile, self._launches = compile, launches
+        self._compile = compile
+        self._launches = launches
 
     def __getitem__(self, options: Any) -> "_Compile":
         return _Compile(self._compile[options], self._launches)

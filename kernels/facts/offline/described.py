@@ -32,7 +32,8 @@ def facts_of(
     `around` are the other operators, of which `extern` compute; `calls` are the observed ones of these.
     """
     read = iter(reader.facts(cubins_of(launches)))
-    kernels, hashed = [], list(around)
+    kernels = []
+    hashed = list(around)
     for launch in launches:
         kernel = _kernel(architecture, launch, next(read))
         if launch.choices:
