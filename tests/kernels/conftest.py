@@ -1,4 +1,4 @@
-"""Contenders as real processes on the CPU, and a target whose function does whatever the number of rows says."""
+"""Contenders as real processes on the CPU, and a target whose behaviour depends on the number of rows."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Cases are printed and parsed, ops say what goes in and comes out; and the torch-free part loads no torch."""
+"""Cases are printed and parsed; ops name their inputs and outputs."""
 
 import pytest
 from hypothesis import given
@@ -64,7 +64,7 @@ def test_cases(text, printed, least_bytes):
         ("rmsnorm.fwd.8x128.bf16.block", "the block metric needs direction fwdbwd"),
     ],
 )
-def test_what_is_not_a_case(text, complaint):
+def test_invalid_cases(text, complaint):
     with pytest.raises(ValueError, match=complaint):
         Case.parse(text)
 
@@ -86,6 +86,6 @@ def test_what_is_not_a_case(text, complaint):
         ),
     ],
 )
-def test_what_goes_in_and_comes_out(key, inputs, outputs):
+def test_inputs_and_outputs(key, inputs, outputs):
     case = Case.parse(f"{key}.8x8.bf16")
     assert (" ".join(case.inputs), " ".join(case.outputs)) == (inputs, outputs)

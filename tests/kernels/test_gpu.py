@@ -1,4 +1,4 @@
-"""The same on a real GPU: graphs, events, facts, and cheats that a graph must not hide."""
+"""Contenders on a real GPU: graphs, events, facts, and cached results."""
 
 from functools import partial
 
@@ -21,10 +21,10 @@ PACE = Pace(rounds=4, start_limit_s=120)
 
 @pytest.mark.parametrize("name", ["eager", "inductor", "triton"])
 def test_measured_with_facts(contender, name):
-    launch = run_trial([contender(name, protocol.built_in(name), Role.SOTA)], CASES, PACE, device="cuda", seed=1)
+    trial = run_trial([contender(name, protocol.built_in(name), Role.SOTA)], CASES, PACE, device="cuda", seed=1)
 
     for case in CASES:
-        cell = launch.cells[name, case]
+        cell = trial.cells[name, case]
         assert (cell.state, cell.reason) == ("measured", None), case
         assert 1 < min(cell.samples) < 100_000
         assert cell.facts["code"]
@@ -41,7 +41,7 @@ def test_a_kept_result_is_not_fast(contender, moods):
     assert "its CUDA graph computes something else than its calls: y has" in cell.reason
 
 
-def test_what_can_not_be_captured_is_told_and_harms_no_other_case(contender, moods):
+def test_a_failed_capture_is_reported_and_affects_no_other_case(contender, moods):
     syncs, honest = (Case.parse(f"rmsnorm.fwd.{moods[mood]}x1024.bf16") for mood in ("syncs", "honest"))
     cells = run_trial([contender("head")], [syncs, honest], PACE, device="cuda", seed=1).cells
 
@@ -52,10 +52,10 @@ def test_what_can_not_be_captured_is_told_and_harms_no_other_case(contender, moo
     assert (cells["head", honest].state, cells["head", honest].reason) == ("measured", None)
 
 
-def test_equal_contenders_have_equal_code_and_everybody_as_many_calls(contender):
+def test_equal_contenders_have_equal_code_and_equal_numbers_of_calls(contender):
     names = {"one": "triton", "two": "triton", "slow": "eager"}
-    players = [contender(label, protocol.built_in(name)) for label, name in names.items()]
-    cells = run_trial(players, CASES, PACE, device="cuda", seed=1).cells
+    contenders = [contender(label, protocol.built_in(name)) for label, name in names.items()]
+    cells = run_trial(contenders, CASES, PACE, device="cuda", seed=1).cells
 
     for case in CASES:
         one, two, slow = (cells[label, case] for label in names)

@@ -1,4 +1,4 @@
-"""Providers: what each can do where, and the operators of Liger and Quack as they were released."""
+"""Providers: supported cases, and the released operators of Liger and Quack."""
 
 import json
 import os

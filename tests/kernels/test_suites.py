@@ -1,4 +1,4 @@
-"""Suites hold cases, each once, and say what they stand for."""
+"""Suites contain valid cases without duplicates, and labels of their models."""
 
 import math
 

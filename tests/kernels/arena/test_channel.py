@@ -1,4 +1,4 @@
-"""A channel never waits for ever, and says what became of the process at the other end."""
+"""A channel: time limits, invalid answers, and the reasons why a process was lost."""
 
 import os
 import subprocess
@@ -63,7 +63,7 @@ def test_a_question_gets_its_answer(talk_to):
         ("import os; os.close(0); os.close(1); import time; time.sleep(60)", "closed its pipe and kept running"),
     ],
 )
-def test_what_became_of_it(talk_to, program, reason):
+def test_the_reason_why_a_contender_was_lost(talk_to, program, reason):
     channel = talk_to(program)
 
     with pytest.raises(ContenderLost) as lost:
@@ -117,7 +117,7 @@ def test_the_last_words_are_kept(talk_to):
         channel.ask({"do": "start"}, 20)
 
 
-def test_two_answers_to_one_question_are_a_fault(talk_to):
+def test_two_answers_to_one_request_are_an_error(talk_to):
     channel = talk_to("input(); print('{}\\n{}', flush=True); input()")
     channel.ask({"do": "one"}, 20)
 
@@ -125,7 +125,7 @@ def test_two_answers_to_one_question_are_a_fault(talk_to):
         channel.ask({"do": "two"}, 20)
 
 
-def test_a_contender_that_does_not_listen_stops_nobody(talk_to):
+def test_a_contender_that_does_not_read_does_not_block_the_driver(talk_to):
     channel = talk_to("import time; time.sleep(60)")
 
     with pytest.raises(ContenderLost, match="no answer"):

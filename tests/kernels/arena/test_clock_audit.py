@@ -1,4 +1,4 @@
-"""A contender's own clock beside the driver's: what is claimed, what was waited for, and what asking costs."""
+"""Comparison of a contender's clock with the driver's."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def turns(claimed_ms: float, asking_ms: float, hidden_ms: float = 0.0, *, late_m
         ("cpu", 1.0, 300.0, True),
     ],
 )
-def test_a_clock_that_leaves_time_out_is_told(device, claimed_ms, hidden_ms, told):
+def test_a_clock_that_omits_time_is_detected(device, claimed_ms, hidden_ms, told):
     honest, mine = turns(15.0, 1.0), turns(claimed_ms, 1.0, hidden_ms)
 
     assert disagreement(honest, [honest, mine], device) is None
@@ -41,24 +41,24 @@ def test_it_says_both_times():
     )
 
 
-def test_one_turn_that_came_late_accuses_nobody():
+def test_a_single_late_turn_is_no_disagreement():
     honest, mine = turns(2.4, 0.5), turns(2.4, 0.5, late_ms=30.0)
     assert disagreement(mine, [honest, mine], "cuda") is None
 
 
-def test_a_slow_way_of_asking_is_nobodys_fault():
+def test_a_common_overhead_is_no_disagreement():
     both = [turns(10.0, 8.0), turns(12.0, 8.0)]
     assert [disagreement(one, both, "cuda") for one in both] == [None, None]
 
 
-def test_who_claims_more_than_passed_harms_nobody_else():
+def test_a_contender_that_claims_too_much_does_not_affect_others():
     honest, trusted, mad = turns(15.0, 3.0), turns(15.0, 3.0, trusted=True), turns(100.0, -97.0)
 
     everybody = [honest, trusted, mad]
     assert [bool(disagreement(one, everybody, "cuda")) for one in everybody] == [False, False, True]
 
 
-def test_who_is_trusted_says_what_asking_costs():
+def test_the_overhead_is_that_of_the_trusted_contender():
     """Head, parent and control share a lie; alone among themselves it would be what asking costs."""
     lying, trusted = [turns(5.0, 0.5, 8.0) for _ in range(3)], turns(15.0, 0.5, trusted=True)
 
@@ -71,6 +71,6 @@ def test_alone_at_its_case_asking_costs_no_more_than_it_can():
     assert disagreement(mine, [mine], "cuda")
 
 
-def test_whoever_took_no_turn_says_nothing():
+def test_a_contender_without_turns_is_ignored():
     idle = Turns()
     assert disagreement(idle, [idle, turns(1.0, 1.0)], "cuda") is None

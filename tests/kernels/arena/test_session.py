@@ -1,4 +1,4 @@
-"""The arena with scripted contenders: who goes when, who drops out, and what is left of their times."""
+"""The arena with scripted contenders: order of turns, lost contenders, and the samples that remain."""
 
 import time
 from collections import Counter
@@ -88,7 +88,7 @@ class Actor:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_everybody_stands_in_every_place_as_often(count):
+def test_each_contender_has_each_place_equally_often(count):
     labels = "abcde"[:count]
     rounds = [order(labels, number) for number in range(2 * count)]
 
@@ -127,7 +127,7 @@ def test_where_it_begins_depends_on_the_seed():
     assert firsts == {"a", "b", "c"}
 
 
-def test_nobody_always_starts_first_nor_follows_the_same_one():
+def test_the_order_of_starts_and_turns_differs_between_trials():
     starts, neighbours = set(), set()
     for seed in range(20):
         stage = Stage()
@@ -143,7 +143,7 @@ def test_nobody_always_starts_first_nor_follows_the_same_one():
 # -- who takes part where ---------------------------------------------------------------------------------------------
 
 
-def test_a_contender_with_cases_of_its_own_costs_only_those_and_stands_in_every_place_there():
+def test_a_contender_with_own_cases_takes_part_only_there_in_balanced_order():
     stage = Stage()
     good = replace(stage.contender("good"), cases=frozenset({OTHER}))
 
@@ -164,7 +164,7 @@ def test_a_contender_with_cases_of_its_own_costs_only_those_and_stands_in_every_
         assert Counter(turn[place] for turn in rounds) == {"head": 2, "parent": 2, "good": 2}
 
 
-def test_who_has_none_of_the_cases_of_a_launch_is_not_started():
+def test_a_contender_without_cases_in_a_trial_is_not_started():
     stage = Stage()
     good = replace(stage.contender("good"), cases=frozenset({OTHER}))
     trial = run_trial([stage.contender("head"), good], (CASE,), Pace(rounds=6), device="cpu", seed=1)
@@ -194,7 +194,7 @@ def test_what_a_launch_holds():
 
 
 @pytest.mark.parametrize("state", ["invalid", "unsupported", "failed"])
-def test_who_is_not_right_takes_no_turns(state):
+def test_a_contender_that_is_not_measured_takes_no_turns(state):
     stage = Stage(b_prepare={"state": state, "reason": "because"})
 
     trial = stage.trial("a", "b")
@@ -255,7 +255,7 @@ def test_only_the_two_sides_are_called_often_and_all_know_what_was_seen_before()
     assert asked["a"]["known"] == {"abc": Repeats(45, 2).facts}
 
 
-def test_who_is_wrong_after_the_timing_has_no_time():
+def test_a_contender_that_is_wrong_after_the_timing_has_no_samples():
     trial = Stage(b_check={"state": "invalid", "reason": "y is wrong"}).trial("a", "b")
 
     cell = trial.cells["b", CASE]
@@ -301,7 +301,7 @@ def test_strangers_may_say_anything():
         {"samples": [1.0] * 3, "calls": "many"},
     ],
 )
-def test_no_figure_of_a_stranger_ends_the_launch(turn):
+def test_invalid_samples_of_a_contender_do_not_end_the_trial(turn):
     trial = Stage(b_turn=[turn] * 9).trial("a", "b")
 
     assert trial.cells["a", CASE].state == "measured"
@@ -309,7 +309,7 @@ def test_no_figure_of_a_stranger_ends_the_launch(turn):
 
 
 @pytest.mark.parametrize("device", [{"memory_bytes": "x"}, {"memory_bytes": None, "uuid": ["GPU"]}, "gpu", None])
-def test_no_word_of_a_stranger_about_its_device_ends_the_launch(device):
+def test_an_invalid_device_description_does_not_end_the_trial(device):
     stage = Stage(b_start={"ready": True, "stack": {}, "device": device})
     contenders = [stage.contender("a"), stage.contender("b")]
 
@@ -330,7 +330,7 @@ def test_a_graph_holds_no_more_calls_than_the_case_allows(calls):
     assert cell.reason == f"reports {calls} calls in its graph instead of 1 to 768"
 
 
-def test_who_is_lost_is_started_again_for_the_next_case():
+def test_a_lost_contender_is_restarted_for_the_next_case():
     stage = Stage(b_turn=[{"samples": [1.0]}, ContenderLost("killed by SIGSEGV")])
 
     trial = stage.trial("a", "b", cases=[CASE, OTHER])
@@ -363,7 +363,7 @@ def test_a_broken_process_is_replaced():
     assert trial.cells["b", OTHER].state == "measured"
 
 
-def test_who_cannot_run_at_all_is_not_tried_again():
+def test_a_contender_that_cannot_run_is_not_restarted():
     stage = Stage(b_start={"ready": False, "reason": "cannot import torch"})
 
     trial = stage.trial("a", "b", cases=[CASE, OTHER])
@@ -421,7 +421,7 @@ def test_out_of_time_gives_back_what_was_measured_before():
     assert stage.open == {"a": 0, "b": 0}
 
 
-def test_everybody_is_closed_in_the_end():
+def test_all_contenders_are_closed_at_the_end():
     stage = Stage()
     stage.trial("a", "b")
     assert stage.open == {"a": 0, "b": 0}
@@ -442,7 +442,7 @@ def watched(read: Callable[[], dict[str, Any]]) -> Watch:
     return Watch(read, read)
 
 
-def test_a_throttled_round_counts_for_nobody_and_is_repeated():
+def test_a_throttled_round_is_dropped_for_all_and_repeated():
     trial = Stage().trial("a", "b", pace=Pace(rounds=4), watch=throttled_at(3))
 
     for label in "ab":
@@ -516,13 +516,13 @@ def on_gpu(stage: Stage, *labels: str, case: Case = CASE, **tuned: bool) -> None
 
 
 @pytest.mark.parametrize(("text", "together"), [("fwd.8x8.fp32", 3), ("fwd.8x8.fp32.compile", 1)])
-def test_on_a_gpu_they_get_ready_together_unless_that_is_what_is_timed(text, together):
+def test_on_a_gpu_contenders_prepare_together_unless_the_preparation_is_timed(text, together):
     stage = Together()
     on_gpu(stage, "a", "b", "c", case=Case.parse(f"rmsnorm.{text}"))
     assert max(stage.ready_at_once) == together
 
 
-def test_who_times_candidates_gets_ready_alone():
+def test_a_contender_that_times_candidates_prepares_alone():
     stage = Together()
     on_gpu(stage, "a", "b", "c", b=True)
     assert max(stage.ready_at_once) == 2
@@ -531,7 +531,7 @@ def test_who_times_candidates_gets_ready_alone():
 NEEDS_DEVICE = {"state": "failed", "reason": "it times candidates on the device", "needs_device": True}
 
 
-def test_who_turns_out_to_time_candidates_is_asked_again_when_the_others_are_ready():
+def test_a_contender_that_needs_the_device_prepares_again_after_the_others():
     tuned = {**prepared(), "tuned": {"norm_kernel": "BLOCK=1024 num_warps=4"}}
     stage = Stage(b_prepare=[NEEDS_DEVICE, tuned])
     trial = stage.trial("a", "b", "c")
@@ -544,7 +544,7 @@ def test_who_turns_out_to_time_candidates_is_asked_again_when_the_others_are_rea
     assert trial.cells["a", CASE].tuned == {}
 
 
-def test_who_asks_for_the_device_again_and_again_is_not_measured():
+def test_a_contender_that_always_needs_the_device_is_not_measured():
     stage = Stage(b_prepare=NEEDS_DEVICE)
     trial = stage.trial("a", "b")
 
@@ -552,7 +552,7 @@ def test_who_asks_for_the_device_again_and_again_is_not_measured():
     assert stage.said.count(("b", "prepare")) == 2
 
 
-def test_everybody_is_given_a_share_of_the_memory():
+def test_each_contender_gets_a_share_of_the_memory():
     stage = Stage()
     on_gpu(stage, "a", "b", "c", "d")
     shares = [message["memory"] for _, message in stage.messages if message["do"] == "start"]
@@ -563,7 +563,7 @@ def test_everybody_is_given_a_share_of_the_memory():
 
 
 @pytest.mark.parametrize(("thorough", "asked"), [(True, 1), (False, 0)])
-def test_ceilings_are_measured_once_by_one_that_is_trusted(thorough, asked):
+def test_ceilings_are_measured_once_by_a_trusted_contender(thorough, asked):
     stage = Stage(a_ceilings={"ceilings": {"copy_gb_s": 9e9}}, b_ceilings={"ceilings": {"copy_gb_s": 4250.0, "x": "y"}})
     target = Contender("a", Role.HEAD, protocol.targets_own("norms", {}), stage.contender("a").start)
 
@@ -612,7 +612,7 @@ def test_the_next_launch_finds_its_processes_started():
     assert stage.open == {"a": 0, "b": 0}
 
 
-def test_who_is_lost_takes_the_one_that_waits():
+def test_a_lost_contender_is_replaced_by_a_prestarted_process():
     stage = Stage(b_prepare=[ContenderLost("killed by SIGSEGV")])
     ahead = PrestartPool([stage.contender("a"), stage.contender("b")])
 

@@ -1,4 +1,4 @@
-"""How much is rotated: sets beyond the L2, one for each call, and what a graph holds of them."""
+"""Numbers of input sets and of calls in a graph."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What contenders compute on: the same for all, never the same twice, and guarded where it ends."""
+"""Inputs: equal for all contenders, different in each set, with guarded gaps between rows."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ def test_every_op_gets_what_it_takes(op, direction):
     assert inputs.arguments[-1] == 1e-6
 
 
-def test_inputs_are_the_same_for_everybody_with_the_same_seed():
+def test_the_same_seed_gives_the_same_inputs():
     case = Case.parse("layernorm.bwd.200x96.bf16-fp32")
     one, same, other, next_set = make(case, CPU, 1), make(case, CPU, 1), make(case, CPU, 2), make(case, CPU, 1, 1)
 
@@ -108,7 +108,7 @@ def test_between_strided_rows_lies_nan():
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp64"])
 @pytest.mark.parametrize("shape", ["7x33s40", "7x33s35", "1x8s9"])
-def test_who_writes_beside_a_row_is_seen(shape, dtype):
+def test_writes_between_rows_are_detected(shape, dtype):
     inputs = make(Case.parse(f"rmsnorm.bwd.{shape}.{dtype}"), CPU, 1)
     before = fingerprint(inputs)
     assert changed(inputs, before) == []

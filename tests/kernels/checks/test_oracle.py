@@ -1,4 +1,4 @@
-"""What counts as right: float64 decides, and nobody may be much worse than one honest rounding."""
+"""The oracle: float64 references and the allowed errors."""
 
 import math
 import re
@@ -298,7 +298,7 @@ def test_eps_is_missed_however_few_rows_there_are(shape, dtype):
         ),
     ],
 )
-def test_what_is_said(spoil, complaint):
+def test_the_reasons_of_wrong_outputs(spoil, complaint):
     case = Case.parse("rmsnorm.fwd.200x96.bf16")
     inputs = make(case, CPU, 1)
 
@@ -308,7 +308,7 @@ def test_what_is_said(spoil, complaint):
     assert re.search(complaint, finding.reason)
 
 
-def test_what_is_allowed_comes_from_the_first_inputs_whoever_is_judged_first():
+def test_the_first_inputs_determine_the_allowed_errors():
     case = Case.parse("rmsnorm.bwd.200x96.bf16-fp32")
     first, second = make(case, CPU, 1, 0), make(case, CPU, 1, 1)
     one, other = Oracle(first), Oracle(first)

@@ -1,4 +1,4 @@
-"""A target with triton.autotune: it times its configurations alone, and each launch says which one it chose."""
+"""A target with triton.autotune prepares alone, and each trial reports the configuration that it chose."""
 
 import os
 from pathlib import Path
@@ -73,9 +73,9 @@ def autotuned(tmp_path, open_contender):
 
 def test_it_times_its_configurations_when_the_others_are_ready_and_each_says_what_it_chose(autotuned, tmp_path):
     contenders = [autotuned("head:norms", Role.HEAD, "2.0 1.0"), autotuned("parent:norms", Role.PARENT, "1.0 2.0")]
-    launch = run_trial(contenders, [CASE], Pace(rounds=2), device="cpu", seed=1, core=max(os.sched_getaffinity(0)))
+    trial = run_trial(contenders, [CASE], Pace(rounds=2), device="cpu", seed=1, core=max(os.sched_getaffinity(0)))
 
-    head, parent = (launch.cells[one.label, CASE] for one in contenders)
+    head, parent = (trial.cells[one.label, CASE] for one in contenders)
     assert {head.state, parent.state} <= {"measured", "invalid"}  # a busy machine may spoil the times, not the choice
     assert head.tuned == {"norm_kernel": "BLOCK=128 num_warps=4 num_stages=3"}
     assert parent.tuned == {"norm_kernel": "BLOCK=64 num_warps=4 num_stages=3"}

@@ -1,4 +1,4 @@
-"""What is checked beside the numbers: memory, repetition, new numbers, and the checks themselves."""
+"""Checks besides the oracle: memory, repetition, new numbers, and tests of the checks themselves."""
 
 import random
 
@@ -83,7 +83,7 @@ def forward(x, weight, eps):
 """
 
 
-def test_a_later_launch_gives_new_numbers_to_all_that_is_judged(tmp_path, monkeypatch):
+def test_a_later_trial_checks_outputs_for_new_numbers(tmp_path, monkeypatch):
     (tmp_path / "keeps_the_first.py").write_text(KEEPS_THE_FIRST)
     monkeypatch.syspath_prepend(tmp_path)
     own = protocol.targets_own("norms", {"rmsnorm.fwd": "keeps_the_first:forward"})
@@ -170,7 +170,7 @@ def test_a_write_into_an_input_is_named(name):
 # -- the checks are checked ------------------------------------------------------------------------------------------
 
 
-def test_who_no_longer_sees_new_numbers_is_found_out():
+def test_a_fingerprint_that_misses_changes_is_detected():
     sets = make_sets(CASE, CPU, 1, 1)
     untouched = Untouched(sets, [0])
 
@@ -241,7 +241,7 @@ def test_what_a_stranger_writes_instead_of_an_estimate_is_none(written):
     assert of_facts(written) is None
 
 
-def test_other_bits_in_a_graph_are_told_from_bits_that_vary():
+def test_other_bits_in_a_graph_differ_from_varying_bits():
     inputs = make(CASE, CPU, 1)
     same, other, by_chance = (lambda: inputs["x"] * 2), (lambda: inputs["x"] * 3), varying(inputs, 0.5)
 
@@ -285,7 +285,7 @@ def test_autograd_follows_numbers_that_change_unseen():
     assert not torch.equal(before["y"], call()[0])
 
 
-def test_in_a_later_launch_on_a_gpu_one_set_is_judged_and_no_output_may_hold_nan(eager, monkeypatch):
+def test_a_later_trial_on_a_gpu_judges_one_set_and_rejects_nan_in_all(eager, monkeypatch):
     at_case = prepare(eager, CASE, seed=3, thorough=False)
     right = [(inputs, {"y": call()}) for inputs, call in zip(at_case.sets, at_case.calls, strict=True)]
     passes, errors = [], oracle.errors

@@ -1,4 +1,4 @@
-"""Who is fast without doing the work is told from who is fast.  Each cheat runs in a real contender process."""
+"""Cheats are detected.  Each cheat runs in a real contender process."""
 
 import re
 import time
@@ -69,7 +69,7 @@ ALWAYS = [
 
 @pytest.mark.parametrize(("cheat", "complaint"), ALWAYS)
 @pytest.mark.parametrize("thorough", [True, False])
-def test_caught_in_every_launch(played, cheat, complaint, thorough):
+def test_caught_in_every_trial(played, cheat, complaint, thorough):
     state, reason, _ = played("by_rows", by_rows.ROWS[cheat], thorough=thorough)
 
     assert state == "invalid", reason
@@ -90,7 +90,7 @@ def test_right_at_every_check_and_yet_caught(played, cheat, complaint):
     assert complaint in reason
 
 
-def test_other_bits_each_time_are_a_fact_and_no_fault(played):
+def test_varying_bits_are_a_fact_and_not_an_error(played):
     state, _, prepared = played("by_rows", by_rows.ROWS["differs"])
 
     assert state == "measured"
@@ -100,7 +100,7 @@ def test_other_bits_each_time_are_a_fact_and_no_fault(played):
 
 @pytest.mark.parametrize("thorough", [True, False])
 @pytest.mark.parametrize("replaced", ["comparing", "reading_numbers", "the_oracle", "copying"])
-def test_who_replaces_the_checks_is_told_so(played, replaced, thorough):
+def test_replaced_checks_are_detected(played, replaced, thorough):
     state, reason, _ = played("tampering", tampering.ROWS[replaced], thorough=thorough)
 
     assert state == "invalid", reason
@@ -110,7 +110,7 @@ def test_who_replaces_the_checks_is_told_so(played, replaced, thorough):
 
 
 @pytest.mark.parametrize("replaced", ["nothing", "comparing", "reading_numbers", "the_oracle", "copying"])
-def test_who_replaces_the_checks_of_a_block_is_told_so(open_contender, replaced):
+def test_replaced_checks_of_a_block_are_detected(open_contender, replaced):
     """Each in a process of its own: what it replaces is torch's."""
     channel = open_contender(PYTHONPATH=CHEATS)
     own = protocol.targets_own("cheat", {"rmsnorm.fwdbwd": "tampering:norm"})
@@ -131,12 +131,12 @@ def test_who_replaces_the_checks_of_a_block_is_told_so(open_contender, replaced)
 
 
 @pytest.mark.parametrize("harmless", ["nothing", "the_garbage_collector"])
-def test_what_was_taken_before_can_not_be_replaced(played, harmless):
+def test_functions_referenced_before_cannot_be_replaced(played, harmless):
     assert played("tampering", tampering.ROWS[harmless])[:2] == ("measured", "")
 
 
 @pytest.mark.parametrize("thorough", [True, False])
-def test_what_is_finished_later_is_missed_at_once(played, thorough):
+def test_outputs_finished_later_are_wrong(played, thorough):
     """The last of those in the first process: its threads are busy for a while."""
     state, reason, _ = played("by_rows", by_rows.ROWS["finishes_in_the_background"], thorough=thorough)
 
@@ -157,7 +157,7 @@ def test_a_timer_of_its_own_gains_nothing(open_contender):
     assert 0.5 * waited_s < sum(turn["samples"]) * turn["calls"] / 1e6 < waited_s
 
 
-def test_who_gets_at_the_clock_disagrees_with_the_driver(open_contender):
+def test_a_manipulated_clock_disagrees_with_the_driver(open_contender):
     cheat = Contender("head", Role.HEAD, provider("timer", BACKWARD), lambda: open_contender(PYTHONPATH=CHEATS))
     honest = Contender("sota", Role.SOTA, protocol.built_in("eager"), open_contender)
     case = Case.parse("rmsnorm.bwd.256x512.fp32")

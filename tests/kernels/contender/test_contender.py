@@ -1,4 +1,4 @@
-"""Real contender processes on the CPU: honest ones, wrong ones, cheats, and those that die."""
+"""Real contender processes on the CPU: right ones, wrong ones, cheats, and processes that die."""
 
 import json
 import subprocess
@@ -91,7 +91,7 @@ def test_backwards(own):
     assert measured(own, Case.parse("rmsnorm.bwd.64x96.bf16-fp32")) == ("measured", None)
 
 
-def test_set_up_of_the_targets_own_is_not_timed(own):
+def test_the_targets_preparation_is_not_timed(own):
     assert measured(own, Case.parse("layernorm.fwd.64x96.fp32")) == ("measured", None)
     assert measured(own, Case.parse("layernorm.fwd.7x96.fp32")) == ("unsupported", "no seven rows")
 
@@ -106,24 +106,24 @@ def test_a_module_that_does_not_import_is_named(own):
     assert "broken.py:2" in reason
 
 
-def test_the_dead_are_replaced_and_the_others_measured(contender, moods):
+def test_lost_contenders_are_replaced_and_the_others_measured(contender, moods):
     names = ("honest", "crashes", "hangs", "closes", "honest")
     cases = [Case.parse(f"rmsnorm.fwd.{moods[name]}x{64 + 8 * number}.fp32") for number, name in enumerate(names)]
-    players = [contender("head:norms"), contender("sota:eager", protocol.built_in("eager"), Role.SOTA)]
+    contenders = [contender("head:norms"), contender("sota:eager", protocol.built_in("eager"), Role.SOTA)]
     pace = Pace(rounds=2, warm=1, timed=3, start_limit_s=120, prepare_limit_s=8, turn_limit_s=8)
 
-    launch = run_trial(players, cases, pace, device="cpu", seed=5, core=0)
+    trial = run_trial(contenders, cases, pace, device="cpu", seed=5, core=0)
 
-    head = [launch.cells["head:norms", case] for case in cases]
+    head = [trial.cells["head:norms", case] for case in cases]
     assert [cell.state for cell in head] == ["measured", "failed", "failed", "measured", "measured"]
     assert head[1].reason.startswith("killed by SIGSEGV; last lines: ")
     assert "Segmentation fault" in head[1].reason
     assert head[2].reason.startswith("no answer to 'prepare' in 8 s")
-    assert all(launch.cells["sota:eager", case].state == "measured" for case in cases)
+    assert all(trial.cells["sota:eager", case].state == "measured" for case in cases)
     assert len(head[0].samples) == 2
 
 
-def test_compiled_code_is_told_by_its_hash_also_from_a_warm_cache(open_contender, tmp_path):
+def test_compiled_code_has_the_same_hash_from_a_warm_cache(open_contender, tmp_path):
     case = Case.parse("rmsnorm.fwd.64x96.fp32")
     compiled = protocol.targets_own("norms", {"rmsnorm.fwd": "kernels.norms:definition"}, compile=True)
     facts, graphs = [], []
@@ -158,7 +158,7 @@ class UncapturableBench:
             raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
 
 
-def test_a_failed_capture_keeps_its_reason_and_asks_for_a_fresh_process():
+def test_a_failed_capture_keeps_its_reason_and_needs_a_new_process():
     server = Server()
     server._bench = UncapturableBench()
 
@@ -168,7 +168,7 @@ def test_a_failed_capture_keeps_its_reason_and_asks_for_a_fresh_process():
     assert answer["reason"] == "cannot be captured in a CUDA graph: AcceleratorError: CUDA error (norms.py:7)"
 
 
-def test_it_works_by_hand(tmp_path):
+def test_requests_can_be_sent_by_hand(tmp_path):
     nobody, eager = protocol.built_in("cudnn"), protocol.built_in("eager")
     asked = [
         protocol.start(nobody, "cpu", 1, None),

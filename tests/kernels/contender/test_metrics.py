@@ -1,4 +1,4 @@
-"""The metrics beside the kernel's: what a call costs the host, a block, the compiler and the memory."""
+"""The metrics other than kernel: call, block, compile and memory."""
 
 import gc
 import os
@@ -156,7 +156,7 @@ def test_no_garbage_is_collected_meanwhile():
     assert not any(seen)
 
 
-def test_who_keeps_results_by_their_content_is_slow_on_others(norms):
+def test_results_cached_by_content_are_detected(norms):
     at = prepare(bench_of("keeps_by_content"), Case.parse("rmsnorm.fwd.1024x1024.fp32.call"), seed=1)
     at.turn(warm=0, timed=1)
 
@@ -165,7 +165,7 @@ def test_who_keeps_results_by_their_content_is_slow_on_others(norms):
 
 
 @pytest.mark.parametrize("metric", ["call", "memory"])
-def test_edges_are_looked_at_in_every_metric(norms, metric):
+def test_every_metric_checks_edges(norms, metric):
     with pytest.raises(Wrong, match="y is finite in a row with inf or nan"):
         prepare(bench_of("hides_nan"), Case.parse(f"rmsnorm.fwd.16x128.fp32.{metric}"), seed=1)
 
@@ -431,7 +431,7 @@ def test_a_wrong_norm_makes_a_wrong_block(norms, norm, reason):
         prepare(bench_of(norm), BLOCK, seed=1)
 
 
-def test_outputs_of_another_kind_are_told():
+def test_outputs_of_another_kind_are_wrong():
     inputs = BlockInputs.make(BLOCK, Shape.of(BLOCK), CPU, seed=1)
     oracle = BlockOracle(inputs)
     y, *gradients = step(transformer(BLOCK, Shape.of(BLOCK))(BY_KEY[BLOCK.key]), inputs.tensors, inputs.gradients)()
@@ -508,9 +508,9 @@ def test_torch_compile_takes_the_whole_block_or_only_its_norms(tmp_path, monkeyp
 def test_every_metric_in_a_session(contender):
     cases = [Case.parse(f"rmsnorm.fwd.64x256.fp32.{metric}") for metric in ("call", "memory", "compile")]
     cases.append(BLOCK)
-    launch = run_trial([contender("eager", protocol.built_in("eager"))], cases, Pace(rounds=2), device="cpu", seed=1)
+    trial = run_trial([contender("eager", protocol.built_in("eager"))], cases, Pace(rounds=2), device="cpu", seed=1)
 
-    call, memory, compile_, block = (launch.cells["eager", case] for case in cases)
+    call, memory, compile_, block = (trial.cells["eager", case] for case in cases)
     assert (call.state, memory.state, block.state) == ("measured", "measured", "measured")
     assert len(call.samples) == len(block.samples) == 2
     assert memory.samples == [memory.samples[0]]

@@ -1,4 +1,4 @@
-"""What is read from the texts of a kernel: access widths, cache hints, and how often each argument is read."""
+"""Facts from TTGIR and PTX: access widths, cache hints, and bytes read of each argument."""
 
 from types import SimpleNamespace
 
@@ -80,7 +80,7 @@ def test_arguments_have_the_names_of_the_source_where_the_text_has_none():
     assert set(found["reads"]) == {"X", "W"}
 
 
-def test_a_loop_of_unknown_length_is_counted_once_and_said():
+def test_a_loop_of_unknown_length_counts_once_and_is_reported():
     assert of_ttgir(TTGIR, [Bytes(1024), Bytes(2048), None, 512], (10,))["unknown_loops"] == 1
 
 

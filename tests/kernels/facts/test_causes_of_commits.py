@@ -1,4 +1,4 @@
-"""Is the cause that a run names the right one?  Small commits, compiled for an H200 that is not there."""
+"""The cause that a run names, for small commits compiled for an H200 without a GPU."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Facts of a kernel that ran, from what Triton and Inductor leave behind; the machine code is a file made by hand."""
+"""Facts of a kernel that ran, from objects of Triton and Inductor, with a hand-made cubin."""
 
 import struct
 from types import SimpleNamespace
@@ -69,7 +69,7 @@ def test_what_a_triton_kernel_takes_of_an_sm(h200):
     }
 
 
-def test_on_a_gpu_that_nobody_knows_the_rest_is_told(monkeypatch):
+def test_an_unknown_gpu_still_has_the_other_facts(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (13, 7))
 
     facts = of_kernel(kernel())

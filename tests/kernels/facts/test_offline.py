@@ -1,4 +1,4 @@
-"""Facts without a GPU: real compilation by a contender process, of kernels with something planted in each."""
+"""Facts without a GPU: a contender process compiles kernels with planted properties."""
 
 import pytest
 
@@ -224,7 +224,7 @@ def kernel(channel, text):
     return only
 
 
-def test_what_is_said_of_a_kernel(own):
+def test_facts_of_a_kernel(own):
     facts = compiled(own, "rmsnorm.fwd.64x4096.bf16")["facts"]
 
     assert (facts["arch"], facts["count"], facts["extern"]) == ("sm_90", 1, 0)
@@ -246,7 +246,7 @@ def test_wide_loads_are_lost_where_16_does_not_divide_the_columns(own, shape, by
     assert list(kernel(own, f"rmsnorm.fwd.{shape}.bf16")["loads"]) == [bytes_a_load]
 
 
-def test_equal_code_has_one_hash_wherever_it_stands_and_whatever_it_is_called(own):
+def test_the_hash_does_not_depend_on_names_and_lines(own):
     one, other = (kernel(own, f"{op}.fwd.64x4096.bf16") for op in ("rmsnorm", "rmsnorm_noweight"))
 
     assert (one["name"], other["name"]) == ("_copy", "_again")
@@ -279,7 +279,7 @@ def test_shared_memory_over_the_limit_is_a_fact_and_ends_the_case(own):
     assert answer["facts"]["kernels"] == []
 
 
-def test_what_ptxas_refuses_is_told_in_its_words(own):
+def test_errors_of_ptxas_are_reported(own):
     answer = compiled(own, "layernorm_noweight_nobias.fwd.8x256.bf16")
 
     assert answer["state"] == "failed"
@@ -306,7 +306,7 @@ def test_tensors_get_to_the_device_in_every_way(own):
     assert (answer["state"], answer["reason"]) == ("compiled", None)
 
 
-def test_who_looks_at_numbers_is_not_compiled_without_a_gpu(own):
+def test_code_that_reads_numbers_is_not_compiled_without_a_gpu(own):
     answer = compiled(own, "rmsnorm_noweight_bias.fwd.8x64.bf16")
 
     assert answer["state"] == "unsupported"
@@ -316,7 +316,7 @@ def test_who_looks_at_numbers_is_not_compiled_without_a_gpu(own):
 @pytest.mark.parametrize(
     ("rows", "reason"), [(8, "KeyError: 'columns' (planted.py:"), (7, "called sys.exit(3) (planted.py:")]
 )
-def test_what_is_raised_is_told_with_its_place(own, rows, reason):
+def test_exceptions_are_reported_with_their_place(own, rows, reason):
     answer = compiled(own, f"layernorm_noweight.fwd.{rows}x64.bf16")
 
     assert answer["state"] == "failed"
@@ -340,7 +340,7 @@ def test_texts(own):
     assert "has no sass of kernel 1" in own.ask(protocol.texts(case, 1, "sass"), 60)["error"]
 
 
-def test_those_ahead_are_answered_as_if_asked_alone(own):
+def test_cases_ahead_have_the_same_answers_as_alone(own):
     one, other = (Case.parse(f"rmsnorm.fwd.{shape}.fp32") for shape in ("8x512", "8x768"))
 
     together = own.ask(protocol.compile(one, [other]), 60)
@@ -378,7 +378,7 @@ def test_an_autotuner_leaves_its_choice_to_a_gpu_and_spills_are_counted(start):
     assert other["reason"].startswith("KeyError")
 
 
-def test_an_architecture_that_nobody_knows(open_contender):
+def test_an_unknown_architecture(open_contender):
     ready = open_contender().ask(protocol.start(OWN, "sm_77", 1, None), 60)
 
     assert ready["ready"] is False

@@ -1,4 +1,4 @@
-"""What torch.compile makes for a GPU that is not there: known regressions of Inductor, seen without one."""
+"""torch.compile without a GPU: known regressions of Inductor."""
 
 import pytest
 import torch

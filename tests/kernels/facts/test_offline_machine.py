@@ -1,4 +1,4 @@
-"""What is read from machine code, and how many blocks fit: pure functions, and two kernels compiled in this process."""
+"""Facts from machine code, and occupancy: pure functions, and two kernels compiled in this process."""
 
 from collections import Counter
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Operators written in Python: entered where all that they launch was seen, and otherwise left unknown."""
+"""Operators written in Python: replaced by their launches if all of them were observed, otherwise unknown."""
 
 import os
 import subprocess

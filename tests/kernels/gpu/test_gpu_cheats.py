@@ -1,4 +1,4 @@
-"""Cheats on a real GPU: what a graph, a stream or an event could hide."""
+"""Cheats on a real GPU that use a graph, a stream or an event."""
 
 import re
 import statistics
@@ -75,7 +75,7 @@ def test_the_honest_pass(played, name):
         ("on_gpu.left_out_of_the_graph", "y has"),
     ],
 )
-def test_invalid_in_every_launch(played, name, complaint):
+def test_invalid_in_every_trial(played, name, complaint):
     assert played[name].state == "invalid", played[name].reason
     assert re.search(complaint, played[name].reason)
 
@@ -85,7 +85,7 @@ def test_to_decide_by_the_content_it_would_have_to_wait_for_the_device(played):
     assert "cannot be captured in a CUDA graph: " in played["by_rows.keeps_by_content"].reason
 
 
-def test_a_stream_that_nobody_waits_for_is_not_in_the_graph(played):
+def test_work_on_an_independent_stream_is_not_in_the_graph(played):
     assert played["on_gpu.works_beside"].state in ("invalid", "failed"), played["on_gpu.works_beside"].reason
 
 
@@ -97,12 +97,12 @@ def test_a_stream_that_nobody_waits_for_is_not_in_the_graph(played):
         ("on_gpu.other_bits_in_the_graph", "its CUDA graph computes something else than its calls: other bits"),
     ],
 )
-def test_invalid_in_the_first_launch(played, name, complaint):
+def test_invalid_in_the_first_trial(played, name, complaint):
     assert played[name].state == "invalid", played[name].reason
     assert complaint in played[name].reason
 
 
-def test_other_bits_each_time_are_a_fact_and_no_fault(played):
+def test_varying_bits_are_a_fact_and_not_an_error(played):
     cell = played["on_gpu.differs"]
 
     assert (cell.state, cell.reason) == ("measured", None)
@@ -111,15 +111,15 @@ def test_other_bits_each_time_are_a_fact_and_no_fault(played):
 
 def test_a_timer_of_its_own_gains_nothing(cheating):
     case = Case.parse("rmsnorm.fwd.4095x4096.fp32")
-    players = [cheating("timer", "timer", FORWARD), cheating("plain", "by_rows", FORWARD)]
-    cells = run_trial(players, [case], PACE, device="cuda", seed=3).cells
+    contenders = [cheating("timer", "timer", FORWARD), cheating("plain", "by_rows", FORWARD)]
+    cells = run_trial(contenders, [case], PACE, device="cuda", seed=3).cells
 
     assert [cells[label, case].reason for label in ("timer", "plain")] == [None, None]
     timer, plain = (statistics.median(cells[label, case].samples) for label in ("timer", "plain"))
     assert 0.9 < timer / plain < 1.1
 
 
-def test_who_gets_at_the_clock_disagrees_with_the_driver(cheating, contender):
+def test_a_manipulated_clock_disagrees_with_the_driver(cheating, contender):
     case = Case.parse("rmsnorm.bwd.4096x4096.fp32")
     honest = contender("sota", protocol.built_in("eager"), Role.SOTA)
     cells = run_trial([cheating("timer", "timer", BACKWARD), honest], [case], PACE, device="cuda", seed=3).cells

@@ -1,4 +1,4 @@
-"""Right first, on a real GPU: repetition beside other work, graphs like calls, new numbers as fast as known ones."""
+"""Checks on a real GPU: repetition while other work runs, graphs like calls, new numbers as fast as known ones."""
 
 from statistics import median
 
@@ -60,7 +60,7 @@ def test_honest_from_the_beginning_to_the_end(benches, name, text, monkeypatch):
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
-def test_a_later_launch_is_ready_soon(benches, name):
+def test_a_later_trial_prepares_quickly(benches, name):
     case = Case.parse("rmsnorm.fwd.4096x1024.bf16")
     prepare(benches[name], case, seed=5)
     for seed in (6, 7):
@@ -73,7 +73,7 @@ def test_a_later_launch_is_ready_soon(benches, name):
     assert sum(spent.values()) < (0.1 if name != "inductor" else 5)
 
 
-def test_a_race_shows_beside_other_work():
+def test_a_race_shows_while_other_work_runs():
     """Blocks that add to the same fp32 numbers in whatever order they come."""
     case = Case.parse("rmsnorm.bwd.32768x256.fp32")
     stream = torch.cuda.Stream()

@@ -1,4 +1,4 @@
-"""Facts of what ran on a GPU, and that compiling without one finds the same machine code."""
+"""Facts on a real GPU are equal to those of compiling without one."""
 
 import ctypes
 
@@ -48,7 +48,7 @@ def ran(channel, case):
     return prepared["facts"]
 
 
-def test_what_runs_is_what_was_compiled_without_a_gpu(started):
+def test_the_same_code_runs_as_was_compiled_without_a_gpu(started):
     with_a_gpu, without = started("triton", "cuda"), started("triton", architecture())
 
     for case in CASES:
@@ -68,7 +68,7 @@ def test_what_runs_is_what_was_compiled_without_a_gpu(started):
 
 
 @pytest.mark.parametrize("text", ["rmsnorm.fwdbwd.4096x1024.bf16-fp32", "layernorm.fwdbwd.512x65536.bf16"])
-def test_our_operators_are_the_kernels_that_they_launch(started, text):
+def test_our_operators_are_replaced_by_their_kernels(started, text):
     with_a_gpu, without = started("triton", "cuda"), started("triton", architecture())
 
     here, there = ran(with_a_gpu, Case.parse(text)), without.ask(protocol.compile(Case.parse(text)), 120)
@@ -122,7 +122,7 @@ def test_an_operator_with_a_hidden_launch_stays_unknown():
 
 
 @pytest.mark.usefixtures("stream")
-def test_what_a_call_puts_on_the_stream_is_told_and_not_done():
+def test_kernels_of_a_call_are_listed_and_not_run():
     x, y = torch.ones(64, 1024, device="cuda"), torch.zeros(64, 1024, device="cuda")
     rms_norm(x, eps=1e-6)
 

@@ -124,11 +124,11 @@ def test_a_block(name):
 def test_a_session_in_every_metric(contender):
     cases = [Case.parse(f"rmsnorm.fwd.4096x1024.bf16.{metric}") for metric in ("call", "memory", "compile")]
     cases.append(Case.parse("rmsnorm.fwdbwd.2048x1024.bf16.block"))
-    players = [contender(name, protocol.built_in(name)) for name in ("eager", "triton")]
-    launch = run_trial(players, cases, Pace(rounds=4, start_limit_s=120), device="cuda", seed=1)
+    contenders = [contender(name, protocol.built_in(name)) for name in ("eager", "triton")]
+    trial = run_trial(contenders, cases, Pace(rounds=4, start_limit_s=120), device="cuda", seed=1)
 
     for name in ("eager", "triton"):
-        states = {case.metric: (launch.cells[name, case].state, launch.cells[name, case].reason) for case in cases}
+        states = {case.metric: (trial.cells[name, case].state, trial.cells[name, case].reason) for case in cases}
         measured = ("measured", None)
         assert (states["call"], states["memory"], states["block"]) == (measured, measured, measured)
         assert states["compile"] == measured if name == "triton" else states["compile"][0] == "unsupported"

@@ -1,4 +1,4 @@
-"""Inputs and the oracle on a real GPU: the same sets, honest kernels right at the edges, and what judging costs."""
+"""Inputs and the oracle on a real GPU: equal sets, honest kernels right at the edges, and the cost of judging."""
 
 import time
 import warnings

@@ -1,4 +1,4 @@
-"""Contenders that hang, crash or ruin their CUDA context: only their case ends, and the GPU is clean afterwards."""
+"""Contenders that hang, crash or break their CUDA context: only their case fails, and the GPU is free afterwards."""
 
 import subprocess
 import sys
@@ -109,7 +109,7 @@ def used_mib() -> int:
         ("never_ends", "no answer to 'prepare' in 25 s"),
     ],
 )
-def test_its_case_ends_and_nobody_elses(contenders, way, says):
+def test_only_its_own_case_fails(contenders, way, says):
     before = used_mib()
 
     cells = run_trial(contenders, [case(way), case("honest")], PACE, device="cuda", seed=1).cells

@@ -1,4 +1,4 @@
-"""The study of dweight without a GPU: what is compared, what it should cost, and what the figures are made into."""
+"""The study of dweight without a GPU: the ways, their predicted cost, and the output files."""
 
 import json
 import os
@@ -245,7 +245,7 @@ def test_only_a_separate_kernel_is_a_second_one_and_begins_early(compiled):
         assert [early for early, _ in launched] == ([False, True] if name == "separate" else [False] * len(launched))
 
 
-def test_who_begins_early_is_told_to_and_waits_before_it_reads(compiled):
+def test_an_early_kernel_waits_before_it_reads(compiled):
     (_, first), (_, second) = compiled["separate"]
     (_, usual), _ = compiled["separate, not early"]
 
@@ -306,7 +306,7 @@ def test_the_page_says_what_is_best_what_is_wrong_and_what_is_missing():
     assert "the same code seemed up to 0.4% apart" in page(KEPT)
 
 
-def test_predictions_stand_beside_what_was_measured():
+def test_predictions_and_measurements_are_in_one_table():
     predicted = (
         cost(Way(Sum.LAST, 2), SumShape(512, 264, 32)).us - cost(Way(Sum.SEPARATE, 2), SumShape(512, 264, 32)).us
     )

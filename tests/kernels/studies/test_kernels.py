@@ -1,4 +1,4 @@
-"""The kernels' study: numbers from literals, the table and pictures made of them, and the whole way on a CPU."""
+"""The study of our kernels: evaluation of literal times, tables and pictures, and a complete run on a CPU."""
 
 import json
 import math
@@ -59,7 +59,7 @@ EAGER = {"triton": "eager", "quack": "eager"}  # under the names of ours and the
 # -- ratios ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_ratio_is_of_rounds_of_the_same_launch():
+def test_a_ratio_uses_rounds_of_the_same_trial():
     row = compared.CaseTimes(
         Case.parse("rmsnorm.fwd.8x8.bf16"),
         ("quack",),
@@ -288,7 +288,7 @@ def test_the_plan_may_be_of_some_cases_only():
     assert [*step.providers] == ["triton", "quack", "inductor"]
 
 
-def test_what_is_asked_beside_the_suites():
+def test_additional_cases_of_the_suites():
     assert Case.parse("rmsnorm.bwd.8192x262144.bf16") in study.cases_of("quack")
     assert Case.parse("rmsnorm.bwd.1x4096.bf16") in study.cases_of("small")
     assert len({*study.cases_of("quack")}) == len(study.cases_of("quack")) == 66
@@ -375,7 +375,7 @@ def test_sessions_of_different_things_are_not_passed_off_as_one():
     assert compared.differences([one, one]) == {}
 
 
-def test_the_code_is_told_by_its_contents(tmp_path, monkeypatch):
+def test_the_hash_of_the_kernels_depends_on_their_contents(tmp_path, monkeypatch):
     monkeypatch.delenv(study.VARIABLE, raising=False)
     kernel, tuned = tmp_path / "kernel.py", tmp_path / "tuned.json"
     kernel.write_text("a = 1")
@@ -389,7 +389,7 @@ def test_the_code_is_told_by_its_contents(tmp_path, monkeypatch):
     assert len({first, second, study.code_of([kernel])["kernels"]}) == 3
 
 
-def test_ratios_of_three_sessions_stand_beside_each_other():
+def test_ratios_of_three_sessions_are_in_one_table():
     case = "rmsnorm.fwd.32768x1024.bf16-fp32"
     three = [session({case: {"triton": [[us]], "quack": [[40.0]]}}) for us in (32.0, 33.0, 34.0)]
 
@@ -541,7 +541,7 @@ def test_options_for_one_benchmark_are_not_given_to_all():
     assert "the benchmarks have different options" in said.stderr
 
 
-def test_what_there_is_no_time_for_is_said(tmp_path, capsys):
+def test_cases_left_out_are_reported(tmp_path, capsys):
     study.measure([study.Step("small", EAGER, TINY)], ("small",), tmp_path, limit_s=-1, device="cpu")
 
     [left] = json.loads((tmp_path / "kernels.json").read_text())["left_out"]

@@ -1,4 +1,4 @@
-"""RMSNorm forwards that look right and fast and are not.  Which cheat it is, the number of rows says."""
+"""RMSNorm forwards that cheat; the number of rows selects the cheat."""
 
 import threading
 import time

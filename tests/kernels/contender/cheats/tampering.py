@@ -1,4 +1,4 @@
-"""A wrong RMSNorm that replaces what it is checked with, while it is prepared.  What it replaces, the rows say."""
+"""A wrong RMSNorm that replaces parts of the checks during its preparation; the number of rows selects which."""
 
 import gc
 import sys

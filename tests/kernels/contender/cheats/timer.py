@@ -1,4 +1,4 @@
-"""An honest RMSNorm with a timer of its own, and one that gets at the timer that was taken before it came."""
+"""An honest RMSNorm with its own timer, and one that manipulates the timer of the clock."""
 
 import sys
 import time
