@@ -46,7 +46,7 @@ class CompileClock:
         # sample took 1.2 to 1.4 times as long as later ones (RMSNorm backward, torch 2.13 on a CPU, November).
         self._sample()
         if not (self.facts["graphs"] or self._compiled_kernels):
-            raise Unsupported(f"{provider.name} uses none of the known compilers here (torch.compile, Triton, Quack)")
+            raise Unsupported(f"{provider.name} compiles nothing here with torch.compile, Triton or Quack")
 
     def turn(self, warm: int, timed: int) -> list[float]:
         for _ in range(warm):

@@ -310,7 +310,7 @@ def test_code_that_reads_numbers_is_not_compiled_without_a_gpu(own):
     answer = compiled(own, "rmsnorm_noweight_bias.fwd.8x64.bf16")
 
     assert answer["state"] == "unsupported"
-    assert answer["reason"].startswith("looks at the numbers in a tensor")
+    assert answer["reason"].startswith("reads the numbers in a tensor")
 
 
 @pytest.mark.parametrize(

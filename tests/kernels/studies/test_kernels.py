@@ -340,7 +340,7 @@ def test_the_table():
     assert "| pr101 sweep, backward | 1 of 25, 24 not measured | 1.200 |" in text
     assert "| LayerNorm backward, fp32 weight | 0 of 11, 11 not measured | – |" in text
     assert "| 1, 2026-11-21T12:00 UTC | abc1234 | 0123456789ab | NVIDIA H200 | 580.1 | 2.11.0 |" in text
-    assert "did not measure the same thing" not in text
+    assert "are not comparable" not in text
     assert "| 32768x1024 | 34.0 | 3,948 | 98.7% | 1.176 | 40.0 | 3,356 | 38.0 | 1.053 |" in text
     assert "| 32768x256 | 9.50 | 3,532 | 88.3% | 1.053 | 10.0 | 3,356 | – | – |" in text
     assert "Quack against a second copy of itself, 2 cases: mean -0.199%" in text
@@ -367,7 +367,7 @@ def test_sessions_of_different_things_are_not_passed_off_as_one():
 
     text = table.document([one, two, three])
 
-    assert text.index("> **These sessions did not measure the same thing") < text.index("| session |")
+    assert text.index("> **These sessions are not comparable") < text.index("| session |")
     assert "> - GPU: NVIDIA H200 (session 1, 3); NVIDIA H100 (session 2)\n" in text
     assert "> - triton: not kept (session 1, 3); 3.7.1 (session 2)\n" in text
     assert "> - our kernels: 0123456789ab (session 1, 2); ba9876543210 (session 3)\n" in text
@@ -517,7 +517,7 @@ def test_the_whole_way_on_a_cpu(tmp_path):
 def test_a_session_is_never_overwritten(tmp_path):
     kept = tmp_path / "kernels.json"
     kept.write_text("{}")
-    with pytest.raises(FileExistsError, match="a session already: give another --out"):
+    with pytest.raises(FileExistsError, match="exists: use another --out"):
         study.measure([study.Step("small", EAGER, TINY)], ("small",), tmp_path, limit_s=-1, device="cpu")
     assert kept.read_text() == "{}"
 

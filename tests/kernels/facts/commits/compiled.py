@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
             offline = Offline(spec, "sm_90")
         with offline._mode:
             offline._provider = open_provider(spec)
-        offline._at_hand = {}
+        offline._cases = {}
         print(json.dumps(facts_of_run(offline.compile(parsed))), flush=True)
 
 
