@@ -303,7 +303,7 @@ def test_the_page_says_what_is_best_what_is_wrong_and_what_is_missing():
     assert "| 512 | 264 | separate |" in lines
     assert "- rmsnorm.bwd.4096x512.bf16-fp32, tree of 8, 2 programs: dx is away" in lines
     assert lines[-1] == "- rmsnorm.bwd.32768x8192.bf16-fp32: OutOfMemoryError: of memory"
-    assert "equal code differed by up to 0.4% apart" in page(KEPT)
+    assert "equal code differed by up to 0.4%." in page(KEPT)
 
 
 def test_predictions_and_measurements_are_in_one_table():
@@ -338,7 +338,9 @@ def test_why_a_shape_failed_is_kept(tmp_path, monkeypatch):
     study.study(cases, tmp_path, 60, 1)
 
     left_out = json.loads((tmp_path / "dweight.json").read_text())["left_out"]
-    assert left_out == {str(case): f"RuntimeError: no {case.cols} columns today" for case in cases}
+    assert left_out.keys() == {str(case) for case in cases}
+    for case in cases:
+        assert left_out[str(case)].startswith(f"RuntimeError: no {case.cols} columns today (test_dweight.py:")
 
 
 def test_without_a_gpu_it_says_so(tmp_path):
