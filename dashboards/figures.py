@@ -101,7 +101,7 @@ def _changes(report: Report, rows: Sequence[Row]) -> list[tuple[float, float, fl
 
     def smallest(placed: tuple[int, Row]) -> tuple[Metric, float]:
         row = placed[1]
-        return row.metric, row.smallest or report.policy.at(row.case).smallest_change
+        return row.metric, row.smallest_change or report.policy.at(row.case).smallest_change
 
     groups = [(key, list(placed)) for key, placed in groupby(enumerate(rows), key=smallest)]
     return [(group[0][0] - 0.8, group[-1][0] + 0.2, change) for (_, change), group in groups]

@@ -125,7 +125,9 @@ def calendar(seconds: float) -> str:
 
 def numbers(row: Row) -> str:
     """Format the limits of a decision: `smallest change that matters 1.4 %, q 0.0003`."""
-    parts = [f"smallest change that matters {row.smallest * 100:.3g} %"] if row.smallest is not None else []
+    parts = (
+        [f"smallest change that matters {row.smallest_change * 100:.3g} %"] if row.smallest_change is not None else []
+    )
     parts += [f"q {row.q:.2g}"] if row.q is not None else []
     return ", ".join(parts)
 

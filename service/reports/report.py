@@ -103,7 +103,7 @@ class Report:
         """By what counts as a change in its metric: 25 % more to compile is less than 10 % more time of a kernel."""
         ratio = row.ratio or 1.0
         change = max(ratio, 1 / ratio) - 1
-        smallest = row.smallest or self.policy.at(row.case).smallest_change
+        smallest = row.smallest_change or self.policy.at(row.case).smallest_change
         return -change / smallest, row.case, row.provider
 
     @property
@@ -435,7 +435,7 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
             suspected=bool(verdict.suspected),
             p=verdict.p,
             q=verdict.q,
-            smallest=verdict.smallest_change,
+            smallest_change=verdict.smallest_change,
             doubt=Doubt(verdict.doubt) if verdict.doubt else None,
             cause=cause_of(verdict),
             regression=record.id if record else None,

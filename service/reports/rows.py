@@ -95,7 +95,7 @@ class Row:
     suspected: bool = False  # the first trials looked like a change
     p: float | None = None  # of the fresh trials where there are any, else of the first
     q: float | None = None  # p among the family of the run
-    smallest: float | None = None  # the smallest change that matters at this case, relative
+    smallest_change: float | None = None  # the smallest change that matters at this case, relative
     doubt: Doubt | None = None  # what equal code of the session says against deciding it
     cause: CauseWords | None = None
     regression: int | None = None  # the record that this run opened for it

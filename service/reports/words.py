@@ -49,7 +49,7 @@ def _baseline_unfit(args: Args, _words: metrics.Words) -> str:
 
 
 def _not_repeated(args: Args, _words: metrics.Words) -> str:
-    within = f"within {in_percent(args['smallest'])} of its baseline"
+    within = f"within {in_percent(args['smallest_change'])} of its baseline"
     return f"{within}: {args['trials']} fresh trials did not repeat the suspected change"
 
 
@@ -67,7 +67,7 @@ def _confirmed(args: Args, words: metrics.Words) -> str:
 def _control_off(args: Args, _words: metrics.Words) -> str:
     return (
         f"the A/A control is off: a second copy of the baseline differs from it by {args['size']:+.2%} here, "
-        f"too much to decide a change of {in_percent(args['smallest'])}"
+        f"too much to decide a change of {in_percent(args['smallest_change'])}"
     )
 
 
@@ -75,7 +75,7 @@ def _copies_differ(args: Args, _words: metrics.Words) -> str:
     spread = f" ({args['spread']:.2%})" if args.get("spread") is not None else ""
     return (
         f"copies of the baseline differ too much in this session{spread} to decide a change of "
-        f"{in_percent(args['smallest'])} here; more trials do not help"
+        f"{in_percent(args['smallest_change'])} here; more trials do not help"
     )
 
 
@@ -153,7 +153,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
     ReasonCode.INVALID: _said,
     ReasonCode.FAILED: _said,
     ReasonCode.UNSUPPORTED: lambda args, _: f"no longer supported, although the baseline supports it: {args['said']}",
-    ReasonCode.WITHIN: lambda args, _: f"within {in_percent(args['smallest'])} of its baseline",
+    ReasonCode.WITHIN: lambda args, _: f"within {in_percent(args['smallest_change'])} of its baseline",
     ReasonCode.NOT_REPEATED: _not_repeated,
     ReasonCode.CONFIRMED: _confirmed,
     ReasonCode.MACHINE: _fixed(

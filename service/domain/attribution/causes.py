@@ -93,7 +93,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Move:
+class CaseMove:
     """One case of one provider, head over a revision that ran in the same session; `ratio` 1.08 is 8 % slower."""
 
     case: str
@@ -125,7 +125,7 @@ class Move:
         return replace(found, explanations=left, changed=changed, switches=())
 
 
-def cause(move: Move) -> Cause:
+def cause(move: CaseMove) -> Cause:
     """Why a case moved against a revision of its own session."""
     if move.machine.equal_code_moved:
         return Cause(Kind.MACHINE, CauseCode.EQUAL_CODE_MOVED)
@@ -143,11 +143,11 @@ def _of_code(explanation: Explanation) -> bool:
     return not explanation.of_kernel and explanation.by is not By.CONFIGURATION
 
 
-def _explains_much(move: Move) -> bool:
+def _explains_much(move: CaseMove) -> bool:
     return any(one.score(move.effect) >= EXPLAINS_MUCH for one in move.explained.explanations)
 
 
-def _wavering(move: Move) -> dict[str, Any] | None:
+def _wavering(move: CaseMove) -> dict[str, Any] | None:
     """What an autotuner chose, where trials of a side ran configurations of different speeds."""
     for is_head, facts in ((True, move.head), (False, move.baseline)):
         found = choices(facts)
@@ -156,7 +156,7 @@ def _wavering(move: Move) -> dict[str, Any] | None:
     return None
 
 
-def _clock(move: Move) -> str | None:
+def _clock(move: CaseMove) -> str | None:
     """Where the SM clock was lower for the slower side, by enough to have made it slower."""
     ratio = clock_ratio(move.head, move.baseline, slower=move.slower)
     if ratio is None or abs(log(ratio)) < EXPLAINS * abs(log(move.ratio)):
@@ -164,7 +164,7 @@ def _clock(move: Move) -> str | None:
     return f"{clock_in_words(ratio)} while the head ran"
 
 
-def _equal(move: Move) -> EqualCode | None:
+def _equal(move: CaseMove) -> EqualCode | None:
     if move.same_code:
         return EqualCode.LAUNCHED_ALIKE
     mine, theirs = move.head, move.baseline
@@ -179,7 +179,7 @@ def _equal(move: Move) -> EqualCode | None:
 _HASHED = (EqualCode.TRITON, EqualCode.GENERATED, EqualCode.OPERATORS, EqualCode.PINNED)  # kinds of facts
 
 
-def _not_the_code(move: Move, equal: EqualCode, doubts: list[str]) -> Cause:
+def _not_the_code(move: CaseMove, equal: EqualCode, doubts: list[str]) -> Cause:
     """Equal hashes: what remains is the machine, or what no hash sees."""
     same: dict[str, Any] = {"equal": equal.value}
     if doubts:
@@ -197,7 +197,7 @@ def _not_the_code(move: Move, equal: EqualCode, doubts: list[str]) -> Cause:
     return Cause(Kind.CODE, CauseCode.PYTHON, same, certain=False)
 
 
-def _code(move: Move, doubts: list[str]) -> Cause:
+def _code(move: CaseMove, doubts: list[str]) -> Cause:
     found, doubt = move.explained, next(iter(doubts), None)
     first = next((one for one in found.explanations if one.score(move.effect) >= EXPLAINS_LITTLE), None)
     if doubt and (first is None or first.score(move.effect) < EXPLAINS_MUCH):
@@ -218,7 +218,7 @@ def _code(move: Move, doubts: list[str]) -> Cause:
     return Cause(Kind.CODE, CauseCode.CODE_CHANGED, args, certain=False)
 
 
-def _explained_by(first: Explanation, found: Explained, move: Move, doubt: str | None) -> Cause:
+def _explained_by(first: Explanation, found: Explained, move: CaseMove, doubt: str | None) -> Cause:
     """The explanation that accounts for most, after the configuration that it follows from, and what else can be."""
     by, what = first.by, _at(first, move.case)
     others = [one for one in found.explanations if one is not first and one.score(move.effect) >= EXPLAINS_MUCH]
@@ -238,14 +238,14 @@ def _explained_by(first: Explanation, found: Explained, move: Move, doubt: str |
     return Cause(Kind.CODE, CauseCode.EXPLAINED, args, certain, by)
 
 
-def _no_alternative(first: Explanation, found: Explained, move: Move) -> bool:
+def _no_alternative(first: Explanation, found: Explained, move: CaseMove) -> bool:
     """Is it the only thing that changed, and of the size that was measured?"""
     seen = {move.head.get("kind"), move.baseline.get("kind")} <= {"triton", "operators"}
     alone = found.only_traffic and len(found.changed) == 1 and first.by is By.TRAFFIC
     return first.exact and seen and alone and first.explains(move.effect) >= EXPLAINS_ALL
 
 
-def _size(first: Explanation, move: Move) -> dict[str, float] | None:
+def _size(first: Explanation, move: CaseMove) -> dict[str, float] | None:
     """Of an exact explanation the expected change; of an estimate its range; both with what was measured."""
     if first.slower is None or first.most == inf:
         return None
@@ -256,7 +256,7 @@ def _size(first: Explanation, move: Move) -> dict[str, float] | None:
     return {"measured": measured, "least": least, "most": most} if most <= LARGEST_ESTIMATE else None
 
 
-def _other_code(move: Move) -> bool:
+def _other_code(move: CaseMove) -> bool:
     return bool(move.head.get("code") and move.baseline.get("code"))
 
 

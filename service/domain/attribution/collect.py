@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kernels.cases import Comparison, Role
-from service.domain.attribution.causes import Cause, Move, cause
+from service.domain.attribution.causes import CaseMove, Cause, cause
 from service.domain.roofline import ceilings
 from service.domain.states import BaselineKind
 from service.domain.verdicts.analysis import Doubt
@@ -42,7 +42,7 @@ def against_parent(
             continue
         cell, slower = by_name[name], seen.ratio > 1
         found[name] = cause(
-            Move(
+            CaseMove(
                 name[1],
                 seen.ratio,
                 verdict.outcome in CHANGES,
@@ -77,7 +77,7 @@ def against_baseline(
     throttled = _throttled(evidence.telemetry)
     return {
         name: cause(
-            Move(
+            CaseMove(
                 name[1],
                 verdict.comparison.ratio,
                 confirmed=False,

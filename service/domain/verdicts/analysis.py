@@ -38,9 +38,9 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True)
 class Reading:
-    """One cell in numbers.  `smallest` is the smallest relevant change that held here, relative."""
+    """One cell in numbers.  `smallest_change` is the smallest relevant change that held here, relative."""
 
-    smallest: float
+    smallest_change: float
     prior: Prior | None
     looked: Effects
     first: Decision
@@ -108,19 +108,19 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
 def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, prior: Prior | None) -> Reading:
     """What is known before the first look: the smallest change that holds here, and the control."""
     policy = policy.at(cell.case)
-    smallest = _RULE.limit(policy, cell.case, cell.looked)
+    smallest_change = _RULE.limit(policy, cell.case, cell.looked)
     estimate = Estimate.of([effect for effect in control if effect is not None], prior)
-    off = estimate is not None and _off(estimate, smallest, policy)
-    return Reading(smallest, prior, looked, Decision(), control=estimate, off=off)
+    off = estimate is not None and _off(estimate, smallest_change, policy)
+    return Reading(smallest_change, prior, looked, Decision(), control=estimate, off=off)
 
 
 def _first(reading: Reading, policy: Policy, offset: Offset | None) -> Reading:
-    limits = Limits(math.log1p(reading.smallest), policy.screening, policy.beta, policy.alpha)
+    limits = Limits(math.log1p(reading.smallest_change), policy.screening, policy.beta, policy.alpha)
     return replace(reading, offset=offset, first=screen(reading.looked, limits, reading.prior, offset))
 
 
 def _suspect(reading: Reading, confirmed: Effects, policy: Policy, typical: float) -> Suspect:
-    limits = Limits(math.log1p(reading.smallest), policy.confirmation, policy.beta, _RULE.error_rate(policy))
+    limits = Limits(math.log1p(reading.smallest_change), policy.confirmation, policy.beta, _RULE.error_rate(policy))
     first, offset = reading.first.zone, reading.offset
     return Suspect(first, reading.looked, confirmed, limits, reading.prior, offset, typical)
 
@@ -146,15 +146,15 @@ def _may_be_reported(cell: Cell, reading: Reading) -> bool:
 # -- what equal code shows of the session -----------------------------------------------------------------------------
 
 
-def _off(control: Estimate, smallest: float, policy: Policy) -> bool:
+def _off(control: Estimate, smallest_change: float, policy: Policy) -> bool:
     """Does the control lie beyond its share of the smallest change, and not by chance?"""
-    beyond = abs(control.centre) > policy.control_limit * math.log1p(smallest)
+    beyond = abs(control.centre) > policy.control_limit * math.log1p(smallest_change)
     return beyond and control.p_no_change() <= 1 - policy.confidence
 
 
 def _kind(cell: Cell, reading: Reading, policy: Policy) -> tuple[Metric, bool]:
     """Cases with offsets alike: those of one metric, the short ones apart, because placement weighs more there."""
-    return metric_of(cell.case), reading.smallest > policy.smallest_change
+    return metric_of(cell.case), reading.smallest_change > policy.smallest_change
 
 
 def _offsets(
@@ -191,7 +191,7 @@ def _moved_with_equal_code(cells: Sequence[Cell], read: Mapping[Name, Reading]) 
             moved = {
                 name: size
                 for name, size in sizes.items()
-                if sign * size >= _RULE.share * math.log1p(read[name].smallest)
+                if sign * size >= _RULE.share * math.log1p(read[name].smallest_change)
             }
             if len(moved) < MIN_CASES or not most_moved(len(moved), len(members)):
                 continue  # most cases that move one way share their code, or the machine

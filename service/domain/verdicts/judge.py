@@ -41,7 +41,7 @@ class Verdict:
     suspected: bool = False  # the first trials looked like a change
     p: float | None = None  # of the fresh trials where there are any, else of the first
     q: float | None = None  # p among the family of the run
-    smallest: float | None = None  # the smallest relevant change that held here, relative
+    smallest_change: float | None = None  # the smallest relevant change that held here, relative
     doubt: Doubt | None = None  # what equal code of the session says against deciding it, where it is inconclusive
     known_before: bool = False  # invalid or failed, and so it was before this revision
     quarantined_by: str | None = None  # who quarantines it, where that is why a confirmed change is inconclusive
@@ -98,14 +98,14 @@ def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
         return Verdict(Outcome.NEW, cell.baseline_trouble or reason(ReasonCode.NO_BASELINE))
     verdict = _first(cell, reading, policy) if not reading.suspected else _second(cell, reading, policy)
     doubt = reading.doubt if verdict.outcome is Outcome.INCONCLUSIVE else None
-    return replace(verdict, suspected=reading.suspected, smallest=reading.smallest, doubt=doubt)
+    return replace(verdict, suspected=reading.suspected, smallest_change=reading.smallest_change, doubt=doubt)
 
 
 def _first(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     """The screening found no suspicion: the case is steady or undecided."""
     seen, outcome = reading.first, Outcome.INCONCLUSIVE
     if seen.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
-        outcome, why = Outcome.STEADY, reason(ReasonCode.WITHIN, smallest=reading.smallest)
+        outcome, why = Outcome.STEADY, reason(ReasonCode.WITHIN, smallest_change=reading.smallest_change)
     elif reading.doubt is not None:
         why = _doubted(reading, reading.doubt)
     elif len(reading.looked) < policy.screening[-1] or None in reading.looked:
@@ -119,7 +119,7 @@ def _second(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     """The screening found a suspicion, and the confirmation trials decide."""
     fresh = reading.fresh
     if fresh.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
-        why = reason(ReasonCode.NOT_REPEATED, smallest=reading.smallest, trials=fresh.trials)
+        why = reason(ReasonCode.NOT_REPEATED, smallest_change=reading.smallest_change, trials=fresh.trials)
         return _of(Outcome.STEADY, why, fresh, cell.confirmed, policy)
     if reading.doubt is not None:
         return _of(Outcome.INCONCLUSIVE, _doubted(reading, reading.doubt), reading.first, cell.looked, policy)
@@ -154,7 +154,7 @@ def _may_hide_a_change(reading: Reading, policy: Policy) -> bool:
     if not reading.off or reading.control is None or seen is None:
         return False
     from_copy = replace(seen, centre=seen.centre - reading.control.centre)
-    return from_copy.p_within(math.log1p(reading.smallest)) > policy.beta
+    return from_copy.p_within(math.log1p(reading.smallest_change)) > policy.beta
 
 
 def _doubted(reading: Reading, doubt: Doubt) -> Reason:
@@ -163,9 +163,9 @@ def _doubted(reading: Reading, doubt: Doubt) -> Reason:
         return reason(ReasonCode.MACHINE)
     if doubt is Doubt.CONTROL and reading.control is not None:
         size = math.expm1(reading.control.centre)
-        return reason(ReasonCode.CONTROL_OFF, size=size, smallest=reading.smallest)
+        return reason(ReasonCode.CONTROL_OFF, size=size, smallest_change=reading.smallest_change)
     spread = reading.offset.sd if reading.offset else None
-    return reason(ReasonCode.COPIES_DIFFER, spread=spread, smallest=reading.smallest)
+    return reason(ReasonCode.COPIES_DIFFER, spread=spread, smallest_change=reading.smallest_change)
 
 
 def _unconfirmed(cell: Cell, reading: Reading, policy: Policy) -> Verdict:

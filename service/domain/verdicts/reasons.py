@@ -23,12 +23,12 @@ class ReasonCode(StrEnum):
     FAILED = "failed"  # said
     UNSUPPORTED = "unsupported"  # said
     # Decided.
-    WITHIN = "within"  # smallest: the smallest relevant change
-    NOT_REPEATED = "not_repeated"  # smallest, trials: of the confirmation
+    WITHIN = "within"  # smallest_change: the smallest relevant change
+    NOT_REPEATED = "not_repeated"  # smallest_change, trials: of the confirmation
     CONFIRMED = "confirmed"  # ratio, trials, control: whose it is where it is another provider's, or False for none
     # Undecided.
     MACHINE = "machine"
-    CONTROL_OFF = "control_off"  # size: of the control's difference, smallest
+    CONTROL_OFF = "control_off"  # size: of the control's difference, smallest_change
     COPIES_DIFFER = "copies_differ"  # spread: of the copies, or nothing; smallest
     SESSION_ENDED = "session_ended"  # suspected
     ROUNDS_LOST = "rounds_lost"  # suspected, lost, trials

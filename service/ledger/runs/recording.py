@@ -141,7 +141,7 @@ def _against_parent(decided: baseline_rows.Decided, name: Name, verdict: Verdict
     row.outcome, row.confirmed = verdict.outcome.value, verdict.confirmed
     baseline_rows.explained(row, verdict.reason)
     row.known_before, row.quarantined_by = verdict.known_before, verdict.quarantined_by
-    row.control, row.suspected, row.smallest_change = verdict.control, verdict.suspected, verdict.smallest
+    row.control, row.suspected, row.smallest_change = verdict.control, verdict.suspected, verdict.smallest_change
     row.p, row.q, row.doubt = verdict.p, verdict.q, verdict.doubt
     baseline_rows.measured(row, verdict.comparison, decided.causes.get(name))
     return row

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.domain.attribution.causes import Cause, Move, cause
+from service.domain.attribution.causes import CaseMove, Cause, cause
 from service.reports.words import of_cause
 from tests.kernels.facts.commits import COMMITS, FUNCTIONS, HELD_OUT, IN_SIGHT, Commit
 
@@ -42,9 +42,9 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sides]:
     return {commit.name: (lines[2 * n], lines[2 * n + 1]) for n, commit in enumerate(COMMITS)}
 
 
-def move(commit: Commit, sides: Sides, ratio: float) -> Move:
+def move(commit: Commit, sides: Sides, ratio: float) -> CaseMove:
     base, head = sides
-    return Move(commit.case, ratio, True, head, base, us=commit.us, copy_gb_s=COPY_GB_S)
+    return CaseMove(commit.case, ratio, True, head, base, us=commit.us, copy_gb_s=COPY_GB_S)
 
 
 def found(commit: Commit, sides: Sides, ratio: float | None = None) -> Cause:

@@ -17,9 +17,9 @@ SENTENCES = [
     (reason(R.INVALID, said="y is wrong"), "y is wrong"),
     (reason(R.FAILED, said="out of memory"), "out of memory"),
     (reason(R.UNSUPPORTED, said="too wide"), "no longer supported, although the baseline supports it: too wide"),
-    (reason(R.WITHIN, smallest=0.005), "within 0.5% of its baseline"),
+    (reason(R.WITHIN, smallest_change=0.005), "within 0.5% of its baseline"),
     (
-        reason(R.NOT_REPEATED, smallest=0.02, trials=3),
+        reason(R.NOT_REPEATED, smallest_change=0.02, trials=3),
         "within 2% of its baseline: 3 fresh trials did not repeat the suspected change",
     ),
     (
@@ -36,17 +36,17 @@ SENTENCES = [
     ),
     (reason(R.MACHINE), "the machine: most cases of this session moved this way, and equal code moved with them"),
     (
-        reason(R.CONTROL_OFF, size=0.019, smallest=0.02),
+        reason(R.CONTROL_OFF, size=0.019, smallest_change=0.02),
         "the A/A control is off: a second copy of the baseline differs from it by +1.90% here, "
         "too much to decide a change of 2%",
     ),
     (
-        reason(R.COPIES_DIFFER, spread=0.011, smallest=0.02),
+        reason(R.COPIES_DIFFER, spread=0.011, smallest_change=0.02),
         "copies of the baseline differ too much in this session (1.10%) to decide a change of 2% here; "
         "more trials do not help",
     ),
     (
-        reason(R.COPIES_DIFFER, spread=None, smallest=0.02),
+        reason(R.COPIES_DIFFER, spread=None, smallest_change=0.02),
         "copies of the baseline differ too much in this session to decide a change of 2% here; more trials do not help",
     ),
     (reason(R.SESSION_ENDED, suspected=False), "the session ended before more trials could decide it"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.domain.attribution.causes import Kind, Move, cause
+from service.domain.attribution.causes import CaseMove, Kind, cause
 from service.domain.codefacts.tuned import choices
 from service.domain.verdicts.machine import MachineReadings
 from service.domain.verdicts.session_result import same_code
@@ -20,12 +20,12 @@ WARPS = [{"name": "_backward", "warps": 16, "stages": 2, "settings": {"BLOCK": 4
 COMPILED = {"code": "g", "kind": "generated", "kernels": 2, "sm_mhz": 1980}
 EAGER = {"code": "e", "kind": "operators", "kernels": 4}
 
-SLOWER = Move(WIDE, 1.08, confirmed=True, head=OTHER, baseline=BASE)
+SLOWER = CaseMove(WIDE, 1.08, confirmed=True, head=OTHER, baseline=BASE)
 FASTER = replace(SLOWER, ratio=0.90)
 SAME = replace(SLOWER, head=BASE, same_code=True, confirmed=False)
 
 
-def now(move: Move = SLOWER, **facts: object) -> Move:
+def now(move: CaseMove = SLOWER, **facts: object) -> CaseMove:
     """The head has these facts beside another hash of its code."""
     return replace(move, head={**move.head, **facts})
 
@@ -292,13 +292,13 @@ STORIES = [
 
 
 @pytest.mark.parametrize(("move", "kind", "certain", "said"), STORIES, ids=[story[3][:60] for story in STORIES])
-def test_why_it_moved(move: Move, kind: Kind, certain: bool, said: str):
+def test_why_it_moved(move: CaseMove, kind: Kind, certain: bool, said: str):
     found = cause(move)
 
     assert (found.kind, of_cause(found, move.case).words, found.certain) == (kind, said, certain)
 
 
-def words_of(move: Move) -> str:
+def words_of(move: CaseMove) -> str:
     return of_cause(cause(move), move.case).words
 
 
@@ -317,7 +317,7 @@ FACTS = st.fixed_dictionaries(
     },
 )
 MOVES = st.builds(
-    Move,
+    CaseMove,
     st.sampled_from([WIDE, *(f"{WIDE}.{metric}" for metric in ("call", "compile", "memory"))]),
     st.floats(0.5, 2.0).filter(lambda ratio: ratio != 1),
     st.booleans(),

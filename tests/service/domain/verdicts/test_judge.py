@@ -96,7 +96,7 @@ def test_a_suspicion_that_fresh_launches_leave_open_is_inconclusive():
 
 def test_fresh_launches_that_repeat_nothing_say_so():
     [only] = judge([Cell("norms", "a case", pairs(1.05), pairs(1.0, seed=1))], POLICY).values()
-    assert only.reason == reason(R.NOT_REPEATED, smallest=0.02, trials=3)
+    assert only.reason == reason(R.NOT_REPEATED, smallest_change=0.02, trials=3)
     assert only.comparison.trials == 3
 
 
@@ -358,7 +358,7 @@ def test_a_verdict_says_how_sure_it_is():
     told, steady = verdicts["norms", slow], verdicts["norms", SHAPES[1]]
     assert told.suspected
     assert told.p < told.q < FAMILY.fdr, "q is corrected for the looks and for how many were suspected"
-    assert (told.smallest, told.comparison.trials) == (0.01, 2)
+    assert (told.smallest_change, told.comparison.trials) == (0.01, 2)
     assert told.comparison.low < 1.03 < told.comparison.high
     assert (steady.suspected, steady.q) == (False, None)
     assert 0 <= steady.p <= 1
