@@ -15,7 +15,7 @@ from service.domain.text import in_percent, interval, last_lines, listed, one_li
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
 from service.reports.report import NOUNS, Report
-from service.reports.rows import Beside, Row, Unsupported
+from service.reports.rows import BaselineRow, Row, Unsupported
 from service.reports.schema.outbox import CheckPayload
 
 LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters
@@ -140,8 +140,12 @@ def _tables(report: Report, most: int) -> list[str]:
     if rows := report.slow_before:
         title = f"{len(rows)} already slow before this revision: slower than the last good revision"
         parts.append(_folded(title, _slow_before, rows, most))
-    if rows := report.leaks:
-        parts.append(_folded(f"{len(rows)} slower than the pinned baseline {report.slow or ''}", _leaks, rows, most))
+    if rows := report.slower_than_pinned:
+        parts.append(
+            _folded(
+                f"{len(rows)} slower than the pinned baseline {report.pinned or ''}", _slower_than_pinned, rows, most
+            )
+        )
     if quiet:
         parts.append(_folded(listed(_quiet(quiet)), _timed, quiet, most))
     if report.summaries:
@@ -216,7 +220,7 @@ def _timed(rows: Sequence[Row]) -> str:
                     *[row.of_ceiling] * lit,
                     change,
                     interval(row.low, row.high),
-                    escaped(one_line("; ".join(filter(None, (row.told, *facts))), 400)),
+                    escaped(one_line("; ".join(filter(None, (row.summary, *facts))), 400)),
                 ]
             )
         )
@@ -225,7 +229,7 @@ def _timed(rows: Sequence[Row]) -> str:
 
 def _reasoned(rows: Sequence[Row]) -> str:
     lines = ["| case | what happened |", "|---|---|"]
-    return "\n".join([*lines, *(_line([_name(row), escaped(row.told)]) for row in rows)])
+    return "\n".join([*lines, *(_line([_name(row), escaped(row.summary)]) for row in rows)])
 
 
 def _unrepeatable(rows: Sequence[Row]) -> str:
@@ -240,19 +244,19 @@ def _standing(rows: Sequence[Row]) -> str:
             continue
         taken = [amount(side.median if side else None, row.metric) for side in (row.head, row.sota.best)]
         ratio = "" if row.sota.ratio is None else f"{row.sota.ratio:.2f}"
-        lines.append(_line([_name(row), *taken, ratio, escaped(row.sota.told)]))
+        lines.append(_line([_name(row), *taken, ratio, escaped(row.sota.summary)]))
     return "\n".join(lines)
 
 
 def _slow_before(rows: Sequence[Row]) -> str:
-    return _beside([(row, row.good, row.as_before) for row in rows if row.good])
+    return _baselines([(row, row.last_good, row.as_before) for row in rows if row.last_good])
 
 
-def _leaks(rows: Sequence[Row]) -> str:
-    return _beside([(row, row.slow, row.slow.reason) for row in rows if row.slow])
+def _slower_than_pinned(rows: Sequence[Row]) -> str:
+    return _baselines([(row, row.pinned, row.pinned.reason) for row in rows if row.pinned])
 
 
-def _beside(sides: Sequence[tuple[Row, Beside, str]]) -> str:
+def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
     lines = ["| case | baseline | change | head / baseline | why |", "|---|---|---|---|---|"]
     for row, side, reason in sides:
         why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))

@@ -11,7 +11,7 @@ from service.domain.metrics import WORDS, percent
 from service.domain.text import one_line, printable
 from service.domain.verdicts.replay import Fate, Sum
 from service.reports.markdown import escaped, grid
-from service.reports.views import Replay, Told
+from service.reports.views import Replay, ReplayedCase
 from service.reports.words import of_replayed
 
 SHOWN = 40  # of each kind; JSON has all of them
@@ -66,12 +66,12 @@ def table(replay: Replay) -> RenderableType:
         for cells in _sums(replay):
             sums.add_row(*(Text(printable(cell)) for cell in cells))
         parts.append(sums)
-    for fate, told in _by_fate(replay):
-        parts.append(Text(f"\n{TITLES[fate]}: {len(told)}", style="bold"))
+    for fate, cases in _by_fate(replay):
+        parts.append(Text(f"\n{TITLES[fate]}: {len(cases)}", style="bold"))
         rows = Table(*ROW, box=None, pad_edge=False)
-        for one in told[:SHOWN]:
+        for one in cases[:SHOWN]:
             rows.add_row(*(Text(printable(cell), overflow="fold") for cell in _cells(one)))
-        parts += [rows, *([Text(f"… and {len(told) - SHOWN} more")] if len(told) > SHOWN else [])]
+        parts += [rows, *([Text(f"… and {len(cases) - SHOWN} more")] if len(cases) > SHOWN else [])]
     return Group(*parts, *(Text(said) for said in sentences(replay)))
 
 
@@ -80,15 +80,15 @@ def page(replay: Replay) -> str:
     lines = [escaped(headline(replay)), ""]
     if replay.sums:
         lines += [*grid(COLUMNS, _sums(replay)), ""]
-    for fate, told in _by_fate(replay):
-        lines += [f"**{TITLES[fate]}: {len(told)}**", "", *grid(ROW, [_cells(one) for one in told[:SHOWN]])]
-        lines += ["", *([f"… and {len(told) - SHOWN} more", ""] if len(told) > SHOWN else [])]
+    for fate, cases in _by_fate(replay):
+        lines += [f"**{TITLES[fate]}: {len(cases)}**", "", *grid(ROW, [_cells(one) for one in cases[:SHOWN]])]
+        lines += ["", *([f"… and {len(cases) - SHOWN} more", ""] if len(cases) > SHOWN else [])]
     return "\n".join([*lines, *sentences(replay)]).rstrip()
 
 
-def _by_fate(replay: Replay) -> list[tuple[Fate, list[Told]]]:
-    kinds = [(fate, [one for one in replay.told if one.replayed.fate is fate]) for fate in TITLES]
-    return [(fate, told) for fate, told in kinds if told]
+def _by_fate(replay: Replay) -> list[tuple[Fate, list[ReplayedCase]]]:
+    kinds = [(fate, [one for one in replay.cases if one.replayed.fate is fate]) for fate in TITLES]
+    return [(fate, cases) for fate, cases in kinds if cases]
 
 
 def _sums(replay: Replay) -> list[tuple[str, ...]]:
@@ -99,11 +99,11 @@ def _sums(replay: Replay) -> list[tuple[str, ...]]:
     return [cells(*group, own) for group, own in sorted(replay.sums.items())]
 
 
-def _cells(told: Told) -> tuple[str, ...]:
-    one = told.replayed
+def _cells(found: ReplayedCase) -> tuple[str, ...]:
+    one = found.replayed
     change = percent(one.verdict.comparison.ratio if one.verdict.comparison else None, one.metric)
     was = one.before.value if one.before else "not judged"
-    place = (str(told.run_id), told.revision, told.device, one.provider, one.case)
+    place = (str(found.run_id), found.revision, found.device, one.provider, one.case)
     return *place, was, one.verdict.outcome.value, change, one_line(of_replayed(one))
 
 

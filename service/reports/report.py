@@ -24,7 +24,7 @@ from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput
 from service.reports.gate import GateResult, GateState, gate
-from service.reports.rows import NOT_CAUSED_BY_IT, AgainstSota, Beside, Known, Row, Unsupported, WithoutSota
+from service.reports.rows import NOT_CAUSED_BY_IT, AgainstSota, BaselineRow, Known, Row, Unsupported, WithoutSota
 from service.reports.words import cause_of, of_verdict
 
 # What the reader must see first.  A wrong result comes before a slow one: its speed means nothing.
@@ -91,8 +91,8 @@ class Report:
     policy_version: str | None = None  # that made the verdicts, short; None before there were versions
     purpose: Purpose = Purpose.WATCH
     bisection: int | None = None  # whose step it is
-    good: str | None = None  # short: the last revision that was not slow, where the baseline is
-    slow: str | None = None  # short: the pinned baseline
+    last_good: str | None = None  # short: the last revision that was not slow, where the baseline is
+    pinned: str | None = None  # short: the pinned baseline
     repeated: bool = False  # the controls of its first session were off, so it was measured once more
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
@@ -144,9 +144,9 @@ class Report:
         return tuple(row for row in self.rows if row.slow_before)
 
     @property
-    def leaks(self) -> tuple[Row, ...]:
+    def slower_than_pinned(self) -> tuple[Row, ...]:
         """The cases that are slower than the pinned baseline, in steps that were too small by themselves or not."""
-        return tuple(row for row in self.rows if row.leaks)
+        return tuple(row for row in self.rows if row.slower_than_pinned)
 
     @property
     def lost_repeatability(self) -> tuple[Row, ...]:
@@ -303,8 +303,8 @@ class Report:
             found += f"; {self._perhaps_behind()}, which this session could not decide"
         if self.slow_before:
             found += f"; {self._slow_since()}"
-        if self.leaks:
-            found += f"; {len(self.leaks)} slower than the pinned baseline {self.slow or ''}".rstrip()
+        if self.slower_than_pinned:
+            found += f"; {len(self.slower_than_pinned)} slower than the pinned baseline {self.pinned or ''}".rstrip()
         return found
 
     def _slow_since(self) -> str:
@@ -371,8 +371,8 @@ def report(run: Run, *, policy: Written, address: str, known: Mapping[Name, Know
         purpose=run.purpose or Purpose.WATCH,
         bisection=run.bisection_id,
         repeated=run.repeated,
-        good=short(run.last_good) if run.last_good else None,
-        slow=short(run.pinned) if run.pinned else None,
+        last_good=short(run.last_good) if run.last_good else None,
+        pinned=short(run.pinned) if run.pinned else None,
     )
 
 
@@ -403,12 +403,12 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
     pair_last = sorted(run.regressions, key=lambda one: (one.found_by is FoundBy.PAIR, -one.id))
     opened = {(one.provider, one.case): one for one in pair_last}
 
-    def beside(kind: BaselineKind, name: Name, *roles: Role) -> Beside | None:
+    def compared(kind: BaselineKind, name: Name, *roles: Role) -> BaselineRow | None:
         if (found := against.get((kind, *name))) is None:
             return None
         who = found.baseline or "" if kind is BaselineKind.BEST else found.provider
         sides = (measured.get((role, who, found.case)) for role in roles)
-        return _beside(found, next(filter(None, sides), None))
+        return _baseline_row(found, next(filter(None, sides), None))
 
     def row(verdict: VerdictRow) -> Row:
         name = verdict.provider, verdict.case
@@ -441,9 +441,9 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
             regression=record.id if record else None,
             incident=record.incident_id if record else None,
             known=known.get(name),
-            good=beside(BaselineKind.LAST_GOOD, name, Role.LAST_GOOD),
-            slow=beside(BaselineKind.PINNED, name, Role.PINNED),
-            best=beside(BaselineKind.BEST, name, Role.RIVAL, Role.SOTA),
+            last_good=compared(BaselineKind.LAST_GOOD, name, Role.LAST_GOOD),
+            pinned=compared(BaselineKind.PINNED, name, Role.PINNED),
+            best=compared(BaselineKind.BEST, name, Role.RIVAL, Role.SOTA),
         )
 
     return tuple(row(verdict) for verdict in run.verdicts if verdict.baseline_kind == BaselineKind.PARENT)
@@ -457,8 +457,8 @@ def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
     )
 
 
-def _beside(verdict: VerdictRow, measured: Measured | None) -> Beside:
-    return Beside(
+def _baseline_row(verdict: VerdictRow, measured: Measured | None) -> BaselineRow:
+    return BaselineRow(
         baseline=short(verdict.baseline or verdict.baseline_kind),
         outcome=Outcome(verdict.outcome),
         ratio=verdict.ratio,

@@ -39,13 +39,13 @@ class AgainstSota:
     is_open: bool = False  # perhaps behind: the session could neither show nor exclude it
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Since when, and who moved."""
         return one_line("; ".join(filter(None, (self.reason.rstrip("."), self.cause.words if self.cause else ""))), 400)
 
 
 @dataclass(frozen=True)
-class Beside:
+class BaselineRow:
     """The head against a baseline other than its parent: the last good, the pinned or the best baseline."""
 
     baseline: str  # short, for people: a commit, a release or a provider
@@ -101,9 +101,9 @@ class Row:
     regression: int | None = None  # the record that this run opened for it
     incident: int | None = None  # of which event that is
     known: Known | None = None  # the regression that stood at the baseline already
-    good: Beside | None = None  # where the baseline is slow already: the last revision that was not
-    slow: Beside | None = None
-    best: Beside | None = None
+    last_good: BaselineRow | None = None  # where the baseline is slow already: the last revision that was not
+    pinned: BaselineRow | None = None
+    best: BaselineRow | None = None
 
     @property
     def news(self) -> bool:
@@ -111,14 +111,18 @@ class Row:
         return not (self.known_before or self.quarantined)
 
     @property
-    def slow_before(self) -> Beside | None:
+    def slow_before(self) -> BaselineRow | None:
         """The last good revision, where the head is slower than that and its baseline was so already."""
-        return self.good if self.good and self.good.slower and self.outcome is not Outcome.REGRESSION else None
+        return (
+            self.last_good
+            if self.last_good and self.last_good.slower and self.outcome is not Outcome.REGRESSION
+            else None
+        )
 
     @property
     def as_before(self) -> str:
         """`slow since 3f2a9c0d11 (regression 12): not caused by this revision`; empty where it is not."""
-        if self.known and self.good is None and self.outcome is Outcome.STEADY:
+        if self.known and self.last_good is None and self.outcome is Outcome.STEADY:
             record = f"{self.known.revision} (regression {self.known.regression})"
             return f"slow since {record}; not compared with its last good revision in this session"
         if self.slow_before is None:
@@ -129,8 +133,8 @@ class Row:
         return f"{said}{': ' + NOT_CAUSED_BY_IT if self.outcome is Outcome.STEADY else ''}"
 
     @property
-    def leaks(self) -> bool:
-        return self.slow is not None and self.slow.slower
+    def slower_than_pinned(self) -> bool:
+        return self.pinned is not None and self.pinned.slower
 
     @property
     def because(self) -> str:
@@ -178,10 +182,10 @@ class Row:
         return self.head.speed.of_ceiling if self.head else ""
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """Its cause and reason, and what a reader of the head's figures has to know: on one bounded line."""
         cause = one_line(self.cause.words) if self.cause else ""
-        leak = one_line(self.slow.reason) if self.slow and self.leaks else ""
+        leak = one_line(self.pinned.reason) if self.pinned and self.slower_than_pinned else ""
         other = (
             f"compared with {self.instead}, since the run's baseline is wrong or failed here" if self.instead else ""
         )

@@ -102,7 +102,7 @@ def _cells(row: Row, *, light: bool) -> list[Text]:
         Text(interval(row.low, row.high)),
         Text(f"{row.outcome.value}{' (quarantined)' * row.quarantined}", style=style),
         Text(_standing(row), style="yellow" if row.behind else ""),
-        Text(row.told),
+        Text(row.summary),
     ]
 
 

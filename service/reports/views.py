@@ -73,7 +73,7 @@ class Stepped:
 
 
 @dataclass(frozen=True)
-class Told:
+class ReplayedCase:
     """A case of a run of which this policy would have said something else, or of which nobody knows."""
 
     run_id: int
@@ -93,7 +93,7 @@ class Replay:
     first_at: float | None = None
     last_at: float | None = None
     sums: dict[tuple[str, str, Metric], Sum] = field(default_factory=dict)
-    told: list[Told] = field(default_factory=list)
+    cases: list[ReplayedCase] = field(default_factory=list)
     equal_before: Rate = NONE  # of the nightly calibrations, as they were judged
     equal: Rate = NONE  # and as this policy would have
 

@@ -17,7 +17,7 @@ from service.domain.verdicts.replay import Fate, Replayed, Sum, replay, summed
 from service.domain.verdicts.samples import Name, Outcome
 from service.domain.verdicts.session_result import baseline_cases
 from service.ledger.runs.reload import Rebuilt, rebuilt
-from service.reports.views import Replay, Told
+from service.reports.views import Replay, ReplayedCase
 
 
 def replayed(
@@ -64,7 +64,9 @@ def _watched(session: Session, answer: Replay, stored: Rebuilt, policy: Policy) 
         ]
         answer.sums[group] = answer.sums.get(group, Sum()) + own + sum(here, Sum())
     changed = [one for one in found if one.fate not in (Fate.QUIET, Fate.STAYS)]
-    answer.told += [Told(run.id, run.target.name, run.revision.short, run.device, run.pull, one) for one in changed]
+    answer.cases += [
+        ReplayedCase(run.id, run.target.name, run.revision.short, run.device, run.pull, one) for one in changed
+    ]
 
 
 def _name(one: Replayed) -> Name:

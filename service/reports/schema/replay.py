@@ -6,7 +6,7 @@ from pydantic import Field
 
 from service.domain.verdicts.replay import Sum
 from service.reports.schema.base import Document, Moment, Number
-from service.reports.views import Replay, Told
+from service.reports.views import Replay, ReplayedCase
 from service.reports.words import of_replayed
 
 
@@ -72,7 +72,7 @@ class ReplayedItem(Document):
     trials_lacking: int
 
     @classmethod
-    def of(cls, found: Told) -> Self:
+    def of(cls, found: ReplayedCase) -> Self:
         one = found.replayed
         comparison = one.verdict.comparison
         return cls(
@@ -129,7 +129,7 @@ class ReplayDocument(Document):
             until=replay.last_at,
             total=ReplaySumItem(**ReplaySumItem.fields_of(replay.whole)),
             groups=groups,
-            cases=[ReplayedItem.of(one) for one in replay.told],
+            cases=[ReplayedItem.of(one) for one in replay.cases],
             equal_code=EqualCodeItem(
                 comparisons=replay.equal.comparisons,
                 alarmed_before=replay.equal_before.alarmed,

@@ -195,7 +195,7 @@ class VerdictItem(Document):
             "quarantined": row is not None and row.quarantined,
             "known_before": row is not None and row.known_before,
             "slow_before": row is not None and row.slow_before is not None,
-            "slower_than_pinned": row is not None and row.leaks,
+            "slower_than_pinned": row is not None and row.slower_than_pinned,
             "repeatability": row.repeatability if row else None,
             "regression_id": row.regression if row else None,
             "incident_id": row.incident if row else None,

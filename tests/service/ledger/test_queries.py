@@ -215,7 +215,7 @@ def test_what_deciding_left_is_read_from_both_databases(either: str) -> None:
         assert slow.known
         assert slow.known.regression == 4
         assert slow.as_before.endswith("(regression 4): not caused by this revision")
-        assert [row.case for row in found.leaks] == [CASES[4]]
+        assert [row.case for row in found.slower_than_pinned] == [CASES[4]]
         assert [row.case for row in found.quarantined] == [CASES[0]]
         assert ("quarantined", "1 quarantined") in found.tally
         assert found.policy_version == found.policy.digest[:10]

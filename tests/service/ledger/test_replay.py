@@ -199,7 +199,7 @@ def replayed(policy: str) -> Replay:
 
 def test_it_is_the_same_on_either_database(either):
     assert len(filled(opened())) == replayed("smallest_change = 0.02").runs == 6
-    assert [told.replayed.fate for told in replayed("smallest_change = 0.1").told] == [Fate.MISSED]
+    assert [told.replayed.fate for told in replayed("smallest_change = 0.1").cases] == [Fate.MISSED]
 
 
 def test_what_is_stored_is_what_was_measured(ledger):
@@ -246,7 +246,7 @@ def close(stored: float | None) -> object:
 
 def test_the_policy_that_made_the_verdicts_changes_nothing(history):
     answer = replayed("smallest_change = 0.02")
-    assert (answer.runs, answer.told) == (6, [])
+    assert (answer.runs, answer.cases) == (6, [])
     assert (answer.whole.alarmed, answer.whole.stay, answer.whole.lacking) == (2, 2, 0)
     assert answer.whole.behind == answer.whole.behind_before == 1
     assert (answer.equal.comparisons, answer.equal.alarmed, answer.equal_before.alarmed) == (4, 0, 0)
@@ -263,7 +263,7 @@ def test_the_policy_that_made_the_verdicts_changes_nothing(history):
     ],
 )
 def test_another_policy_is_told_where_it_differs(history, policy, fates):
-    told = [one for one in replayed(policy).told if one.replayed.before is not Outcome.IMPROVEMENT]
+    told = [one for one in replayed(policy).cases if one.replayed.before is not Outcome.IMPROVEMENT]
     ratios = {(2, LONG): 1.05, (4, LONG): 1.015, (4, SHORT): 1.3, (5, LONG): 1.016}
     assert {(one.replayed.fate, one.replayed.case, ratios[one.run_id, one.replayed.case]) for one in told} == fates
 
@@ -272,7 +272,7 @@ def test_what_a_person_dismissed_is_spared(history):
     with transaction() as session:
         for row in session.execute(select(RegressionRow)).scalars():
             row.state = RegressionState.DISMISSED
-    [told] = replayed("smallest_change = 0.1").told
+    [told] = replayed("smallest_change = 0.1").cases
     assert told.replayed.fate is Fate.SPARED
 
 

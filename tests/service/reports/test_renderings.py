@@ -22,7 +22,7 @@ from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
 from service.reports import markdown, terminal
 from service.reports.report import Report
-from service.reports.rows import AgainstSota, Beside, CauseWords, Known, Row, Unsupported
+from service.reports.rows import AgainstSota, BaselineRow, CauseWords, Known, Row, Unsupported
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"
 
@@ -504,8 +504,8 @@ def test_it_says_how_to_accept_what_it_found() -> None:
 
 
 def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
-    before = Beside("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "20.0% slower than 1234567890", None, None)
-    row = replace(a_row(Outcome.STEADY), good=before)
+    before = BaselineRow("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "20.0% slower than 1234567890", None, None)
+    row = replace(a_row(Outcome.STEADY), last_good=before)
     said = markdown.comment(a_report(row))
     assert said.splitlines()[0].endswith("1 steady; 1 already slow: not caused by this revision.")
     named = markdown.comment(a_report(replace(row, known=Known(12, "1234567890"))))
@@ -538,8 +538,8 @@ def test_who_moved_stands_beside_the_gap() -> None:
 
 
 def test_a_leak_is_told_beside_the_verdict() -> None:
-    leak = Beside("v1.2", Outcome.REGRESSION, 1.04, 1.035, 1.045, "a leak", SPILLS, None)
-    said = markdown.comment(a_report(replace(a_row(Outcome.STEADY), slow=leak), slow="v1.2"))
+    leak = BaselineRow("v1.2", Outcome.REGRESSION, 1.04, 1.035, 1.045, "a leak", SPILLS, None)
+    said = markdown.comment(a_report(replace(a_row(Outcome.STEADY), pinned=leak), pinned="v1.2"))
     assert "1 steady; 1 slower than the pinned baseline v1.2." in said.splitlines()[0]
     assert "| 4.0 % slower | 1.035 to 1.045 | slower because" in said
 
