@@ -13,7 +13,7 @@ from service.domain.text import interval, short
 from service.domain.verdicts.judge import Outcome
 from service.reports.report import Report
 from service.reports.rows import Row
-from service.reports.views import Point, Pointed
+from service.reports.views import ChangePointView, Point
 
 Figure = dict[str, Any]
 
@@ -116,7 +116,7 @@ def _gap(row: Row) -> float:
 
 
 def series(
-    points: Sequence[Point], case: str, provider: str, sota: str, steps: Sequence[Pointed] = ()
+    points: Sequence[Point], case: str, provider: str, sota: str, steps: Sequence[ChangePointView] = ()
 ) -> Figure | None:
     """Plot one case over the mainline with SOTA; vertical lines mark changes of the stack and change points."""
     metric = metric_of(case)
@@ -176,7 +176,7 @@ def _stack_change(point: Point) -> dict[str, Any]:
     }
 
 
-def _step(one: Pointed) -> dict[str, Any]:
+def _step(one: ChangePointView) -> dict[str, Any]:
     """Draw a line between the two revisions: thick if it is certain, dotted if it was closed."""
     closed = one.row.state is PointState.CLOSED
     line = {"width": 2.5 if one.row.level == "block" else 1.2, "dash": "dot" if closed else "solid"}
@@ -184,7 +184,7 @@ def _step(one: Pointed) -> dict[str, Any]:
     return {**_upright(_between(one)), "line": line, "name": f"tone-{tone}"}
 
 
-def _size_of(one: Pointed, metric: Metric) -> dict[str, Any]:
+def _size_of(one: ChangePointView, metric: Metric) -> dict[str, Any]:
     """Write `▲ 3.1 %` above the line; the full text is shown on hover, and on the page."""
     size = abs(one.row.ratio - 1) * 100
     said = [percent(one.row.ratio, metric), interval(one.row.low, one.row.high), one.row.state.value, one.row.reason]
@@ -202,7 +202,7 @@ def _size_of(one: Pointed, metric: Metric) -> dict[str, Any]:
     }
 
 
-def _between(one: Pointed) -> float:
+def _between(one: ChangePointView) -> float:
     return (one.revision.ordinal or 0) - 0.5
 
 

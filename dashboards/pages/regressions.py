@@ -23,12 +23,14 @@ from service.domain.text import short
 from service.ledger import queries
 from service.ledger.bisections import bisections
 from service.ledger.regressions import listing
-from service.reports.views import Life, Regressed
+from service.reports.views import RegressionHistory, RegressionView
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
 
 MAX_GAPS = 500  # on one page
+
+IncidentGroup = tuple[Incident | None, list[RegressionView]]
 
 
 class StateFilter(StrEnum):
@@ -83,7 +85,7 @@ def regression(regression_id: Key, session: Reading) -> str:
     )
 
 
-def _commands(life: Life) -> list[tuple[str, str]]:
+def _commands(life: RegressionHistory) -> list[tuple[str, str]]:
     """Return the commands that are possible in this state, with their meaning."""
     row = life.regressed.row
     command_of = f"kernelwatch regression {{}} {row.id}"
@@ -103,10 +105,10 @@ def _commands(life: Life) -> list[tuple[str, str]]:
     return able
 
 
-def by_incident(session: Session, found: Sequence[Regressed]) -> list[tuple[Incident | None, list[Regressed]]]:
+def by_incident(session: Session, found: Sequence[RegressionView]) -> list[IncidentGroup]:
     """Group regressions by incident, ordered by the newest of each."""
     known = queries.events_of(session, [one.row for one in found])
-    groups: dict[int, list[Regressed]] = {}
+    groups: dict[int, list[RegressionView]] = {}
     for one in found:
         groups.setdefault(one.row.incident_id or -one.row.id, []).append(one)
     return [(known.get(incident_id), ones) for incident_id, ones in groups.items()]

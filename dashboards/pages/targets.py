@@ -26,7 +26,7 @@ from service.ledger.changepoints import change_points
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
 from service.reports.report import readable
-from service.reports.views import Point, Pointed
+from service.reports.views import ChangePointView, Point
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
@@ -98,6 +98,6 @@ def _series(session: Session, target: Target, choice: str) -> list[Point]:
     return queries.series(session, target, case, provider, device)
 
 
-def _steps(session: Session, target: Target, choice: str) -> list[Pointed]:
+def _steps(session: Session, target: Target, choice: str) -> list[ChangePointView]:
     device, provider, case = parts(choice)
     return change_points.points_of(session, target, case, provider, device)

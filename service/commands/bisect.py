@@ -20,7 +20,7 @@ from service.ledger.intake import targets
 from service.reports.bisection import COLUMNS, page, step_cells
 from service.reports.schema.base import Page, one_page
 from service.reports.schema.bisections import BisectionDocument, BisectionItem
-from service.reports.views import Search, Stepped
+from service.reports.views import BisectionView, StepView
 from service.settings import settings
 
 bisection_app = typer.Typer(no_args_is_help=True, help="Show and stop bisections.")
@@ -118,14 +118,14 @@ def _wait(bisection_id: int, form: Format) -> int:
         time.sleep(1)
 
 
-def _code(found: Search) -> int:
+def _code(found: BisectionView) -> int:
     undecided = found.progress is not None and found.progress.ending is Ending.UNDECIDED
     if undecided and found.row.state is SearchState.NOT_REPRODUCED:
         return UNDECIDED
     return _CODES.get(found.row.state, 0)
 
 
-def _show(found: Search, form: Format) -> None:
+def _show(found: BisectionView, form: Format) -> None:
     if form is Format.JSON:
         print_json(BisectionDocument.whole(found))
     elif form is Format.MD:
@@ -135,7 +135,7 @@ def _show(found: Search, form: Format) -> None:
         line((found.row.state.value, "bold"), ": ", found.words)
 
 
-def _table(steps: tuple[Stepped, ...]) -> Table:
+def _table(steps: tuple[StepView, ...]) -> Table:
     table = Table(*COLUMNS)
     for one in steps:
         table.add_row(*(Text(printable(cell)) for cell in step_cells(one)))

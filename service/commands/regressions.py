@@ -17,7 +17,7 @@ from service.ledger.intake import targets
 from service.ledger.regressions import listing, transitions
 from service.reports.schema.base import Page, moment
 from service.reports.schema.regressions import RegressionDocument, RegressionItem
-from service.reports.views import Life, Regressed
+from service.reports.views import RegressionHistory, RegressionView
 
 regression_app = typer.Typer(no_args_is_help=True, help="Show or change one regression.")
 
@@ -48,7 +48,7 @@ def regressions_command(
     if not page.items:
         line("No regressions." if every or state else "No open regressions. Use `--all` to include closed ones.")
         return
-    of_incidents: dict[int | None, list[Regressed]] = {}
+    of_incidents: dict[int | None, list[RegressionView]] = {}
     for one in page.items:
         of_incidents.setdefault(one.row.incident_id, []).append(one)
     for together in of_incidents.values():
@@ -57,7 +57,7 @@ def regressions_command(
         line(f"Only the newest {limit} are listed. Use `--limit` to list more.")
 
 
-def _incident(together: list[Regressed]) -> None:
+def _incident(together: list[RegressionView]) -> None:
     """Print one incident, the largest regression first."""
     worst_first = sorted(together, key=lambda one: -one.row.ratio)
     worst = worst_first[0]
@@ -72,7 +72,7 @@ def _incident(together: list[Regressed]) -> None:
         line(f"{row.id:>6}  {name:<{widest}}  {size:<16}", (row.state.value, "bold"), f"  {details}" if details else "")
 
 
-def _whose(one: Regressed) -> str:
+def _whose(one: RegressionView) -> str:
     """The culprit, or the range that holds it."""
     row = one.row
     if row.culprit is not None:
@@ -105,7 +105,7 @@ def show(regression_id: Number, of_incident: OfIncident = False, form: TableOrJs
         _show(life)
 
 
-def _show(life: Life) -> None:
+def _show(life: RegressionHistory) -> None:
     row, run = life.regressed.row, life.regressed.run
     size = f"{percent(row.ratio, row.metric)} ({interval(row.low, row.high) or 'no interval'})"
     line((f"regression {row.id}", "bold"), f": {row.provider} {row.case} of {life.regressed.target} on {row.device}")

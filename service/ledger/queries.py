@@ -47,7 +47,7 @@ from service.ledger.server_policy import server_policy
 from service.reports.report import WORST_FIRST, Report, readable, report
 from service.reports.rows import Known
 from service.reports.schema.runs import RunDocument
-from service.reports.views import Point, Trailing
+from service.reports.views import GapView, Point
 from service.settings import settings
 
 Row = TypeVar("Row")
@@ -345,7 +345,7 @@ def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
     return session.scalars(select(Run).where(*watched).options(*_NAMES).order_by(Run.id.desc()).limit(20)).all()
 
 
-def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Sequence[Trailing]:
+def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Sequence[GapView]:
     """Mainline cases behind SOTA, the widest gap first."""
     statement = (
         select(Gap, Target.name, Revision)
@@ -360,7 +360,7 @@ def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Seq
     )
     if target is not None:
         statement = statement.where(Series.target_id == target.id)
-    return [Trailing(gap, name, since) for gap, name, since in session.execute(statement)]
+    return [GapView(gap, name, since) for gap, name, since in session.execute(statement)]
 
 
 def series(session: Session, target: Target, case: str, provider: str, device: str) -> list[Point]:

@@ -1,4 +1,4 @@
-"""What readers of the ledger get: plain values that pages, API and command line render."""
+"""Values that the ledger returns, and that pages, API and command line render."""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +13,8 @@ from service.reports.bisection_text import Names
 
 
 @dataclass(frozen=True)
-class Regressed:
-    """A regression with the names that people know."""
+class RegressionView:
+    """A regression with the names of its target and its runs."""
 
     row: RegressionRow
     target: str
@@ -23,7 +23,7 @@ class Regressed:
 
 
 @dataclass(frozen=True)
-class Happening:
+class IncidentView:
     """An incident with its regressions, the largest first."""
 
     row: Incident
@@ -32,10 +32,10 @@ class Happening:
 
 
 @dataclass(frozen=True)
-class Life:
-    """One regression from its opening until now: who did what, and what else the same event made."""
+class RegressionHistory:
+    """A regression with its events, its incident and its bisections."""
 
-    regressed: Regressed
+    regressed: RegressionView
     events: tuple[RegressionEvent, ...]  # the oldest first
     incident: Incident | None
     siblings: tuple[RegressionRow, ...]  # of the incident, without this one
@@ -43,19 +43,19 @@ class Life:
 
 
 @dataclass(frozen=True)
-class Search:
-    """A bisection as people see it: its row, how far it is, its steps with their runs, and what there is to say."""
+class BisectionView:
+    """A bisection with its progress, its steps and their runs, and its result in words."""
 
     row: Bisection
     target: str
     progress: Progress | None  # None until the line was read from the source
-    steps: tuple["Stepped", ...]
+    steps: tuple["StepView", ...]
     words: str
     pending: Run | None = None  # the step that is queued or measured now
 
     @property
     def names(self) -> Names:
-        """How the search is called again."""
+        """The names for a command that continues the search."""
         return Names(self.target, self.row.device)
 
     @property
@@ -64,8 +64,8 @@ class Search:
 
 
 @dataclass(frozen=True)
-class Stepped:
-    """A step that has ended, and the run that it was; without an answer where the search no longer counts it."""
+class StepView:
+    """A finished step and its run; it has no answer if the search no longer counts it."""
 
     run: Run
     step: BisectionStep
@@ -74,7 +74,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class ReplayedCase:
-    """A case of a run of which this policy would have said something else, or of which nobody knows."""
+    """A case that this policy decides differently, or that the stored trials cannot decide."""
 
     run_id: int
     target: str
@@ -86,7 +86,7 @@ class ReplayedCase:
 
 @dataclass
 class Replay:
-    """What came of it, filled run by run.  Versions by device, sums by device, provider and metric."""
+    """The result of a replay.  Versions are by device, sums by device, provider and metric."""
 
     versions: dict[str, str] = field(default_factory=dict)
     runs: int = 0
@@ -103,7 +103,7 @@ class Replay:
 
 
 @dataclass(frozen=True)
-class Trailing:
+class GapView:
     """A case that runs behind SOTA on the mainline."""
 
     gap: Gap
@@ -133,7 +133,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Pointed:
+class ChangePointView:
     """A change point with the revisions on both its sides."""
 
     row: ChangePoint

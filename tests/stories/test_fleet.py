@@ -110,12 +110,12 @@ def test_a_fleet_brings_a_commit_to_its_verdicts(state, postgres, monkeypatch, w
     environment = {
         "wake-ups": {
             "KERNELWATCH_BROKER_URL": BROKER,
-            "KERNELWATCH_LOOK_EVERY_S": "3600",
-            "KERNELWATCH_POLL_EVERY_S": "3600",
+            "KERNELWATCH_QUEUE_POLL_S": "3600",
+            "KERNELWATCH_REMOTE_POLL_S": "3600",
         },
         "timers": {
             "KERNELWATCH_BROKER_URL": f"amqp://127.0.0.1:{free_port()}//",
-            "KERNELWATCH_POLL_EVERY_S": "1",
+            "KERNELWATCH_REMOTE_POLL_S": "1",
         },
     }
     with fleet(state, environment[way]) as address:

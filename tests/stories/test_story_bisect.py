@@ -17,7 +17,7 @@ from service.domain.states import FoundBy, RegressionState, RunState
 from service.ledger.bisections import advance, bisections
 from service.ledger.regressions import transitions
 from service.ledger.runs import queue
-from service.reports.views import Search
+from service.reports.views import BisectionView
 from tests.stories.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
 
@@ -96,7 +96,7 @@ class Eight:
         done.set()
         thread.join()
 
-    def see(self, bisection_id: int) -> Search:
+    def see(self, bisection_id: int) -> BisectionView:
         with reading() as session:
             return bisections.one(session, bisection_id)
 

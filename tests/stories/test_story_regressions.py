@@ -13,7 +13,7 @@ from service.db.models import RegressionRow
 from service.ledger.bisections import auto_start
 from service.ledger.intake import deliveries
 from service.ledger.regressions import listing, transitions
-from service.reports.views import Life
+from service.reports.views import RegressionHistory
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 
 
@@ -28,7 +28,7 @@ def standing(command: str = "regressions norms --format json") -> dict[str, str]
     return {one["case"]: one["state"] for one in json.loads(kernelwatch(command).stdout)["items"]}
 
 
-def life(regression_id: int = 1) -> Life:
+def life(regression_id: int = 1) -> RegressionHistory:
     with reading() as session:
         return listing.one(session, regression_id)
 

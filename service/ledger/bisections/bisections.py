@@ -28,7 +28,7 @@ from service.ledger.runs.internal_runs import internal_run
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import effective
 from service.reports.bisection_text import Merge, said
-from service.reports.views import Search
+from service.reports.views import BisectionView
 from service.sources.source import Found
 
 CONTROL = "control"  # the queue of the workers that advance bisections
@@ -163,7 +163,7 @@ def stop(session: Session, bisection_id: int, who: str) -> Bisection:
     return row
 
 
-def _ask(session: Session, row: Bisection, search: Search, progress: Progress, question: Question) -> None:
+def _ask(session: Session, row: Bisection, search: BisectionView, progress: Progress, question: Question) -> None:
     words = said(progress, search.names)
     target = session.get_one(Target, row.target_id)
     _, recipe = recipe_of(session, target)
@@ -223,7 +223,7 @@ def _end(session: Session, row: Bisection, state: SearchState, why: str, progres
 # -- read
 
 
-def one(session: Session, bisection_id: int) -> Search:
+def one(session: Session, bisection_id: int) -> BisectionView:
     """A bisection with its steps."""
     row = session.get(Bisection, bisection_id)
     if row is None:

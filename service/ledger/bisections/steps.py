@@ -13,23 +13,23 @@ from service.domain.text import one_line
 from service.domain.verdicts.judge import Outcome
 from service.reports import words
 from service.reports.bisection_text import said
-from service.reports.views import Search, Stepped
+from service.reports.views import BisectionView, StepView
 
 _SOME = 500  # databases limit how many parameters a statement may have
 
 
-def search(session: Session, row: Bisection) -> Search:
+def search(session: Session, row: Bisection) -> BisectionView:
     """The state of a search, derived from its runs."""
     target = session.get_one(Target, row.target_id)
     runs = steps_of(session, row.id)
     pending = next((run for run in runs if run.state in OPEN_STATES), None)
     over = [(run, _step(run)) for run in runs if run.state not in OPEN_STATES]
     if not row.line:
-        return Search(row, target.name, None, (), row.reason or "reads the revisions between its ends", pending)
+        return BisectionView(row, target.name, None, (), row.reason or "reads the revisions between its ends", pending)
     progress = decide(row.line, [step for _, step in over], row.max_runs, _unbuildable(session, row))
     answered = {id(one.step): one for one in progress.answered}
-    steps = tuple(Stepped(run, step, answered.get(id(step))) for run, step in over)
-    found = Search(row, target.name, progress, steps, "", pending)
+    steps = tuple(StepView(run, step, answered.get(id(step))) for run, step in over)
+    found = BisectionView(row, target.name, progress, steps, "", pending)
     stored = row.state not in OPEN_SEARCHES or row.waits_for_budget
     return replace(found, words=row.reason or "" if stored else said(progress, found.names))
 

@@ -7,7 +7,7 @@ from service.db.models import ChangePoint, Revision, Series, Target
 from service.domain.series import SeriesKey
 from service.domain.states import PointState
 from service.ledger.series import is_series
-from service.reports.views import Pointed
+from service.reports.views import ChangePointView
 
 
 def points(
@@ -17,7 +17,7 @@ def points(
     state: PointState | None = None,
     *,
     limit: int | None = None,
-) -> list[Pointed]:
+) -> list[ChangePointView]:
     """The change points of a target, newest revisions first."""
     which = [Series.target_id == target.id]
     if device is not None:
@@ -27,12 +27,12 @@ def points(
     return _pointed(session, *which, limit=limit)
 
 
-def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[Pointed]:
+def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[ChangePointView]:
     """The change points of one series, newest first."""
     return _pointed(session, is_series(SeriesKey.of(target.id, device, provider, case)))
 
 
-def _pointed(session: Session, *which: ColumnElement[bool], limit: int | None = None) -> list[Pointed]:
+def _pointed(session: Session, *which: ColumnElement[bool], limit: int | None = None) -> list[ChangePointView]:
     before = aliased(Revision)
     rows = session.execute(
         select(ChangePoint, Target.name, Revision, before)
@@ -45,4 +45,4 @@ def _pointed(session: Session, *which: ColumnElement[bool], limit: int | None = 
         .order_by(Revision.committed_at.desc(), ChangePoint.id.desc())
         .limit(limit)
     )
-    return [Pointed(*row) for row in rows]
+    return [ChangePointView(*row) for row in rows]

@@ -10,7 +10,7 @@ from service.db.models import Bisection, Incident, RegressionEvent, RegressionRo
 from service.domain.states import RegressionState
 from service.errors import NotFound
 from service.ledger.queries import ResultPage, paged
-from service.reports.views import Happening, Life, Regressed
+from service.reports.views import IncidentView, RegressionHistory, RegressionView
 
 MAX_SEARCHES = 20
 
@@ -21,7 +21,7 @@ def listed(
     states: Collection[RegressionState] = (),
     cursor: str | None = None,
     limit: int = 50,
-) -> ResultPage[Regressed]:
+) -> ResultPage[RegressionView]:
     """Confirmed regressions of the mainline in these states, or in any, the newest first."""
     statement = select(RegressionRow)
     if target is not None:
@@ -32,7 +32,7 @@ def listed(
     return ResultPage(_named(session, page.items), page.next)
 
 
-def one(session: Session, regression_id: int) -> Life:
+def one(session: Session, regression_id: int) -> RegressionHistory:
     """One regression with its history, its incident and its bisections.  Raises NotFound."""
     row = session.get(RegressionRow, regression_id, populate_existing=True)
     if row is None:
@@ -42,10 +42,11 @@ def one(session: Session, regression_id: int) -> Life:
     events = tuple(session.scalars(history))
     happening = incident(session, row.incident_id) if row.incident_id is not None else None
     siblings = tuple(each for each in happening.regressions if each.id != row.id) if happening else ()
-    return Life(regressed, events, happening.row if happening else None, siblings, _searches(session, regressed))
+    row_of_incident = happening.row if happening else None
+    return RegressionHistory(regressed, events, row_of_incident, siblings, _searches(session, regressed))
 
 
-def incident(session: Session, incident_id: int) -> Happening:
+def incident(session: Session, incident_id: int) -> IncidentView:
     """One incident.  Raises NotFound."""
     row = session.get(Incident, incident_id, options=[selectinload(Incident.revision)], populate_existing=True)
     if row is None:
@@ -61,7 +62,7 @@ def incidents(
     open_only: bool = True,
     cursor: str | None = None,
     limit: int = 50,
-) -> ResultPage[Happening]:
+) -> ResultPage[IncidentView]:
     """Incidents, the newest first; closed ones as well unless `open_only`."""
     statement = select(Incident).options(selectinload(Incident.revision))
     if target is not None:
@@ -72,26 +73,26 @@ def incidents(
     return ResultPage(_happenings(session, page.items), page.next)
 
 
-def _named(session: Session, rows: Sequence[RegressionRow]) -> tuple[Regressed, ...]:
+def _named(session: Session, rows: Sequence[RegressionRow]) -> tuple[RegressionView, ...]:
     ids = {each for row in rows for each in (row.run_id, row.fixed_by) if each is not None}
     names = (selectinload(Run.target), selectinload(Run.revision))
     runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(ids)).options(*names))}
     return tuple(
-        Regressed(row, runs[row.run_id].target.name, runs[row.run_id], runs.get(row.fixed_by or 0)) for row in rows
+        RegressionView(row, runs[row.run_id].target.name, runs[row.run_id], runs.get(row.fixed_by or 0)) for row in rows
     )
 
 
-def _happenings(session: Session, found: Iterable[Incident]) -> tuple[Happening, ...]:
+def _happenings(session: Session, found: Iterable[Incident]) -> tuple[IncidentView, ...]:
     rows = list(found)
     names = dict(session.execute(select(Target.id, Target.name)).all())
     of_them: dict[int, list[RegressionRow]] = {row.id: [] for row in rows}
     worst_first = select(RegressionRow).order_by(RegressionRow.ratio.desc(), RegressionRow.id)
     for each in session.scalars(worst_first.where(RegressionRow.incident_id.in_(list(of_them)))):
         of_them[each.incident_id or 0].append(each)
-    return tuple(Happening(row, names[row.target_id], tuple(of_them[row.id])) for row in rows)
+    return tuple(IncidentView(row, names[row.target_id], tuple(of_them[row.id])) for row in rows)
 
 
-def _searches(session: Session, of: Regressed) -> tuple[Bisection, ...]:
+def _searches(session: Session, of: RegressionView) -> tuple[Bisection, ...]:
     """The bisections of its incident, and those with its case and its revision on their line."""
     latest = (
         select(Bisection)

@@ -8,7 +8,7 @@ from service.db.models import Bisection
 from service.domain.states import SearchState
 from service.reports.bisection_text import answer_in_words
 from service.reports.schema.base import Document, Moment, Number, columns
-from service.reports.views import Search, Stepped
+from service.reports.views import BisectionView, StepView
 
 
 class BisectionItem(Document):
@@ -60,7 +60,7 @@ class StepItem(Document):
     verdicts: list[StepVerdictItem]
 
     @classmethod
-    def of(cls, found: Stepped) -> Self:
+    def of(cls, found: StepView) -> Self:
         answered = found.answered
         verdicts = [
             StepVerdictItem(
@@ -96,7 +96,7 @@ class BisectionDocument(BisectionItem):
     steps: list[StepItem]
 
     @classmethod
-    def whole(cls, found: Search) -> Self:
+    def whole(cls, found: BisectionView) -> Self:
         return cls(
             **BisectionItem.of(found.row, found.target).model_dump(),
             revisions=found.row.line,

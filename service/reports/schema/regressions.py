@@ -9,7 +9,7 @@ from service.db.models import Incident, RegressionEvent, RegressionRow
 from service.domain.states import FoundBy, PointState, RegressionState
 from service.reports.schema.base import Document, Moment, Number, columns
 from service.reports.schema.bisections import BisectionItem
-from service.reports.views import Happening, Life, Pointed, Regressed
+from service.reports.views import ChangePointView, IncidentView, RegressionHistory, RegressionView
 
 
 class RegressionItem(Document):
@@ -41,7 +41,7 @@ class RegressionItem(Document):
     acknowledged_until: Moment | None = Field(description="null if the acknowledgement does not end.")
 
     @classmethod
-    def of(cls, found: Regressed) -> Self:
+    def of(cls, found: RegressionView) -> Self:
         row = found.row
         named = {
             "target": found.target,
@@ -99,7 +99,7 @@ class IncidentItem(Document):
     regressions: list[IncidentMemberItem] = Field(description="The largest first.")
 
     @classmethod
-    def of(cls, found: Happening) -> Self:
+    def of(cls, found: IncidentView) -> Self:
         return cls.made(found.row, found.target, found.regressions)
 
     @classmethod
@@ -120,7 +120,7 @@ class RegressionDocument(RegressionItem):
     bisections: list[BisectionItem] = Field(description="The newest first.")
 
     @classmethod
-    def whole(cls, life: Life) -> Self:
+    def whole(cls, life: RegressionHistory) -> Self:
         of, row = life.regressed, life.incident
         members = sorted((of.row, *life.siblings), key=lambda one: (-one.ratio, one.id))
         return cls(
@@ -155,6 +155,6 @@ class ChangePointItem(Document):
     regression_id: int | None
 
     @classmethod
-    def of(cls, found: Pointed) -> Self:
+    def of(cls, found: ChangePointView) -> Self:
         named = {"target": found.target, "revision": found.revision.sha, "previous_revision": found.before.sha}
         return cls.model_validate(columns(found.row) | named)

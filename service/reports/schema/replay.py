@@ -19,7 +19,7 @@ class ReplaySumItem(Document):
     new: int
     missed: int
     spared: int = Field(description="Dismissed by a person, and not reported by this policy.")
-    undecided: int = Field(description="This policy would have asked for trials that were never made.")
+    undecided: int = Field(description="This policy needs trials that were never made.")
     trials_made: int
     trials_used: int
     trials_lacking: int

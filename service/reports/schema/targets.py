@@ -11,7 +11,7 @@ from service.domain.states import CellState, TargetKind
 from service.domain.text import without_credentials
 from service.reports.report import readable
 from service.reports.schema.base import Document, Moment, Number, columns
-from service.reports.views import Point, Trailing
+from service.reports.views import GapView, Point
 
 
 class TargetItem(Document):
@@ -136,7 +136,7 @@ class GapItem(Document):
     run_id: int = Field(description="The latest mainline run that measured it.")
 
     @classmethod
-    def of(cls, found: Trailing) -> Self:
+    def of(cls, found: GapView) -> Self:
         gap = found.gap
         return cls(
             target=found.target,

@@ -24,7 +24,7 @@ from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.commits import moved_between
 from service.ledger.runs import queue, recording
 from service.ledger.series import series_of
-from service.reports.views import Search
+from service.reports.views import BisectionView
 from service.sources.source import Found
 from tests.fakes.ledger import watched_target
 
@@ -96,7 +96,7 @@ class Mainline:
             taken += [took(Role.HEAD, case, slow(head)), took(Role.PARENT, case, slow(base))]
         return SessionResult(tuple(taken), f"c{base}", (), {"torch": "2.13.0"}, {}, True)
 
-    def see(self, bisection_id: int) -> Search:
+    def see(self, bisection_id: int) -> BisectionView:
         with reading() as session:
             return bisections.one(session, bisection_id)
 

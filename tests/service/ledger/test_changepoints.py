@@ -139,7 +139,7 @@ class Watched:
             recording.record(session, lease, SessionResult(tuple(taken), run.baseline, (), {"torch": "2"}, {}, True))
         return True
 
-    def points(self, case: str | None = None, state: PointState | None = None) -> list[change_points.Pointed]:
+    def points(self, case: str | None = None, state: PointState | None = None) -> list[change_points.ChangePointView]:
         with reading() as session:
             found = change_points.points(session, self.target(session), "cpu", state)
         return sorted((one for one in found if case in (None, one.row.case)), key=lambda one: one.revision.ordinal)
@@ -167,7 +167,7 @@ def anywhere(either: str) -> Watched:
     return Watched().register()
 
 
-def places(points: list[change_points.Pointed]) -> list[int | None]:
+def places(points: list[change_points.ChangePointView]) -> list[int | None]:
     return [one.revision.ordinal for one in points]
 
 

@@ -38,7 +38,7 @@ from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import auto_start, bisections
 from service.ledger.regressions import after_run, listing, transitions
 from service.ledger.runs import revisions
-from service.reports.views import Happening, Life, Regressed
+from service.reports.views import IncidentView, RegressionHistory, RegressionView
 from tests.fakes.ledger import watched_target
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
@@ -121,11 +121,11 @@ class Line:
     def standing(self) -> list[tuple[str, float]]:
         return [(one.row.case, one.row.ratio) for one in self.listed(*OPEN_REGRESSIONS)][::-1]
 
-    def listed(self, *states: RegressionState) -> Sequence[Regressed]:
+    def listed(self, *states: RegressionState) -> Sequence[RegressionView]:
         with reading() as session:
             return listing.listed(session, states=states).items
 
-    def life(self, regression_id: int = 1) -> Life:
+    def life(self, regression_id: int = 1) -> RegressionHistory:
         with reading() as session:
             return listing.one(session, regression_id)
 
@@ -135,7 +135,7 @@ class Line:
     def state(self, regression_id: int = 1) -> str:
         return self.life(regression_id).regressed.row.state.value
 
-    def incidents(self, *, open_only: bool = False) -> Sequence[Happening]:
+    def incidents(self, *, open_only: bool = False) -> Sequence[IncidentView]:
         with reading() as session:
             return listing.incidents(session, open_only=open_only).items
 
