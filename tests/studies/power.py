@@ -27,7 +27,7 @@ from kernels.studies.trials import open_process, say
 from kernels.suites import SUITES
 from service.domain.policy.policy import Policy
 from service.domain.verdicts.estimation import compare
-from service.domain.verdicts.session_result import Taken, cells
+from service.domain.verdicts.session_result import ContenderResult, cells
 from tests.studies.power_judged import Plant, keep, told
 from workers.device import DeviceHere, ask
 from workers.run.tally import Tally
@@ -229,7 +229,7 @@ def _session(
     here: DeviceHere,
     seed: int,
     policy: Policy = Policy(),  # noqa: B008  it is frozen
-) -> tuple[Taken, ...]:
+) -> tuple[ContenderResult, ...]:
     """One session to its end."""
     began = time.monotonic()
     tally = Tally(contenders, cases)

@@ -18,7 +18,7 @@ from service.domain.states import CellState
 from service.domain.verdicts import judge
 from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.samples import Outcome
-from service.domain.verdicts.session_result import SessionResult, Taken, cells
+from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
 from service.reports.words import of_cause, of_reason
 
 
@@ -46,7 +46,7 @@ class Found:
         return self.verdict.outcome
 
 
-def keep(file: Path, taken: Sequence[Taken], wanted: Sequence[Plant] = ()) -> None:
+def keep(file: Path, taken: Sequence[ContenderResult], wanted: Sequence[Plant] = ()) -> None:
     kept = {"taken": [{**asdict(one), "case": str(one.case)} for one in taken], "plants": [asdict(p) for p in wanted]}
     file.write_text(json.dumps(kept))
 
@@ -68,20 +68,20 @@ def told(folder: Path) -> None:
         _invented("Equal code", equal_code)
 
 
-def _taken(kept: dict[str, Any]) -> Taken:
+def _taken(kept: dict[str, Any]) -> ContenderResult:
     rounds = {part: tuple(tuple(trial) for trial in kept[part]) for part in ("looked", "confirmed")}
     named = {"role": Role(kept["role"]), "case": Case.parse(kept["case"]), "state": CellState(kept["state"])}
-    return Taken(**{**kept, **named, **rounds})
+    return ContenderResult(**{**kept, **named, **rounds})
 
 
-def _copies(taken: Sequence[Taken]) -> list[Taken]:
+def _copies(taken: Sequence[ContenderResult]) -> list[ContenderResult]:
     """The A/A copies as heads, beside the parents that they are copies of."""
     copied = [replace(one, role=Role.HEAD) for one in taken if one.role is Role.CONTROL]
     names = {one.provider for one in copied}
     return copied + [one for one in taken if one.role is Role.PARENT and one.provider in names]
 
 
-def _judged(taken: Sequence[Taken]) -> list[Found]:
+def _judged(taken: Sequence[ContenderResult]) -> list[Found]:
     """As a run is judged, but that equal code excuses nobody: what the clock alone says."""
     policy = Policy()
     found = [replace(cell, same_code=False) for cell in cells(taken)]

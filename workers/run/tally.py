@@ -9,7 +9,7 @@ from kernels.arena.session import Contender, Trial
 from kernels.cases import Case
 from service.domain.roofline import number
 from service.domain.states import CellState, Rounds
-from service.domain.verdicts.session_result import Taken
+from service.domain.verdicts.session_result import ContenderResult
 
 # One wrong or failed trial decides the state of the whole case.
 _WORST_FIRST = (CellState.INVALID, CellState.FAILED, CellState.UNSUPPORTED, CellState.MEASURED)
@@ -36,7 +36,7 @@ class Tally:
         """The telemetry of the first trial: device and host."""
         return self._trials[0][1].telemetry if self._trials else ()
 
-    def taken(self) -> tuple[Taken, ...]:
+    def taken(self) -> tuple[ContenderResult, ...]:
         """What each contender took at each case so far."""
         return tuple(
             self._taken(contender, case)
@@ -45,7 +45,7 @@ class Tally:
             if any((contender.label, case) in trial.cells for _, trial in self._trials)
         )
 
-    def _taken(self, contender: Contender, case: Case) -> Taken:
+    def _taken(self, contender: Contender, case: Case) -> ContenderResult:
         turned = [(confirming, trial.cells.get((contender.label, case))) for confirming, trial in self._trials]
         seen = [cell for _, cell in turned if cell is not None]
         worst = min(seen, key=lambda cell: _WORST_FIRST.index(CellState(cell.state)))
@@ -53,7 +53,7 @@ class Tally:
         def rounds(confirming: bool) -> tuple[Rounds, ...]:
             return tuple(_samples(cell) for when, cell in turned if when is confirming)
 
-        return Taken(
+        return ContenderResult(
             contender.role,
             str(contender.provider["name"]),
             case,

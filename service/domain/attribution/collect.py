@@ -16,13 +16,13 @@ from service.domain.verdicts.baselines import RULES, BaselineVerdict
 from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.machine import MachineReadings
 from service.domain.verdicts.samples import Cell, Name, Outcome
-from service.domain.verdicts.session_result import SessionResult, Taken, same_kernels
+from service.domain.verdicts.session_result import ContenderResult, SessionResult, same_kernels
 
 REPEATED = 0.5  # of what the first trials showed: fresh ones that show less did not repeat it
 
 
 def against_parent(
-    evidence: SessionResult,
+    result: SessionResult,
     cells: Iterable[Cell],
     judged: Mapping[Name, Verdict],
     elsewhere: Mapping[bool, tuple[str, ...]] = MappingProxyType({}),
@@ -33,9 +33,9 @@ def against_parent(
     """
     by_name = {cell.name: cell for cell in cells}
     alike = _alike(by_name, judged)
-    heads, parents = _by_name(evidence.taken, Role.HEAD), _by_name(evidence.taken, Role.PARENT)
-    throttled = _throttled(evidence.telemetry)
-    copy_gb_s = ceilings(evidence.telemetry).get("copy_gb_s")
+    heads, parents = _by_name(result.taken, Role.HEAD), _by_name(result.taken, Role.PARENT)
+    throttled = _throttled(result.telemetry)
+    copy_gb_s = ceilings(result.telemetry).get("copy_gb_s")
     found = {}
     for name, verdict in judged.items():
         if (seen := _moved(verdict)) is None or name not in parents:
@@ -66,15 +66,15 @@ def against_parent(
 
 
 def against_baseline(
-    evidence: SessionResult, kind: BaselineKind, verdicts: Mapping[Name, BaselineVerdict]
+    result: SessionResult, kind: BaselineKind, verdicts: Mapping[Name, BaselineVerdict]
 ) -> dict[Name, Cause]:
     """The same for the last good revision and for the pinned baseline, which no fresh trials confirm.
 
     They took no part in later trials, and the head's clock is that of all trials: it is no reading of those they share.
     """
     [role] = RULES[kind].roles
-    heads, others = _by_name(evidence.taken, Role.HEAD), _by_name(evidence.taken, role)
-    throttled = _throttled(evidence.telemetry)
+    heads, others = _by_name(result.taken, Role.HEAD), _by_name(result.taken, role)
+    throttled = _throttled(result.telemetry)
     return {
         name: cause(
             CaseMove(
@@ -86,7 +86,7 @@ def against_baseline(
                 same_code=same_kernels(heads[name], others[name]),
                 machine=MachineReadings(lost=_lost(heads[name]), throttled=throttled),
                 us=others[name].median,
-                copy_gb_s=ceilings(evidence.telemetry).get("copy_gb_s"),
+                copy_gb_s=ceilings(result.telemetry).get("copy_gb_s"),
             )
         )
         for name, verdict in verdicts.items()
@@ -100,7 +100,7 @@ def _moved(verdict: Verdict) -> Comparison | None:
     return verdict.comparison if verdict.outcome in CHANGES or open_still else None
 
 
-def _by_name(taken: Iterable[Taken], role: Role) -> dict[Name, Taken]:
+def _by_name(taken: Iterable[ContenderResult], role: Role) -> dict[Name, ContenderResult]:
     return {(one.provider, str(one.case)): one for one in taken if one.role is role}
 
 
@@ -115,7 +115,7 @@ def _refuted(cell: Cell, ratio: float) -> bool:
     return len(fresh) > 1 and fmean(fresh) / log(ratio) < REPEATED
 
 
-def _lost(head: Taken) -> float:
+def _lost(head: ContenderResult) -> float:
     """The share of the rounds that did not count."""
     rounds = [each for trial in (*head.looked, *head.confirmed) for each in trial]
     return rounds.count(None) / len(rounds) if rounds else 0.0

@@ -17,7 +17,7 @@ from service.domain.policy.policy import Calibrating, Policy
 from service.domain.states import CellState, Equal
 from service.domain.stats.sequential import MIN_SHARE
 from service.domain.verdicts.judge import CHANGES, Cell, Pairs, judge
-from service.domain.verdicts.session_result import Taken, cells
+from service.domain.verdicts.session_result import ContenderResult, cells
 
 WINDOW = 60  # of so many comparisons the last count: what a machine did last winter is no reason
 SURE = 0.05  # chance that a case at twice the nominal rate is quarantined at one look
@@ -70,7 +70,7 @@ class Rate:
 NONE = Rate(0, 0, 0)
 
 
-def compared(taken: Sequence[Taken], policy: Policy, *, calibration: bool) -> list[Compared]:
+def compared(taken: Sequence[ContenderResult], policy: Policy, *, calibration: bool) -> list[Compared]:
     """Every comparison of equal code in a session: the controls, and in a calibration head and baseline: two builds.
 
     p is Student's (1908), over the effects of the first look's trials alone: how many more there are depends on
@@ -92,12 +92,12 @@ def _compared(copies: Sequence[Cell], policy: Policy, kind: Equal) -> list[Compa
     return found
 
 
-def _builds(taken: Sequence[Taken]) -> list[Cell]:
+def _builds(taken: Sequence[ContenderResult]) -> list[Cell]:
     """The head beside itself, as anybody is judged, but that equal code is no excuse here."""
     return [replace(cell, same_code=False) for cell in cells(taken) if cell.comparable]
 
 
-def _controls(taken: Iterable[Taken]) -> Iterator[Cell]:
+def _controls(taken: Iterable[ContenderResult]) -> Iterator[Cell]:
     """The control beside what it is a copy of."""
     measured = {(one.role, one.provider, one.case): one for one in taken if one.state is CellState.MEASURED}
     for (role, provider, case), one in measured.items():

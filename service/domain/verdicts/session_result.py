@@ -17,7 +17,7 @@ from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs, Trouble
 
 
 @dataclass(frozen=True)
-class Taken:
+class ContenderResult:
     """What one contender took at one case, in the unit of its metric, over all trials of the session."""
 
     role: Role
@@ -45,7 +45,7 @@ class Taken:
 class SessionResult:
     """Everything one session has to say about its run."""
 
-    taken: tuple[Taken, ...]
+    taken: tuple[ContenderResult, ...]
     baseline: str | None  # the revision that the head was compared with
     notes: tuple[str, ...]  # e.g. why the baseline is not the parent
     stack: Mapping[str, Any]
@@ -74,7 +74,7 @@ class SessionResult:
 
 
 def cells(
-    taken: Iterable[Taken],
+    taken: Iterable[ContenderResult],
     baseline_note: str | None = None,
     broken_before: Mapping[Name, CellState] = MappingProxyType({}),
     quarantined: Mapping[Name, Quarantined] = MappingProxyType({}),
@@ -84,7 +84,7 @@ def cells(
     `broken_before` names those at which a revision that was passed over as the baseline was wrong or failed,
     `quarantined` says which are to alarm nobody, and why.
     """
-    by_contender: dict[tuple[Role, str], dict[Case, Taken]] = {}
+    by_contender: dict[tuple[Role, str], dict[Case, ContenderResult]] = {}
     for one in taken:
         by_contender.setdefault((one.role, one.provider), {})[one.case] = one
     found = []
@@ -99,13 +99,13 @@ def cells(
     return [replace(cell, quarantined=quarantined.get(cell.name)) for cell in found]
 
 
-def _measured(one: Taken | None) -> bool:
+def _measured(one: ContenderResult | None) -> bool:
     return one is not None and one.state is CellState.MEASURED
 
 
 def _cell(
-    head: Taken,
-    parent: Taken | None,
+    head: ContenderResult,
+    parent: ContenderResult | None,
     control: tuple[Pairs, str | None],
     baseline_note: str | None,
     broken_before: Mapping[Name, CellState],
@@ -124,7 +124,7 @@ def _cell(
     )
 
 
-def _baseline_trouble(parent: Taken | None, note: str | None) -> Reason | None:
+def _baseline_trouble(parent: ContenderResult | None, note: str | None) -> Reason | None:
     if parent is None:
         return reason(ReasonCode.NO_BASELINE, note=note)
     if parent.state is CellState.MEASURED:
@@ -132,7 +132,9 @@ def _baseline_trouble(parent: Taken | None, note: str | None) -> Reason | None:
     return reason(ReasonCode.BASELINE_UNFIT, state=parent.state.value, said=parent.reason)
 
 
-def _trouble(head: Taken, parent: Taken | None, broken_before: Mapping[Name, CellState]) -> Trouble | None:
+def _trouble(
+    head: ContenderResult, parent: ContenderResult | None, broken_before: Mapping[Name, CellState]
+) -> Trouble | None:
     """Why the head has no times here, and whether that is new with it."""
     if head.state is CellState.MEASURED:
         return None
@@ -145,7 +147,7 @@ def _trouble(head: Taken, parent: Taken | None, broken_before: Mapping[Name, Cel
 
 
 def _control(
-    by_contender: Mapping[tuple[Role, str], Mapping[Case, Taken]], provider: str, case: Case
+    by_contender: Mapping[tuple[Role, str], Mapping[Case, ContenderResult]], provider: str, case: Case
 ) -> tuple[Pairs, str | None]:
     """The provider's own control at a case; else another's, which shares the session and the machine, and whose it is.
 
@@ -162,7 +164,7 @@ def _control(
     return Pairs(), None
 
 
-def same_kernels(head: Taken, other: Taken) -> bool:
+def same_kernels(head: ContenderResult, other: ContenderResult) -> bool:
     """Does what was timed rest on the same code alone?
 
     A call, a compilation and the memory of a call are Python's doing as much as the kernels'.
@@ -205,9 +207,11 @@ def baseline_cases(kind: BaselineKind, result: SessionResult) -> list[BaselineCa
     return found
 
 
-def _sides(taken: Iterable[Taken]) -> tuple[list[Taken], Mapping[tuple[Role, Case], list[Taken]]]:
+def _sides(
+    taken: Iterable[ContenderResult],
+) -> tuple[list[ContenderResult], Mapping[tuple[Role, Case], list[ContenderResult]]]:
     """The heads that have times, in one order so that two workers never wait for each other's rows, and all others."""
-    heads, others = list[Taken](), defaultdict[tuple[Role, Case], list[Taken]](list)
+    heads, others = list[ContenderResult](), defaultdict[tuple[Role, Case], list[ContenderResult]](list)
     for one in taken:
         others[one.role, one.case].append(one)
         if one.role is Role.HEAD and one.state is CellState.MEASURED:
@@ -215,7 +219,7 @@ def _sides(taken: Iterable[Taken]) -> tuple[list[Taken], Mapping[tuple[Role, Cas
     return sorted(heads, key=lambda one: (one.provider, str(one.case))), others
 
 
-def _paired(head: Taken, found: Sequence[Taken], unnamed: str) -> BaselineCase:
+def _paired(head: ContenderResult, found: Sequence[ContenderResult], unnamed: str) -> BaselineCase:
     """The trials that both took part in; in the others only those that were undecided ran."""
     provider, case = head.provider, str(head.case)
     if not found:

@@ -15,14 +15,14 @@ from service.ledger.calibration import quarantines
 from service.ledger.series import series_ids
 
 
-def compared(session: Session, run: Run, evidence: SessionResult, policy: Policy) -> None:
+def compared(session: Session, run: Run, result: SessionResult, policy: Policy) -> None:
     """Keep what a session, of whatever purpose, says of equal code, and quarantine or release the cases it is about.
 
     Not where a stranger's code took part: who disturbs the control would choose which cases nobody looks at.
     """
     if not run.trusted or run.repeated:  # of a run that is measured twice the first session counts, as of any other
         return
-    found = calibration.compared(evidence.taken, policy, calibration=run.purpose is Purpose.CALIBRATION)
+    found = calibration.compared(result.taken, policy, calibration=run.purpose is Purpose.CALIBRATION)
     if not found:
         return
     now = clock(session)

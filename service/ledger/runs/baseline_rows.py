@@ -22,7 +22,7 @@ from service.domain.verdicts.baselines import OTHER_CODE, OWN_CODE, BaselineVerd
 from service.domain.verdicts.judge import CHANGES, Verdict
 from service.domain.verdicts.reasons import Reason
 from service.domain.verdicts.samples import Name, Outcome
-from service.domain.verdicts.session_result import SessionResult, Taken, baseline_cases
+from service.domain.verdicts.session_result import ContenderResult, SessionResult, baseline_cases
 from service.domain.verdicts.sota import SotaDistance
 from service.ledger.runs.sota_gaps import note_gaps
 
@@ -159,7 +159,7 @@ class _Sides:
     baselines: Mapping[Name, GapSide]
 
 
-def _sides(measured: Iterable[Taken | Measurement]) -> _Sides:
+def _sides(measured: Iterable[ContenderResult | Measurement]) -> _Sides:
     own, baselines = dict[Name, GapSide](), dict[Name, GapSide]()
     for one in measured:
         kind = own if one.role == Role.HEAD else baselines if one.role in (Role.SOTA, Role.RIVAL) else None

@@ -22,7 +22,7 @@ from service.domain.verdicts.geomeans import summaries
 from service.domain.verdicts.judge import Verdict
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name, Outcome
-from service.domain.verdicts.session_result import SessionResult, Taken, cells
+from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
 from service.ledger.calibration import equal_code, quarantines
 from service.ledger.locking import insert_if_absent
 from service.ledger.regressions import after_run
@@ -114,7 +114,7 @@ def stack_known(session: Session, versions: Mapping[str, Any]) -> Stack:
     return session.execute(select(Stack).where(Stack.digest == digest)).scalar_one()
 
 
-def _measurement(run_id: int, one: Taken) -> Measurement:
+def _measurement(run_id: int, one: ContenderResult) -> Measurement:
     trials = (*one.looked, *one.confirmed)
     median = one.median
     return Measurement(

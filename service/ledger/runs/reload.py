@@ -12,7 +12,7 @@ from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind, CellState, Purpose, RunState
 from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name
-from service.domain.verdicts.session_result import SessionResult, Taken, cells
+from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
 from service.ledger.calibration.quarantines import in_force
 from service.ledger.series import on_device
 
@@ -77,18 +77,20 @@ def one(session: Session, run_id: int) -> Rebuilt:
     return Rebuilt(run, result, verdicts, _quarantines(session, run))
 
 
-def taken(rows: Sequence[Measurement]) -> tuple[Taken, ...]:
+def taken(rows: Sequence[Measurement]) -> tuple[ContenderResult, ...]:
     """Measurements as the session saw them; a case that only another version of this program knows is left out."""
     return tuple(again for row in rows if (again := _taken(row)))
 
 
-def _taken(row: Measurement) -> Taken | None:
+def _taken(row: Measurement) -> ContenderResult | None:
     try:
         role, case = Role(row.role), Case.parse(row.case)
     except ValueError:
         return None
     looked, confirmed = unpack(row.samples) if row.samples else ([], [])
-    return Taken(role, row.provider, case, row.state, row.reason, tuple(looked), tuple(confirmed), row.facts or {})
+    return ContenderResult(
+        role, row.provider, case, row.state, row.reason, tuple(looked), tuple(confirmed), row.facts or {}
+    )
 
 
 def _quarantines(session: Session, run: Run) -> dict[Name, Quarantine]:

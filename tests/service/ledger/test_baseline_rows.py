@@ -25,7 +25,7 @@ from service.db.models import (
 from service.domain.policy.recipes import parse
 from service.domain.states import CellState, Purpose, RegressionState
 from service.domain.verdicts.geomeans import Summary
-from service.domain.verdicts.session_result import SessionResult, Taken
+from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.queries import found_in
 from service.ledger.runs import baseline_choice, queue, recording, repeatability
 from service.reports import words
@@ -62,16 +62,18 @@ class Took:
     provider: str = "norms"
     facts: Mapping[str, Any] | None = None
 
-    def taken(self) -> list[Taken]:
+    def taken(self) -> list[ContenderResult]:
         named = {WIDE: self.wide, FAST: self.fast}
         return [self._at(case, us) for case, us in named.items() if us is not None]
 
-    def _at(self, case: str, us: float) -> Taken:
+    def _at(self, case: str, us: float) -> ContenderResult:
         rounds = tuple((us * (1 + n / 1000), us * (1.001 - n / 2000)) for n in range(5))
         facts = self.facts if self.facts is not None else FACTS
         first = rounds[:3] if self.role in (Role.LAST_GOOD, Role.PINNED, Role.SOTA, Role.RIVAL) else rounds
         again = rounds if self.role in (Role.HEAD, Role.PARENT, Role.CONTROL) else ()
-        return Taken(self.role, self.provider, Case.parse(case), CellState.MEASURED, None, first, again, facts)
+        return ContenderResult(
+            self.role, self.provider, Case.parse(case), CellState.MEASURED, None, first, again, facts
+        )
 
 
 class Ledger:
@@ -299,9 +301,9 @@ def test_a_run_of_other_cases_does_not_hide_a_suspicion(ledger):
 class Given:
     """What was taken, as it is."""
 
-    one: Taken
+    one: ContenderResult
 
-    def taken(self) -> list[Taken]:
+    def taken(self) -> list[ContenderResult]:
         return [self.one]
 
 

@@ -18,7 +18,7 @@ from service.domain.bisection.search import REPEATS
 from service.domain.policy.recipes import parse
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, Purpose, RegressionState, RunState, SearchState, TargetKind
-from service.domain.verdicts.session_result import SessionResult, Taken
+from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput, Conflict, NotFound
 from service.ledger.bisections import advance, bisections
 from service.ledger.bisections.commits import moved_between
@@ -135,9 +135,9 @@ def watched(session, revision: Revision, baseline: str, **values: object) -> Run
     return run
 
 
-def took(role: Role, case: str, ratio: float) -> Taken:
+def took(role: Role, case: str, ratio: float) -> ContenderResult:
     rounds = ((100.0 * ratio, 100.2 * ratio), (100.1 * ratio, 100.0 * ratio), (100.0 * ratio, 100.1 * ratio))
-    return Taken(role, "norms", Case.parse(case), CellState.MEASURED, None, rounds, rounds)
+    return ContenderResult(role, "norms", Case.parse(case), CellState.MEASURED, None, rounds, rounds)
 
 
 def slow_from(place: int, ratio: float = 1.5) -> Callable[[int], float]:

@@ -32,7 +32,7 @@ from service.domain.series import SeriesKey
 from service.domain.states import CellState, Purpose, RunState, TargetKind
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import Quarantined
-from service.domain.verdicts.session_result import SessionResult, Taken
+from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.errors import BadInput, NotFound
 from service.ledger.calibration import equal_code, quarantines, schedule
 from service.ledger.calibration.rates import by_metric, rates
@@ -86,7 +86,7 @@ class House:
             asked = update(Run).where(Run.purpose == Purpose.CALIBRATION)
             session.execute(asked.values(created_at=Run.created_at - hours * HOUR, dedupe=Run.dedupe + " of old"))
 
-    def recorded(self, taken: Sequence[Taken], baseline: str | None, worker: str = "one") -> Run:
+    def recorded(self, taken: Sequence[ContenderResult], baseline: str | None, worker: str = "one") -> Run:
         with transaction() as session:
             lease = queue.next_run(session, "cpu", worker, 60)
             assert lease
@@ -110,10 +110,10 @@ class House:
 ROLES = (Role.HEAD, Role.PARENT, Role.CONTROL)
 
 
-def took(role: Role, case: str, us: float, state: CellState = CellState.MEASURED) -> Taken:
+def took(role: Role, case: str, us: float, state: CellState = CellState.MEASURED) -> ContenderResult:
     trials = tuple((us * (1 + 0.0001 * trial), us) for trial in range(3)) if state is CellState.MEASURED else ()
     reason = None if state is CellState.MEASURED else "y is wrong"
-    return Taken(role, "norms", Case.parse(case), state, reason, trials, trials[:2])
+    return ContenderResult(role, "norms", Case.parse(case), state, reason, trials, trials[:2])
 
 
 @pytest.fixture

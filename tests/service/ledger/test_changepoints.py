@@ -24,7 +24,7 @@ from service.db.models import (
 )
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, PointState, Purpose, RegressionState, RunState
-from service.domain.verdicts.session_result import SessionResult, Taken
+from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.bisections import advance
 from service.ledger.changepoints import change_points, follow_up, scan
 from service.ledger.changepoints.load import histories, mainline
@@ -149,11 +149,11 @@ class Watched:
             return list(session.scalars(select(Run).where(Run.purpose == Purpose.BISECTION).order_by(Run.id)))
 
 
-def took(role: Role, case: str, ratio: float) -> Taken:
+def took(role: Role, case: str, ratio: float) -> ContenderResult:
     """What a session takes of 500 us: its trials differ by a part in a thousand."""
     trials = np.array([[0, 1, 2, 1], [1, 0, 1, 2], [2, 1, 0, 1], [1, 2, 1, 0], [0, 2, 1, 1]])
     rounds = tuple(map(tuple, 500.0 * ratio * (1 + 1e-3 * (trials - 1))))
-    return Taken(role, "norms", Case.parse(case), CellState.MEASURED, None, rounds, rounds)
+    return ContenderResult(role, "norms", Case.parse(case), CellState.MEASURED, None, rounds, rounds)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from service.db.models import (
 from service.domain.states import CellState, RegressionState, RunState, TargetKind
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
-from service.domain.verdicts.session_result import SessionResult, Taken
+from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.queries import found_in, series, stack_change, whole_run
 from service.ledger.runs import baseline_choice, queue, recording
 from service.ledger.runs.baseline_choice import Fitness
@@ -129,11 +129,11 @@ class Ledger:
             return [round(row.ratio, 2) for row in rows]
 
 
-def took(role: Role, case: str, ratio: float | str, provider: str = "norms") -> Taken:
+def took(role: Role, case: str, ratio: float | str, provider: str = "norms") -> ContenderResult:
     if isinstance(ratio, str):
-        return Taken(role, provider, Case.parse(case), CellState(ratio), "y is wrong")
+        return ContenderResult(role, provider, Case.parse(case), CellState(ratio), "y is wrong")
     rounds = ((100.0 * ratio, 100.2 * ratio), (100.1 * ratio, 100.0 * ratio), (100.0 * ratio, 100.1 * ratio))
-    return Taken(role, provider, Case.parse(case), CellState.MEASURED, None, rounds, rounds)
+    return ContenderResult(role, provider, Case.parse(case), CellState.MEASURED, None, rounds, rounds)
 
 
 @pytest.fixture
@@ -277,7 +277,9 @@ def test_an_uncertain_ratio_names_nobody(ledger):
     ledger.run(0, baseline=None)
     lease = ledger.leased(1)
     evidence = ledger.found(1.0, 1.2, 0, {})
-    unconfirmed = tuple(Taken(one.role, one.provider, one.case, one.state, None, one.looked) for one in evidence.taken)
+    unconfirmed = tuple(
+        ContenderResult(one.role, one.provider, one.case, one.state, None, one.looked) for one in evidence.taken
+    )
     with transaction() as session:
         recording.record(session, lease, SessionResult(unconfirmed, "c0", (), evidence.stack, {}, True))
     with reading() as session:
@@ -292,7 +294,7 @@ def test_the_control_stands_beside_the_verdicts_of_every_provider(ledger):
     taken = [took(role, FAST, 1.0, provider) for role in (Role.HEAD, Role.PARENT) for provider in ("norms", "compiled")]
     # Of the two copies each trial the machine was another: what counts is the ratio within a trial.
     drifting = [
-        Taken(role, "norms", Case.parse(FAST), CellState.MEASURED, None, ((us,), (2 * us,), (9 * us,)))
+        ContenderResult(role, "norms", Case.parse(FAST), CellState.MEASURED, None, ((us,), (2 * us,), (9 * us,)))
         for role, us in ((Role.PARENT, 100.0), (Role.CONTROL, 100.2))
     ]
     taken = [one for one in taken if (one.role, one.provider) != (Role.PARENT, "norms")]
@@ -311,7 +313,9 @@ def session_of(control: float, *, head: float = 1.2) -> SessionResult:
     us = {Role.HEAD: 100.0 * head, Role.PARENT: 100.0, Role.CONTROL: 100.0 * control}
     rounds = tuple((1 + n / 1000,) * 2 for n in range(5))
     taken = [
-        Taken(role, "norms", Case.parse(FAST), CellState.MEASURED, None, *(scaled(one, at) for one in (rounds, rounds)))
+        ContenderResult(
+            role, "norms", Case.parse(FAST), CellState.MEASURED, None, *(scaled(one, at) for one in (rounds, rounds))
+        )
         for role, at in us.items()
     ]
     return SessionResult(tuple(taken), "c0", (), {"torch": "2.13.0"}, {}, True)
@@ -400,7 +404,7 @@ def metrics_found(held: float, baseline: int | None) -> SessionResult:
     taken = [took(Role.HEAD, FAST, 1.0), took(Role.HEAD, HELD, held)]
     if baseline is not None:
         taken += [took(Role.PARENT, FAST, 1.0), took(Role.PARENT, HELD, 1.0)]
-    taken.append(Taken(Role.HEAD, "norms", Case.parse(WIDE), CellState.UNSUPPORTED, "at most 1024 columns"))
+    taken.append(ContenderResult(Role.HEAD, "norms", Case.parse(WIDE), CellState.UNSUPPORTED, "at most 1024 columns"))
     stack = {"torch": "2.13.0" if baseline is None else "2.14.0"}
     sha = None if baseline is None else f"c{baseline}"
     return SessionResult(tuple(taken), sha, (), stack, {"ceilings": {"copy_gb_s": 40.0}}, True)

@@ -22,7 +22,7 @@ from service.domain.verdicts.judge import Verdict, judge
 from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.replay import Fate, Sum, replay, summed
 from service.domain.verdicts.samples import Cell, Outcome, Pairs
-from service.domain.verdicts.session_result import SessionResult, Taken
+from service.domain.verdicts.session_result import ContenderResult, SessionResult
 from service.ledger.runs import queue, recording, reload, replays
 from service.reports import words
 from service.reports.views import Replay
@@ -148,10 +148,10 @@ class Ledger:
             recording.record(session, lease, SessionResult(tuple(taken), f"c{place - 1}", (), {"torch": "2"}, {}, True))
         return lease.run_id
 
-    def took(self, case: str, ratio: float, seed: int) -> list[Taken]:
+    def took(self, case: str, ratio: float, seed: int) -> list[ContenderResult]:
         if ratio < 0:  # wrong at both
             return [
-                Taken(role, "norms", Case.parse(case), CellState.INVALID, "y is wrong")
+                ContenderResult(role, "norms", Case.parse(case), CellState.INVALID, "y is wrong")
                 for role in (Role.HEAD, Role.PARENT)
             ]
         looked, fresh = trials(ratio, 3, seed), trials(ratio, 0 if ratio in (1, 1.015) else 5, seed + 1)
@@ -159,7 +159,7 @@ class Ledger:
         sides[Role.CONTROL] = sides[Role.PARENT]
         sides[Role.SOTA] = (looked.baseline, ())
         return [
-            Taken(
+            ContenderResult(
                 role,
                 "norms" if role is not Role.SOTA else "inductor",
                 Case.parse(case),

@@ -12,16 +12,18 @@ from kernels.cases import Case, Role
 from service.domain.policy.policy import Calibrating, Policy
 from service.domain.states import CellState, Equal
 from service.domain.verdicts.calibration import Rate, compared, distrusted, matters, patience, student, trusted_again
-from service.domain.verdicts.session_result import Taken
+from service.domain.verdicts.session_result import ContenderResult
 from tests.studies.quarantine import life
 
 CASE = "rmsnorm.fwd.32768x4096.bf16"
 RULES = Calibrating()
 
 
-def took(role: Role, *launches_us: float, provider: str = "norms", confirmed: tuple[float, ...] = ()) -> Taken:
+def took(
+    role: Role, *launches_us: float, provider: str = "norms", confirmed: tuple[float, ...] = ()
+) -> ContenderResult:
     looked, fresh = (tuple((us, us) for us in one) for one in (launches_us, confirmed))
-    return Taken(role, provider, Case.parse(CASE), CellState.MEASURED, None, looked, fresh)
+    return ContenderResult(role, provider, Case.parse(CASE), CellState.MEASURED, None, looked, fresh)
 
 
 # -- what is compared
@@ -64,7 +66,7 @@ def test_another_session_compares_its_control_with_what_that_is_a_copy_of():
 
 
 def test_nothing_is_said_of_what_was_not_measured_twice():
-    failed = Taken(Role.PARENT, "norms", Case.parse(CASE), CellState.FAILED, "it broke")
+    failed = ContenderResult(Role.PARENT, "norms", Case.parse(CASE), CellState.FAILED, "it broke")
     assert compared([took(Role.HEAD, 200, 201), failed], Policy(), calibration=True) == []
     assert compared([took(Role.HEAD, 200), took(Role.PARENT, 200)], Policy(), calibration=True) == []
 

@@ -13,7 +13,7 @@ from service.domain.verdicts.baselines import BaselineCase
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.reasons import Quarantined, ReasonCode, reason
 from service.domain.verdicts.samples import Name, Trouble
-from service.domain.verdicts.session_result import SessionResult, Taken, baseline_cases, cells, same_code
+from service.domain.verdicts.session_result import ContenderResult, SessionResult, baseline_cases, cells, same_code
 
 FIRST, SECOND = Case.parse("rmsnorm.fwd.512x512.fp32"), Case.parse("rmsnorm.fwd.64x4096.fp32")
 WRONG = reason(ReasonCode.INVALID, said="y is wrong")
@@ -23,9 +23,9 @@ TRIALS = ((100.0, 101.0), (100.0, 102.0), (99.0, 100.0))
 
 def took(
     role: Role, case: Case = FIRST, state: CellState = CellState.MEASURED, provider: str = "norms", **rest
-) -> Taken:
+) -> ContenderResult:
     looked = TRIALS if state is CellState.MEASURED else ()
-    return Taken(role, provider, case, state, looked=looked, **rest)
+    return ContenderResult(role, provider, case, state, looked=looked, **rest)
 
 
 def test_each_case_of_each_of_the_heads_providers_is_one_cell():
@@ -143,7 +143,7 @@ def test_the_same_kernels_excuse_only_the_time_of_the_kernels():
 
 
 def against(
-    kind: BaselineKind, taken: list[Taken], last_good: Mapping[Name, str] = MappingProxyType({})
+    kind: BaselineKind, taken: list[ContenderResult], last_good: Mapping[Name, str] = MappingProxyType({})
 ) -> list[BaselineCase]:
     return baseline_cases(kind, SessionResult(tuple(taken), "c0", (), {}, {}, sandboxed=True, last_good=last_good))
 
@@ -163,7 +163,7 @@ def test_sota_is_compared_case_by_case_and_says_why_it_has_no_times():
 
 
 def test_the_best_is_the_fastest_of_sota_and_its_rivals_at_each_case():
-    def at(role: Role, case: Case, us: float, provider: str) -> Taken:
+    def at(role: Role, case: Case, us: float, provider: str) -> ContenderResult:
         return replace(took(role, case, provider=provider), looked=((us, us), (us, us)))
 
     heads = [took(Role.HEAD), took(Role.HEAD, SECOND)]
