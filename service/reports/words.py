@@ -10,6 +10,7 @@ from service.db.models import VerdictRow
 from service.domain import metrics
 from service.domain.attribution.causes import Cause, CauseCode, EqualCode, Kind
 from service.domain.text import in_percent, listed, share_in_words
+from service.domain.verdicts.machine import Sign
 from service.domain.verdicts.reasons import Reason, ReasonCode
 from service.domain.verdicts.replay import Replayed
 from service.reports.rows import CauseWords
@@ -249,7 +250,27 @@ def _hedge(args: Args) -> str:
 
 
 def _but(args: Args) -> str:
-    return f"; but {args['doubt']}" if args["doubt"] else ""
+    return f"; but {_sign(args['doubt'])}" if args["doubt"] else ""
+
+
+def _sign(doubt: Args) -> str:
+    """What speaks against the code."""
+    match Sign(doubt["sign"]):
+        case Sign.CONTROL:
+            return f"the A/A control differed by {share_in_words(doubt['size'])} in this session"
+        case Sign.CLOCK:
+            return f"{_clock(doubt['ratio'])} while the head ran"
+        case Sign.THROTTLED:
+            why = f" ({listed(doubt['reasons'])})" if doubt["reasons"] else ""
+            return f"throttling{why} spoiled {share_in_words(doubt['share'])} of the rounds"
+        case Sign.SAME_CODE:
+            return f"{doubt['cases']} other cases moved the same way although their code is the same"
+        case Sign.ELSEWHERE:
+            return f"{listed(doubt['targets'])} moved the same way on this machine at that time"
+
+
+def _clock(ratio: float) -> str:
+    return f"the SM clock was {share_in_words(abs(ratio - 1))} {'lower' if ratio < 1 else 'higher'}"
 
 
 _AFTER_DIRECTION: Mapping[CauseCode, Callable[[Cause], str]] = {
@@ -275,7 +296,7 @@ def _machine(cause: Cause, _words: metrics.Words) -> str:
     args = cause.args
     equal = f"{_equal(cause)}, and " if args["equal"] else ""
     changed = "; the code changed as well" if args["code_changed"] else ""
-    return f"{'' if cause.certain else 'probably '}the machine: {equal}{args['doubt']}{changed}"
+    return f"{'' if cause.certain else 'probably '}the machine: {equal}{_sign(args['doubt'])}{changed}"
 
 
 def _head_moved(cause: Cause, words: metrics.Words) -> str:
@@ -332,7 +353,9 @@ _CAUSES: Mapping[CauseCode, Callable[[Cause, metrics.Words], str]] = {
     ),
     CauseCode.NEW_VERSION: _new_version,
     CauseCode.STACK: _stack,
-    CauseCode.CLOCK: lambda cause, words: f"probably the machine: {_moved(cause, words)}, and {cause.args['clock']}",
+    CauseCode.CLOCK: lambda cause, words: (
+        f"probably the machine: {_moved(cause, words)}, and {_clock(cause.args['clock'])}"
+    ),
     CauseCode.BASELINE_SAME_CODE: lambda cause, words: (
         f"probably the machine, not your commit: {_moved(cause, words)} with the same code and stack"
     ),

@@ -16,7 +16,7 @@ from typing import Any, Self
 from service.domain.attribution.explanations import By, Explained, Explanation, Timing, explained
 from service.domain.codefacts.comparison import same_facts
 from service.domain.codefacts.tuned import choices, interchangeable
-from service.domain.verdicts.machine import MachineReadings, clock_in_words, clock_ratio
+from service.domain.verdicts.machine import MachineReadings, clock_ratio
 
 EXPLAINS = 0.5  # a clock that differs by this share of the move, or more, may be what moved it
 LARGEST_ESTIMATE = 2.0  # an estimate of up to more than 200 % tells a reader nothing
@@ -36,7 +36,7 @@ class Kind(StrEnum):
 
 
 class CauseCode(StrEnum):
-    """Each with its arguments.  A ratio is now over then, or head over baseline; a doubt is a clause, or nothing."""
+    """Each with its arguments.  A ratio is now over then, or head over baseline; a doubt is a `Sign`, or nothing."""
 
     # Of a change against a revision of the same session.
     EQUAL_CODE_MOVED = "equal_code_moved"
@@ -156,12 +156,12 @@ def _wavering(move: CaseMove) -> dict[str, Any] | None:
     return None
 
 
-def _clock(move: CaseMove) -> str | None:
+def _clock(move: CaseMove) -> float | None:
     """Where the SM clock was lower for the slower side, by enough to have made it slower."""
     ratio = clock_ratio(move.head, move.baseline, slower=move.slower)
     if ratio is None or abs(log(ratio)) < EXPLAINS * abs(log(move.ratio)):
         return None
-    return f"{clock_in_words(ratio)} while the head ran"
+    return ratio
 
 
 def _equal(move: CaseMove) -> EqualCode | None:
@@ -179,7 +179,7 @@ def _equal(move: CaseMove) -> EqualCode | None:
 _HASHED = (EqualCode.TRITON, EqualCode.GENERATED, EqualCode.OPERATORS, EqualCode.PINNED)  # kinds of facts
 
 
-def _not_the_code(move: CaseMove, equal: EqualCode, doubts: list[str]) -> Cause:
+def _not_the_code(move: CaseMove, equal: EqualCode, doubts: list[dict[str, Any]]) -> Cause:
     """Equal hashes: what remains is the machine, or what no hash sees."""
     same: dict[str, Any] = {"equal": equal.value}
     if doubts:
@@ -197,7 +197,7 @@ def _not_the_code(move: CaseMove, equal: EqualCode, doubts: list[str]) -> Cause:
     return Cause(Kind.CODE, CauseCode.PYTHON, same, certain=False)
 
 
-def _code(move: CaseMove, doubts: list[str]) -> Cause:
+def _code(move: CaseMove, doubts: list[dict[str, Any]]) -> Cause:
     found, doubt = move.explained, next(iter(doubts), None)
     first = next((one for one in found.explanations if one.score(move.effect) >= EXPLAINS_LITTLE), None)
     if doubt and (first is None or first.score(move.effect) < EXPLAINS_MUCH):
@@ -218,7 +218,7 @@ def _code(move: CaseMove, doubts: list[str]) -> Cause:
     return Cause(Kind.CODE, CauseCode.CODE_CHANGED, args, certain=False)
 
 
-def _explained_by(first: Explanation, found: Explained, move: CaseMove, doubt: str | None) -> Cause:
+def _explained_by(first: Explanation, found: Explained, move: CaseMove, doubt: dict[str, Any] | None) -> Cause:
     """The explanation that accounts for most, after the configuration that it follows from, and what else can be."""
     by, what = first.by, _at(first, move.case)
     others = [one for one in found.explanations if one is not first and one.score(move.effect) >= EXPLAINS_MUCH]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from service.domain.attribution.causes import Cause, CauseCode, Kind
-from service.domain.verdicts.machine import clock_in_words, clock_ratio
+from service.domain.verdicts.machine import clock_ratio
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,10 @@ def _moved(sides: tuple[GapSide, GapSide]) -> float:
     return now.took / then.took
 
 
-def _clock(sides: tuple[GapSide, GapSide]) -> str | None:
+def _clock(sides: tuple[GapSide, GapSide]) -> float | None:
     """Where the SM clock of the newer session was lower and the side slower, or the other way round."""
     then, now = sides
-    ratio = clock_ratio(now.facts, then.facts, slower=_moved(sides) > 1)
-    return None if ratio is None else clock_in_words(ratio)
+    return clock_ratio(now.facts, then.facts, slower=_moved(sides) > 1)
 
 
 def _package(provider: str) -> str:

@@ -2,15 +2,25 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from service.domain.roofline import number
-from service.domain.text import listed, share_in_words
 
 MIN_CASES = 4  # of which most moving one way is no accident
 MOST = 0.5  # of what was compared: a commit slows down a few cases, a machine nearly all
 SAME_CODE_MOVED = 2  # cases with the same code that moved alike: one may be chance
 CLOCK_DIFFERS = 0.02  # of an SM clock between two sides; an H200 steps by 15 MHz, which is 0.8 %
+
+
+class Sign(StrEnum):
+    """What speaks against the code, each with its arguments."""
+
+    CONTROL = "control"  # size: by how much the A/A control was off
+    CLOCK = "clock"  # ratio: of the SM clocks
+    THROTTLED = "throttled"  # share: of the rounds that were lost, reasons
+    SAME_CODE = "same_code"  # cases: how many others moved this way although their code is the same
+    ELSEWHERE = "elsewhere"  # targets: those that moved this way at that time
 
 
 @dataclass(frozen=True)
@@ -24,19 +34,21 @@ class MachineReadings:
     same_code_moved: int = 0  # other cases of the session that moved this way although their code is the same
     elsewhere: tuple[str, ...] = ()  # other targets of which most cases moved this way on this machine at that time
 
-    def against_the_code(self, clock: str | None, *, confirmed: bool) -> Iterator[str]:
-        """Each reading that speaks against the code, the most certain first; `clock` is that of the SM clock."""
+    def against_the_code(self, clock: float | None, *, confirmed: bool) -> Iterator[dict[str, Any]]:
+        """Each reading that speaks against the code, the most certain first: a `Sign` with its arguments, plain values.
+
+        `clock`: the SM clock of the head over that of the other side, where it may explain the move.
+        """
         if self.control is not None:
-            yield f"the A/A control differed by {share_in_words(abs(self.control))} in this session"
+            yield {"sign": Sign.CONTROL.value, "size": abs(self.control)}
         if clock is not None:
-            yield clock
+            yield {"sign": Sign.CLOCK.value, "ratio": clock}
         if not confirmed and self.lost > 0:
-            reasons = f" ({listed(self.throttled)})" if self.throttled else ""
-            yield f"throttling{reasons} spoiled {share_in_words(self.lost)} of the rounds"
+            yield {"sign": Sign.THROTTLED.value, "share": self.lost, "reasons": list(self.throttled)}
         if self.same_code_moved >= SAME_CODE_MOVED:
-            yield f"{self.same_code_moved} other cases moved the same way although their code is the same"
+            yield {"sign": Sign.SAME_CODE.value, "cases": self.same_code_moved}
         if self.elsewhere:
-            yield f"{listed(self.elsewhere)} moved the same way on this machine at that time"
+            yield {"sign": Sign.ELSEWHERE.value, "targets": list(self.elsewhere)}
 
 
 def most_moved(moved: int, compared: int) -> bool:
@@ -50,8 +62,3 @@ def clock_ratio(facts: Mapping[str, Any], other: Mapping[str, Any], *, slower: b
     if mine is None or theirs is None or abs(mine / theirs - 1) < CLOCK_DIFFERS or (mine < theirs) is not slower:
         return None
     return mine / theirs
-
-
-def clock_in_words(ratio: float) -> str:
-    """`the SM clock was 6 % lower`."""
-    return f"the SM clock was {share_in_words(abs(ratio - 1))} {'lower' if ratio < 1 else 'higher'}"
