@@ -39,6 +39,7 @@ from service.domain.states import (
     RunState,
     TargetKind,
 )
+from service.domain.text import short
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, NotFound
 from service.ledger.runs.baseline_choice import UNACCEPTED
@@ -144,7 +145,7 @@ def found_in(session: Session, run_id: int) -> Report:
 
 def report_on(session: Session, run: Run) -> Report:
     """The same of a run that was read whole already."""
-    return report(run, policy=server_policy(), address=settings().address, known=_stood(session, run))
+    return report(run, policy=server_policy(), address=settings().address, known=_open_at_baseline(session, run))
 
 
 def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunDocument:
@@ -153,11 +154,11 @@ def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunD
     return RunDocument.whole(run, report_on(session, run), tables=tables)
 
 
-def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
-    """The regressions that stood at the run's baseline, by case.
+def _open_at_baseline(session: Session, run: Run) -> dict[tuple[str, str], Known]:
+    """The regressions that were open at the run's baseline, by case.
 
-    Of a case that is compared with a last good revision it is the earliest record that names that one; of any other
-    the earliest that nobody has accepted.
+    For a case that was compared with a last good revision, it is the earliest regression since that revision; for any
+    other, the earliest that was not acknowledged or dismissed.
     """
     good = {
         (row.provider, row.case): row.baseline for row in run.verdicts if row.baseline_kind == BaselineKind.LAST_GOOD
@@ -169,11 +170,11 @@ def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
     }
     baseline = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == run.baseline)
     rows = session.execute(
-        select(RegressionRow, Revision)
+        select(Series.provider, Series.printed, RegressionRow.id, RegressionRow.state, RegressionRow.good, Revision.sha)
+        .select_from(RegressionRow)
+        .join(RegressionRow.series)
         .join(Run, Run.id == RegressionRow.run_id)
         .join(Revision, Revision.id == Run.revision_id)
-        .join(RegressionRow.series)
-        .options(contains_eager(RegressionRow.series))
         .where(on_device(run.target_id, run.device))
         .where(RegressionRow.run_id < run.id)
         .where(RegressionRow.fixed_by.is_(None) | (RegressionRow.fixed_by > run.id))
@@ -181,11 +182,11 @@ def _stood(session: Session, run: Run) -> dict[tuple[str, str], Known]:
         .order_by(Revision.ordinal.desc(), RegressionRow.id.desc())  # the earliest stays
     )
     found = {}
-    for row, revision in rows:
-        name = row.name
-        unaccepted = row.state in (*UNACCEPTED, RegressionState.FIXED)  # as far as is known today
-        if row.good == good[name] if name in good else unaccepted and row.good != parent.get(name):
-            found[name] = Known(row.id, revision.short)
+    for provider, case, regression_id, state, since, sha in rows:
+        name = provider, case
+        unaccepted = state in (*UNACCEPTED, RegressionState.FIXED)  # as far as is known today
+        if since == good[name] if name in good else unaccepted and since != parent.get(name):
+            found[name] = Known(regression_id, short(sha))
     return found
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import structlog
 from sqlalchemy import func, select, update
-from sqlalchemy.orm import Session, contains_eager
+from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import UNSCANNED, ChangePoint, Revision, Run, Target, VerdictRow
+from service.db.models import UNSCANNED, ChangePoint, Revision, Run, Series, Target, VerdictRow
 from service.domain.changepoints import Change, Level
 from service.domain.changepoints.matching import MAX_MISSES, KnownPoint
 from service.domain.changepoints.scan import LONG, SHORT, SeriesScan, limits_of, scan_series, select_series
@@ -125,18 +125,19 @@ def _steady(session: Session, table: Histories) -> set[Name]:
 
 def known_points(session: Session, measured: Mainline) -> dict[Name, list[KnownPoint]]:
     """The stored points of each series, oldest first, without those of revisions that left the mainline."""
-    rows = session.scalars(
-        select(ChangePoint)
+    point = ChangePoint.id, ChangePoint.revision_id, ChangePoint.ratio, ChangePoint.missed_scans, ChangePoint.state
+    rows = session.execute(
+        select(Series.provider, Series.printed, *point)
+        .select_from(ChangePoint)
         .join(ChangePoint.series)
-        .options(contains_eager(ChangePoint.series))
         .where(on_device(measured.target_id, measured.device))
         .order_by(ChangePoint.id)
     )
     known: dict[Name, list[KnownPoint]] = {}
-    for row in rows:
-        if (place := measured.place_of.get(row.revision_id)) is not None:
-            one = KnownPoint(row.id, place, row.ratio, row.missed_scans, row.state is PointState.OPEN)
-            known.setdefault(row.name, []).append(one)
+    for provider, case, point_id, revision_id, ratio, missed, state in rows:
+        if (place := measured.place_of.get(revision_id)) is not None:
+            one = KnownPoint(point_id, place, ratio, missed, state is PointState.OPEN)
+            known.setdefault((provider, case), []).append(one)
     return known
 
 
