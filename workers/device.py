@@ -1,4 +1,4 @@
-"""Which device this machine has, asked of the machine itself, and who may use it."""
+"""Detect the device of this machine, and lock it."""
 
 import fcntl
 import os
@@ -31,7 +31,7 @@ class DeviceHere:
 
     @property
     def nodes(self) -> tuple[Path, ...]:
-        """The device files that a contender on this GPU needs, and no other GPU's.  Some may appear after the start."""
+        """The device files that a contender on this GPU needs, without those of other GPUs."""
         if self.minor is None:
             return ()
         nodes = (Path("/dev", name) for name in (*_SHARED_NODES, f"nvidia{self.minor}"))
@@ -46,15 +46,15 @@ def ask() -> DeviceHere:
     if gpu is None:
         if wanted not in (None, "cpu"):
             hidden = ": CUDA_VISIBLE_DEVICES hides them all" if visible is None else " (`nvidia-smi`)"
-            raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, and no NVIDIA GPU answers here{hidden}.")
+            raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, but no NVIDIA GPU was found here{hidden}.")
         return DeviceHere("cpu", _processor())
     if wanted is not None and wanted != gpu.name:
-        raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, and the GPU here is {gpu.description} ({gpu.name}).")
+        raise Conflict(f"KERNELWATCH_DEVICE is {wanted}, but the GPU here is {gpu.description} ({gpu.name}).")
     return gpu
 
 
 def named(product: str, capability: tuple[int, int]) -> str:
-    """The device's name from what the driver calls it: known ones shortly, others by name and compute capability."""
+    """The device's name: a short one for known products, else product and compute capability."""
     words = re.split(r"[^a-z0-9]+", product.lower())
     for known in _KNOWN:
         if known in words:
@@ -89,13 +89,13 @@ def _gpu(which: int | str) -> DeviceHere | None:
 
 
 def _first_visible() -> int | str | None:
-    """What CUDA_VISIBLE_DEVICES begins with, as CUDA reads it: None where it is set and names no GPU."""
+    """The first entry of CUDA_VISIBLE_DEVICES, as CUDA reads it: None where it is set and names no GPU."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     return first if first.startswith(("GPU-", "MIG-")) else int(first) if first.isdigit() else None
 
 
 def _make_nodes() -> None:
-    """Have /dev/nvidia-uvm made: else the first CUDA program does it, and a sandbox cannot."""
+    """Make /dev/nvidia-uvm, which otherwise the first CUDA program makes, and a sandbox cannot."""
     if tool := shutil.which("nvidia-modprobe"):
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run([tool, "-u", "-c=0"], capture_output=True, timeout=30, check=False)
@@ -115,7 +115,7 @@ def _processor() -> str:
 
 @contextmanager
 def exclusive(device: str) -> Iterator[None]:
-    """Hold the one lock of this device on this machine.  Raises Conflict when another worker has it."""
+    """Hold the lock of this device on this machine.  Raises Conflict where another worker has it."""
     visible = None if device == "cpu" else _first_visible()
     gpu = None if visible is None else _gpu(visible)
     # By the GPU itself: an index and a UUID may mean the same one.
@@ -124,7 +124,7 @@ def exclusive(device: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = lock.read().strip() or "another process"
-            raise Conflict(f"Another worker has {device} here already ({holder}); one at a time.") from None
+            raise Conflict(f"Another worker uses {device} on this machine ({holder}); only one may.") from None
         lock.truncate(0)
         lock.write(f"pid {os.getpid()}")
         lock.flush()
@@ -132,7 +132,7 @@ def exclusive(device: str) -> Iterator[None]:
 
 
 def _opened(path: Path) -> TextIO:
-    """A lock file that every user of the machine may hold, made by the first."""
+    """Open the lock file, made by the first user, for every user of the machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)

@@ -73,7 +73,7 @@ class BaseStack:
 
     @property
     def commands(self) -> tuple[Path, ...]:
-        """Where `python` means this interpreter, whatever its file is called."""
+        """A folder in which `python` is this interpreter, whatever its file is called."""
         shims = _stacks() / self.name / "shims"
         return (shims,) if shims.exists() else ()
 
@@ -101,7 +101,7 @@ class Environment:
 
 
 def stack(name: str) -> BaseStack:
-    """The stack of this name.  Raises NotFound that says which there are."""
+    """The stack of this name.  Raises NotFound, which lists those that there are."""
     folder = _stacks() / name
     if (described := folder / "stack.toml").exists():
         table = tomllib.loads(described.read_text())
@@ -109,7 +109,7 @@ def stack(name: str) -> BaseStack:
     if (python := folder / "bin" / "python").exists() and not (folder / "unfinished").exists():
         return BaseStack(name, python)
     known = ", ".join(one.name for one in list_stacks()) or "none"
-    hint = f"Known: {known}. Make it with `kernelwatch stack create {name}` or `kernelwatch stack adopt {name} …`."
+    hint = f"Known: {known}. Create it with `kernelwatch stack create {name}` or `kernelwatch stack adopt {name} …`."
     raise NotFound("stack", name, hint)
 
 
@@ -121,13 +121,13 @@ def list_stacks() -> list[BaseStack]:
 
 
 def create_stack(name: str, requirements: Sequence[str]) -> BaseStack:
-    """Make a base environment with torch and more requirements.  Nothing half made is left behind."""
+    """Create a base environment with torch and more requirements; a failure leaves nothing behind."""
     final = _named(name)
     with _alone(name):
         # An environment knows its own place, so it is made where it will be, and marked as whole by its description.
         unfinished = final / "unfinished"
         if final.exists() and not unfinished.exists():
-            raise BadInput(f"There is a stack {name} already; remove {final} to make it anew.")
+            raise BadInput(f"Stack {name} exists already; remove {final} to create it again.")
         shutil.rmtree(final, ignore_errors=True)
         final.mkdir(parents=True)
         unfinished.touch()
@@ -136,7 +136,7 @@ def create_stack(name: str, requirements: Sequence[str]) -> BaseStack:
             torch_install.install(final / "bin" / "python", requirements)
         except RuntimeError as failure:
             shutil.rmtree(final, ignore_errors=True)
-            raise BuildFailed(f"The stack {name} could not be made. {failure}") from None
+            raise BuildFailed(f"Stack {name} could not be created. {failure}") from None
         except BaseException:
             shutil.rmtree(final, ignore_errors=True)
             raise
@@ -145,17 +145,17 @@ def create_stack(name: str, requirements: Sequence[str]) -> BaseStack:
 
 
 def adopt_stack(name: str, python: Path, paths: Sequence[Path]) -> BaseStack:
-    """Use an interpreter that is there already, with more folders to import from."""
+    """Use an existing interpreter, with more folders to import from."""
     for path in (python, *paths):
         if not path.exists():
-            raise BadInput(f"{path} is not there.")
+            raise BadInput(f"{path} does not exist.")
     try:
         _places(python.absolute())
     except (OSError, subprocess.SubprocessError, ValueError) as failure:
         raise BadInput(f"{python} is not a Python interpreter that runs here: {failure}.") from None
     folder = _named(name)
     if (folder / "bin" / "python").exists():
-        raise BadInput(f"There is a stack {name} already; remove {folder} to make it anew.")
+        raise BadInput(f"Stack {name} exists already; remove {folder} to create it again.")
     folder.mkdir(parents=True, exist_ok=True)
     listed = ", ".join(json.dumps(str(path.absolute())) for path in paths)
     shim = folder / "shims" / "python"
@@ -168,13 +168,13 @@ def adopt_stack(name: str, python: Path, paths: Sequence[Path]) -> BaseStack:
 
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """Nobody else makes this stack meanwhile.  Raises Conflict when somebody does."""
+    """Hold the lock for creating this stack.  Raises Conflict where another process holds it."""
     _stacks().mkdir(parents=True, exist_ok=True)
     with (_stacks() / f".{name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Conflict(f"Another process is just making the stack {name}: wait until it is done.") from None
+            raise Conflict(f"Another process is creating stack {name}; wait until it is done.") from None
         yield
 
 
@@ -190,7 +190,7 @@ def _named(name: str) -> Path:
 
 @cache
 def _places(python: Path) -> tuple[Path, Path, Path]:
-    """The interpreter's prefix, its base's, and where its packages are, as it says itself."""
+    """The interpreter's prefix, its base prefix, and its folder of packages, as it reports them."""
     command, bare = [str(python), "-I", "-c", _WHERE], {"PATH": "/usr/bin:/bin"}
     done = subprocess.run(command, env=bare, capture_output=True, text=True, check=True, timeout=60)
     prefix, base, site = json.loads(done.stdout)

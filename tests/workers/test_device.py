@@ -51,7 +51,7 @@ def test_a_machine_asked_for_its_processor_says_which(monkeypatch):
 
 
 def test_only_one_worker_has_a_device():
-    taken = pytest.raises(Conflict, match=r"Another worker has cpu here already \(pid \d+\)")
+    taken = pytest.raises(Conflict, match=r"Another worker uses cpu on this machine \(pid \d+\)")
     with device.exclusive("cpu"), taken, device.exclusive("cpu"):
         pass
     with device.exclusive("cpu"), device.exclusive("h200"):
@@ -62,14 +62,14 @@ def test_a_worker_with_a_state_folder_of_its_own_finds_the_device_taken(tmp_path
     with device.exclusive("cpu"):
         monkeypatch.setenv("KERNELWATCH_STATE", str(tmp_path / "another"))
         settings.cache_clear()
-        with pytest.raises(Conflict, match="Another worker has cpu"), device.exclusive("cpu"):
+        with pytest.raises(Conflict, match="Another worker uses cpu"), device.exclusive("cpu"):
             pass
 
 
 def test_a_gpu_has_one_lock_however_it_is_named(one_gpu, monkeypatch):
     with device.exclusive("h200"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-5ca1ab1e")
-        with pytest.raises(Conflict, match="Another worker has h200"), device.exclusive("h200"):
+        with pytest.raises(Conflict, match="Another worker uses h200"), device.exclusive("h200"):
             pass
 
 

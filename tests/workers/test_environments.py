@@ -234,7 +234,7 @@ def test_half_built_leftovers_of_a_dead_worker_go_as_well(norms):
 
 def test_a_stack_that_is_not_there_says_which_are_and_how_to_make_it(norms):
     with pytest.raises(
-        NotFound, match=r"No stack torch28\. Known: host\. Make it with `kernelwatch stack create torch28`"
+        NotFound, match=r"No stack torch28\. Known: host\. Create it with `kernelwatch stack create torch28`"
     ):
         environments.stack("torch28")
     assert [one.name for one in environments.list_stacks()] == ["host"]
@@ -242,7 +242,7 @@ def test_a_stack_that_is_not_there_says_which_are_and_how_to_make_it(norms):
 
 def test_a_stack_that_is_just_being_made_is_left_alone(norms, monkeypatch):
     def meanwhile(folder: Path, **_: object) -> None:
-        with pytest.raises(Conflict, match="just making the stack torch28"):
+        with pytest.raises(Conflict, match="creating stack torch28"):
             environments.create_stack("torch28", [])
         (folder / "bin").mkdir()
         (folder / "bin" / "python").touch()
@@ -260,7 +260,7 @@ def test_a_stacks_name_is_plain(norms, name):
 
 
 def test_what_is_no_interpreter_is_not_adopted(norms, tmp_path):
-    with pytest.raises(BadInput, match="is not there"):
+    with pytest.raises(BadInput, match="does not exist"):
         environments.adopt_stack("other", tmp_path / "missing", [])
     with pytest.raises(BadInput, match="is not a Python interpreter"):
         environments.adopt_stack("other", Path("/bin/false"), [])

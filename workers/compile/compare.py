@@ -1,4 +1,4 @@
-"""Two revisions compiled without a GPU and compared: built as for a run, asked case by case, told as one report."""
+"""Compile two revisions without a GPU and compare them: built as for a run, compiled case by case, one report."""
 
 import re
 import tempfile
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody wants to know.  `show` is the kind of text whose differences are shown."""
+    """What to compare.  `show` is the kind of text whose differences are shown."""
 
     revisions: str = "HEAD"
     suite: str | None = None
@@ -56,7 +56,7 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
     """Compile and compare.  Raises BuildFailed when the head does not build or cannot be loaded; writes no rows."""
     began, notes = time.monotonic(), list[str]()
     _check(wish)
-    say("looking at the revisions")
+    say("resolving the revisions")
     base, head = _span(subject.source, wish.revisions)
     if isinstance(subject.source, Checkout) and head == subject.source.resolve("HEAD"):
         notes += _uncommitted(subject.source)
@@ -83,7 +83,7 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
         places = [one for one in (after, before) if one is not None]
         jobs = [Job(one, spec, arch) for one in places for arch in wish.archs for spec in providers.values()]
         said = bench.compile(list(dict.fromkeys(jobs)), cases)  # equal trees are one environment
-        _complain_if_nothing_compiles(said, after, before)
+        _check_anything_compiles(said, after, before)
         notes += _not_started(said, before)
         now, was = _read(said, after) | _silent(said, after, cases), _read(said, before) if before else None
         report = findings.compared(report, was, now, subject.recipe.facts)
@@ -97,7 +97,7 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
     return replace(report, notes=tuple(notes), seconds=round(time.monotonic() - began, 1))
 
 
-# -- what is asked --------------------------------------------------------------------------------------------------
+# -- the request ---------------------------------------------------------------------------------------------------
 
 
 def _check(wish: Wish) -> None:
@@ -115,8 +115,8 @@ def _span(source: Source, revisions: str) -> tuple[str | None, str]:
         head = source.resolve(revisions)
         parent = source.describe(head).parent
         if parent is None and isinstance(source, Checkout) and source.shallow:
-            mend = "fetch more (`git fetch --deepen=1`, or `fetch-depth: 2`)"
-            raise BadInput(f"The parent of {revisions} is not in this checkout, whose history was cut: {mend}.")
+            fix = "fetch more (`git fetch --deepen=1`, or `fetch-depth: 2`)"
+            raise BadInput(f"The parent of {revisions} is missing in this shallow checkout: {fix}.")
         return parent, head
     base, head = source.resolve(found["base"]), source.resolve(found["head"])
     return (source.merge_base(base, head) if found["dots"] == "..." else base), head
@@ -138,13 +138,13 @@ def _suite(recipe: Recipe) -> str:
 
 
 def _cases(recipe: Recipe, suite: str, notes: list[str]) -> tuple[Case, ...]:
-    """The suite's cases; those of other metrics call the same kernels, but for a transformer block's."""
+    """The cases of the suite as kernel cases; whole blocks are left out."""
     every = recipe.cases(suite)
     cases = tuple(
         dict.fromkeys(replace(case, metric=Metric.KERNEL) for case in every if case.metric is not Metric.BLOCK)
     )
     if blocks := sum(case.metric is Metric.BLOCK for case in every):
-        notes.append(f"{blocks} of the suite's cases are whole blocks, which have no facts of their own.")
+        notes.append(f"{blocks} cases of the suite are whole blocks, which have no facts of their own.")
     if not cases:
         raise BadInput(f"The suite {suite!r} has no case that can be compiled without a GPU.")
     return cases
@@ -169,12 +169,12 @@ def _providers(recipe: Recipe, wanted: Sequence[str], notes: list[str]) -> dict[
         return {**own}
     if only_cpu:
         left_out = ", ".join(only_cpu)
-        notes.append(f"Left out, as the recipe has it on the processor only: {left_out} (name it with --provider).")
+        notes.append(f"Left out, because the recipe has it on the CPU only: {left_out} (name it with --provider).")
     return {name: spec for name, spec in own.items() if name not in only_cpu}
 
 
 def _nothing_matters(subject: Subject, base: str, head: str) -> str | None:
-    """Why nothing needs compiling, where only files changed that the recipe says do not matter."""
+    """Why nothing needs compiling, where no path of the recipe changed; else None."""
     if base == head:
         return "Base and head are the same commit: nothing was compiled."
     if isinstance(subject.source, Checkout):
@@ -185,10 +185,10 @@ def _nothing_matters(subject: Subject, base: str, head: str) -> str | None:
         paths = {path for one in subject.source.between(base, head) for path in one.paths}
     if subject.recipe.matters(paths):
         return None
-    return f"No changed file matters by the recipe ({len(paths)} changed): nothing was compiled."
+    return f"No path of the recipe changed ({len(paths)} other files did): nothing was compiled."
 
 
-# -- what is compiled -----------------------------------------------------------------------------------------------
+# -- compilation ---------------------------------------------------------------------------------------------------
 
 
 def _build(subject: Subject, sha: str) -> Environment:
@@ -198,14 +198,14 @@ def _build(subject: Subject, sha: str) -> Environment:
 
 
 def _base(subject: Subject, sha: str | None, notes: list[str]) -> Environment | None:
-    """The base's environment; without one the head is told alone."""
+    """The environment of the base; without one the head is reported alone."""
     if sha is None:
         notes.append("The head has no parent: there is nothing to compare with.")
         return None
     try:
         return _build(subject, sha)
     except BuildFailed as failure:
-        notes.append(f"There is nothing to compare with, since the base {sha[:10]} does not build: {failure}")
+        notes.append(f"There is nothing to compare with, because the base {sha[:10]} does not build: {failure}")
         return None
 
 
@@ -213,7 +213,7 @@ Said = Mapping[Job, Answers | CannotStart]
 
 
 def _read(said: Said, place: Environment) -> dict[CompiledPlace, Compiled]:
-    """What the jobs of one environment said, place by place."""
+    """The answers of the jobs of one environment, place by place."""
     facts: dict[CompiledPlace, Compiled] = {}
     for job, answers in said.items():
         if job.environment == place and not isinstance(answers, CannotStart):
@@ -223,7 +223,7 @@ def _read(said: Said, place: Environment) -> dict[CompiledPlace, Compiled]:
 
 
 def _silent(said: Said, place: Environment, cases: Sequence[Case]) -> dict[CompiledPlace, Compiled]:
-    """The places of providers that could not be loaded: at the head they are as many failures."""
+    """The places of providers that could not be loaded: at the head they count as failures."""
     return {
         CompiledPlace(job.provider["name"], str(case), job.arch): Compiled(State.FAILED, str(why))
         for job, why in said.items()
@@ -232,8 +232,8 @@ def _silent(said: Said, place: Environment, cases: Sequence[Case]) -> dict[Compi
     }
 
 
-def _complain_if_nothing_compiles(said: Said, head: Environment, base: Environment | None) -> None:
-    """Raise BuildFailed when the head is no good at all, and ServiceError when the base is neither.
+def _check_anything_compiles(said: Said, head: Environment, base: Environment | None) -> None:
+    """Raise BuildFailed where nothing of the head compiles, and ServiceError where nothing of the base does either.
 
     Raises Unavailable where the stack has no compiler.
     """
@@ -247,7 +247,7 @@ def _complain_if_nothing_compiles(said: Said, head: Environment, base: Environme
 
 
 def _nothing(said: Said, place: Environment) -> str | None:
-    """Why no case of this environment compiles, in the first job's words; None when one does, or is too large."""
+    """Why no case of this environment compiles, by its first job; None where one does, or is too large."""
     whys = list[str]()
     for job, answers in said.items():
         if job.environment != place:
@@ -270,7 +270,7 @@ def _not_started(said: Said, base: Environment | None) -> Iterator[str]:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder for this command's contenders; what commands left that were killed goes as well."""
+    """A folder for the contenders of this command; also removes the folders of commands that were killed."""
     root = settings().state / "scratch"
     root.mkdir(parents=True, exist_ok=True)
     for left in root.glob("facts-*"):

@@ -1,4 +1,4 @@
-"""Texts of kernels that changed: their differences shown, and all of them written into a folder."""
+"""Texts of changed kernels: show their differences, or write all of them into a folder."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ MAX_TEXTS = 200  # kernels whose texts are written
 
 @dataclass(frozen=True)
 class Texts:
-    """Asks the contenders of both revisions for texts."""
+    """Gets texts from the contenders of both revisions."""
 
     bench: Bench
     before: Environment

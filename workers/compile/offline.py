@@ -1,4 +1,4 @@
-"""Contenders that compile and never run: what they say of each case, kept beside the environment for the next time."""
+"""Contenders that compile and never run; their answers are cached with the environment."""
 
 import hashlib
 import json
@@ -60,7 +60,7 @@ Text = tuple[Case, int, str]  # which of the case's kernels, in which kind
 
 
 class Bench:
-    """Runs jobs, two at a time.  `say` hears how far they are; leaving it ends every process."""
+    """Runs jobs, two at a time.  `say` is called with their progress."""
 
     def __init__(self, *, sandboxed: bool, scratch: Path, say: Callable[[str], None] = lambda _: None) -> None:
         self._sandboxed, self._scratch, self._say = sandboxed, scratch, say
@@ -70,7 +70,7 @@ class Bench:
         self._lock = threading.Lock()
 
     def compile(self, jobs: Sequence[Job], cases: Sequence[Case]) -> dict[Job, Answers | CannotStart]:
-        """What each job says of each case, or why it says nothing at all."""
+        """The answer of each job for each case, or why the job could not start."""
         total = len(jobs) * len(cases)
 
         def one(job: Job) -> Answers | CannotStart:
@@ -89,7 +89,7 @@ class Bench:
         return dict(zip(jobs, self._each(one, jobs), strict=True))
 
     def texts(self, wanted: Mapping[Job, Sequence[Text]]) -> dict[tuple[Job, Text], str]:
-        """The texts of kernels of each job; what cannot be had is left out."""
+        """The texts of kernels of each job; missing ones are left out."""
 
         def one(job: Job) -> dict[tuple[Job, Text], str]:
             said: dict[tuple[Job, Text], str] = {}
@@ -119,7 +119,7 @@ class Bench:
                 raise
 
     def _answers(self, job: Job, cases: Sequence[Case], total: int) -> Answers:
-        """Several cases at a time; after a crash one by one, to find the case that it belongs to."""
+        """Compile several cases at a time; after a crash one by one, to find the case that caused it."""
         answers: Answers = {}
         left, lost, alone = list(cases), 0, 0
         while left and lost <= RESTARTS and not self._over.is_set() and self._has_time():
@@ -154,12 +154,12 @@ class Bench:
             try:
                 ready = line.ask(protocol.start(job.provider, job.arch, 1, None), START_LIMIT_S, self._unless_over)
             except ContenderLost as gone:
-                raise CannotStart(f"{job.provider['name']} does not come up for {job.arch}: {gone}") from None
+                raise CannotStart(f"{job.provider['name']} does not start for {job.arch}: {gone}") from None
             if not ready.get("ready"):
-                why = str(ready.get("reason") or ready.get("error") or "it did not say why")
-                no_compiler = "No module named 'triton'" in why  # torch for the processor comes without it
+                why = str(ready.get("reason") or ready.get("error") or "no reason was given")
+                no_compiler = "No module named 'triton'" in why  # torch for the CPU comes without it
                 if no_compiler:
-                    why += "; make a stack that has it with `kernelwatch stack create NAME triton`"
+                    why += "; create a stack with it: `kernelwatch stack create NAME triton`"
                 said = f"{job.provider['name']} cannot be compiled for {job.arch}: {why}"
                 raise CannotStart(said, no_compiler=no_compiler)
             yield line
@@ -180,7 +180,7 @@ class Bench:
         if self._over.is_set():
             raise ContenderLost("no longer wanted")
         if not self._has_time():
-            raise ContenderLost(f"the {BUDGET_S:.0f} s of the command are over")
+            raise ContenderLost(f"the time limit of {BUDGET_S:.0f} s was reached")
 
     def _tell(self, job: Job, more: int, total: int) -> None:
         with self._lock:
@@ -193,11 +193,11 @@ def _failed(reason: str) -> dict[str, Any]:
     return {"state": "failed", "reason": reason, "lost": True}
 
 
-# -- what is kept ---------------------------------------------------------------------------------------------------
+# -- the cache ------------------------------------------------------------------------------------------------------
 
 
 def _lasting(answer: Mapping[str, Any]) -> bool:
-    """Would it be said again?  Not what a lost process stands for, nor a failure for want of memory or disk."""
+    """Would it be the same again?  Not for a lost process, nor for a lack of memory or disk."""
     known = answer.get("state") in ("compiled", "unsupported", "failed")
     return known and not answer.get("lost") and not answer.get("passing")
 
@@ -211,14 +211,14 @@ def _kept(job: Job) -> Answers:
 
 
 def _keep(job: Job, fresh: Answers) -> None:
-    """Add to what is kept, the oldest going first where it would be too much.  It is never seen half written."""
+    """Add to the cache, atomically; the oldest answers go where it would be too large."""
     every = _kept(job) | fresh
     sizes = {case: len(json.dumps(answer)) for case, answer in every.items()}
     total = sum(sizes.values())
     while total > MAX_KEPT:
         total -= sizes[oldest := next(iter(every))]
         del every[oldest]
-    with suppress(OSError):  # the next time it is compiled again
+    with suppress(OSError):  # not cached: compiled again the next time
         file = _file(job)
         fresh_file = file.with_name(f"{file.name}.{time.monotonic_ns()}.tmp")
         fresh_file.write_text(json.dumps(every))
@@ -240,7 +240,7 @@ def _stem(job: Job) -> str:
 
 @cache
 def _engine() -> str:
-    """Equal for equal engines: what compiles is the package `kernels` itself."""
+    """A digest of the package `kernels`, which does the compiling."""
     digest = hashlib.sha256()
     for path in sorted(protocol.KERNELS.rglob("*.py")):
         digest.update(f"{path.relative_to(protocol.KERNELS)}\0".encode() + path.read_bytes() + b"\0")

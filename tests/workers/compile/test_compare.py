@@ -131,7 +131,7 @@ def test_a_checkout_of_one_commit_out_of_many_does_not_pass_for_lack_of_a_parent
     norms.commit(fast={"registers": 50})
     copy = tmp_path / "copy"
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{norms.folder}", str(copy)], check=True)
-    with pytest.raises(BadInput, match=r"The parent of HEAD is not in this checkout.*fetch-depth: 2"):
+    with pytest.raises(BadInput, match=r"The parent of HEAD is missing in this shallow checkout.*fetch-depth: 2"):
         compare.facts(subjects.subject(str(copy), without_sandbox=True), Wish())
 
 
@@ -152,7 +152,7 @@ def test_a_change_of_files_that_do_not_matter_compiles_nothing(norms):
     norms.commit("docs", {"README.md": "new"})
     report = facts(norms)
     assert (report.skipped, report.exit_code) == (
-        "No changed file matters by the recipe (1 changed): nothing was compiled.",
+        "No path of the recipe changed (1 other files did): nothing was compiled.",
         0,
     )
     assert not (settings().state / "environments").exists()
@@ -436,7 +436,7 @@ def test_what_was_changed_and_changed_back_compiles_nothing(norms):
     norms.commit(files={"facts.json": "{}"})
     assert (
         facts(norms, "before..HEAD").skipped
-        == "No changed file matters by the recipe (0 changed): nothing was compiled."
+        == "No path of the recipe changed (0 other files did): nothing was compiled."
     )
 
 
