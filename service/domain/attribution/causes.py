@@ -1,8 +1,8 @@
-"""Why did it move?  Pure: what is stored of a comparison in, a code with arguments and how far to trust it out.
+"""Why did a case move?  Pure: stored facts of a comparison in, a cause out (a code, arguments, and its certainty).
 
-Both sides of a comparison ran in turn on one machine and one stack.  What remains is the code, unless something stored
-says otherwise: equal hashes of the compiled code, a control that leaned, clocks that differed, cases that moved alike
-although their code is the same.  Of the code, that is named which explains most of the change by its size
+Both sides of a comparison ran in turn on one machine and one stack, so the code is the cause unless stored facts say
+otherwise: equal hashes of the compiled code, an A/A control that is off, different clocks, other cases with the same
+code that moved too.  The cause names the change of the code whose size explains most of the effect
 (`service.domain.attribution.explanations`).  `service.reports.words` makes the sentences.
 """
 

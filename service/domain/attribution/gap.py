@@ -1,8 +1,8 @@
-"""Why did the distance to the best change between two mainline revisions, and who moved?  Pure.
+"""Why did the distance to the best baseline change between two mainline revisions?  Pure.
 
-Two sessions are compared here, so a move may be ours, the baseline's, a change of stack that came between, or the
-machine's.  Our own move is believed first where it was confirmed beside the parent in the newer session, which is far
-more exact than times of two sessions are.
+The times come from two sessions, so the target, the baseline, the stack or the machine may have moved.  A change of the
+head that was confirmed against its parent in the newer session is the first explanation, because a comparison within
+one session is far more exact.
 """
 
 from collections.abc import Mapping

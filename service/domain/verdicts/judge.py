@@ -1,12 +1,11 @@
 """Did this revision change the case?  Pure: samples in, verdicts out; no clock, no session, no client.
 
-The unit of sampling is the trial (a set of fresh processes); how much trials vary is learned from all cases of the
-run together.  What looks like a change after some trials is only a *suspicion*: fresh trials, which had no part in
-raising it, decide alone whether there is one, for all suspected cases of the run at once.  The numbers come from
-`service.domain.verdicts.analysis` and `service.domain.stats`;
-docs/statistics.md says why they are as they are, and how often they err.
+The unit of sampling is the trial, a set of fresh processes.  The variance of trials is estimated from all cases of the
+run together.  A screening that looks like a change raises only a *suspicion*.  New trials, the confirmation, decide
+alone whether the change is real, for all suspected cases of the run at once.  `service.domain.verdicts.analysis` and
+`service.domain.stats` compute the numbers; docs/statistics.md explains them and gives the error rates.
 
-`judge` and `wanted` take all cells of a run.  Nothing else in the service knows how a verdict is reached.
+`judge` and `wanted` take all cells of a run.  No other module decides a verdict.
 """
 
 import math
@@ -38,13 +37,13 @@ class Verdict:
     comparison: Comparison | None = None
     confirmed: bool = False
     control: float | None = None  # the A/A control's ratio at this case: the copy over the original
-    suspected: bool = False  # the first trials looked like a change
-    p: float | None = None  # of the fresh trials where there are any, else of the first
-    q: float | None = None  # p among the family of the run
-    smallest_change: float | None = None  # the smallest relevant change that held here, relative
-    doubt: Doubt | None = None  # what equal code of the session says against deciding it, where it is inconclusive
-    known_before: bool = False  # invalid or failed, and so it was before this revision
-    quarantined_by: str | None = None  # who quarantines it, where that is why a confirmed change is inconclusive
+    suspected: bool = False  # the screening looked like a change
+    p: float | None = None  # of the confirmation if there was one, else of the screening
+    q: float | None = None  # p corrected over all cases of the run
+    smallest_change: float | None = None  # the smallest change that matters at this case, relative
+    doubt: Doubt | None = None  # why equal code of the session leaves it inconclusive
+    known_before: bool = False  # an earlier revision was invalid or failed at this case too
+    quarantined_by: str | None = None  # who quarantines the case, if that makes a confirmed change inconclusive
 
 
 def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
@@ -54,9 +53,9 @@ def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
 
 
 def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
-    """Did equal code leave so much of the run undecided that another session is worth its time?
+    """Is another session worth its time, because the comparisons of equal code left too much undecided?
 
-    That is where a suspected change is in doubt, or one case in ten.
+    True if a suspected change is in doubt, or more than one case in ten.
     """
     doubted = [one for one in judged.values() if one.doubt is not None]
     compared = sum(one.comparison is not None for one in judged.values())
@@ -64,9 +63,9 @@ def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
 
 
 def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:
-    """The cells that deserve more trials: "look" for the undecided, "confirm" for the suspected.
+    """The cells that need more trials: "look" if they are undecided, "confirm" if they are suspected.
 
-    Empty when everything is decided or the budget (the last of `policy.looks` and of `policy.confirms`) is spent.
+    Empty if everything is decided or the budget (the last of `policy.screening` and `policy.confirmation`) is spent.
     """
     asked: dict[Name, Why] = {}
     for name, one in readings(cells, policy).items():
@@ -81,7 +80,7 @@ def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:
 
 
 def trials_until_next_look(done: int, policy: Policy, why: Why = "look") -> int:
-    """How many trials the undecided, or the suspected, get before they are looked at again; 0 when none are left."""
+    """How many trials to make before the next test of the undecided or the suspected cells; 0 if none are left."""
     steps = policy.screening if why == "look" else policy.confirmation
     return next((step - done for step in steps if step > done), 0)
 
@@ -96,18 +95,19 @@ def _judge(cell: Cell, reading: Reading | None, policy: Policy) -> Verdict:
         return Verdict(cell.trouble.outcome, cell.trouble.reason, known_before=cell.trouble.known_before)
     if reading is None:
         return Verdict(Outcome.NEW, cell.baseline_trouble or reason(ReasonCode.NO_BASELINE))
-    verdict = _first(cell, reading, policy) if not reading.suspected else _second(cell, reading, policy)
+    decide = _after_confirmation if reading.suspected else _after_screening
+    verdict = decide(cell, reading, policy)
     doubt = reading.doubt if verdict.outcome is Outcome.INCONCLUSIVE else None
     return replace(verdict, suspected=reading.suspected, smallest_change=reading.smallest_change, doubt=doubt)
 
 
-def _first(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
+def _after_screening(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     """The screening found no suspicion: the case is steady or undecided."""
     seen, outcome = reading.first, Outcome.INCONCLUSIVE
     if seen.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
         outcome, why = Outcome.STEADY, reason(ReasonCode.WITHIN, smallest_change=reading.smallest_change)
     elif reading.doubt is not None:
-        why = _doubted(reading, reading.doubt)
+        why = _doubt(reading, reading.doubt)
     elif len(reading.looked) < policy.screening[-1] or None in reading.looked:
         why = _cut_short(reading.looked, policy.screening, suspected=False)
     else:
@@ -115,14 +115,14 @@ def _first(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     return _of(outcome, why, seen, cell.looked, policy)
 
 
-def _second(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
+def _after_confirmation(cell: Cell, reading: Reading, policy: Policy) -> Verdict:
     """The screening found a suspicion, and the confirmation trials decide."""
     fresh = reading.fresh
     if fresh.zone is Zone.SMALL and not _may_hide_a_change(reading, policy):
         why = reason(ReasonCode.NOT_REPEATED, smallest_change=reading.smallest_change, trials=fresh.trials)
         return _of(Outcome.STEADY, why, fresh, cell.confirmed, policy)
     if reading.doubt is not None:
-        return _of(Outcome.INCONCLUSIVE, _doubted(reading, reading.doubt), reading.first, cell.looked, policy)
+        return _of(Outcome.INCONCLUSIVE, _doubt(reading, reading.doubt), reading.first, cell.looked, policy)
     if fresh.zone is not reading.first.zone:
         return _unconfirmed(cell, reading, policy)
     if cell.same_code:
@@ -146,9 +146,9 @@ def _confirmed(cell: Cell, outcome: Outcome, fresh: Decision, policy: Policy) ->
 
 
 def _may_hide_a_change(reading: Reading, policy: Policy) -> bool:
-    """Could the head be steady only because its baseline's processes were off, by as much as the control shows?
+    """Could a baseline that was off hide a change of the head, by as much as the A/A control shows?
 
-    Then it is steady where it is within the smallest change of the copy as well.
+    No if the head is within the smallest change of the second copy of the baseline as well.
     """
     seen = reading.last.estimate
     if not reading.off or reading.control is None or seen is None:
@@ -157,7 +157,7 @@ def _may_hide_a_change(reading: Reading, policy: Policy) -> bool:
     return from_copy.p_within(math.log1p(reading.smallest_change)) > policy.beta
 
 
-def _doubted(reading: Reading, doubt: Doubt) -> Reason:
+def _doubt(reading: Reading, doubt: Doubt) -> Reason:
     """What equal code of the session says against deciding the case."""
     if doubt is Doubt.MACHINE:
         return reason(ReasonCode.MACHINE)
@@ -183,7 +183,7 @@ def _of(outcome: Outcome, why: Reason, seen: Decision, pairs: Pairs, policy: Pol
 
 
 def _cut_short(trials: Effects, steps: Sequence[int], *, suspected: bool) -> Reason:
-    """Why fewer trials count than the policy allows: they were not made, or all their rounds were dropped."""
+    """Why fewer trials count than the policy allows: the session ended, or all rounds of a trial were dropped."""
     if len(trials) < steps[-1]:
         return reason(ReasonCode.SESSION_ENDED, suspected=suspected)
     return reason(ReasonCode.ROUNDS_LOST, suspected=suspected, lost=trials.count(None), trials=len(trials))

@@ -1,4 +1,4 @@
-"""What is judged: the samples of one case of one provider in one run, beside those of its baseline.  Pure values."""
+"""The input of a verdict: the samples of one case of one provider in a run and those of its baseline.  Pure values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Outcome(StrEnum):
     INVALID = "invalid"  # the revision computes something wrong, or not the same thing twice
     FAILED = "failed"  # it could not be measured
     NEW = "new"  # there is nothing to compare with
-    REMOVED = "removed"  # the mainline measured it before, and the recipe asks for it no longer
+    REMOVED = "removed"  # measured on the mainline before, but no longer in the recipe
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Pairs:
     baseline: tuple[Rounds, ...] = ()
 
     def made(self, most: int | None = None) -> list[float | None]:
-        """Of each trial that was made, the log of candidate over baseline; None where all its rounds were lost.
+        """The log of candidate over baseline for each trial that was made, or for the first `most` of them.
 
-        Of the first so many, when asked.
+        None for a trial that lost all its rounds.
         """
         return trial_effects(self.trials[:most])
 
@@ -43,7 +43,7 @@ class Pairs:
         return [(mine, theirs) for mine, theirs in zip(self.candidate, self.baseline, strict=False) if mine]
 
     def effects(self) -> list[float]:
-        """Of the trials that have one."""
+        """The effects of the trials that did not lose all their rounds."""
         return [effect for effect in self.made() if effect is not None]
 
     @property
@@ -52,7 +52,7 @@ class Pairs:
 
 
 def made(many: Sequence[Pairs]) -> list[list[float | None]]:
-    """`Pairs.made` of each, at once."""
+    """`Pairs.made` for many pairs in one call, which is faster."""
     trials = [one.trials for one in many]
     effects = iter(trial_effects([trial for some in trials for trial in some]))
     return [list(islice(effects, len(some))) for some in trials]
@@ -69,14 +69,14 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Cell:
-    """All that is known of one case of one provider in one run."""
+    """Everything that decides the verdict of one case of one provider in one run."""
 
     provider: str
     case: str
     looked: Pairs = Pairs()
-    confirmed: Pairs = Pairs()  # fresh trials, asked for after a suspicion
+    confirmed: Pairs = Pairs()  # trials of the confirmation
     control: Pairs = Pairs()  # the baseline against a second copy of itself
-    borrowed: str | None = None  # the provider that the control is of, where this one has none at the case
+    borrowed: str | None = None  # the provider whose control it is, if this one has none
     trouble: Trouble | None = None  # why the head has no times here, where it has none
     baseline_trouble: Reason | None = None  # why the baseline has no times here, where it has none
     same_code: bool = False  # facts say that head and parent compiled to the same code
@@ -88,5 +88,5 @@ class Cell:
 
     @property
     def comparable(self) -> bool:
-        """Is there something right to be compared, and something to compare it with?"""
+        """Did both the head and the baseline produce times from correct results?"""
         return not (self.trouble or self.baseline_trouble) and bool(self.looked.baseline)
