@@ -1,4 +1,4 @@
-"""Questions that pages, the API and the command line ask of the ledger.  Each loads what its reader needs."""
+"""Queries of the ledger for pages, the API and the command line.  Each loads what its reader needs."""
 
 import base64
 import binascii
@@ -52,15 +52,15 @@ from service.reports.views import GapView, Point
 from service.settings import settings
 
 Row = TypeVar("Row")
-WORKER_GONE_S = 60.0  # a worker says every few seconds that it is there
+WORKER_GONE_S = 60.0  # workers report every few seconds
 MAX_SERIES = 2000
 MIN_SHA = 4  # as for git
-LATEST_RUNS = 20  # what a target has cases of; all of its runs would be a hundred thousand rows
+LATEST_RUNS = 20  # from which a target's series are listed; all of its runs would be too many rows
 
 
 @dataclass(frozen=True)
 class ResultPage(Generic[Row]):
-    """Some of many, and the cursor with which the next ones are asked for."""
+    """A page of results, and the cursor of the next page."""
 
     items: tuple[Row, ...]
     next: str | None
@@ -68,7 +68,7 @@ class ResultPage(Generic[Row]):
 
 @dataclass(frozen=True)
 class Glance:
-    """A run at one glance: how many cases have which outcome, the worst first."""
+    """A summary of a run: the number of cases by outcome, worst first."""
 
     run: Run
     counts: Mapping[Outcome, int] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Glance:
 
     @property
     def word(self) -> str:
-        """The worst outcome of a run that is done, the state of any other."""
+        """The worst outcome of a finished run; the state of any other."""
         if self.run.state is not RunState.DONE:
             return self.run.state.value
         return next((outcome.value for outcome in WORST_FIRST if self.counts.get(outcome)), "done")
@@ -92,17 +92,17 @@ class Line:
 
 @dataclass(frozen=True)
 class Card:
-    """A target with its latest mainline revisions and the number of things that wait for a person."""
+    """A target with its latest mainline revisions, its open regressions and its cases behind SOTA."""
 
     target: Target
     devices: tuple[str, ...]
     lines: tuple[Line, ...]
-    standing: Mapping[RegressionState, int]  # how many regressions stand in each state, without zeros
+    standing: Mapping[RegressionState, int]  # number of open regressions by state, without zeros
     behind: int
 
     @property
     def regressions(self) -> int:
-        """Those that still stand: slower than it was, and nobody has shown or said otherwise."""
+        """The number of open regressions."""
         return sum(self.standing.values())
 
 
@@ -115,7 +115,7 @@ class Waiting:
     held: int
     leased: int
     oldest_s: float  # how long the first queued run has waited
-    worker: bool  # is anybody there who could take it
+    worker: bool  # is a worker of the device online?
 
 
 def whole_run(session: Session, run_id: int) -> Run:
@@ -139,12 +139,12 @@ def whole_run(session: Session, run_id: int) -> Run:
 
 
 def found_in(session: Session, run_id: int) -> Report:
-    """What a run has to tell, with the regressions that stood when it was measured."""
+    """The report of a run, with the regressions that were open at its baseline."""
     return report_on(session, whole_run(session, run_id))
 
 
 def report_on(session: Session, run: Run) -> Report:
-    """The same of a run that was read whole already."""
+    """The report of a run that was loaded by `whole_run`."""
     return report(run, policy=server_policy(), address=settings().address, known=_open_at_baseline(session, run))
 
 
@@ -194,7 +194,7 @@ _NAMES = (selectinload(Run.target), selectinload(Run.revision))
 
 
 def pull_reports(session: Session, run: Run) -> tuple[Report, ...]:
-    """What one comment tells: the newest run of this revision on each device, first that of the given run."""
+    """The reports of one comment: the newest run of the revision on each device, that of the given run first."""
     newest = (
         select(func.max(Run.id))
         .where(Run.target_id == run.target_id, Run.pull == run.pull, Run.revision_id == run.revision_id)
@@ -206,12 +206,12 @@ def pull_reports(session: Session, run: Run) -> tuple[Report, ...]:
 
 
 def attempts(session: Session, run_id: int) -> Sequence[Attempt]:
-    """Who held the run, in order."""
+    """The attempts of a run, in order."""
     return session.scalars(select(Attempt).where(Attempt.run_id == run_id).order_by(Attempt.attempt)).all()
 
 
 def ahead_of(session: Session, run: Run) -> int:
-    """How many queued runs of its device go before a queued run."""
+    """The number of queued runs of the same device that are taken before this one."""
     before = tuple_(Run.priority, Run.id) < tuple_(run.priority, run.id)
     return (
         session.scalar(select(func.count()).where(Run.device == run.device, Run.state == RunState.QUEUED, before)) or 0
@@ -219,7 +219,7 @@ def ahead_of(session: Session, run: Run) -> int:
 
 
 def card(session: Session, target: Target, lines: int = 8, before: int | None = None) -> Card:
-    """A target at one glance, with its latest mainline revisions, or those before an ordinal."""
+    """Summarise a target with its latest mainline revisions, or those before an ordinal."""
     older = (Revision.ordinal < before,) if before is not None else ()
     latest = session.scalars(
         select(Revision)
@@ -255,7 +255,7 @@ def _standing(session: Session, target: Target) -> dict[RegressionState, int]:
 
 
 def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
-    """The latest runs that are not of the mainline: pull requests, and commits that somebody named."""
+    """The latest runs off the mainline: of pull requests, and of commits that a person requested."""
     runs = session.scalars(
         select(Run)
         .join(Revision, Revision.id == Run.revision_id)
@@ -272,7 +272,7 @@ def _lines(session: Session, latest: Sequence[Revision]) -> tuple[Line, ...]:
     ids = [revision.id for revision in latest]
     runs = session.scalars(select(Run).where(Run.revision_id.in_(ids), WATCHED).options(*_NAMES).order_by(Run.id)).all()
     by_revision: dict[int, dict[str, Glance]] = {}
-    for glance in glances(session, runs):  # the newest run of a device stays
+    for glance in glances(session, runs):  # the newest run of a device comes last
         by_revision.setdefault(glance.run.revision_id, {})[glance.run.device] = glance
     return tuple(Line(revision, by_revision.get(revision.id, {})) for revision in latest)
 
@@ -297,7 +297,7 @@ def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
 
 
 def revisions(session: Session, target: Target, cursor: str | None = None, limit: int = 50) -> ResultPage[Revision]:
-    """The revisions of a target, the latest commit first."""
+    """The revisions of a target, latest commit first."""
     statement = select(Revision).where(Revision.target_id == target.id)
     return paged(session, statement, (Revision.committed_at, Revision.id), cursor, limit)
 
@@ -311,7 +311,7 @@ def runs(
     *,
     revision: str | None = None,
 ) -> ResultPage[Run]:
-    """The runs of a target, the newest first; of one revision, whose commit may be shortened."""
+    """The runs of a target, newest first; only of one `revision` if given, whose sha may be abbreviated."""
     statement = select(Run).where(Run.target_id == target.id).options(*_NAMES)
     if device is not None:
         statement = statement.where(Run.device == device)
@@ -321,7 +321,7 @@ def runs(
 
 
 def _named(target: Target, revision: str) -> ColumnElement[bool]:
-    """A commit by its beginning, as git takes it; a version only as it is, for 1.1 is not 1.10."""
+    """Match a commit by a prefix, as git does, and a version exactly: 1.1 is not 1.10."""
     named = str(storable(revision))
     if target.kind is TargetKind.GIT and len(named) >= MIN_SHA:
         return Revision.sha.startswith(named.lower(), autoescape=True)
@@ -336,18 +336,18 @@ def events_of(session: Session, found: Iterable[RegressionRow]) -> Mapping[int, 
 
 
 def runs_with_ids(session: Session, ids: Sequence[int]) -> Sequence[Run]:
-    """These runs, in the order of their ids."""
+    """The runs with these ids, in the order of their ids."""
     return session.scalars(select(Run).where(Run.id.in_(ids)).options(*_NAMES).order_by(Run.id)).all()
 
 
 def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
-    """The runs of one revision that are watched for, the newest first; no steps of searches, no calibrations."""
+    """The runs of one revision, newest first, without steps of bisections and calibrations."""
     watched = (Run.revision_id == revision_id, Run.purpose == Purpose.WATCH)
     return session.scalars(select(Run).where(*watched).options(*_NAMES).order_by(Run.id.desc()).limit(20)).all()
 
 
 def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Sequence[GapView]:
-    """Mainline cases behind SOTA, the widest gap first."""
+    """Mainline cases behind SOTA, widest gap first."""
     statement = (
         select(Gap, Target.name, Revision)
         .join(Gap.series)
@@ -365,7 +365,7 @@ def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Seq
 
 
 def series(session: Session, target: Target, case: str, provider: str, device: str) -> list[Point]:
-    """What one case took over the mainline, oldest first; each revision's newest run that has the case counts."""
+    """One series over the mainline, oldest first, from the newest run of each revision that measured the case."""
     best = aliased(Measurement)
     asked = (Measurement.case == case, Measurement.provider == provider, Measurement.role == Role.HEAD.value)
     newest = (
@@ -411,7 +411,7 @@ def series(session: Session, target: Target, case: str, provider: str, device: s
 
 
 def _with_changes_of_stack(session: Session, points: Sequence[Point]) -> list[Point]:
-    """Each point at which the stack is another than at the one before says what changed."""
+    """Add what changed to each point whose stack differs from the one before."""
     ids = {point.stack_id for point in points if point.stack_id is not None}
     versions = {stack.id: stack.versions for stack in session.scalars(select(Stack).where(Stack.id.in_(ids)))}
     told, last = [], None
@@ -425,7 +425,7 @@ def _with_changes_of_stack(session: Session, points: Sequence[Point]) -> list[Po
 
 
 def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | None:
-    """The mainline run before this one on its device, where that had another stack, and what changed since."""
+    """The mainline run before this one on its device if it had another stack, and what changed since."""
     place = session.scalar(select(Revision.ordinal).where(Revision.id == run.revision_id))
     earlier = [Revision.ordinal < place] if place is not None else [Revision.ordinal.is_not(None)]
     before = session.scalar(
@@ -452,7 +452,7 @@ def _verdict_of(run_id: InstrumentedAttribute[int], provider: str, case: str) ->
 
 
 def measured_series(session: Session, target: Target) -> list[tuple[str, str, str]]:
-    """The (device, provider, case) triples that the latest runs of a target have numbers for."""
+    """The (device, provider, case) triples that the latest runs of a target measured."""
     latest = (
         select(Run.id)
         .where(Run.target_id == target.id, Run.state == RunState.DONE, WATCHED)
@@ -470,12 +470,12 @@ def measured_series(session: Session, target: Target) -> list[tuple[str, str, st
 
 
 def workers(session: Session) -> Sequence[Worker]:
-    """All workers ever seen, those seen last first."""
+    """All known workers, last seen first."""
     return session.scalars(select(Worker).order_by(Worker.seen_at.desc(), Worker.name)).all()
 
 
 def queue(session: Session, limit: int = 200) -> Sequence[Run]:
-    """The runs that are not over, in the order in which they will be taken; those being measured first."""
+    """The unfinished runs in the order in which they are taken; those being measured first."""
     being_measured = (Run.state == RunState.LEASED).desc()
     held_last = Run.state == RunState.HELD
     return session.scalars(
@@ -488,7 +488,7 @@ def queue(session: Session, limit: int = 200) -> Sequence[Run]:
 
 
 def waiting(session: Session) -> list[Waiting]:
-    """The queue in numbers, device by device; a device whose runs nobody can take stands out."""
+    """The length of the queue by device, and whether a worker of the device is online."""
     now = clock(session)
     rows = session.execute(
         select(Run.device, Run.state, func.count(), func.min(Run.created_at))
@@ -514,7 +514,7 @@ def paged(
     cursor: str | None,
     limit: int,
 ) -> ResultPage[Row]:
-    """The rows after `cursor`, largest keys first."""
+    """The page of rows after `cursor`, largest keys first."""
     if cursor is not None:
         statement = statement.where(tuple_(*keys) < tuple_(*_read_cursor(cursor, len(keys))))
     found = session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()

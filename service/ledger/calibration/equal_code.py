@@ -1,4 +1,4 @@
-"""What each session says of equal code: by its A/A controls, and a calibration by two builds of one source as well."""
+"""Store the comparisons of equal code of each session: A/A controls, and in a calibration two builds of one source."""
 
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
@@ -16,11 +16,11 @@ from service.ledger.series import series_ids
 
 
 def compared(session: Session, run: Run, result: SessionResult, policy: Policy) -> None:
-    """Keep what a session, of whatever purpose, says of equal code, and quarantine or release the cases it is about.
+    """Store a session's comparisons of equal code, and quarantine or release the cases that they are about.
 
-    Not where a stranger's code took part: who disturbs the control would choose which cases nobody looks at.
+    Sessions with untrusted code are ignored: whoever disturbs the controls could choose which cases are quarantined.
     """
-    if not run.trusted or run.repeated:  # of a run that is measured twice the first session counts, as of any other
+    if not run.trusted or run.repeated:  # of a run that is measured twice, the first session counts
         return
     found = calibration.compared(result.taken, policy, calibration=run.purpose is Purpose.CALIBRATION)
     if not found:

@@ -1,4 +1,4 @@
-"""Cases that are quarantined: measured and shown as ever, and alarming nobody."""
+"""Quarantine cases: they are measured and shown as before, and raise no alarm."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -40,7 +40,7 @@ def in_force(rows: Mapping[Name, Quarantine], policy: Policy, names: Iterable[Na
 def listed(
     session: Session, target: Target | None = None, *, device: str | None = None, released: bool = False
 ) -> Sequence[tuple[Quarantine, str]]:
-    """The standing quarantines, or with `released` all there ever were, the newest first, with the target's name."""
+    """The open quarantines, or with `released` all of them, newest first, each with the target's name."""
     rows = select(Quarantine, Target.name).join(Quarantine.series).join(Target, Target.id == Series.target_id)
     wanted = [
         *([Series.target_id == target.id] if target else []),
@@ -54,22 +54,22 @@ def listed(
 
 
 def review(session: Session, target_id: int, device: str, found: Sequence[Compared], policy: Policy) -> None:
-    """Quarantine those of the cases just compared that lie, and release those that do no more.
+    """Quarantine the cases just compared that raise too many false alarms, and release those that no longer do.
 
-    What a person quarantined stays so until a person releases it.  SessionResult from before a release counts no more.
+    Only a person releases what a person quarantined.  Comparisons from before a release do not count.
     """
     standing = _standing(session, target_id, device)
     for one in sorted(found, key=lambda one: (one.provider, one.case)):
         name = one.provider, one.case
         row = standing.get(name)
         if row is not None and row.by == KERNELWATCH:
-            _released_if_quiet(session, row, policy)
-        # Only one more comparison that speaks against a case can make the difference.
+            _release_if_trusted(session, row, policy)
+        # Only a comparison that counts against the case can change the decision.
         elif row is None and calibration.matters(one.ratio, one.p, one.case, policy):
-            _quarantined_if_it_lies(session, SeriesKey.of(target_id, device, *name), policy)
+            _quarantine_if_distrusted(session, SeriesKey.of(target_id, device, *name), policy)
 
 
-def _quarantined_if_it_lies(session: Session, key: SeriesKey, policy: Policy) -> None:
+def _quarantine_if_distrusted(session: Session, key: SeriesKey, policy: Policy) -> None:
     series_id = series_of(session, key)
     released = [row.released_at or 0.0 for row in _earlier(session, series_id)]
     since, most = max(released, default=0.0), calibration.most(policy.calibrate)
@@ -78,7 +78,7 @@ def _quarantined_if_it_lies(session: Session, key: SeriesKey, policy: Policy) ->
         quarantine(session, key, KERNELWATCH, why)
 
 
-def _released_if_quiet(session: Session, row: Quarantine, policy: Policy) -> None:
+def _release_if_trusted(session: Session, row: Quarantine, policy: Policy) -> None:
     times = sum(one.by == KERNELWATCH for one in _earlier(session, row.series_id))
     needed = calibration.patience(times, policy.calibrate)
     against = _against(session, row.series_id, row.case, policy, row.since, needed)
@@ -87,7 +87,7 @@ def _released_if_quiet(session: Session, row: Quarantine, policy: Policy) -> Non
 
 
 def _against(session: Session, series_id: int, case: str, policy: Policy, since: float, most: int) -> list[bool]:
-    """Which of the last comparisons of a case speak against it, oldest first, whichever worker made them."""
+    """Which of the last comparisons of a case count against it, oldest first, of all workers."""
     rows = session.execute(
         select(Calibration.ratio, Calibration.p)
         .where(Calibration.series_id == series_id, Calibration.at > since)
@@ -106,7 +106,7 @@ def _earlier(session: Session, series_id: int) -> Sequence[Quarantine]:
 
 
 def quarantine(session: Session, key: SeriesKey, by: str, reason: str) -> bool:
-    """Let a case alarm nobody; False where it was quarantined already, which is left as it is."""
+    """Quarantine a case.  Returns False, and changes nothing, if it is quarantined already."""
     values = {"series_id": series_of(session, key), "since": clock(session), "by": by, "reason": reason}
     return (
         insert_if_absent(session, Quarantine, "series_id", values, where=Quarantine.released_at.is_(None)) is not None
@@ -114,7 +114,7 @@ def quarantine(session: Session, key: SeriesKey, by: str, reason: str) -> bool:
 
 
 def release(session: Session, target: Target, device: str, case: str, provider: str | None, by: str, why: str) -> int:
-    """Let a case alarm again; how many providers of it were quarantined.  Raises NotFound that says which cases are."""
+    """Release a case.  Returns the number of providers released; raises NotFound with the quarantined cases."""
     rows = [
         row
         for name, row in _standing(session, target.id, device).items()
@@ -127,7 +127,7 @@ def release(session: Session, target: Target, device: str, case: str, provider: 
 
 
 def providers_of(session: Session, target: Target, device: str, case: str, provider: str | None) -> list[str]:
-    """Those of the target's providers that were measured at the case.  Raises BadInput when it was never measured."""
+    """The target's providers that were measured at the case.  Raises BadInput if it was never measured."""
     measured = (
         select(Measurement.provider)
         .join(Run)

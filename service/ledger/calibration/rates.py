@@ -1,4 +1,4 @@
-"""How often equal code differed: the realised rates by case, by worker and metric, for pages and the command line."""
+"""How often equal code differed: false alarm rates by case, and by worker and metric."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ def rates(
     worker: str | None = None,
     since: float = 0.0,
 ) -> list[CaseRate]:
-    """The realised rate of every case on every worker since a time; the highest first."""
+    """The rate of each case on each worker since a time; highest first."""
     found = [
         rate
         for one in ([target] if target else targets.all_targets(session))
@@ -40,7 +40,7 @@ def rates(
 
 
 def by_metric(found: Sequence[CaseRate]) -> list[MetricRate]:
-    """Summed by worker, device, metric and kind; targets with another nominal rate stand apart."""
+    """Sum rates by worker, device, metric, kind and nominal rate."""
     grouped = defaultdict[tuple[str, str, Metric, float, Equal], list[CaseRate]](list)
     for one in found:
         grouped[one.worker, one.device, one.metric, one.nominal, one.kind].append(one)

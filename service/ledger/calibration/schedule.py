@@ -1,4 +1,4 @@
-"""Every night each worker measures two builds of one revision against each other, for each target of its device."""
+"""Schedule calibrations: each night, each worker compares two builds of one revision of each target of its device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from service.ledger.server_policy import effective
 
 log = structlog.get_logger()
 
-LATELY_S = 15 * 60.0  # a worker that was seen since then is there
-GONE_S = 24 * 3600.0  # one that was not seen for so long takes no run that waits for it alone
-NEWEST = 20  # revisions among which a fit one is looked for
+LATELY_S = 15 * 60.0  # a worker seen since then is online
+GONE_S = 24 * 3600.0  # runs for a worker not seen for so long are cancelled
+NEWEST = 20  # revisions that are considered for a calibration
 
 
 @dataclass(frozen=True)
 class Due:
-    """A worker that is to calibrate a target, since `every_s` seconds have gone by."""
+    """A worker that has not calibrated a target for `every_s` seconds."""
 
     target_id: int
     worker: str
@@ -36,7 +36,7 @@ class Due:
 
 
 def plan_due() -> int:
-    """Ask for the calibrations that are due; how many.  Any number of controls may do it at once."""
+    """Queue the calibrations that are due.  Returns how many; any number of processes may run this at once."""
     with reading() as session:
         now = clock(session)
         lost = session.execute(select(Run.id).where(*_lost(now)).limit(1)).first() is not None
@@ -47,7 +47,7 @@ def plan_due() -> int:
 
 
 def _due(session: Session, now: float) -> Iterator[Due]:
-    """The first one comes a night after the worker and the target met: who is new has more urgent things to measure."""
+    """The calibrations that are due.  The first is due one interval after both the worker and the target are known."""
     workers = session.scalars(select(Worker).where(Worker.seen_at >= now - LATELY_S).order_by(Worker.name)).all()
     if not workers:
         return
@@ -69,7 +69,7 @@ def _due(session: Session, now: float) -> Iterator[Due]:
 
 
 def _last(session: Session, workers: list[str]) -> dict[tuple[int, str], float]:
-    """When each worker was last asked to calibrate each target; of no other run a worker is named."""
+    """When the last calibration of each target on each worker was queued; no other run names a worker."""
     series = Run.target_id, Run.only_worker
     rows = select(*series, func.max(Run.created_at)).where(Run.only_worker.in_(workers)).group_by(*series)
     return {(target_id, worker or ""): at for target_id, worker, at in session.execute(rows)}
@@ -98,7 +98,7 @@ def _asked(due: Due) -> bool:
     try:
         with transaction() as session:
             return _ask(session, due)
-    except Exception:  # what one target has must not keep the others from being calibrated
+    except Exception:  # the failure of one target must not stop the others
         log.exception("no calibration was asked for", target=due.target_id, worker=due.worker)
         return False
 
@@ -136,7 +136,7 @@ def ask_now(
     suite: str | None = None,
     worker: str | None = None,
 ) -> Run:
-    """Queue a calibration that nobody has to wait a night for.  Raises BadInput where no revision is fit for it."""
+    """Queue a calibration at once.  Raises BadInput if no revision is fit for it."""
     _, recipe = recipe_of(session, target)
     if device not in recipe.devices:
         known = ", ".join(recipe.devices)
@@ -164,10 +164,7 @@ def ask_now(
 
 
 def _fit(session: Session, target: Target, device: str) -> Revision | None:
-    """The newest revision of the mainline that was measured on this device and is right at every case.
-
-    Where there is none, the newest that builds.
-    """
+    """The newest measured revision of the mainline without a broken case, or else the newest that builds."""
     measured = select(Measurement.id).where(
         Measurement.run_id == Run.id, Measurement.role == "head", Measurement.state == CellState.MEASURED
     )
@@ -185,11 +182,11 @@ def _fit(session: Session, target: Target, device: str) -> Revision | None:
         if found.builds and not found.broken:
             return one
         building += [one] * found.builds
-    return next(iter(building), None)  # a broken case is not calibrated, and all its others are
+    return next(iter(building), None)  # its broken cases are not calibrated
 
 
 def _lost(now: float) -> tuple[ColumnElement[bool], ...]:
-    """What waits for a worker that went away, and would wait for ever."""
+    """The runs that wait for a worker that is gone."""
     there = select(Worker.name).where(Worker.seen_at >= now - GONE_S)
     return Run.only_worker.is_not(None), Run.state == RunState.QUEUED, Run.only_worker.not_in(there)
 
