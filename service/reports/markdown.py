@@ -327,7 +327,7 @@ def ceilings(report: Report) -> str:
 def limits(report: Report) -> str:
     """`1 %`, or with what has another limit: `1 % (2 % below 100 µs, call time 5 %, peak memory 1 %)`."""
     own, short = report.policy.smallest_change, report.policy.smallest_change_short
-    by_metric = {row.metric: report.policy.at("." + row.metric).smallest_change for row in report.rows}
+    by_metric = {row.metric: report.policy.smallest_change_in(row.metric) for row in report.rows}
     others = [f"{_percents(short)} below {digits(report.policy.short_us)} µs"] if short > own else []
     others += [
         f"{WORDS[metric].name} {_percents(by_metric[metric])}" for metric in Metric if by_metric.get(metric, own) != own

@@ -26,7 +26,7 @@ def get(metrics: Metrics) -> Get:
     return asking()
 
 
-def test_a_run_is_told_lane_by_metric_in_the_unit_of_each(get: Get, metrics: Metrics) -> None:
+def test_a_run_shows_each_metric_in_its_unit(get: Get, metrics: Metrics) -> None:
     said = words(get(f"/runs/{metrics.second}"))
     headings = [
         "Kernel time, smallest change 1 %",
@@ -39,7 +39,7 @@ def test_a_run_is_told_lane_by_metric_in_the_unit_of_each(get: Get, metrics: Met
     assert "35.1 µs 35.0 µs" in said
     assert "1.79 s 1.80 s" in said
     assert "67.1 MB 75.5 MB" in said
-    assert "first of all rmsnorm.fwd.32768x1024.bf16-fp32.memory takes 12.5 % more memory" in said
+    assert "first rmsnorm.fwd.32768x1024.bf16-fp32.memory takes 12.5 % more memory" in said
 
 
 def test_a_run_says_how_much_of_the_device_it_uses(get: Get, metrics: Metrics) -> None:

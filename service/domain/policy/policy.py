@@ -219,6 +219,12 @@ class Policy(BaseModel):
         share = max(limits.smallest_change, limits.smallest_change_short) if short else limits.smallest_change
         return max(share, limits.smallest_change_ns / 1e3 / value)
 
+    def smallest_change_in(self, metric: Metric) -> float:
+        """Return the smallest change that matters in a metric, if its case has no limits of its own."""
+        if metric is Metric.KERNEL:
+            return self.smallest_change
+        return (self.metrics.get(metric) or self._usual(metric)).smallest_change
+
     def _named(self, case: str) -> CasePolicy | None:
         found = [own for pattern, own in self.cases.items() if fnmatchcase(case, pattern)]
         return found[-1] if found else None
