@@ -420,7 +420,7 @@ def test_a_wrong_result_is_invalid_never_fast_and_never_a_baseline(story):
     assert story.outcomes(after) == {FAST: "steady", WIDE: "steady"}
     first = story.git("rev-parse", f"{wrong}^")
     assert story.run_of(after).reason == (
-        f"1 case compared with {first[:10]}, since {wrong[:10]} is wrong or failed there"
+        f"1 case compared with {first[:10]}, because {wrong[:10]} is wrong or failed there"
     )
 
 

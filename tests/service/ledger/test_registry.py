@@ -143,7 +143,7 @@ def test_an_edit_changes_what_is_named(norms: Repository, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ([], "Name what to change"),
+        ([], "Nothing to change"),
         (["--branch", "nope"], "No branch nope"),
         (["--forge", "github.com/acme/norms"], "is not owner/name"),
         (["--location", "empty"], "The repository is empty: push a first commit"),

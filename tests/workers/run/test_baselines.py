@@ -224,7 +224,7 @@ def test_each_provider_has_the_baseline_that_it_gets_right(scripted, norms):
     }
     assert third.reason is not None
     assert third.reason.startswith(
-        f"1 case compared with {first[:10]}, since {second[:10]} is wrong or failed there"
+        f"1 case compared with {first[:10]}, because {second[:10]} is wrong or failed there"
     ), third.reason
 
 
