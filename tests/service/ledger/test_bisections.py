@@ -375,7 +375,7 @@ def test_a_recipe_that_no_longer_has_the_case_ends_the_search(mainline):
     advance.advance_due()
     found = mainline.see(search)
     assert found.row.state is SearchState.STOPPED
-    assert found.words.startswith(f"The recipe changed: suite both no longer has {WIDE}. Search again")
+    assert found.words.startswith(f"The recipe changed: suite both no longer has {WIDE}. Start a new bisection")
 
 
 @pytest.mark.parametrize(
