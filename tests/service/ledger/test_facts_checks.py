@@ -8,12 +8,13 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import FactsCheck, RecipeRow, Revision, Run, Target
+from service.db.models import FactsCheck, Run
 from service.domain.codefacts.findings import Finding, Findings
-from service.domain.states import FactsState, Priority, RunState, TargetKind
+from service.domain.states import FactsState, Priority, RunState
 from service.errors import LeaseLost
 from service.ledger.runs import facts_checks
 from service.ledger.runs.facts_checks import FactsLease
+from tests import world
 from workers.compile import facts_worker
 from workers.run.heartbeat import stopping
 
@@ -22,30 +23,16 @@ FOUND = Findings("other machine code at the one case", "abc", changes=(Finding("
 
 @pytest.fixture
 def target(either: str) -> int:
-    with transaction() as session:
-        made = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-        session.add(made)
-        session.flush()
-        session.add(RecipeRow(id=1, target_id=made.id, digest="0" * 64, text="", adapters={}, created_at=0.0))
-        return made.id
+    return world.target().id
 
 
 def appeared(target: int, sha: str, pull: int | None = 7, **values: object) -> None:
     """A revision with a run on each of two devices."""
     with transaction() as session:
-        revision = Revision(target_id=target, sha=sha, subject=sha, author="a", committed_at=0.0, paths=[])
-        session.add(revision)
-        session.flush()
-        usual = {
-            "priority": Priority.PULL_REQUEST,
-            "created_at": clock(session),
-            "baseline": "abc",
-            "notified_state": "queued",
-        }
+        revision = world.commit(session, target, sha)
+        usual = {"priority": Priority.PULL_REQUEST, "created_at": clock(session), "notified_state": "queued"}
         for device in ("h200", "b200"):
-            known = {"dedupe": f"{sha}:{device}", "target_id": target, "revision_id": revision.id, "recipe_id": 1}
-            known |= {"device": device, "suite": "smoke", "trusted": True, "pull": pull}
-            session.add(Run(**known, **{**usual, **values}))
+            world.run(session, revision, device=device, pull=pull, **usual | {"baseline": "abc"} | values)
 
 
 def planned() -> int:

@@ -5,46 +5,30 @@ from typing import Any
 import pytest
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import RecipeRow, Revision, Run, Target, VerdictRow
-from service.domain.states import Purpose, RunState, TargetKind
+from service.db.models import Revision, Run
+from service.domain.states import Purpose, RunState
 from service.ledger.runs.machine_moves import AT_THAT_TIME_S, moved_elsewhere
+from tests import world
 
 pytestmark = pytest.mark.usefixtures("either")
 SLOWER, FASTER, STEADY = 1.1, 0.9, 1.0
 
 
-def target(name: str) -> tuple[int, int, int]:
-    """A target with a recipe and a revision: their ids."""
+def target(name: str) -> Revision:
+    """The first revision of a target."""
+    row = world.target(name=name)
     with transaction() as session:
-        row = Target(name=name, kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-        session.add(row)
-        session.flush()
-        recipe = RecipeRow(target_id=row.id, digest="1" * 64, text="", adapters={}, created_at=0.0)
-        revision = Revision(target_id=row.id, sha="c0", ordinal=0, subject="", author="", committed_at=0.0, paths=[])
-        session.add_all([recipe, revision])
-        session.flush()
-        return row.id, recipe.id, revision.id
+        return world.commit(session, row.id, 0)
 
 
-def measured(
-    of: tuple[int, int, int], *ratios: float, ago_s: float = 60.0, cause: str | None = None, **columns: Any
-) -> Run:
+def measured(of: Revision, *ratios: float, ago_s: float = 60.0, cause: str | None = None, **columns: Any) -> Run:
     """A run on the worker "here", with one case for each ratio of head over parent."""
-    target_id, recipe_id, revision_id = of
-    known = {"worker": "here", "trusted": True, "purpose": Purpose.WATCH, "state": RunState.DONE, **columns}
+    known = {"worker": "here", "state": RunState.DONE, **columns}
     with transaction() as session:
-        run = Run(target_id=target_id, recipe_id=recipe_id, revision_id=revision_id, device="cpu", suite="all", **known)
-        run.dedupe, run.priority, run.created_at = f"{target_id}:{ratios}:{columns}", 20, 0.0
-        run.finished_at = clock(session) - ago_s
-        session.add(run)
-        session.flush()
+        run = world.run(session, of, finished_at=clock(session) - ago_s, **known)
         for number, ratio in enumerate(ratios):
-            row = VerdictRow(
-                run_id=run.id, provider="norms", case=f"rmsnorm.fwd.{number + 1}x64.fp32", baseline_kind="parent"
-            )
-            row.ratio, row.outcome, row.reason, row.suspected = ratio, "steady", "", ratio != STEADY
-            row.cause_kind, row.confirmed = cause, cause is not None
-            session.add(row)
+            found = {"ratio": ratio, "suspected": ratio != STEADY, "cause_kind": cause, "confirmed": cause is not None}
+            world.judged(session, run, f"rmsnorm.fwd.{number + 1}x64.fp32", **found)
         return run
 
 

@@ -8,12 +8,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import OutboxMessage, PushRow, Revision, Run
+from service.db.models import OutboxMessage, PushRow, Run
 from service.domain.states import Origin, Priority, RunState
 from service.ledger.intake import targets
 from service.ledger.notify import compose
 from service.ledger.queries import pull_reports, whole_run
 from service.reports.report import Report
+from tests import world
 
 RECIPE = 'devices = ["cpu", "h200"]\n[providers.norms]\nrmsnorm.fwd = "norms:rmsnorm"\n'
 HEAD = "a" * 40
@@ -27,24 +28,12 @@ def want(either: str) -> Want:
     """Makes a run in some state, of pull request 7 or of none."""
     with transaction() as session:
         target = targets.register(session, "norms", location="/norms", forge="acme/norms", recipe_text=RECIPE)
-        revision = Revision(target_id=target.id, sha=HEAD, subject="s", author="a", committed_at=0.0, paths=[])
-        push = PushRow(target_id=target.id, origin=Origin.PULL_REQUEST, head=HEAD, pull=7, created_at=0.0)
-        session.add_all([revision, push])
+        revision = world.commit(session, target.id, HEAD)
+        session.add(PushRow(target_id=target.id, origin=Origin.PULL_REQUEST, head=HEAD, pull=7, created_at=0.0))
 
-    def make(state: RunState, pull: int | None = 7, device: str = "cpu", **rest: object) -> int:
-        made = Run(
-            dedupe=f"{device}:{pull}:{rest}",
-            target_id=target.id,
-            revision_id=revision.id,
-            recipe_id=target.recipe_id,
-            device=device,
-            state=state,
-            pull=pull,
-            **{"suite": "smoke", "trusted": True, "priority": Priority.MAINLINE, "created_at": 0.0, **rest},
-        )
+    def make(state: RunState, pull: int | None = 7, **columns: object) -> int:
         with transaction() as session:
-            session.add(made)
-        return made.id
+            return world.run(session, revision, state=state, pull=pull, **columns).id
 
     return make
 

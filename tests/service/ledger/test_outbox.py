@@ -10,11 +10,12 @@ from sqlalchemy import select
 
 from service.db import wakeups
 from service.db.engine import clock, reading, transaction
-from service.db.models import OutboxMessage, Revision, Run, Target
+from service.db.models import OutboxMessage, Run, Target
 from service.domain.states import OutboxState
 from service.forge.github import App, GitHub, Token, connect
 from service.ledger.intake import targets
 from service.ledger.notify import outbox
+from tests import world
 from tests.fakes.github import FakeGitHub, app_key
 
 REPO, SHA = "acme/norms", "a" * 40
@@ -55,23 +56,7 @@ def run_on_either(either: str) -> Run:
 def make_run(forge: str | None) -> Run:
     with transaction() as session:
         target = targets.register(session, "norms", location="/norms", forge=forge, recipe_text=RECIPE)
-        revision = Revision(target_id=target.id, sha=SHA, subject="s", author="a", committed_at=0.0, paths=[])
-        session.add(revision)
-        session.flush()
-        made = Run(
-            dedupe="one",
-            target_id=target.id,
-            revision_id=revision.id,
-            recipe_id=target.recipe_id,
-            pull=7,
-            device="cpu",
-            suite="smoke",
-            trusted=True,
-            priority=10,
-            created_at=clock(session),
-        )
-        session.add(made)
-    return made
+        return world.run(session, world.commit(session, target.id, SHA), pull=7, created_at=clock(session))
 
 
 def say(run: Run, body: str) -> None:

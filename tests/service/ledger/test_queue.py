@@ -8,43 +8,23 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, transaction
-from service.db.models import Attempt, PushRow, RecipeRow, Revision, Run, Target
-from service.domain.states import Origin, Priority, RunState, TargetKind
+from service.db.models import Attempt, PushRow, Run, Target
+from service.domain.states import Origin, Priority, RunState
 from service.errors import LeaseLost, NotFound
 from service.ledger.runs import queue
+from tests import world
 
 pytestmark = pytest.mark.usefixtures("either")
 
 
 @pytest.fixture
 def target(either: str) -> Target:
-    with transaction() as session:
-        made = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-        session.add(made)
-        session.flush()
-        session.add(RecipeRow(id=1, target_id=made.id, digest="0" * 64, text="", adapters={}, created_at=0.0))
-    return made
+    return world.target()
 
 
 def want(target: Target, sha: str, priority: Priority = Priority.MAINLINE, device: str = "h200") -> int:
     with transaction() as session:
-        revision = Revision(target_id=target.id, sha=sha, subject=sha, author="a", committed_at=0.0, paths=[])
-        session.add(revision)
-        session.flush()
-        run = Run(
-            dedupe=f"{sha}:{device}",
-            target_id=target.id,
-            revision_id=revision.id,
-            recipe_id=1,
-            device=device,
-            suite="smoke",
-            trusted=True,
-            priority=priority,
-            created_at=0.0,
-        )
-        session.add(run)
-        session.flush()
-        return run.id
+        return world.run(session, world.commit(session, target.id, sha), priority=priority, device=device).id
 
 
 def claim(worker: str = "one", device: str = "h200", lease_s: float = 60) -> queue.Lease | None:

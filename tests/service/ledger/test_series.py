@@ -8,11 +8,11 @@ from sqlalchemy import select
 
 from kernels.cases import Metric
 from service.db.engine import reading, transaction
-from service.db.models import Series, Target
+from service.db.models import Series
 from service.domain.series import SeriesKey
-from service.domain.states import TargetKind
 from service.ledger.locking import lock
 from service.ledger.series import is_series, series_ids, series_of
+from tests import world
 
 SHAPE = "rmsnorm.fwd.4096x1024.bf16"
 
@@ -23,11 +23,7 @@ def key(printed: str, device: str = "h200") -> SeriesKey:
 
 @pytest.fixture
 def target(either: str) -> int:
-    with transaction() as session:
-        row = Target(name="norms", kind=TargetKind.GIT, location="/srv", created_at=0.0)
-        session.add(row)
-        session.flush()
-        return row.id
+    return world.target().id
 
 
 def test_a_series_has_one_id_and_prints_as_it_was_typed(target: int) -> None:
