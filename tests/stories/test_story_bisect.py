@@ -160,7 +160,7 @@ def test_the_command_line_refuses_what_cannot_be_searched(story):  # noqa: F811
         "main..main~1": "No commits in main..main~1; put the older",
         f"{aside}..{newest}": "is not on the first-parent line of",
         "main~1..main --device h200": "not measured on h200; its recipe says cpu",
-        "main~1..main --case nothing*": "No case of suite story fits 'nothing*'",
+        "main~1..main --case nothing*": "No case of suite story matches 'nothing*'",
     }.items():
         done = kernelwatch("bisect", "norms", *ends.split())
         assert said in str(done.exception), ends
