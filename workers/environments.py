@@ -101,7 +101,7 @@ class Environment:
 
 
 def stack(name: str) -> BaseStack:
-    """The stack of this name.  Raises NotFound, which lists those that there are."""
+    """The stack of this name.  Raises NotFound, which lists all."""
     folder = _stacks() / name
     if (described := folder / "stack.toml").exists():
         table = tomllib.loads(described.read_text())
@@ -219,7 +219,7 @@ def build(
     base = stack(recipe.base.stack)
     for name in adapters:
         if not _ADAPTER.fullmatch(name):
-            raise BadInput(f"{name!r} cannot be an adapter: it must be the plain name of a file beside the recipe.")
+            raise BadInput(f"{name!r} cannot be an adapter: it must be the name of a file next to the recipe.")
     table = [kind, source.identity(sha), recipe.build.commands, recipe.build.import_paths, sorted(adapters.items())]
     key = _digest(base.key, json.dumps(table if apart is None else [*table, apart]))
     seed = None if apart is None else apart % 2**32

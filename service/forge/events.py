@@ -89,7 +89,7 @@ def _pull_request(said: dict[str, Any]) -> Event:
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise BadInput(f"{number!r} is not the number of a pull request.")
     if action not in _NEW_HEAD and action != "closed":
-        return Ignored(f"pull request {number} was {action[:40]}: its head is the same")
+        return Ignored(f"pull request {number} was {action[:40]}; its head did not change")
     head, base = _sha(pull["head"]["sha"]), _sha(pull["base"]["sha"])
     if head is None or base is None:
         raise BadInput(f"Pull request {number} has no head or no base.")

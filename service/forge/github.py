@@ -269,13 +269,13 @@ class GitHub:
             answer = self._http.request(method, url, headers=headers, params=query or None, json=said)
         except httpx.HTTPError as error:
             why = f"{type(error).__name__} {error}".rstrip()
-            raise ForgeFailed(f"GitHub was not reached: {why}", passing=True, wait_s=_OUTAGE_S) from None
+            raise ForgeFailed(f"GitHub cannot be reached: {why}", passing=True, wait_s=_OUTAGE_S) from None
         try:
             data, _, more = sansio.decipher_response(answer.status_code, answer.headers, answer.content)
         except gidgethub.HTTPException as error:
             raise self._failure(method, path, answer, error) from None
         except ValueError:
-            message = f"GitHub answered {answer.status_code} with something unreadable."
+            message = f"GitHub answered {answer.status_code} with an unreadable body."
             raise ForgeFailed(message, passing=True, wait_s=_OUTAGE_S) from None
         return data, more
 
@@ -340,7 +340,7 @@ def _signed_by(app: App) -> str:
     try:
         return str(apps.get_jwt(app_id=app.id, private_key=app.key, expiration=9 * 60))
     except (ValueError, PyJWTError):  # the message may quote the key
-        message = "KERNELWATCH_GITHUB_APP_KEY is no private key in PEM."
+        message = "KERNELWATCH_GITHUB_APP_KEY is not a private key in PEM format."
         raise ForgeFailed(message, passing=True, wait_s=_SHUT_OUT_S) from None
 
 
@@ -357,5 +357,5 @@ def _as_run(check: CheckRun) -> dict[str, Any]:
 
 
 def _fitting(body: str) -> str:
-    end = "\n\n(cut: GitHub takes no more)"
+    end = "\n\n(truncated at GitHub's limit)"
     return body if len(body) <= MAX_BODY else body[: MAX_BODY - len(end)] + end

@@ -63,7 +63,7 @@ def show(found: Sequence[Check], out: Console) -> int:
                 if line:
                     out.print(Text(f"{'':>{width + 12}}{line}"), soft_wrap=True)
     missing = [check.name for check in found if check.needed and not check.ok]
-    out.print(f"\nNeeded and missing: {', '.join(missing)}." if missing else "\nNothing needed is missing.")
+    out.print(f"\nMissing requirements: {', '.join(missing)}." if missing else "\nAll requirements are met.")
     return 1 if missing else 0
 
 

@@ -50,26 +50,27 @@ def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:
         case Ending.UNDECIDED:
             times, why = len(progress.answered), progress.answered[-1].step.trouble
             return (
-                f"Whether {bad} is slower than {good} stayed undecided in {times} sessions, so nobody is named: {why}."
+                f"Whether {bad} is slower than {good} stayed undecided in {times} sessions, "
+                f"so no revision is blamed: {why}."
             )
         case Ending.ONCE:
-            return f"{bad} was slower than {good} once, and not again when it was measured anew."
+            return f"{bad} was slower than {good} once, but not when it was measured again."
         case Ending.UNPROVED:
             culprit, parent = _pair(progress)
-            why = progress.answered[-1].step.words or "its proof stayed inconclusive"
-            return f"The search ends at {culprit}, but whether that is slower than its parent {parent} is open: {why}."
+            why = progress.answered[-1].step.words or "the final comparison was inconclusive"
+            return f"The search ends at {culprit}, but it was not shown to be slower than its parent {parent}: {why}."
         case Ending.SKIPPED:
-            return f"One of {left}: what lies between could not be tested{_skipped(progress)}."
+            return f"One of {left}: some could not be tested{_skipped(progress)}."
         case Ending.CONTRADICTED:
-            return f"One of {left}: measured again, steps contradicted each other, so nobody is named."
+            return f"One of {left}: repeated steps contradicted each other, so no single revision is blamed."
         case Ending.SMALL_STEPS:
             culprit, parent = _pair(progress)
             return (
-                f"No single revision: {bad} is {_size(progress)} slower than {good}, half of that is passed at "
-                f"{culprit}, and {culprit} is no slower than its parent {parent}. It came in small steps."
+                f"No single revision: {bad} is {_size(progress)} slower than {good}, half of that is reached at "
+                f"{culprit}, but {culprit} is not slower than its parent {parent}. The slow-down came in small steps."
             )
         case Ending.SPENT:
-            return f"The budget of {len(progress.answered)} runs is spent; left: {left}."
+            return f"The budget of {len(progress.answered)} runs is spent; remaining suspects: {left}."
 
 
 def answer_in_words(answered: Answered) -> str:

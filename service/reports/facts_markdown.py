@@ -23,7 +23,7 @@ def document(report: FactsReport) -> str:
             )
         )
     if report.known_before:
-        parts.append(f"Over a limit, and so already at the base: {code(at(report.known_before, 3))}")
+        parts.append(f"Over a limit, as at the base already: {code(at(report.known_before, 3))}")
     if report.groups:
         parts.append(_changes(report))
     if report.unexplained:

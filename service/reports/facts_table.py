@@ -18,7 +18,7 @@ def table(report: FactsReport) -> RenderableType:
         said = f"{one.rule}: {one_line(one.said)} at {at(one.places, 3)}"
         parts.append(Text.assemble((printable(said), "bold red"), f"\n  {MENDS[one.rule]}"))
     if report.known_before:
-        parts.append(Text(f"Over a limit, and so already at the base: {at(report.known_before, 3)}", style="yellow"))
+        parts.append(Text(f"Over a limit, as at the base already: {at(report.known_before, 3)}", style="yellow"))
     if report.groups:
         parts.append(_changes(report))
     for row in report.unexplained:

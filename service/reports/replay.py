@@ -34,7 +34,7 @@ def headline(replay: Replay) -> str:
     return (
         f"{replay.runs} runs from {_day(replay.first_at)} to {_day(replay.last_at)}, policy {versions}: "
         f"{whole.alarmed} alarmed, of which {whole.stay} stay, {whole.missed} missed and {whole.spared} spared; "
-        f"{whole.new} new; {whole.undecided} undecided by what is stored."
+        f"{whole.new} new; {whole.undecided} undecided with the stored trials."
     )
 
 

@@ -215,7 +215,7 @@ class Report:
             case RunState.DONE:
                 return one_line(self._to_do(), 400)  # in it are facts, which come from strangers
             case RunState.FAILED if self.build_failed:
-                return "fix the build; its log says why"
+                return "fix the build; see its log"
             case RunState.FAILED:
                 return f"{one_line(self.reason or 'no reason was given')}; this says nothing about the change itself"
             case RunState.SKIPPED:
@@ -225,9 +225,7 @@ class Report:
             case RunState.CANCELLED:
                 return one_line(self.reason or "somebody cancelled it")
             case RunState.HELD:
-                return one_line(
-                    self.reason or "it comes from outside, and somebody with write permission must approve it"
-                )
+                return one_line(self.reason or "it comes from an outside contributor; a maintainer must approve it")
             case RunState.QUEUED:
                 return one_line(self.reason or "nothing to do yet")
             case RunState.LEASED:
@@ -244,7 +242,7 @@ class Report:
             bad.append(f"{lost} case{'s' * (lost > 1)} no longer repeatable")
         if bad:
             allowed = self.gate.state is GateState.PASS and self.purpose is not Purpose.CALIBRATION
-            return f"{listed(bad)}, which the policy lets pass" if allowed else listed(bad)
+            return f"{listed(bad)}, which the policy allows" if allowed else listed(bad)
         match self.gate.state:
             case GateState.UNDECIDED:
                 return self._undecided()

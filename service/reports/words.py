@@ -167,7 +167,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
     ReasonCode.TOO_WIDE: lambda args, _: f"the confidence interval is still too wide after {args['trials']} trials",
     ReasonCode.UNCONFIRMED: _fixed("it looked like a change, but fresh trials did not confirm it"),
     ReasonCode.SAME_CODE: _fixed(
-        "suspect the machine, not the code: its compiled kernels and their launches are those of its baseline"
+        "suspect the machine, not the code: its compiled kernels and their launches are the same as its baseline's"
     ),
     ReasonCode.QUARANTINED: lambda args, _: f"quarantined: {args['why']}",
     ReasonCode.CHANGED: _changed,
@@ -279,7 +279,7 @@ _AFTER_DIRECTION: Mapping[CauseCode, Callable[[Cause], str]] = {
     CauseCode.TEXT: lambda cause: str(cause.args["after"]),
 }
 _EQUAL = {
-    EqualCode.LAUNCHED_ALIKE: "both ran the same compiled kernels, launched alike",
+    EqualCode.LAUNCHED_ALIKE: "both ran the same compiled kernels, launched the same way",
     EqualCode.TRITON: "the compiled kernels are the same",
     EqualCode.GENERATED: "torch.compile generated the same code",
     EqualCode.OPERATORS: "the same operators ran",
@@ -343,9 +343,9 @@ _CAUSES: Mapping[CauseCode, Callable[[Cause, metrics.Words], str]] = {
     CauseCode.MACHINE: _machine,
     CauseCode.SAME_CODE: lambda cause, _: f"probably the machine: {_equal(cause)}",
     CauseCode.CONFIGURATION: lambda cause, _: f"not certain: {_equal(cause)}, but {cause.args['chose']}",
-    CauseCode.PYTHON: lambda cause, _: f"probably because of the Python around it: {_equal(cause)}",
+    CauseCode.PYTHON: lambda cause, _: f"probably the Python code around the kernels: {_equal(cause)}",
     CauseCode.CODE_UNKNOWN: lambda *_: (
-        "probably the code: both ran in turn on one machine and stack, and what was compiled is not known"
+        "probably the code: both ran in turn on one machine and stack, and the compiled code is not known"
     ),
     CauseCode.HEAD_MOVED: _head_moved,
     CauseCode.OTHER_BEST: lambda cause, _: (
@@ -360,10 +360,10 @@ _CAUSES: Mapping[CauseCode, Callable[[Cause, metrics.Words], str]] = {
         f"probably the machine, not your commit: {_moved(cause, words)} with the same code and stack"
     ),
     CauseCode.BASELINE_UNEXPLAINED: lambda cause, words: (
-        f"not your commit: {_moved(cause, words)}, and nothing stored says why"
+        f"not your commit: {_moved(cause, words)}, and no stored data explains it"
     ),
     CauseCode.SMALL_STEPS: lambda cause, words: (
-        f"not certain: {_moved(cause, words)} since {cause.args['since']}, and no commit alone was shown to do it"
+        f"not certain: {_moved(cause, words)} since {cause.args['since']}, and no single commit was shown to cause it"
     ),
-    CauseCode.NEITHER: lambda *_: "not certain: neither side moved by enough to name it",
+    CauseCode.NEITHER: lambda *_: "not certain: neither side moved enough to be the cause",
 }

@@ -103,7 +103,7 @@ def _repository(folder: Path) -> tuple[Path, Path]:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if "dubious ownership" in done.stderr:
         mend = f"git config --global --add safe.directory {folder}"
-        raise BadInput(f"{folder} belongs to somebody else, whose settings git would obey: `{mend}` if you trust them.")
+        raise BadInput(f"{folder} belongs to another user. If you trust its git settings, run `{mend}`.")
     said = done.stdout.splitlines()
     if len(said) != 2:
         raise BadInput(f"{folder} is not the checkout of a git repository: name a folder that is, with its files.")

@@ -272,7 +272,7 @@ class GitSource:
         with self._asking(*arguments, fine=fine, limit_s=limit_s, memory=memory) as answer:
             printed = _pipe(answer.stdout).read(MAX_OUTPUT + 1)
             if len(printed) > MAX_OUTPUT:
-                raise SourceFailed(f"git {_verb(arguments)} on {self.location} answers too much.", passing=False)
+                raise SourceFailed(f"git {_verb(arguments)} on {self.location} printed too much output.", passing=False)
             return printed
 
     @contextmanager
@@ -364,8 +364,8 @@ def _failure(location: str, verb: str, said: str) -> SourceFailed:
         (("not found", "could not read Username", "Authentication failed", "does not appear to be a git repo"),
          "does not exist, is no git repository, or is not public"),
         (("redirect",), "has moved to another address; register the new one"),
-        (("ut of memory", "malloc failed", "mmap failed"), "holds a revision that is too large to be looked at"),
-        (("fsck", "in packed object"), "holds objects that are damaged or forged"),
+        (("ut of memory", "malloc failed", "mmap failed"), "has a revision that is too large to read"),
+        (("fsck", "in packed object"), "has damaged or forged objects"),
     ):  # fmt: skip
         if any(word in said for word in words):
             return SourceFailed(f"{location} {meaning} ({reason}).", passing=False)

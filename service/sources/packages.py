@@ -200,7 +200,7 @@ class PackageSource:
             with zipfile.ZipFile(self._at_hand(wheel)) as opened:
                 yield opened
         except (*_UNREADABLE, OSError) as error:
-            why = str(error) or "it ends too early"
+            why = str(error) or "it is truncated"
             raise SourceFailed(f"{wheel.filename} cannot be unpacked: {why}.", passing=False) from None
 
     def _at_hand(self, wheel: Wheel) -> Path:
@@ -426,7 +426,7 @@ def _download(wheel: Wheel, to: Path, keep_going: Callable[[], object]) -> None:
     try:
         with _get(wheel.location) as answer, open(to, "wb") as out:
             if answer.status_code == 404:
-                raise SourceFailed(f"The index lists {wheel.filename}, but does not have it.")
+                raise SourceFailed(f"The index lists {wheel.filename}, but does not serve it.")
             for chunk in _bounded(answer, LARGEST_WHEEL, wheel.filename):
                 keep_going()
                 digest.update(chunk)
@@ -436,4 +436,4 @@ def _download(wheel: Wheel, to: Path, keep_going: Callable[[], object]) -> None:
     except OSError as error:
         raise SourceFailed(f"{wheel.filename} was not downloaded: {error.strerror}.") from None
     if wheel.sha256 and digest.hexdigest() != wheel.sha256:
-        raise SourceFailed(f"{wheel.filename} does not have the hash that the index promises.")
+        raise SourceFailed(f"{wheel.filename} does not match its hash in the index.")

@@ -56,7 +56,7 @@ def check_url(url: str) -> tuple[str, str, int]:
         raise BadInput("Addresses with a user name or a password in them are not accepted.")
     private = _private(host, port)
     if parts.scheme != "https" and not (private and parts.scheme == "http"):
-        raise Refused(f"{url} is not https, and nothing else is allowed.")
+        raise Refused(f"{url} is not https; only https is allowed.")
     if not private and host not in (allowed.lower() for allowed in settings().allowed_hosts):
         known = ", ".join(settings().allowed_hosts) or "none"
         raise Refused(f"{host} is not an allowed host (KERNELWATCH_ALLOWED_HOSTS; now: {known}).")

@@ -105,7 +105,7 @@ class TreeWriter:
     def _at(self, path: str) -> Path:
         parts = path.split("/")
         if any(part in ("", ".", "..") or part.lower() == ".git" for part in parts) or "\0" in path:
-            raise BadInput(f"{self.what} holds the impossible path {path!r}.")
+            raise BadInput(f"{self.what} has the invalid path {path!r}.")
         return self.folder.joinpath(*parts)
 
     def _unwritable(self, path: str, error: OSError) -> BadInput | SourceFailed:

@@ -47,7 +47,7 @@ def subject(
     source = open_source(watched)
     source.refresh()
     allowed = watched.trusted and watched.allow_unsandboxed
-    walls = _sandboxed(without_it=allowed, mend=f"`kernelwatch target allow-unsandboxed {target}` where it is trusted")
+    walls = _sandboxed(without_it=allowed, mend=f"run `kernelwatch target allow-unsandboxed {target}` if you trust it")
     return Subject(target, watched.kind.value, source, _recipe(*told), told[1], walls)
 
 
@@ -58,7 +58,7 @@ def _checkout(folder: Path, recipe: tuple[str, Mapping[str, str]] | None, withou
         parsed = recipes.parse(text)
         targets.check_adapters(parsed, dict.fromkeys(parsed.adapters, ""))  # names that lead elsewhere are not read
         recipe = text, {name: _own(source.root, name) for name in parsed.adapters}
-    walls = _sandboxed(without_it=without_sandbox, mend="say --allow-unsandboxed, as it is your own code")
+    walls = _sandboxed(without_it=without_sandbox, mend="use --allow-unsandboxed if this is your own code")
     return Subject(source.name, TargetKind.GIT.value, source, _recipe(*recipe), recipe[1], walls)
 
 
@@ -87,5 +87,5 @@ def _sandboxed(*, without_it: bool, mend: str) -> bool:
     """Whether there is a sandbox to compile in.  Raises Refused where there is none and it may not go without."""
     trouble = sandbox.self_test()
     if trouble and not without_it:
-        raise Refused(f"There is no sandbox here: {trouble}. Or {mend}.")
+        raise Refused(f"The sandbox does not work: {trouble}. Fix it, or {mend}.")
     return trouble is None

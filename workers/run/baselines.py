@@ -136,7 +136,7 @@ class Baselines:
                 else:
                     why = built
             if why is not None and not found:
-                notes.append(f"{short(sha)} was passed over as baseline: {why}")
+                notes.append(f"{short(sha)} was skipped as a baseline: {why}")
             if not open_still or len(found) > MAX_EARLIER:
                 break
             sha = self._parent_of(sha)

@@ -180,7 +180,7 @@ def _make_room(here: DeviceHere) -> None:
         remove(_scratch(here))
         environments.evict(settings().environments_limit)
     except Exception:
-        log.exception("no room could be made")
+        log.exception("could not free disk space")
 
 
 def _contenders(

@@ -18,10 +18,10 @@ MAX_FINDINGS = 12  # lines of each kind that are kept
 MENDS = {
     "over_limit": "use smaller blocks, fewer stages or a narrower tile: the kernel cannot be launched as it is",
     "refused": 'use smaller blocks or fewer stages, or allow the fallback with refused = "report"',
-    "spills_allowed": "use more warps for a row, hold less at a time, or allow it with spills_allowed",
-    "broken": 'mend the compilation, or say so with broken = "report"',
+    "spills_allowed": "use more warps per row, keep fewer values live, or allow it with spills_allowed",
+    "broken": 'fix the compilation, or allow it with broken = "report"',
     "more_kernels": 'find what ended the fusion, or allow it with more_kernels = "report"',
-    "registers_growth": "hold less at a time, or allow it with registers_growth",
+    "registers_growth": "keep fewer values live, or allow it with registers_growth",
 }
 
 

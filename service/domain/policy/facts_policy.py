@@ -10,11 +10,11 @@ class FactsPolicy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    spills_allowed: int = Field(0, ge=0, description="Spill instructions of a case that had no more than that before.")
-    over_limit: bool = Field(True, description="A kernel that asks for more than the architecture has fails.")
+    spills_allowed: int = Field(0, ge=0, description="Maximum spill instructions, unless the base has as many.")
+    over_limit: bool = Field(True, description="Fail if a kernel needs more than the architecture has.")
     refused: Literal["report", "fail"] = Field(
-        "fail", description="A kernel that no longer fits, where the case trials another in its place."
+        "fail", description="If a kernel no longer fits and the case launches another one instead."
     )
-    broken: Literal["report", "fail"] = Field("fail", description="A case that compiled and no longer does.")
-    more_kernels: Literal["report", "fail"] = Field("report", description="More kernels for the same case.")
+    broken: Literal["report", "fail"] = Field("fail", description="If a case no longer compiles.")
+    more_kernels: Literal["report", "fail"] = Field("report", description="If a case needs more kernels than before.")
     registers_growth: float | None = Field(None, gt=0, description="Largest growth of registers: 0.25 is a quarter.")

@@ -21,7 +21,7 @@ METHOD = 3
 
 # Less would call nearly every control off.  It also refuses what was written when the limit was no share: 0.02 for 2 %.
 MIN_CONTROL = 0.1
-CONTROL_LIMIT = "As a share of the smallest change: an A/A control beyond it makes the case inconclusive."
+CONTROL_LIMIT = "Share of the smallest change; an A/A control beyond it makes the case inconclusive."
 
 
 class GateKind(StrEnum):
@@ -62,7 +62,7 @@ GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
 }
 
 ROUNDS = (
-    "In each trial; what varies is the trial.  Compiling and memory have 1, a block at most 10, "
+    "Per trial; most of the variance is between trials.  Compilation and memory have 1, a block at most 10, "
     "and on a GPU every case of a trial of more than 60 at most 4."
 )
 
@@ -92,7 +92,7 @@ class CasePolicy(BaseModel):
     control_limit: float | None = Field(None, ge=MIN_CONTROL, le=1)
     behind_sota: float | None = Field(None, gt=0, lt=10)
     leak: float | None = Field(None, gt=0, lt=1)
-    quarantine: str | None = Field(None, min_length=3, description="Measured and shown, but alarms nobody: the reason.")
+    quarantine: str | None = Field(None, min_length=3, description="Why it is quarantined: measured, but never alarms.")
     gate: Mapping[GateKind, GateAction] = {}
 
 
@@ -101,10 +101,10 @@ class Bisecting(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    automatic: bool = Field(True, description="Search by itself where a regression has several revisions to blame.")
-    max_runs: int = Field(24, ge=3, le=200, description="Steps of one search.")
+    automatic: bool = Field(True, description="Bisect automatically if several revisions may be to blame.")
+    max_runs: int = Field(24, ge=3, le=200, description="Maximum steps of one bisection.")
     max_runs_per_day: int = Field(
-        48, ge=0, le=2000, description="Steps of all automatic searches of a target in 24 hours."
+        48, ge=0, le=2000, description="Maximum steps of all automatic bisections of a target in 24 hours."
     )
 
 
@@ -113,9 +113,9 @@ class Calibrating(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    every_h: float = Field(24, ge=0, le=24 * 31, description="Between two sessions of a worker; 0 for never.")
-    nominal: float = Field(0.05, gt=0, lt=0.5, description="How often a fair machine differs from itself by this test.")
-    min_comparisons: int = Field(20, ge=5, le=1000, description="Comparisons of a case before it may be quarantined.")
+    every_h: float = Field(24, ge=0, le=24 * 31, description="Hours between two calibrations of a worker; 0 for never.")
+    nominal: float = Field(0.05, gt=0, lt=0.5, description="Level of the test: how often equal code differs by chance.")
+    min_comparisons: int = Field(20, ge=5, le=1000, description="Minimum comparisons of a case before its quarantine.")
 
 
 class Policy(BaseModel):
@@ -123,27 +123,27 @@ class Policy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    smallest_change: float = Field(0.01, gt=0, lt=1, description="Below this nobody acts on it.")
-    smallest_change_short: float = Field(0.02, gt=0, lt=1, description="The same for what takes less than short_us.")
-    short_us: float = Field(100, ge=0, description="What is shorter is short.")
-    smallest_change_ns: float = Field(50, ge=0, description="Nobody acts on less than this, whatever the share.")
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="Of every interval that is shown.")
+    smallest_change: float = Field(0.01, gt=0, lt=1, description="The smallest relative change that matters.")
+    smallest_change_short: float = Field(0.02, gt=0, lt=1, description="The same for cases faster than short_us.")
+    short_us: float = Field(100, ge=0, description="Cases that take less than this are short.")
+    smallest_change_ns: float = Field(50, ge=0, description="The smallest absolute change that matters.")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Confidence level of all intervals.")
     alpha: float = Field(0.05, gt=0, lt=0.5, description="Level of the screening: how often equal code is suspected.")
     fdr: float = Field(0.01, gt=0, lt=0.5, description="False discovery rate of reported changes.")
     beta: float = Field(0.05, gt=0, lt=0.5, description="Type II error rate for a change of exactly `smallest_change`.")
     screening: tuple[int, ...] = Field(
-        (3, 5, 8, 12, 16), description="Trials after which undecided cases get more, up to the last."
+        (3, 5, 8, 12, 16), description="Trials after which each case is decided or gets more; the last is the maximum."
     )
-    confirmation: tuple[int, ...] = Field((2, 5, 8, 12), description="The same for the fresh trials that confirm.")
+    confirmation: tuple[int, ...] = Field((2, 5, 8, 12), description="The same for the confirmation trials.")
     rounds: int = Field(8, ge=4, le=200, description=ROUNDS)
     control_limit: float = Field(0.5, ge=MIN_CONTROL, le=1, description=CONTROL_LIMIT)
     behind_sota: float = Field(0.05, gt=0, lt=10, description="Slower than SOTA by more than this is *behind SOTA*.")
-    behind_sota_fdr: float = Field(0.01, gt=0, lt=0.5, description="Share of what is called behind that is not.")
+    behind_sota_fdr: float = Field(0.01, gt=0, lt=0.5, description="False discovery rate of *behind SOTA*.")
     leak: float = Field(0.03, gt=0, lt=1, description="Slower than the pinned baseline by more than this is a leak.")
-    blocking: bool = Field(False, description="Which actions the kinds have that `gate` does not name.")
-    gate: Mapping[GateKind, GateAction] = Field({}, description="What each kind of finding does to the check.")
-    metrics: Mapping[Metric, MetricPolicy] = Field({}, description="What differs at metrics other than the kernel's.")
-    cases: Mapping[str, CasePolicy] = Field({}, description="What differs at cases, by pattern; the last that fits.")
+    blocking: bool = Field(False, description="Use the stricter actions for all kinds not in `gate`.")
+    gate: Mapping[GateKind, GateAction] = Field({}, description="Action of the check for each kind of finding.")
+    metrics: Mapping[Metric, MetricPolicy] = Field({}, description="Overrides for metrics other than the kernel's.")
+    cases: Mapping[str, CasePolicy] = Field({}, description="Overrides by pattern of cases; the last match applies.")
     bisect: Bisecting = Bisecting()
     calibrate: Calibrating = Calibrating()
     _case: str | None = PrivateAttr(None)  # the case that this policy is resolved for (`at`)
@@ -153,7 +153,7 @@ class Policy(BaseModel):
     def _known(cls, metrics: Any) -> Any:
         for name in metrics if isinstance(metrics, Mapping) else ():
             if name == Metric.KERNEL:
-                raise ValueError("the kernel's metric has no entry of its own: what stands under [policy] is for it")
+                raise ValueError("the kernel metric has no table of its own: set its keys under [policy]")
             if name not in list(METRICS):
                 raise ValueError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
         return metrics
@@ -163,7 +163,7 @@ class Policy(BaseModel):
         for name in ("screening", "confirmation"):
             steps: tuple[int, ...] = getattr(self, name)
             if not steps or steps[0] < 2 or list(steps) != sorted(set(steps)) or steps[-1] > 32:
-                raise ValueError(f"{name} must be growing numbers from 2 to 32, e.g. [3, 5, 8]")
+                raise ValueError(f"{name} must be increasing numbers from 2 to 32, e.g. [3, 5, 8]")
         return self
 
     @property

@@ -68,7 +68,7 @@ class Provider(_Part):
             if op not in OPS or direction not in list(Direction):
                 raise ValueError(f"{key!r} is not op.direction; known ops: {', '.join(OPS)}; directions: {known}")
             if not _FUNCTION.fullmatch(call):
-                raise ValueError(f"{key} = {call!r} is not written module:function")
+                raise ValueError(f"{key} = {call!r} is not of the form module:function")
         if not calls:
             raise ValueError('a provider needs at least one op.direction = "module:function"')
         return calls
@@ -87,15 +87,14 @@ class Recipe(_Part):
     build: Build = Build()
     paths: Paths = Paths()
     providers: Mapping[str, Provider] = Field(min_length=1)
-    adapters: tuple[str, ...] = Field((), description="Files beside the recipe that contenders can import.")
+    adapters: tuple[str, ...] = Field((), description="Files next to the recipe that contenders can import.")
     suites: Mapping[str, tuple[str, ...]] = {}
     devices: tuple[str, ...] = Field(min_length=1)
-    suite: Mapping[str, str] = Field({"default": "smoke"}, description="Device (or default) to the name of its suite.")
-    sota: Mapping[str, str] = Field(
-        {"default": "quack"}, description="Device (or default) to the provider to be chased."
-    )
+    suite: Mapping[str, str] = Field({"default": "smoke"}, description="The suite of each device (or default).")
+    sota: Mapping[str, str] = Field({"default": "quack"}, description="The SOTA provider of each device (or default).")
     baselines: Mapping[str, tuple[str, ...]] = Field(
-        {}, description="Device (or default) to the providers beside sota among which the best is looked for."
+        {},
+        description="Device (or default) to further providers; the best is the fastest of them and SOTA.",
     )
     pinned: str | None = Field(
         None,

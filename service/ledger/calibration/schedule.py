@@ -143,7 +143,7 @@ def ask_now(
         raise BadInput(f"The recipe of {target.name} has no device {device}; it has {known}.")
     if sha is None:
         revision = _fit(session, target, device)
-        hint = "let a revision of its mainline be measured there first, or name one with --revision"
+        hint = "measure a revision of its mainline there first, or name one with --revision"
     else:
         measured = Revision.target_id == target.id, Revision.sha.startswith(sha, autoescape=True)
         revision = session.execute(select(Revision).where(*measured).limit(2)).scalars().first()

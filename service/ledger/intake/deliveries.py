@@ -207,7 +207,7 @@ def pull_appeared(
     base = source.merge_base(_base(target, source, base), head)
     found = source.between(base, head)
     if not found:
-        return f"pull request {number} has no commits that its base lacks."
+        return f"pull request {number} has no commits that are not in its base."
     recipe = branch_recipe(target, source)
     with transaction() as session:
         target = _adopted(session, target, recipe)

@@ -116,9 +116,9 @@ def check_adapters(recipe: recipes.Recipe, adapters: Mapping[str, str]) -> None:
     """Every adapter that the recipe names is there, and none has a name that leads elsewhere."""
     for name in recipe.adapters:
         if PurePath(name).name != name or not name.endswith(".py"):
-            raise BadInput(f"The adapter {name!r} must be the plain name of a Python file beside the recipe.")
+            raise BadInput(f"The adapter {name!r} must be the name of a Python file next to the recipe.")
     if missing := [name for name in recipe.adapters if name not in adapters]:
-        raise BadInput(f"The recipe names adapters that are not there: {', '.join(missing)}.")
+        raise BadInput(f"These adapters of the recipe do not exist: {', '.join(missing)}.")
 
 
 def check_name(name: str) -> None:

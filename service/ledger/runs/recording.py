@@ -31,7 +31,7 @@ from service.ledger.runs.baseline_choice import BROKEN
 from service.ledger.runs.machine_moves import moved_elsewhere
 from service.ledger.server_policy import effective
 
-CONTROLS_OFF = "the controls of its first session were off, so it is measured again"
+CONTROLS_OFF = "the controls of its first session failed, so it is measured again"
 
 
 def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:

@@ -18,7 +18,7 @@ class RateItem(Document):
     device: str
     metric: str
     kind: Equal = Field(description="Two processes of one build (copy), or two builds of one source (build).")
-    target: str | None = Field(description="null for a sum over cases, as the next two.")
+    target: str | None = Field(description="null for a sum over cases, like the next two.")
     provider: str | None
     case: str | None
     comparisons: int

@@ -35,7 +35,7 @@ class RunItem(Document):
     purpose: Purpose
     bisection_id: int | None = Field(description="The bisection of which the run is a step.")
     state: RunState
-    stage: str | None = Field(description="What the worker does now.")
+    stage: str | None = Field(description="Current step of the worker.")
     reason: str | None = Field(description="Why it failed, was skipped, held, superseded or cancelled.")
     priority: int
     attempt: int
@@ -68,7 +68,7 @@ class GateItem(Document):
 
     state: GateState
     exit_code: int
-    check_status: str = Field(description="GitHub's word, as the next two.")
+    check_status: str = Field(description="GitHub's value, like the next two.")
     conclusion: str | None
     commit_status: str
     reasons: list[GateReasonItem] = Field(description="The most serious first.")

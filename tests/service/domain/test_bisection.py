@@ -295,7 +295,7 @@ STORIES = {
         2,
         script(SLOW, SAME, SAME),
         Ending.ONCE,
-        "c1 was slower than c0 once, and not again when it was measured anew.",
+        "c1 was slower than c0 once, but not when it was measured again.",
     ),
     "a part of it": (
         3,
@@ -314,8 +314,8 @@ STORIES = {
         9,
         script(OPEN, OPEN, StepVerdict(INCONCLUSIVE, 1.02, 0.99, 1.05, reason="the interval is still too wide")),
         Ending.UNDECIDED,
-        "Whether c8 is slower than c0 stayed undecided in 3 sessions, so nobody is named: the interval is still too "
-        "wide.",
+        "Whether c8 is slower than c0 stayed undecided in 3 sessions, so no revision is blamed: the interval is "
+        "still too wide.",
     ),
     "an end does not build": (
         9,
@@ -327,14 +327,14 @@ STORIES = {
         4,
         script(SLOW, BROKEN, BROKEN),
         Ending.SKIPPED,
-        "One of 3 revisions (c1 … c3): what lies between could not be tested (c1: error: no such header; c2: error: "
+        "One of 3 revisions (c1 … c3): some could not be tested (c1: error: no such header; c2: error: "
         "no such header).",
     ),
     "what lies between is wrong": (
         3,
         script(SLOW, StepVerdict(Outcome.INVALID, reason="y is wrong by 3.1e-02")),
         Ending.SKIPPED,
-        "One of 2 revisions (c1 … c2): what lies between could not be tested (c1: y is wrong by 3.1e-02).",
+        "One of 2 revisions (c1 … c2): some could not be tested (c1: y is wrong by 3.1e-02).",
     ),
     "an undecided one is asked again": (
         3,
@@ -347,20 +347,21 @@ STORIES = {
         3,
         script(SLOW, OPEN, OPEN, OPEN),
         Ending.SKIPPED,
-        "One of 2 revisions (c1 … c2): what lies between could not be tested (c1: inconclusive).",
+        "One of 2 revisions (c1 … c2): some could not be tested (c1: inconclusive).",
     ),
     "the proof stays open": (
         3,
         script(SLOW, SAME, OPEN, OPEN, OPEN),
         Ending.UNPROVED,
-        "The search ends at c2, but whether that is slower than its parent c1 is open: its proof stayed inconclusive.",
+        "The search ends at c2, but it was not shown to be slower than its parent c1: "
+        "the final comparison was inconclusive.",
     ),
     "small steps": (
         4,
         script(SLOW, SAME, SLOW, SAME, SAME, SLOW, SAME),
         Ending.SMALL_STEPS,
-        "No single revision: c3 is 30.0 % slower than c0, half of that is passed at c2, and c2 is no slower than its "
-        "parent c1. It came in small steps.",
+        "No single revision: c3 is 30.0 % slower than c0, half of that is reached at c2, but c2 is not slower than "
+        "its parent c1. The slow-down came in small steps.",
     ),
     "the proof missed it once": (
         4,
@@ -373,7 +374,7 @@ STORIES = {
         5,
         script(SLOW, SLOW, SAME, SAME, SLOW, SAME),
         Ending.CONTRADICTED,
-        "One of 4 revisions (c1 … c4): measured again, steps contradicted each other, so nobody is named.",
+        "One of 4 revisions (c1 … c4): repeated steps contradicted each other, so no single revision is blamed.",
     ),
 }
 

@@ -123,7 +123,7 @@ def test_which_commits_matter(changed, matters):
         (
             '"norms:rmsnorm"',
             '"norms.rmsnorm"',
-            "line 15: providers.norms: rmsnorm.fwd = 'norms.rmsnorm' is not written module:function",
+            "line 15: providers.norms: rmsnorm.fwd = 'norms.rmsnorm' is not of the form module:function",
         ),
         ("rmsnorm.bwd", "rmsnorm.backward", "line 15: providers.norms: 'rmsnorm.backward' is not op.direction"),
         (
@@ -141,7 +141,7 @@ def test_which_commits_matter(changed, matters):
             "metrics.kall = 0.04",
             "metrics: unknown metric 'kall'; known: call, block, compile, memory",
         ),
-        ("blocking = true", "metrics.kernel = 0.04", "metrics: the kernel's metric has no entry of its own"),
+        ("blocking = true", "metrics.kernel = 0.04", "metrics: the kernel metric has no table of its own"),
         (
             "blocking = true",
             "metrics.call = 4",
@@ -170,7 +170,7 @@ def test_which_commits_matter(changed, matters):
             "line 32: policy.default.cases.*.quarantine: String should have at least 3 characters",
         ),
         ("blocking = true", "calibrate.every_h = -1", "line 32: policy.default.calibrate.every_h: Input should be"),
-        ("blocking = true", "screening = [5, 3]", "policy.default: screening must be growing numbers from 2 to 32"),
+        ("blocking = true", "screening = [5, 3]", "policy.default: screening must be increasing numbers from 2 to 32"),
         ("[base]", "[base", "The recipe is not TOML"),
         (
             "[policy.devices.cpu]\nsmallest_change = 0.1",

@@ -48,7 +48,7 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
         ("pull_request", pull_request(head_repository={"full_name": "mallory/norms"}), opened(fork=True)),
         ("pull_request", pull_request(head_repository={"full_name": "octo/Norms"}), opened(fork=False)),
         ("pull_request", pull_request(head_repository=None), opened(fork=True)),
-        ("pull_request", pull_request("labeled"), Ignored("pull request 7 was labeled: its head is the same")),
+        ("pull_request", pull_request("labeled"), Ignored("pull request 7 was labeled; its head did not change")),
         ("star", {"action": "created"}, Ignored("kernelwatch does not use 'star' events")),
     ],
 )

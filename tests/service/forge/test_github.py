@@ -120,7 +120,7 @@ def test_a_body_is_cut_to_what_github_takes(forge: FakeGitHub, client: GitHub) -
     client.upsert_comment(REPO, 7, MARKER, "x" * 100_000)
     [body] = forge.comments_on(REPO, 7)
     assert len(body) == MAX_BODY
-    assert body.endswith("(cut: GitHub takes no more)")
+    assert body.endswith("(truncated at GitHub's limit)")
 
 
 # -- the check

@@ -189,7 +189,7 @@ def test_a_slow_down_of_the_same_code_is_laid_to_the_machine(ledger):
     run = ledger.run(1, replace(HEAD, wide=120.0), PARENT, CONTROL)
     row = ledger.rows(run, "parent")[WIDE]
     assert (row.outcome, row.cause_kind) == ("inconclusive", "machine")
-    assert words.cause_text(row) == "probably the machine: both ran the same compiled kernels, launched alike"
+    assert words.cause_text(row) == "probably the machine: both ran the same compiled kernels, launched the same way"
     assert ledger.last_good(1) == {}, "the machine makes no revision slow"
 
 

@@ -218,7 +218,7 @@ def test_what_does_not_build_is_skipped_and_what_is_known_not_to_is_not_tried(ma
     found = mainline.see(search)
     assert found.row.state is SearchState.RANGE
     assert found.progress.suspects == ("c3", "c4", "c5")
-    assert found.words.startswith("One of 3 revisions (c3 … c5): what lies between could not be tested (c4: the build")
+    assert found.words.startswith("One of 3 revisions (c3 … c5): some could not be tested (c4: the build")
     assert "c3" not in {one.step.revision for one in found.steps}
 
 
@@ -300,7 +300,7 @@ def test_a_budget_ends_a_search_with_what_is_left(mainline):
     mainline.settle()
     found = mainline.see(search)
     assert found.row.state is SearchState.STOPPED
-    assert found.words == "The budget of 3 runs is spent; left: 2 revisions (c5 … c6)."
+    assert found.words == "The budget of 3 runs is spent; remaining suspects: 2 revisions (c5 … c6)."
 
 
 def test_what_kernelwatch_starts_by_itself_waits_for_the_next_day(either_mainline, monkeypatch):

@@ -428,7 +428,7 @@ def test_a_merged_pull_request_is_measured_once_more_as_the_mainline(forge: Forg
 
 
 def test_a_pull_request_that_adds_nothing_says_so(forge: Forge, target: Target, first: str) -> None:
-    assert forge.pull_event(7, first) == "norms: pull request 7 has no commits that its base lacks."
+    assert forge.pull_event(7, first) == "norms: pull request 7 has no commits that are not in its base."
 
 
 def test_a_pull_request_may_be_read_from_the_repository(forge: Forge, target: Target, first: str) -> None:

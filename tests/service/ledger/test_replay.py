@@ -302,7 +302,7 @@ def test_the_command_only_reads(history, tmp_path):
     file, before = tmp_path / "policy.toml", counts()
     file.write_text("smallest_change = 0.1\n")
     table = said("--target", "norms")
-    assert "2 alarmed, of which 1 stay, 1 missed and 0 spared; 0 new; 0 undecided by what is stored." in table
+    assert "2 alarmed, of which 1 stay, 1 missed and 0 spared; 0 new; 0 undecided with the stored trials." in table
     assert "Missed: alarmed before, and would not alarm: 1" in table
     assert "Comparisons of equal code: 4; 0 alarmed, 0 would have." in table
     document = json.loads(said("--format", "json", "--device", "cpu", "--since", "2020-01-01"))

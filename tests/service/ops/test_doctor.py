@@ -65,7 +65,7 @@ def test_a_bare_machine_is_told_the_commands(state: Path, bare: Path) -> None:
     assert not found["C++ compiler"].needed
     text, code = said(*found.values())
     assert code == 1
-    assert "Needed and missing: git, bubblewrap, stack." in text
+    assert "Missing requirements: git, bubblewrap, stack." in text
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_is_merely_useful_does_not_fail(state: Path) -> None:
     assert code == 0
     assert "optional  chromium" in text
     assert "fix: get it" in text
-    assert "Nothing needed is missing." in text
+    assert "All requirements are met." in text
 
 
 def test_a_database_of_another_version(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ SENTENCES = [
     (reason(R.UNCONFIRMED), "it looked like a change, but fresh trials did not confirm it"),
     (
         reason(R.SAME_CODE),
-        "suspect the machine, not the code: its compiled kernels and their launches are those of its baseline",
+        "suspect the machine, not the code: its compiled kernels and their launches are the same as its baseline's",
     ),
     (reason(R.QUARANTINED, why="9 of 60 copies differed"), "quarantined: 9 of 60 copies differed"),
     (

@@ -422,7 +422,7 @@ def test_what_a_repository_would_have_git_execute_is_not_executed(norms, tmp_pat
 def test_a_repository_of_somebody_else_is_refused_until_it_is_trusted(norms, tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     monkeypatch.setattr(checkout, "_TRUST", (*checkout._TRUST, "GIT_TEST_ASSUME_DIFFERENT_OWNER"))
-    with pytest.raises(BadInput, match=r"belongs to somebody else.*git config --global --add safe\.directory"):
+    with pytest.raises(BadInput, match=r"belongs to another user.*git config --global --add safe\.directory"):
         subjects.subject(f"{norms.folder}/", without_sandbox=True)
     trusting = tmp_path / "gitconfig"
     trusting.write_text(f"[safe]\n\tdirectory = {norms.folder}\n")

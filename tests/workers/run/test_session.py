@@ -124,7 +124,7 @@ def test_a_release_that_cannot_be_had_is_passed_over_as_baseline(scripted, tmp_p
     run = measured("1.2")
 
     assert (run.state, run.baseline) == (RunState.DONE, "1.0"), run.reason
-    assert "1.1 was passed over as baseline" in run.reason
+    assert "1.1 was skipped as a baseline" in run.reason
     assert "compared with 1.0 instead" in run.reason
 
 

@@ -149,35 +149,35 @@ STORIES = [
         replace(SLOWER, head={}, baseline={}),
         Kind.CODE,
         False,
-        "probably the code: both ran in turn on one machine and stack, and what was compiled is not known",
+        "probably the code: both ran in turn on one machine and stack, and the compiled code is not known",
     ),
     # -- the same code
-    (SAME, Kind.MACHINE, False, "probably the machine: both ran the same compiled kernels, launched alike"),
+    (SAME, Kind.MACHINE, False, "probably the machine: both ran the same compiled kernels, launched the same way"),
     (
         replace(SAME, head={**BASE, "sm_mhz": 1860}),
         Kind.MACHINE,
         True,
-        "the machine: both ran the same compiled kernels, launched alike, and the SM clock was 6.1 % lower while the "
-        "head ran",
+        "the machine: both ran the same compiled kernels, launched the same way, and the SM clock was 6.1 % lower "
+        "while the head ran",
     ),
     (
         replace(SAME, machine=MachineReadings(control=0.031)),
         Kind.MACHINE,
         True,
-        "the machine: both ran the same compiled kernels, launched alike, and the A/A control differed by 3.1 % in "
-        "this session",
+        "the machine: both ran the same compiled kernels, launched the same way, and the A/A control differed by 3.1 % "
+        "in this session",
     ),
     (
         replace(SLOWER, case="rmsnorm.fwd.64x4096.fp32.call", head=BASE),
         Kind.CODE,
         False,
-        "probably because of the Python around it: the compiled kernels are the same",
+        "probably the Python code around the kernels: the compiled kernels are the same",
     ),
     (
         replace(SLOWER, head=EAGER, baseline=EAGER),
         Kind.CODE,
         False,
-        "probably because of the Python around it: the same operators ran",
+        "probably the Python code around the kernels: the same operators ran",
     ),
     (
         replace(SLOWER, head=COMPILED, baseline=COMPILED),

@@ -111,7 +111,7 @@ STORIES = [
     (
         theirs(75.2, code="r"),
         CauseWords(
-            Kind.BASELINE, "not your commit: quack became 6 % faster, and nothing stored says why", certain=False
+            Kind.BASELINE, "not your commit: quack became 6 % faster, and no stored data explains it", certain=False
         ),
     ),
     (
@@ -139,13 +139,13 @@ STORIES = [
         ours(105.0),
         CauseWords(
             Kind.UNKNOWN,
-            "not certain: our own time became 5 % slower since abc1234567, and no commit alone was shown to do it",
+            "not certain: our own time became 5 % slower since abc1234567, and no single commit was shown to cause it",
             certain=False,
         ),
     ),
     (
         replace(ours(100.9), baseline=theirs(79.3).baseline),
-        CauseWords(Kind.UNKNOWN, "not certain: neither side moved by enough to name it", certain=False),
+        CauseWords(Kind.UNKNOWN, "not certain: neither side moved enough to be the cause", certain=False),
     ),
 ]
 
