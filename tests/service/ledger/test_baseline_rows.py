@@ -30,7 +30,7 @@ from service.ledger.queries import found_in
 from service.ledger.runs import baseline_choice, queue, recording, repeatability
 from service.reports import words
 from service.reports.report import Report
-from tests.fakes.ledger import watched_target
+from tests import world
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = """
@@ -80,8 +80,7 @@ class Ledger:
     """A mainline c0, c1, …, of which each commit has the one before as parent."""
 
     def __init__(self) -> None:
-        target = watched_target(RECIPE)
-        self.target_id, self.recipe_id = target.id, target.recipe_id
+        self.target_id = world.target(RECIPE).id
 
     def run(
         self,
@@ -94,32 +93,15 @@ class Ledger:
         **columns: Any,
     ) -> int:
         """Measure commit `place`; `good` maps cases to their last good revision."""
-        parent = f"c{place - 1}" if place else None
         with transaction() as session:
-            known_as = (Revision.target_id == self.target_id, Revision.sha == f"c{place}")
-            revision = session.execute(select(Revision).where(*known_as)).scalar_one_or_none()
-            if revision is None:
-                revision = Revision(target_id=self.target_id, sha=f"c{place}", parent=parent, ordinal=place)
-                revision.subject, revision.author, revision.committed_at, revision.paths = "work", "Ada", 0.0, []
-                session.add(revision)
-                session.flush()
-            known = {"device": "cpu", "suite": "two", "trusted": True, "priority": 20, "created_at": 0.0, **columns}
-            count = len(session.execute(select(Run.id)).all())
-            run = Run(
-                dedupe=f"{place}+{count}",
-                target_id=self.target_id,
-                revision_id=revision.id,
-                recipe_id=self.recipe_id,
-                **known,
-            )
-            run.baseline = parent
-            session.add(run)
+            revision = world.commit(session, self.target_id, place)
+            world.run(session, revision, **{"suite": "two"} | columns)
         with transaction() as session:
             lease = queue.next_run(session, "cpu", "worker", 60)
             assert lease
             evidence = SessionResult(
                 tuple(one for each in took for one in each.taken()),
-                parent if baseline == "" else baseline,
+                revision.parent if baseline == "" else baseline,
                 (),
                 stack,
                 {},

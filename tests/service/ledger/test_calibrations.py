@@ -21,7 +21,6 @@ from service.db.models import (
     Quarantine,
     RecipeRow,
     RegressionRow,
-    Revision,
     Run,
     Target,
     VerdictRow,
@@ -29,7 +28,7 @@ from service.db.models import (
 )
 from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
-from service.domain.states import CellState, Purpose, RunState, TargetKind
+from service.domain.states import CellState, Priority, Purpose, RunState
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import Quarantined
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
@@ -39,7 +38,7 @@ from service.ledger.calibration.rates import by_metric, rates
 from service.ledger.runs import queue, recording
 from service.ledger.series import series_of
 from service.reports import words
-from tests.fakes.ledger import watched_target
+from tests import world
 
 CASE, OTHER = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = """
@@ -64,14 +63,7 @@ class House:
     def measured(self, place: int, *, wrong: bool = False) -> Run:
         """A revision of the mainline, measured beside its parent."""
         with transaction() as session:
-            revision = Revision(target_id=self.target_id, sha=f"c{place}", parent=f"c{place - 1}", ordinal=place)
-            revision.subject, revision.author, revision.committed_at, revision.paths = "", "Ada", 0.0, []
-            session.add(revision)
-            session.flush()
-            run = Run(target_id=self.target_id, revision_id=revision.id, baseline=f"c{place - 1}", recipe_id=1)
-            run.dedupe, run.device, run.suite, run.trusted, run.priority = f"c{place}", "cpu", "smoke", True, 20
-            run.created_at = 0.0
-            session.add(run)
+            world.run(session, world.commit(session, self.target_id, place))
         state = CellState.INVALID if wrong else CellState.MEASURED
         taken = [took(role, CASE, 100.0, state if role is Role.HEAD else CellState.MEASURED) for role in ROLES]
         return self.recorded(taken, f"c{place - 1}")
@@ -118,7 +110,7 @@ def took(role: Role, case: str, us: float, state: CellState = CellState.MEASURED
 
 @pytest.fixture
 def house(either: str) -> House:
-    return House(watched_target(RECIPE, recipe_id=1).id)
+    return House(world.target(RECIPE).id)
 
 
 def asked() -> list[Run]:
@@ -175,13 +167,7 @@ def test_who_is_new_is_left_alone_for_a_day(house):
 def test_a_recipe_of_another_version_keeps_nobody_else_from_being_calibrated(house):
     house.worker("one")
     house.measured(1)
-    with transaction() as session:
-        other = Target(name="a", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-        session.add(other)
-        session.flush()
-        session.add(RecipeRow(id=2, target_id=other.id, digest="2" * 64, text="no = ", adapters={}, created_at=0.0))
-        session.flush()
-        other.recipe_id = 2
+    world.target("no = ", name="a")
     assert schedule.plan_due() == 1
 
 
@@ -264,10 +250,8 @@ def test_nothing_is_learned_of_the_machine_where_a_strangers_code_took_part(hous
 def compared(session: Session, house: House, differs: bool, at: float, case: str = CASE) -> None:
     """One comparison, as recording keeps it."""
     ratio, p = (1.03, 0.001) if differs else (1.0, 0.7)
-    run = Run(target_id=house.target_id, revision_id=1, baseline="c0", recipe_id=1, dedupe=f"{case} {at}")
-    run.device, run.suite, run.trusted, run.priority, run.created_at = "cpu", "smoke", True, 50, at
-    session.add(run)
-    session.flush()
+    revision = world.commit(session, house.target_id, 1)
+    run = world.run(session, revision, priority=Priority.CALIBRATION, created_at=at)
     key = SeriesKey.of(house.target_id, "cpu", "norms", case)
     row = Calibration(run_id=run.id, series_id=series_of(session, key), worker="one")
     row.ratio, row.p, row.trials, row.alarmed, row.at = ratio, p, 3, differs, at
@@ -344,10 +328,7 @@ def test_a_quarantined_case_is_measured_and_alarms_nobody(house):
         quarantines.quarantine(session, house.key, "ada", "its rows lie badly")
         session.execute(delete(Calibration))
         session.execute(delete(VerdictRow))
-        revision = session.execute(select(Revision)).scalar_one()
-        run = Run(target_id=house.target_id, revision_id=revision.id, baseline="c0", recipe_id=1, dedupe="again")
-        run.device, run.suite, run.trusted, run.priority, run.created_at = "cpu", "smoke", True, 20, 0.0
-        session.add(run)
+        world.run(session, world.commit(session, house.target_id, 1))
     house.recorded([took(Role.HEAD, CASE, 150.0), took(Role.PARENT, CASE, 100.0)], "c0")
     with reading() as session:
         row = session.execute(select(VerdictRow).where(VerdictRow.baseline_kind == "parent")).scalar_one()

@@ -12,7 +12,6 @@ from service.db.engine import reading, transaction
 from service.db.models import (
     Calibration,
     Gap,
-    RecipeRow,
     RegressionRow,
     Revision,
     Run,
@@ -21,7 +20,7 @@ from service.db.models import (
     Target,
     VerdictRow,
 )
-from service.domain.states import CellState, RegressionState, RunState, TargetKind
+from service.domain.states import CellState, RegressionState, RunState
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.judge import Outcome
 from service.domain.verdicts.session_result import ContenderResult, SessionResult
@@ -30,6 +29,7 @@ from service.ledger.runs import baseline_choice, queue, recording
 from service.ledger.runs.baseline_choice import Fitness
 from service.reports import words
 from service.reports.report import Report
+from tests import world
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 BOTH = frozenset({("norms", FAST), ("norms", WIDE)})
@@ -70,18 +70,7 @@ class Ledger:
 
     def leased(self, place: int, pull: int | None = None) -> queue.Lease:
         with transaction() as session:
-            sha = f"c{place}"
-            revision = session.execute(select(Revision).where(Revision.sha == sha)).scalar_one_or_none()
-            parent = f"c{place - 1}" if place else None
-            if revision is None:
-                revision = Revision(target_id=self.target_id, sha=sha, parent=parent, ordinal=place)
-                revision.subject, revision.author, revision.committed_at, revision.paths = sha, "Ada", 0.0, []
-                session.add(revision)
-                session.flush()
-            run = Run(target_id=self.target_id, revision_id=revision.id, baseline=parent, recipe_id=1, pull=pull)
-            run.dedupe = f"{sha}+{session.execute(select(func.count()).select_from(Run)).scalar_one()}"
-            run.device, run.suite, run.trusted, run.priority, run.created_at = "cpu", "smoke", True, 20, 0.0
-            session.add(run)
+            world.run(session, world.commit(session, self.target_id, place), pull=pull)
         return self.next()
 
     def leased_again(self, run_id: int) -> queue.Lease:
@@ -138,17 +127,9 @@ def took(role: Role, case: str, ratio: float | str, provider: str = "norms") -> 
 
 @pytest.fixture
 def ledger(either: str) -> Ledger:
+    target = world.target(RECIPE)
     with transaction() as session:
-        target = Target(name="norms", kind=TargetKind.GIT, location="/nowhere", created_at=0.0)
-        session.add(target)
-        session.flush()
-        for number in (1, 2):
-            digest = str(number) * 64
-            session.add(
-                RecipeRow(id=number, target_id=target.id, digest=digest, text=RECIPE, adapters={}, created_at=0.0)
-            )
-        session.flush()
-        target.recipe_id = 1
+        assert world.recipe_of(session, target.id, RECIPE).id == 2
     return Ledger(target.id)
 
 

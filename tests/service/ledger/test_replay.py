@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from kernels.cases import Case, Metric, Role
 from service.cli import app
 from service.db.engine import reading, transaction
-from service.db.models import Base, Measurement, RegressionRow, Revision, Run, VerdictRow, pack
+from service.db.models import Base, RegressionRow, Run, VerdictRow, pack
 from service.domain.policy.layers import NOTHING, read
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState, Purpose, RegressionState
@@ -26,7 +26,7 @@ from service.domain.verdicts.session_result import ContenderResult, SessionResul
 from service.ledger.runs import queue, recording, reload, replays
 from service.reports import words
 from service.reports.views import Replay
-from tests.fakes.ledger import watched_target
+from tests import world
 
 LONG, SHORT = "rmsnorm.fwd.32768x4096.bf16", "rmsnorm.fwd.64x4096.bf16"
 
@@ -132,14 +132,7 @@ class Ledger:
     def run(self, place: int, long: float = 1.0, short: float = 1.0, *, purpose: Purpose = Purpose.WATCH) -> int:
         """Measure a commit: the ratio of each case to the commit before."""
         with transaction() as session:
-            revision = Revision(target_id=self.target_id, sha=f"c{place}", parent=f"c{place - 1}", ordinal=place)
-            revision.subject, revision.author, revision.committed_at, revision.paths = "", "Ada", 0.0, []
-            session.add(revision)
-            session.flush()
-            run = Run(target_id=self.target_id, revision_id=revision.id, baseline=f"c{place - 1}", recipe_id=1)
-            run.dedupe, run.device, run.suite, run.trusted, run.priority = f"c{place}", "cpu", "smoke", True, 20
-            run.created_at, run.purpose = 0.0, purpose
-            session.add(run)
+            world.run(session, world.commit(session, self.target_id, place), purpose=purpose)
         with transaction() as session:
             lease = queue.next_run(session, "cpu", "worker", 60)
             assert lease
@@ -177,7 +170,7 @@ def ledger(state: Path) -> Ledger:
 
 
 def opened() -> Ledger:
-    return Ledger(watched_target(RECIPE.format(policy="smallest_change = 0.02"), recipe_id=1).id)
+    return Ledger(world.target(RECIPE.format(policy="smallest_change = 0.02")).id)
 
 
 @pytest.fixture
@@ -278,11 +271,8 @@ def test_what_a_person_dismissed_is_spared(history):
 
 def test_a_case_that_only_another_version_knows_is_left_out(history):
     with transaction() as session:
-        row = Measurement(
-            run_id=history[0], contender="head:norms", role="head", provider="norms", case="softmax.fwd.1x1.fp64"
-        )
-        row.state, row.facts, row.samples = CellState.MEASURED, {}, pack([[1.0]], [])
-        session.add(row)
+        run = session.get_one(Run, history[0])
+        world.measured(session, run, "softmax.fwd.1x1.fp64", samples=pack([[1.0]], []))
     assert replayed("").runs == 6
 
 
