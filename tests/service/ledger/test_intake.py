@@ -511,8 +511,8 @@ def test_a_changed_recipe_is_a_new_version_and_measures_anew(forge: Forge) -> No
     [
         ({}, "has no kernelwatch.toml"),
         ({"kernelwatch.toml": "devices = ["}, "not TOML"),
-        ({"kernelwatch.toml": 'adapters = ["adapter.py"]' + RECIPE}, "adapters that are not there: adapter.py"),
-        ({"kernelwatch.toml": 'adapters = ["../../etc/passwd"]' + RECIPE}, "plain name of a Python file"),
+        ({"kernelwatch.toml": 'adapters = ["adapter.py"]' + RECIPE}, "adapters of the recipe do not exist: adapter.py"),
+        ({"kernelwatch.toml": 'adapters = ["../../etc/passwd"]' + RECIPE}, "must be the name of a Python file"),
     ],
 )
 def test_a_recipe_that_cannot_be_used_says_why(forge: Forge, first: str, files: dict[str, str], why: str) -> None:
@@ -756,7 +756,7 @@ def test_what_is_not_named_again_stays_as_it_was(forge: Forge) -> None:
         ({"package": "norms"}, "only a package target has one"),
         ({"recipe_text": None}, "needs a recipe"),
         ({"recipe_text": "devices = []"}, "The recipe has mistakes"),
-        ({"recipe_text": 'adapters = ["a.py"]' + RECIPE}, "adapters that are not there: a.py"),
+        ({"recipe_text": 'adapters = ["a.py"]' + RECIPE}, "adapters of the recipe do not exist: a.py"),
         ({"allow_unsandboxed": True}, "is not trusted"),
     ],
 )

@@ -69,7 +69,10 @@ def _bad(files: Mapping[str, str] | None = None, **named: Any) -> dict[str, Any]
         (_bad(recipe="devices = []"), "The recipe has mistakes"),
         (_bad(recipe='adapters = ["missing.py"]' + RECIPE), "missing.py"),
         (_bad(files={"kernelwatch.toml": "devices = []"}), "The recipe has mistakes"),
-        (_bad(files={"kernelwatch.toml": 'adapters = ["gone.py"]' + RECIPE}), "adapters that are not there: gone.py"),
+        (
+            _bad(files={"kernelwatch.toml": 'adapters = ["gone.py"]' + RECIPE}),
+            "recipe do not exist: gone.py",
+        ),
         (_bad(files={"kernelwatch.toml": "\udce9"}), "is not text in UTF-8"),
         (_bad(location="empty"), "The repository is empty: push a first commit"),
         (_bad(location="empty", recipe=RECIPE, backfill="0"), "The repository is empty: push a first commit"),

@@ -252,7 +252,7 @@ def test_a_tree_that_unfolds_without_end_is_refused(repository, tmp_path):
     source = source_of(repository)
     with pytest.raises(BadInput, match="more than"):
         source.export(bomb, tmp_path / "tree")
-    with pytest.raises(SourceFailed, match="too large to be looked at"):
+    with pytest.raises(SourceFailed, match="too large to read"):
         source.describe(bomb)
 
 

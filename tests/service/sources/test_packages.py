@@ -266,7 +266,7 @@ def test_a_release_that_appears_is_seen_after_a_refresh(index):
 
 def test_a_wheel_that_is_not_what_the_index_promised_is_refused(index, tmp_path):
     index.lie = True
-    with pytest.raises(SourceFailed, match="does not have the hash"):
+    with pytest.raises(SourceFailed, match="does not match its hash"):
         open_source(Target(f"http://{index.host}/simple")).export("0.9.0", tmp_path / "tree")
 
 
