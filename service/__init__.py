@@ -1,1 +1,1 @@
-"""What is true and what is decided: models, ledger, intake, verdicts, reports, forge clients, REST API."""
+"""The service: models, ledger, intake, verdicts, reports, forge clients, REST API."""

@@ -1,1 +1,1 @@
-"""What is done: building revisions, running contenders in a sandbox, and looking after runs."""
+"""Workers: build revisions, run contenders in a sandbox, and do periodic tasks."""

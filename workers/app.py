@@ -46,7 +46,7 @@ def _broker_url() -> str:
 
 
 def _transport_options() -> dict[str, Any]:
-    once = {"max_retries": 0, "interval_start": 0, "interval_step": 0}  # by default kombu retries sending for ever
+    once = {"max_retries": 0, "interval_start": 0, "interval_step": 0}  # by default kombu retries without limit
     return {**once, "confirm_publish": True} if _broker_url().startswith("amqp") else once
 
 
@@ -120,7 +120,7 @@ def send_wakeup(queue: str) -> None:
 
 # A process has a thread for tasks and one for the timer: only one of them works at a time.
 _busy = threading.Lock()
-# The queues of this worker, and a pipe that becomes readable when it is told to stop.  The processes of its pool
+# The queues of this worker, and a pipe that becomes readable when it must stop.  The processes of its pool
 # inherit both; Celery alone would let them finish their task, which may take half an hour.
 _queues: list[str] = []
 _ending: list[int] = []

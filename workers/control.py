@@ -1,4 +1,4 @@
-"""What workers do when they look: measure what is queued for a device, and everything that control looks after."""
+"""What workers do at each poll: measure queued runs of a device, and the periodic tasks of control."""
 
 import os
 import platform
@@ -74,7 +74,7 @@ class Throttled:
             self._task()
 
 
-_follow = Throttled(follow_up.follow_due, 300.0)  # what has news is followed at once, by the look that found them
+_follow = Throttled(follow_up.follow_due, 300.0)  # follow new points at once, in the same poll
 _auto_start = Throttled(auto_start.start_due, 10.0)
 _calibrate = Throttled(schedule.plan_due, 60.0)
 _forget_logs = Throttled(build_logs.forget_due, 3600.0)

@@ -1,4 +1,4 @@
-"""What revisions are measured in: read-only stacks with torch, and for each revision a layer of its own, built once."""
+"""Environments of revisions: read-only stacks with torch, and one layer per revision, built once."""
 
 import errno
 import fcntl
@@ -68,7 +68,7 @@ class BaseStack:
     def read_only(self) -> tuple[Path, ...]:
         """What a process of this stack must be able to read."""
         prefix, base, _ = _places(self.python)
-        # The interpreter may also be a link or a script that lies elsewhere: then only itself, not the folder it is in.
+        # The interpreter may also be a link or a script in another folder: then only itself, not the folder it is in.
         return tuple(dict.fromkeys((base, prefix, self.python, *self.commands, *self.paths)))
 
     @property
@@ -303,7 +303,7 @@ def _run_commands(commands: Sequence[str], box: Box, exported: Exported, keep_go
 
 
 def _for_building(base: BaseStack) -> dict[str, str]:
-    """Python is the stack's, and installers look nowhere but into the tree."""
+    """Python is the stack's, and installers search only the tree."""
     cuda = Path("/usr/local/cuda")
     path = [
         *map(str, (*base.commands, base.python.parent)),
@@ -391,7 +391,7 @@ def _size(key: str) -> int:
 
 
 def _discard(folder: Path) -> None:
-    """Remove what others may look for: under its own name it is whole or gone, also when we die on the way."""
+    """Remove a folder that others may open: under its own name it is complete or gone, even if we are killed."""
     leaving = folder.with_name(f"{_REMOVING}{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):  # never there, or gone by now
         folder.rename(leaving)

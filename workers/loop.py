@@ -1,4 +1,4 @@
-"""The worker without Celery: poll the ledger by a timer until told to stop."""
+"""The worker without Celery: poll the ledger until a signal to stop."""
 
 import signal
 from collections.abc import Callable

@@ -40,7 +40,7 @@ def make_engine(url: str) -> Engine:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A writer that began by reading would be refused when it comes to write: it says so from the start.
+    # A transaction that starts with a read is refused at its first write, so writers take the lock at the start.
     reading = connection.get_execution_options().get("reading", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
@@ -55,7 +55,7 @@ def _prepare_sqlite(connection: object, _record: object) -> None:
 
 
 def _write_ahead(cursor: sqlite3.Cursor) -> None:
-    """Of several processes that open a new database at once one changes its mode; SQLite lets nobody wait for that."""
+    """Switch to WAL; if several processes open a new database at once, one succeeds and the others must retry."""
     for _ in range(100):
         try:
             cursor.execute("PRAGMA journal_mode=WAL")
@@ -69,7 +69,7 @@ def _write_ahead(cursor: sqlite3.Cursor) -> None:
 def transaction() -> Iterator[Session]:
     """One transaction: committed when the block ends, rolled back when it raises.  Nothing else commits.
 
-    Wake-ups asked for inside (`wake`) leave only after the commit: nobody looks before there is something to see.
+    Wake-ups requested inside (`wake`) are sent only after the commit, so that no worker polls too early.
     """
     with sessionmaker(engine(), expire_on_commit=False).begin() as session:
         yield session
@@ -87,7 +87,7 @@ def reading() -> Iterator[Session]:
 
 
 def wake(session: Session, queue: str) -> None:
-    """Once this transaction is committed, tell the workers of `queue` to look."""
+    """Wake the workers of `queue` after this transaction is committed."""
     session.info.setdefault("wake", set()).add(queue)
 
 

@@ -33,7 +33,7 @@ def upgrade(url: str | None = None, to: str = "head") -> None:
 
 
 def current(url: str | None = None) -> str | None:
-    """The migration that the database stands at; None before the first.  Makes no file where there is none."""
+    """Return the current migration of the database, or None before the first.  Creates no file."""
     url = url or settings().database
     if (file := _file(url)) and not file.exists():
         return None

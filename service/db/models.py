@@ -1,4 +1,4 @@
-"""The tables.  Times are seconds since the epoch by the database's clock; relationships load only when asked for."""
+"""The tables.  Times are seconds since the epoch by the database's clock; relationships load only on request."""
 
 import enum
 import json
@@ -107,7 +107,7 @@ def _enum(kind: type[enum.StrEnum], length: int = 32) -> Enum:
 
 
 def _large(*of: Any) -> MappedColumn[Any]:
-    """A column that is read only where it is asked for (`undefer`, or by itself in an open session), never by lists."""
+    """A deferred column: lists never load it, only `undefer` or an access in an open session does."""
     return mapped_column(*of, deferred=True)
 
 
@@ -141,7 +141,7 @@ class RecipeRow(Base):
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     digest: Mapped[str] = mapped_column(String(64))
     text: Mapped[str]
-    adapters: Mapped[dict[str, Any]]  # file name -> source, handed to contenders beside the revision
+    adapters: Mapped[dict[str, Any]]  # file name -> source, which contenders import next to the revision
     created_at: Mapped[float]
 
 
@@ -160,7 +160,7 @@ class Delivery(Base):
 
 
 class PushRow(Base):
-    """ "These commits appeared", whoever said so."""
+    """One report that commits appeared: a webhook delivery, a poll or a command."""
 
     __tablename__ = "pushes"
     id: Mapped[int] = mapped_column(Key, primary_key=True)
@@ -228,7 +228,7 @@ class Run(Base):
     suite: Mapped[str] = mapped_column(String(40))
     purpose: Mapped[Purpose] = mapped_column(_enum(Purpose), default=Purpose.WATCH)
     only_cases: Mapped[list[str] | None]  # of the suite; None for all
-    only_worker: Mapped[str | None] = mapped_column(String(120))  # nobody else takes it
+    only_worker: Mapped[str | None] = mapped_column(String(120))  # no other worker takes it
     bisection_id: Mapped[int | None] = mapped_column(ForeignKey("bisections.id", use_alter=True))
     trusted: Mapped[bool]
     priority: Mapped[int]
@@ -302,7 +302,7 @@ class Stack(Base):
 
 
 class BuildLog(Base):
-    """Everything that a run's build printed; the middle of a very long log is left out, and says so."""
+    """The output of a run's build; a note replaces the middle of a very long log."""
 
     __tablename__ = "build_logs"
     __table_args__ = (Index("ix_build_logs_made_at", "made_at"),)
@@ -360,7 +360,7 @@ class VerdictRow(Base):
     rounds: Mapped[int] = mapped_column(default=0)
     confirmed: Mapped[bool] = mapped_column(default=False)
     behind_sota: Mapped[bool] = mapped_column(default=False)
-    control: Mapped[float | None]  # the A/A control's ratio, beside a comparison with the parent
+    control: Mapped[float | None]  # the A/A control's ratio, for a comparison with the parent
     suspected: Mapped[bool] = mapped_column(default=False)  # the first trials looked like a change
     p: Mapped[float | None]  # of the fresh trials where there are any, else of the first
     q: Mapped[float | None]  # p among the family of the run (Benjamini-Hochberg)
@@ -381,7 +381,7 @@ class VerdictRow(Base):
     reason_args: Mapped[dict[str, Any] | None]
     reason: Mapped[str | None]  # in words, of rows without a code
     known_before: Mapped[bool] = mapped_column(default=False)  # invalid or failed, as a revision before it
-    quarantined_by: Mapped[str | None] = mapped_column(String(80))  # who says that its change alarms nobody
+    quarantined_by: Mapped[str | None] = mapped_column(String(80))  # who quarantined it: its change raises no alarm
     policy: Mapped["PolicyRow | None"] = relationship(lazy="raise", viewonly=True)
 
 
@@ -423,7 +423,7 @@ class PolicyRow(Base):
 
 
 class Series(Base):
-    """What is followed over time: one metric of one case, by one provider of a target, on one device."""
+    """A time series: one metric of one case, by one provider of a target, on one device."""
 
     __tablename__ = "series"
     __table_args__ = (UniqueConstraint("target_id", "device", "provider", "case", "metric"),)
@@ -503,7 +503,7 @@ class Incident(Base):
 
 
 class RegressionRow(OfSeries, Base):
-    """A confirmed regression of one case, from the revision that made it until one that mends it."""
+    """A confirmed regression of one case, from the revision that introduced it to the one that fixed it."""
 
     __tablename__ = "regressions"
     __table_args__ = (Index("ix_regressions_series", "series_id", "state"),)
@@ -607,7 +607,7 @@ class Calibration(OfSeries, Base):
     ratio: Mapped[float]
     p: Mapped[float]  # of "there is no difference", two-sided: below 0.05 in 5 of 100 where the machine is fair
     trials: Mapped[int]
-    alarmed: Mapped[bool]  # would it have been told as a change?
+    alarmed: Mapped[bool]  # would it have been reported as a change?
     kind: Mapped[Equal] = mapped_column(_enum(Equal), default=Equal.COPY)
     at: Mapped[float]
 
@@ -616,7 +616,7 @@ _UNRELEASED = text("released_at IS NULL")
 
 
 class Quarantine(OfSeries, Base):
-    """A case that alarms without cause too often: it is measured and shown, and alarms nobody."""
+    """A case that alarms without cause too often: it is measured and shown, but raises no alarm."""
 
     __tablename__ = "quarantines"
     __table_args__ = (
@@ -682,7 +682,7 @@ class Worker(Base):
 
 
 def unpack(packed: bytes) -> tuple[list[Rounds], list[Rounds]]:
-    """What `pack` packed: the trials that were looked at, and those that confirmed."""
+    """The inverse of `pack`: the screening trials and the confirmation trials."""
     looked, confirmed = json.loads(zlib.decompress(packed))
     return looked, confirmed
 

@@ -1,4 +1,4 @@
-"""Wake-ups without content: "queue h200 has work".  A lost one costs seconds: every worker also looks by a timer."""
+"""Wake-ups without content: "queue h200 has work".  A lost one costs seconds: every worker also polls."""
 
 from collections.abc import Callable
 

@@ -44,7 +44,7 @@ def ceilings(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
 def speed(
     case: str, median: float | None, gb_s: float | None, facts: Mapping[str, Any], best: Mapping[str, float]
 ) -> Speed:
-    """What a median (in the unit of the case's metric) means beside the ceilings `best`."""
+    """Return the share of the ceilings `best` that a median (in the unit of the case's metric) reaches."""
     if not median:
         return Speed()
     match metric_of(case):

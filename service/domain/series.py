@@ -1,4 +1,4 @@
-"""What is followed over time: one metric of one case, by one provider of a target, on one device."""
+"""A time series: one metric of one case, by one provider of a target, on one device."""
 
 from dataclasses import dataclass
 from typing import Self

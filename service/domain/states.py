@@ -47,14 +47,14 @@ class Priority(enum.IntEnum):
 
 
 class Equal(enum.StrEnum):
-    """What was the same on both sides of a comparison of equal code."""
+    """What two copies of equal code share: the build, or only the source."""
 
     COPY = "copy"  # two processes of one build
     BUILD = "build"  # two builds of one source: other path, other hash seed, cold caches
 
 
 class Purpose(enum.StrEnum):
-    """What a run is for.  Only what is watched makes series, regressions and gaps, and is told of."""
+    """What a run is for.  Only `watch` runs make series, regressions and gaps, and are reported."""
 
     WATCH = "watch"
     BISECTION = "bisection"  # one step of a search: a revision against the good end, at the cases that moved
@@ -82,14 +82,14 @@ class BaselineKind(enum.StrEnum):
 
 class RegressionState(enum.StrEnum):
     OPEN = "open"
-    ACKNOWLEDGED = "acknowledged"  # somebody accepts it, with a reason: its revision may be a baseline again
+    ACKNOWLEDGED = "acknowledged"  # accepted with a reason: its revision may be a baseline again
     BISECTING = "bisecting"
     BLAMED = "blamed"  # a bisection, or the pair itself, named the revision
     FIXED = "fixed"  # confirmed by measurement
     DISMISSED = "dismissed"  # it is none, with a reason
 
 
-# Those that still stand: the case is slower than it was, and nobody has shown or said otherwise.
+# Open states: the case is slower than it was, and this is neither fixed nor dismissed.
 OPEN_REGRESSIONS = (
     RegressionState.OPEN,
     RegressionState.ACKNOWLEDGED,
@@ -113,7 +113,7 @@ class SearchState(enum.StrEnum):
     SEARCHING = "searching"
     PROVING = "proving"  # the culprit against its own parent
     FOUND = "found"
-    RANGE = "range"  # several revisions are left that could not be told apart
+    RANGE = "range"  # several revisions are left that could not be distinguished
     NOT_REPRODUCED = "not reproduced"
     STOPPED = "stopped"  # by a person, or because the budget was spent
 
@@ -125,7 +125,7 @@ class PointState(enum.StrEnum):
     """What became of a change point of a series."""
 
     OPEN = "open"
-    CHECKING = "checking"  # a bisection of its two sides was asked for
+    CHECKING = "checking"  # a bisection of its two sides was requested
     CONFIRMED = "confirmed"
     CLOSED = "closed"  # explained or not repeated: it does not reopen by itself
 
@@ -133,7 +133,7 @@ class PointState(enum.StrEnum):
 class OutboxState(enum.StrEnum):
     WAITING = "waiting"
     SENT = "sent"
-    PREVIEW = "preview"  # the target has no forge: kept to be looked at
+    PREVIEW = "preview"  # the target has no forge: kept for display
     FAILED = "failed"
 
 

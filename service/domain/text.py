@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, most: int = 240) -> str:
-    """Text from elsewhere, fit to stand in a sentence: one line, bounded, without its full stop."""
+    """Make untrusted text usable in a sentence: one line, bounded, without its full stop."""
     words = " ".join(printable(text).split())
     return words.rstrip(".") if len(words) <= most else words[: most - 1].rstrip() + "…"
 
@@ -89,7 +89,7 @@ def in_percent(share: float) -> str:
 
 
 def share_in_words(share: float) -> str:
-    """`6 %`, `0.5 %`: as it stands in a sentence."""
+    """Format a share for a sentence: `6 %`, `0.5 %`."""
     return f"{share * 100:.2g} %" if abs(share) < 0.995 else f"{share * 100:.0f} %"
 
 

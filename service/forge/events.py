@@ -1,4 +1,4 @@
-"""What a webhook says, as a closed list of typed events.  Pure: bytes in, an event out."""
+"""Webhook deliveries as a closed list of typed events.  Pure: bytes in, an event out."""
 
 import json
 import re
@@ -119,7 +119,7 @@ def _repository(said: dict[str, Any]) -> str:
 
 
 def _sha(said: Any) -> str | None:
-    """A full commit name; None for the zeros that stand for "there was none"."""
+    """A full commit sha; None for all zeros, which mean "no commit"."""
     if not _SHA.fullmatch(_text(said)):
         raise BadInput(f"{said[:80]!r} is not a commit.")
     return str(said) if said.strip("0") else None

@@ -26,11 +26,11 @@ _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
 _REQUESTER = "kernelwatch"
 _FORBIDDEN = (403, 404)
 _OUTAGE_S = 30.0  # looking costs up to 20 s of a worker that has other duties
-_SHUT_OUT_S = 600.0  # a person must mend the credentials first
+_SHUT_OUT_S = 600.0  # a person must fix the credentials first
 
 
 class ForgeFailed(ServiceError):
-    """The forge did not do what was asked.
+    """The forge refused or failed a request.
 
     `passing` says whether trying later may help.  With `wait_s` it would not have done anything else either: whatever
     there is to say has to wait that long.
@@ -60,9 +60,9 @@ class App:
 
 @dataclass(frozen=True)
 class CheckRun:
-    """What is said of a commit, in GitHub's words.  Only a check that is completed has a conclusion.
+    """The status of a commit in GitHub's terms.  Only a completed check has a conclusion.
 
-    `commit_status` is said instead where checks cannot be written.
+    `commit_status` is sent instead if checks cannot be written.
     """
 
     sha: str
@@ -84,7 +84,7 @@ class _Lent:
 
 
 class GitHub:
-    """What kernelwatch says on GitHub.  Not for several threads at once."""
+    """Client that writes to GitHub.  Not thread-safe."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class GitHub:
         return comment
 
     def _comment_with(self, repo: str, number: int, marker: str) -> str | None:
-        """Our comment that carries the marker: anybody can write one into theirs."""
+        """Our own comment with the marker; comments of other authors are ignored, since they could copy it."""
         for comment in self._every(f"/repos/{repo}/issues/{number}/comments", repo):
             if marker in (comment["body"] or "") and self._is_ours(comment["user"]):
                 return str(comment["id"])
@@ -280,7 +280,7 @@ class GitHub:
         return data, more
 
     def _address(self, path: str) -> str:
-        """Where a path of the API lies.  A link to another host would be handed the token: it is refused."""
+        """The URL of an API path.  Links to another host are refused, because they would receive the token."""
         base = self._http.base_url
         if path.startswith("/"):
             return str(base).rstrip("/") + path
@@ -327,7 +327,7 @@ def connect() -> GitHub:
     return _client(credentials, here.github_api, here.write_pause_s)
 
 
-@lru_cache(1)  # the pause between writes and the lent tokens outlive one look at the outbox
+@lru_cache(1)  # keep the write pause and the tokens between polls of the outbox
 def _client(credentials: Token | App, api: str, pause_s: float) -> GitHub:
     # Writes are a second apart, so a connection kept open saves little and is closed by the other side anyway.
     limits = httpx.Limits(max_keepalive_connections=0)
@@ -336,7 +336,7 @@ def _client(credentials: Token | App, api: str, pause_s: float) -> GitHub:
 
 
 def _signed_by(app: App) -> str:
-    """The App's own signature, with which it asks for tokens."""
+    """The JWT with which the App requests tokens."""
     try:
         return str(apps.get_jwt(app_id=app.id, private_key=app.key, expiration=9 * 60))
     except (ValueError, PyJWTError):  # the message may quote the key

@@ -17,6 +17,6 @@ def signed(body: bytes, header: str | None, secrets: Sequence[str]) -> bool:
     """Was `body` signed with one of `secrets` (two while one is being rotated)?  An empty one signs nothing."""
     if header is None or not _HEADER.fullmatch(header):
         return False
-    # Every secret is tried, so that the time taken does not tell which one fitted.
+    # Try every secret, so that the time taken does not reveal which one matched.
     fits = [hmac.compare_digest(signature(body, secret), header) for secret in secrets if secret]
     return any(fits)

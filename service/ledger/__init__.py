@@ -1,1 +1,1 @@
-"""What happened and what is to be done: functions named as facts or questions, each taking a Session."""
+"""State changes and queries of the database: functions that take a Session."""

@@ -1,4 +1,4 @@
-"""A bisection in words: where it stands, and what it found.  Pure."""
+"""The text of a bisection: its progress and its result.  Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from service.domain.text import interval, listed, short
 from service.domain.verdicts.judge import Outcome
 
 MAX_REASONS = 3  # of what could not be tested, in one sentence
-_SMALLEST_SHARE = 0.75  # of the slow-down: with less, somebody else did the rest
+_SMALLEST_SHARE = 0.75  # of the slow-down: below this, other revisions caused the rest
 
 
 @dataclass(frozen=True)

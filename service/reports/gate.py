@@ -90,7 +90,7 @@ _NOT_DONE = {
     RunState.LEASED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "pending", None, "in_progress"),
     RunState.HELD: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "action_required"),
     RunState.SKIPPED: GateResult(GateState.PASS, 0, "success", "skipped"),
-    # Nobody will measure these any more: no pass, and nothing to wait for.
+    # These are never measured: the check does not pass, and there is nothing to wait for.
     RunState.SUPERSEDED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "cancelled"),
     RunState.CANCELLED: GateResult(GateState.UNDECIDED, NOT_MEASURED, "error", "cancelled"),
     # Infrastructure: no fault of the revision, and no pass.

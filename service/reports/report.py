@@ -159,7 +159,7 @@ class Report:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Those that were measured, in the order in which they are told."""
+        """The measured cases, in the order of the report."""
         found = {row.metric for row in self.rows}
         return tuple(metric for metric in Metric if metric in found)
 

@@ -1,4 +1,4 @@
-"""One case of a run as it is told: its verdict, who was measured beside it, and what explains it.  Pure values."""
+"""One case of a report: its verdict, its baselines, and its explanation.  Pure values."""
 
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ class BaselineRow:
 
 @dataclass(frozen=True)
 class Known:
-    """A regression that stood already when a run was measured: its record, and the revision that it is since."""
+    """A regression that was already open when a run was measured: its id, and the revision that introduced it."""
 
     regression: int
     revision: str  # short
@@ -72,7 +72,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Row:
-    """One case of one provider: its verdict against the baseline, who was measured, and its standing against SOTA."""
+    """One case of one provider: its verdict, the times, and its gap to SOTA."""
 
     provider: str
     case: str
@@ -90,7 +90,7 @@ class Row:
     sota: AgainstSota | None
     instead: str | None = None  # short: what it was compared with, where the baseline of the run is broken
     known_before: bool = False  # the baseline does not compute this case either: no news, and not this revision's doing
-    quarantined: bool = False  # its change alarms nobody, because it alarms without cause too often
+    quarantined: bool = False  # its change raises no alarm, because it alarms without cause too often
     control_ratio: float | None = None  # the A/A control, paired as the verdict is: 1 where the machine is fair
     suspected: bool = False  # the first trials looked like a change
     p: float | None = None  # of the fresh trials where there are any, else of the first
@@ -100,14 +100,14 @@ class Row:
     cause: CauseWords | None = None
     regression: int | None = None  # the record that this run opened for it
     incident: int | None = None  # of which event that is
-    known: Known | None = None  # the regression that stood at the baseline already
+    known: Known | None = None  # the regression that was open at the baseline already
     last_good: BaselineRow | None = None  # where the baseline is slow already: the last revision that was not
     pinned: BaselineRow | None = None
     best: BaselineRow | None = None
 
     @property
     def news(self) -> bool:
-        """May it alarm somebody?  Neither what was so before nor what is quarantined does."""
+        """Whether it raises an alarm: not if it was so before, nor if it is quarantined."""
         return not (self.known_before or self.quarantined)
 
     @property
@@ -168,12 +168,12 @@ class Row:
 
     @property
     def repeatability(self) -> Repeatability | None:
-        """Whether the head lost or gained it against its baseline.  It alarms by itself, however fast the head is."""
+        """Whether the head lost or gained it against its baseline.  It raises an alarm whatever the head's speed."""
         return repeatability(self.head.facts, self.parent.facts) if self.head and self.parent else None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the head's figures has to know, beside its verdict."""
+        """Notes that a reader of the head's figures needs, besides the verdict."""
         return self.head.notes if self.head else ()
 
     @property

@@ -1,6 +1,6 @@
-"""A person's own checkout as a source: read where it lies, with every revision that its git understands.
+"""A person's own checkout as a source: read in place, with every revision that git resolves.
 
-Nothing is fetched and nothing is copied.  Only whoever runs the command names such a folder, so it need not lie under
+Nothing is fetched and nothing is copied.  Only the user of the command names such a folder, so it need not be under
 an allowed root; what is watched for others goes through a mirror (`service.sources.git`).
 """
 
@@ -16,7 +16,7 @@ from service.settings import MIB
 from service.sources.git import GitSource
 
 _BARE = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
-# The caller's own say in whose repositories are safe, and nobody else's.
+# Only the caller's own settings decide which repositories are safe.
 _TRUST = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "SUDO_UID")
 # What a repository's configuration would have git execute while it only reads.
 _EXECUTES_NOTHING = {"core.fsmonitor": "false", "log.showSignature": "false"}
@@ -24,7 +24,7 @@ LARGEST_COMPARED = 64 * MIB
 
 
 class Checkout(GitSource):
-    """The commits of the repository that `folder` lies in.  Raises BadInput when it lies in none."""
+    """The commits of the repository that contains `folder`.  Raises BadInput if there is none."""
 
     def __init__(self, folder: Path, keep_going: Callable[[], object] = lambda: None) -> None:
         self.root, self._mirror = _repository(folder.resolve())
@@ -53,13 +53,13 @@ class Checkout(GitSource):
         )
 
     def changed(self, base: str, head: str) -> set[str]:
-        """The paths at which two trees differ, whatever lies between them."""
+        """The paths at which two trees differ."""
         options = ("-r", "-z", "--name-only", "--no-renames", "--no-ext-diff")
         listed = self._git("diff-tree", *options, self._known(base), self._known(head), "--")
         return {path.decode(errors="replace") for path in listed.split(b"\0") if path}
 
     def refresh(self) -> None:
-        """Nothing is newer than what lies here."""
+        """Does nothing: a checkout is always current."""
 
     def resolve(self, rev: str) -> str:
         """The full sha of whatever git understands: `HEAD`, `origin/main`, `v1.0~2`, `main@{yesterday}`."""
@@ -97,7 +97,7 @@ def _holds(file: Path, mode: str, blob: str) -> bool:
 
 
 def _repository(folder: Path) -> tuple[Path, Path]:
-    """The folder's top and its git directory.  A repository of somebody else is refused, as git itself does."""
+    """The folder's top and its git directory.  A repository of another user is refused, as by git itself."""
     command = ["git", "-C", str(folder), "rev-parse", "--absolute-git-dir", "--show-toplevel"]
     environment = _BARE | {name: os.environ[name] for name in _TRUST if name in os.environ}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A git repository as a source: a full bare mirror, asked by commands to which no name in it is an option."""
+"""A git repository as a source: a full bare mirror; no name in it can become an option of a git command."""
 
 import fcntl
 import os
@@ -179,7 +179,7 @@ class GitSource:
 
     def _log(self, *arguments: str) -> list[Found]:
         options = ("--first-parent", "--diff-merges=first-parent", "--no-renames", "--name-only", "-z", "--no-ext-diff")
-        start = secrets.token_hex(8)  # what nobody can have put into a subject or a path
+        start = secrets.token_hex(8)  # random, so that no subject or path contains it
         layout = f"--format={start}{_FORMAT}"
         logged = self._git("log", *options, "--encoding=UTF-8", "--reverse", layout, *arguments, "--")
         return [_found(record) for record in logged.split(start.encode())[1:]]
@@ -212,7 +212,7 @@ class GitSource:
         return listed.decode(errors="replace").split()
 
     def _origin_branch(self) -> str | None:
-        """The branch at which the origin's HEAD stands; among several the usual names and the last answer go first."""
+        """The branch of the origin's HEAD; among several, the usual names and the last answer are preferred."""
         last = self._git("symbolic-ref", "--short", "HEAD").decode().strip()
         head = self._commit(ORIGIN_HEAD)
         points = ("--points-at", head) if head else ()

@@ -45,7 +45,7 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImpl
 
 @dataclass(frozen=True)
 class Wheel:
-    """One file of a release, as the folder or the index tells it."""
+    """One file of a release, as the folder or the index lists it."""
 
     filename: str
     version: str
@@ -239,7 +239,7 @@ class PackageSource:
         return [wheel if wheel.uploaded else _dated(wheel, seen.get(wheel.filename, now)) for wheel in found]
 
     def _seen(self) -> dict[str, float]:
-        """When each file was first seen, for indexes that do not tell the time of upload."""
+        """When each file was first seen, for indexes without upload times."""
         with suppress(OSError, ValueError):
             kept = json.loads((self._kept / "index.json").read_text())
             return {entry["filename"]: entry["uploaded"] for entry in kept}
@@ -279,7 +279,7 @@ def _in_folder(folder: Path, package: str) -> list[Wheel]:
 
 
 def _required(path: Path) -> str | None:
-    """What a wheel's own metadata says of the Python it needs."""
+    """The `Requires-Python` of a wheel's metadata."""
     with suppress(*_UNREADABLE, OSError, KeyError, StopIteration), zipfile.ZipFile(path) as wheel:
         name = next(name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
         with wheel.open(name) as metadata:

@@ -10,7 +10,7 @@ from service.domain.states import TargetKind
 
 @dataclass(frozen=True)
 class Found:
-    """One revision as its source tells it.  `paths` are those changed against the first parent."""
+    """One revision as its source reports it.  `paths` are those changed against the first parent."""
 
     sha: str  # of a commit, or the version of a release
     parent: str | None

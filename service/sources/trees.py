@@ -15,7 +15,7 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 
 
 def shown(name: str) -> str:
-    """A file's name, fit to be told and stored: names in a tree are bytes, and need not be text."""
+    """A printable form of a file's name: names in a tree are bytes, and need not be text."""
     return os.fsencode(name).decode(errors="replace")
 
 

@@ -24,7 +24,7 @@ from workers.run.contenders import contender
 AT_ONCE = 2  # a contender keeps one core busy
 START_LIMIT_S, CASE_LIMIT_S, MORE_S = 180.0, 240.0, 5.0  # and so much more for each case ahead
 BUDGET_S = 3600.0  # of all that one command compiles; 200 cases for two architectures took 73 s on two cores
-AHEAD = 7  # cases that are compiled with the one asked for: reading machine code takes as long for ten as for one
+AHEAD = 7  # cases that are compiled with the requested one: reading machine code takes as long for ten as for one
 RESTARTS = 3  # of one contender that was lost; one that dies more often says nothing new
 MAX_KEPT = 32 * MIB  # of one provider on one architecture; a case takes about 2 kB
 MAX_VERSIONS = 4  # of what is kept, for as many engines or ways of calling a provider

@@ -1,4 +1,4 @@
-"""What can be compiled without a GPU: a watched target, or a checkout that nobody watches.  No row is written."""
+"""Subjects of a compilation without a GPU: a watched target, or a local checkout.  Writes no rows."""
 
 import stat
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from workers.sandbox import sandbox
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compiled: a watched target, or a checkout that nobody watches."""
+    """What is compiled: a watched target, or a local checkout."""
 
     name: str
     kind: str
@@ -33,7 +33,7 @@ class Subject:
 def subject(
     target: str, recipe: tuple[str, Mapping[str, str]] | None = None, *, without_sandbox: bool = False
 ) -> Subject:
-    """What a name or a folder (which is written with a slash) means.  `recipe`: text and adapters, instead of its own.
+    """Resolve a target's name or a folder (with a slash).  `recipe`: text and adapters, instead of its own.
 
     Raises NotFound, BadInput and Refused in words for people.
     """

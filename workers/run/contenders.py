@@ -33,7 +33,7 @@ _ON_CPU = {
     # 1.6x; with these within 4 % (rmsnorm.bwd, November).
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "MALLOC_MMAP_THRESHOLD_": "4294967296",
-    # Small freed blocks that a thread keeps for itself hold the large ones beside them apart, so each process cycled
+    # Small freed blocks that a thread keeps for itself keep the large ones next to them apart, so each process cycled
     # through temporaries of its own: identical code differed by 0.68 to 1.46 from trial to trial at 128x2048, without
     # by 0.95 to 1.07 (November).
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
@@ -64,7 +64,7 @@ def contender(
         "KERNELWATCH_TREE": ":".join(map(str, place.tree)),  # imported from once the trial begins
         "PYTHONUNBUFFERED": "1",
         "PYTHONNOUSERSITE": "1",
-        # No pool of helpers beside what is being measured; a warm start takes 3.2 s instead of 6.2 s (CPU, November).
+        # No pool of compile workers next to the measurement; a warm start takes 3.2 s instead of 6.2 s (CPU, November).
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         # Inductor keeps its precompiled headers among the temporary files: fresh ones cost each start 5 s (November).
         "TMPDIR": str(caches / "tmp"),

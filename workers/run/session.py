@@ -50,7 +50,7 @@ def measure(lease: queue.Lease, here: DeviceHere) -> None:
         log.info("run lost", run=lease.run_id, reason=str(lost))
     except Stopped as stopped:
         _end(lease, str(stopped), again=True, blame=False)
-    except SystemExit:  # how Celery ends a process of its pool that is told to end by itself, as systemd does
+    except SystemExit:  # how Celery ends a process of its pool on a signal, e.g. from systemd
         _end(lease, str(Stopped()), again=True, blame=False)
         raise
     except SourceFailed as failure:
@@ -170,7 +170,7 @@ def _stack(tally: Tally) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _scratch(here: DeviceHere) -> Path:
-    """Where this device's contenders write.  A device has one worker at a time, so nobody else's are in there."""
+    """Where this device's contenders write.  A device has one worker at a time, so the folder has no others."""
     return settings().state / "scratch" / (here.uuid or here.name)
 
 

@@ -15,7 +15,7 @@ def remove(folder: Path) -> None:
 
 
 def make_read_only(folder: Path) -> None:
-    """Let everybody read a tree and nobody write into it, even without a sandbox."""
+    """Make a tree readable by all users and writable by none, even without a sandbox."""
     # GNU chmod does not follow links in the tree, and opens a folder only after it made that readable.
     subprocess.run(["chmod", "-R", "a-w,a+rX,ug-s", "--", folder], check=True, capture_output=True)
 

@@ -294,7 +294,7 @@ def _handed(box: Box) -> Iterator[tuple[list[str], tuple[int, ...]]]:
     try:
         arguments = _walls(box)
         arguments += ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
-        # The root and /dev are memory that nobody counts.
+        # The root and /dev are in memory that is not accounted.
         arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(box.inside or box.folder)]
         arguments += ["--seccomp", str(rules)] if rules is not None else []
         yield arguments, fds

@@ -178,7 +178,7 @@ class Watchdog(threading.Thread):
             self.timed_out = True
             return f"it took longer than {self._limits.wall_s:g} s"
         threads, memory = _weight(self._process.pid, self._cookie, self._limits.processes)
-        if threads >= self._limits.processes:  # the kernel refuses more, and it might retry for ever
+        if threads >= self._limits.processes:  # the kernel refuses more, and the process might retry without end
             return f"it had {self._limits.processes} processes and threads at once, which is the limit"
         if memory > self._limits.max_memory:
             return f"it used {memory / GIB:.1f} GiB of memory; the limit is {self._limits.max_memory / GIB:.1f}"

@@ -19,7 +19,7 @@ from service.domain.codefacts.tuned import choices, interchangeable
 from service.domain.verdicts.machine import MachineReadings, clock_ratio
 
 EXPLAINS = 0.5  # a clock that differs by this share of the move, or more, may be what moved it
-LARGEST_ESTIMATE = 2.0  # an estimate of up to more than 200 % tells a reader nothing
+LARGEST_ESTIMATE = 2.0  # an estimate of more than 200 % does not help a reader
 EXPLAINS_ALL = 0.8  # of the effect: what explains less leaves room for another cause
 EXPLAINS_MUCH = 0.3  # a score below it is no match for what speaks against the code
 EXPLAINS_LITTLE = 0.08  # what explains less is not named as the cause
@@ -64,7 +64,7 @@ class CauseCode(StrEnum):
 
 
 class EqualCode(StrEnum):
-    """What is known to be the same on both sides, where the hashes of the code are equal."""
+    """What is known to be the same on both sides if the hashes of the code are equal."""
 
     LAUNCHED_ALIKE = "launched_alike"  # the compiled kernels and their launches
     TRITON = "triton"

@@ -58,7 +58,7 @@ class By(StrEnum):
     TRAFFIC = "traffic"  # other operators or kernels, or other bytes that they have to move
     ATOMICS = "atomics"
     SPILLS = "spills"
-    REREADS = "rereads"  # bytes that are asked for more than once
+    REREADS = "rereads"  # bytes that are requested more than once
     WIDTH = "width"  # of loads and stores
     WORK = "work"  # the mix of instructions
     WAVES = "waves"
@@ -225,7 +225,7 @@ def _traffic(now: CodeSide, before: CodeSide, timing: Timing) -> Iterator[Explan
 
 
 def _unmatched(calls: Sequence[Call], others: Sequence[Call]) -> list[Call]:
-    """Those that the others have not, in order."""
+    """Return the elements that `others` lacks, in order."""
     left = Counter((one.name, one.bytes) for one in others)
     found = []
     for one in calls:
@@ -354,7 +354,7 @@ def _iterations(kernel: Kernel, timing: Timing) -> int:
 
 
 def _rereads(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
-    """Bytes that are asked for beyond those that there are, and bytes that loops ask for again."""
+    """Explain loads of the same bytes more than once, in particular in loops."""
     for name, one in now.reads.items():
         before = was.reads.get(name)
         if before is None or not one.size or not before.size:

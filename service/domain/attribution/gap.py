@@ -65,7 +65,7 @@ def _ours_confirmed(shift: Shift, ratio: float) -> Cause:
 
 
 def _theirs(shift: Shift) -> Cause:
-    """The baseline moved: a new version of it, something else of the stack, the machine, or nobody knows."""
+    """The baseline moved: because of its version, another part of the stack, the machine, or for an unknown reason."""
     then, now = shift.baseline
     moved = {"who": now.name, "ratio": _moved(shift.baseline)}
     if shift.stack:

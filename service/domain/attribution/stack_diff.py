@@ -7,7 +7,7 @@ Versions = Mapping[str, Any]
 
 
 def moved(before: Versions, now: Versions) -> tuple[str, ...]:
-    """`torch 2.11.0 → 2.13.0`, `liger 0.8.5 is new`, `quack 0.6.5 is gone`: in the order in which a stack is told."""
+    """`torch 2.11.0 → 2.13.0`, `liger 0.8.5 is new`, `quack 0.6.5 is gone`, in the order of the stack."""
     said = []
     for name in dict.fromkeys((*now, *before)):
         old, new = before.get(name), now.get(name)

@@ -95,7 +95,7 @@ class Progress:
 def decide(
     line: Sequence[str], steps: Sequence[BisectionStep], max_runs: int, unbuildable: Collection[str] = frozenset()
 ) -> Progress:
-    """What to measure next on `line` (from the good end to the bad one, both included), or how the search ended.
+    """Return what to measure next on `line` (from the good end to the bad one, inclusive), or how the search ended.
 
     `steps` are all that have ended, oldest first; `unbuildable` revisions are not tried.  After `max_runs` steps the
     search ends.
@@ -198,7 +198,7 @@ class _Search:
         return slower(step, self.sizes) if aim is Aim.PROVE else classify(step, self.sizes)
 
     def _next(self) -> int | None:
-        """The untried place nearest to the middle, and ever farther from those that had to be skipped."""
+        """The untested position nearest to the middle; each skipped revision moves it farther away from them."""
         good, bad = self._sides()
         between = range(good + 1, bad)
         untried = [one for one in between if one not in self.answers and self.line[one] not in self.unbuildable]

@@ -31,7 +31,7 @@ _NAMED_WHERE_SAME = ("spills", "registers", "shared", "kernels")
 
 
 class Repeatability(StrEnum):
-    """What became of the head's repeatability: whether a kernel gives the same bits for the same inputs."""
+    """Whether the head lost or gained repeatability: the same bits for the same inputs."""
 
     LOST = "lost"
     GAINED = "gained"

@@ -31,7 +31,7 @@ class CompiledPlace:
 
 @dataclass(frozen=True)
 class Access:
-    """What a launch does to one argument: bytes that it asks for, and bytes that the argument has."""
+    """Traffic of a launch for one argument: bytes requested, and size of the argument."""
 
     asked: int
     size: int
@@ -69,7 +69,7 @@ class Kernel:
     hints: Mapping[str, int] = field(default_factory=dict)  # "load evict_first" to how many instructions carry it
     reads: Mapping[str, "Access"] = field(default_factory=dict)  # by argument
     writes: Mapping[str, "Access"] = field(default_factory=dict)
-    looped: Mapping[str, int] = field(default_factory=dict)  # bytes of `reads` that are asked for inside of loops
+    looped: Mapping[str, int] = field(default_factory=dict)  # bytes of `reads` that are requested in loops
     work: Mapping[str, int] = field(default_factory=dict)  # elements by kind of operation, of the whole launch
     bytes: int | None = None  # that a launch has to move at least
     blocks: int | None = None  # that fit on an SM at once

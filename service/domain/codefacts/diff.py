@@ -17,7 +17,7 @@ Said = tuple["What", str, str, str, bool | None]  # what, its sentence, before, 
 
 
 class What(StrEnum):
-    """What can change, the weightiest first."""
+    """The properties that can change, the most important first."""
 
     LIMIT = "limit"
     STATE = "state"
@@ -40,7 +40,7 @@ class What(StrEnum):
     CODE = "code"
 
 
-MAX_ALIKE = 3  # changes of one thing in different words before a range stands for them
+MAX_ALIKE = 3  # more changes of one property are reported as a range
 _RANGED = {What.SHARED, What.OCCUPANCY, What.LOADS, What.STORES, What.REGISTERS, What.STACK, What.INSTRUCTIONS}
 _WEIGHT = {what: number for number, what in enumerate(What)}
 
@@ -128,7 +128,7 @@ def _every_pair(was: Compiled, now: Compiled) -> Iterator[tuple[int | None, int 
 def grouped(found: Iterable[CodeChange]) -> list[Group]:
     """Changes that read the same as one, in the order of weight, those at the most places first.
 
-    Where one thing moved one way in more than `MAX_ALIKE` different words, a range stands for all of them.
+    More than `MAX_ALIKE` changes of one property in one direction are reported as a range.
     """
     alike: dict[tuple[What, str, str, bool | None, bool], dict[str, list[CodeChange]]] = defaultdict(dict)
     for one in found:
@@ -258,7 +258,7 @@ def _one_kernel(was: Kernel, now: Kernel) -> Iterator[Said]:
     )
     for what, old, new in numbers:
         if old is not None and new is not None and old != new:
-            # More registers, shared memory or instructions are no harm in themselves: occupancy and spills tell.
+            # More registers, shared memory or instructions are not worse in themselves; lower occupancy and spills are.
             worse = new > old if what in (What.SPILLS, What.STACK) else None
             yield what, f"{LABELS[what]} {spelled(old)} → {spelled(new)}", str(old), str(new), worse
     if was.occupancy is not None and now.occupancy is not None and was.occupancy != now.occupancy:

@@ -1,4 +1,4 @@
-"""What a comparison of compiled code has to say, as one value; table, JSON and Markdown are renderings of it.  Pure."""
+"""The result of comparing compiled code; table, JSON and Markdown render it.  Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -60,9 +60,7 @@ class FactsReport:
     violations: tuple[Violation, ...] = ()
     known_before: tuple[CompiledPlace, ...] = ()
     uncompiled: tuple[Uncompiled, ...] = ()
-    unjudged: tuple[
-        CompiledPlace, ...
-    ] = ()  # they failed at the head, and the base does not have them: no limit was asked
+    unjudged: tuple[CompiledPlace, ...] = ()  # failed at the head and absent at the base, so no limit was checked
     compiled: int = 0  # places of the head
     compared: int = 0  # those that compiled at both
     same: int = 0
@@ -80,7 +78,7 @@ class FactsReport:
 
     @property
     def unexplained(self) -> tuple[Uncompiled, ...]:
-        """What did not compile, without what a broken limit has said already."""
+        """Cases that did not compile, except those already reported as a broken limit."""
         told = {place for one in self.violations for place in one.places}
         return tuple(row for row in self.uncompiled if not told.issuperset(row.places))
 
@@ -126,7 +124,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Findings:
-    """What is kept of a report, and shown beside the times of a run."""
+    """The summary of a report that is stored, and shown with the times of a run."""
 
     headline: str
     base: str | None  # the revision compared with, short

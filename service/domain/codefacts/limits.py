@@ -23,7 +23,7 @@ class Violation:
 def violations(base: Facts | None, head: Facts, policy: FactsPolicy) -> list[Violation]:
     """The limits that the head breaks and the base did not.  Without a base: `over_limit` alone.
 
-    The same in the same words is one.  A rule broken in more than `MAX_ALIKE` words is one, the largest excess told.
+    Equal violations are merged; more than `MAX_ALIKE` of one rule are merged into the worst of them.
     """
     found: dict[str, dict[str, list[CompiledPlace]]] = defaultdict(dict)
     sizes: dict[tuple[str, str], float] = {}
@@ -71,7 +71,7 @@ def _broken(was: Compiled | None, now: Compiled, policy: FactsPolicy) -> Iterato
 
 
 def _excess(over: str) -> float:
-    """How many times the limit is asked for; 0 where the words do not say."""
+    """Return the requested amount over the limit; 0 if the text does not contain them."""
     asked = re.search(r"asks for ([0-9]{1,15}) .*of ([1-9][0-9]{0,14})$", over, re.ASCII)
     return int(asked[1]) / int(asked[2]) if asked else 0
 

@@ -35,7 +35,7 @@ class Measured:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of these figures has to know beside them."""
+        """Notes that a reader of these figures needs."""
         said = []
         if not self.repeatable:
             calls, distinct = self.facts.get("repeats"), number(self.facts.get("distinct")) or 0

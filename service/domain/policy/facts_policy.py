@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class FactsPolicy(BaseModel):
-    """Facts explain, and judge only here.  What was so at the base already is never held against the head."""
+    """The only place where facts fail a check.  A violation that the base has too is not reported."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

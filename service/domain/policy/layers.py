@@ -24,7 +24,7 @@ class Written:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """What holds on each device that is named, and on all others, before anybody looked whether it is sense."""
+        """The policy of each named device and of all others, not yet validated."""
         return {name: over(self.shared, own) for name, own in self.devices.items()}
 
     def on(self, device: str, server: "Written") -> Policy:
@@ -35,7 +35,7 @@ class Written:
         return Policy.model_validate(table)
 
 
-NOTHING = Written()  # nobody wrote anything
+NOTHING = Written()  # an empty policy
 
 
 def split(table: Table) -> Written:

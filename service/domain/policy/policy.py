@@ -1,4 +1,4 @@
-"""The policy: what counts as a change that somebody should hear of.  Plain numbers, validated with the recipe."""
+"""The policy: which changes are reported.  Plain numbers, validated with the recipe."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ CONTROL_LIMIT = "Share of the smallest change; an A/A control beyond it makes th
 
 
 class GateKind(StrEnum):
-    """What a run may find that the gate has an action for."""
+    """Kinds of findings for which the gate has an action."""
 
     REGRESSION = "regression"
     BEHIND_SOTA = "behind-sota"
@@ -68,7 +68,7 @@ ROUNDS = (
 
 
 class MetricPolicy(BaseModel):
-    """What differs at the cases of one metric."""
+    """Overrides for the cases of one metric."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,7 +83,7 @@ class MetricPolicy(BaseModel):
 
 
 class CasePolicy(BaseModel):
-    """What differs at the cases that a pattern names: `[policy.cases."rmsnorm.bwd.*"]`."""
+    """Overrides for the cases that a pattern names: `[policy.cases."rmsnorm.bwd.*"]`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -97,7 +97,7 @@ class CasePolicy(BaseModel):
 
 
 class Bisecting(BaseModel):
-    """What may be spent on finding who did it."""
+    """The budget of bisections."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -173,7 +173,7 @@ class Policy(BaseModel):
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def at(self, case: str) -> Self:
-        """The policy as it is for this case, which may have limits of its own, and whose metric may have some.
+        """The policy for this case, with the overrides of its metric and of patterns that match it.
 
         Raises ValueError for a policy that is already the one of another case.
         """
@@ -187,7 +187,7 @@ class Policy(BaseModel):
             change = limits.smallest_change
             own = {"smallest_change": change, "smallest_change_short": change}
             own["control_limit"] = limits.control_limit or self.control_limit
-            # Nobody is behind, or leaks, by less than what is a change at all.
+            # The limits of `behind_sota` and `leak` are at least the smallest change.
             own |= {"behind_sota": max(self.behind_sota, change), "leak": max(self.leak, change)}
         if (named := self._named(case)) is not None:
             own |= named.model_dump(exclude_none=True, exclude={"quarantine", "gate"})
@@ -203,7 +203,7 @@ class Policy(BaseModel):
         return self.gate.get(kind, GATES[self.blocking][kind])
 
     def quarantined(self, case: str) -> str | None:
-        """Why the recipe wants nobody to be alarmed by this case, when it does."""
+        """The reason why the recipe quarantines this case, or None."""
         named = self._named(case)
         return named.quarantine if named else None
 

@@ -21,7 +21,7 @@ from service.errors import BadInput
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 LAST_RELEASE = "last-release"
-_BY_DEVICE = {"suite": str, "sota": str, "baselines": list}  # what stands for every device where it is not a table
+_BY_DEVICE = {"suite": str, "sota": str, "baselines": list}  # keys that apply to every device if they are not a table
 
 
 class _Part(BaseModel):
@@ -148,7 +148,7 @@ class Recipe(_Part):
         return self.sota.get(device, self.sota.get("default", "quack"))
 
     def rivals_on(self, device: str) -> tuple[str, ...]:
-        """The baselines beside SOTA, each once."""
+        """The baselines other than SOTA, each once."""
         named = self.baselines.get(device, self.baselines.get("default", ()))
         return tuple(name for name in dict.fromkeys(named) if name != self.sota_on(device))
 
@@ -168,7 +168,7 @@ class Recipe(_Part):
         return any(hit(path, self.paths.matter) and not hit(path, self.paths.ignore) for path in changed)
 
 
-@lru_cache(maxsize=256)  # control asks every few seconds, and recipes hardly ever change
+@lru_cache(maxsize=256)  # control reads them every few seconds, and recipes rarely change
 def parse(text: str) -> Recipe:
     """Read a recipe.  Raises BadInput with one sentence for each mistake, each naming its line."""
     try:
@@ -189,7 +189,7 @@ def _mistaken(mistakes: Sequence[str]) -> BadInput:
 
 
 def _misfits(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The patterns of the policy that fit no case: whoever wrote one believes that it makes a difference."""
+    """The patterns of the policy that match no case; probably mistakes, so they are refused."""
     written = recipe.policy.written
     tables = {("policy",): written.shared} | {("policy", "devices", name): own for name, own in written.devices.items()}
     patterns = [(*where, "cases", pattern) for where, table in tables.items() for pattern in table.get("cases", {})]

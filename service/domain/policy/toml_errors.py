@@ -1,4 +1,4 @@
-"""On which line of a TOML text is it?  Mistakes are answered with the place where they stand."""
+"""Find the line of a mistake in a TOML text."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def _message(error: Any) -> str:
 
 
 def line_of(text: str, where: Sequence[str | int]) -> int:
-    """The line (from 1) on which the deepest named key of `where` stands; 1 when none does."""
+    """The line (from 1) of the deepest key of `where` that is in the text; 1 if none is."""
     found, start, lines = 1, 0, text.splitlines()
     for part in where:
         if not isinstance(part, str):

@@ -9,7 +9,7 @@ from service.domain.verdicts.judge import CHANGES, Outcome
 
 @dataclass(frozen=True)
 class CaseStep:
-    """What one mainline revision did to a case.  Ordinals are places on the mainline."""
+    """The effect of one mainline revision on a case.  Ordinals are positions on the mainline."""
 
     run_id: int
     ordinal: int

@@ -16,7 +16,7 @@ NEAR = 2  # revisions of the mainline between which one event may have fallen
 
 
 class Action(StrEnum):
-    """What happens to a regression, in the words that its history is kept in."""
+    """Actions on a regression, with the words stored in its history."""
 
     OPEN = "opened"
     ACKNOWLEDGE = "acknowledged"
@@ -69,13 +69,13 @@ _FOLLOWS: Mapping[Action, Mapping[RegressionState, RegressionState]] = {
 
 @dataclass(frozen=True)
 class Transition:
-    """Who does what to a regression.  Times are seconds since the epoch."""
+    """An action on a regression and who takes it.  Times are seconds since the epoch."""
 
     action: Action
     who: str = KERNELWATCH
     words: str | None = None  # the reason, the note, or what was measured
     until: float | None = None  # an acknowledgement ends then; None for never
-    assignee: str | None = None  # None for nobody
+    assignee: str | None = None  # None removes the assignee
     due_at: float | None = None  # None for never
     culprit: str | None = None
     run_id: int | None = None  # the measurement that shows it
@@ -111,7 +111,7 @@ def check_by_hand(transition: Transition, now: float) -> None:
 
 
 def changes(transition: Transition, now: float) -> dict[str, object]:
-    """The columns that change with it, beside the state."""
+    """The columns that change with it, other than the state."""
     match transition.action:
         case Action.ACKNOWLEDGE | Action.DISMISS:
             return {"reason": transition.words, "until": transition.until}

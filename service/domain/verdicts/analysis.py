@@ -1,4 +1,4 @@
-"""What the trials of a run say of each of its cells, in numbers: after this there are only words to find.
+"""The statistics of each cell of a run, from which its verdict is worded.
 
 Trials are read in the order in which they were made, as they were read when the next ones were asked for: a case
 that was decided after three trials stays so, whatever the others were asked for later.
@@ -29,7 +29,7 @@ EXPLAINED = 0.5  # of the size by which they moved: equal code that moved by thi
 
 
 class Doubt(StrEnum):
-    """What the session's equal code says against deciding a case."""
+    """Evidence from the session's equal code against deciding a case."""
 
     CONTROL = "control"  # the control of the case is off
     OFFSET = "offset"  # the offsets of the session are too large for what is to be decided
@@ -48,7 +48,7 @@ class Reading:
     fresh: Decision = field(default_factory=Decision)
     control: Estimate | None = None  # of the copy over its original, over all trials
     offset: Offset | None = None  # of the session at cases of this kind
-    off: bool = False  # the control lies beyond its limit, and not by chance
+    off: bool = False  # the control is beyond its limit, and not by chance
     machine: bool = False  # most cases of the provider moved this way, and equal code with them
 
     @property
@@ -139,7 +139,7 @@ def _typical(cells: Sequence[Cell], read: Mapping[Name, Reading]) -> dict[tuple[
 
 
 def _may_be_reported(cell: Cell, reading: Reading) -> bool:
-    """Could a change of this case be reported to anybody, were it confirmed?"""
+    """Whether a confirmed change of this case would be reported."""
     return not (cell.same_code or cell.quarantined or reading.off or reading.machine)
 
 
@@ -175,7 +175,7 @@ def _offsets(
 def _moved_with_equal_code(cells: Sequence[Cell], read: Mapping[Name, Reading]) -> Iterator[Name]:
     """The cases of a provider that moved the way in which most of them did, where equal code moved that way as well.
 
-    A change of shared code moves most cases too.  What tells them apart is equal code in the same session: the copies
+    A change of shared code moves most cases too.  Equal code in the same session distinguishes the two: the copies
     of the baseline, and cases that compiled to the same code on both sides.
     """
     kinds = defaultdict[tuple[str, Metric], list[Cell]](list)

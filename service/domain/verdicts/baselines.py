@@ -29,7 +29,7 @@ class Method(StrEnum):
 
     SEQUENTIAL = "sequential"  # screening, and confirmation by fresh trials where it looks like a change
     EQUIVALENCE = "equivalence"  # slower than the limit, not slower than the limit, or neither could be shown
-    FLAG = "flag"  # the same question sets a flag; the outcome says only where the interval lies
+    FLAG = "flag"  # the same test sets a flag; the outcome describes only the position of the interval
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _flagged(one: _Tested, behind: bool, control: float) -> BaselineVerdict:
 
     A case is shown not to be behind where the upper bound of its interval, widened by how far the control of the case
     was off, is within the limit.  What is neither is open, and *inconclusive* where it measured beyond the limit.
-    Every other outcome says only where the interval lies.
+    Every other outcome describes only the position of the interval.
     """
     ratio, low, high = one.comparison.ratio, one.comparison.low, one.comparison.high
     is_open = not behind and high * max(control, 1 / control) > 1 + one.limit

@@ -1,8 +1,8 @@
 """Does this machine alarm without cause?  Equal code against itself, and what follows for a case.  Pure.
 
 Two copies of the same code differ by chance alone, so a test at level `nominal` calls `nominal` of the comparisons
-different where the machine is fair.  Where it is more, the case lies: it is *quarantined*, measured and shown as ever,
-and alarms nobody, until it has been as quiet as it should be for long enough.
+different where the machine is fair.  A case above that rate is unreliable: it is *quarantined*: measured, shown,
+but raises no alarm until it has been quiet for long enough.
 """
 
 import math
@@ -20,7 +20,7 @@ from service.domain.verdicts.judge import CHANGES, Cell, Pairs, judge
 from service.domain.verdicts.session_result import ContenderResult, cells
 
 WINDOW = 60  # of so many comparisons the last count: what a machine did last winter is no reason
-SURE = 0.05  # chance that a case at twice the nominal rate is quarantined at one look
+SURE = 0.05  # probability that one check quarantines a case at twice the nominal rate
 # A lying case is quiet now and then.  Each release must have waited twice as long as the one before; with these numbers
 # a case at four times the nominal rate is let go 0.6 times in 1,000 comparisons (simulated, test_calibrating.py).
 FIRST_RELEASE = 2
@@ -36,7 +36,7 @@ class Compared:
     ratio: float
     p: float
     trials: int
-    alarmed: bool  # it would have been told as a change
+    alarmed: bool  # it would have been reported as a change
     kind: Equal = Equal.COPY
 
 
@@ -93,12 +93,12 @@ def _compared(copies: Sequence[Cell], policy: Policy, kind: Equal) -> list[Compa
 
 
 def _builds(taken: Sequence[ContenderResult]) -> list[Cell]:
-    """The head beside itself, as anybody is judged, but that equal code is no excuse here."""
+    """Two copies of the head, judged like any comparison, except that equal code does not overrule it."""
     return [replace(cell, same_code=False) for cell in cells(taken) if cell.comparable]
 
 
 def _controls(taken: Iterable[ContenderResult]) -> Iterator[Cell]:
-    """The control beside what it is a copy of."""
+    """The control against the baseline that it is a copy of."""
     measured = {(one.role, one.provider, one.case): one for one in taken if one.state is CellState.MEASURED}
     for (role, provider, case), one in measured.items():
         originals = (measured.get((original, provider, case)) for original in (Role.PARENT, Role.HEAD))
@@ -130,7 +130,7 @@ def matters(ratio: float, p: float, case: str, policy: Policy) -> bool:
 
 
 def most(rules: Calibrating) -> int:
-    """How many comparisons of a case `distrusted` looks at."""
+    """Number of comparisons of a case that `distrusted` uses."""
     return max(WINDOW, rules.min_comparisons)
 
 

@@ -158,7 +158,7 @@ def _may_hide_a_change(reading: Reading, policy: Policy) -> bool:
 
 
 def _doubt(reading: Reading, doubt: Doubt) -> Reason:
-    """What equal code of the session says against deciding the case."""
+    """Evidence from equal code of the session against deciding the case."""
     if doubt is Doubt.MACHINE:
         return reason(ReasonCode.MACHINE)
     if doubt is Doubt.CONTROL and reading.control is not None:

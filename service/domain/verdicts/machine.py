@@ -14,7 +14,7 @@ CLOCK_DIFFERS = 0.02  # of an SM clock between two sides; an H200 steps by 15 MH
 
 
 class Sign(StrEnum):
-    """What speaks against the code, each with its arguments."""
+    """Evidence against the code as the cause, each with its arguments."""
 
     CONTROL = "control"  # size: by how much the A/A control was off
     CLOCK = "clock"  # ratio: of the SM clocks
@@ -25,7 +25,7 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True)
 class MachineReadings:
-    """What was read of the machine while a case moved."""
+    """Readings of the machine while a case moved."""
 
     control: float | None = None  # by how much the A/A control was off, where that is more than the policy allows
     lost: float = 0.0  # share of the rounds that throttling spoiled

@@ -41,7 +41,7 @@ class ReasonCode(StrEnum):
     NOT_SLOWER = "not_slower"  # limit, baseline
     UNDECIDED = "undecided"  # limit, baseline
     # Against other people's code.
-    TAKES = "takes"  # ratio, baseline, faster: its interval lies below 1
+    TAKES = "takes"  # ratio, baseline, faster: its interval is below 1
     WITHIN_LIMIT = "within_limit"  # limit, baseline
     NOT_CLEARLY_BEHIND = "not_clearly_behind"  # baseline
     PERHAPS_BEHIND = "perhaps_behind"  # baseline, low, high: ends of the interval of the ratio
@@ -63,7 +63,7 @@ def reason(code: ReasonCode, **args: Any) -> Reason:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """Why a case may alarm nobody, and who says so: a person, kernelwatch itself, or the recipe."""
+    """Why a case is quarantined, and by whom: a person, kernelwatch itself, or the recipe."""
 
     by: str
     why: str

@@ -1,4 +1,4 @@
-"""What would another policy have said of what is stored?  Pure: evidence and old verdicts in, the differences out.
+"""Replay stored sessions under another policy.  Pure: results and old verdicts in, differences out.
 
 A session stopped where its own policy was satisfied.  Where another one would have gone on, nobody knows what it would
 have seen: that is *undecided*, and never counted as right or wrong.
@@ -19,14 +19,14 @@ from service.domain.verdicts.samples import Cell, Name, Outcome
 
 
 class Fate(StrEnum):
-    """What becomes of an alarm, or of the lack of one."""
+    """How a new policy changes whether a case alarms."""
 
-    QUIET = "quiet"  # alarmed nobody, and would not
+    QUIET = "quiet"  # did not alarm, and would not
     STAYS = "stays"  # alarmed, and would again
-    NEW = "new"  # alarmed nobody, and would
+    NEW = "new"  # did not alarm, and would
     MISSED = "missed"  # alarmed, and would not
     SPARED = "spared"  # the same, of what a person dismissed: a false alarm less
-    UNDECIDED = "undecided"  # it would have asked for trials that were never made
+    UNDECIDED = "undecided"  # it would have requested trials that were never made
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def replay(
 ) -> list[Replayed]:
     """Judge the cells of one run by `policy`; `before` says how they were judged.
 
-    Trials are looked at in the order in which they were made, and no further than the policy would have gone.
+    Trials are read in the order in which they were made, and only as many as the policy would have requested.
     """
     verdicts, read, asked = judge(cells, policy), readings(cells, policy), wanted(cells, policy)
     found = []
@@ -94,7 +94,7 @@ def replay(
 
 
 def _lacking(seen: Reading, asked: Why | None, policy: Policy) -> int:
-    """How many trials this policy would have asked for next, which were never made.
+    """Number of trials that this policy would have requested next, which were never made.
 
     It has to be told what they say where it read the last trials there are, at no look of its own.
     """

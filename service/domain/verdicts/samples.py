@@ -80,7 +80,7 @@ class Cell:
     trouble: Trouble | None = None  # why the head has no times here, where it has none
     baseline_trouble: Reason | None = None  # why the baseline has no times here, where it has none
     same_code: bool = False  # facts say that head and parent compiled to the same code
-    quarantined: Quarantined | None = None  # why this case may alarm nobody
+    quarantined: Quarantined | None = None  # why this case raises no alarm
 
     @property
     def name(self) -> Name:

@@ -82,7 +82,7 @@ def cells(
     """One cell for each case of each of the head's providers.
 
     `broken_before` names those at which a revision that was passed over as the baseline was wrong or failed,
-    `quarantined` says which are to alarm nobody, and why.
+    `quarantined` has the cases that raise no alarm, with the reasons.
     """
     by_contender: dict[tuple[Role, str], dict[Case, ContenderResult]] = {}
     for one in taken:

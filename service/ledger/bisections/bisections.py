@@ -1,7 +1,7 @@
 """Start, advance, stop and list bisections.
 
 A step is an ordinary run of low priority.  The state of a bisection is derived from its runs alone, so that it
-continues after any restart.  Whoever changes a bisection locks its target first, and then its row.
+continues after any restart.  To change a bisection, lock its target first, and then its row.
 """
 
 from collections.abc import Sequence

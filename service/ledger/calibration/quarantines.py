@@ -22,7 +22,7 @@ from service.ledger.series import on_device, series_of
 def quarantined(
     session: Session, target_id: int, device: str, policy: Policy, names: Iterable[Name]
 ) -> dict[Name, Quarantined]:
-    """Which of these cases may alarm nobody, and why: by the policy, by a person, or by what equal code did."""
+    """Which of these cases are quarantined, and why: by the policy, by a person, or because of equal code."""
     return in_force(_standing(session, target_id, device), policy, names)
 
 

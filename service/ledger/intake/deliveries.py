@@ -332,7 +332,7 @@ def _news(
         if since is not None and _leads_to(source, since, tip.sha):
             return source.between(since, tip.sha), ()
         return source.mainline(target.branch, first), ()
-    if target.kind is TargetKind.PACKAGE:  # a late release of an older line stands before the newest
+    if target.kind is TargetKind.PACKAGE:  # a late release of an older line is placed before the newest
         line = source.mainline(target.branch, _DEEPEST)
         start = next((place for place, one in enumerate(line) if one.sha in known), 0)
         return [one for one in line[start:] if one.sha not in known], ()

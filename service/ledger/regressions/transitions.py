@@ -1,6 +1,6 @@
 """Change the state of regressions; every change is an event in their history.
 
-Whoever changes one holds the lock of the target, so that two workers, a person and a timer take turns.
+Every change holds the lock of the target, which serialises workers, people and timers.
 """
 
 from collections.abc import Collection, Sequence
@@ -177,7 +177,7 @@ def _changed(
 
 
 def _fresh(session: Session, *which: ColumnElement[bool]) -> Sequence[RegressionRow]:
-    """Read again: whoever waited for the lock may have read them before."""
+    """Read again, because they may have been read before the lock was acquired."""
     rows = select(RegressionRow).where(*which).order_by(RegressionRow.id)
     return session.scalars(rows.execution_options(populate_existing=True)).all()
 

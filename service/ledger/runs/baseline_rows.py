@@ -66,7 +66,7 @@ def before(session: Session, run: Run, revision: Revision) -> Run | None:
 
 def compare(session: Session, decided: Decided) -> list[VerdictRow]:
     """A row for each case and each baseline that took part, other than the parent; and the gaps of a mainline run."""
-    watched = decided.run.purpose is Purpose.WATCH  # no search and no calibration asks how far SOTA is
+    watched = decided.run.purpose is Purpose.WATCH  # bisections and calibrations do not compare with SOTA
     controls = {name: verdict.control for name, verdict in decided.judged.items()}
     rows = list[VerdictRow]()
     for kind in (*OWN_CODE, *(OTHER_CODE if watched else ())):

@@ -71,7 +71,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
 def _cells(session: Session, run: Run, result: SessionResult, policy: Policy) -> list[Cell]:
     """The cells to judge, with what only the ledger knows of them."""
     heads = {(one.provider, str(one.case)): one for one in result.taken if one.role is Role.HEAD}
-    # Another revision than the one asked for is compared with, which may have been right where that one was not.
+    # The run was compared with another revision than requested, which may have been correct where that one was not.
     elsewhere = {
         name for name, one in heads.items() if one.state in BROKEN and result.baseline_at(name) != run.baseline
     }

@@ -32,7 +32,7 @@ class Push:
 
     On the mainline every revision is measured against its parent: `later` names the known revisions that follow, and
     `gone` those that a rewrite removed.  Of a pull request only the newest is measured, against `baseline`, and runs of
-    its older heads that nobody has begun are superseded.  What is not `trusted` is held for approval.
+    its older heads that were not started are superseded.  What is not `trusted` is held for approval.
     """
 
     origin: Origin
@@ -61,7 +61,7 @@ class Push:
 
 @dataclass(frozen=True)
 class PushResult:
-    """What became of a push: how many runs were made, or made again, in which state."""
+    """The result of a push: how many runs were created or queued again, by state."""
 
     push: PushRow
     revisions: int
@@ -123,7 +123,7 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
 def run_wanted(
     session: Session, target: Target, found: Found, *, device: str, suite: str | None = None, again: bool = False
 ) -> Run:
-    """The run of this revision on this device, which a person asked for.  `again` repeats one that was measured."""
+    """The run of this revision on this device, requested by a person.  `again` repeats one that was measured."""
     lock(session, target.id)
     row, recipe = recipe_of(session, target)
     if device not in recipe.devices:
@@ -166,7 +166,7 @@ def approve(session: Session, run_id: int) -> list[Run]:
 
 
 def pull_closed(session: Session, target: Target, pull: int) -> int:
-    """Cancel the runs of a closed pull request that nobody has begun."""
+    """Cancel the runs of a closed pull request that were not started."""
     lock(session, target.id)
     if push := newest_push(session, target.id, pull):
         push.closed_at = clock(session)
@@ -189,7 +189,7 @@ def revisions_left(session: Session, target: Target, shas: Iterable[str]) -> Non
     for revision in gone:
         revision.ordinal = None
     session.flush()
-    left = (Run.revision_id.in_([one.id for one in gone]), Run.priority != Priority.PULL_REQUEST)  # unless asked for
+    left = (Run.revision_id.in_([one.id for one in gone]), Run.priority != Priority.PULL_REQUEST)  # unless requested
     _end(session, target, None, RunState.SUPERSEDED, "the mainline was rewritten without this revision", *left)
     transitions.revisions_left(session, [one.id for one in gone])
 
@@ -331,7 +331,7 @@ def _one_more(session: Session, dedupe: str) -> str:
 
 
 def _requeue(session: Session, run: Run, values: dict[str, Any]) -> None:
-    """Queue a run as if it were new.  Its attempts stay: they are the fence against whoever held it before."""
+    """Queue a run as if it were new.  Its attempts stay: they fence off earlier lease holders."""
     for name, value in values.items():
         setattr(run, name, value)
     run.max_attempts = run.attempt + ATTEMPTS
@@ -357,7 +357,7 @@ def _supersede(session: Session, target: Target, pull: int, newest: Revision, he
 
 
 def _end(session: Session, target: Target, pull: int | None, state: RunState, why: str, *which: Any) -> int:
-    """End runs of a pull request (None: of the mainline) that nobody has begun; a leased one is left to finish."""
+    """End runs of a pull request (None: of the mainline) that were not started; a leased one is left to finish."""
     waiting = [one for one in OPEN_STATES if one is not RunState.LEASED]
     ended = session.execute(
         update(Run)
