@@ -34,7 +34,7 @@ class Direction(StrEnum):
 
 
 class Metric(StrEnum):
-    """What is measured.  Each metric of a case has its own series."""
+    """The metrics of a case.  Each has its own series."""
 
     KERNEL = "kernel"  # device time of a call, in us
     CALL = "call"  # host time of a call (launches, guards, wrappers), in us

@@ -72,7 +72,7 @@ def _commit(repository: Path, commit: dict[str, Any], made: dict[str, str], when
 
 
 def _git(repository: Path, *arguments: str, when: int = _FIRST_COMMIT) -> str:
-    """Run git with nobody's settings: hooks, signing or line endings of this machine must not change the ids."""
+    """Run git without user settings: hooks, signing or line endings of this machine must not change the ids."""
     who = (("NAME", _AUTHOR[0]), ("EMAIL", _AUTHOR[1]))
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),

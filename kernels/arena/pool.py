@@ -19,7 +19,7 @@ MAX_REASON = 2000  # characters; with the last lines of a log
 
 
 class Connection(Protocol):
-    """What the arena needs of a channel."""
+    """The interface of a channel that the arena uses."""
 
     def ask(
         self, message: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], None] = ..., /

@@ -57,7 +57,7 @@ class Part:
 
 
 def errors(inputs: Inputs, seen: Sequence[Outputs | None]) -> list[dict[str, float]]:
-    """The error of each of `seen`, by output; None stands for an fp32 computation that is rounded once.
+    """The error of each of `seen`, by output; None means an fp32 computation that is rounded once.
 
     For a row: the largest difference relative to the largest exact value; for a sum over rows: the same over the whole
     vector.  Where terms cancel (in a row of one column all do), the unavoidable noise of fp32 counts as much as one

@@ -88,7 +88,7 @@ def require_own_memory(case: Case, pairs: Sequence[tuple[Inputs, Any]]) -> None:
         for name, span in spans.items():
             for what, other in (*own_inputs, *taken):
                 if span[0] < other[1] and other[0] < span[1]:
-                    raise Wrong(f"{name} lies in the memory of {what}")
+                    raise Wrong(f"{name} shares memory with {what}")
         taken += [(f"the {name} that an earlier call returned", span) for name, span in spans.items()]
 
 

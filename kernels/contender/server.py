@@ -216,7 +216,7 @@ class Server:
 
 @contextmanager
 def _verdict(bench: Any) -> Iterator[dict[str, Any]]:
-    """The verdict on the body: measured, or the state that its exception stands for."""
+    """The state of the case: measured, or the state of its exception."""
     from ..checks.oracle import WrongShape
     from ..checks.outputs import Wrong
     from ..providers import Broken, Unsupported

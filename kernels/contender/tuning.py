@@ -22,7 +22,7 @@ class NeedsDevice(BaseException):
 
 @dataclass
 class Tuning:
-    """What the autotuners did during one preparation."""
+    """Activity of the autotuners during one preparation."""
 
     alone: bool
     refused: bool = False  # candidates were about to be timed, and timing them was refused

@@ -156,7 +156,7 @@ def _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CON
 
 @triton.jit
 def _read(tile, t, cols, CONFIG: tl.constexpr):
-    """What is normalised, in its own dtype; stores residual_out."""
+    """Return the tensor to normalise, in its own dtype; stores residual_out."""
     x = _load(tile, t, cols, CONFIG, CONFIG.KEEP == "cached")
     if t.residual_out is not None:
         tiles.store(t.residual_out, x, tile * CONFIG.ROWS + tl.arange(0, CONFIG.ROWS), cols, t.M, CONFIG)

@@ -1,4 +1,4 @@
-"""What the ops do: through the kernels, by the definition in plain torch, or as a fake that only knows shapes.
+"""Implementations of the ops: by the kernels, in plain torch, and as a fake that only returns shapes.
 
 Each returns a list: forward y, then residual_out, mean and rstd if there are any; backward dx, then dweight and dbias.
 Statistics are [rows] in fp32; for fp64, which only the definition takes, in fp64.
@@ -140,7 +140,7 @@ OPS = {
 
 
 def _check(x: Tensor, rows: Mapping[str, Tensor | None], columns: Mapping[str, Tensor | None], offset: float) -> None:
-    """What holds on all devices and for any leading shape; `launching.check` checks the layout of [rows, columns]."""
+    """Check what all devices and leading shapes need; `launching.check` checks the layout of [rows, columns]."""
     shape, dtype, accepted = x.shape, x.dtype, _accepted(x)
     if not shape or shape[-1] == 0:
         raise ValueError(f"x must be [..., columns], not {tuple(shape)}")

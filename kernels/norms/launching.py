@@ -1,4 +1,4 @@
-"""What both launches need: checks of the tensors, and the constants and the number of programs of the kernel."""
+"""Shared by both launches: checks of the tensors, and the constants and number of programs of the kernel."""
 
 import functools
 from collections.abc import Mapping

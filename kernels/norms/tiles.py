@@ -1,4 +1,4 @@
-"""What both kernels use: loads and stores of a tile, and the exchange of sums between the programs that share a row.
+"""Shared by both kernels: loads and stores of a tile, and exchange of sums between programs that share a row.
 
 CONFIG is the kernel's configuration (`launching.Config`) in all of them.
 """

@@ -62,7 +62,7 @@ class Quack(Provider):
 
 
 def unsupported(case: Case, op: Op) -> str | None:
-    """What Quack does not do on any GPU."""
+    """Why Quack supports this case on no GPU; None if it does on some."""
     backward = case.direction is not Direction.FWD
     if op.norm not in ("rmsnorm", "layernorm"):
         return f"this provider does not use Quack for {op.norm}"

@@ -101,7 +101,7 @@ class CompileClock:
 
 
 def compilations(call: Callable[[], Any]) -> dict[str, int]:
-    """What torch.compile does during a call."""
+    """Counters of torch.compile during a call."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     if utils is None:
         call()

@@ -122,9 +122,9 @@ def test_outputs_have_memory_of_their_own():
 
     require_own_memory(CASE, [(one, torch.zeros(12, 32)), (two, torch.zeros(12, 32))])
     require_own_memory(CASE, [(one, buffer[:12]), (two, buffer[12:])])
-    with pytest.raises(Wrong, match="y lies in the memory of its input x"):
+    with pytest.raises(Wrong, match="y shares memory with its input x"):
         require_own_memory(CASE, [(one, one["x"])])
-    with pytest.raises(Wrong, match="y lies in the memory of the y that an earlier call returned"):
+    with pytest.raises(Wrong, match="y shares memory with the y that an earlier call returned"):
         require_own_memory(CASE, [(one, buffer[:12]), (two, buffer[11:23])])
 
 

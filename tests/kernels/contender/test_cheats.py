@@ -61,7 +61,7 @@ ALWAYS = [
     ("keeps_by_pointer", "after the timing, with other numbers in its inputs: y is wrong by"),
     ("writes_into_inputs", "changed its input x"),
     ("returns_an_input", "its input x"),
-    ("reuses_a_buffer", "y lies in the memory of the y that an earlier call returned"),
+    ("reuses_a_buffer", "y shares memory with the y that an earlier call returned"),
     ("finishes_in_the_next_call", "y (is wrong|has)"),
     ("works_in_a_thread", "worked in the background: "),
 ]

@@ -70,7 +70,7 @@ def test_an_honest_one_is_measured(own, moods):
         ("nothing", "invalid", "y is nothing instead of a tensor"),
         ("writes", "invalid", "x"),
         ("keeps", "invalid", "after the timing, with other numbers in its inputs: y is wrong by"),
-        ("reuses", "invalid", "y lies in the memory of the y that an earlier call returned"),
+        ("reuses", "invalid", "y shares memory with the y that an earlier call returned"),
         ("sometimes", "invalid", "changed its input x"),
         ("forgets_eps", "invalid", "y is wrong by"),
         ("threads", "invalid", "changed the number of threads from 1 to 2"),
