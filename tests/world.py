@@ -43,8 +43,7 @@ def run(session: Session, revision: Revision, **columns: Any) -> Run:
     """Queue a run of the commit against its parent, on the CPU."""
     usual: dict[str, Any] = {"device": "cpu", "suite": "smoke", "trusted": True, "created_at": 0.0}
     usual |= {"priority": Priority.MAINLINE, "baseline": revision.parent, "dedupe": f"run {next(_numbers)}"}
-    if "recipe_id" not in columns:
-        usual["recipe_id"] = session.get_one(Target, revision.target_id).recipe_id
+    usual["recipe_id"] = session.get_one(Target, revision.target_id).recipe_id
     return _added(session, Run(target_id=revision.target_id, revision_id=revision.id, **usual | columns))
 
 

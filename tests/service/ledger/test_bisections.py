@@ -26,7 +26,7 @@ from service.ledger.runs import queue, recording
 from service.ledger.series import series_of
 from service.reports.views import BisectionView
 from service.sources.source import Found
-from tests.fakes.ledger import watched_target
+from tests import world
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = f"""
@@ -107,8 +107,7 @@ class Mainline:
     def regression(self, place: int, case: str, culprit: str | None = None) -> int:
         """The mainline found a case slower at a revision that was compared with an old one."""
         with transaction() as session:
-            revision = session.execute(select(Revision).where(Revision.sha == f"c{place}")).scalar_one()
-            run = watched(session, revision, baseline="c0")
+            run = watched(session, place, baseline="c0")
             series_id = series_of(session, SeriesKey.of(1, "cpu", "norms", case))
             row = RegressionRow(series_id=series_id, run_id=run.id, ratio=1.5)
             row.opened_at, row.found_by, row.culprit = 0.0, FoundBy.PAIR, culprit
@@ -124,15 +123,9 @@ class Mainline:
             return row.state, row.culprit, list(session.execute(events.order_by(RegressionEvent.id)).scalars())
 
 
-def watched(session, revision: Revision, baseline: str, **values: object) -> Run:
-    count = session.execute(select(func.count()).select_from(Run)).scalar_one()
-    run = Run(target_id=1, revision_id=revision.id, recipe_id=1, baseline=baseline, device="cpu", suite="both")
-    run.dedupe, run.trusted, run.priority, run.created_at, run.state = f"w{count}", True, 20, 0.0, RunState.DONE
-    for name, value in values.items():
-        setattr(run, name, value)
-    session.add(run)
-    session.flush()
-    return run
+def watched(session, place: int, baseline: str, **values: object) -> Run:
+    known = {"baseline": baseline, "suite": "both", "state": RunState.DONE}
+    return world.run(session, world.commit(session, 1, place), **known | values)
 
 
 def took(role: Role, case: str, ratio: float) -> ContenderResult:
@@ -145,13 +138,10 @@ def slow_from(place: int, ratio: float = 1.5) -> Callable[[int], float]:
 
 
 def nine_revisions() -> Mainline:
-    target = watched_target(RECIPE, recipe_id=1)
+    target = world.target(RECIPE)
     with transaction() as session:
         for place in range(9):
-            parent = f"c{place - 1}" if place else None
-            row = Revision(target_id=target.id, sha=f"c{place}", parent=parent, ordinal=place, subject=f"work {place}")
-            row.author, row.committed_at, row.paths = "Ada", 0.0, []
-            session.add(row)
+            world.commit(session, target.id, place, subject=f"work {place}")
     return Mainline()
 
 
@@ -210,8 +200,7 @@ def test_it_goes_on_where_it_was_whoever_restarts(either_mainline):
 def test_what_does_not_build_is_skipped_and_what_is_known_not_to_is_not_tried(mainline):
     mainline.slowness, mainline.broken = {WIDE: slow_from(5)}, frozenset({3, 4})
     with transaction() as session:
-        third = session.execute(select(Revision).where(Revision.sha == "c3")).scalar_one()
-        watched(session, third, "c2", state=RunState.FAILED, log="error: no such header")
+        watched(session, 3, "c2", state=RunState.FAILED, log="error: no such header")
     search = mainline.start()
     mainline.settle()
 
@@ -416,15 +405,7 @@ def found(place: int, parent: str) -> Found:
 
 def test_revisions_that_nobody_knew_get_rows_and_their_place(either_mainline):
     with transaction() as session:
-        for place in (9, 10):  # the mainline goes on, and control has only seen its newest
-            row = Revision(
-                target_id=1, sha=f"c{place}", parent=f"c{place - 1}", ordinal=place, subject="", author="Ada"
-            )
-            row.committed_at, row.paths = 0.0, []
-            session.add(row)
-        session.flush()
-        gone = session.execute(select(Revision).where(Revision.sha == "c9")).scalar_one()
-        session.delete(gone)
+        world.commit(session, 1, 10)  # the mainline goes on, and control has only seen its newest
     search = either_mainline.start(bad=10)
     assert either_mainline.see(search).row.line == [], "the ledger has a gap: control asks the source"
     with transaction() as session:
@@ -462,8 +443,7 @@ def test_a_line_that_is_none_ends_the_search(mainline):
 def test_the_cases_that_the_newest_comparison_of_the_ends_found_slower(mainline):
     mainline.slowness = {WIDE: slow_from(5)}
     with transaction() as session:
-        eighth = session.execute(select(Revision).where(Revision.sha == "c8")).scalar_one()
-        watched(session, eighth, "c0", state=RunState.QUEUED)
+        watched(session, 8, "c0", state=RunState.QUEUED)
     mainline.measure()
     with reading() as session:
         assert moved_between(session, mainline.target(), "cpu", "c0", "c8") == [WIDE]

@@ -20,7 +20,6 @@ from service.db.models import (
     Run,
     Stack,
     Target,
-    VerdictRow,
 )
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, FoundBy, PointState, Purpose, RegressionState, RunState
@@ -30,7 +29,7 @@ from service.ledger.changepoints import change_points, follow_up, scan
 from service.ledger.changepoints.load import histories, mainline
 from service.ledger.runs import queue, recording
 from service.ledger.series import series_of
-from tests.fakes.ledger import watched_target
+from tests import world
 from tests.studies.made_histories import Made, store
 
 CASES = tuple(f"rmsnorm.fwd.{rows}x4096.fp32" for rows in (512, 1024, 2048, 4096))
@@ -73,7 +72,7 @@ class Watched:
     measured: int = 0
 
     def register(self) -> "Watched":
-        watched_target(RECIPE, self.name)
+        world.target(RECIPE, self.name)
         return self
 
     @property
@@ -275,15 +274,9 @@ def test_revisions_that_are_measured_late_complete_the_history(anywhere):
 def test_the_newest_measurement_of_a_revision_counts_and_failed_ones_do_not(anywhere):
     anywhere.measure(20)
     with transaction() as session:
-        again = session.scalars(select(Run).order_by(Run.id).limit(1)).one()
-        made = {column.key: getattr(again, column.key) for column in Run.__mapper__.column_attrs if column.key != "id"}
-        session.add(Run(**made | {"dedupe": "again"}))
-        session.flush()
-        run = session.scalars(select(Run).where(Run.dedupe == "again")).one()
-        whose = {"run_id": run.id, "contender": "head:norms", "role": "head", "provider": "norms", "facts": {}}
-        session.add(Measurement(**whose, case=FIRST, state=CellState.MEASURED, median=7.0))
-        whose["contender"] = "head:other"
-        session.add(Measurement(**whose, case=CASES[1], state=CellState.FAILED, reason="no"))
+        run = world.again(session, session.scalars(select(Run).order_by(Run.id).limit(1)).one())
+        world.measured(session, run, FIRST, 7.0)
+        world.measured(session, run, CASES[1], contender="head:other", state=CellState.FAILED, reason="no")
     with reading() as session:
         table = histories(session, mainline(session, anywhere.target(session).id, "cpu"))
     row = dict(zip(table.names, table.values, strict=True))
@@ -465,8 +458,7 @@ def test_an_improvement_that_the_pair_saw_explains_a_faster_point(anywhere):
     anywhere.true = {FIRST: step(40, 0.96), CASES[1]: step(40, 0.96)}
     runs = anywhere.measure(50)
     with transaction() as session:
-        seen = {"provider": "norms", "case": FIRST, "baseline_kind": "parent", "outcome": "improvement", "reason": ""}
-        session.add(VerdictRow(run_id=runs[40], **seen))
+        world.judged(session, session.get_one(Run, runs[40]), FIRST, outcome="improvement")
     anywhere.settle()
     states = {one.row.case: (one.row.state, one.row.reason) for one in anywhere.points()}
     assert states[FIRST] == (PointState.CONFIRMED, f"improvement of run {runs[40]}")
@@ -517,10 +509,11 @@ def test_the_newest_revision_is_not_asked_about_where_its_pair_was_steady(watche
     watched.machine = lambda place: 1.05 if place == 60 else 1.0
     watched.measure(60)
     scan.scan_due()
-    [run] = watched.measure(1)
+    [run_id] = watched.measure(1)
     with transaction() as session:
-        seen = {"provider": "norms", "baseline_kind": "parent", "outcome": "steady", "reason": ""}
-        session.add_all(VerdictRow(run_id=run, case=case, **seen) for case in CASES[:3])
+        run = session.get_one(Run, run_id)
+        for case in CASES[:3]:
+            world.judged(session, run, case)
     scan.scan_due()
     assert [one.row.case for one in watched.points()] == [CASES[3]]
 

@@ -9,13 +9,14 @@ from sqlalchemy.orm import Session
 from service.db import models as m
 from service.db.engine import reading as reading_only
 from service.db.engine import transaction
-from service.domain.states import CellState, FoundBy, PointState, RegressionState, RunState, TargetKind
+from service.domain.states import FoundBy, PointState, Priority, RegressionState, RunState, TargetKind
 from service.domain.verdicts.judge import Outcome
 from service.errors import BadInput, NotFound
 from service.ledger import queries
 from service.ledger.changepoints import change_points
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
+from tests import world
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import CASES, NOW, RECIPE, Seeded, seed
 
@@ -51,8 +52,7 @@ def test_older_revisions_are_asked_for_by_their_place(session: Session, seeded: 
 def test_the_newest_run_of_a_revision_is_the_one_that_counts(seeded: Seeded) -> None:
     with transaction() as session:
         first = queries.whole_run(session, seeded.runs["slow"])
-        again = {c.key: getattr(first, c.key) for c in m.Run.__mapper__.column_attrs if c.key != "id"}
-        session.add(m.Run(**{**again, "dedupe": "again", "state": RunState.QUEUED}))
+        world.again(session, first, state=RunState.QUEUED)
     with reading_only() as session:
         card = queries.card(session, target_named(session, seeded.target))
         assert card.lines[4].runs["h200"].word == "queued"
@@ -80,13 +80,8 @@ def test_a_later_run_of_another_suite_hides_no_case(seeded: Seeded) -> None:
         target = target_named(session, seeded.target)
         before = queries.series(session, target, CASES[1], "norms", "h200")
         first = queries.whole_run(session, seeded.runs["slow"])
-        again = {c.key: getattr(first, c.key) for c in m.Run.__mapper__.column_attrs if c.key != "id"}
-        smoke = m.Run(**{**again, "dedupe": "smoke", "suite": "smoke"})
-        session.add(smoke)
-        session.flush()
-        made = {"run_id": smoke.id, "contender": "head:norms", "role": "head", "provider": "norms", "facts": {}}
-        session.add(m.Measurement(**made, case=CASES[0], state=CellState.MEASURED, median=7.0))
-        session.flush()
+        smoke = world.again(session, first, suite="smoke")
+        world.measured(session, smoke, CASES[0], 7.0)
         assert queries.series(session, target, CASES[1], "norms", "h200") == before
         points = queries.series(session, target, CASES[0], "norms", "h200")
         assert [point.run_id for point in points if point.median == 7.0] == [smoke.id]
@@ -169,23 +164,8 @@ def test_the_queue_has_what_is_measured_first_and_what_is_held_last(session: Ses
 def test_a_pull_request_hears_of_all_its_devices_at_once(seeded: Seeded) -> None:
     with transaction() as session:
         pull = queries.whole_run(session, seeded.runs["pull"])
-        for name, device in (("older", "cpu"), ("newer", "cpu")):
-            session.add(
-                m.Run(
-                    dedupe=name,
-                    target_id=pull.target_id,
-                    revision_id=pull.revision_id,
-                    recipe_id=pull.recipe_id,
-                    pull=7,
-                    device=device,
-                    suite="norms",
-                    trusted=True,
-                    priority=10,
-                    state=RunState.QUEUED,
-                    created_at=NOW,
-                )
-            )
-        session.flush()
+        for _ in ("older", "newer"):
+            world.run(session, pull.revision, pull=7, priority=Priority.PULL_REQUEST, created_at=NOW)
         reports = queries.pull_reports(session, pull)
     assert [one.device for one in reports] == ["h200", "cpu"]
     assert reports[1].run_id == max(reports[0].run_id, reports[1].run_id)

@@ -29,7 +29,6 @@ from service.db.models import (
     Revision,
     Run,
     Target,
-    VerdictRow,
 )
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import Action, Transition
@@ -39,7 +38,7 @@ from service.ledger.bisections import auto_start, bisections
 from service.ledger.regressions import after_run, listing, transitions
 from service.ledger.runs import revisions
 from service.reports.views import IncidentView, RegressionHistory, RegressionView
-from tests.fakes.ledger import watched_target
+from tests import world
 
 FAST, WIDE = "rmsnorm.fwd.512x512.fp32", "rmsnorm.fwd.64x4096.fp32"
 RECIPE = f"""
@@ -65,19 +64,7 @@ class Line:
 
     def commit(self, place: int) -> None:
         with transaction() as session:
-            if session.scalar(select(Revision.id).where(Revision.sha == f"c{place}")) is None:
-                session.add(
-                    Revision(
-                        target_id=self.target_id,
-                        sha=f"c{place}",
-                        parent=f"c{place - 1}" if place else None,
-                        ordinal=place,
-                        subject=f"change {place}",
-                        author="Ada",
-                        committed_at=0.0,
-                        paths=[],
-                    )
-                )
+            world.commit(session, self.target_id, place, subject=f"change {place}")
 
     def measured(
         self,
@@ -96,25 +83,18 @@ class Line:
         with transaction() as session:
             run = self._run(session, place, place - 1 if baseline is None else baseline, purpose)
             for name, case in (("fast", FAST), ("wide", WIDE)):
-                session.add(_verdict(run, case, "parent", run.baseline, cases.get(name, 1.0), why))
+                judge(session, run, case, cases.get(name, 1.0), why)
             for against, sha, found in (("last_good", f"c{since}", good), ("pinned", "v1", slow)):
                 for name, ratio in (found or {}).items():
-                    session.add(_verdict(run, {"fast": FAST, "wide": WIDE}[name], against, sha, ratio, why))
-            session.flush()
+                    judge(session, run, {"fast": FAST, "wide": WIDE}[name], ratio, why, against, sha)
             if run.watched:
                 after_run.note_regressions(session, run, Policy())
             return run.id
 
     def _run(self, session, place: int, baseline: int, purpose: Purpose) -> Run:
-        revision = session.scalars(select(Revision).where(Revision.sha == f"c{place}")).one()
-        run = Run(target_id=self.target_id, revision_id=revision.id, recipe_id=1, device="cpu", suite="smoke")
-        run.dedupe = str(session.scalar(select(func.count()).select_from(Run)))
-        run.baseline = f"c{baseline}" if baseline >= 0 else None
-        run.purpose, run.state, run.trusted, run.priority = purpose, RunState.DONE, True, 20
-        run.created_at, run.finished_at = 0.0, clock(session)
-        session.add(run)
-        session.flush()
-        return run
+        known = {"state": RunState.DONE, "finished_at": clock(session), "purpose": purpose}
+        base = f"c{baseline}" if baseline >= 0 else None
+        return world.run(session, world.commit(session, self.target_id, place), baseline=base, **known)
 
     # -- what there is to see
 
@@ -144,26 +124,29 @@ class Line:
             transitions.apply(session, regression_id, transition)
 
 
-def _verdict(
-    run: Run, case: str, against: str, baseline: str | None, ratio: float | tuple[float], why: str | None
-) -> VerdictRow:
+def judge(
+    session,
+    run: Run,
+    case: str,
+    ratio: float | tuple[float],
+    why: str | None = None,
+    against: str = "parent",
+    baseline: str | None = None,
+) -> None:
+    """Store what the run found of a case against a baseline; against its own where none is named."""
     suspected, size = isinstance(ratio, tuple), ratio[0] if isinstance(ratio, tuple) else ratio
     outcome = (
         "inconclusive" if suspected else "regression" if size > 1.01 else "improvement" if size < 0.99 else "steady"
     )
-    row = VerdictRow(
-        run_id=run.id, provider="norms", case=case, baseline_kind=against, baseline=baseline, outcome=outcome
-    )
-    row.ratio, row.low, row.high, row.suspected, row.reason = size, size * 0.99, size * 1.01, suspected, "measured"
-    row.smallest_change = 0.01
-    if size > 1.01 and why:
-        row.cause_kind, row.cause_text = "code", why
-    return row
+    found = {"outcome": outcome, "ratio": size, "low": size * 0.99, "high": size * 1.01, "suspected": suspected}
+    cause = {"cause_kind": "code", "cause_text": why} if size > 1.01 and why else {}
+    sides = {"baseline_kind": against, "baseline": baseline or run.baseline}
+    world.judged(session, run, case, reason="measured", smallest_change=0.01, **found, **cause, **sides)
 
 
 @pytest.fixture
 def line(state: Path) -> Line:
-    made = Line(watched_target(RECIPE, recipe_id=1).id)
+    made = Line(world.target(RECIPE).id)
     made.measured(0, baseline=-1)
     return made
 
@@ -619,7 +602,7 @@ def test_two_workers_that_find_two_cases_of_one_event_open_one_incident(line):
     for case in (FAST, WIDE):
         with transaction() as session:
             run = line._run(session, 1, 0, Purpose.WATCH)
-            session.add(_verdict(run, case, "parent", "c0", 1.5, None))
+            judge(session, run, case, 1.5)
             runs.append(run.id)
     together = Barrier(2)
 
@@ -641,7 +624,7 @@ def test_a_person_and_a_worker_take_turns(line):
     line.commit(2)
     with transaction() as session:
         run = line._run(session, 2, 1, Purpose.WATCH)
-        session.add(_verdict(run, WIDE, "parent", "c1", 0.66, None))
+        judge(session, run, WIDE, 0.66)
     together = Barrier(2)
 
     def note() -> None:
