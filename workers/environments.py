@@ -66,7 +66,7 @@ class BaseStack:
 
     @property
     def read_only(self) -> tuple[Path, ...]:
-        """What a process of this stack must be able to read."""
+        """Paths that a process of this stack must be able to read."""
         prefix, base, _ = _places(self.python)
         # The interpreter may also be a link or a script in another folder: then only itself, not the folder it is in.
         return tuple(dict.fromkeys((base, prefix, self.python, *self.commands, *self.paths)))
@@ -274,7 +274,7 @@ def _build(
 
 
 def log_of(key: str) -> str:
-    """What the build of an environment printed; empty where it printed nothing, or where that was not kept."""
+    """The build output of an environment; empty if there was none or it was not kept."""
     try:
         return gzip.decompress((_environments() / key / LOG).read_bytes()).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError):  # evicted, or damaged: nothing rests on it
@@ -329,7 +329,7 @@ def hash_seed(seed: int | None) -> dict[str, str]:
 
 
 def cache_of(key: str) -> Path:
-    """Where contenders of one environment keep what they compiled: never shared with another environment's."""
+    """The compile caches of one environment's contenders; never shared with another environment."""
     folder = _caches() / key
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
@@ -337,7 +337,7 @@ def cache_of(key: str) -> Path:
 
 
 def facts_of(key: str) -> Path:
-    """Where facts of an environment are kept: they go with it, and its contenders can read them but not write."""
+    """The facts folder of an environment: removed with it, and read-only for its contenders."""
     folder = _environments() / key / "facts"
     folder.mkdir(exist_ok=True)
     return folder

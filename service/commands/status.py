@@ -33,7 +33,7 @@ def status() -> None:
 
 
 def _purpose(one: Run) -> str:
-    """What it is measured for; empty for a mainline revision."""
+    """The purpose of a run; empty for a mainline revision."""
     if one.purpose is Purpose.WATCH:
         return f"pull request {one.pull}" if one.pull else ""
     return f"bisection {one.bisection_id}" if one.bisection_id else one.purpose.value

@@ -267,12 +267,12 @@ class Run(Base):
 
     @property
     def watched(self) -> bool:
-        """Is it a run of the mainline itself?  Its revision may still be off it."""
+        """Whether it is a run for the mainline.  Its revision may have left the mainline since."""
         return self.pull is None and self.purpose is Purpose.WATCH
 
     @property
     def build_failed(self) -> bool:
-        """Is it the revision that failed?  Without a log it was the machine, which says nothing about the revision."""
+        """Whether the revision's build failed.  Without a log the machine failed, not the revision."""
         return self.state is RunState.FAILED and self.log is not None
 
 
@@ -281,7 +281,7 @@ WATCHED = and_(Run.pull.is_(None), Run.purpose == Purpose.WATCH)
 
 
 class Attempt(Base):
-    """Who held a run's lease, when, and how it ended."""
+    """One lease of a run: its worker, its times, and how it ended."""
 
     __tablename__ = "attempts"
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True)
@@ -530,7 +530,7 @@ class RegressionRow(OfSeries, Base):
 
 
 class RegressionEvent(Base):
-    """Who did what to a regression, and when: nothing is ever changed without a line here."""
+    """The history of a regression: every change adds a row with actor, action and time."""
 
     __tablename__ = "regression_events"
     __table_args__ = (Index("ix_regression_events", "regression_id", "id"),)

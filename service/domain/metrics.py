@@ -18,7 +18,7 @@ _SUFFIXES = {metric.value: metric for metric in Metric if metric is not Metric.K
 
 @dataclass(frozen=True)
 class Words:
-    """How a metric speaks: "it *is* 5 % *slower*", "it *takes* 5 % *more memory*"."""
+    """The words of a metric: "it *is* 5 % *slower*", "it *takes* 5 % *more memory*"."""
 
     name: str
     more: str = "slower"
@@ -70,7 +70,7 @@ def words(case: str) -> Words:
 
 
 def amount(value: float | None, metric: Metric) -> str:
-    """What was measured, as people write it: `7.31 µs`, `10,432 µs`, `1.80 s` of compiling, `16.8 MB`."""
+    """Format a measurement for people: `7.31 µs`, `10,432 µs`, `1.80 s` of compiling, `16.8 MB`."""
     if value is None:
         return "–"
     divisor, symbol = _unit(value, metric)

@@ -1,4 +1,4 @@
-"""How near a time comes to what the device can do at best.  Pure: medians and ceilings in, shares out.
+"""Utilisation: times as shares of the device's ceilings.  Pure: medians and ceilings in, shares out.
 
 The ceilings are those of the same session, never of a datasheet: a plain copy in GB/s (bytes read plus written), and a
 bf16 matrix product in TFLOP/s.  On a CPU, and in runs from before they were measured, there are none.

@@ -9,7 +9,7 @@ from service.domain.metrics import print_case, split_metric
 
 @dataclass(frozen=True, order=True)
 class SeriesKey:
-    """What makes a series unique."""
+    """The unique key of a series."""
 
     target_id: int
     device: str

@@ -13,7 +13,7 @@ class TargetKind(enum.StrEnum):
 
 
 class Origin(enum.StrEnum):
-    """Who said that revisions appeared."""
+    """The origin of a report of new revisions."""
 
     PUSH = "push"
     PULL_REQUEST = "pull_request"
@@ -54,7 +54,7 @@ class Equal(enum.StrEnum):
 
 
 class Purpose(enum.StrEnum):
-    """What a run is for.  Only `watch` runs make series, regressions and gaps, and are reported."""
+    """The purpose of a run.  Only `watch` runs make series, regressions and gaps, and are reported."""
 
     WATCH = "watch"
     BISECTION = "bisection"  # one step of a search: a revision against the good end, at the cases that moved
@@ -62,7 +62,7 @@ class Purpose(enum.StrEnum):
 
 
 class CellState(enum.StrEnum):
-    """How one contender fared at one case."""
+    """The result of one contender at one case."""
 
     MEASURED = "measured"
     INVALID = "invalid"  # a wrong result: never fast
@@ -71,7 +71,7 @@ class CellState(enum.StrEnum):
 
 
 class BaselineKind(enum.StrEnum):
-    """What a revision is compared with: docs/baselines.md says which question each kind answers."""
+    """Kinds of baselines; docs/baselines.md explains the question that each answers."""
 
     PARENT = "parent"
     LAST_GOOD = "last_good"  # the last revision at which the case was not slow
@@ -107,7 +107,7 @@ class FoundBy(enum.StrEnum):
 
 
 class SearchState(enum.StrEnum):
-    """How far a bisection is."""
+    """The state of a bisection."""
 
     VERIFYING = "verifying"  # is the bad end slower than the good one at all?
     SEARCHING = "searching"
@@ -122,7 +122,7 @@ OPEN_SEARCHES = (SearchState.VERIFYING, SearchState.SEARCHING, SearchState.PROVI
 
 
 class PointState(enum.StrEnum):
-    """What became of a change point of a series."""
+    """The state of a change point of a series."""
 
     OPEN = "open"
     CHECKING = "checking"  # a bisection of its two sides was requested

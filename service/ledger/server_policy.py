@@ -14,12 +14,12 @@ from service.settings import settings
 
 
 def effective(recipe: Recipe, device: str) -> Policy:
-    """What holds for a target on a device: its recipe over the server's policy, and that over what is usual."""
+    """The effective policy of a target on a device: its recipe over the server's policy over the defaults."""
     return recipe.policy_on(device, server_policy())
 
 
 def server_policy() -> Written:
-    """What the operator wrote; nothing where no file is named.  Raises BadInput that names the mistakes in it."""
+    """The operator's policy; empty without a file.  Raises BadInput that names its mistakes."""
     named = settings().policy
     return NOTHING if named is None else _read_once(named)
 

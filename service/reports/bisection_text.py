@@ -25,7 +25,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Names:
-    """How the search is called again."""
+    """The names with which the bisection can be started again."""
 
     target: str
     device: str
@@ -112,7 +112,7 @@ def _found(progress: Progress, names: Names, merge: Merge | None) -> str:
 
 
 def _rest(progress: Progress, slow: Mapping[Series, StepVerdict]) -> list[str]:
-    """What the culprit does not explain: cases that it left alone, and slow-downs of which it made a part."""
+    """Slow-downs that the culprit does not explain, or only in part."""
     elsewhere = [case for name, case in progress.sizes if (name, case) not in slow]
     said = []
     if elsewhere:

@@ -37,7 +37,7 @@ def document(report: FactsReport) -> str:
 
 
 def part(findings: Findings) -> str:
-    """What was found without a GPU, as a part of a comment: a broken limit is open to see, the rest is folded."""
+    """The facts part of a comment: broken limits are visible, the rest is folded."""
     against = f" against {code(findings.base)}" if findings.base else ""
     title = f"**Facts of the compiled code**{against}, compiled without a GPU: {escaped(findings.headline)}."
     broken = [f"- **{escaped(one.said)}** at {code(one.where)}" for one in findings.broken]

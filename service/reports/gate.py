@@ -1,4 +1,4 @@
-"""May a revision be merged by what its run found?  Pure: how the run ended, its cases and the policy in, one value out.
+"""The gate: whether a revision may be merged.  Pure: the end of its run, its cases and the policy in, one value out.
 
 Exit code, check run, commit status, the first line of the comment, page and JSON all read this value, so that none of
 them is greener than another.
@@ -63,7 +63,7 @@ class GateReason:
 
     @property
     def exit_code(self) -> int:
-        """What was so before is not this revision's doing.  What is no verdict of a case counts where it fails."""
+        """0 if known before.  A finding without an exit code of its own counts if it fails the gate."""
         if self.known_before:
             return 0
         if self.kind in _EXIT_CODES:

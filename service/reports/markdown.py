@@ -30,7 +30,7 @@ Listed = TypeVar("Listed", Row, Unsupported, Summary)
 
 
 def marker(target: str, pull: int | None) -> str:
-    """What the comment is found by; invisible to people."""
+    """The marker that identifies the comment; invisible when rendered."""
     return f"<!-- kernelwatch:{re.sub(r'[^A-Za-z0-9_./-]', '_', target)}:{pull or 0} -->"
 
 

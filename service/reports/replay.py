@@ -26,7 +26,7 @@ ROW = ("run", "revision", "device", "provider", "case", "was", "would be", "chan
 
 
 def headline(replay: Replay) -> str:
-    """What was replayed, in one sentence."""
+    """Summarise the replay in one sentence."""
     if not replay.runs:
         return "No stored runs to replay."
     versions = ", ".join(f"{device} {digest[:10]}" for device, digest in sorted(replay.versions.items()))
@@ -39,7 +39,7 @@ def headline(replay: Replay) -> str:
 
 
 def sentences(replay: Replay) -> list[str]:
-    """What it would have cost, the flags, and equal code."""
+    """Sentences on the cost in trials, the flags, and equal code."""
     whole, said = replay.whole, list[str]()
     if whole.made:
         said.append(

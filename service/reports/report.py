@@ -124,7 +124,7 @@ class Report:
 
     @property
     def sota_remedy(self) -> str:
-        """What to do where no case at all could be compared with SOTA; else empty."""
+        """How to fix that no case could be compared with SOTA; else empty."""
         if not self.without_sota or any(row.sota and row.sota.ratio is not None for row in self.rows):
             return ""
         other = f"name another `sota` for {self.device} in the recipe"
@@ -165,7 +165,7 @@ class Report:
 
     @property
     def counts(self) -> dict[Outcome, int]:
-        """How many rows of each outcome there are, the worst first, without zeros."""
+        """Number of rows by outcome, the worst first, without zeros."""
         return {outcome: n for outcome in WORST_FIRST if (n := sum(row.outcome is outcome for row in self.rows))}
 
     @property

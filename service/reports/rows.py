@@ -138,7 +138,7 @@ class Row:
 
     @property
     def because(self) -> str:
-        """How its size and its cause read in one sentence: `10.2 % slower because the kernel now spills`."""
+        """Its size and cause in one sentence: `10.2 % slower because the kernel now spills`."""
         if self.cause is None:
             return f"{self.change} ({listed(self.explained[:3])})" if self.explained else self.change
         return f"{self.change}{f' ({self.cause.words})' if self.cause.after is None else self.cause.after}"
@@ -178,7 +178,7 @@ class Row:
 
     @property
     def of_ceiling(self) -> str:
-        """How much the head reaches of what the device can do at best; empty where nothing is known of that."""
+        """The head's share of the device's ceiling; empty if unknown."""
         return self.head.speed.of_ceiling if self.head else ""
 
     @property

@@ -55,7 +55,7 @@ def _not_repeated(args: Args, _words: metrics.Words) -> str:
 
 
 def _confirmed(args: Args, words: metrics.Words) -> str:
-    """How much it changed, and what controlled that."""
+    """The size of a change, and the control of its session."""
     ratio, control = args["ratio"], args.get("control")
     word = words.more if ratio > 1 else words.less
     size = f"{abs(ratio - 1):.1%} {word} than" if ratio < 2 else f"{ratio:.1f} times {words.as_much}"
@@ -226,7 +226,7 @@ def _explained(cause: Cause) -> str:
 
 
 def _by_how_much(size: Mapping[str, float] | None) -> str:
-    """What an explanation accounts for, and what was measured."""
+    """The size that an explanation accounts for, and the measured size."""
     if size is None:
         return ""
     measured = share_in_words(size["measured"])
@@ -254,7 +254,7 @@ def _but(args: Args) -> str:
 
 
 def _sign(doubt: Args) -> str:
-    """What speaks against the code."""
+    """Evidence against the code as the cause."""
     match Sign(doubt["sign"]):
         case Sign.CONTROL:
             return f"the A/A control differed by {share_in_words(doubt['size'])} in this session"

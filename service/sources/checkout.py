@@ -33,11 +33,11 @@ class Checkout(GitSource):
 
     @property
     def shallow(self) -> bool:
-        """Does its history end before it began, as where a CI machine fetched only the last commits?"""
+        """Whether the checkout is shallow, as on CI machines that fetch only the last commits."""
         return self._git("rev-parse", "--is-shallow-repository").decode().strip() == "true"
 
     def uncommitted(self) -> int:
-        """How many files differ from the commit that is checked out; new ones do not count.
+        """Number of files that differ from the checked-out commit; untracked ones do not count.
 
         Contents are compared here: git would run the filters of the configuration over them.  A file that such a
         filter unfolds (large ones of LFS) counts as one that differs.
@@ -81,7 +81,7 @@ class Checkout(GitSource):
 
 
 def _holds(file: Path, mode: str, blob: str) -> bool:
-    """Is this file what the commit has there?"""
+    """Whether this file equals the commit's."""
     try:
         found = file.lstat()
         if stat.S_ISLNK(found.st_mode):

@@ -61,7 +61,7 @@ _CONFIGURATION = """[safe]\n\tdirectory = *
 
 
 def mirror_of(name: str, location: str) -> Path:
-    """Where the mirror of a target's repository is."""
+    """The path of the mirror of a target's repository."""
     return place(name, location).with_suffix(".git")
 
 
@@ -357,7 +357,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _failure(location: str, verb: str, said: str) -> SourceFailed:
-    """What went wrong, from what git said, and whether trying later may help."""
+    """Build an error from git's output, with whether a retry may help."""
     lines = [line.removeprefix("fatal: ").removeprefix("error: ") for line in said.splitlines() if line.strip()]
     reason = "; ".join(lines[-3:])[:500] or "git said nothing"
     for words, meaning in (

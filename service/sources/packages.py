@@ -61,7 +61,7 @@ class Wheel:
 
 
 def releases_of(name: str, location: str, package: str) -> Path:
-    """Where what is known of a target's package is kept."""
+    """The path of the cached releases of a target's package."""
     return place(name, f"{location} {canonicalize_name(package)}")
 
 

@@ -1,4 +1,4 @@
-"""May this address be reached?  Allow-lists of hosts and folders, and no private addresses behind public names."""
+"""Access control for addresses: allow-lists of hosts and folders, and no private addresses behind names."""
 
 import hashlib
 import ipaddress
@@ -15,7 +15,7 @@ from service.settings import settings
 
 @dataclass(frozen=True)
 class Site:
-    """Where a permitted URL leads.  `address` is to be connected to, so that a second look-up cannot lead elsewhere."""
+    """The destination of a permitted URL.  Connect to `address`, because a second look-up may differ."""
 
     scheme: str
     host: str

@@ -1,4 +1,4 @@
-"""What every source of revisions offers."""
+"""The interface of all sources of revisions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Exported:
-    """What came out of an export, and what a reader of a failed build must know about it."""
+    """The result of an export, with notes for the reader of a failed build."""
 
     files: int
     size: int
@@ -58,7 +58,7 @@ class Source(Protocol):
         """The newest `limit` revisions of a branch along first parents, oldest first."""
 
     def between(self, base: str, head: str) -> list[Found]:
-        """What `head` adds to `base` along first parents, oldest first, without `base`."""
+        """The commits of `base`..`head` along first parents, oldest first."""
 
     def merge_base(self, a: str, b: str) -> str: ...
 

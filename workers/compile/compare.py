@@ -133,7 +133,7 @@ def _side(source: Source, sha: str) -> ComparedRevision:
 
 
 def _suite(recipe: Recipe) -> str:
-    """That of the first GPU of the recipe."""
+    """The suite of the first GPU of the recipe."""
     return recipe.suite_on(next((device for device in recipe.devices if device != "cpu"), "default"))
 
 

@@ -37,7 +37,7 @@ class Built:
     names: frozenset[Name] | None = None
 
     def cases_of(self, provider: str, cases: Sequence[Case]) -> frozenset[Case] | None:
-        """Those of `cases` at which this provider of it takes part; None for all."""
+        """The `cases` at which this provider takes part; None for all."""
         if self.names is None:
             return None
         return frozenset(case for case in cases if (provider, str(case)) in self.names)

@@ -25,7 +25,7 @@ class Stopped(Exception):
 
 
 class Heart(Protocol):
-    """What a session needs of its lease."""
+    """The interface of a lease that a session uses."""
 
     def say(self, stage: str) -> None:
         """Store the stage that the run is in."""

@@ -170,7 +170,7 @@ def _stack(tally: Tally) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _scratch(here: DeviceHere) -> Path:
-    """Where this device's contenders write.  A device has one worker at a time, so the folder has no others."""
+    """The scratch folder of this device's contenders.  A device has one worker at a time."""
     return settings().state / "scratch" / (here.uuid or here.name)
 
 

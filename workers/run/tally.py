@@ -37,7 +37,7 @@ class Tally:
         return self._trials[0][1].telemetry if self._trials else ()
 
     def taken(self) -> tuple[ContenderResult, ...]:
-        """What each contender took at each case so far."""
+        """Values of each contender at each case so far."""
         return tuple(
             self._taken(contender, case)
             for contender in self._contenders

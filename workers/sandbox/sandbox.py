@@ -51,7 +51,7 @@ _SECRET_SYS = ("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security
 
 @dataclass(frozen=True)
 class Box:
-    """What one process may see and use.  Paths are the same inside and outside, except for `inside`."""
+    """The paths and resources that one process may use.  Paths are the same inside and outside, except for `inside`."""
 
     folder: Path  # where it starts, writable
     read_only: tuple[Path, ...] = ()
@@ -359,7 +359,7 @@ def _merged_folders() -> list[str]:
 
 @cache
 def _switches() -> tuple[str, ...]:
-    """Those parts of /proc that belong to the machine, read-only.
+    """Arguments that mount machine-wide parts of /proc read-only.
 
     Host root may write core_pattern and its like even when it has no capability left.  Not /proc as a whole: CUDA must
     write to its own process's files in there, or fails with error 304 (H200, driver 580).
@@ -374,7 +374,7 @@ def _switches() -> tuple[str, ...]:
 
 
 def _machine(devices: Sequence[Path]) -> list[str]:
-    """What the machine looks like: processors always, and the leased GPU with its driver's files."""
+    """Mounts that describe the machine: processors always, and the leased GPU with its driver's files."""
     if not devices:
         return ["--ro-bind-try", "/sys/devices/system", "/sys/devices/system"]
     arguments = ["--ro-bind", "/sys", "/sys"]

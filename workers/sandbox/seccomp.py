@@ -45,7 +45,7 @@ def _program() -> bytes | None:
 
 
 def filtered() -> bool:
-    """Is there a filter?  Without libseccomp only the namespaces protect."""
+    """Whether there is a filter.  Without libseccomp only the namespaces protect."""
     return _program() is not None
 
 

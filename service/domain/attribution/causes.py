@@ -148,7 +148,7 @@ def _explains_much(move: CaseMove) -> bool:
 
 
 def _wavering(move: CaseMove) -> dict[str, Any] | None:
-    """What an autotuner chose, where trials of a side ran configurations of different speeds."""
+    """The choices of an autotuner, if trials of one side ran configurations of different speeds."""
     for is_head, facts in ((True, move.head), (False, move.baseline)):
         found = choices(facts)
         if found.waver and not found.equally_fast:
@@ -157,7 +157,7 @@ def _wavering(move: CaseMove) -> dict[str, Any] | None:
 
 
 def _clock(move: CaseMove) -> float | None:
-    """Where the SM clock was lower for the slower side, by enough to have made it slower."""
+    """The ratio of SM clocks, if it was low enough on the slower side to explain the difference."""
     ratio = clock_ratio(move.head, move.baseline, slower=move.slower)
     if ratio is None or abs(log(ratio)) < EXPLAINS * abs(log(move.ratio)):
         return None
@@ -239,7 +239,7 @@ def _explained_by(first: Explanation, found: Explained, move: CaseMove, doubt: d
 
 
 def _no_alternative(first: Explanation, found: Explained, move: CaseMove) -> bool:
-    """Is it the only thing that changed, and of the size that was measured?"""
+    """Whether it is the only change, and explains the measured size."""
     seen = {move.head.get("kind"), move.baseline.get("kind")} <= {"triton", "operators"}
     alone = found.only_traffic and len(found.changed) == 1 and first.by is By.TRAFFIC
     return first.exact and seen and alone and first.explains(move.effect) >= EXPLAINS_ALL

@@ -95,7 +95,7 @@ def against_baseline(
 
 
 def _moved(verdict: Verdict) -> Comparison | None:
-    """What is to be explained of a verdict, if anything."""
+    """Return the comparison that needs an explanation, or None."""
     open_still = verdict.outcome is Outcome.INCONCLUSIVE and verdict.suspected
     return verdict.comparison if verdict.outcome in CHANGES or open_still else None
 
@@ -105,7 +105,7 @@ def _by_name(taken: Iterable[ContenderResult], role: Role) -> dict[Name, Contend
 
 
 def _alike(cells: Mapping[Name, Cell], judged: Mapping[Name, Verdict]) -> Counter[bool]:
-    """How many cases whose code is the same looked slower (True), and how many faster."""
+    """Count the cases with equal code that were slower (True) and faster (False)."""
     same = (verdict for name, verdict in judged.items() if cells[name].same_code and verdict.suspected)
     return Counter(seen.ratio > 1 for verdict in same if (seen := _moved(verdict)) is not None)
 

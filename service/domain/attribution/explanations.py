@@ -1,4 +1,4 @@
-"""What changed in the code that ran, and how much of a measured change each of it can explain.  Pure.
+"""Changes of the executed code, and how much of a measured change each can explain.  Pure.
 
 Every explanation comes with a range: by how much it makes a call slower or faster, as the log of a ratio.  The ranges
 are estimates: bytes over the measured copy ceiling, launches times the gap between two kernels, blocks over the places
@@ -53,7 +53,7 @@ NAMED = 3  # operators and kernels that a sentence names
 
 
 class By(StrEnum):
-    """What an explanation rests on; those that explain alike are named in this order."""
+    """The property behind an explanation; equal explanations are listed in this order."""
 
     TRAFFIC = "traffic"  # other operators or kernels, or other bytes that they have to move
     ATOMICS = "atomics"
@@ -121,7 +121,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a side took, and what the device can do."""
+    """The time of a side, and the ceilings of the device."""
 
     case: str
     us: float | None = None  # of the baseline, in the unit of its metric
@@ -143,7 +143,7 @@ class Timing:
         return (log1p(least_us / self.us), log1p(most_us / self.us)) if self.us else (0.0, inf)
 
     def bytes_us(self, count: float) -> float | None:
-        """How long a copy that moves so many bytes takes."""
+        """Time in us of a copy that moves so many bytes."""
         return count / self.copy_gb_s / 1e3 if self.copy_gb_s else None
 
     def range_of_bytes(self, count: float, shares: tuple[float, float]) -> tuple[float, float]:
@@ -153,7 +153,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class CodeSide:
-    """What ran in one call."""
+    """The code that ran in one call."""
 
     kernels: tuple[Kernel, ...] = ()
     calls: tuple[Call, ...] = ()
@@ -175,7 +175,7 @@ class Explained:
 
 
 def explained(head: Mapping[str, Any], base: Mapping[str, Any], timing: Timing, effect: float) -> Explained:
-    """What of the facts of two sides can have moved a case by `effect`, a log ratio of head over base."""
+    """Find the changed facts that can explain `effect`, a log ratio of head over base."""
     now, before = CodeSide.of(head), CodeSide.of(base)
     found = list(_traffic(now, before, timing))
     pairs = paired_kernels(before.kernels, now.kernels)
@@ -349,7 +349,7 @@ def _spills(was: Kernel, now: Kernel, timing: Timing) -> Iterator[Explanation]:
 
 
 def _iterations(kernel: Kernel, timing: Timing) -> int:
-    """How often the body of a kernel runs at most: for each row once."""
+    """Upper bound on the runs of a kernel's body: once per row."""
     return max(kernel.programs or 1, timing.rows)
 
 
@@ -497,7 +497,7 @@ def _instructions(was: Kernel, now: Kernel) -> Iterator[Explanation]:
 
 
 def _resources(was: Kernel, now: Kernel) -> Iterator[Explanation]:
-    """What limits how many blocks fit; where as many fit as before it explains a few percent at most."""
+    """Changed resources that limit occupancy; at equal occupancy they explain a few percent at most."""
     for noun, old, new in (
         (f"{LABELS['registers']} a thread", was.registers, now.registers),
         (LABELS["shared"], was.shared, now.shared),

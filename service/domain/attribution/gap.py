@@ -95,7 +95,7 @@ def _ours_unconfirmed(shift: Shift) -> Cause:
 
 
 def _explains(shift: Shift, ratio: float) -> bool:
-    """Does a side that moved by this ratio account for a distance that changed this way?"""
+    """Whether a side that changed by this ratio accounts for the change of the distance."""
     return abs(ratio - 1) > shift.smallest_change and (ratio > 1) is (shift.wider > 1)
 
 
@@ -105,7 +105,7 @@ def _moved(sides: tuple[GapSide, GapSide]) -> float:
 
 
 def _clock(sides: tuple[GapSide, GapSide]) -> float | None:
-    """Where the SM clock of the newer session was lower and the side slower, or the other way round."""
+    """The ratio of SM clocks between the sessions, if it agrees with the direction of the change."""
     then, now = sides
     return clock_ratio(now.facts, then.facts, slower=_moved(sides) > 1)
 

@@ -1,4 +1,4 @@
-"""What changed between two stacks, in words.  Pure: a change of stack explains a time as much as a change of code."""
+"""The differences of two stacks, in words.  Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,5 +23,5 @@ def moved(before: Versions, now: Versions) -> tuple[str, ...]:
 
 
 def replaced(before: Versions, now: Versions) -> dict[str, tuple[str, str]]:
-    """What both have, in another version: the one before and the one now."""
+    """Packages in both stacks with different versions: before and now."""
     return {name: (str(before[name]), str(new)) for name, new in now.items() if name in before and before[name] != new}

@@ -59,7 +59,7 @@ def moved(step: BisectionStep) -> dict[Series, float]:
 
 
 def slower(step: BisectionStep, among: Mapping[Series, float] | None = None) -> Answer:
-    """Is the revision slower than what it was measured against, at any of these series (by default at any)?"""
+    """Whether the revision is slower than its baseline in any of these series (by default in any)."""
     if step.untested:
         return step.untested
     seen = {sight.outcome for name, sight in step.verdicts.items() if among is None or name in among}
@@ -71,7 +71,7 @@ def slower(step: BisectionStep, among: Mapping[Series, float] | None = None) -> 
 
 
 def classify(step: BisectionStep, sizes: Mapping[Series, float]) -> Answer:
-    """Is the revision like the bad end or like the good one?  `sizes` is what `moved` returned for the bad end.
+    """Classify the revision as like the bad or the good end.  `sizes` is what `moved` returned for the bad end.
 
     Series vote with their size, and half of what could be tested decides: one series of many that is wrong by chance
     must not mislead the search.  Where two revisions share a slow-down, the larger part is found first, and the report

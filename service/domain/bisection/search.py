@@ -21,7 +21,7 @@ REPEATS = 3  # how often one question is measured until it is decided
 
 
 class Aim(StrEnum):
-    """What a step is for."""
+    """The purpose of a step."""
 
     VERIFY = "verify"  # is the bad end slower than the good one?
     SEARCH = "search"
@@ -46,7 +46,7 @@ class Answered:
 
 
 class Ending(StrEnum):
-    """How a search ends, with more reasons than it has states."""
+    """How a bisection ended; finer than its states."""
 
     PROVED = "proved"
     UNTESTED = "untested"  # an end cannot be measured
@@ -74,7 +74,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is.  Either there is a `question` or there is an `ending`."""
+    """The progress of a bisection.  It has either a `question` or an `ending`."""
 
     line: Sequence[str]
     answered: tuple[Answered, ...]

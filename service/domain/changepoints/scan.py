@@ -39,7 +39,7 @@ def select_series(table: Histories, known: Points, limits: Limits, key: object) 
 
 @dataclass(frozen=True)
 class SeriesScan:
-    """What the scan of one series found."""
+    """Result of the scan of one series."""
 
     matched: Matched
     baseline: Mapping[int, float]  # by place, SOTA's ratio where SOTA shifted and the series did not

@@ -1,1 +1,1 @@
-"""What is known of compiled code, and how two revisions of it differ."""
+"""Facts of compiled code, and their comparison between two revisions."""

@@ -48,7 +48,7 @@ def repeatability(head: Mapping[str, Any], parent: Mapping[str, Any]) -> Repeata
 
 
 def differences(head: Mapping[str, Any], parent: Mapping[str, Any]) -> tuple[str, ...]:
-    """What differs between two sets of compile-time facts; whether the code is the same comes first."""
+    """Differences between two sets of compile-time facts; equality of the code comes first."""
     said = []
     if head.get("code") and parent.get("code"):
         # Of what was not compiled only the operators that ran are known, and not the Python between them.

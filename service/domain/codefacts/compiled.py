@@ -1,4 +1,4 @@
-"""What an offline contender says of a case, as values.  Pure, and wary: facts come from strangers' processes."""
+"""The facts of an offline contender about a case.  Pure; they come from untrusted processes and are validated."""
 
 import re
 from collections import Counter
@@ -22,7 +22,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class CompiledPlace:
-    """Where something was compiled: one provider's case for one architecture."""
+    """The place of a compilation: one provider's case for one architecture."""
 
     provider: str
     case: str

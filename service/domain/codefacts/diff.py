@@ -1,4 +1,4 @@
-"""What changed between the compiled code of two revisions, in words.  Pure: facts in, changes out."""
+"""Changes between the compiled code of two revisions, in words.  Pure: facts in, changes out."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -117,7 +117,7 @@ def moved(base: Facts, head: Facts) -> list[Moved]:
 
 
 def _every_pair(was: Compiled, now: Compiled) -> Iterator[tuple[int | None, int | None]]:
-    """Those that are each other's before and after, and then what is left over, in its order."""
+    """Pairs of before and after, then the unpaired elements in their order."""
     known = [(old, new) for _, old, new in paired(was, now)]
     yield from known
     gone = [old for old in range(len(was.kernels)) if old not in {pair[0] for pair in known}]
@@ -314,7 +314,7 @@ def _widths(counts: Mapping[str, int]) -> str:
 
 
 def _narrower(was: Mapping[str, int], now: Mapping[str, int]) -> bool | None:
-    """Does an instruction move fewer bytes than before, on average?  None where it moves as many."""
+    """Whether an instruction moves fewer bytes than before on average; None if as many."""
     old, new = mean_width(was), mean_width(now)
     return None if old is None or new is None or abs(old - new) < 1e-9 else new < old
 

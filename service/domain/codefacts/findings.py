@@ -204,7 +204,7 @@ def _uncompiled(head: diff.Facts) -> tuple[Uncompiled, ...]:
 
 
 def _compiled(one: Compiled | None) -> bool:
-    """Is there machine code?  A case that calls only other libraries has none of its own."""
+    """Whether there is machine code.  A case that only calls other libraries has none."""
     return one is not None and one.state is State.COMPILED and one.code is not None
 
 

@@ -1,4 +1,4 @@
-"""How one contender fared at one case.  Pure."""
+"""The measurements of one contender at one case.  Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _COUNTED = (("graphs", "graph"), ("graph_breaks", "graph break"), ("recompiles",
 
 @dataclass(frozen=True)
 class Measured:
-    """How one contender fared at one case."""
+    """The result of one contender at one case."""
 
     contender: str
     provider: str

@@ -26,7 +26,7 @@ _UNCOMPARABLE = {
 
 @dataclass(frozen=True)
 class Difference:
-    """How the text of one kernel changed.  `lines` are those of a unified diff; `cut` more of them are not shown."""
+    """The difference of one kernel's text.  `lines` are those of a unified diff; `cut` more of them are not shown."""
 
     provider: str
     case: str

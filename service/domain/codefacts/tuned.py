@@ -27,7 +27,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """What the trials of one contender at one case chose, the most frequent first; empty where nothing was tuned."""
+    """The configurations that trials of one contender at one case chose, most frequent first; empty without tuning."""
 
     found: tuple[Choice, ...] = ()
 
@@ -38,7 +38,7 @@ class Choices:
 
     @property
     def equally_fast(self) -> bool:
-        """Are all configurations that were chosen of equal speed?"""
+        """Whether all chosen configurations are equally fast."""
         typical = [median(one.medians) for one in self.found if one.medians]
         return bool(typical) and max(typical) <= min(typical) * (1 + EQUAL)
 

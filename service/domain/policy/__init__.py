@@ -1,1 +1,1 @@
-"""What counts as a change: policies, their layers, and the recipes that set them."""
+"""Policies (which changes count), their layers, and the recipes that set them."""

@@ -1,4 +1,4 @@
-"""Where a policy is written, and who wins: the server, then the recipe, each with tables for single devices.  Pure."""
+"""The layers of a policy: server, then recipe, each with tables per device; later ones win.  Pure."""
 
 import tomllib
 from collections.abc import Mapping
@@ -103,12 +103,12 @@ def _raised_case(limits: Any, own: Table) -> Any:
 
 
 def _raised_metric(limits: Any, own: Table) -> Any:
-    """What is no number is left to be refused."""
+    """Raise the limit of a metric; values that are not numbers are kept, so that validation refuses them."""
     return _raised_case(limits if isinstance(limits, Mapping) else {"smallest_change": limits}, own)
 
 
 def _floor(own: Table) -> float:
-    """How noisy a device, or a recipe over the server's policy, says that its kernels are; 0 where it does not."""
+    """The `smallest_change` that a layer sets; 0 if it sets none."""
     floor = own.get("smallest_change")
     return floor if isinstance(floor, int | float) else 0.0
 

@@ -199,7 +199,7 @@ class Policy(BaseModel):
         return resolved
 
     def action(self, kind: GateKind) -> GateAction:
-        """What the gate does about a finding of this kind; ask the policy of the case (`at`)."""
+        """The gate's action for a finding of this kind; call it on the policy of the case (`at`)."""
         return self.gate.get(kind, GATES[self.blocking][kind])
 
     def quarantined(self, case: str) -> str | None:

@@ -160,7 +160,7 @@ class Recipe(_Part):
         return {name: p for name, p in self.providers.items() if not p.devices or device in p.devices}
 
     def matters(self, changed: Iterable[str]) -> bool:
-        """Does a commit that changed these files need measuring?  A commit that changed nothing does not."""
+        """Whether a commit that changed these files needs measuring.  A commit without changes does not."""
 
         def hit(path: str, patterns: Sequence[str]) -> bool:
             return any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""Is a regression fixed, and which run shows it?  Pure: what later revisions did to the case in, a run out."""
+"""Decide whether a regression is fixed, and by which run.  Pure: later results of the case in, a run out."""
 
 from bisect import bisect_right
 from collections.abc import Sequence

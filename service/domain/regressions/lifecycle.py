@@ -89,7 +89,7 @@ def follows(state: RegressionState, action: Action) -> RegressionState:
 
 
 def possible(state: RegressionState, action: Action) -> bool:
-    """Does this state allow `action`?"""
+    """Whether this state allows `action`."""
     return state in _FOLLOWS[action]
 
 
@@ -146,7 +146,7 @@ def _instead(state: RegressionState, action: Action) -> str:
 
 @dataclass(frozen=True)
 class Member:
-    """What an incident needs to know of one of its regressions."""
+    """The properties of a regression that its incident uses."""
 
     state: RegressionState
     ratio: float
@@ -155,7 +155,7 @@ class Member:
 
 
 def is_over(members: Sequence[Member]) -> bool:
-    """Are all regressions of an incident closed?"""
+    """Whether all regressions of an incident are closed."""
     return all(one.state not in OPEN_REGRESSIONS for one in members)
 
 
@@ -184,7 +184,7 @@ def by_event(items: Iterable[Item], place: Callable[[Item], int]) -> list[list[I
 
 
 def one_event(ordinal: int | None, culprit: str | None, other: int | None, others_culprits: Sequence[str]) -> bool:
-    """May a regression belong to the same event as an incident?
+    """Whether a regression may belong to the same event as an incident.
 
     Its revision is at the ordinal `ordinal`, the earliest of the incident at `other`.  Within two revisions of the
     mainline it may, because a measured revision may be later than the culprit, unless their culprits differ.

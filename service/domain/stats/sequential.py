@@ -128,7 +128,7 @@ class Suspect:
         return max(p, _beyond(estimate.less(self.typical), self))
 
     def exceeds_common(self, estimate: Estimate) -> bool:
-        """Is the change shown to be larger than the offset that all cases of the session share?"""
+        """Whether the change is larger than the offset that all cases of the session share."""
         if self.offset is None or self.offset.common == 0:
             return True
         common = estimate.with_error(math.sqrt(self.offset.common), self.offset.providers)
@@ -185,7 +185,7 @@ def confirm(suspects: Sequence[Suspect], compared: int = 0) -> list[Decision]:
 
 
 def _is_futile(estimate: Estimate, one: Suspect) -> bool:
-    """Could no number of confirmation trials decide, because of the session's offset?"""
+    """Whether the session's offset prevents any number of confirmation trials from deciding."""
     if one.offset is None or one.offset.variance == 0:
         return False
     at_best = estimate.with_error(math.sqrt(one.offset.own), one.offset.cases)

@@ -40,7 +40,7 @@ class Prior:
         return (self.df * self.variance + df * own) / (self.df + df), min(self.df + df, max(self.pooled, df))
 
     def is_outlier(self, own: float, df: float) -> bool:
-        """Does a case vary so much more than its group that the prior does not apply to it?"""
+        """Whether a case varies so much more than its group that the prior does not apply."""
         return float(fdtrc(df, min(self.df, 1e6), own / self.variance)) < MIN_P
 
 

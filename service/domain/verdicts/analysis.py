@@ -57,7 +57,7 @@ class Reading:
 
     @property
     def last(self) -> Decision:
-        """What decides: the fresh trials of a suspected case, else the first."""
+        """The deciding trials: the confirmation of a suspected case, else the screening."""
         return self.fresh if self.suspected else self.first
 
     @property
@@ -106,7 +106,7 @@ def readings(cells: Sequence[Cell], policy: Policy) -> dict[Name, Reading]:
 
 
 def _controlled(cell: Cell, looked: Effects, control: Effects, policy: Policy, prior: Prior | None) -> Reading:
-    """What is known before the first look: the smallest change that holds here, and the control."""
+    """Analyse the control and set the smallest change of this case, before the first test."""
     policy = policy.at(cell.case)
     smallest_change = _RULE.limit(policy, cell.case, cell.looked)
     estimate = Estimate.of([effect for effect in control if effect is not None], prior)
@@ -147,7 +147,7 @@ def _may_be_reported(cell: Cell, reading: Reading) -> bool:
 
 
 def _off(control: Estimate, smallest_change: float, policy: Policy) -> bool:
-    """Does the control lie beyond its share of the smallest change, and not by chance?"""
+    """Whether the control exceeds its share of the smallest change, and not by chance."""
     beyond = abs(control.centre) > policy.control_limit * math.log1p(smallest_change)
     return beyond and control.p_no_change() <= 1 - policy.confidence
 

@@ -1,4 +1,4 @@
-"""What a case is compared with, and by which rule: one engine and one table for every kind of baseline.  Pure.
+"""Comparison with every kind of baseline: one engine and one table of rules.  Pure.
 
 The comparison with the parent is sequential (`service.domain.verdicts.judge`).  Every other baseline takes part in the
 screening trials alone: a minimum-effect test (McCarthy & Smyth 2009) of these trials asks whether the head is slower by

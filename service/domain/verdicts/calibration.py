@@ -1,4 +1,4 @@
-"""Does this machine alarm without cause?  Equal code against itself, and what follows for a case.  Pure.
+"""False alarms of a machine: comparisons of equal code, and quarantine of unreliable cases.  Pure.
 
 Two copies of the same code differ by chance alone, so a test at level `nominal` calls `nominal` of the comparisons
 different where the machine is fair.  A case above that rate is unreliable: it is *quarantined*: measured, shown,
@@ -42,7 +42,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Rate:
-    """How many of so many comparisons differed beyond chance, with an exact interval of 95 % for the share."""
+    """Number of comparisons that differed beyond chance, with an exact 95 % interval of the share."""
 
     comparisons: int
     differed: int
@@ -120,7 +120,7 @@ def student(effects: Sequence[float]) -> float:
 
 
 def matters(ratio: float, p: float, case: str, policy: Policy) -> bool:
-    """Does a comparison of equal code speak against its case: beyond chance, and by as much as raises a suspicion?
+    """Whether a comparison of equal code counts against its case: beyond chance, and enough for a suspicion.
 
     A precise case whose copies differ by a hair all the same has never alarmed anybody, and would be lost to its
     quarantine.
@@ -151,7 +151,7 @@ def distrusted(against: Sequence[bool], rules: Calibrating) -> str | None:
 
 
 def patience(earlier: int, rules: Calibrating) -> int:
-    """How many quiet comparisons release a case that was released `earlier` times before."""
+    """Number of quiet comparisons that release a case that was released `earlier` times before."""
     return rules.min_comparisons * min(FIRST_RELEASE << earlier, MAX_PATIENCE)
 
 

@@ -15,7 +15,7 @@ from service.domain.verdicts.samples import Pairs
 
 
 def family(looked: Iterable[tuple[str, Effects]], policy: Policy) -> dict[str, Prior]:
-    """How much trials usually vary, by group, from the first trials of each of these cases.
+    """Estimate the usual variance of trials by group, from the first trials of these cases.
 
     Only from those that every case has: which cases got more must not change what is known of all of them.  Memory has
     no such family, for bytes vary or do not vary for reasons of their own.
@@ -51,6 +51,6 @@ def comparison(estimate: Estimate, pairs: Pairs, confidence: float) -> Compariso
 
 
 def usual(baseline: Sequence[Sequence[float | None]], trials: int | None = None) -> float:
-    """What a side takes, by all or its first trials, in the unit of the metric; 0 where they have nothing."""
+    """Median over all or the first trials of a side, in the unit of the metric; 0 without values."""
     took = [median(times) for rounds in baseline[:trials] if (times := [each for each in rounds if each])]
     return median(took) if took else 0.0

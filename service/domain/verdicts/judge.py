@@ -53,7 +53,7 @@ def judge(cells: Sequence[Cell], policy: Policy) -> dict[Name, Verdict]:
 
 
 def controls_are_off(judged: Mapping[Name, Verdict]) -> bool:
-    """Is another session worth its time, because the comparisons of equal code left too much undecided?
+    """Whether the comparisons of equal code left so much undecided that the run must be repeated.
 
     True if a suspected change is in doubt, or more than one case in ten.
     """
@@ -80,7 +80,7 @@ def wanted(cells: Sequence[Cell], policy: Policy) -> Mapping[Name, Why]:
 
 
 def trials_until_next_look(done: int, policy: Policy, why: Why = "look") -> int:
-    """How many trials to make before the next test of the undecided or the suspected cells; 0 if none are left."""
+    """Number of trials until the next test of the undecided or suspected cells; 0 if none are left."""
     steps = policy.screening if why == "look" else policy.confirmation
     return next((step - done for step in steps if step > done), 0)
 
@@ -146,7 +146,7 @@ def _confirmed(cell: Cell, outcome: Outcome, fresh: Decision, policy: Policy) ->
 
 
 def _may_hide_a_change(reading: Reading, policy: Policy) -> bool:
-    """Could a baseline that was off hide a change of the head, by as much as the A/A control shows?
+    """Whether an error of the baseline as large as the A/A control shows could hide a change of the head.
 
     No if the head is within the smallest change of the second copy of the baseline as well.
     """

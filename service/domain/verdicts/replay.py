@@ -49,7 +49,7 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Sum:
-    """What became of many cases; `behind` and `leaks` count flags against SOTA and against the pinned baseline."""
+    """Counts over many cases; `behind` and `leaks` count flags against SOTA and against the pinned baseline."""
 
     cases: int = 0
     alarmed: int = 0

@@ -1,4 +1,4 @@
-"""What a session measured, arranged for deciding.  Pure values: the worker fills them, the ledger stores them."""
+"""The result of a session.  Pure values: the worker fills them, the ledger stores them."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from service.domain.verdicts.samples import Cell, Name, Outcome, Pairs, Trouble
 
 @dataclass(frozen=True)
 class ContenderResult:
-    """What one contender took at one case, in the unit of its metric, over all trials of the session."""
+    """The values of one contender at one case, in the unit of its metric, over all trials of the session."""
 
     role: Role
     provider: str
@@ -165,7 +165,7 @@ def _control(
 
 
 def same_kernels(head: ContenderResult, other: ContenderResult) -> bool:
-    """Does what was timed rest on the same code alone?
+    """Whether the measured kernels depend on equal code only.
 
     A call, a compilation and the memory of a call are Python's doing as much as the kernels'.
     """

@@ -99,7 +99,7 @@ def start(
 
 
 def may_start(session: Session, target: Target, policy: Policy) -> bool:
-    """Does the policy allow automatic bisections, and is budget of today left?"""
+    """Whether the policy allows automatic bisections and today's budget is not spent."""
     return policy.bisect.automatic and _spent_today(session, target.id) < policy.bisect.max_runs_per_day
 
 
@@ -131,7 +131,7 @@ def advance(session: Session, bisection_id: int, merge: Merge | None = None) -> 
 
 
 def waits(session: Session, bisection_id: int) -> bool:
-    """Does this bisection wait for its daily budget, and is that still spent?  A cheap check."""
+    """Whether this bisection waits for its daily budget, and that is still spent.  A cheap check."""
     row = session.get_one(Bisection, bisection_id)
     if not row.waits_for_budget:
         return False
@@ -277,7 +277,7 @@ def _has_to_wait(session: Session, row: Bisection, policy: Policy) -> bool:
 
 
 def _spent_today(session: Session, target_id: int) -> int:
-    """How many steps of automatic bisections were queued in the last 24 hours."""
+    """Number of steps of automatic bisections queued in the last 24 hours."""
     since = clock(session) - _DAY_S
     steps = (
         select(func.count(Run.id))

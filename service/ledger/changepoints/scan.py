@@ -83,7 +83,7 @@ def scan(target_id: int, device: str, runs: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class Scan:
-    """What the scan of a target on a device found."""
+    """Result of the scan of a target on a device."""
 
     measured: Mainline
     last_point: int  # id of the newest point that was stored when it began
@@ -177,7 +177,7 @@ def _store(session: Session, scanned: Scan, runs: Sequence[int]) -> bool:
 
 
 def _were_scanned(session: Session, runs: Sequence[int]) -> bool:
-    """Has another process scanned any of these runs?  A point that one scan misses must not count twice."""
+    """Whether another process has scanned any of these runs; a missed point must not count twice."""
     known = (select(Run.id).where(Run.id.in_(some), Run.scanned_at.is_not(None)).limit(1) for some in _batches(runs))
     return any(session.scalar(one) is not None for one in known)
 

@@ -326,7 +326,7 @@ def _scan_mainline(
 def _news(
     target: Target, source: Source, known: Sequence[str], first: int, since: str | None
 ) -> tuple[Sequence[Found], Sequence[str]]:
-    """What the mainline has that was not known, and what was known that it no longer has."""
+    """The revisions that are new on the mainline, and the known ones that left it."""
     [tip] = source.mainline(target.branch, 1)
     if not known:
         if since is not None and _leads_to(source, since, tip.sha):
@@ -349,7 +349,7 @@ def _news(
 
 
 def _leads_to(source: Source, old: str, new: str) -> bool:
-    """Is `old` an ancestor of `new`?  A commit that a forced push threw away may not be there any more."""
+    """Whether `old` is an ancestor of `new`.  A forced push may have removed `old`."""
     try:
         return source.merge_base(old, new) == old
     except NotFound:

@@ -165,7 +165,7 @@ def resume(name: str) -> None:
 
 @dataclass(frozen=True)
 class Holdings:
-    """How much is stored of a target."""
+    """Numbers of rows stored for a target."""
 
     revisions: int
     runs: int
@@ -174,7 +174,7 @@ class Holdings:
 
 
 def holdings(name: str) -> Holdings:
-    """What removing a target would delete."""
+    """Count the rows that removing a target would delete."""
     with reading() as session:
         target = targets.target_named(session, name)
 
@@ -204,7 +204,7 @@ def remove(name: str) -> None:
 
 
 def _of(table: Table, target_id: int) -> ColumnElement[bool] | None:
-    """Which rows of a table belong to the target, by themselves or through the row that they are part of."""
+    """Condition for the rows of a table that belong to the target, directly or through a parent row."""
     if "target_id" in table.c:
         return table.c.target_id == target_id
     for key in table.foreign_keys:

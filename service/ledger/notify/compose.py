@@ -86,7 +86,7 @@ def _comment(session: Session, run: Run, pull: int) -> None:
 
 
 def _represents_commit(session: Session, run: Run) -> bool:
-    """Is this the run of the usual suite, and not a second one next to that of a pull request?"""
+    """Whether this is the run of the default suite, and not a duplicate of a pull request's run."""
     recipe = report.readable(run.recipe.text)
     if recipe is not None and run.suite != recipe.suite_on(run.device):
         return False

@@ -110,7 +110,7 @@ def _with_direct(one: LaterRun, good: str | None) -> CaseStep:
 def _seen_since(
     session: Session, run: Run, regressions: Sequence[tuple[RegressionRow, int | None]]
 ) -> dict[Name, list[LaterRun]]:
-    """What later revisions did to the cases, oldest revision first, the newest run of each last.
+    """Results of the cases at later revisions, oldest revision first, the newest run of each last.
 
     A revision that is steady against the one just before it is left out unless it was measured more than once, so that
     little of a long history has to be read.

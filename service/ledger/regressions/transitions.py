@@ -183,7 +183,7 @@ def _fresh(session: Session, *which: ColumnElement[bool]) -> Sequence[Regression
 
 
 def fixes_doubted_at(session: Session, ids: Collection[int]) -> dict[int, float]:
-    """When a person last reopened each of these after a measurement had fixed it.
+    """The times at which a person last reopened each of these after a measurement had closed it.
 
     Only measurements after that time count.
     """

@@ -29,7 +29,7 @@ UNACCEPTED = (RegressionState.OPEN, RegressionState.BISECTING, RegressionState.B
 
 @dataclass(frozen=True)
 class Fitness:
-    """How fit a revision is as a baseline, by its watched runs on one device."""
+    """Suitability of a revision as a baseline, by its watched runs on one device."""
 
     builds: bool = True
     broken: frozenset[Name] = frozenset()  # wrong or failed when last measured, by the recipe of today
@@ -185,6 +185,6 @@ def _suspected(session: Session, target_id: int, device: str, sha: str, decided:
 
 
 def _slower_perhaps(row: VerdictRow) -> bool:
-    """Is this still a suspicion?  Not where the machine explains it, nor where the case is quarantined."""
+    """Whether this is still a suspicion: not if the machine explains it, nor if the case is quarantined."""
     slower = row.suspected and row.outcome == Outcome.INCONCLUSIVE and row.ratio is not None and row.ratio > 1
     return slower and row.cause_kind not in (Kind.MACHINE, Kind.NOISE) and row.quarantined_by is None

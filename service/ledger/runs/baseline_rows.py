@@ -29,7 +29,7 @@ from service.ledger.runs.sota_gaps import note_gaps
 
 @dataclass(frozen=True)
 class Decided:
-    """What was decided of a run against its parent; `before` is the mainline run that its gaps are compared with."""
+    """The verdicts of a run against its parent; `before` is the mainline run that its gaps are compared with."""
 
     run: Run
     revision: Revision
@@ -101,7 +101,7 @@ def explained(row: VerdictRow, why: Reason) -> None:
 
 
 def measured(row: VerdictRow, comparison: Comparison | None, why: Cause | None) -> None:
-    """What every verdict keeps of what it rests on: the size with its interval, and the cause."""
+    """Columns common to all verdicts: the size with its interval, and the cause."""
     if comparison is not None:
         row.ratio, row.low, row.high = comparison.ratio, comparison.low, comparison.high
         row.trials, row.rounds = comparison.trials, comparison.rounds
@@ -136,7 +136,7 @@ def _note_gaps(
 def _cause_since(
     session: Session, decided: Decided, name: Name, now: SotaDistance, before: SotaDistance
 ) -> Cause | None:
-    """Who moved since the gap was noted last, where the mainline run before this one did not measure the case."""
+    """Which side moved since the gap was last recorded, if the previous mainline run did not measure the case."""
     was = session.get(Stack, before.stack) if before.stack != now.stack else None
     shift = Shift(
         case=name[1],
@@ -153,7 +153,7 @@ def _cause_since(
 
 @dataclass(frozen=True)
 class _Sides:
-    """What everybody took in one session: the head by provider and case, and other people's code."""
+    """All results of one session: the head by provider and case, and the baselines of other projects."""
 
     own: Mapping[Name, GapSide]
     baselines: Mapping[Name, GapSide]

@@ -128,7 +128,7 @@ def check_of(session: Session, run: Run) -> FactsCheck | None:
 
 
 def are_found(session: Session, run: Run) -> bool:
-    """Are there findings that justify a comment before anything is measured?"""
+    """Whether there are findings that justify a comment before anything is measured."""
     row = check_of(session, run)
     return row is not None and row.state is FactsState.DONE
 

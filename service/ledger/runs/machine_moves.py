@@ -1,4 +1,4 @@
-"""What else happened to a machine while a run was measured on it."""
+"""Changes of other targets on the same machine while a run was measured."""
 
 from sqlalchemy import and_, case, func, not_, select
 from sqlalchemy.orm import Session

@@ -27,7 +27,7 @@ class Rebuilt:
     quarantines: Mapping[Name, Quarantine]
 
     def cells(self, policy: Policy) -> list[Cell]:
-        """What there was to be judged of the head against its parent, where `policy` says what is quarantined."""
+        """The cells of the head against its parent; `policy` gives the quarantines of the recipe."""
         against_parent = [row for (_, _, kind), row in self.verdicts.items() if kind is BaselineKind.PARENT]
         without_baseline = (row for row in against_parent if row.reason_code == ReasonCode.NO_BASELINE)
         note = next(((row.reason_args or {}).get("note") for row in without_baseline), None)
@@ -94,7 +94,7 @@ def _taken(row: Measurement) -> ContenderResult | None:
 
 
 def _quarantines(session: Session, run: Run) -> dict[Name, Quarantine]:
-    """What was quarantined when the run was judged."""
+    """The quarantines at the time when the run was judged."""
     then: ColumnElement[bool] = Quarantine.since < run.finished_at
     still = Quarantine.released_at.is_(None) | (Quarantine.released_at >= run.finished_at)
     rows = select(Quarantine).join(Quarantine.series).where(on_device(run.target_id, run.device), then, still)

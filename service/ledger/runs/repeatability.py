@@ -1,4 +1,4 @@
-"""How surely code repeats bit by bit, as earlier runs showed it, by the hash of the code."""
+"""Evidence of earlier runs that code is bitwise repeatable, by the hash of the code."""
 
 from collections.abc import Iterable
 

@@ -74,7 +74,7 @@ def _name(one: Replayed) -> Name:
 
 
 def _flags(stored: Rebuilt, policy: Policy) -> dict[Name, Sum]:
-    """Who was, and who would be, called behind SOTA, or slower than the pinned baseline."""
+    """The flags *behind SOTA* and *slower than the pinned baseline*, as stored and as replayed."""
 
     def now(kind: BaselineKind) -> set[Name]:
         verdicts = judge_baseline(kind, baseline_cases(kind, stored.result), policy)

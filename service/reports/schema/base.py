@@ -1,4 +1,4 @@
-"""What all documents share: their base class, times, finite numbers and pages."""
+"""Shared by all documents: their base class, times, finite numbers and pages."""
 
 import math
 from collections.abc import Sequence

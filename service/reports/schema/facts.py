@@ -1,4 +1,4 @@
-"""What the compiled code of two revisions says, without a GPU."""
+"""Comparison of the compiled code of two revisions, without a GPU."""
 
 from collections.abc import Iterable
 from typing import Self
@@ -73,7 +73,7 @@ class CodeDifferenceItem(PlaceItem):
 
 
 class AccessItem(Document):
-    """What a kernel launch does to one argument, in bytes."""
+    """Accesses of a kernel launch to one argument, in bytes."""
 
     asked: int = Field(description="Bytes requested by instructions.")
     size: int = Field(description="Bytes of the argument.")

@@ -1,4 +1,4 @@
-"""What is sent to a forge, as it is stored in the outbox."""
+"""Messages to a forge, as stored in the outbox."""
 
 from service.reports.schema.base import Document
 

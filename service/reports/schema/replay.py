@@ -1,4 +1,4 @@
-"""What another policy would have decided."""
+"""Decisions that another policy would have made."""
 
 from typing import Self
 
