@@ -4,9 +4,10 @@ import pytest
 from sqlalchemy import select
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import Measurement, RegressionRow, Revision, Run, Target
-from service.domain.states import CellState, FoundBy, PointState, RunState
+from service.db.models import RegressionRow, Revision, Run, Target
+from service.domain.states import FoundBy, PointState, RunState
 from service.ledger.changepoints import change_points
+from tests import world
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
 
@@ -20,9 +21,7 @@ def measured_earlier(told: Story, sha: str, place: int) -> None:
         run = session.execute(select(Run).join(Revision).where(Revision.sha == sha)).scalar_one()
         run.state, run.finished_at, run.notified_state = RunState.DONE, clock(session), RunState.DONE.value
         for case, time_us in ((FAST, 100.0), (WIDE, WIDE_US[place])):
-            row = Measurement(run_id=run.id, contender="head:norms", role="head", provider="norms", case=case, facts={})
-            row.state, row.median = CellState.MEASURED, time_us * (1 + 0.002 * ((place * 7) % 5 - 2))
-            session.add(row)
+            world.measured(session, run, case, time_us * (1 + 0.002 * ((place * 7) % 5 - 2)))
 
 
 def test_a_leak_is_found_searched_for_and_told_as_what_it_is(story, monkeypatch):  # noqa: F811

@@ -10,8 +10,9 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Role
-from service.db.models import Measurement, Revision, Run, Target
-from service.domain.states import CellState, Purpose, RunState
+from service.db.models import Measurement, Revision, Target
+from service.domain.states import CellState, RunState
+from tests import world
 
 Values = NDArray[np.float64]  # one of each revision, NaN where it was not measured
 CHUNK = 20_000  # rows of one statement
@@ -48,22 +49,14 @@ def store(session: Session, target: Target, device: str, suite: str, made: Made,
         for place, (sha, parent) in enumerate(zip(shas, parents, strict=True))
     ]
     session.execute(insert(Revision), of_line)
-    ids = dict(session.execute(select(Revision.sha, Revision.id).where(Revision.target_id == target.id)).all())
+    added = select(Revision).where(Revision.target_id == target.id, Revision.ordinal >= first)
+    revisions = session.scalars(added.order_by(Revision.ordinal)).all()
     runs = {}
     for number, place in enumerate(made.order or range(made.revisions)):
-        values = {"recipe_id": target.recipe_id, "device": device, "suite": suite, "trusted": True, "priority": 20}
-        values |= {
-            "state": RunState.DONE,
-            "notified_state": "done",
-            "purpose": Purpose.WATCH,
-            "stack_id": made.stack_id,
-        }
         at = made.begun_at + 60.0 * number
-        run = Run(target_id=target.id, revision_id=ids[shas[place]], baseline=parents[place], **values)
-        run.dedupe, run.worker, run.created_at, run.finished_at = f"{shas[place]}:{device}", made.worker, at, at
-        session.add(run)
-        session.flush()
-        runs[place] = run.id
+        done = {"state": RunState.DONE, "notified_state": "done", "created_at": at, "finished_at": at}
+        where = {"device": device, "suite": suite, "worker": made.worker, "stack_id": made.stack_id}
+        runs[place] = world.run(session, revisions[place], **done, **where).id
     rows: list[dict[str, object]] = []
     for row in _rows(made, runs, sota):
         rows.append(row)
