@@ -133,7 +133,7 @@ def migrated_postgres() -> Iterator[str]:
 
 
 def _emptied(url: str) -> None:
-    """As it was after the migrations, whatever the test before left, and whoever of it still holds a connection."""
+    """Reset the database to its state after the migrations, even if the previous test left open connections."""
     emptying = create_engine(url)
     others = "datname = current_database() AND pid <> pg_backend_pid()"
     with emptying.begin() as connection:

@@ -61,7 +61,7 @@ def measured(session: Session, of: Run, case: str, median: float | None = None, 
 
 
 def judged(session: Session, of: Run, case: str, **columns: Any) -> VerdictRow:
-    """Add the verdict of a case against the parent: steady, where nothing else is said."""
+    """Add the verdict of a case against the parent; steady by default."""
     usual = {"provider": "norms", "baseline_kind": "parent", "outcome": "steady", "reason": ""}
     return _added(session, VerdictRow(run_id=of.id, case=case, **usual | columns))
 

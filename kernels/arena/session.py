@@ -247,7 +247,7 @@ class _Session:
         """Prepare contenders that time candidates, compile or run a block one by one, and the others together.
 
         Only the preparation shows that an autotuner is about to time candidates: such a contender answers
-        `needs_device`, and is asked again when the others are ready.
+        `needs_device`, and is prepared again when the others are ready.
         """
         taking = [process for process in self.processes.all if process.contender.takes(case)]
         present = [process for process in taking if process.channel is not None]

@@ -1,4 +1,4 @@
-"""The app asked over HTTP, in this process, and its pages as text."""
+"""Requests to the app over HTTP, in this process, and its pages as text."""
 
 import asyncio
 import re

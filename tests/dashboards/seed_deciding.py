@@ -62,7 +62,7 @@ def _decided(session: Session, run_id: int, policy_id: int) -> None:
 
 
 def _beside(session: Session, run_id: int, cases: tuple[str, ...]) -> None:
-    """The other baselines of one run, a case that is quarantined, and one that nobody asks for any more."""
+    """The other baselines of one run, a quarantined case, and one that the recipe no longer has."""
     run = session.get_one(m.Run, run_id)
     run.last_good, run.pinned = "0123456789" * 4, "v1.2"
     shared = {"run_id": run_id, "provider": "norms", "trials": 3, "rounds": 60}

@@ -267,7 +267,7 @@ def test_what_quack_does_not_do(text, reason):
 
 
 class Tuner:
-    """Quack's autotuner as far as it is looked at."""
+    """The parts of Quack's autotuner that are read."""
 
     fn = rmsnorm_fwd
 

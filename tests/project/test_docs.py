@@ -225,7 +225,7 @@ def command_lines() -> Iterator[tuple[str, str]]:
 
 
 def mistake(text: str) -> str | None:
-    """Why a command line is none.  Words in capitals stand for a value, and `…` for whatever else is needed."""
+    """Why a command line is invalid.  Words in capitals stand for a value, and `…` for whatever else is needed."""
     words = shlex.split(text.replace("\\|", "|"), comments=True)[1:]
     end = next((n for n, word in enumerate(words) if word in ("|", "||", "&&", ";") or word[:1] in "<>"), None)
     words = [re.sub(r"^[A-Z][A-Z_]+$", "1", word) for word in words[:end] if word[:1] != "["]

@@ -169,7 +169,7 @@ def test_without_a_recipe_the_one_in_the_repository_is_taken(
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """What a supervisor was asked to start."""
+    """The processes that a supervisor was asked to start."""
     commands: dict[str, list[str]] = {}
     monkeypatch.setattr(supervisor, "supervise", lambda asked, *_: commands.update(asked) or 0)
     return commands

@@ -63,7 +63,7 @@ class Eight:
                     queue.cancel(session, run.id, "ada")
 
     def history_sees_it(self) -> RegressionRow:
-        """Beside its parent the newest revision is steady: only against the past it is slow."""
+        """The newest revision is steady against its parent, and slow only against older ones."""
         slower = transitions.Slower("norms", WIDE, 1.3, 1.29, 1.31)
         with transaction() as session:
             run = session.get_one(Run, self.told.run_of(self.bad).id)
@@ -83,7 +83,7 @@ class Eight:
 
     @contextmanager
     def others_at_work(self) -> Iterator[None]:
-        """Control and the worker, while somebody waits at a terminal."""
+        """Control and the worker, while a command waits at a terminal."""
         done = threading.Event()
 
         def work() -> None:

@@ -71,7 +71,7 @@ def pushed(story: Story, number: int, monkeypatch: pytest.MonkeyPatch, **speeds:
 
 
 def compiled(story: Story) -> int:
-    """One look of the facts worker, and what it found is said."""
+    """One poll of the facts worker, and its notification."""
     taken = facts_worker.compile_due()
     story.speak()
     return taken

@@ -24,7 +24,7 @@ def kernelwatch(command: str) -> Result:
 
 
 def standing(command: str = "regressions norms --format json") -> dict[str, str]:
-    """The state of each regression that stands, by case."""
+    """The state of each open regression, by case."""
     return {one["case"]: one["state"] for one in json.loads(kernelwatch(command).stdout)["items"]}
 
 
@@ -38,7 +38,7 @@ def history(regression_id: int = 1) -> list[str]:
 
 
 def against(told: Story, sha: str) -> set[str]:
-    """Whom the session of a revision held its wide case against, beside its parent and SOTA."""
+    """The baselines of the wide case in a revision's session, besides its parent and SOTA."""
     run = told.run_of(sha)
     shown = told.api("GET", f"/api/v1/runs/{run.id}").json()
     return {one["baseline_kind"] for one in shown["verdicts"] if one["case"] == WIDE} - {"parent", "sota", "best"}

@@ -56,7 +56,7 @@ def edge(_seed: int) -> list[float]:
 
 
 def mixed(seed: int) -> list[float]:
-    """The hardest to keep quiet about, among others that are to be told."""
+    """The hardest equal case to keep quiet, among cases with changes."""
     return [effect or EDGE for effect in planted(seed)]
 
 

@@ -56,7 +56,7 @@ ONCE = Policy(screening=(2,), confirmation=(2,))
 
 
 class Awake:
-    """In place of a lease: nobody takes this session away."""
+    """A fake lease that is never lost."""
 
     def say(self, stage: str) -> None:
         pass

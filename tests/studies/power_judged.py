@@ -1,4 +1,4 @@
-"""What came of the sessions of the power study: kept as files, judged as a run is, and told as tables."""
+"""Sessions of the power study: stored as files, judged like a run, and printed as tables."""
 
 import gzip
 import json
@@ -75,7 +75,7 @@ def _taken(kept: dict[str, Any]) -> ContenderResult:
 
 
 def _copies(taken: Sequence[ContenderResult]) -> list[ContenderResult]:
-    """The A/A copies as heads, beside the parents that they are copies of."""
+    """The A/A copies as heads, against the parents that they are copies of."""
     copied = [replace(one, role=Role.HEAD) for one in taken if one.role is Role.CONTROL]
     names = {one.provider for one in copied}
     return copied + [one for one in taken if one.role is Role.PARENT and one.provider in names]

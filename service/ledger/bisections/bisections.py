@@ -149,7 +149,7 @@ def stop(session: Session, bisection_id: int, who: str) -> Bisection:
     """Stop a bisection for a person.  Its queued step is cancelled, and its findings so far are kept."""
     known = session.get(Bisection, bisection_id)
     if known is None:
-        raise NotFound("bisection", bisection_id, "`kernelwatch bisection list` lists all.")
+        raise NotFound("bisection", bisection_id, "`kernelwatch bisection list` lists them.")
     row = _held(session, bisection_id)
     if row is None:
         session.refresh(known)
@@ -227,7 +227,7 @@ def one(session: Session, bisection_id: int) -> BisectionView:
     """A bisection with its steps."""
     row = session.get(Bisection, bisection_id)
     if row is None:
-        raise NotFound("bisection", bisection_id, "`kernelwatch bisection list` lists all.")
+        raise NotFound("bisection", bisection_id, "`kernelwatch bisection list` lists them.")
     return steps.search(session, row)
 
 

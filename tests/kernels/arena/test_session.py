@@ -582,7 +582,7 @@ def test_the_clock_of_the_device_is_kept_with_each_case():
 
 
 def test_a_clock_that_disagrees_with_the_drivers_is_invalid():
-    """Each turn takes 60 ms and is said to have been 30 us long."""
+    """Each turn takes 60 ms and reports 30 us."""
     stage = Stage()
     stage.slow["b"] = 0.06
 

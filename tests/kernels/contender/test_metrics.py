@@ -187,7 +187,7 @@ def one_output(x):
 
 
 def by_fp32(x):
-    """A copy of twice the size, changed where it lies, then the output."""
+    """A copy of twice the size, changed in place, then the output."""
     return lambda: x.float().mul_(2).to(x.dtype)
 
 

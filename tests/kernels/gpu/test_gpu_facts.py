@@ -81,7 +81,7 @@ def test_our_operators_are_replaced_by_their_kernels(started, text):
 
 @pytest.fixture
 def stream():
-    """Not the default one, which nobody can capture."""
+    """Not the default stream, which cannot be captured."""
     own = torch.cuda.Stream()
     own.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(own):

@@ -182,7 +182,7 @@ def test_it_is_right_by_the_definition(way):
 
 
 class Asked(TorchDispatchMode):
-    """Of each forward pass, were statistics asked for?  Of each backward pass, how many gradients came?"""
+    """Record whether each forward pass requested statistics, and the number of gradients of each backward pass."""
 
     def __init__(self):
         super().__init__()

@@ -186,7 +186,7 @@ def workspaces_seen() -> Iterator[list[torch.Tensor]]:
 
 
 def touched_by_poison(trial: Trial) -> list[str]:
-    """Outputs of rows beside one with nan or inf that are not the bits they are without it, and what hides it."""
+    """Outputs of rows that differ in bits because another row has nan or inf, and what hides this."""
     clean, faults = ours(trial, inputs(trial)), []
     row, others = 2, [0, 1, 3, 4, 5, 6, 7]
     for poison, where in product(POISON, ("x", "dy")):

@@ -1,4 +1,4 @@
-"""The optional tuner: what it tries, what it keeps, and that nobody gets a tuned plan who did not ask for one."""
+"""The optional tuner: what it tries, what it keeps, and that tuned plans are used only on request."""
 
 import json
 import os
@@ -176,7 +176,7 @@ def test_who_was_only_lucky_is_not_taken():
 
 
 def test_what_is_kept_is_faster_than_the_default_plan_itself():
-    """Step by step it seemed to gain; beside the default plan it does not, or not as much."""
+    """Each step seemed to gain, but against the default plan the gain is smaller or absent."""
     start = start_of(CASES[0])
 
     def against_the_default(last):

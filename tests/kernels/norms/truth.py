@@ -76,7 +76,7 @@ class Trial:
 
 
 def inputs(trial: Trial, device: str = "cpu", seed: int = 1) -> dict[str, Tensor]:
-    """Normal numbers; a gradient of each output beside them."""
+    """Normal numbers, and a gradient of each output."""
     drawn = torch.Generator(device).manual_seed(seed)
     x_dtype, _, weight_dtype = trial.dtypes.partition("-")
 

@@ -1,4 +1,4 @@
-"""Many readers at once: nobody waits for a connection that waits for a thread, and webhooks and health answer."""
+"""Many readers at once: connections and threads do not deadlock, and webhooks and health checks answer."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who did it, told from steps alone: answers of one step, and whole searches over any line with anything on it."""
+"""Bisection from steps alone: the result of one step, and whole searches over arbitrary histories."""
 
 import math
 from collections import Counter
@@ -134,7 +134,7 @@ def searched(
     max_runs: int = 1000,
     unbuildable: frozenset[str] = frozenset(),
 ) -> tuple[Progress, list[BisectionStep]]:
-    """A whole search; after every step somebody restarts everything."""
+    """A whole search, with a restart after every step."""
     steps: list[BisectionStep] = []
     while (progress := decide(line, tuple(steps), max_runs, unbuildable)).question:
         steps.append(measure(progress.question))
@@ -218,7 +218,7 @@ def test_whatever_the_answers_are_it_ends_and_asks_nothing_too_often(line, rando
 
 @given(lines, st.randoms(use_true_random=False))
 def test_one_lie_never_blames_the_innocent(line, random):
-    """One answer of the search is turned round: the proof notices, and the search mends itself or names nobody."""
+    """One step gives the wrong answer: the proof detects it, and the search recovers or blames no revision."""
     length, culprit = line
     world, lie = World(slow_from(culprit, length)), random.randrange(12)
     asked: list[Question] = []

@@ -1,4 +1,4 @@
-"""What the GitHub client says is said once, by whoever it is, whatever goes wrong on the way."""
+"""The GitHub client posts each message once, whatever fails on the way."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ MARKER = "<!-- kernelwatch:norms:7 -->"
 
 
 class Clock:
-    """Time that passes only while somebody sleeps."""
+    """A clock that advances only during sleep."""
 
     def __init__(self) -> None:
         self.now, self.slept = time.time(), list[float]()

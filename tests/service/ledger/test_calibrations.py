@@ -1,4 +1,4 @@
-"""Equal code every night, in the ledger: who is asked, what is kept, what is quarantined, and what people may do."""
+"""Nightly calibrations in the ledger: workers, stored comparisons, quarantines, and actions of people."""
 
 import json
 import math
@@ -61,7 +61,7 @@ class House:
         return SeriesKey.of(self.target_id, "cpu", "norms", CASE)
 
     def measured(self, place: int, *, wrong: bool = False) -> Run:
-        """A revision of the mainline, measured beside its parent."""
+        """A revision of the mainline, measured together with its parent."""
         with transaction() as session:
             world.run(session, world.commit(session, self.target_id, place))
         state = CellState.INVALID if wrong else CellState.MEASURED
@@ -69,7 +69,7 @@ class House:
         return self.recorded(taken, f"c{place - 1}")
 
     def night(self, ratio: float = 1.0, worker: str = "one") -> Run:
-        """One calibration, asked for and measured: the copy took `ratio` times as long as its original."""
+        """One calibration, queued and measured: the copy took `ratio` times as long as its original."""
         assert schedule.plan_due() == 1
         return self.recorded([took(Role.HEAD, CASE, 100.0 * ratio), took(Role.PARENT, CASE, 100.0)], None, worker)
 
@@ -150,7 +150,7 @@ def test_the_next_night_it_is_asked_again(house):
 
 
 def test_who_is_new_is_left_alone_for_a_day(house):
-    """The first hours of a worker, and of a target, belong to the runs that somebody waits for."""
+    """The first hours of a worker, and of a target, belong to the runs that people wait for."""
     house.worker("one", known_h=23)
     house.measured(1)
     assert schedule.plan_due() == 0

@@ -1,4 +1,4 @@
-"""Histories in the ledger: what is looked at as data arrives, which points it leaves, and what becomes of them."""
+"""Histories in the ledger: scans as data arrives, the points that they store, and their later states."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +80,7 @@ class Watched:
         return np.random.default_rng((self.seed, self.measured))
 
     def measure(self, count: int, order: list[int] | None = None, stack: str | None = None) -> list[int]:
-        """The next revisions of the mainline are measured, and nobody has looked yet."""
+        """The next revisions of the mainline are measured, and not yet scanned."""
         places = range(self.measured, self.measured + count)
         shared = np.array([500.0 * self.machine(place) for place in places])
         random = self.random
@@ -383,7 +383,7 @@ def test_what_later_data_do_not_show_is_closed_after_three_looks_and_stays_so(wa
 
 
 def test_data_that_flap_do_not_flap_the_points(watched):
-    """Looked at after every revision, a noisy series with a step has one point, whose state only goes forward."""
+    """Scanned after every revision, a noisy series with a step has one point, whose state never goes back."""
     watched.noise, watched.true = 0.006, {FIRST: step(45, 0.985)}
     watched.measure(40)
     scan.scan_due()

@@ -1,4 +1,4 @@
-"""Who is told of which state of a run.  On SQLite and PostgreSQL; the words themselves are in test_telling.py."""
+"""Notifications by state of a run.  On SQLite and PostgreSQL; the words themselves are in test_telling.py."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What was decided is said once, in its newest form, whatever breaks on the way."""
+"""Each decision is sent once, in its newest form, whatever fails on the way."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The questions asked of the ledger, on SQLite and on PostgreSQL."""
+"""Queries of the ledger, on SQLite and on PostgreSQL."""
 
 from collections.abc import Iterator
 from pathlib import Path

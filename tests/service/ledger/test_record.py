@@ -1,4 +1,4 @@
-"""What a session found becomes rows: who may be a baseline, what stands open, and what two workers do at once."""
+"""Recording a session: possible baselines, open regressions, and two workers at once."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -186,7 +186,7 @@ def test_trouble_of_the_machine_makes_nobody_unfit(ledger):
     assert ledger.fitness(1) == Fitness()
 
 
-# -- regressions until they are mended
+# -- regressions until they are fixed
 
 
 def test_a_regression_is_open_until_it_is_mended(ledger):

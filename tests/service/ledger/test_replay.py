@@ -1,4 +1,4 @@
-"""A policy over what is stored: its own says the same again, another is told where it differs, and nothing changes."""
+"""Replays of stored runs: the same policy decides the same, differences of another are reported; rows stay."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Series get one row each, whoever asks first."""
+"""Series get one row each, also under concurrent inserts."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

@@ -1,4 +1,4 @@
-"""The supervisor: one start, one stop, and nobody left behind.  Its processes here are small and real."""
+"""The supervisor: one start, one stop, and no process left.  Its processes here are small and real."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a run has to tell, before anybody renders it."""
+"""The report of a run, before it is rendered."""
 
 from dataclasses import replace
 

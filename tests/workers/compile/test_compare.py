@@ -51,7 +51,7 @@ class Norms(Repository):
 
 @pytest.fixture
 def norms(state, tmp_path):
-    """A checkout that nobody watches, and the stack `compiler`."""
+    """A local checkout that is no target, and the stack `compiler`."""
     python = tmp_path / "stack" / "python"
     python.parent.mkdir()
     script = Path(__file__).parents[2] / "fakes" / "scripted_compiler.py"

@@ -1,4 +1,4 @@
-"""Who stands beside a head in its session: real git, environments and processes; what contenders answer is scripted."""
+"""Choice of baselines in a session: real git, environments and processes; answers of contenders are scripted."""
 
 import json
 import time

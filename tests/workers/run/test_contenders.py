@@ -1,4 +1,4 @@
-"""Contenders for real: a revision is built, its process started in the sandbox, asked, and ended."""
+"""Real contenders: build a revision, start its process in the sandbox, send it requests, and end it."""
 
 import os
 

@@ -72,7 +72,7 @@ def skips_what_it_wrote(x, weight, eps):
 
 
 def works_beside(x, weight, eps):
-    """On a stream that nobody waits for."""
+    """On a stream that is never waited for."""
     if not side:
         side.append(torch.cuda.Stream())
     with torch.cuda.stream(side[0]):

@@ -1,4 +1,4 @@
-"""Equal code against itself: what is counted, when a case is quarantined and released, and how often in vain."""
+"""Comparisons of equal code: counting, quarantine and release of cases, and false quarantines."""
 
 import math
 import random
