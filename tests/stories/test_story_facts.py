@@ -17,7 +17,7 @@ from service.db.models import FactsCheck
 from service.domain.states import FactsState, RunState
 from service.ledger.intake import deliveries
 from service.ledger.runs import facts_checks
-from tests import test_story
+from tests.stories import test_story
 from tests.stories.test_story import FAST, WIDE, Story, story
 from workers import control
 from workers.compile import compare, facts_worker
