@@ -71,6 +71,8 @@ def _names(graph: int, *, others: bool = False) -> Iterator[str]:
     count = ctypes.c_size_t(0)
     _check(driver.cuGraphGetNodes, ctypes.c_void_p(graph), None, ctypes.byref(count))
     count.value = min(count.value, MAX_NODES)
+    if not count.value:  # the driver refuses an array without elements
+        return
     nodes = (ctypes.c_void_p * count.value)()
     _check(driver.cuGraphGetNodes, ctypes.c_void_p(graph), nodes, ctypes.byref(count))
     for node in nodes[: count.value]:

@@ -41,8 +41,9 @@ part() {  # part NAME SECONDS PYTEST_ARGUMENTS...
 }
 # A first part without a GPU in it: the contender starts, answers and is checked under this interpreter.
 part protocol 40 tests/kernels/contender/test_contender.py -k "by_hand or failed_capture"
-part facts 60 tests/kernels/gpu/test_gpu_facts.py -k "same_code_runs or our_operators or hidden_launch or kernels_of_a_call"
-part cheats 70 tests/kernels/gpu/test_gpu_cheats.py
-part correct 90 tests/kernels/gpu/test_gpu_correct.py
-part metrics 70 tests/kernels/gpu/test_gpu_metrics.py -k "not quack and not liger"
-part whole 50 tests/kernels/test_gpu.py -k "not quack and not liger"
+part facts 150 tests/kernels/gpu/test_gpu_facts.py -k "same_code_runs or our_operators or hidden_launch or kernels_of_a_call"
+part cheats 120 tests/kernels/gpu/test_gpu_cheats.py
+part correct 150 tests/kernels/gpu/test_gpu_correct.py
+part metrics 110 tests/kernels/gpu/test_gpu_metrics.py -k "not quack and not liger"
+part whole 60 tests/kernels/test_gpu.py -k "not quack and not liger"
+part robust 120 tests/kernels/gpu/test_gpu_robust.py tests/kernels/gpu/test_gpu_oracle.py -k "not quack and not liger"
