@@ -44,7 +44,7 @@ def _an_h200_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def metric(_an_h200_as_well: None, story: Story, tmp_path: Path) -> Story:
+def compiling(_an_h200_as_well: None, story: Story, tmp_path: Path) -> Story:
     """The watched repository, with a stack that compiles as well as it measures."""
     texts = {name: (FAKES / f"scripted_{file}.py").read_text() for name, file in _TEXTS.items()}
     python = tmp_path / "stack" / "python"
@@ -82,31 +82,31 @@ def checks() -> list[FactsCheck]:
         return list(session.scalars(select(FactsCheck).order_by(FactsCheck.id)))
 
 
-def test_the_facts_are_in_the_comment_before_the_times_and_beside_them_after(metric, monkeypatch):
-    compiles_to(metric, wide={"registers": 255, "spills": 40})
-    head = pushed(metric, 7, monkeypatch, wide=300.0)
-    assert metric.said(7) == []
+def test_the_facts_are_in_the_comment_before_the_times_and_beside_them_after(compiling, monkeypatch):
+    compiles_to(compiling, wide={"registers": 255, "spills": 40})
+    head = pushed(compiling, 7, monkeypatch, wide=300.0)
+    assert compiling.said(7) == []
 
-    assert compiled(metric) == 1
-    [comment] = metric.said(7)
+    assert compiled(compiling) == 1
+    [comment] = compiling.said(7)
     assert comment.startswith(f"**Queued** at `{head[:10]}`")
     assert "1 case breaks a limit; the same machine code at 1 of 2 cases" in comment
     assert "spills none → 40" in comment
     assert f"`{WIDE} on sm_90`" in comment
 
-    metric.settle()
-    [comment] = metric.said(7)
+    compiling.settle()
+    [comment] = compiling.said(7)
     assert "**1 regression**" in comment, "edited in place"
     assert "spills none → 40" in comment, "and the facts are still there"
     assert "**Queued**" in comment, "nobody has an H200"
-    assert compiled(metric) == 0, "once for all devices"
+    assert compiled(compiling) == 0, "once for all devices"
 
 
-def test_a_mainline_commit_is_compiled_as_well_and_not_what_a_backfill_measures(metric):
+def test_a_mainline_commit_is_compiled_as_well_and_not_what_a_backfill_measures(compiling):
     before = len(checks())
-    compiles_to(metric, fast={"registers": 50})
-    metric.push("fewer at once")
-    assert compiled(metric) == 1
+    compiles_to(compiling, fast={"registers": 50})
+    compiling.push("fewer at once")
+    assert compiled(compiling) == 1
     [check] = checks()[before:]
     assert (check.state, check.findings["headline"]) == (FactsState.DONE, "the same machine code at 1 of 2 cases")
 
@@ -117,48 +117,48 @@ def test_a_mainline_commit_is_compiled_as_well_and_not_what_a_backfill_measures(
         assert facts_checks.plan(session) == 0
 
 
-def test_a_strangers_code_is_compiled_once_it_is_approved(metric, monkeypatch):
+def test_a_strangers_code_is_compiled_once_it_is_approved(compiling, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(control, "work", lambda device: 0)
-        head = metric.pull(8, action="opened", fork=True, wide=201.0)
-    assert metric.run_of(head).state is RunState.HELD
-    assert compiled(metric) == 0
+        head = compiling.pull(8, action="opened", fork=True, wide=201.0)
+    assert compiling.run_of(head).state is RunState.HELD
+    assert compiled(compiling) == 0
 
     with transaction() as session:
-        deliveries.approve(session, metric.run_of(head).id)
-    assert compiled(metric) == 1
-    [comment] = metric.said(8)
+        deliveries.approve(session, compiling.run_of(head).id)
+    assert compiled(compiling) == 1
+    [comment] = compiling.said(8)
     assert "the same machine code at all 2 cases" in comment
 
 
-def test_a_build_that_fails_is_said_and_stops_nothing(metric, monkeypatch):
-    (metric.repository / "broken").write_text("")
-    pushed(metric, 9, monkeypatch)
-    assert compiled(metric) == 1
+def test_a_build_that_fails_is_said_and_stops_nothing(compiling, monkeypatch):
+    (compiling.repository / "broken").write_text("")
+    pushed(compiling, 9, monkeypatch)
+    assert compiled(compiling) == 1
     assert checks()[-1].state is FactsState.FAILED
 
-    metric.settle()
-    [comment] = metric.said(9)
+    compiling.settle()
+    [comment] = compiling.said(9)
     assert "no such header" in comment
     assert "No facts of the compiled code" in comment
 
 
-def test_a_stack_without_a_compiler_is_said_in_one_quiet_line(metric, monkeypatch):
-    compiles_to(metric, start="ModuleNotFoundError: No module named 'triton'")
-    pushed(metric, 7, monkeypatch, wide=300.0)
-    assert compiled(metric) == 1
+def test_a_stack_without_a_compiler_is_said_in_one_quiet_line(compiling, monkeypatch):
+    compiles_to(compiling, start="ModuleNotFoundError: No module named 'triton'")
+    pushed(compiling, 7, monkeypatch, wide=300.0)
+    assert compiled(compiling) == 1
     assert checks()[-1].state is FactsState.UNAVAILABLE
-    assert metric.said(7) == [], "that alone is worth no notification"
+    assert compiling.said(7) == [], "that alone is worth no notification"
 
-    metric.settle()
-    [comment] = metric.said(7)
+    compiling.settle()
+    [comment] = compiling.said(7)
     assert "1 regression" in comment
     assert comment.count("<sub>No facts of the compiled code") == 1
     assert "kernelwatch stack create NAME triton" in comment
 
 
-def test_what_breaks_is_tried_again_and_then_given_up(metric, monkeypatch):
-    pushed(metric, 7, monkeypatch, wide=300.0)
+def test_what_breaks_is_tried_again_and_then_given_up(compiling, monkeypatch):
+    pushed(compiling, 7, monkeypatch, wide=300.0)
 
     def breaks(*_: object) -> None:
         raise OSError("no space left on device")
@@ -172,7 +172,7 @@ def test_what_breaks_is_tried_again_and_then_given_up(metric, monkeypatch):
     assert checks()[-1].state is FactsState.UNAVAILABLE
 
 
-def test_a_recipe_of_processors_alone_has_no_facts_metric(story, monkeypatch):
+def test_a_recipe_of_processors_alone_has_no_facts_check(story, monkeypatch):
     pushed(story, 7, monkeypatch, wide=300.0)
     facts_worker.compile_due()
     assert {check.state for check in checks()} == {FactsState.SKIPPED}
