@@ -48,6 +48,8 @@ class DeclaredSkips:
 
     def __init__(self, declared: str) -> None:
         self.lacks = {name.strip() for name in declared.split(",")} - {""}
+        if "gpu" in self.lacks:
+            self.lacks.add("two-gpus")
         self.undeclared: dict[str, str] = {}
         if unknown := self.lacks - NEEDS.keys():
             raise pytest.UsageError(f"{VARIABLE} names {', '.join(sorted(unknown))}; known: {', '.join(NEEDS)}")

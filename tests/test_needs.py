@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.needs import VARIABLE
+from tests.needs import VARIABLE, DeclaredSkips
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parent.parent
@@ -52,6 +52,11 @@ def test_without_a_declaration_a_skip_is_only_a_skip(session, monkeypatch):
     result.assert_outcomes(passed=1, skipped=3, xfailed=1)
 
 
+def test_a_machine_without_a_gpu_has_no_two():
+    assert DeclaredSkips("gpu,root").lacks == {"gpu", "root", "two-gpus"}
+    assert DeclaredSkips("root").lacks == {"root"}
+
+
 @pytest.mark.parametrize("processes", [[], ["-p", "xdist", "-n", "2"]], ids=["alone", "xdist"])
 def test_a_declared_skip_passes_and_any_other_fails_the_session_by_name(session, monkeypatch, processes):
     monkeypatch.setenv(VARIABLE, "gpu,root")
@@ -70,7 +75,7 @@ def test_a_declared_skip_passes_and_any_other_fails_the_session_by_name(session,
             "test_two.py::test_other: for fun",
             "test_three.py: *cannot be imported*",
             "test_four.py::test_page: needs chromium: install *",
-            f"This machine declares ({VARIABLE}): gpu, root.",
+            f"This machine declares ({VARIABLE}): gpu, root, two-gpus.",
         ]
     )
     result.stdout.no_fnmatch_line("test_one.py::*needs gpu*")
