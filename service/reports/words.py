@@ -145,11 +145,7 @@ _SENTENCES: Mapping[ReasonCode, Callable[[Args, metrics.Words], str]] = {
     ReasonCode.NO_BASELINE: lambda args, _: args.get("note") or NO_BASELINE,
     ReasonCode.BASELINE_UNFIT: _baseline_unfit,
     ReasonCode.BASELINE_ABSENT: lambda args, _: f"{args['baseline']} was not measured in this session",
-    ReasonCode.NO_TIMES: lambda args, _: (
-        f"{args['baseline']} has no times for this case"
-        if "baseline" in args
-        else "no baseline has times for this case"
-    ),
+    ReasonCode.NO_TIMES: _no_times,
     ReasonCode.REMOVED: lambda args, _: f"no longer in the recipe; last measured at {args['last']}",
     ReasonCode.INVALID: _said,
     ReasonCode.FAILED: _said,
