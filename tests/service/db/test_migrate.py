@@ -100,6 +100,32 @@ def test_an_older_database_keeps_its_rows_under_names_without_a_unit(url: str) -
     assert (gap.own, gap.sota, gap.ratio_now) == (7.31, 6.1, 1.2)
 
 
+OF_THE_LANES = (
+    IN_MICROSECONDS[0],
+    "INSERT INTO recipes (id, target_id, digest, text, adapters, created_at) VALUES (1, 1, 'a',"
+    " 'suite = {default = \"smoke\", h200 = \"lanes\"}\n[policy.lanes]\ncall = 0.1\n', '{}', 1.0)",
+    *IN_MICROSECONDS[2:4],
+    "UPDATE runs SET suite = 'lanes'",
+)
+
+
+def test_a_recipe_keeps_its_suite_and_its_limits_by_metric(url: str) -> None:
+    migrate.upgrade(url, "0001")
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        for row in OF_THE_LANES:
+            connection.execute(text(row))
+
+    migrate.upgrade(url)
+
+    with engine.connect() as connection:
+        recipe = connection.execute(text("SELECT text FROM recipes")).scalar_one()
+        suite = connection.execute(text("SELECT suite FROM runs")).scalar_one()
+    engine.dispose()
+    assert recipe == 'suite = {default = "smoke", h200 = "metrics"}\n[policy.metrics]\ncall = 0.1\n'
+    assert suite == "metrics"
+
+
 # Verdicts, a quarantine and searches as they were when decisions were made from their texts.
 VERDICTS = (
     ("a", "invalid", "already so before this revision: y is wrong"),

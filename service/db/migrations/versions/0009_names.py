@@ -45,7 +45,10 @@ VALUES = (
     ("measurements", "role", "good", "last_good"),
     ("measurements", "role", "slow", "pinned"),
     ("regressions", "found_by", "slow", "pinned"),
+    ("runs", "suite", "lanes", "metrics"),
+    ("bisections", "suite", "lanes", "metrics"),
 )
+SUITES = {"lanes": "metrics"}
 CONTENDERS = (("good:", "last_good:"), ("slow:", "pinned:"))
 POLICY_KEYS = {
     "suspicion": "alpha",
@@ -84,11 +87,11 @@ def upgrade() -> None:
     _documents("policies", "values", POLICY_KEYS)
     for table, column, keys in DOCUMENTS:
         _documents(table, column, keys)
-    _recipes(RECIPE_KEYS)
+    _recipes(RECIPE_KEYS, SUITES)
 
 
 def downgrade() -> None:
-    _recipes(_back(RECIPE_KEYS))
+    _recipes(_back(RECIPE_KEYS), _back(SUITES))
     for table, column, keys in DOCUMENTS:
         _documents(table, column, _back(keys))
     _documents("policies", "values", _back(POLICY_KEYS))
@@ -151,8 +154,8 @@ def _renamed(value: Any, keys: dict[str, str]) -> Any:
     return {keys.get(key, key): _renamed(inner, keys) for key, inner in value.items()}
 
 
-def _recipes(keys: dict[str, str]) -> None:
-    """A recipe stays as it was written but for these keys, each at the start of a line, or in an inline table."""
+def _recipes(keys: dict[str, str], suites: dict[str, str]) -> None:
+    """A recipe stays as written except for these keys, at the start of a line or in an inline table, and suites."""
     recipes = sa.table("recipes", sa.column("id", sa.BigInteger), sa.column("text", sa.Text))
     bind = op.get_bind()
     for key, text in bind.execute(sa.select(recipes.c.id, recipes.c.text)).all():
@@ -160,5 +163,7 @@ def _recipes(keys: dict[str, str]) -> None:
         for old, new in keys.items():
             written = re.sub(rf"(?m)(^[ \t]*|[{{,][ \t]*){old}([ \t]*=)", rf"\g<1>{new}\2", written)
             written = re.sub(rf"(?m)^([ \t]*\[[^\]\n\"]*\.){old}([\].])", rf"\g<1>{new}\2", written)
+        for old, new in suites.items():
+            written = re.sub(rf"([\"']){old}\1", rf"\g<1>{new}\1", written)
         if written != text:
             bind.execute(recipes.update().where(recipes.c.id == key).values(text=written))
