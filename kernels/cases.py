@@ -24,6 +24,7 @@ BUILT_IN_PROVIDERS = (
 QUACK = "quack-kernels==0.6.5"
 PACKAGES = {"quack": QUACK, "quack-tuned": QUACK, "liger": "liger-kernel"}
 BY_ROW = ("dy", "dresidual_out", "x", "residual")  # inputs of [rows, columns], in the dtype of the case
+BY_ROW_OUT = ("y", "residual_out", "dx")  # outputs of [rows, columns], in the dtype of the case; others are [columns]
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 
 

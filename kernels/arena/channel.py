@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from .protocol import MAX_LINE
 
@@ -28,14 +28,32 @@ class ContenderLost(Exception):
     """The process has ended or does not answer properly.  The message says why, with the last lines of its log."""
 
 
-class Channel:
-    """The pipes of one contender: `process` has text pipes for stdin and stdout; its stderr goes to `log`."""
+class Freezer(Protocol):
+    """Stops a contender's processes while others are measured; see workers.sandbox.freezing."""
 
-    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
+
+    def cpu_s(self) -> float: ...
+
+    def read(self, address: int, count: int) -> bytearray: ...
+
+    def write(self, address: int, data: bytearray | memoryview) -> None: ...
+
+
+class Channel:
+    """The pipes of one contender: `process` has text pipes for stdin and stdout; its stderr goes to `log`.
+
+    Without a `freezer` its processes are never stopped, and their CPU time is unknown.
+    """
+
+    def __init__(self, process: "subprocess.Popen[str]", log: Path, freezer: Freezer | None = None) -> None:
         if process.stdin is None or process.stdout is None:
             raise ValueError("start the contender with pipes for stdin and stdout")
         self._process = process
         self._log = log
+        self._freezer = freezer
         self._pipes: tuple[IO[str], IO[str]] = (process.stdin, process.stdout)
         self._to = process.stdin.fileno()
         self._from = process.stdout.fileno()
@@ -70,6 +88,36 @@ class Channel:
                 reason = "closed" if self._closed else self._exit_reason()
             self._kill()
             raise ContenderLost(_with_last_lines(reason, self._log))
+
+    def freeze(self) -> None:
+        """Stop all its processes until `thaw`.  Raises ContenderLost after ending them if one does not stop."""
+        if self._freezer is not None and not self._closed:
+            try:
+                self._freezer.freeze()
+            except Exception as trouble:
+                self._kill()
+                raise ContenderLost(f"could not be stopped after its turn: {trouble}") from trouble
+
+    def thaw(self) -> None:
+        """Let its processes run.  Does nothing if they do."""
+        if self._freezer is not None and not self._closed:
+            self._freezer.thaw()
+
+    def cpu_s(self) -> float | None:
+        """CPU time of all its processes so far, ended ones included; None if that is unknown."""
+        return None if self._freezer is None else self._freezer.cpu_s()
+
+    def read(self, address: int, count: int) -> bytearray:
+        """Bytes of its memory.  Raises OSError."""
+        if self._freezer is None:
+            raise PermissionError("its memory is not accessible")
+        return self._freezer.read(address, count)
+
+    def write(self, address: int, data: bytearray | memoryview) -> None:
+        """Change its memory.  Raises OSError."""
+        if self._freezer is None:
+            raise PermissionError("its memory is not accessible")
+        self._freezer.write(address, data)
 
     def close(self) -> None:
         """End the process and its process group.  Idempotent, and safe from another thread."""

@@ -25,6 +25,16 @@ class Connection(Protocol):
         self, message: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], None] = ..., /
     ) -> dict[str, Any]: ...
 
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
+
+    def cpu_s(self) -> float | None: ...
+
+    def read(self, address: int, count: int, /) -> bytearray: ...
+
+    def write(self, address: int, data: bytearray | memoryview, /) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -66,6 +76,20 @@ class PrestartPool:
             while len(self._waiting[one.label]) < self._depth:
                 self._waiting[one.label].append(self._original[one.label].start())
 
+    def freeze(self) -> None:
+        """Stop the waiting processes while others are measured; one that does not stop is ended."""
+        for waiting in self._waiting.values():
+            for connection in tuple(waiting):
+                try:
+                    connection.freeze()
+                except ContenderLost:
+                    waiting.remove(connection)
+
+    def thaw(self) -> None:
+        for waiting in self._waiting.values():
+            for connection in waiting:
+                connection.thaw()
+
     def close(self) -> None:
         for waiting in self._waiting.values():
             while waiting:
@@ -102,6 +126,24 @@ class ContenderProcess:
         if self.hopeless:
             return self.lost
         return f"not started again after {max(self.losses, self.replaced)} processes were lost: {self.lost}"
+
+    def freeze(self) -> None:
+        """Stop its processes; one that does not stop is lost."""
+        if self.channel is not None:
+            try:
+                self.channel.freeze()
+            except ContenderLost as lost:
+                self.losses += 1
+                self.drop(str(lost))
+
+    def thaw(self) -> None:
+        if self.channel is not None:
+            self.channel.thaw()
+
+    @property
+    def cpu_s(self) -> float | None:
+        """CPU time of all its processes so far; None if that is unknown."""
+        return None if self.channel is None else self.channel.cpu_s()
 
     def drop(self, reason: str) -> None:
         self.lost = reason

@@ -4,8 +4,11 @@
 |---|---|
 | `start` with provider, device, threads, core, memory | `ready` (or else `reason`), `stack`, `device`, `tunes` |
 | `prepare` with case, seed, thorough, graph_s, alone, repeats, known | `state`, `reason`, `facts`, `calls` … |
-| `turn` with warm and timed | `samples` in the unit of the metric (us per call, bytes), and the `calls` in each |
+| `turn` with warm, timed, once | `samples` in the unit of the metric (us per call, bytes), `calls` in each, `outputs` |
+| `judge` with case, seed and pool_seed | `ready`, and where there are numbers for the turns of others |
+| `verdicts` with draws | `verdicts`: why each output is wrong, or null |
 | `ceilings` | `ceilings`: measured GB/s of a copy and TFLOP/s of a matrix product |
+| `idle` | `waited_us`: how long the device lets a small launch wait |
 | `check` | `state` and `reason`: whether the outputs are right after the timing, for changed inputs |
 | `free` | `ok` |
 | `telemetry` | state of the device and of the host |
@@ -87,8 +90,18 @@ def prepare(
     }
 
 
-def turn(warm: int, timed: int) -> dict[str, Any]:
-    return {"do": "turn", "warm": warm, "timed": timed}
+def turn(warm: int, timed: int, *, once: bool = False) -> dict[str, Any]:
+    """With `once`, a sample on a CPU is a single pass over the input sets."""
+    return {"do": "turn", "warm": warm, "timed": timed, "once": once}
+
+
+def judge(case: Case, seed: int, pool_seed: int) -> dict[str, Any]:
+    """For a process that runs no code of the target: `pool_seed` is unknown to the contenders."""
+    return {"do": "judge", "case": str(case), "seed": seed, "pool_seed": pool_seed}
+
+
+def verdicts(draws: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"do": "verdicts", "draws": list(draws)}
 
 
 def compile(case: Case, ahead: Sequence[Case] = ()) -> dict[str, Any]:
@@ -106,6 +119,7 @@ def texts(case: Case, kernel: int, kind: str) -> dict[str, Any]:
 
 
 CEILINGS = {"do": "ceilings"}
+IDLE = {"do": "idle"}
 CHECK = {"do": "check"}
 FREE = {"do": "free"}
 TELEMETRY = {"do": "telemetry"}

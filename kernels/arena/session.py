@@ -7,17 +7,20 @@ order the second of two equal contenders ran up to 4 % faster (H200, November).
 
 import math
 import random
+import secrets
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..cases import Case, Metric, Role
 from ..errors import FAILED, INVALID, MEASURED, UNSUPPORTED
 from . import protocol, telemetry
-from .clock_audit import Turns, disagreement
+from .channel import ContenderLost
+from .clock_audit import MAX_WAIT_US, Passes, Turns, disagreement, left_work, ran_while_frozen, too_fast
+from .judging import Examination, Judge
 from .pool import Connection, Contender, ContenderProcess, ContenderProcesses, PrestartPool, mapping, reason_of
 from .repeatability import FULL_REPEATS, MIN_REPEATS, Repeats, combine, of_facts
 from .sizes import GRAPH_S, max_calls
@@ -27,6 +30,7 @@ __all__ = [
     "Cell",
     "Connection",
     "Contender",
+    "Judge",
     "KnownRepeats",
     "OutOfTime",
     "Pace",
@@ -40,6 +44,8 @@ __all__ = [
 _EXTRA = ("errors", "sets", "calls", "l2_resident", "prepare_s", "spent")
 MAX_TUNED = 16  # kernels of which the chosen configuration is kept
 MAX_TUNED_TEXT = 200  # characters of each
+PASS_EVERY = 2  # rounds; a single pass costs about as much as a turn
+MAX_LEFT_S = 1.0  # from the end of a turn until the device is idle
 MAX_SAMPLE = 1e12  # eleven days, or a terabyte
 OTHER_BITS = "its CUDA graph computes something else than its calls: other bits"
 FULLY_REPEATED = (Role.HEAD, Role.PARENT)  # whose repeatability is estimated; of the others a few calls are compared
@@ -130,6 +136,8 @@ def run_trial(
     watch: telemetry.Watch | None = None,
     deadline: float = math.inf,
     repeats_before: KnownRepeats = NOTHING_KNOWN,
+    prestarted: PrestartPool | None = None,
+    judge: Judge | None = None,
 ) -> Trial:
     """Measure every case with every contender, in fresh processes.
 
@@ -139,16 +147,19 @@ def run_trial(
     processes; after `OutOfTime` the complete cases are returned.  `once_open` is called when all processes have
     started.  `watch` reads the device (default on "cuda": NVML, the GPU with this `uuid`); a throttled round is dropped
     for all contenders and repeated.  No case begins after `deadline`, a time of the monotonic clock.
-    `repeats_before` says how code repeated in earlier runs.
+    `repeats_before` says how code repeated in earlier runs.  During a turn, all other contenders are frozen, those that
+    wait in `prestarted` as well.  On a CPU, `judge` judges outputs of the turns of the kernel metric.
 
     A contender that does not take part at a case has no turn and no cell there; one without any of these cases is not
     started.
     """
     contenders = [one for one in contenders if any(map(one.takes, cases))]
-    session = _Session(contenders, pace, device, seed, core, thorough, keep_going, uuid, watch, repeats_before)
+    session = _Session(
+        contenders, pace, device, seed, core, thorough, keep_going, uuid, watch, repeats_before, prestarted, judge
+    )
     try:
         with suppress(OutOfTime):
-            session.open()
+            session.open(cases)
             once_open()
             for number, case in enumerate(cases, 1):
                 if time.monotonic() > deadline:
@@ -173,6 +184,8 @@ class _Session:
         uuid: str | None,
         watch: telemetry.Watch | None,
         repeats_before: KnownRepeats,
+        prestarted: PrestartPool | None,
+        judge: Judge | None,
     ) -> None:
         self.pace = pace
         self.device = device
@@ -182,6 +195,9 @@ class _Session:
         self.uuid = uuid
         self.watch = watch
         self.repeats_before = repeats_before
+        self.prestarted = prestarted
+        self.judge = judge
+        self.inputs: dict[ContenderProcess, Any] = {}  # where they are, as the answers to `prepare` say
         self.random = random.Random(seed)  # noqa: S311  an order, not a secret
         # The order of starting and allocating, and of turns, must differ from trial to trial: in a fixed order equal
         # code in two places differed by 1.4 to 1.8 %, with the same sign in every trial (H200, November).
@@ -192,8 +208,10 @@ class _Session:
 
     # -- beginning and ending -----------------------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def open(self, cases: Sequence[Case]) -> None:
         began = time.monotonic()
+        if self.judge is not None and any(map(self._is_judged, cases)):
+            self.judge.begin()
         self.processes.start_missing(self.pace.start_limit_s)
         began = self._spent("start", began)
         if self.watch is None and self.device == "cuda":
@@ -236,9 +254,15 @@ class _Session:
         cells = self._prepared(case)
         began = self._spent("prepare", began)
         self._note(f"before {case}")
-        self._rounds(cells, case)
+        with self._frozen():
+            examination = self._examination(cells, case)
+            began = self._spent("judge", began)
+            self._rounds(cells, case, examination)
+            began = self._spent("rounds", began)
+            if examination is not None:
+                self._end_examination(examination, cells)
         self._note(f"after {case}")
-        began = self._spent("rounds", began)
+        began = self._spent("judge", began)
         self._check(cells)
         self._spent("check", began)
         self.trial.cells |= {(process.label, case): cell for process, cell in cells.items()}
@@ -304,6 +328,7 @@ class _Session:
             extra={key: answer[key] for key in _EXTRA if key in answer},
             tuned=_texts(answer.get("tuned")),
         )
+        self.inputs[process] = answer.get("inputs")
         limit = max_calls(case, self.pace.graph_s)
         in_graph = self.device == "cuda" and case.metric is Metric.KERNEL
         if cell.state == MEASURED and in_graph and not 0 < _count(cell.extra.get("calls")) <= limit:
@@ -311,10 +336,46 @@ class _Session:
             cell.becomes(INVALID, f"reports {claimed} calls in its graph instead of 1 to {limit}")
         return cell
 
-    def _rounds(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> None:
+    def _is_judged(self, case: Case) -> bool:
+        """Are outputs of the turns of this case judged?"""
+        return self.device == "cpu" and case.metric is Metric.KERNEL
+
+    def _examination(self, cells: Mapping[ContenderProcess, Cell], case: Case) -> Examination | None:
+        """How the outputs of the turns are judged; None where they are not."""
+        if self.judge is None or not self._is_judged(case):
+            return None
+        examination = self.judge.examination(case, self.seed, self.keep_going)
+        if examination is None:
+            self.trial.telemetry.append({"when": "judge", "reason": self.judge.trouble})
+            return None
+        for process, cell in cells.items():
+            if cell.state == MEASURED and (reason := examination.add(process.label, self.inputs.get(process))):
+                cell.becomes(INVALID, reason)
+        return examination
+
+    def _end_examination(self, examination: Examination, cells: Mapping[ContenderProcess, Cell]) -> None:
+        """Restore the inputs for the checks after the timing, and set wrong contenders to invalid."""
+        for process, cell in cells.items():
+            if cell.state == MEASURED and process.channel is not None:
+                try:
+                    examination.restore(process.label, process.channel)
+                except OSError as error:
+                    cell.becomes(FAILED, f"its inputs cannot be written: {error}")
+        try:
+            state, reasons = INVALID, examination.verdicts()
+        except ContenderLost as lost:  # no contender is at fault, but nothing says that their outputs are right
+            state, reasons = FAILED, {process.label: f"its outputs cannot be judged: {lost}" for process in cells}
+        for process, cell in cells.items():
+            if cell.state == MEASURED and (reason := reasons.get(process.label)):
+                cell.becomes(state, reason)
+
+    def _rounds(
+        self, cells: Mapping[ContenderProcess, Cell], case: Case, examination: Examination | None = None
+    ) -> None:
         pace = self.pace.on(case.metric)
         by_label = {process.label: process for process in cells}
-        turns = {process: Turns(process.contender.trusted) for process in cells}
+        books = {process: _Book(process.contender.trusted) for process in cells}
+        columns = secrets.randbelow(pace.rounds)  # the round in which sums over all rows are judged
         start = self.random.randrange(max(1, len(cells)))
         spare = pace.rounds // 2  # rounds that may be repeated because the device was throttled
         clocks: list[int] = []
@@ -324,9 +385,18 @@ class _Session:
             present = [process.label for process, cell in cells.items() if cell.state == MEASURED]
             if not present:
                 return
-            for label in order(present, number, start):
+            in_order = [by_label[label] for label in order(present, number, start)]
+            if examination is not None and number % PASS_EVERY == 0:
+                examination.draw_numbers()
+                for process in in_order:
+                    self._turn(
+                        process, cells[process], replace(pace, warm=0, timed=1), books[process], examination, once=True
+                    )
+            if examination is not None:
+                examination.draw_numbers(columns=number == columns)
+            for process in in_order:
                 self.keep_going()
-                self._turn(by_label[label], cells[by_label[label]], pace, turns[by_label[label]])
+                self._turn(process, cells[process], pace, books[process], examination)
             number += 1
             if self._spoiled(cells):
                 if spare > 0:
@@ -335,27 +405,103 @@ class _Session:
             elif mhz := self.reading.get("gpu", {}).get("sm_mhz"):
                 clocks.append(mhz)
             done += 1
-        timed = sum(sum(each.claimed) for each in turns.values())
+        timed = sum(sum(book.turns.claimed) for book in books.values())
         self.trial.seconds["timed"] = self.trial.seconds.get("timed", 0.0) + timed  # part of the rounds
+        for process, book in books.items():
+            book.passes.expect(cells[process].samples, len(self.inputs.get(process) or ()))
+        wrong: dict[ContenderProcess, str] = {}
         for process, cell in cells.items():
             if clocks:
                 cell.extra["sm_mhz"] = statistics.median(clocks)
-            if case.metric is not Metric.KERNEL or cell.state != MEASURED:
+            if cell.state != MEASURED:
                 continue
-            if reason := disagreement(turns[process], turns.values(), self.device):
-                cell.becomes(INVALID, reason)
+            reason = ran_while_frozen(books[process].frozen_cpu, self.device) or left_work(books[process].waits_us)
+            if reason is None and case.metric is Metric.KERNEL:
+                reason = disagreement(books[process].turns, [book.turns for book in books.values()], self.device)
+            if reason is None and examination is not None:
+                reason = too_fast(books[process].passes, [book.passes for book in books.values()])
+            if reason:
+                wrong[process] = reason
+        for process, reason in wrong.items():
+            cells[process].becomes(INVALID, reason)
 
-    def _turn(self, process: ContenderProcess, cell: Cell, pace: Pace, turns: Turns) -> None:
-        answer, waited = self.processes.ask(process, protocol.turn(pace.warm, pace.timed), pace.turn_limit_s)
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Nothing of any contender runs, unless it is thawed for its turn."""
+        try:
+            for process in self.processes.all:
+                process.freeze()
+            if self.prestarted is not None:
+                self.prestarted.freeze()
+            yield
+        finally:
+            for process in self.processes.all:
+                process.thaw()
+            if self.prestarted is not None:
+                self.prestarted.thaw()
+
+    def _turn(
+        self,
+        process: ContenderProcess,
+        cell: Cell,
+        pace: Pace,
+        book: "_Book",
+        examination: Examination | None,
+        *,
+        once: bool = False,
+    ) -> None:
+        """A turn of a frozen contender; with `once`, a single pass over its input sets, which gives no sample."""
+        if cell.state != MEASURED:
+            return
+        if examination is not None and process.channel is not None:
+            try:
+                examination.give_numbers(process.label, process.channel)
+            except OSError as error:
+                cell.becomes(FAILED, f"its inputs cannot be written: {error}")
+                return
+        cpu_before = process.cpu_s
+        process.thaw()
+        answer, waited = self.processes.ask(process, protocol.turn(pace.warm, pace.timed, once=once), pace.turn_limit_s)
+        process.freeze()
+        cpu_after = process.cpu_s
+        book.waits_us += self._waits_for(process)
         taken = answer.get("samples")
         if not isinstance(taken, list) or not taken or not all(map(_is_figure, taken)):
             cell.becomes(FAILED, reason_of(answer) or f"answered a turn with {str(answer)[:100]}")
             return
-        cell.samples.append(statistics.median(taken))
+        if examination is not None and process.channel is not None:
+            examination.take_outputs(process.label, process.channel, answer.get("outputs"))
         # On a CPU the number of calls in a sample changes when all contenders are ready; in a graph it cannot.
         calls = cell.extra.get("calls") if self.device == "cuda" else answer.get("calls", cell.extra.get("calls"))
         claimed_us = statistics.fmean(taken) * (pace.warm + pace.timed)
-        turns.add(waited, min(claimed_us / 1e6 * max(1, _count(calls)), MAX_SAMPLE))
+        claimed = min(claimed_us / 1e6 * max(1, _count(calls)), MAX_SAMPLE)
+        book.add(waited, claimed, cpu_before, cpu_after, once=once)
+        if not once:
+            cell.samples.append(statistics.median(taken))
+
+    def _waits_for(self, process: ContenderProcess) -> list[float]:
+        """How long the GPU stays busy with work that a frozen contender left, as a trusted one sees it; in us.
+
+        Returns when it is idle.  A contender whose work does not end is ended.
+        """
+        others = (other for other in self.processes.all if other is not process and other.channel is not None)
+        witness = next((other for other in others if other.contender.trusted), None)
+        if self.device != "cuda" or witness is None:
+            return []
+        waits: list[float] = []
+        witness.thaw()
+        deadline = time.monotonic() + MAX_LEFT_S
+        while not waits or waits[-1] > MAX_WAIT_US:
+            answer, _ = self.processes.ask(witness, protocol.IDLE, self.pace.turn_limit_s)
+            found = answer.get("waited_us")
+            if not isinstance(found, int | float) or not _is_figure(found):
+                break
+            waits.append(found)
+            if time.monotonic() > deadline:
+                process.drop("its work on the device did not end after its turn")
+                break
+        witness.freeze()
+        return waits[:1]
 
     def _spoiled(self, cells: Mapping[ContenderProcess, Cell]) -> bool:
         """Was the device throttled since the last reading?  Then drop this round for all contenders."""
@@ -394,6 +540,30 @@ class _Session:
         now = time.monotonic()
         self.trial.seconds[what] = self.trial.seconds.get(what, 0.0) + now - began
         return now
+
+
+class _Book:
+    """The turns of one contender at one case, and its CPU time between them, in seconds."""
+
+    def __init__(self, trusted: bool) -> None:
+        self.turns = Turns(trusted)
+        self.passes = Passes(trusted)
+        self.frozen_cpu = 0.0
+        self.waits_us: list[float] = []  # of a trusted contender for the device, after each of its turns
+        self._cpu_at_end: float | None = None
+
+    def add(
+        self, waited: float, claimed: float, cpu_before: float | None, cpu_after: float | None, *, once: bool
+    ) -> None:
+        """`cpu_before` and `cpu_after`: CPU time of all its processes so far; None if unknown."""
+        turns = self.passes if once else self.turns
+        if cpu_before is None or cpu_after is None:
+            turns.add(waited, claimed)
+            return
+        turns.add(waited, claimed, cpu_after - cpu_before)
+        if self._cpu_at_end is not None:
+            self.frozen_cpu += cpu_before - self._cpu_at_end
+        self._cpu_at_end = cpu_after
 
 
 def _estimate(cell: Cell) -> Repeats | None:

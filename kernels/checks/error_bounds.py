@@ -15,11 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..cases import OPS, Case, Direction
+from ..cases import BY_ROW_OUT, OPS, Case, Direction
 from . import references
 from .inputs import BY_ROW, DTYPES, Inputs, blocks
 
-BY_ROW_OUT = ("y", "residual_out", "dx")  # outputs of [rows, columns], in the dtype of the case
+_BY_ROW = (*BY_ROW, "mean", "rstd")  # inputs
 _SMALLEST = torch.finfo(torch.float32).tiny
 
 Outputs = Mapping[str, Tensor]
@@ -67,13 +67,17 @@ def errors(inputs: Inputs, seen: Sequence[Outputs | None]) -> list[dict[str, flo
     from the rounded sum with the statistics of the exact one (as Quack does).  With few columns that rounding can cause
     an error of any size, so float64 computes all variants, and the nearest counts.
     """
-    ways: list[Sum] = ["exact"]
-    if _adds(inputs.case):
-        ways.append("rounded")
-        ways += ["rounded for backward"] * (inputs.case.direction is Direction.FWDBWD)
-    found = torch.stack([_errors(inputs, seen, way) for way in ways]).amin(0)
+    found = torch.stack([_errors(inputs, seen, way) for way in _ways(inputs.case)]).amin(0)
     values = found.tolist()  # the only place that waits for the device
     return [dict(zip(inputs.case.outputs, each, strict=True)) for each in values]
+
+
+def _ways(case: Case) -> list[Sum]:
+    ways: list[Sum] = ["exact"]
+    if _adds(case):
+        ways.append("rounded")
+        ways += ["rounded for backward"] * (case.direction is Direction.FWDBWD)
+    return ways
 
 
 def _adds(case: Case) -> bool:
@@ -112,6 +116,31 @@ def _errors(inputs: Inputs, seen: Sequence[Outputs | None], way: Sum) -> Tensor:
     return torch.stack([torch.stack([torch.cat(each[name]).amax() for name in case.outputs]) for each in worst])
 
 
+def partial_errors(inputs: Inputs, name: str, output: Tensor, rows: Sequence[int]) -> float:
+    """The error of one output as in `errors`; inf if a value is nan.
+
+    `output`: these rows [len(rows), columns], or a sum over all rows [1, columns].
+    """
+    case = inputs.case
+    found = []
+    for way in _ways(case):
+        if name in BY_ROW_OUT:
+            some = Inputs(
+                case, {key: value[list(rows)] if key in _BY_ROW else value for key, value in inputs.tensors.items()}
+            )
+            exact = _part(some, slice(None), torch.float64, way)
+            scale = _scale(case, name, _largest(exact.outputs[name]), exact.terms[name])
+            error = (_largest(exact.outputs[name] - output) / scale).amax()
+        else:
+            sums = Part()
+            for block in blocks(case, inputs["x"].device):
+                _add(sums, _part(inputs, block, torch.float64, way), name)
+            total = sums.outputs[name]
+            error = (total - output[0]).abs().amax() / _scale(case, name, total.abs(), sums.terms[name].sqrt()).amax()
+        found.append(math.inf if error.isnan() else float(error))
+    return min(found)
+
+
 def hidden_infinities(inputs: Inputs, outputs: Outputs) -> list[str]:
     """Names of the outputs that are finite where float64 has inf or nan."""
     hidden: dict[str, list[Tensor]] = {name: [] for name in outputs}
@@ -133,8 +162,7 @@ def _part(inputs: Inputs, rows: slice, dtype: torch.dtype, way: Sum) -> Part:
     """The definition for some rows; `way` says how the sum of x and residual is rounded."""
     op = OPS[inputs.case.op]
     direction = inputs.case.direction
-    by_row = (*BY_ROW, "mean", "rstd")
-    t = {name: (value[rows] if name in by_row else value).to(dtype) for name, value in inputs.tensors.items()}
+    t = {name: (value[rows] if name in _BY_ROW else value).to(dtype) for name, value in inputs.tensors.items()}
     part = Part()
     x = t["x"]
     narrow = DTYPES[inputs.case.dtype]

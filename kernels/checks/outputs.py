@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cases import Case, Metric
-from .error_bounds import BY_ROW_OUT
+from ..cases import BY_ROW_OUT, Case, Metric
 from .inputs import DTYPES, INTEGERS, Inputs, bit_sums, changed, fingerprint, make
 from .oracle import Finding, Oracle, named
 

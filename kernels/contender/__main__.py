@@ -8,6 +8,7 @@ a target may have a package `kernels` of its own.
 """
 
 import fcntl
+import gc
 import importlib
 import importlib.util
 import json
@@ -26,6 +27,7 @@ def _move_up(descriptor: int) -> int:
 
 
 def main() -> None:
+    gc.disable()  # until `start` has ended: of 1.9 s of CPU time for importing torch, collecting took 0.4 s (November)
     requests, answers = _move_up(0), _move_up(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

@@ -4,6 +4,7 @@ Published figures were off by up to a factor of two, so they are no reference fo
 """
 
 from statistics import median
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from .clocks import event
 COPIED = 1 << 30  # bytes; far more than any L2
 PRODUCT = 8192  # rows and columns of the square matrices
 WARM, TIMED = 3, 9
+PROBES = 5
 
 
 def measure(stream: torch.cuda.Stream) -> dict[str, float]:
@@ -25,6 +27,23 @@ def measure(stream: torch.cuda.Stream) -> dict[str, float]:
         "copy_gb_s": round(2 * COPIED / copy_us / 1e3, 1),
         "matmul_tflop_s": round(2 * PRODUCT**3 / product_us / 1e6, 1),
     }
+
+
+def waiting_us(stream: torch.cuda.Stream) -> float:
+    """How long the smallest launch takes until the host knows its end, in us; the median of PROBES.
+
+    Work of another process on this GPU makes it wait for a time slice.
+    """
+    taken = []
+    with torch.cuda.stream(stream):
+        tiny = torch.zeros(1, device="cuda")
+        stream.synchronize()
+        for _ in range(PROBES):
+            began = perf_counter_ns()
+            tiny.add_(1)
+            stream.synchronize()
+            taken.append((perf_counter_ns() - began) / 1e3)
+    return median(taken)
 
 
 def _copy_us(stream: torch.cuda.Stream) -> float:

@@ -62,40 +62,61 @@ def one_by_one(calls: Sequence[Call], before: Before | None) -> Iterator[tuple[i
 class CpuClock:
     def __init__(self, calls: Sequence[Call]) -> None:
         self._bound = list(calls)
+        self._last: list[Any] = []
         for call in self._bound:
             call()
         self.calls = self._calls_per_sample()
         self._alone = False
+        self.kept: list[Any] = []  # what a pass over all sets returned, in a timed sample of the last turn
 
     def _calls_per_sample(self) -> int:
         once = min(self._sample(len(self._bound)) for _ in range(3)) / len(self._bound)
         rounds = math.ceil(MIN_SAMPLE_S / max(once, 1e-7) / len(self._bound))
         return max(1, rounds) * len(self._bound)
 
-    def turn(self, warm: int, timed: int) -> list[float]:
+    def turn(self, warm: int, timed: int, *, once: bool = False) -> list[float]:
+        """With `once`, a sample is a single pass over the input sets."""
         if not self._alone:  # until now the other contenders prepared on the same cores
             self._alone = True
             self.calls = self._calls_per_sample()
+        calls = len(self._bound) if once else self.calls
+        kept_sample = _random_index(timed)
+        self.kept = []
         gc.collect(0)
         gc.disable()
         try:
             for _ in range(warm):
-                self._sample(self.calls)
-            return [self._sample(self.calls) / self.calls * 1e6 for _ in range(timed)]
+                self._sample(calls)
+            taken = []
+            for number in range(timed):
+                taken.append(self._sample(calls) / calls * 1e6)
+                if number == kept_sample:
+                    self.kept = self._last
+            return taken
         finally:
+            self._last = []
             gc.enable()
 
     def again(self, before: Before | None = None) -> Iterable[tuple[int, Any]]:
         return one_by_one(self._bound, before)
 
     def _sample(self, calls: int) -> float:
+        """Seconds of `calls` calls.  The outputs of one pass over the sets, drawn before, stay alive."""
         bound = self._bound
         rounds = calls // len(bound)
+        kept_round = _random_index(rounds)
+        self._last = []
         began = perf_counter_ns()
-        for _ in range(rounds):
+        for _ in range(kept_round):
             for call in bound:
                 call()
-        return (perf_counter_ns() - began) / 1e9
+        last = [call() for call in bound]
+        for _ in range(rounds - kept_round - 1):
+            for call in bound:
+                call()
+        took_ns = perf_counter_ns() - began
+        self._last = last
+        return took_ns / 1e9
 
 
 def _forget(output: Any) -> None:
@@ -135,6 +156,13 @@ class CudaClock:
             pairs = [self._replay() for _ in range(timed)]
         self._stream.synchronize()
         return [_elapsed_ms(began, ended) * 1e3 / self.calls for began, ended in pairs]
+
+    def forget_one(self) -> tuple[int, Any]:
+        """Fill the outputs of a random set with NaN: those outputs, with the number of the set."""
+        number, output = self._kept[_random_index(len(self._kept))]
+        with torch.cuda.stream(self._stream):
+            _forget(output)
+        return number, output
 
     def again(self, before: Before | None = None) -> list[tuple[int, Any]]:
         """The last call and a random other one, so that the target cannot know which call may be left out."""

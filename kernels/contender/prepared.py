@@ -9,6 +9,8 @@ from functools import partial
 from time import perf_counter, process_time, thread_time
 from typing import Any
 
+from torch import Tensor
+
 from ..arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
 from ..arena.sizes import GRAPH_S, sets_needed, stays_in_l2
 from ..cases import BY_ROW, DTYPE_BYTES, Case, Metric
@@ -16,7 +18,7 @@ from ..checks import caching
 from ..checks.determinism import GraphBits, graph_bits, repeat
 from ..checks.edge_inputs import edge_inputs
 from ..checks.inputs import Inputs, fresh_values, make_sets, refill
-from ..checks.oracle import Oracle, named
+from ..checks.oracle import Oracle, named, require_rows
 from ..checks.outputs import (
     Outputs,
     Untouched,
@@ -31,7 +33,8 @@ from ..checks.outputs import (
 from ..facts import gather
 from ..providers.base import Bind
 from .bench import OTHER_NUMBERS, Bench, Prepared
-from .clocks import Call, CudaClock
+from .clocks import Call, CpuClock, CudaClock
+from .judging import addresses
 from .metrics import clock_of
 from .metrics.block import PreparedBlock
 from .metrics.caches import forget_graphs
@@ -41,6 +44,8 @@ CHECKED = 2  # input sets whose outputs are checked: with one, a buffer that is 
 _random_index = random.SystemRandom().randrange
 NOTHING_KNOWN: Mapping[str, Repeats] = {}
 IN_A_GRAPH = "its CUDA graph computes something else than its calls: "
+IN_TURNS = "after a turn: "
+ROWS_OF_A_TURN = 4
 AFTERWARDS = "after the timing, with other numbers in its inputs: "
 
 # Limit on the CPU time of all threads, relative to the time of the threads that the target was given, plus a constant.
@@ -75,6 +80,12 @@ def prepare(
         return PreparedCase(bench, case, seed, thorough=thorough, graph_s=graph_s, repeats=repeats, known=known)
 
 
+def _by_rows(tensor: Tensor) -> Tensor:
+    """A matrix whose elements of a row are next to each other; a vector is one row."""
+    rows = tensor.detach().unsqueeze(0) if tensor.ndim == 1 else tensor.detach()
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
 class PreparedCase:
     """A provider that is ready for one case and passed the checks once.
 
@@ -104,6 +115,7 @@ class PreparedCase:
         self.errors: dict[str, float] = {}
         self.spent: dict[str, float] = {}
         self.cpu_s = 0.0  # of all threads in all turns on a CPU
+        self._wrong_in_turns: str | None = None
         self.own_cpu_s = 0.0  # of the threads that the target was given
         with self._spending("bind"):
             bind = bench.provider_at(case)
@@ -137,12 +149,40 @@ class PreparedCase:
             "sets": len(self.sets),
             "calls": self.clock.calls,
             "l2_resident": self.l2_resident,
+            **({"inputs": addresses([inputs[inputs.fresh] for inputs in self.sets])} if self.judged else {}),
             "spent": {step: round(seconds, 5) for step, seconds in self.spent.items()},
         }
 
-    def turn(self, warm: int, timed: int) -> list[float]:
+    @property
+    def judged(self) -> bool:
+        """Are the outputs of its turns judged by another process?"""
+        return isinstance(self.clock, CpuClock)
+
+    def turn(self, warm: int, timed: int, *, once: bool = False) -> list[float]:
         with self.bench.working(), self._counting_cpu_time():
+            if isinstance(self.clock, CpuClock):
+                return self.clock.turn(warm, timed, once=once)
+            if isinstance(self.clock, CudaClock):
+                return self._turn_of_graph(self.clock, warm, timed)
             return self.clock.turn(warm, timed)
+
+    def _turn_of_graph(self, clock: CudaClock, warm: int, timed: int) -> list[float]:
+        """A turn whose last replay has to fill outputs of a drawn set: a graph could be replaced after its check."""
+        number, output = clock.forget_one()
+        samples = clock.turn(warm, timed)
+        count = min(self.case.rows, ROWS_OF_A_TURN)
+        rows = sorted({_random_index(self.case.rows) for _ in range(count)})
+        wrong = require_rows(self.sets[number], named(self.case, output), rows)
+        self._wrong_in_turns = self._wrong_in_turns or wrong
+        return samples
+
+    def kept(self) -> list[list[list[int]]]:
+        """Where the driver finds outputs of the last turn: of each set, those of each output."""
+        if not isinstance(self.clock, CpuClock):
+            return []
+        outputs = [[_by_rows(one) for one in named(self.case, returned).values()] for returned in self.clock.kept]
+        self._handed_over = outputs  # alive until the next turn
+        return [addresses(each) for each in outputs]
 
     def check(self) -> None:
         """Raises Wrong, or what the provider raises."""
@@ -159,6 +199,8 @@ class PreparedCase:
             self._renew(watched)
             self.untouched.require_change(watched)
             self._check_last_outputs()
+        if self._wrong_in_turns:  # what the checks above find says more
+            raise Wrong(f"{IN_TURNS}{self._wrong_in_turns}")
 
     # -- before the timing --------------------------------------------------------------------------------------------
 

@@ -74,6 +74,7 @@ class Server:
         self._bench: Any = None
         self._offline: Any = None  # instead of a bench, where the device is an architecture
         self._prepared: Any = None
+        self._judging: Any = None
         self._uuid: str | None = None
         self._core: int | None = None  # runs the turns
         self._cores: set[int] = os.sched_getaffinity(0)
@@ -85,7 +86,10 @@ class Server:
             "prepare": self.prepare,
             "turn": self.turn,
             "ceilings": self.ceilings,
+            "idle": self.idle,
             "check": self.check,
+            "judge": self.judge,
+            "verdicts": self.verdicts,
             "free": self.free,
             "telemetry": self.telemetry,
             "compile": self.compile,
@@ -114,6 +118,7 @@ class Server:
 
             stack = _stack(torch)  # before torch pretends to have CUDA
             self._offline = Offline(message["provider"], message["device"])
+            gc.enable()
             return {"ready": True, "stack": stack, "device": {"kind": message["device"]}}
         from . import prepared  # noqa: F401  before Bench imports code of the target, which could patch what it needs
         from .bench import Bench
@@ -123,8 +128,9 @@ class Server:
         self._bench = Bench(message["provider"], torch.device(message["device"]), int(threads))
         if message["device"] == "cuda":
             torch.cuda.set_per_process_memory_fraction(float(message.get("memory", 1.0)))
-        gc.collect()
-        gc.freeze()  # scanning all imported modules at every case took up to half a second
+        # Scanning all imported modules at every case took up to half a second.  Only a megabyte of them is garbage.
+        gc.freeze()
+        gc.enable()
         self._core = message.get("core")
         self._cores = os.sched_getaffinity(0)
         pinned = _pin(self._core)
@@ -146,6 +152,11 @@ class Server:
         from . import ceilings
 
         return {"ceilings": ceilings.measure(self._bench.stream)}
+
+    def idle(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        from .ceilings import waiting_us
+
+        return {"waited_us": waiting_us(self._bench.stream)}
 
     def prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         from .prepared import prepare
@@ -183,8 +194,22 @@ class Server:
     def turn(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if self._prepared is None:
             return {"error": "no case is prepared"}
-        samples = self._prepared.turn(int(message["warm"]), int(message["timed"]))
-        return {"samples": samples, "calls": self._prepared.clock.calls}
+        if not getattr(self._prepared, "judged", False):
+            samples = self._prepared.turn(int(message["warm"]), int(message["timed"]))
+            return {"samples": samples, "calls": self._prepared.clock.calls}
+        once = bool(message.get("once"))
+        samples = self._prepared.turn(int(message["warm"]), int(message["timed"]), once=once)
+        calls = len(self._prepared.sets) if once else self._prepared.clock.calls
+        return {"samples": samples, "calls": calls, "outputs": self._prepared.kept()}
+
+    def judge(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        from .judging import Judging
+
+        self._judging = Judging(Case.parse(message["case"]), int(message["seed"]), int(message["pool_seed"]))
+        return dict(self._judging.describe())
+
+    def verdicts(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        return {"verdicts": [self._judging.verdict(draw) for draw in message["draws"]]}
 
     def check(self, _: Mapping[str, Any]) -> dict[str, Any]:
         if self._prepared is None:

@@ -17,12 +17,12 @@ from kernels.cases import Role
 # The target keeps its code in a package called `kernels`, as we do: the two must not meet.
 TARGET = '''
 """A target: rmsnorm whose behaviour is chosen by the number of rows."""
-import ctypes, os, sys, time
+import ctypes, gc, os, sys, time
 import torch
 
 MOODS = {name: 100 + number for number, name in enumerate(
     ["honest", "wrong", "nan", "half", "shape", "nothing", "writes", "keeps", "reuses", "sometimes", "prints", "exits",
-     "raises", "threads", "hangs", "crashes", "leaves", "closes", "slow_crash", "forgets_eps", "syncs"])}
+     "raises", "threads", "hangs", "crashes", "leaves", "closes", "slow_crash", "forgets_eps", "syncs", "collects"])}
 KEPT = {}
 CALLS = {}
 
@@ -78,6 +78,8 @@ def forward(x, weight, eps):
         os._exit(7)
     if mood == "closes":
         os.closerange(0, 256)
+    if mood == "collects" and calls == 1 and not (gc.isenabled() and gc.get_freeze_count()):
+        raise RuntimeError("garbage is not collected, or with everything that was imported")
     if mood == "syncs":
         x.sum().item()
     if mood == "forgets_eps":

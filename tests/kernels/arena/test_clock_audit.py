@@ -2,10 +2,11 @@
 
 import pytest
 
-from kernels.arena.clock_audit import Turns, disagreement
+from kernels.arena.clock_audit import Passes, Turns, disagreement, ran_while_frozen, too_fast
 
 
 def turns(claimed_ms: float, asking_ms: float, hidden_ms: float = 0.0, *, late_ms: float = 0.0, trusted: bool = False):
+    """Eight turns of a contender whose CPU time is unknown."""
     found = Turns(trusted)
     for number in range(8):
         late = late_ms if number == 3 else 0.0
@@ -74,3 +75,89 @@ def test_alone_at_its_case_asking_costs_no_more_than_it_can():
 def test_a_contender_without_turns_is_ignored():
     idle = Turns()
     assert disagreement(idle, [idle, turns(1.0, 1.0)], "cuda") is None
+
+
+# -- with the CPU time of all processes --------------------------------------------------------------------------------
+
+
+def counted(claimed_ms: float, cpu_ms: float, waited_ms: float, *, trusted: bool = False):
+    """Eight turns on a CPU."""
+    found = Turns(trusted)
+    for _ in range(8):
+        found.add(waited_ms / 1e3, claimed_ms / 1e3, cpu_ms / 1e3)
+    return found
+
+
+IDLE, BUSY = counted(8.0, 8.3, 8.5, trusted=True), counted(20.0, 8.3, 20.5, trusted=True)
+
+
+@pytest.mark.parametrize(
+    ("mine", "reference", "complaint"),
+    [
+        (counted(8.0, 8.3, 8.5), IDLE, None),
+        (counted(16.0, 16.5, 16.8), IDLE, None),
+        (counted(4.4, 8.3, 8.5), IDLE, "its processes used 8 ms of CPU time in a turn of 4.4 ms by its own account"),
+        (counted(4.4, 8.3, 20.5), BUSY, "its processes used"),  # a busy processor does not add to the CPU time
+        (counted(8.0, 14.0, 8.5), IDLE, "its processes used 13.7 ms of CPU time"),  # another core worked for it
+        (counted(5.0, 5.3, 30.0), IDLE, "its clock disagrees with the driver's: "),  # it slept
+        (counted(40.0, 8.3, 8.5), IDLE, "its clock disagrees with the driver's: "),  # it claims more than there was
+        (counted(18.0, 8.3, 22.0), BUSY, None),
+        (counted(14.0, 8.3, 20.5), BUSY, None),  # others may have had the processor outside its timed samples
+        (counted(8.0, 8.3, 20.5), BUSY, None),
+        (counted(8.0, 8.3, 50.0), BUSY, "its clock disagrees with the driver's: "),  # but not for so long
+    ],
+)
+def test_cpu_time_bounds_the_claims(mine, reference, complaint):
+    found = disagreement(mine, [mine, reference], "cpu")
+    assert found is None if complaint is None else found is not None and found.startswith(complaint)
+    assert disagreement(reference, [mine, reference], "cpu") is None
+
+
+def test_nothing_runs_during_the_turns_of_others():
+    assert ran_while_frozen(5e-3, "cpu") is None
+    assert ran_while_frozen(20.2e-3, "cpu") is not None
+    assert ran_while_frozen(20.2e-3, "cuda") is None
+    assert ran_while_frozen(70e-3, "cuda") == "it used 70 ms of CPU time while it was frozen for the turns of others"
+
+
+# -- single passes, whose outputs are judged ---------------------------------------------------------------------------
+
+
+def passes(cpu_ms: float, claimed_ms: float, us: float, *, trusted: bool = False):
+    """Six passes over two sets; `us` of a call in the other turns."""
+    found = Passes(trusted)
+    for _ in range(6):
+        found.add(cpu_ms / 1e3, claimed_ms / 1e3, cpu_ms / 1e3)
+    found.expect([us, None, us], 2)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mine", "reference", "found"),
+    [
+        (passes(2.3, 2.0, 1000), passes(2.3, 2.0, 1000), False),
+        (passes(1.3, 1.0, 500), passes(2.3, 2.0, 1000), False),  # it is faster
+        (passes(3.3, 3.0, 1000), passes(3.3, 3.0, 1000), False),  # the first pass is slower for both
+        (passes(2.3, 2.0, 330), passes(2.3, 2.0, 1000), True),  # three times the calls that it made
+        (passes(2.3, 0.7, 330), passes(2.3, 2.0, 1000), True),
+        (passes(2.3, 2.0, 600), passes(2.3, 2.0, 1000), False),  # within the tolerance
+        (passes(0.5, 0.2, 20), passes(0.5, 0.2, 100), False),  # too short to know
+    ],
+)
+def test_a_wrong_number_of_calls_is_detected(mine, reference, found):
+    assert bool(too_fast(mine, [mine, reference])) is found
+    assert too_fast(reference, [passes(2.3, 2.0, 1000, trusted=True), reference]) is None
+
+
+def test_a_sleeping_contender_does_not_make_the_host_busy():
+    """Without a trusted contender, the least interrupted one shows how busy the host was."""
+    sleeping, honest = counted(8.0, 8.3, 80.0), counted(8.0, 8.3, 8.5)
+    assert disagreement(sleeping, [sleeping, honest], "cpu")
+    assert disagreement(honest, [sleeping, honest], "cpu") is None
+
+
+def test_noise_of_other_passes_excuses_at_most_five_times_the_claim():
+    noisy = passes(2.3, 2.0, 1000)
+    noisy.add(12e-3, 2e-3, 12e-3)
+    assert too_fast(passes(8.0, 2.0, 1000), [noisy]) is None
+    assert too_fast(passes(13.0, 2.0, 1000), [noisy]) is not None

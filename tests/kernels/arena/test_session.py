@@ -11,9 +11,9 @@ import pytest
 from kernels.arena import protocol
 from kernels.arena.channel import ContenderLost
 from kernels.arena.repeatability import FULL_REPEATS, MIN_REPEATS, Repeats
-from kernels.arena.session import Contender, OutOfTime, Pace, PrestartPool, order, run_trial
+from kernels.arena.session import Contender, Judge, OutOfTime, Pace, PrestartPool, order, run_trial
 from kernels.arena.telemetry import Watch
-from kernels.cases import Case, Role
+from kernels.cases import Case, Metric, Role
 
 CASE = Case.parse("rmsnorm.fwd.8x8.fp32")
 OTHER = Case.parse("rmsnorm.fwd.16x8.fp32")
@@ -29,6 +29,8 @@ class Stage:
         self.slow: dict[str, float] = {}  # seconds of a turn
         self.started: Counter[str] = Counter()
         self.open: Counter[str] = Counter()
+        self.running: set[Actor] = set()  # those that are not frozen
+        self.cpu: dict[str, float] = {}  # seconds so far
 
     def contender(self, label: str) -> Contender:
         def start() -> "Actor":
@@ -51,11 +53,14 @@ class Stage:
 class Actor:
     def __init__(self, stage: Stage, label: str) -> None:
         self.stage, self.label, self.alive = stage, label, True
+        stage.running.add(self)
 
     def ask(
         self, message: Mapping[str, Any], limit_s: float, meanwhile: Callable[[], None] = lambda: None
     ) -> dict[str, Any]:
         assert self.alive
+        assert self in self.stage.running
+        assert message["do"] != "turn" or self.stage.running == {self}
         self.stage.said.append((self.label, message["do"]))
         self.stage.messages.append((self.label, message))
         self.stage.note(message)
@@ -79,9 +84,25 @@ class Actor:
         }
         return scripted or usual.get(message["do"], {"ok": True})
 
+    def freeze(self) -> None:
+        self.stage.running.discard(self)
+
+    def thaw(self) -> None:
+        self.stage.running.add(self)
+
+    def cpu_s(self) -> float | None:
+        return self.stage.cpu.get(self.label)
+
+    def read(self, address: int, count: int) -> bytearray:
+        raise PermissionError
+
+    def write(self, address: int, data: bytearray | memoryview) -> None:
+        raise PermissionError
+
     def close(self) -> None:
         self.stage.open[self.label] -= self.alive
         self.alive = False
+        self.stage.running.discard(self)
 
 
 # -- the order -------------------------------------------------------------------------------------------------------
@@ -605,6 +626,7 @@ def test_the_next_launch_finds_its_processes_started():
         run_trial(
             ahead.contenders, [CASE], Pace(rounds=1), device="cpu", seed=number,
             once_open=lambda: ahead.fill(ahead.contenders), progress=lambda _: started.append(stage.started.total()),
+            prestarted=ahead,
         )  # fmt: skip
 
     assert started == [4, 6]  # two at work and two waiting, then those two at work and two more waiting
@@ -618,7 +640,7 @@ def test_a_lost_contender_is_replaced_by_a_prestarted_process():
 
     trial = run_trial(
         ahead.contenders, [CASE, OTHER], Pace(rounds=1), device="cpu", seed=1,
-        once_open=lambda: ahead.fill(ahead.contenders),
+        once_open=lambda: ahead.fill(ahead.contenders), prestarted=ahead,
     )  # fmt: skip
     ahead.close()
 
@@ -668,3 +690,83 @@ def test_the_gpu_that_is_watched_is_not_the_targets_to_say(monkeypatch):
         for uuid in (None, "the worker's"):
             run_trial([target, stage.contender("b")], [], Pace(), device="cuda", seed=seed, uuid=uuid)
     assert set(seen) == {None, "the worker's"}
+
+
+# -- judging the outputs of turns --------------------------------------------------------------------------------------
+
+
+class Bench:
+    """A judge and its examination: `verdicts` maps labels to reasons, or is the exception that ends it."""
+
+    trouble = None
+    begun = False
+
+    def __init__(self, verdicts: Mapping[str, str] | Exception) -> None:
+        self._verdicts = verdicts
+
+    def begin(self) -> None:
+        self.begun = True
+
+    def examination(self, *_: Any) -> "Bench":
+        return self
+
+    def add(self, *_: Any) -> None: ...
+
+    def draw_numbers(self, *, columns: bool = False) -> None: ...
+
+    def give_numbers(self, *_: Any) -> None: ...
+
+    def take_outputs(self, *_: Any) -> None: ...
+
+    def restore(self, *_: Any) -> None: ...
+
+    def verdicts(self) -> Mapping[str, str]:
+        if isinstance(self._verdicts, Exception):
+            raise self._verdicts
+        return self._verdicts
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "states"),
+    [
+        ({}, {"a": ("measured", None), "b": ("measured", None)}),
+        ({"a": "y is wrong"}, {"a": ("invalid", "y is wrong"), "b": ("measured", None)}),
+        (
+            ContenderLost("killed by SIGKILL"),
+            dict.fromkeys("ab", ("failed", "its outputs cannot be judged: killed by SIGKILL")),
+        ),
+    ],
+)
+def test_outputs_that_are_wrong_or_not_judged_are_no_measurement(verdicts: Any, states: dict[str, Any]) -> None:
+    trial = Stage().trial("a", "b", judge=Bench(verdicts))
+    assert {label: (cell.state, cell.reason) for (label, _), cell in trial.cells.items()} == states
+
+
+def test_the_judge_starts_before_the_contenders() -> None:
+    judge = Bench({})
+
+    class Waiting(Stage):
+        def note(self, message: Mapping[str, Any]) -> None:
+            assert judge.begun
+
+    Waiting().trial("a", judge=judge)
+
+
+def test_no_judge_starts_where_nothing_is_judged() -> None:
+    judge = Bench({})
+    Stage().trial("a", judge=judge, cases=(replace(CASE, metric=Metric.MEMORY),))
+    assert not judge.begun
+
+
+def test_a_judge_that_cannot_be_started_is_tried_once() -> None:
+    def start() -> Actor:
+        raise OSError("no room left")
+
+    judge = Judge(Contender("judge", Role.SOTA, protocol.built_in("eager"), start))
+    stage = Stage()
+
+    trials = [stage.trial("a", judge=judge) for _ in range(2)]
+
+    assert judge.trouble == "outputs of turns are not judged: no room left"
+    assert [trial.cells["a", CASE].state for trial in trials] == ["measured"] * 2
+    assert all({"when": "judge", "reason": judge.trouble} in trial.telemetry for trial in trials)

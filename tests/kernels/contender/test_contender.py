@@ -87,6 +87,12 @@ def test_never_fast_when_wrong(own, moods, mood, state, reason):
     assert measured(own, case_of(moods, "honest")) == ("measured", None)
 
 
+def test_garbage_is_collected_after_the_start_but_not_what_was_imported(open_contender, moods):
+    channel = open_contender()
+    channel.ask(protocol.start(OWN, "cpu", 1, 0), 120)
+    assert measured(channel, case_of(moods, "collects")) == ("measured", None)
+
+
 def test_backwards(own):
     assert measured(own, Case.parse("rmsnorm.bwd.64x96.bf16-fp32")) == ("measured", None)
 
