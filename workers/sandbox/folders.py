@@ -16,6 +16,7 @@ def remove(folder: Path) -> None:
 
 def make_read_only(folder: Path) -> None:
     """Make a tree readable by all users and writable by none, even without a sandbox."""
+    # No file may run as its owner outside of the sandbox, whose file systems ignore these bits.
     # GNU chmod does not follow links in the tree, and opens a folder only after it made that readable.
     subprocess.run(["chmod", "-R", "a-w,a+rX,ug-s", "--", folder], check=True, capture_output=True)
 

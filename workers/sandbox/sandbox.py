@@ -7,8 +7,8 @@ User namespaces without bubblewrap are not used: they would be a second implemen
 masked /proc, dropped capabilities, no nested namespaces, death with the parent), and one package installs the first.
 """
 
+import json
 import os
-import re
 import resource
 import shutil
 import signal
@@ -18,49 +18,33 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import structlog
 
-from service.errors import Refused
+from service.errors import SandboxFailed
 from service.settings import MIB, settings
-from workers.sandbox import cgroups, seccomp
+from workers.sandbox import cgroups, freezing, memory_disk, seccomp, walls
 from workers.sandbox.folders import remove
-from workers.sandbox.watchdog import CHECK_EVERY_S, Limits, Tail, Watchdog, pump
+from workers.sandbox.limits import Limits
+from workers.sandbox.memory_disk import MemoryDisk
+from workers.sandbox.walls import Box
+from workers.sandbox.watchdog import CHECK_EVERY_S, Tail, Watchdog, pump
 
 log = structlog.get_logger()
 
-__all__ = ["Box", "Finished", "Limits", "kill", "run", "self_test", "start"]
+__all__ = ["Box", "Finished", "Limits", "disk_in_memory", "kill", "run", "self_test", "start"]
 
-_MEMORY, _MAX_MEMORY = ("/tmp", "/dev/shm"), 1024 * MIB  # noqa: S108  # fresh ones, inside
-_UID = 1000  # inside; nothing in it needs to be root
 _RETEST_S = 60
 _MIN_VERSION = "version 0.7"  # the first that knows --size
 CHECK_CONTENDER_EVERY_S = 0.5  # a busier watchdog would disturb its times
-# What programs need of /etc.  Not all of it: as root the sandbox's user owns /etc/shadow outside.
-_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf")
 _DEADLY = {signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTERM}
-_SECRET_SYS = ("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/fs", "/sys/firmware")
-
-
-@dataclass(frozen=True)
-class Box:
-    """The paths and resources that one process may use.  Paths are the same inside and outside, except for `inside`."""
-
-    folder: Path  # where it starts, writable
-    read_only: tuple[Path, ...] = ()
-    writable: tuple[Path, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    devices: tuple[Path, ...] = ()  # nodes of the leased GPU
-    limits: Limits = field(default_factory=Limits)
-    sandboxed: bool = True
-    inside: Path | None = None  # how `folder` is called inside, when that differs
 
 
 @dataclass(frozen=True)
@@ -69,10 +53,14 @@ class Finished:
     log: str  # its output; of a long one the beginning and the end
     timed_out: bool = False
     reason: str | None = None  # why it was killed; None where it was not
+    shortage: int = 0  # the error number of what the machine had run out of, if that is why it was killed
 
 
 def run(argv: Sequence[str], box: Box, keep_going: Callable[[], None] = lambda: None) -> Finished:
-    """Run a program to its end or to its limits.  `keep_going` is called every half second; an exception kills it."""
+    """Run a program to its end or to its limits.  `keep_going` is called every half second; an exception kills it.
+
+    Raises SandboxFailed where the sandbox does not work, and OSError where it failed once.
+    """
     log = Tail(settings().log_limit * 3 // 4, beginning=settings().log_limit // 4)
     read_end, write_end = os.pipe()
     try:
@@ -94,12 +82,19 @@ def run(argv: Sequence[str], box: Box, keep_going: Callable[[], None] = lambda: 
     finally:
         watch.over()
         pumping.join(timeout=5)
-    reason = watch.reason or watch.disk_broken() or _ended(process.returncode, box.limits)
-    return Finished(process.returncode, log.text(), watch.timed_out, reason)
+    if not watch.started:
+        raise _not_started(log.text())
+    reason = watch.reason or watch.used_up() or _ended(process.returncode, box.limits)
+    if reason is None and process.returncode and box.disk is not None and box.disk.full:
+        reason = f"it filled its disk, which has room for {box.limits.disk / MIB:.0f} MiB more than the revision"
+    return Finished(process.returncode, log.text(), watch.timed_out, reason, watch.shortage)
 
 
 def start(argv: Sequence[str], box: Box, log: Path) -> subprocess.Popen[str]:
-    """Start a program and return it with text pipes for stdin and stdout.  The end of its stderr is kept in `log`."""
+    """Start a program and return it with text pipes for stdin and stdout.  The end of its stderr is kept in `log`.
+
+    Raises as `run` does.
+    """
     tail = Tail(settings().log_limit, log)
     read_end, write_end = os.pipe()
     try:
@@ -114,6 +109,11 @@ def start(argv: Sequence[str], box: Box, log: Path) -> subprocess.Popen[str]:
     return process
 
 
+def freezer(process: subprocess.Popen[Any]) -> freezing.Freezer:
+    """Freezes a program that `start` returned, with everything that it started."""
+    return _freezers[process]
+
+
 def kill(process: subprocess.Popen[str]) -> None:
     """Kill a program and everything that it started, and wait until it is gone and its log is complete."""
     if watch := _watchdogs.get(process):
@@ -123,29 +123,63 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def self_test() -> str | None:
-    """None where the sandbox works; otherwise why not, and the fix.  A failure is tested again later."""
+    """None where the sandbox works; otherwise why not, and the fix.  Tested again every minute."""
     global _trouble
-    if _trouble is None or (_trouble[1] is not None and time.monotonic() - _trouble[0] > _RETEST_S):
+    if _trouble is None or time.monotonic() - _trouble[0] > _RETEST_S:
         _trouble = (time.monotonic(), _tested())
     return _trouble[1]
 
 
+def doubt() -> None:
+    """Have the sandbox tested again at the next question: a program was lost in it."""
+    global _trouble
+    _trouble = None
+
+
+def take_shortage() -> int:
+    """The error number of what this machine had run out of, if that ended a program since the last call; else 0."""
+    global _shortage
+    found, _shortage = _shortage, 0
+    return found
+
+
+@contextmanager
+def disk_in_memory(folder: Path, size: int) -> Iterator[MemoryDisk | None]:
+    """Mount an empty file system of `size` bytes at `folder` for sandboxes; None where that is not possible here."""
+
+    def spawn(command: list[str]) -> "subprocess.Popen[bytes]":
+        quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return _spawn(command, env=walls.bare_environment(), stdout=subprocess.PIPE, **quiet)
+
+    with memory_disk.mounted(folder, size, walls.bwrap(), spawn) as disk:
+        yield disk
+
+
 _trouble: tuple[float, str | None] | None = None
+_shortage = 0
 _TEXT: dict[str, Any] = {"text": True, "encoding": "utf-8", "errors": "replace", "bufsize": 1}
 _pumps: "weakref.WeakKeyDictionary[subprocess.Popen[Any], threading.Thread]" = weakref.WeakKeyDictionary()
+_freezers: "weakref.WeakKeyDictionary[subprocess.Popen[Any], freezing.Freezer]" = weakref.WeakKeyDictionary()
 _watchdogs: "weakref.WeakKeyDictionary[subprocess.Popen[Any], Watchdog]" = weakref.WeakKeyDictionary()
 
 
 def _tested() -> str | None:
     from service.ops import doctor  # it loads the migrations, which a worker with a sandbox does without
 
-    if _bwrap() is None:
+    if walls.bwrap() is None:
         return f"bubblewrap is not installed; install it with `{doctor.install('bubblewrap')}`"
-    with tempfile.TemporaryDirectory(prefix="kernelwatch-") as folder, _handed(Box(Path(folder))) as (arguments, fds):
+    with (
+        tempfile.TemporaryDirectory(prefix="kernelwatch-") as folder,
+        walls.command(Box(Path(folder))) as (arguments, fds),
+    ):
         command = [*arguments, "--", "/bin/sh", "-c", "echo works"]
-        done = subprocess.run(
-            command, env=_bare(), pass_fds=fds, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+        try:
+            done = subprocess.run(command, env=walls.bare_environment(), pass_fds=fds, timeout=20, check=False, **pipes)
+        except OSError as error:  # removed just now
+            return f"bubblewrap cannot be started: {error.strerror}"
+        except subprocess.TimeoutExpired:
+            return "bubblewrap did not start a program within 20 s"
     if done.stdout.strip() == "works":
         if not seccomp.filtered():
             fix = "run `apt install libseccomp2` (or `dnf install libseccomp`) and restart"
@@ -164,51 +198,87 @@ def _open(
     argv: Sequence[str], box: Box, log: Tail, every_s: float, **pipes: Any
 ) -> tuple[subprocess.Popen[Any], Watchdog]:
     leaves = ExitStack()  # removed once everything has ended
+    inner: int | None = None
     group = cgroups.make(box.limits)
     if group:
-        leaves.callback(cgroups.remove, group)
+        leaves.callback(group.remove)
+    freezable = freezing.group_for(group, leaves)
     if box.sandboxed:
-        if _bwrap() is None:
-            raise Refused(f"The sandbox does not work here: {_tested()}.")
-        with _handed(box) as (arguments, fds):
-            told, tell = os.pipe()
-            command = [
-                *_limited(box.limits, group),
-                *arguments,
-                "--info-fd",
-                str(tell),
-                "--",
-                *_counted(box.limits),
-                *argv,
-            ]
+        if walls.bwrap() is None:
+            leaves.close()
+            raise _not_started("")
+        with walls.command(box) as (arguments, fds):
+            status, tell = os.pipe()
+            limited = _limited(box.limits, group, freezable)
+            command = [*limited, *arguments, "--json-status-fd", str(tell), "--", *_counted(box.limits), *argv]
             try:
-                process = _spawn(command, env=_bare(), cwd="/", pass_fds=(*fds, tell), **pipes)
+                process = _spawn(command, env=walls.bare_environment(), cwd="/", pass_fds=(*fds, tell), **pipes)
+            except BaseException:
+                os.close(status)
+                leaves.close()
+                raise
             finally:
                 os.close(tell)
-                inner = _child(told)
-        folders: tuple[Path, ...] = (box.folder, *box.writable)
-        watch = Watchdog(process, box.limits, folders, log, inner=inner, every_s=every_s, leaves=leaves)
+            reports = leaves.enter_context(os.fdopen(status, "rb", buffering=0))
+            inner = _first_process(reports)
+        in_memory = [Path(f"/proc/{inner}/root{folder}") for folder in box.in_memory]
+        watch = Watchdog(
+            process,
+            box.limits,
+            box.on_disk,
+            log,
+            inner=inner,
+            in_memory=[*in_memory, *([box.disk.content] if box.disk else [])],
+            group=group,
+            every_s=every_s,
+            leaves=leaves,
+        )
+        leaves.callback(_note_start, watch, process, reports)
     else:
         cookie = f"KERNELWATCH_BOX={uuid.uuid4().hex}"
         temporary = tempfile.mkdtemp(prefix="kernelwatch-")
         leaves.callback(remove, Path(temporary))
         name, _, value = cookie.partition("=")
         environment = {"PATH": "/usr/bin:/bin", "HOME": temporary, "TMPDIR": temporary, **box.environment, name: value}
-        command = [*_dying_with_us(), *_limited(box.limits, group), *argv]
+        command = [*_dying_with_us(), *_limited(box.limits, group, freezable), *argv]
         process = _spawn(command, env=environment, cwd=box.folder, **pipes)
-
-        folders = (box.folder, *box.writable, Path(temporary))
-        watch = Watchdog(process, box.limits, folders, log, cookie=cookie, every_s=every_s, leaves=leaves)
+        folders = (*box.on_disk, Path(temporary))
+        watch = Watchdog(process, box.limits, folders, log, cookie=cookie, group=group, every_s=every_s, leaves=leaves)
+    leaves.callback(_note_shortage, watch)
     watch.start()
     _watchdogs[process] = watch
+    # In a sandbox, process 1 only waits for the others, which stay below it whatever they do.
+    _freezers[process] = freezing.Freezer(freezable, inner or process.pid, itself=inner is None)
     return process, watch
 
 
-def _child(told: int) -> int | None:
-    """The first process of the namespace, as bubblewrap reports it; None where it failed before that."""
-    with os.fdopen(told, "rb") as pipe:
-        found = re.search(rb'"child-pid":\s*(\d+)', pipe.read())
-    return int(found[1]) if found else None
+def _first_process(reports: IO[bytes]) -> int | None:
+    """The first process of the namespaces, as bubblewrap reports it; None where it failed before that."""
+    line = reports.readline()
+    return int(json.loads(line)["child-pid"]) if line else None
+
+
+def _note_start(watch: Watchdog, process: "subprocess.Popen[Any]", reports: IO[bytes]) -> None:
+    """Note after the end whether the program had started: bubblewrap reports the exit code of no other.
+
+    One that was killed had started.  One that had not lets us doubt the sandbox.
+    """
+    if process.poll() is not None and process.returncode >= 0 and b"exit-code" not in reports.read():
+        watch.started = False
+        doubt()
+
+
+def _note_shortage(watch: Watchdog) -> None:
+    global _shortage
+    _shortage = watch.shortage or _shortage
+
+
+def _not_started(said: str) -> Exception:
+    """The error for a program that bubblewrap did not start: does it start any?"""
+    doubt()
+    if trouble := self_test():
+        return SandboxFailed(f"The sandbox stopped working: {trouble}.")
+    return OSError(f"bubblewrap did not start the program: {' '.join(said.split())[-300:]}")
 
 
 def _spawn(command: Sequence[str], **arguments: Any) -> subprocess.Popen[Any]:
@@ -225,10 +295,11 @@ def _spawner(_process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="spawner")  # a forked process needs its own
 
 
-def _limited(limits: Limits, group: Path | None = None) -> tuple[str, ...]:
+def _limited(limits: Limits, group: cgroups.Group | None = None, freezable: Path | None = None) -> tuple[str, ...]:
     """The prefix of a command: resource limits that its children inherit and cannot raise."""
     script = [
-        *([f"echo $$ > {group}/cgroup.procs"] if group else []),
+        *(group.joins if group else []),
+        *([f"echo $$ > {freezable}/cgroup.procs"] if freezable else []),
         "ulimit -c 0",
         f"ulimit -f {_at_most(limits.disk, resource.RLIMIT_FSIZE) // 512}",
         f"ulimit -n {_at_most(limits.files, resource.RLIMIT_NOFILE)}",
@@ -266,127 +337,6 @@ def _counts_by_namespace() -> bool:
 def _dying_with_us() -> tuple[str, ...]:
     found = shutil.which("setpriv")
     return (found, "--pdeathsig", "KILL", "--") if found else ()
-
-
-def _bwrap() -> str | None:
-    return shutil.which("bwrap")
-
-
-@cache
-def _disables_namespaces(bwrap: str) -> bool:
-    said = subprocess.run([bwrap, "--help"], env=_bare(), capture_output=True, text=True, check=False).stdout
-    return "--disable-userns" in said
-
-
-def _bare() -> dict[str, str]:
-    """For bubblewrap itself: its environment can be read inside as that of process 1."""
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **kept}
-
-
-@contextmanager
-def _handed(box: Box) -> Iterator[tuple[list[str], tuple[int, ...]]]:
-    """bubblewrap's command up to the program, and the descriptors that it needs until it has started."""
-    user = f"kernelwatch:x:{_UID}:{_UID}::/tmp:/bin/sh\n".encode()
-    passwd, group = seccomp.file_of(user), seccomp.file_of(f"kernelwatch:x:{_UID}:\n".encode())
-    rules = seccomp.filter_fd()
-    fds = tuple(fd for fd in (passwd, group, rules) if fd is not None)
-    try:
-        arguments = _walls(box)
-        arguments += ["--ro-bind-data", str(passwd), "/etc/passwd", "--ro-bind-data", str(group), "/etc/group"]
-        # The root and /dev are in memory that is not accounted.
-        arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(box.inside or box.folder)]
-        arguments += ["--seccomp", str(rules)] if rules is not None else []
-        yield arguments, fds
-    finally:
-        for fd in fds:
-            os.close(fd)
-
-
-def _walls(box: Box) -> list[str]:
-    bwrap = _bwrap() or "bwrap"
-    walls = [bwrap, "--unshare-all", "--unshare-user", "--uid", str(_UID), "--gid", str(_UID)]
-    walls += ["--disable-userns"] if _disables_namespaces(bwrap) else []
-    walls += ["--cap-drop", "ALL", "--new-session", "--die-with-parent", "--hostname", "kernelwatch", "--clearenv"]
-    plain = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": _MEMORY[0],
-        "TMPDIR": _MEMORY[0],
-        "USER": "kernelwatch",
-        "LANG": "C.UTF-8",
-    }
-    for name, value in {**plain, **box.environment}.items():
-        walls += ["--setenv", name, value]
-    walls += ["--ro-bind", "/usr", "/usr", *_merged_folders(), "--proc", "/proc", *_switches(), "--dev", "/dev"]
-    for path in [*(Path("/etc", name) for name in _ETC), *Path("/etc").glob("python3*")]:
-        walls += ["--ro-bind-try", str(path), str(path)]
-    for folder in _MEMORY:
-        walls += ["--perms", "1777", "--size", str(min(_MAX_MEMORY, box.limits.disk)), "--tmpfs", folder]
-    walls += _machine(box.devices)
-    # Outer folders first: a mount hides what was mounted below it before.
-    mounts = {path: ("--ro-bind-try", path) for path in _each_way(box.read_only)}
-    mounts |= {path: ("--bind", path) for path in box.writable}
-    mounts[box.inside or box.folder] = ("--bind", box.folder)
-    mounted = {Path("/usr"): "--ro-bind-try"}
-    for path, (how, source) in sorted(mounts.items(), key=lambda mount: len(mount[0].parts)):
-        around = next((mounted[parent] for parent in path.parents if parent in mounted), None)
-        if path not in mounted and around == how == "--ro-bind-try":
-            continue  # it is there already, and a link in a folder cannot be mounted upon
-        walls += [how, str(source), str(path)]
-        mounted[path] = how
-    return walls
-
-
-def _each_way(paths: Sequence[Path]) -> Iterator[Path]:
-    """Each path as it is written and as it is without links: an interpreter may be called either way."""
-    for path in paths:
-        yield path
-        with suppress(OSError):
-            yield path.resolve(strict=True)
-
-
-def _merged_folders() -> list[str]:
-    """/bin, /lib and their like, which are links into /usr on most systems."""
-    arguments: list[str] = []
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        path = Path("/", name)
-        if path.is_symlink():
-            arguments += ["--symlink", os.readlink(path).removeprefix("/"), str(path)]
-        elif path.is_dir():
-            arguments += ["--ro-bind", str(path), str(path)]
-    return arguments
-
-
-@cache
-def _switches() -> tuple[str, ...]:
-    """Arguments that mount machine-wide parts of /proc read-only.
-
-    Host root may write core_pattern and its like even when it has no capability left.  Not /proc as a whole: CUDA must
-    write to its own process's files in there, or fails with error 304 (H200, driver 580).
-    """
-    arguments: list[str] = []
-    for entry in sorted(os.scandir("/proc"), key=lambda entry: entry.name):
-        if entry.name.isdigit() or entry.is_symlink():
-            continue
-        if entry.is_dir() or entry.stat().st_mode & 0o222:
-            arguments += ["--ro-bind-try", entry.path, entry.path]
-    return tuple(arguments)
-
-
-def _machine(devices: Sequence[Path]) -> list[str]:
-    """Mounts that describe the machine: processors always, and the leased GPU with its driver's files."""
-    if not devices:
-        return ["--ro-bind-try", "/sys/devices/system", "/sys/devices/system"]
-    arguments = ["--ro-bind", "/sys", "/sys"]
-    for hidden in _SECRET_SYS:
-        if Path(hidden).is_dir():
-            arguments += ["--tmpfs", hidden]
-    for node in devices:
-        arguments += ["--dev-bind", str(node), str(node)]
-    driver = Path("/usr/local/nvidia")  # where some clusters mount the driver; perhaps a link out of /usr
-    if driver.is_dir() and not driver.resolve().is_relative_to("/usr"):
-        arguments += ["--ro-bind", str(driver.resolve()), str(driver.resolve())]
-    return arguments
 
 
 def _ended(code: int, limits: Limits) -> str | None:

@@ -1,37 +1,26 @@
 """Hold a process to its limits from outside: time, processes, memory, disk, and output."""
 
+import errno
 import os
 import select
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from service.settings import GIB, MIB
+from workers.sandbox import cgroups, usage
+from workers.sandbox.limits import Limits
 
 CHECK_EVERY_S = 0.1  # a fork bomb makes about 500 processes in that time
-MIN_FILE_BYTES = 4096  # counted for every file: many empty files fill a disk as well
+# Below these the machine itself is short of something: whatever runs in a sandbox ends first.
+MIN_FREE_DISK, MIN_FREE_FILES = 256 * MIB, 5000
+MIN_FREE_MEMORY, MIN_MEMORY_SHARE = GIB, 0.05  # the smaller one
 AnyProcess = subprocess.Popen[bytes] | subprocess.Popen[str]
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of one process and everything that it starts."""
-
-    wall_s: float = 600
-    disk: int = 2 * GIB  # bytes in the writable folders beyond what was there at the start
-    memory: int = 0  # bytes of their own memory; 0: three quarters of the machine's
-    processes: int = 2048  # threads count as well
-    files: int = 4096  # open at once
-
-    @property
-    def max_memory(self) -> int:
-        return self.memory or os.sysconf("SC_PHYS_PAGES") * _PAGE * 3 // 4
 
 
 class Tail:
@@ -105,7 +94,11 @@ class Watchdog(threading.Thread):
     """Checks one process until it ends, and kills it with everything that it started once it breaks a limit.
 
     `inner` is the first process of a sandbox's namespace: all others in it die with it.  Without a sandbox, `cookie` is
-    in the environment of the process and finds descendants that left their parent.
+    in the environment of the process and finds descendants that left their parent.  `folders` are on disk; `in_memory`
+    are file systems in memory, and `group` is the process's control group.
+
+    `shortage` is the error number of what the machine has run out of, where it did: then the process, whose limits were
+    not broken, is not at fault.
     """
 
     def __init__(
@@ -117,20 +110,29 @@ class Watchdog(threading.Thread):
         *,
         inner: int | None = None,
         cookie: str | None = None,
+        in_memory: Sequence[Path] = (),
+        group: cgroups.Group | None = None,
         every_s: float = CHECK_EVERY_S,
         leaves: ExitStack | None = None,
     ) -> None:
         super().__init__(name="watchdog", daemon=True)
         self.reason: str | None = None
         self.timed_out = False
+        self.shortage = 0
+        self.started = True  # False once it is known that bubblewrap failed to start the program
+        self._died_of_memory = False
         self._process, self._limits, self._log, self._cookie = process, limits, log, cookie
         self._folders, self._leaves = tuple(folders), leaves or ExitStack()
+        self._in_memory, self._group = tuple(in_memory), group
+        self._devices = {os.stat(folder).st_dev: folder for folder in folders}
         self._inner_pid = inner
         self._inner, self._every_s = _pidfd(inner), every_s
         self._ends = time.monotonic() + limits.wall_s
         self._done, self._ending = threading.Event(), threading.Lock()
-        self._disk_at_start = used(self._folders, limits.disk * 64)
-        self._next_disk_check = 0.0
+        self._disk_at_start = usage.used(self._folders, limits.disk * 64)
+        self._written, self._free_at_start = 0, self._free_now()
+        self._free = self._free_at_start
+        self._next_disk_check = self._earliest_disk_check = 0.0
 
     def run(self) -> None:
         # Any failure here kills the process: it must not run without a watchdog.
@@ -144,6 +146,7 @@ class Watchdog(threading.Thread):
                         break
             finally:
                 self.end()
+                self._died_of_memory = self._group is not None and self._group.ran_out_of_memory()
 
     def over(self) -> None:
         """Kill everything now, and return when it is gone."""
@@ -177,72 +180,66 @@ class Watchdog(threading.Thread):
         if time.monotonic() > self._ends:
             self.timed_out = True
             return f"it took longer than {self._limits.wall_s:g} s"
-        threads, memory = _weight(self._process.pid, self._cookie, self._limits.processes)
-        if threads >= self._limits.processes:  # the kernel refuses more, and the process might retry without end
+        pids = usage.processes(self._process.pid, self._cookie, self._limits.processes)
+        if usage.threads(pids) >= self._limits.processes:  # the kernel refuses more, and it might retry without end
             return f"it had {self._limits.processes} processes and threads at once, which is the limit"
-        if memory > self._limits.max_memory:
-            return f"it used {memory / GIB:.1f} GiB of memory; the limit is {self._limits.max_memory / GIB:.1f}"
-        return self.disk_broken() if time.monotonic() > self._next_disk_check else None
+        held = cache(lambda: usage.held(pids, frozenset(self._devices)))
+        return self._memory_broken(pids, held) or self._disk_due(held) or self._machine_short()
 
-    def disk_broken(self) -> str | None:
+    def used_up(self) -> str | None:
+        """The limit on memory or disk that the process had broken when it ended, in words."""
+        return self._too_much_memory() if self._died_of_memory else self._disk_broken(usage.Held())
+
+    def _memory_broken(self, pids: Sequence[int], held: Callable[[], usage.Held]) -> str | None:
+        if self._group and self._group.limits_memory:
+            return self._too_much_memory() if self._group.ran_out_of_memory() else None
+        used = usage.memory(pids, self._in_memory, held(), self._limits.max_memory)
+        return self._too_much_memory() if used > self._limits.max_memory else None
+
+    def _too_much_memory(self) -> str:
+        return f"it used more than {self._limits.max_memory / GIB:.1f} GiB of memory"
+
+    def _disk_due(self, held: Callable[[], usage.Held]) -> str | None:
+        now, room = time.monotonic(), max(0, self._limits.disk - self._written) // 2
+        # Others may use the disk as well, so less free space is a reason to count, and no proof.
+        early = now >= self._earliest_disk_check and self._fell_by(self._free, room)
+        return self._disk_broken(held()) if early or now >= self._next_disk_check else None
+
+    def _disk_broken(self, held: usage.Held) -> str | None:
         began = time.monotonic()
-        written = used(self._folders, self._disk_at_start + self._limits.disk) - self._disk_at_start
-        # Walking a large tree takes long: spend at most a twentieth of the time on it.
-        self._next_disk_check = time.monotonic() + 20 * (time.monotonic() - began)
-        if written > self._limits.disk:
+        self._free = self._free_now()
+        if held.hidden:
+            return "it hid its open files: its program may be run, but not read"
+        if held.in_flight and self._fell_by(self._free_at_start, self._limits.disk):
+            return "it hid open files in sockets while the disk filled up"
+        most = self._disk_at_start + self._limits.disk
+        self._written = usage.used(self._folders, most) - self._disk_at_start + held.disk
+        # Walking a large tree takes long: spend at most a twentieth of the time on it, and half if the disk fills up.
+        took = time.monotonic() - began
+        self._next_disk_check, self._earliest_disk_check = began + 21 * took, began + 2 * took
+        if self._written > self._limits.disk:
             return f"it wrote more than {self._limits.disk / MIB:.0f} MiB to disk"
         return None
 
+    def _fell_by(self, before: dict[int, usage.Free], amount: int) -> bool:
+        now = self._free_now()
+        return any(free.size - now.get(device, free).size > amount for device, free in before.items())
 
-def used(folders: Sequence[Path], enough: int) -> int:
-    """Bytes on disk in these folders; stops counting above `enough`."""
-    total, waiting = 0, [os.fspath(folder) for folder in folders]
-    while waiting and total <= enough:
-        with suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    total += max(MIN_FILE_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                if total > enough:
-                    break
-    return total
+    def _free_now(self) -> dict[int, usage.Free]:
+        """By device."""
+        found = ((device, usage.free(folder)) for device, folder in self._devices.items())
+        return {device: free for device, free in found if free is not None}
 
-
-def _weight(pid: int, cookie: str | None, enough: int) -> tuple[int, int]:
-    """(threads, bytes of memory of their own) of a process and all that it started; stops counting above `enough`."""
-    seen, waiting = {pid}, [pid]
-    threads = memory = 0
-    if cookie:
-        waiting += _carriers(cookie) - seen
-        seen.update(waiting)
-    while waiting and threads <= enough:
-        one = waiting.pop()
-        with suppress(OSError, ValueError, IndexError):
-            resident, shared = Path(f"/proc/{one}/statm").read_text().split()[1:3]
-            memory += (int(resident) - int(shared)) * _PAGE
-            threads += len(os.listdir(f"/proc/{one}/task"))
-        new = [child for child in _children(one) if child not in seen]
-        seen.update(new)
-        waiting += new
-    return threads, memory
-
-
-def _children(pid: int) -> list[int]:
-    children: list[int] = []
-    with suppress(OSError, ValueError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return children
-
-
-def _carriers(cookie: str) -> set[int]:
-    found = set()
-    for name in os.listdir("/proc"):
-        with suppress(OSError):
-            if name.isdigit() and cookie.encode() in Path(f"/proc/{name}/environ").read_bytes():
-                found.add(int(name))
-    return found - {os.getpid()}
+    def _machine_short(self) -> str | None:
+        for free in self._free_now().values():
+            if free.size < MIN_FREE_DISK or (free.files is not None and free.files < MIN_FREE_FILES):
+                self.shortage = errno.ENOSPC
+                return "the disk of the worker is full"
+        available, total = usage.available()
+        if available < min(MIN_FREE_MEMORY, total * MIN_MEMORY_SHARE):
+            self.shortage = errno.ENOMEM
+            return "the worker has run out of memory"
+        return None
 
 
 def _pidfd(pid: int | None) -> int | None:
@@ -255,7 +252,7 @@ def _pidfd(pid: int | None) -> int | None:
 def _kill_carriers(cookie: str) -> None:
     """Kill what an unsandboxed process left behind, until nothing new appears."""
     for _ in range(50):
-        left = {pid for pid in _carriers(cookie) if _lives(pid)}
+        left = {pid for pid in usage.carriers(cookie) if _lives(pid)}
         if not left:
             return
         for one in left:
