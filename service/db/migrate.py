@@ -1,15 +1,16 @@
 """Bring a database to the schema of this version: `upgrade()`, and the questions `current()` and `newest()`."""
 
+from functools import cache
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import make_url, text
+from sqlalchemy import Connection, make_url, text
 
 from service.db.engine import make_engine
-from service.settings import settings
+from service.settings import make_private, settings
 
 _FOLDER = Path(__file__).parent / "migrations"
 _LOCK = 0x6B65726E656C  # several processes of a fleet may start at once: PostgreSQL lets one of them migrate
@@ -18,7 +19,9 @@ _LOCK = 0x6B65726E656C  # several processes of a fleet may start at once: Postgr
 def upgrade(url: str | None = None, to: str = "head") -> None:
     """Apply what is missing, all or nothing.  Running it twice, or in two processes at once, is harmless."""
     url = url or settings().database
-    if file := _file(url):
+    if file := file_of(url):
+        if file.parent == settings().state:
+            make_private(file.parent)  # what cannot be closed is reported by the processes that use it
         file.parent.mkdir(parents=True, exist_ok=True)
     engine = make_engine(url)
     try:
@@ -35,21 +38,32 @@ def upgrade(url: str | None = None, to: str = "head") -> None:
 def current(url: str | None = None) -> str | None:
     """Return the current migration of the database, or None before the first.  Creates no file."""
     url = url or settings().database
-    if (file := _file(url)) and not file.exists():
+    if (file := file_of(url)) and not file.exists():
         return None
     engine = make_engine(url)
     try:
         with engine.execution_options(reading=True).connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
+            return revision_of(connection)
     finally:
         engine.dispose()
 
 
+def revision_of(connection: Connection) -> str | None:
+    """Return the current migration of the database behind a connection, or None before the first."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+@cache
 def newest() -> str:
     """The migration that this code was written for."""
     head = ScriptDirectory.from_config(configuration()).get_current_head()
     assert head is not None, "the package came without its migrations"  # noqa: S101  # a broken installation
     return head
+
+
+def is_known(revision: str) -> bool:
+    """Whether this version has the migration, so that it can bring a database from there to its own schema."""
+    return any(script.revision == revision for script in ScriptDirectory.from_config(configuration()).walk_revisions())
 
 
 def configuration() -> Config:
@@ -60,7 +74,8 @@ def configuration() -> Config:
     return config
 
 
-def _file(url: str) -> Path | None:
+def file_of(url: str) -> Path | None:
+    """Return the file of an SQLite database; None for other databases."""
     parsed = make_url(url)
     within_a_file = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
     return Path(str(parsed.database)) if within_a_file else None

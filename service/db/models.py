@@ -31,6 +31,7 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, declared_attr, mapped_column, relationship
 
 from kernels.cases import Metric
+from service.domain.access import ActorKind, Scope
 from service.domain.metrics import metric_of, print_case
 from service.domain.series import SeriesKey
 from service.domain.states import (
@@ -129,6 +130,10 @@ class Target(Base):
     poll_failures: Mapped[int] = mapped_column(default=0)
     poll_error: Mapped[str | None]
     paused_at: Mapped[float | None]  # no new revisions are taken since then
+    forge_paused_until: Mapped[float] = mapped_column(default=0.0)  # nothing is sent to its forge before
+    forge_error: Mapped[str | None]  # why
+    mirror_bytes: Mapped[int | None] = mapped_column(BigInteger)  # of control's copy of the repository
+    private: Mapped[bool] = mapped_column(default=False)  # only those who were granted it know of it
     recipe: Mapped["RecipeRow | None"] = relationship(lazy="raise", foreign_keys=[recipe_id])
 
 
@@ -159,6 +164,14 @@ class Delivery(Base):
     outcome: Mapped[str | None]  # one sentence: what was done, or why nothing was
 
 
+class WriteProbe(Base):
+    """One row, which /readyz updates to see whether the database accepts writes."""
+
+    __tablename__ = "write_probes"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    written_at: Mapped[float]
+
+
 class PushRow(Base):
     """One report that commits appeared: a webhook delivery, a poll or a command."""
 
@@ -170,7 +183,20 @@ class PushRow(Base):
     pull: Mapped[int | None]
     delivery_id: Mapped[int | None] = mapped_column(ForeignKey("deliveries.id"))
     created_at: Mapped[float]
-    closed_at: Mapped[float | None]  # when the pull request was closed or merged
+
+
+class Pull(Base):
+    """A pull request: what was recorded of it last."""
+
+    __tablename__ = "pulls"
+    __table_args__ = (UniqueConstraint("target_id", "number"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    number: Mapped[int]
+    head: Mapped[str | None] = mapped_column(String(64))  # None until one was recorded
+    version: Mapped[int] = mapped_column(default=0)  # raised by everyone who records something of it
+    updated_at: Mapped[float | None]  # by the forge's clock, at the newest delivery
+    closed_at: Mapped[float | None]  # when it was closed or merged
 
 
 class Revision(Base):
@@ -186,7 +212,7 @@ class Revision(Base):
     subject: Mapped[str]
     author: Mapped[str]
     committed_at: Mapped[float]
-    paths: Mapped[list[str]]  # changed against the first parent
+    paths: Mapped[list[str]]  # changed against the first parent; of very many only the first
     target: Mapped[Target] = relationship(lazy="raise")
 
     @property
@@ -237,6 +263,7 @@ class Run(Base):
     max_attempts: Mapped[int] = mapped_column(default=3)
     worker: Mapped[str | None] = mapped_column(String(120))
     lease_until: Mapped[float | None]
+    losses: Mapped[int] = mapped_column(default=0)  # attempts that did not count
     not_before: Mapped[float] = mapped_column(default=0.0)  # waits in the queue until then
     created_at: Mapped[float]
     started_at: Mapped[float | None]
@@ -290,6 +317,7 @@ class Attempt(Base):
     started_at: Mapped[float]
     finished_at: Mapped[float | None]
     outcome: Mapped[str | None]
+    lost: Mapped[bool] = mapped_column(default=False)  # its lease expired, and nobody knows why
 
 
 class Stack(Base):
@@ -679,6 +707,148 @@ class Worker(Base):
     started_at: Mapped[float]
     seen_at: Mapped[float]
     run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
+    paused_at: Mapped[float | None]  # takes no run since then
+    paused_by: Mapped[str | None] = mapped_column(String(120))
+
+
+class Account(Base):
+    """A person who signed in through GitHub or another provider."""
+
+    __tablename__ = "accounts"
+    __table_args__ = (UniqueConstraint("issuer", "subject"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    issuer: Mapped[str] = mapped_column(String(200))  # URL of the provider
+    subject: Mapped[str] = mapped_column(String(200))  # who it is there; unlike the login it never changes
+    login: Mapped[str] = mapped_column(String(120))
+    admin: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[float]
+    seen_at: Mapped[float]
+    disabled_at: Mapped[float | None]
+
+
+class Role(Base):
+    """What a person may do with one target, as the forge's permissions were when they were last asked for."""
+
+    __tablename__ = "roles"
+    __table_args__ = (UniqueConstraint("account_id", "target_id"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    permission: Mapped[str] = mapped_column(String(16))  # of the forge: none, read, triage, write, maintain or admin
+    checked_at: Mapped[float]
+
+
+class SignIn(Base):
+    """A session of a person in a browser; its cookie holds a secret of which only the hash is here."""
+
+    __tablename__ = "sign_ins"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
+    created_at: Mapped[float]
+    seen_at: Mapped[float]
+    expires_at: Mapped[float]
+    ended_at: Mapped[float | None]
+
+
+class ApiKey(Base):
+    """A key of a program or a person: the hash of its secret, and until when it is valid."""
+
+    __tablename__ = "api_keys"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    name: Mapped[str] = mapped_column(String(80))
+    prefix: Mapped[str] = mapped_column(String(16), unique=True)  # shown, so that people know which key it is
+    digest: Mapped[str] = mapped_column(String(64))  # SHA-256 of the whole key, which has 256 random bits
+    account_id: Mapped[int | None] = mapped_column(ForeignKey("accounts.id"))  # whose it is; None for a program
+    rotated_from: Mapped[int | None] = mapped_column(ForeignKey("api_keys.id"))  # the key that it replaces
+    created_at: Mapped[float]
+    created_by: Mapped[str] = mapped_column(String(120))
+    expires_at: Mapped[float | None]
+    used_at: Mapped[float | None]  # to the minute
+    revoked_at: Mapped[float | None]
+    revoked_by: Mapped[str | None] = mapped_column(String(120))
+    grants: Mapped[list["KeyGrant"]] = relationship(lazy="raise", order_by="KeyGrant.id")
+
+
+class KeyGrant(Base):
+    """A scope of a key."""
+
+    __tablename__ = "key_grants"
+    __table_args__ = (UniqueConstraint("key_id", "scope", "target_id"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    key_id: Mapped[int] = mapped_column(ForeignKey("api_keys.id"))
+    scope: Mapped[Scope] = mapped_column(_enum(Scope, 16))
+    target_id: Mapped[int | None] = mapped_column(ForeignKey("targets.id"))  # None for all
+
+
+class AuditEntry(Base):
+    """Something that somebody changed.  Rows are only ever added; names are kept as they were."""
+
+    __tablename__ = "audit_entries"
+    __table_args__ = (Index("ix_audit_entries_target", "target", "id"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    at: Mapped[float]
+    actor_kind: Mapped[ActorKind] = mapped_column(_enum(ActorKind, 16))
+    actor: Mapped[str] = mapped_column(String(120))
+    actor_id: Mapped[int | None] = mapped_column(BigInteger)  # of the key or account
+    action: Mapped[str] = mapped_column(String(40))  # "target.add", "run.cancel", …
+    target: Mapped[str | None] = mapped_column(String(80))  # a name: the entry outlives its target
+    object: Mapped[str | None] = mapped_column(String(120))  # "run 12", "regression 4", …
+    details: Mapped[dict[str, Any]]
+    address: Mapped[str | None] = mapped_column(String(60))  # where the request came from
+
+
+class RepeatableRequest(Base):
+    """A request with an idempotency key, and its response; a repeat gets the same."""
+
+    __tablename__ = "repeatable_requests"
+    __table_args__ = (
+        UniqueConstraint("owner", "key"),
+        Index("ix_repeatable_requests_begun", "begun_at"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    owner: Mapped[str] = mapped_column(String(40))  # "key 3", "person 5"
+    key: Mapped[str] = mapped_column(String(200))
+    digest: Mapped[str] = mapped_column(String(64))  # SHA-256 of method, path and body
+    begun_at: Mapped[float]
+    status: Mapped[int | None]  # None while it is handled
+    body: Mapped[str | None]
+
+
+class IngestBatch(Base):
+    """Measurements that somebody made elsewhere and sent in one request, with their provenance."""
+
+    __tablename__ = "ingest_batches"
+    __table_args__ = (Index("ix_ingest_batches_target", "target_id", "id"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    tool: Mapped[str] = mapped_column(String(120))
+    machine: Mapped[str] = mapped_column(String(120))
+    measured_at: Mapped[float | None]
+    stack: Mapped[dict[str, Any]]
+    notes: Mapped[dict[str, Any]]
+    sent_by: Mapped[str] = mapped_column(String(120))
+    received_at: Mapped[float]
+    measurements: Mapped[int] = mapped_column(default=0)
+    samples: Mapped[int] = mapped_column(default=0)
+    complete: Mapped[bool] = mapped_column(default=False)  # readers see it only then
+
+
+class IngestedMeasurement(Base):
+    """A measurement made elsewhere.  It is in no history, verdict or gate of what was measured here."""
+
+    __tablename__ = "ingested_measurements"
+    __table_args__ = (Index("ix_ingested_measurements_series", "target_id", "device", "provider", "case", "id"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    batch_id: Mapped[int] = mapped_column(ForeignKey("ingest_batches.id"), index=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))  # the rest of the series' key, for its index
+    device: Mapped[str] = mapped_column(String(40))
+    provider: Mapped[str] = mapped_column(String(80))
+    case: Mapped[str] = mapped_column(String(120))  # with its metric
+    revision: Mapped[str] = mapped_column(String(64))  # as it was sent; kernelwatch need not know it
+    median: Mapped[float]
+    samples: Mapped[str] = mapped_column(Text)  # JSON, in the unit of the case's metric
 
 
 def unpack(packed: bytes) -> tuple[list[Rounds], list[Rounds]]:

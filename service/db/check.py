@@ -1,0 +1,108 @@
+"""Check a database: its integrity, its schema, and the references between its rows."""
+
+from dataclasses import dataclass, field
+
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, MetaData, Table, and_, func, not_, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import ForeignKeyConstraint
+
+from service.db import migrate
+from service.db.models import Base
+
+_SHOWN = 5  # problems of one kind
+# Rows of these tables are made by an empty database, too.
+_OWN = frozenset({"alembic_version", "write_probes"})
+
+
+@dataclass
+class Checked:
+    """The migration of a database, None if it is not one of kernelwatch, its rows by table, and what is wrong with it.
+
+    A database with damage cannot be read as a whole; one with faults can.
+    """
+
+    revision: str | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    damage: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def known(self) -> bool:
+        """Whether this version can read it, after an upgrade if need be."""
+        return self.revision is not None and migrate.is_known(self.revision)
+
+    @property
+    def current(self) -> bool:
+        return self.revision == migrate.newest()
+
+    def problems(self) -> list[str]:
+        """Damage, faults, and whether the schema is that of this version."""
+        return [*self.damage, *self.faults, *self._versions()]
+
+    def _versions(self) -> list[str]:
+        if self.damage or self.current:
+            return []
+        if self.revision is None:
+            return ["it has no tables of kernelwatch"]
+        if not self.known:
+            return [f"it is at migration {self.revision}, which this version does not know"]
+        return [f"it is at migration {self.revision}; `kernelwatch db upgrade` brings it to {migrate.newest()}"]
+
+
+def check(connection: Connection) -> Checked:
+    """Check everything that can be checked from inside the database; reads all of it."""
+    found = Checked()
+    try:
+        found.damage += _integrity(connection)
+        found.revision = migrate.revision_of(connection)
+        tables = MetaData()
+        tables.reflect(connection)
+        found.rows = row_counts(connection, tables)
+        if found.current:
+            found.faults += _schema(connection)
+        for _, table in sorted(tables.tables.items()):
+            found.faults += _orphans(connection, table)
+    except DBAPIError as error:
+        found.damage.append(f"the database cannot be read: {error.orig}")
+    return found
+
+
+def row_counts(connection: Connection, tables: MetaData) -> dict[str, int]:
+    """Count the rows of the tables, without those that an empty database has, too."""
+    return {
+        name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+        for name, table in sorted(tables.tables.items())
+        if name not in _OWN
+    }
+
+
+def _integrity(connection: Connection) -> list[str]:
+    if connection.dialect.name == "sqlite":
+        rows = connection.execute(text(f"PRAGMA integrity_check({_SHOWN})")).scalars().all()
+        return [f"integrity: {row}" for row in rows if row != "ok"]
+    failed = text("SELECT checksum_failures FROM pg_stat_database WHERE datname = current_database()")
+    failures = connection.execute(failed).scalar() or 0  # null where checksums are off
+    return [f"PostgreSQL counted {failures} pages with a wrong checksum"] if failures else []
+
+
+def _schema(connection: Connection) -> list[str]:
+    differences = compare_metadata(MigrationContext.configure(connection), Base.metadata)
+    return [f"the schema differs from the one of this version: {one}" for one in differences[:_SHOWN]]
+
+
+def _orphans(connection: Connection, table: Table) -> list[str]:
+    return [problem for key in table.foreign_key_constraints if (problem := _orphans_of(connection, key))]
+
+
+def _orphans_of(connection: Connection, key: ForeignKeyConstraint) -> str | None:
+    """Rows that refer to a row that does not exist.  Databases enforce this, unless somebody switched that off."""
+    parent = key.referred_table.alias()
+    exists = select(1).where(and_(*(parent.c[one.column.name] == one.parent for one in key.elements))).exists()
+    refers = and_(*(one.parent.is_not(None) for one in key.elements))
+    count = connection.execute(select(func.count()).select_from(key.table).where(refers, not_(exists))).scalar_one()
+    if not count:
+        return None
+    columns = ", ".join(one.parent.name for one in key.elements)
+    return f"{count} rows of {key.table.name} refer to no row of {key.referred_table.name} ({columns})"
