@@ -1,10 +1,17 @@
 """The states and kinds of everything that is stored, as plain values."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # Exit codes of commands that report verdicts, other than 0.
 REGRESSED, NOT_MEASURED, UNDECIDED, UNFIT = 1, 2, 3, 125
+CODES = (REGRESSED, UNFIT, NOT_MEASURED, UNDECIDED, 0)  # of several devices the first that occurs counts
+
+
+def worst_exit_code(codes: Iterable[int]) -> int:
+    """Of several devices: a regression first, then what cannot be measured, what was not, and what is undecided."""
+    found = set(codes)
+    return next((code for code in CODES if code in found), 0)
 
 
 class TargetKind(enum.StrEnum):

@@ -93,6 +93,11 @@ def share_in_words(share: float) -> str:
     return f"{share * 100:.2g} %" if abs(share) < 0.995 else f"{share * 100:.0f} %"
 
 
+def in_bytes(size: float) -> str:
+    """`0.3 MB`, `12 MB`, `1.5 GB`."""
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.2g} MB" if size < 1e8 else f"{size / 1e6:.0f} MB"
+
+
 def without_credentials(location: str) -> str:
     """Remove the user name and the password from a URL."""
     parts = urlsplit(location)

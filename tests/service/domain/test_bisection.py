@@ -413,7 +413,7 @@ def test_a_merge_is_called_one_and_the_way_into_it_is_offered():
     progress, _ = searched(line_of(2), script(SLOW, SLOW))
     assert said(progress, NAMES, Merge("a" * 40, "b" * 40, 3)).endswith(
         "It is a merge of 3 revisions; bisect inside it with "
-        "`kernelwatch bisect norms aaaaaaaaaa..bbbbbbbbbb --device h200`."
+        "`kernelwatch bisection start norms aaaaaaaaaa..bbbbbbbbbb --device h200`."
     )
     assert said(progress, NAMES, Merge(None, "b" * 40, 1)).endswith("It is a merge of 1 revision.")
 

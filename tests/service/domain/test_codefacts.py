@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from rich.console import Console
 
+from service.commands.output.layout import lines
+from service.commands.views.facts import compared
 from service.domain.codefacts import diff, findings, limits, normalise
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State, read
 from service.domain.codefacts.findings import ComparedRevision, FactsReport
 from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.policy.recipes import parse
 from service.errors import BadInput
-from service.reports import facts_markdown, facts_table
+from service.reports import facts_markdown
 from service.reports.schema.base import json_text
 from service.reports.schema.facts import FactsDocument
 
@@ -383,10 +384,7 @@ def reported(base: diff.Facts | None, head: diff.Facts, **more: object) -> Facts
 
 
 def shown(report: FactsReport, width: int = 200) -> str:
-    console = Console(width=width)
-    with console.capture() as caught:
-        console.print(facts_table.table(report))
-    return caught.get()
+    return "\n".join(line.plain for line in lines(compared(report).parts, width))
 
 
 @pytest.mark.parametrize(

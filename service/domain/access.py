@@ -1,0 +1,107 @@
+"""Who may do what: scopes, grants, and the actor of a request."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from service.errors import BadInput
+
+
+class Scope(StrEnum):
+    """What a grant allows.  `admin` allows everything; every other scope on a target allows to read it."""
+
+    READ = "read"
+    INGEST = "ingest"
+    RUN = "run"
+    TRIAGE = "triage"
+    WORKER = "worker"
+    ADMIN = "admin"
+
+
+OF_TARGETS = (Scope.READ, Scope.INGEST, Scope.RUN, Scope.TRIAGE)  # may be limited to one target
+_GRANT = re.compile(r"(?P<scope>[a-z]+)(?::(?P<target>[^:\s]+))?")
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A scope on one target, or on all (`target_id` is None)."""
+
+    scope: Scope
+    target_id: int | None = None
+
+
+class ActorKind(StrEnum):
+    ANONYMOUS = "anonymous"
+    KEY = "key"
+    PERSON = "person"
+    LOCAL = "local"  # a command on the machine that holds the database
+    SERVICE = "service"  # kernelwatch itself
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Somebody who reads or changes something."""
+
+    kind: ActorKind
+    name: str
+    grants: frozenset[Grant] = frozenset()
+    id: int | None = None  # of the key, or of the person's account
+
+    def may(self, scope: Scope, target_id: int | None = None) -> bool:
+        """Whether it has the scope: on this target, or on all targets if `target_id` is None."""
+        return any(
+            one.target_id in (None, target_id) and (one.scope in (scope, Scope.ADMIN) or scope is Scope.READ)
+            for one in self.grants
+            if one.target_id is None or target_id is not None
+        )
+
+    def may_somewhere(self, scope: Scope) -> bool:
+        """Whether it has the scope on at least one target."""
+        return any(one.scope in (scope, Scope.ADMIN) or scope is Scope.READ for one in self.grants)
+
+    def readable(self) -> frozenset[int]:
+        """The targets that it may read although they are private; an actor that may read all has no need of it."""
+        return frozenset(one.target_id for one in self.grants if one.target_id is not None)
+
+
+ANONYMOUS = Actor(ActorKind.ANONYMOUS, "anonymous")
+SERVICE = Actor(ActorKind.SERVICE, "kernelwatch", frozenset({Grant(Scope.ADMIN)}))
+
+
+def local(person: str) -> Actor:
+    """The user of this system, who may do everything that the command line can."""
+    return Actor(ActorKind.LOCAL, person, frozenset({Grant(Scope.ADMIN)}))
+
+
+@dataclass(frozen=True)
+class NamedGrant:
+    """A grant as people write it: `triage`, or `run:norms` for one target."""
+
+    scope: Scope
+    target: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.scope}:{self.target}" if self.target else self.scope.value
+
+
+def read_grants(texts: Iterable[str]) -> tuple[NamedGrant, ...]:
+    """Read `read`, `run:norms`, …  Raises BadInput."""
+    grants = tuple(dict.fromkeys(_read(text) for text in texts))
+    if not grants:
+        raise BadInput(f"A key needs at least one scope: {_scopes()}.")
+    return grants
+
+
+def _read(text: str) -> NamedGrant:
+    found = _GRANT.fullmatch(text.strip())
+    if found is None or found["scope"] not in list(Scope):
+        raise BadInput(f"{text!r} is no scope. Use one of {_scopes()}; SCOPE:TARGET limits it to one target.")
+    scope = Scope(found["scope"])
+    if found["target"] and scope not in OF_TARGETS:
+        raise BadInput(f"{scope} cannot be limited to a target; {', '.join(OF_TARGETS)} can.")
+    return NamedGrant(scope, found["target"])
+
+
+def _scopes() -> str:
+    return ", ".join(Scope)

@@ -1,0 +1,125 @@
+"""Measurements made elsewhere, as they are sent: a line about the batch, then a line for each measurement."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import median
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from kernels.cases import Case
+from service.domain.metrics import metric_of
+from service.errors import BadInput
+
+MAX_LINE = 256 << 10  # bytes
+MAX_SAMPLES = 10_000  # of one measurement
+_MAX_CASES = 65_536
+
+Text = Annotated[str, Field(min_length=1, max_length=120)]
+Sample = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Provenance(BaseModel):
+    """Who measured a batch, with what and where; kept as it was sent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tool: Text = Field(description="The program that measured, with its version.", examples=["triton.testing 3.6"])
+    machine: Text = Field(description="Where it ran.", examples=["ci-runner-7, NVIDIA H200"])
+    device: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,39}$")] = Field(examples=["h200"])
+    measured_at: AwareDatetime | None = Field(None, description="When, as RFC 3339 with its offset.")
+    stack: dict[str, Any] = Field(default_factory=dict, description="Versions.", examples=[{"torch": "2.11.0"}])
+    notes: dict[str, Any] = Field(default_factory=dict, description="Anything else, for example the address of a job.")
+
+
+class _Line(BaseModel):
+    """One measurement as it is sent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    revision: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[\w.+-]+$")]
+    provider: Annotated[str, Field(min_length=1, max_length=80)]
+    case: Annotated[str, Field(min_length=1, max_length=120)]
+    samples: Annotated[list[Sample], Field(min_length=1, max_length=MAX_SAMPLES)]
+
+
+class _First(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    batch: Provenance
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A measurement that was sent: `samples` in the unit of the case's metric, us or bytes."""
+
+    revision: str
+    provider: str
+    case: str
+    median: float
+    samples: tuple[float, ...]
+
+
+def read_first(line: bytes) -> Provenance:
+    """Read the line about the batch.  Raises BadInput."""
+    try:
+        return _First.model_validate_json(line).batch
+    except ValidationError as error:
+        raise BadInput(f'Line 1 must be {{"batch": {{"tool", "machine", "device"}}}}: {_first_of(error)}') from None
+
+
+def read_lines(lines: Iterable[bytes], first: int = 2) -> Iterator[Sent]:
+    """Read measurements, one JSON object a line; empty lines are skipped.
+
+    Raises BadInput that names the first line with a mistake.
+    """
+    for number, line in enumerate(lines, first):
+        if line.strip():
+            yield _read(number, line)
+
+
+def _read(number: int, line: bytes) -> Sent:
+    try:
+        one = _Line.model_validate_json(line)
+        case = _checked(one.case)
+    except ValidationError as error:
+        raise BadInput(f"Line {number}: {_first_of(error)}") from None
+    except ValueError as error:
+        raise BadInput(f"Line {number}: case: {error}.") from None
+    return Sent(one.revision, one.provider, case, median(one.samples), tuple(one.samples))
+
+
+@lru_cache(_MAX_CASES)
+def _checked(text: str) -> str:
+    """The case as it is stored.  Raises ValueError."""
+    return str(Case.parse(text))
+
+
+def _first_of(error: ValidationError) -> str:
+    """The first mistake, and where it is."""
+    one = error.errors()[0]
+    place = ".".join(str(part) for part in one["loc"])
+    return f"{place}: {one['msg']}." if place else f"{one['msg']}."
+
+
+def pack_samples(samples: Iterable[float]) -> str:
+    """Samples as JSON with six significant digits: more than any clock has."""
+    return json.dumps([_rounded(one) for one in samples], separators=(",", ":"))
+
+
+def unpack_samples(packed: str) -> list[float]:
+    """The inverse of `pack_samples`."""
+    samples: list[float] = json.loads(packed)
+    return samples
+
+
+def _rounded(value: float) -> float:
+    return round(value, 5 - math.floor(math.log10(value))) if value else value
+
+
+def unit_of(case: str) -> str:
+    """The unit of a case's samples: us or bytes."""
+    return metric_of(case).unit
