@@ -19,9 +19,10 @@ class Backoff:
         """Did this fail so often that it must wait?"""
         return key in self._failed and time.monotonic() < self._failed[key][1]
 
-    def failed(self, key: Hashable) -> None:
+    def failed(self, key: Hashable, longest_s: float = WAITS_S[-1]) -> None:
         times = self._failed.get(key, (0, 0.0))[0] + 1
-        self._failed[key] = times, time.monotonic() + WAITS_S[min(times, len(WAITS_S)) - 1]
+        wait_s = min(WAITS_S[min(times, len(WAITS_S)) - 1], longest_s)
+        self._failed[key] = times, time.monotonic() + wait_s
 
     def succeeded(self, key: Hashable) -> None:
         self._failed.pop(key, None)

@@ -1,14 +1,11 @@
 """Queries of the ledger for pages, the API and the command line.  Each loads what its reader needs."""
 
-import base64
-import binascii
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
 
-from sqlalchemy import ColumnElement, Select, func, select, tuple_
+from sqlalchemy import ColumnElement, func, select, tuple_
+from sqlalchemy import case as sql_case
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, contains_eager, selectinload, undefer
 
 from kernels.cases import Role
@@ -27,8 +24,8 @@ from service.db.models import (
     Target,
     VerdictRow,
     Worker,
-    storable,
 )
+from service.db.paging import ResultPage, paged, paged_rows
 from service.domain.attribution.stack_diff import moved
 from service.domain.states import (
     OPEN_REGRESSIONS,
@@ -37,11 +34,11 @@ from service.domain.states import (
     Purpose,
     RegressionState,
     RunState,
-    TargetKind,
 )
 from service.domain.text import short
+from service.domain.times import is_recent
 from service.domain.verdicts.judge import Outcome
-from service.errors import BadInput, NotFound
+from service.errors import NotFound
 from service.ledger.runs.baseline_choice import UNACCEPTED
 from service.ledger.series import on_device
 from service.ledger.server_policy import server_policy
@@ -51,19 +48,9 @@ from service.reports.schema.runs import RunDocument
 from service.reports.views import GapView, Point
 from service.settings import settings
 
-Row = TypeVar("Row")
 WORKER_GONE_S = 60.0  # workers report every few seconds
 MAX_SERIES = 2000
-MIN_SHA = 4  # as for git
 LATEST_RUNS = 20  # from which a target's series are listed; all of its runs would be too many rows
-
-
-@dataclass(frozen=True)
-class ResultPage(Generic[Row]):
-    """A page of results, and the cursor of the next page."""
-
-    items: tuple[Row, ...]
-    next: str | None
 
 
 @dataclass(frozen=True)
@@ -254,6 +241,25 @@ def _standing(session: Session, target: Target) -> dict[RegressionState, int]:
     return {state: found[state] for state in OPEN_REGRESSIONS if state in found}
 
 
+def open_counts(session: Session, targets: Collection[int]) -> dict[int, tuple[int, int]]:
+    """The numbers of open regressions and of cases behind SOTA, of each of these targets."""
+    regressions = (
+        select(Series.target_id, func.count())
+        .select_from(RegressionRow)
+        .join(RegressionRow.series)
+        .where(Series.target_id.in_(targets), RegressionRow.state.in_(OPEN_REGRESSIONS))
+        .group_by(Series.target_id)
+    )
+    behind = (
+        select(Series.target_id, func.count(Gap.id))
+        .join(Gap.series)
+        .where(Series.target_id.in_(targets), Gap.behind_sota)
+        .group_by(Series.target_id)
+    )
+    opened, gaps = (dict(session.execute(one).all()) for one in (regressions, behind))
+    return {one: (opened.get(one, 0), gaps.get(one, 0)) for one in targets}
+
+
 def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
     """The latest runs off the mainline: of pull requests, and of commits that a person requested."""
     runs = session.scalars(
@@ -302,32 +308,6 @@ def revisions(session: Session, target: Target, cursor: str | None = None, limit
     return paged(session, statement, (Revision.committed_at, Revision.id), cursor, limit)
 
 
-def runs(
-    session: Session,
-    target: Target,
-    device: str | None = None,
-    cursor: str | None = None,
-    limit: int = 50,
-    *,
-    revision: str | None = None,
-) -> ResultPage[Run]:
-    """The runs of a target, newest first; only of one `revision` if given, whose sha may be abbreviated."""
-    statement = select(Run).where(Run.target_id == target.id).options(*_NAMES)
-    if device is not None:
-        statement = statement.where(Run.device == device)
-    if revision is not None:
-        statement = statement.join(Revision, Revision.id == Run.revision_id).where(_named(target, revision))
-    return paged(session, statement, (Run.id,), cursor, limit)
-
-
-def _named(target: Target, revision: str) -> ColumnElement[bool]:
-    """Match a commit by a prefix, as git does, and a version exactly: 1.1 is not 1.10."""
-    named = str(storable(revision))
-    if target.kind is TargetKind.GIT and len(named) >= MIN_SHA:
-        return Revision.sha.startswith(named.lower(), autoescape=True)
-    return Revision.sha == named
-
-
 def events_of(session: Session, found: Iterable[RegressionRow]) -> Mapping[int, Incident]:
     """The incidents of these regressions."""
     ids = {row.incident_id for row in found if row.incident_id is not None}
@@ -346,7 +326,9 @@ def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
     return session.scalars(select(Run).where(*watched).options(*_NAMES).order_by(Run.id.desc()).limit(20)).all()
 
 
-def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Sequence[GapView]:
+def gaps(
+    session: Session, target: Target | None = None, cursor: str | None = None, limit: int = 50
+) -> ResultPage[GapView]:
     """Mainline cases behind SOTA, widest gap first."""
     statement = (
         select(Gap, Target.name, Revision)
@@ -356,16 +338,27 @@ def gaps(session: Session, target: Target | None = None, limit: int = 50) -> Seq
         .outerjoin(Run, Run.id == Gap.since_run_id)
         .outerjoin(Revision, Revision.id == Run.revision_id)
         .where(Gap.behind_sota)
-        .order_by(Gap.ratio_now.desc())
-        .limit(limit)
     )
     if target is not None:
         statement = statement.where(Series.target_id == target.id)
-    return [GapView(gap, name, since) for gap, name, since in session.execute(statement)]
+    page = paged_rows(session, statement, (Gap.ratio_now, Gap.id), cursor, limit)
+    return page.shown_as(lambda row: GapView(*row[:3]))
 
 
-def series(session: Session, target: Target, case: str, provider: str, device: str) -> list[Point]:
-    """One series over the mainline, oldest first, from the newest run of each revision that measured the case."""
+def series(
+    session: Session,
+    target: Target,
+    case: str,
+    provider: str,
+    device: str,
+    *,
+    since: float | None = None,
+    limit: int = MAX_SERIES,
+) -> list[Point]:
+    """One series over the mainline, oldest first, from the newest run of each revision that measured the case.
+
+    Of many revisions only the newest, and only those that were committed `since` a time.
+    """
     best = aliased(Measurement)
     asked = (Measurement.case == case, Measurement.provider == provider, Measurement.role == Role.HEAD.value)
     newest = (
@@ -399,8 +392,9 @@ def series(session: Session, target: Target, case: str, provider: str, device: s
         .outerjoin(VerdictRow, _verdict_of(Run.id, provider, case))
         .outerjoin(best, (best.run_id == Run.id) & (best.case == case) & (best.role == Role.SOTA.value))
         .where(*asked, Run.id.in_(newest), Revision.ordinal.is_not(None))
+        .where(*([] if since is None else [Revision.committed_at >= since]))
         .order_by(Revision.ordinal.desc())
-        .limit(MAX_SERIES)
+        .limit(limit)
     )
     rows = reversed(session.execute(statement).all())
     points = [
@@ -474,17 +468,16 @@ def workers(session: Session) -> Sequence[Worker]:
     return session.scalars(select(Worker).order_by(Worker.seen_at.desc(), Worker.name)).all()
 
 
-def queue(session: Session, limit: int = 200) -> Sequence[Run]:
-    """The unfinished runs in the order in which they are taken; those being measured first."""
-    being_measured = (Run.state == RunState.LEASED).desc()
-    held_last = Run.state == RunState.HELD
-    return session.scalars(
-        select(Run)
-        .where(Run.state.in_(OPEN_STATES))
-        .options(*_NAMES)
-        .order_by(being_measured, held_last, Run.device, Run.priority, Run.id)
-        .limit(limit)
-    ).all()
+def workers_by_name(session: Session, cursor: str | None = None, limit: int = 50) -> ResultPage[Worker]:
+    """The known workers by name: unlike the time at which they were seen, that does not change between pages."""
+    return paged(session, select(Worker), (Worker.name,), cursor, limit, ascending=True)
+
+
+def queue(session: Session, cursor: str | None = None, limit: int = 200) -> ResultPage[Run]:
+    """The unfinished runs in the order in which they are taken; those being measured first, held ones last."""
+    place = sql_case((Run.state == RunState.LEASED, 0), (Run.state == RunState.HELD, 2), else_=1)
+    statement = select(Run).where(Run.state.in_(OPEN_STATES)).options(*_NAMES)
+    return paged(session, statement, (place, Run.device, Run.priority, Run.id), cursor, limit, ascending=True)
 
 
 def waiting(session: Session) -> list[Waiting]:
@@ -495,7 +488,7 @@ def waiting(session: Session) -> list[Waiting]:
         .where(Run.state.in_(OPEN_STATES))
         .group_by(Run.device, Run.state)
     ).all()
-    here = {worker.device for worker in workers(session) if now - worker.seen_at <= WORKER_GONE_S}
+    here = {worker.device for worker in workers(session) if is_recent(worker.seen_at, now, WORKER_GONE_S)}
     counts = {(device, state): (n, oldest) for device, state, n, oldest in rows}
     none: tuple[int, float] = (0, now)
 
@@ -505,34 +498,3 @@ def waiting(session: Session) -> list[Waiting]:
         return Waiting(device, queued, held, leased, max(0.0, now - oldest), device in here)
 
     return [of(device) for device in sorted({device for device, _ in counts})]
-
-
-def paged(
-    session: Session,
-    statement: Select[Row],
-    keys: Sequence[InstrumentedAttribute[Any]],
-    cursor: str | None,
-    limit: int,
-) -> ResultPage[Row]:
-    """The page of rows after `cursor`, largest keys first."""
-    if cursor is not None:
-        statement = statement.where(tuple_(*keys) < tuple_(*_read_cursor(cursor, len(keys))))
-    found = session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
-    more = len(found) > limit
-    last = [getattr(found[limit - 1], key.key) for key in keys] if more else None
-    return ResultPage(tuple(found[:limit]), _cursor(last) if last else None)
-
-
-def _cursor(values: Iterable[float]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(list(values)).encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str, length: int) -> list[float]:
-    try:
-        values = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (ValueError, binascii.Error):
-        values = None
-    sound = isinstance(values, list) and len(values) == length
-    if not sound or not all(type(value) in (int, float) and abs(value) < 2**63 for value in values):
-        raise BadInput(f"{cursor!r} is not a cursor; use `next` of the page before, or none.")
-    return list(values)

@@ -12,7 +12,8 @@ from service.db.engine import reading, transaction
 from service.db.models import Target
 from service.domain.policy.recipes import Recipe
 from service.domain.states import TargetKind
-from service.errors import BadInput, ServiceError, SourceFailed
+from service.errors import BadInput, Refused, ServiceError, SourceFailed
+from service.ledger.access import audit
 from service.ledger.backoff import backoff
 from service.ledger.bisections import bisections
 from service.ledger.bisections.commits import moved_between
@@ -49,10 +50,15 @@ def search(
     line = source.between(first, last)
     if not line and first != last:
         raise BadInput(f"No commits in {good}..{bad}; put the older revision first.")
+    if not source.is_on_branch(last):  # a branch that contains the last one contains the line
+        raise Refused(
+            f"No branch of {name} contains {bad}: it may be a stranger's, and a bisection measures without approval. "
+            "Push it to a branch first."
+        )
     on = device or _only_device(recipe)
     with transaction() as session:
         cases = _matching(recipe, suite or recipe.suite_on(on), patterns)
-        return bisections.start(
+        row = bisections.start(
             session,
             target,
             on,
@@ -63,7 +69,10 @@ def search(
             suite=suite,
             max_runs=max_runs,
             line=line,
-        ).id
+        )
+        details = {"good": first, "bad": last, "device": on, "as": asked_by}
+        audit.record(session, "bisection.start", target=name, of=f"bisection {row.id}", details=details)
+        return row.id
 
 
 def advance_due() -> int:

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 def start_due() -> int:
     """Start bisections within the budget of the policy.  Returns how many were started.
 
-    Each regression is bisected once automatically; a person may start another with `kernelwatch bisect`.
+    Each regression is bisected once automatically; a person may start another with `kernelwatch bisection start`.
     """
     started = 0
     for target_id in _targets():

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import clock, wake
 from service.db.models import Bisection, Revision, Run, Target
+from service.db.paging import ResultPage, paged
 from service.domain.bisection.classify import moved
 from service.domain.bisection.search import Aim, Progress, Question
 from service.domain.policy import recipes
@@ -19,6 +20,7 @@ from service.domain.regressions.lifecycle import KERNELWATCH
 from service.domain.states import OPEN_SEARCHES, OPEN_STATES, Purpose, SearchState
 from service.domain.text import short
 from service.errors import BadInput, Conflict, NotFound
+from service.ledger.access import audit
 from service.ledger.bisections import commits as lines
 from service.ledger.bisections import steps
 from service.ledger.locking import lock
@@ -160,6 +162,8 @@ def stop(session: Session, bisection_id: int, who: str) -> Bisection:
     words = said(search.progress, search.names) if search.steps and search.progress else ""
     so_far = f" {words[:1].upper()}{words[1:]}." if words else ""
     _end(session, row, SearchState.STOPPED, f"Stopped by {who}.{so_far}")
+    name = session.get_one(Target, row.target_id).name
+    audit.record(session, "bisection.stop", target=name, of=f"bisection {bisection_id}")
     return row
 
 
@@ -232,15 +236,20 @@ def one(session: Session, bisection_id: int) -> BisectionView:
 
 
 def listed(
-    session: Session, target: Target | None = None, *, open_only: bool = False, most: int = 50
-) -> list[Bisection]:
+    session: Session,
+    target: Target | None = None,
+    *,
+    open_only: bool = False,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> ResultPage[Bisection]:
     """The newest bisections, each with its target; `reason` holds their progress or their result."""
-    rows = select(Bisection).options(selectinload(Bisection.target)).order_by(Bisection.id.desc()).limit(most)
+    rows = select(Bisection).options(selectinload(Bisection.target))
     if target is not None:
         rows = rows.where(Bisection.target_id == target.id)
     if open_only:
         rows = rows.where(Bisection.state.in_(OPEN_SEARCHES))
-    return list(session.execute(rows).scalars())
+    return paged(session, rows, (Bisection.id,), cursor, limit)
 
 
 def due(session: Session) -> list[int]:
@@ -278,10 +287,11 @@ def _has_to_wait(session: Session, row: Bisection, policy: Policy) -> bool:
 
 def _spent_today(session: Session, target_id: int) -> int:
     """Number of steps of automatic bisections queued in the last 24 hours."""
-    since = clock(session) - _DAY_S
+    now = clock(session)
     steps = (
         select(func.count(Run.id))
         .join(Bisection, Bisection.id == Run.bisection_id)
-        .where(Bisection.target_id == target_id, Bisection.asked_by == KERNELWATCH, Run.created_at > since)
+        .where(Bisection.target_id == target_id, Bisection.asked_by == KERNELWATCH)
+        .where(Run.created_at.between(now - _DAY_S, now))
     )
     return session.execute(steps).scalar_one()

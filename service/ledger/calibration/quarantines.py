@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import select, update
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session, contains_eager
 
 from service.db.engine import clock
 from service.db.models import Calibration, Measurement, Quarantine, Run, Series, Target
+from service.db.paging import ResultPage, paged_rows
 from service.domain.policy.policy import Policy
 from service.domain.regressions.lifecycle import KERNELWATCH
 from service.domain.series import SeriesKey
@@ -15,6 +16,7 @@ from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.reasons import RECIPE, Quarantined
 from service.domain.verdicts.samples import Name
 from service.errors import BadInput, NotFound
+from service.ledger.access import audit
 from service.ledger.locking import insert_if_absent
 from service.ledger.series import on_device, series_of
 
@@ -41,13 +43,32 @@ def listed(
     session: Session, target: Target | None = None, *, device: str | None = None, released: bool = False
 ) -> Sequence[tuple[Quarantine, str]]:
     """The open quarantines, or with `released` all of them, newest first, each with the target's name."""
+    rows = _named(target, device=device, released=released).order_by(Quarantine.id.desc())
+    return [(row, name) for row, name in session.execute(rows)]
+
+
+def page(
+    session: Session,
+    target: Target | None = None,
+    *,
+    device: str | None = None,
+    released: bool = False,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> ResultPage[tuple[Quarantine, str]]:
+    """A page of the same."""
+    rows = _named(target, device=device, released=released)
+    return paged_rows(session, rows, (Quarantine.id,), cursor, limit).shown_as(lambda row: (row[0], row[1]))
+
+
+def _named(target: Target | None, *, device: str | None, released: bool) -> Select[Quarantine, str]:
     rows = select(Quarantine, Target.name).join(Quarantine.series).join(Target, Target.id == Series.target_id)
     wanted = [
         *([Series.target_id == target.id] if target else []),
         *([Series.device == device] if device else []),
         *([] if released else [Quarantine.released_at.is_(None)]),
     ]
-    return [(row, name) for row, name in session.execute(rows.where(*wanted).order_by(Quarantine.id.desc()))]
+    return rows.where(*wanted)
 
 
 # -- by what equal code did
@@ -88,6 +109,8 @@ def _release_if_trusted(session: Session, row: Quarantine, policy: Policy) -> No
 
 def _against(session: Session, series_id: int, case: str, policy: Policy, since: float, most: int) -> list[bool]:
     """Which of the last comparisons of a case count against it, oldest first, of all workers."""
+    if since and since > clock(session):  # the clock was set back: no new comparison would count until it has caught up
+        since = 0.0
     rows = session.execute(
         select(Calibration.ratio, Calibration.p)
         .where(Calibration.series_id == series_id, Calibration.at > since)
@@ -123,7 +146,23 @@ def release(session: Session, target: Target, device: str, case: str, provider: 
     if not rows:
         known = ", ".join(f"{name[1]} ({name[0]})" for name in _standing(session, target.id, device)) or "none"
         raise NotFound("quarantine of", case, f"Quarantined on {device}: {known}.")
+    details = {"case": case, "device": device, "reason": why}
+    audit.record(session, "quarantine.release", target=target.name, of=f"case {case}", details=details)
     return _release(session, rows, by, why)
+
+
+def quarantine_by_hand(
+    session: Session, target: Target, device: str, case: str, provider: str | None, by: str, reason: str
+) -> dict[str, bool]:
+    """Quarantine a case of one provider or of all, for a person.  Returns for each whether it is new.
+
+    Raises BadInput if it was never measured.
+    """
+    names = providers_of(session, target, device, case, provider)
+    made = {name: quarantine(session, SeriesKey.of(target.id, device, name, case), by, reason) for name in names}
+    details = {"case": case, "device": device, "reason": reason}
+    audit.record(session, "quarantine.add", target=target.name, of=f"case {case}", details=details)
+    return made
 
 
 def providers_of(session: Session, target: Target, device: str, case: str, provider: str | None) -> list[str]:

@@ -11,6 +11,7 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import WATCHED, Measurement, Revision, Run, Target, Worker
 from service.domain.policy import recipes
 from service.domain.states import CellState, Purpose, RunState
+from service.domain.times import is_due, is_recent
 from service.errors import BadInput
 from service.ledger.intake import targets
 from service.ledger.locking import lock
@@ -48,10 +49,11 @@ def plan_due() -> int:
 
 def _due(session: Session, now: float) -> Iterator[Due]:
     """The calibrations that are due.  The first is due one interval after both the worker and the target are known."""
-    workers = session.scalars(select(Worker).where(Worker.seen_at >= now - LATELY_S).order_by(Worker.name)).all()
+    online = is_recent(Worker.seen_at, now, LATELY_S)
+    workers = session.scalars(select(Worker).where(online).order_by(Worker.name)).all()
     if not workers:
         return
-    last, waiting = _last(session, [one.name for one in workers]), _waiting(session)
+    last, waiting = _last(session, [one.name for one in workers], now), _waiting(session)
     for target in targets.all_targets(session):
         if target.paused_at is not None:
             continue
@@ -60,7 +62,7 @@ def _due(session: Session, now: float) -> Iterator[Due]:
             every_s, pair = every.get(one.device, 0.0), (target.id, one.name)
             before = last.get(pair, max(one.started_at, target.created_at))
             barred = one.sandbox is not None and not target.allow_unsandboxed
-            if every_s == 0 or pair in waiting or now - before < every_s or barred:
+            if every_s == 0 or pair in waiting or barred or not is_due(before + every_s, now, every_s):
                 continue
             if one.device not in fit:
                 fit[one.device] = _fit(session, target, one.device) is not None
@@ -68,10 +70,11 @@ def _due(session: Session, now: float) -> Iterator[Due]:
                 yield Due(target.id, one.name, one.device, every_s)
 
 
-def _last(session: Session, workers: list[str]) -> dict[tuple[int, str], float]:
+def _last(session: Session, workers: list[str], now: float) -> dict[tuple[int, str], float]:
     """When the last calibration of each target on each worker was queued; no other run names a worker."""
     series = Run.target_id, Run.only_worker
-    rows = select(*series, func.max(Run.created_at)).where(Run.only_worker.in_(workers)).group_by(*series)
+    known = Run.only_worker.in_(workers), Run.created_at <= now
+    rows = select(*series, func.max(Run.created_at)).where(*known).group_by(*series)
     return {(target_id, worker or ""): at for target_id, worker, at in session.execute(rows)}
 
 
@@ -106,7 +109,11 @@ def _asked(due: Due) -> bool:
 def _ask(session: Session, due: Due) -> bool:
     lock(session, due.target_id)
     now = clock(session)
-    asked_since = Run.target_id == due.target_id, Run.only_worker == due.worker, Run.created_at > now - due.every_s
+    asked_since = (
+        Run.target_id == due.target_id,
+        Run.only_worker == due.worker,
+        Run.created_at.between(now - due.every_s, now),
+    )
     if session.execute(select(Run.id).where(*asked_since).limit(1)).first() is not None:  # by another control
         return False
     target = session.get_one(Target, due.target_id)
@@ -187,7 +194,7 @@ def _fit(session: Session, target: Target, device: str) -> Revision | None:
 
 def _lost(now: float) -> tuple[ColumnElement[bool], ...]:
     """The runs that wait for a worker that is gone."""
-    there = select(Worker.name).where(Worker.seen_at >= now - GONE_S)
+    there = select(Worker.name).where(is_recent(Worker.seen_at, now, GONE_S))
     return Run.only_worker.is_not(None), Run.state == RunState.QUEUED, Run.only_worker.not_in(there)
 
 

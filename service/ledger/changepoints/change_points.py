@@ -1,13 +1,16 @@
 """Queries of change points for pages, API and command line."""
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session, aliased, contains_eager
 
 from service.db.models import ChangePoint, Revision, Series, Target
+from service.db.paging import ResultPage, paged_rows
 from service.domain.series import SeriesKey
 from service.domain.states import PointState
 from service.ledger.series import is_series
 from service.reports.views import ChangePointView
+
+_NEWEST = (Revision.committed_at, ChangePoint.id)
 
 
 def points(
@@ -16,25 +19,28 @@ def points(
     device: str | None = None,
     state: PointState | None = None,
     *,
-    limit: int | None = None,
-) -> list[ChangePointView]:
+    cursor: str | None = None,
+    limit: int = 50,
+) -> ResultPage[ChangePointView]:
     """The change points of a target, newest revisions first."""
     which = [Series.target_id == target.id]
     if device is not None:
         which.append(Series.device == device)
     if state is not None:
         which.append(ChangePoint.state == state)
-    return _pointed(session, *which, limit=limit)
+    page = paged_rows(session, _with_revisions(*which), _NEWEST, cursor, limit)
+    return page.shown_as(lambda row: ChangePointView(*row[:4]))
 
 
 def points_of(session: Session, target: Target, case: str, provider: str, device: str) -> list[ChangePointView]:
     """The change points of one series, newest first."""
-    return _pointed(session, is_series(SeriesKey.of(target.id, device, provider, case)))
+    rows = _with_revisions(is_series(SeriesKey.of(target.id, device, provider, case)))
+    return [ChangePointView(*row) for row in session.execute(rows.order_by(*(key.desc() for key in _NEWEST)))]
 
 
-def _pointed(session: Session, *which: ColumnElement[bool], limit: int | None = None) -> list[ChangePointView]:
+def _with_revisions(*which: ColumnElement[bool]) -> Select[ChangePoint, str, Revision, Revision]:
     before = aliased(Revision)
-    rows = session.execute(
+    return (
         select(ChangePoint, Target.name, Revision, before)
         .join(ChangePoint.series)
         .options(contains_eager(ChangePoint.series))
@@ -42,7 +48,4 @@ def _pointed(session: Session, *which: ColumnElement[bool], limit: int | None = 
         .join(Revision, Revision.id == ChangePoint.revision_id)
         .join(before, before.id == ChangePoint.before_id)
         .where(*which)
-        .order_by(Revision.committed_at.desc(), ChangePoint.id.desc())
-        .limit(limit)
     )
-    return [ChangePointView(*row) for row in rows]

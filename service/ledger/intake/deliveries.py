@@ -1,19 +1,26 @@
 """Find new revisions: by a delivery, a poll, or a person.  No transaction is open while a source answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 import structlog
-from sqlalchemy import Select, select, update
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy import ColumnElement, case, func, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 
 from service.db.engine import clock, database_now, reading, transaction, wake
-from service.db.models import Delivery, PushRow, Target
-from service.domain.policy import recipes
+from service.db.models import Delivery, Run, Target
 from service.domain.states import Origin, TargetKind
+from service.domain.times import is_due
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
-from service.forge.events import Ignored, Pinged, PullChanged, Pushed, parse
-from service.ledger.intake import targets
+from service.forge.events import Event, Ignored, Pinged, PullChanged, Pushed, parse
+from service.ledger.access import audit
+from service.ledger.intake import pulls, targets
+from service.ledger.intake.branch_recipes import adopted, branch_recipe, with_recipe
 from service.ledger.locking import insert_if_absent, lock
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, PushResult, approve, record_push, run_wanted
@@ -30,7 +37,7 @@ __all__ = [
     "process_delivery",
     "process_due",
     "pull_appeared",
-    "pull_closed",
+    "request_runs",
     "run_revision",
     "store_delivery",
 ]
@@ -38,11 +45,13 @@ __all__ = [
 log = structlog.get_logger()
 
 CONTROL = "control"  # the queue of the control workers
-RECIPE = "kernelwatch.toml"  # its name in a repository that brings its own
 GIVEN_UP = 5  # failures after which a delivery waits for a person, who may redeliver it
+_ROUND_S = 60.0  # of one call, because the control worker has other tasks
+_AT_ONCE = 20  # deliveries in memory, which may have 25 MB each
+_STORED_AT_ONCE = 500  # databases limit how many parameters a statement may have
 _RETRY_S = (0, 10, 60, 300, 1200)  # after receipt, by the number of failures
 _MAX_POLL_S = 3600.0
-_POLLING_S = 600.0  # while a worker polls a target, no other does so for this long
+_POLLING_S = 60.0  # while a worker polls a target, no other does so; after this time without a renewal it is lost
 _PAUSED = "the target is paused; redeliver this after `kernelwatch target resume`."
 _DEEPEST = 1000  # revisions read back to find where a rewritten mainline left the known one
 
@@ -66,15 +75,18 @@ def store_delivery(session: Session, guid: str, event: str, body: bytes) -> tupl
 
 
 def process_due() -> int:
-    """Process the deliveries that are due, in the order of receipt.  Returns how many there were."""
+    """Process the deliveries that are due.  Returns how many were processed, or failed.
+
+    All that waits for one repository is processed together: one fetch of its branches and one of the heads of pull
+    requests answer any number of deliveries.  After `_ROUND_S` the rest waits for the next call.
+    """
     waiting = select(Delivery.id, Delivery.received_at, Delivery.attempts).where(Delivery.processed_at.is_(None))
     with reading() as session:
         now = clock(session)
         rows = session.execute(waiting.order_by(Delivery.id)).all()
-    due = [row.id for row in rows if row.received_at + _RETRY_S[min(row.attempts, GIVEN_UP - 1)] <= now]
-    for delivery_id in due:
-        process_delivery(delivery_id)
-    return len(due)
+    waits_s = [_RETRY_S[min(row.attempts, GIVEN_UP - 1)] for row in rows]
+    due = [row.id for row, wait_s in zip(rows, waits_s, strict=True) if is_due(row.received_at + wait_s, now, wait_s)]
+    return _process(due, ends=time.monotonic() + _ROUND_S)
 
 
 def process_delivery(delivery_id: int) -> str:
@@ -85,29 +97,94 @@ def process_delivery(delivery_id: int) -> str:
         raise NotFound("delivery", delivery_id)
     if delivery.processed_at is not None:
         return delivery.outcome or ""
-    try:
-        outcome, failures, done = _act_on(delivery), delivery.attempts, True
-    except SourceFailed as failure:
-        failures = delivery.attempts + 1 if failure.passing else GIVEN_UP
-        outcome, done = str(failure), failures >= GIVEN_UP
-    except ServiceError as refusal:
-        outcome, failures, done = str(refusal), GIVEN_UP, True
-    except Exception as error:  # one bad delivery must not keep the others waiting
-        log.exception("delivery failed", delivery=delivery_id)
-        failures = delivery.attempts + 1
-        outcome, done = f"internal error: {type(error).__name__}: {error}", failures >= GIVEN_UP
-    with transaction() as session:
-        row = session.get_one(Delivery, delivery_id)
-        row.outcome, row.attempts = outcome, failures
-        row.processed_at = clock(session) if done else None
-    log.info("delivery", delivery=delivery_id, outcome=outcome, processed=done)
-    return outcome
+    _process([delivery_id])
+    with reading() as session:
+        return session.get_one(Delivery, delivery_id).outcome or ""
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A delivery that waits, and what it says."""
+
+    id: int
+    failures: int
+    event: Event
+
+
+_Answer = str | Exception  # one sentence, or what went wrong
+_Answers = dict[int, _Answer]  # by delivery; one that is missing was not processed
+
+
+def _process(ids: Sequence[int], ends: float = math.inf) -> int:
+    """Process these deliveries, the repositories in the order of their oldest one.  Returns how many were answered."""
+    answers, events = _Answers(), list[_Waiting]()
+    for start in range(0, len(ids), _AT_ONCE):
+        with reading() as session:
+            rows = select(Delivery).where(Delivery.id.in_(ids[start : start + _AT_ONCE])).order_by(Delivery.id)
+            for row in session.execute(rows.execution_options(populate_existing=True)).scalars():
+                try:
+                    events.append(_Waiting(row.id, row.attempts, parse(row.event, row.body)))
+                except Exception as error:  # what is sent here is not always what the forge documents
+                    answers[row.id] = error
+            session.expunge_all()  # bodies are large
+    by_repository = dict[str, list[_Waiting]]()
+    for waiting in events:
+        match waiting.event:
+            case Pinged():
+                answers[waiting.id] = "The webhook works."
+            case Ignored(why):
+                answers[waiting.id] = f"Nothing to do: {why}."
+            case Pushed() | PullChanged():
+                by_repository.setdefault(waiting.event.repository.lower(), []).append(waiting)
+            case _:
+                assert_never(waiting.event)
+    _store(answers)
+    answered = len(answers)
+    for of_one in by_repository.values():
+        if time.monotonic() > ends:
+            break
+        found = _for_each_target(of_one)
+        _store(found)
+        answered += len(found)
+    return answered
+
+
+def _store(answers: _Answers) -> None:
+    """Store the outcomes of deliveries, and which of them are done."""
+    ids = list(answers)
+    for start in range(0, len(ids), _STORED_AT_ONCE):
+        some = ids[start : start + _STORED_AT_ONCE]
+        with transaction() as session:
+            failures = dict(session.execute(select(Delivery.id, Delivery.attempts).where(Delivery.id.in_(some))).all())
+            now, rows = clock(session), list[dict[str, Any]]()
+            for delivery_id, attempts in failures.items():
+                outcome, attempts, done = _outcome(answers[delivery_id], attempts)
+                processed_at = now if done else None
+                rows.append({"id": delivery_id, "attempts": attempts, "outcome": outcome, "processed_at": processed_at})
+                log.info("delivery", delivery=delivery_id, outcome=outcome, processed=done)
+            if rows:
+                session.execute(update(Delivery), rows)
+
+
+def _outcome(answer: _Answer, attempts: int) -> tuple[str, int, bool]:
+    """The sentence for a delivery, its number of failures, and whether it is done."""
+    match answer:
+        case str():
+            return answer, attempts, True
+        case SourceFailed():
+            attempts = attempts + 1 if answer.passing else GIVEN_UP
+        case ServiceError():
+            attempts = GIVEN_UP
+        case _:  # one bad delivery must not keep the others waiting
+            attempts += 1
+            return f"internal error: {type(answer).__name__}: {answer}", attempts, attempts >= GIVEN_UP
+    return str(answer), attempts, attempts >= GIVEN_UP
 
 
 def poll_due(first: int = 1) -> int:
     """Poll the targets that are due.  Returns how many there were."""
     with reading() as session:
-        polled = (Target.poll_at <= database_now(session), Target.paused_at.is_(None))
+        polled = (_is_poll_due(session), Target.paused_at.is_(None))
         due = session.execute(select(Target.id).where(*polled)).scalars().all()
     claimed = 0
     for target_id in due:
@@ -119,10 +196,33 @@ def poll_due(first: int = 1) -> int:
 
 def _claimed(target_id: int) -> bool:
     with transaction() as session:
-        now = database_now(session)
-        claim = update(Target).where(Target.id == target_id, Target.poll_at <= now).values(poll_at=now + _POLLING_S)
+        values = {"poll_at": database_now(session) + _POLLING_S}
+        claim = update(Target).where(Target.id == target_id, _is_poll_due(session)).values(values)
         claim = claim.returning(Target.id).execution_options(synchronize_session=False)
         return session.execute(claim).first() is not None
+
+
+def _renewing(target_id: int) -> Callable[[], None]:
+    """A function that keeps the claim on a target while its source is fetched; a mirror's first fetch takes minutes."""
+    renewed = time.monotonic()
+
+    def renew() -> None:
+        nonlocal renewed
+        if time.monotonic() - renewed < _POLLING_S / 3:
+            return
+        renewed = time.monotonic()
+        with suppress(SQLAlchemyError), transaction() as session:  # an outage must not end the fetch
+            values = {"poll_at": database_now(session) + _POLLING_S}
+            session.execute(update(Target).where(Target.id == target_id).values(values))
+
+    return renew
+
+
+def _is_poll_due(session: Session) -> ColumnElement[bool]:
+    usual_s = max(_POLLING_S, settings().remote_poll_s)
+    longest_s = case((Target.poll_failures > 0, max(usual_s, _MAX_POLL_S)), else_=usual_s)
+    due: ColumnElement[bool] = is_due(Target.poll_at, database_now(session), longest_s)
+    return due
 
 
 def poll(target_id: int, first: int = 1) -> bool:
@@ -132,7 +232,9 @@ def poll(target_id: int, first: int = 1) -> bool:
     """
     target = _target(Target.id == target_id)
     try:
-        said = _scan_mainline(target, Origin.POLL, first=first)
+        source = open_source(target, _renewing(target_id))
+        source.refresh()
+        said = _scan_mainline(target, Origin.POLL, first=first, source=source)
         failed = None
     except Exception as error:
         if not isinstance(error, ServiceError):
@@ -171,130 +273,155 @@ def backfill(name: str, base: str, head: str) -> int:
     line = [one.sha for one in source.between(first, tip.sha)]
     mainline = last in line
     later = line[line.index(last) + 1 :] if mainline else []
-    push = Push(Origin.BACKFILL, tuple(found), mainline=mainline, later=tuple(later))
-    return _record(target, source, push).queued
+    trusted = mainline or source.is_on_branch(last)
+    push = Push(Origin.BACKFILL, tuple(found), mainline=mainline, later=tuple(later), trusted=trusted)
+    return _record(target, source, push, asked_for=f"{base}..{head}").queued
+
+
+@dataclass(frozen=True)
+class RequestedRuns:
+    """The runs of a revision that a person requested, one for each device, and those of them that are new."""
+
+    ids: tuple[int, ...]
+    created: tuple[int, ...]
 
 
 def run_revision(
     name: str, revision: str, *, device: str | None = None, suite: str | None = None, again: bool = False
 ) -> list[int]:
-    """Queue this revision: the ids of its runs, one for each device of the recipe."""
+    """Queue this revision: the ids of its runs (see `request_runs`)."""
+    return list(request_runs(name, revision, device=device, suite=suite, again=again).ids)
+
+
+def request_runs(
+    name: str, revision: str, *, device: str | None = None, suite: str | None = None, again: bool = False
+) -> RequestedRuns:
+    """Queue this revision, for one device or for all of the recipe.  Requesting it twice queues it once.
+
+    A commit that is on no branch of the repository may be a stranger's: its runs are held, whoever names it.
+    """
     target = _named(name)
     source = open_source(target)
     source.refresh()
     found = source.describe(source.resolve(revision))
+    trusted = source.is_on_branch(found.sha)
     recipe = branch_recipe(target, source)
     with transaction() as session:
-        target = _adopted(session, target, recipe)
+        target = adopted(session, target, recipe)
         devices = [device] if device else revisions.recipe_of(session, target)[1].devices
-        return [run_wanted(session, target, found, device=one, suite=suite, again=again).id for one in devices]
+        lock(session, target.id)
+        known = session.scalar(select(func.max(Run.id))) or 0  # those of this target: nobody else adds any now
+        runs = [
+            run_wanted(session, target, found, device=one, suite=suite, again=again, trusted=trusted) for one in devices
+        ]
+        for one in runs:
+            details = {"revision": found.sha, "device": one.device, "suite": one.suite, "again": again}
+            audit.record(session, "run.start", target=target.name, of=f"run {one.id}", details=details)
+        ids = tuple(one.id for one in runs)
+        return RequestedRuns(ids, tuple(one for one in ids if one > known))
 
 
-def pull_appeared(
-    target_id: int,
-    number: int,
-    *,
-    head: str | None = None,
-    base: str | None = None,
-    fork: bool = False,
-    delivery_id: int | None = None,
-) -> str:
-    """Record the new head of a pull request, by default that of its repository; what was done, as a sentence."""
+def pull_appeared(target_id: int, number: int, *, vouched: bool = False) -> str:
+    """Record the head that a pull request has in its repository; what was done, as a sentence.
+
+    It is held for approval unless a branch of the repository has it, or the caller has `vouched` for it.
+    """
     target = _target(Target.id == target_id)
     source = open_source(target)
     source.refresh()
-    head = _resolved(source, head) if head else source.resolve(f"refs/pull/{number}/head")
-    base = source.merge_base(_base(target, source, base), head)
-    found = source.between(base, head)
-    if not found:
-        return f"pull request {number} has no commits that are not in its base."
-    recipe = branch_recipe(target, source)
     with transaction() as session:
-        target = _adopted(session, target, recipe)
-        lock(session, target.id)
-        if delivery_id is not None and _overtaken(session, target, number, delivery_id):
-            return f"a later delivery has updated pull request {number} already."
-        push = Push(
-            Origin.PULL_REQUEST,
-            tuple(found),
-            pull=number,
-            baseline=base,
-            trusted=not fork,
-            delivery_id=delivery_id,
-        )
-        return f"pull request {number}, {record_push(session, target, push)}."
+        revisions.locked_pull(session, target.id, number).closed_at = None
+    said = pulls.record_heads(target, source, {number: pulls.Wanted(number, vouched=vouched)})[number]
+    if isinstance(said, ServiceError):
+        raise said
+    return said
 
 
-def pull_closed(target_id: int, number: int) -> str:
-    """Pull request `number` was closed or merged."""
-    with transaction() as session:
-        cancelled = revisions.pull_closed(session, session.get_one(Target, target_id), number)
-    return f"pull request {number} was closed; {cancelled} of its runs were waiting, and are cancelled."
-
-
-def _act_on(delivery: Delivery) -> str:
-    event = parse(delivery.event, delivery.body)
-    match event:
-        case Pinged():
-            return "The webhook works."
-        case Ignored(why):
-            return f"Nothing to do: {why}."
-        case Pushed():
-            return _for_each_target(event.repository, lambda target: _pushed(target, event, delivery.id))
-        case PullChanged(action="closed"):
-            return _for_each_target(event.repository, lambda target: pull_closed(target.id, event.number))
-        case PullChanged():
-            return _for_each_target(event.repository, lambda target: _pull_changed(target, event, delivery.id))
-        case _:
-            assert_never(event)
-
-
-def _for_each_target(repository: str, act: Callable[[Target], str]) -> str:
-    """Act on every target of the repository; an error of one does not stop the others."""
+def _for_each_target(waiting: Sequence[_Waiting]) -> _Answers:
+    """Answer the deliveries of one repository by all of its targets; an error of one does not stop the others."""
+    repository = _repository_of(waiting[0])
     with reading() as session:
         watching = targets.targets_on(session, repository)
     if not watching:
-        raise NotFound(
-            "target",
-            f"watches {repository}",
+        hint = (
             f"Add one with `kernelwatch target add NAME https://github.com/{repository} --forge {repository} "
-            "--recipe FILE`, and redeliver.",
+            "--recipe FILE`, and redeliver."
         )
-    said, passing, refused = list[str](), list[str](), False
-    for target in watching:
-        try:
-            said.append(f"{target.name}: {act(target)}")
-        except ServiceError as error:
-            said.append(f"{target.name}: {error}")
-            if isinstance(error, SourceFailed) and error.passing:
-                passing.append(said[-1])
-            refused = True
-    if passing:  # repeating what succeeded is harmless
-        raise SourceFailed(" ".join(passing))
-    if refused:
-        raise BadInput(" ".join(said))
-    return " ".join(said)
+        return {one.id: NotFound("target", f"watches {repository}", hint) for one in waiting}
+    found = [(target.name, _for_target(target, waiting)) for target in watching]
+    return {
+        one.id: _together([(name, answers[one.id]) for name, answers in found])
+        for one in waiting
+        if all(one.id in answers for _, answers in found)
+    }
 
 
-def _pushed(target: Target, event: Pushed, delivery_id: int) -> str:
+def _repository_of(waiting: _Waiting) -> str:
+    if isinstance(waiting.event, Pushed | PullChanged):
+        return waiting.event.repository
+    raise TypeError(f"{waiting.event} is of no repository")
+
+
+def _together(answers: Sequence[tuple[str, _Answer]]) -> _Answer:
+    """One answer from those of several targets.  What may pass is tried again: repeating the rest is harmless."""
+    for _, answer in answers:
+        if isinstance(answer, Exception) and not isinstance(answer, ServiceError):
+            return answer
+    said = " ".join(f"{name}: {answer}" for name, answer in answers)
+    if passing := [f"{name}: {one}" for name, one in answers if isinstance(one, SourceFailed) and one.passing]:
+        return SourceFailed(" ".join(passing))
+    return BadInput(said) if any(isinstance(answer, ServiceError) for _, answer in answers) else said
+
+
+def _for_target(target: Target, waiting: Sequence[_Waiting]) -> _Answers:
+    """Answer all deliveries for one target with one fetch of its branches, and one of the heads that are wanted."""
     if target.paused_at is not None:
-        return _PAUSED
-    source = open_source(target)
-    source.refresh()
-    mainline = target.branch or source.default_branch()
-    if event.branch != mainline:
-        return f"{event.branch} is not the mainline ({mainline}); its pull request is what is measured."
-    if event.deleted:
-        return f"{event.branch} was deleted; there is nothing to measure."
-    return _scan_mainline(target, Origin.PUSH, since=event.before, delivery_id=delivery_id, source=source)
+        return {one.id: _PAUSED for one in waiting}
+    answers, wanted = _Answers(), dict[int, pulls.Wanted]()
+    pushes = [(one.id, one.event) for one in waiting if isinstance(one.event, Pushed)]
+    changes = [(one.id, one.failures, one.event) for one in waiting if isinstance(one.event, PullChanged)]
+    try:
+        if changes:
+            with transaction() as session:
+                said, wanted = pulls.sort_out(session, session.get_one(Target, target.id), changes)
+            answers |= said
+        if pushes or wanted:
+            source = open_source(target)
+            source.refresh()
+            if pushes:
+                answers |= _pushed(target, source, pushes)
+            for number, answer in (pulls.record_heads(target, source, wanted) if wanted else {}).items():
+                answers |= dict.fromkeys(wanted[number].deliveries, answer)
+            return answers
+    except Exception as error:
+        if not isinstance(error, ServiceError):
+            log.exception("deliveries failed", target=target.name)
+        return {one.id: error for one in waiting} | answers
+    return answers
 
 
-def _pull_changed(target: Target, event: PullChanged, delivery_id: int) -> str:
-    if target.paused_at is not None:
-        return _PAUSED
-    return pull_appeared(
-        target.id, event.number, head=event.head, base=event.base_sha, fork=event.fork, delivery_id=delivery_id
-    )
+def _pushed(target: Target, source: Source, pushes: Sequence[tuple[int, Pushed]]) -> _Answers:
+    """Answer pushes.  Whatever they say, the mainline is recorded as the source has it now."""
+    answers = _Answers()
+    try:
+        mainline = target.branch or source.default_branch()
+        moved = list[tuple[int, Pushed]]()
+        for delivery_id, event in pushes:
+            if event.branch != mainline:
+                answers[delivery_id] = (
+                    f"{event.branch} is not the mainline ({mainline}); its pull request is what is measured."
+                )
+            elif event.deleted:
+                answers[delivery_id] = f"{event.branch} was deleted; there is nothing to measure."
+            else:
+                moved.append((delivery_id, event))
+        if moved:
+            (_, first), (newest, _) = moved[0], moved[-1]
+            said = _scan_mainline(target, Origin.PUSH, since=first.before, delivery_id=newest, source=source)
+            answers |= {delivery_id: said for delivery_id, _ in moved}
+    except ServiceError as failure:  # pull requests go on
+        answers = {delivery_id: answers.get(delivery_id, failure) for delivery_id, _ in pushes}
+    return answers
 
 
 def _scan_mainline(
@@ -356,77 +483,25 @@ def _leads_to(source: Source, old: str, new: str) -> bool:
         return False
 
 
-def _record(target: Target, source: Source, push: Push) -> PushResult:
-    """The one way in for what a mainline has: with the recipe that its branch brings."""
+def _record(target: Target, source: Source, push: Push, *, asked_for: str | None = None) -> PushResult:
+    """The one way in for what a mainline has: with the recipe that its branch brings.
+
+    `asked_for` are the revisions that a person asked for.
+    """
     recipe = branch_recipe(target, source)
     with transaction() as session:
-        return record_push(session, _adopted(session, target, recipe), push)
-
-
-def _resolved(source: Source, sha: str) -> str:
-    """The sha of a commit.  A forge announces it a moment before it can be fetched: then the failure is passing."""
-    try:
-        return source.resolve(sha)
-    except NotFound as missing:
-        raise SourceFailed(f"{missing} The forge may not serve it yet.") from None
-
-
-def _base(target: Target, source: Source, base: str | None) -> str:
-    """The base that the forge named, or the newest revision of the mainline where that is gone or was not named."""
-    if base is not None:
-        try:
-            return source.resolve(base)
-        except NotFound:
-            pass
-    [tip] = source.mainline(target.branch, 1)
-    return tip.sha
-
-
-def _overtaken(session: Session, target: Target, pull: int, delivery_id: int) -> bool:
-    """Was a later delivery processed already?  Then the head of this one is outdated."""
-    later = (PushRow.target_id == target.id, PushRow.pull == pull, PushRow.delivery_id > delivery_id)
-    return session.execute(select(PushRow.id).where(*later).limit(1)).first() is not None
-
-
-def branch_recipe(target: Target, source: Source) -> tuple[str, Mapping[str, str]] | None:
-    """The recipe at the head of the mainline, with its adapters; None where the target brings none itself."""
-    if not target.recipe_from_branch:
-        return None
-    [tip] = source.mainline(target.branch, 1)
-    text = _text(source, tip.sha, RECIPE)
-    if text is None:
-        if target.recipe_id is not None:
-            return None
-        raise BadInput(f"{target.location} has no {RECIPE} at {tip.sha[:10]}; add one, or register a recipe.")
-    found = {name: _text(source, tip.sha, name) for name in recipes.parse(text).adapters}
-    return text, {name: content for name, content in found.items() if content is not None}
-
-
-def _text(source: Source, sha: str, path: str) -> str | None:
-    content = source.read(sha, path)
-    try:
-        return None if content is None else content.decode()
-    except UnicodeDecodeError:
-        raise BadInput(f"{path} at {sha[:10]} is not text in UTF-8.") from None
-
-
-def _adopted(session: Session, target: Target, recipe: tuple[str, Mapping[str, str]] | None) -> Target:
-    """The target in this session, with the recipe that its branch brought."""
-    row = session.execute(_whole(Target.id == target.id)).scalar_one()
-    if recipe is not None:
-        targets.adopt_recipe(session, row, *recipe)
-    return row
+        result = record_push(session, adopted(session, target, recipe), push)
+        if asked_for is not None:
+            details = {"revisions": asked_for, "queued": result.queued}
+            audit.record(session, "target.backfill", target=target.name, of=f"target {target.name}", details=details)
+        return result
 
 
 def _target(which: Any) -> Target:
     with reading() as session:
-        return session.execute(_whole(which)).scalar_one()
+        return session.execute(with_recipe().where(which)).scalar_one()
 
 
 def _named(name: str) -> Target:
     with reading() as session:
         return targets.target_named(session, name)
-
-
-def _whole(which: Any) -> Select[Target]:
-    return select(Target).where(which).options(selectinload(Target.recipe))

@@ -1,6 +1,6 @@
 """Add, edit, rename, pause and remove targets.  A refused change leaves no row and no folder behind."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +11,16 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock, reading, transaction
 from service.db.models import Base, Run, Target, Worker
 from service.domain.states import Origin, RunState, TargetKind
+from service.domain.text import without_credentials
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.intake import deliveries, targets
+from service.ledger.access import audit
+from service.ledger.intake import targets
+from service.ledger.intake.branch_recipes import RecipeFiles, branch_recipe
 from service.ledger.locking import lock
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, record_push
 from service.sources import forget, open_source
 from service.sources.source import Found, Source
-
-RecipeFiles = tuple[str, Mapping[str, str]]  # the recipe's text, and the adapters that it names
 
 
 def add(
@@ -30,14 +31,16 @@ def add(
     branch: str | None = None,
     forge: str | None = None,
     trusted: bool = False,
+    private: bool | None = None,
     recipe: RecipeFiles | None = None,
     backfill: int = 1,
 ) -> int:
     """Watch a repository or a package, and queue its newest `backfill` revisions.  Returns how many runs were queued.
 
     Without a `recipe` it is read from the head of the mainline, then and later.  A target of this name and location
-    gets what is named here.  Raises ServiceError for whatever would keep its revisions from being measured: a mistake
-    in the recipe, a source that does not answer, no revision on the branch.
+    gets what is named here; where `private` is None, that stays, and a new target is public.  Raises ServiceError for
+    whatever would keep its revisions from being measured: a mistake in the recipe, a source that does not answer, no
+    revision on the branch.
     """
     wanted: dict[str, Any] = {
         "location": location,
@@ -46,6 +49,7 @@ def add(
         "branch": branch,
         "forge": forge,
         "trusted": trusted,
+        "private": private,
         "recipe_from_branch": recipe is None,
         "recipe_text": recipe[0] if recipe else None,
         "adapters": recipe[1] if recipe else None,
@@ -55,11 +59,12 @@ def add(
     with _kept_only_if_done(target, source):
         source.refresh()
         found = _newest(source, target, max(1, backfill))
-        from_branch = deliveries.branch_recipe(target, source)
+        from_branch = branch_recipe(target, source)
         with transaction() as session:
             registered = targets.register(session, name, **wanted)
             if from_branch is not None:
                 targets.adopt_recipe(session, registered, *from_branch)
+            _record(session, "add", registered)
             if not backfill:
                 return 0
             push = Push(Origin.BACKFILL, tuple(found), mainline=True)
@@ -73,6 +78,7 @@ def edit(
     branch: str | None = None,
     forge: str | None = None,
     trusted: bool | None = None,
+    private: bool | None = None,
     recipe: RecipeFiles | None = None,
     recipe_from_branch: bool = False,
 ) -> None:
@@ -98,6 +104,7 @@ def edit(
             branch=branch,
             forge=forge,
             trusted=row.trusted if trusted is None else trusted,
+            private=private,
             recipe_from_branch=from_branch,
             recipe_text=None if from_branch else text,
             adapters=adapters,
@@ -116,19 +123,20 @@ def edit(
         before.recipe_from_branch,
     ):
         with transaction() as session:
-            change(session)
+            _record(session, "edit", change(session), before)
         return
     with _kept_only_if_done(target, source):
         source.refresh()
         _newest(source, target, 1)
         if known and target.location != before.location:
             _check_same_history(source, target, known[-1])
-        from_branch = deliveries.branch_recipe(target, source)
+        from_branch = branch_recipe(target, source)
         with transaction() as session:
             row = change(session)
             row.poll_at = clock(session)
             if from_branch is not None:
                 targets.adopt_recipe(session, row, *from_branch)
+            _record(session, "edit", row, before)
     if target.location != before.location:
         forget(before)
 
@@ -142,6 +150,7 @@ def rename(name: str, new: str) -> None:
             raise Conflict(f"There is a target {new} already: choose another name.")
         old = _copy(target)
         target.name = new
+        audit.record(session, "target.rename", target=name, of=f"target {name}", details={"name": new})
     forget(old)  # the copy of the origin has the old name; the next poll makes another
 
 
@@ -152,6 +161,7 @@ def pause(name: str) -> None:
         if target.paused_at is not None:
             raise Conflict(f"Target {name} is paused already.")
         target.paused_at = clock(session)
+        audit.record(session, "target.pause", target=name, of=f"target {name}")
 
 
 def resume(name: str) -> None:
@@ -161,6 +171,18 @@ def resume(name: str) -> None:
         if target.paused_at is None:
             raise Conflict(f"Target {name} is not paused.")
         target.paused_at, target.poll_at = None, clock(session)
+        audit.record(session, "target.resume", target=name, of=f"target {name}")
+
+
+def allow_unsandboxed(name: str, allow: bool) -> None:
+    """Whether a trusted target may run on workers without a sandbox.  Raises BadInput for one that is not trusted."""
+    with transaction() as session:
+        target = targets.target_named(session, name)
+        if allow and not target.trusted:
+            raise BadInput(f"Target {name} is not trusted; only trusted targets may run without a sandbox.")
+        target.allow_unsandboxed = allow
+        details = {"allow_unsandboxed": allow}
+        audit.record(session, "target.edit", target=name, of=f"target {name}", details=details)
 
 
 @dataclass(frozen=True)
@@ -196,11 +218,24 @@ def remove(name: str) -> None:
         lock(session, target.id)
         leased = select(Run.id).where(Run.target_id == target.id, Run.state == RunState.LEASED).order_by(Run.id)
         if busy := session.scalars(leased.with_for_update()).all():
-            named = ", ".join(f"`kernelwatch cancel {run_id}`" for run_id in busy)
+            named = ", ".join(f"`kernelwatch run cancel {run_id}`" for run_id in busy)
             raise Conflict(f"Target {name} is being measured: wait, or {named}; then remove it.")
         old = _copy(target)
         _delete(session, target.id)
+        audit.record(session, "target.remove", target=name, of=f"target {name}")
     forget(old)
+
+
+_RECORDED = ("branch", "forge", "trusted", "private", "allow_unsandboxed", "recipe_from_branch", "recipe_id")
+
+
+def _record(session: Session, verb: str, target: Target, before: Target | None = None) -> None:
+    """Record what a target is like now; after a change of it, only what differs."""
+    now = {name: getattr(target, name) for name in _RECORDED} | {"location": without_credentials(target.location)}
+    if before is not None:
+        was = {name: getattr(before, name) for name in _RECORDED} | {"location": without_credentials(before.location)}
+        now = {name: value for name, value in now.items() if value != was[name]}
+    audit.record(session, f"target.{verb}", target=target.name, of=f"target {target.name}", details=now)
 
 
 def _of(table: Table, target_id: int) -> ColumnElement[bool] | None:

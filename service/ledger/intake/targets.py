@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import clock
 from service.db.models import RecipeRow, Target
+from service.db.paging import ResultPage, paged
 from service.domain.policy import recipes
 from service.domain.states import TargetKind
 from service.errors import BadInput, Conflict, NotFound
@@ -41,6 +42,12 @@ def all_targets(session: Session) -> list[Target]:
     return list(session.execute(select(Target).order_by(Target.name).options(selectinload(Target.recipe))).scalars())
 
 
+def by_name(session: Session, cursor: str | None = None, limit: int = 50) -> ResultPage[Target]:
+    """A page of targets by name, with their recipes."""
+    statement = select(Target).options(selectinload(Target.recipe))
+    return paged(session, statement, (Target.name,), cursor, limit, ascending=True)
+
+
 def targets_on(session: Session, repository: str) -> list[Target]:
     """The targets that watch this repository of the forge; its name is the same in small and capital letters."""
     same = func.lower(Target.forge) == repository.lower()
@@ -59,6 +66,7 @@ def register(
     branch: str | None = None,
     forge: str | None = None,
     trusted: bool = False,
+    private: bool | None = None,
     allow_unsandboxed: bool | None = None,
     recipe_from_branch: bool = False,
     recipe_text: str | None = None,
@@ -66,7 +74,8 @@ def register(
 ) -> Target:
     """Watch a target, or change how a known one is watched.  A recipe that changed becomes a new version.
 
-    A `branch` or `forge` that is not named stays as it was; an empty one is taken away.
+    A `branch` or `forge` that is not named stays as it was; an empty one is taken away.  So does `private` if it is
+    None; a new target is public.
 
     Raises BadInput for what cannot be watched, and Conflict when the name is taken by another location: its history
     would be continued with other revisions.
@@ -83,6 +92,7 @@ def register(
     target.branch = target.branch if branch is None else branch or None
     target.forge = target.forge if forge is None else forge or None
     target.trusted = trusted
+    target.private = bool(target.private) if private is None else private
     target.recipe_from_branch = recipe_from_branch
     if allow_unsandboxed is not None or not trusted:
         target.allow_unsandboxed = bool(allow_unsandboxed)

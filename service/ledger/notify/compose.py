@@ -74,8 +74,8 @@ def _notify(session: Session, run_id: int) -> None:
 
 def _comment(session: Session, run: Run, pull: int) -> None:
     """One comment for all devices of the newest head of a pull request.  Older heads are not reported any more."""
-    push = queue.newest_push(session, run.target_id, pull)
-    if push is not None and push.head != run.revision.sha:
+    known = queue.pull_of(session, run.target_id, pull)
+    if known is not None and known.head not in (None, run.revision.sha):
         return
     key = f"comment:{run.target_id}:{pull}"
     begun = session.execute(select(OutboxMessage.id).where(OutboxMessage.key == key)).first() is not None

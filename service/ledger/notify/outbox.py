@@ -2,6 +2,9 @@
 
 A sender claims one message at a time by moving its `next_at` ahead, sends it with no transaction open, and stores the
 result.  A claim of a sender that died expires; the next sender looks for what was posted already.
+
+A failure delays its own message.  A rate limit, or credentials that the forge refuses, pause the targets that they are
+about.
 """
 
 import re
@@ -11,14 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, transaction, wake
 from service.db.models import OutboxMessage, Run, Target
 from service.domain.states import OutboxState
+from service.domain.times import is_due
 from service.forge import github
-from service.forge.github import CheckRun, ForgeFailed, GitHub
+from service.forge.github import MAX_PAUSE_S, CheckRun, ForgeFailed, GitHub
+from service.ledger.backoff import backoff
 from service.ledger.locking import insert_if_absent
 from service.reports.schema.outbox import CheckPayload, CommentPayload
 
@@ -29,6 +34,9 @@ _CLAIM_S = 300.0  # longer than the slowest send: several requests of at most 20
 _FIRST_RETRY_S, _MAX_RETRY_S = 10.0, 3600.0
 _NEWS_S = 7 * 86400.0  # older messages are dropped: a token that was missing for a year must not flood a forge
 _SENDING_S = 20.0  # of one call: a write takes a second or two, and the control worker has other tasks
+# After three failures in a row, of any messages, this process sends nothing for a while: each request to a forge that
+# is down takes up to 20 s.
+_FORGE, _MAX_OUTAGE_S = "forge", 30.0
 _MARKER = re.compile(r"<!-- kernelwatch:[^<>]*? -->")
 
 
@@ -73,13 +81,10 @@ def enqueue(session: Session, key: str, kind: str, target: Target, run: Run, pay
 
 
 def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: float | None = None) -> int:
-    """Send waiting messages one after the other, for a bounded time.  Returns how many were sent.
-
-    Stops early when the forge limits the rate, is down, or refuses the token; the other messages keep waiting.
-    """
+    """Send waiting messages one after the other, for a bounded time.  Returns how many were sent."""
     sent, ends = 0, time.monotonic() + _SENDING_S
     client: GitHub | None = None
-    while time.monotonic() < ends and (sending := _claim(now)) is not None:
+    while time.monotonic() < ends and not backoff.should_skip(_FORGE) and (sending := _claim(now)) is not None:
         if not sending.forge:
             _preview(sending, "The target has no forge any more.")
             continue
@@ -87,13 +92,18 @@ def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: floa
             client = client or client_factory()
             remote_id = _send(client, sending)
         except ForgeFailed as failure:
-            waits = _failed(sending, str(failure), passing=failure.passing, wait_s=failure.wait_s, now=now)
-            if waits and failure.wait_s:
-                break
+            if failure.outage:
+                backoff.failed(_FORGE, _MAX_OUTAGE_S)
+            else:
+                backoff.succeeded(_FORGE)
+            if failure.pause_s:
+                _pause(failure, now)
+            _failed(sending, str(failure), passing=failure.passing, now=now)
         except Exception as error:  # a payload that cannot be sent must not hold up the others
             log.exception("message could not be sent", message=sending.message_id)
             _failed(sending, f"internal error: {type(error).__name__}: {error}", passing=False, now=now)
         else:
+            backoff.succeeded(_FORGE)
             _sent(sending, remote_id)
             sent += 1
     return sent
@@ -118,9 +128,16 @@ def marker_of(target: str, pull: int, body: str) -> str:
 def _claim(now: float | None) -> Sending | None:
     with transaction() as session:
         here = clock(session) if now is None else now
-        due = (OutboxMessage.state == OutboxState.WAITING, OutboxMessage.next_at <= here)
-        first = select(OutboxMessage).where(*due).order_by(OutboxMessage.next_at, OutboxMessage.id).limit(1)
-        message = session.execute(first.with_for_update(skip_locked=True)).scalar_one_or_none()
+        first = (
+            select(OutboxMessage)
+            .join(Target, Target.id == OutboxMessage.target_id)
+            .where(OutboxMessage.state == OutboxState.WAITING, is_due(OutboxMessage.next_at, here, _MAX_RETRY_S))
+            .where(is_due(Target.forge_paused_until, here, MAX_PAUSE_S))
+            .order_by(OutboxMessage.next_at, OutboxMessage.id)
+            .limit(1)
+            .with_for_update(skip_locked=True, of=OutboxMessage)
+        )
+        message = session.execute(first).scalar_one_or_none()
         if message is None:
             return None
         target = session.get_one(Target, message.target_id)
@@ -149,35 +166,33 @@ def _sent(sending: Sending, remote_id: str) -> None:
             message.state, message.next_at, message.attempts = OutboxState.WAITING, 0.0, 0
 
 
-def _failed(sending: Sending, why: str, *, passing: bool, wait_s: float = 0.0, now: float | None) -> bool:
-    """Store the error and the time of the next attempt.  Returns whether there is one."""
+def _failed(sending: Sending, why: str, *, passing: bool, now: float | None) -> None:
+    """Store the error and the time of the next attempt, if there is one."""
     with transaction() as session:
         message = _row(session, sending)
         here = clock(session) if now is None else now
         run = session.get_one(Run, message.run_id)
         newer = message.version != sending.version
-        waits = newer or (passing and here - (run.finished_at or run.created_at) < _NEWS_S)
         message.error = why
-        if not waits:
+        if not newer and not (passing and here - (run.finished_at or run.created_at) < _NEWS_S):
             message.state = OutboxState.FAILED
-        wait = min(_MAX_RETRY_S, _FIRST_RETRY_S * 2 ** min(sending.attempts - 1, 20))
-        message.next_at = here + max(wait, wait_s)
-        if waits and wait_s:
-            _delay_all(session, here + wait_s)
+        message.next_at = here + min(_MAX_RETRY_S, _FIRST_RETRY_S * 2 ** min(sending.attempts - 1, 20))
     log.warning("message not sent", message=sending.message_id, why=why, attempts=sending.attempts)
-    return waits
 
 
-def _delay_all(session: Session, until: float) -> None:
-    """Send nothing before `until`."""
-    # A locked row is just being replaced.  Waiting for it could deadlock with a transaction that locks several.
-    free = (
-        select(OutboxMessage.id)
-        .where(OutboxMessage.state == OutboxState.WAITING, OutboxMessage.next_at < until)
-        .with_for_update(skip_locked=True)
-    )
-    held = update(OutboxMessage).where(OutboxMessage.id.in_(free)).values(next_at=until)
-    session.execute(held.execution_options(synchronize_session=False))
+def _pause(failure: ForgeFailed, now: float | None) -> None:
+    """Send nothing to the repositories that the failure is about until the forge accepts requests again."""
+    with transaction() as session:
+        until = (clock(session) if now is None else now) + failure.pause_s
+        whose = (
+            Target.forge.startswith(f"{failure.owner}/", autoescape=True)
+            if failure.owner
+            else Target.forge.is_not(None)
+        )
+        # In one order, so that two senders cannot deadlock.
+        for target in session.scalars(select(Target).where(whose).order_by(Target.id).with_for_update(key_share=True)):
+            target.forge_paused_until, target.forge_error = until, str(failure)
+    log.warning("sending is paused", forge=failure.owner or "all", seconds=failure.pause_s, why=str(failure))
 
 
 def _preview(sending: Sending, why: str) -> None:

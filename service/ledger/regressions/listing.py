@@ -7,9 +7,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run, Series, Target
+from service.db.paging import ResultPage, paged
 from service.domain.states import RegressionState
 from service.errors import NotFound
-from service.ledger.queries import ResultPage, paged
 from service.reports.views import IncidentView, RegressionHistory, RegressionView
 
 MAX_SEARCHES = 20
@@ -36,21 +36,29 @@ def one(session: Session, regression_id: int) -> RegressionHistory:
     """One regression with its history, its incident and its bisections.  Raises NotFound."""
     row = session.get(RegressionRow, regression_id, populate_existing=True)
     if row is None:
-        raise NotFound("regression", regression_id, "`kernelwatch regressions` lists them.")
+        raise NotFound("regression", regression_id, "`kernelwatch regression list` lists them.")
     [regressed] = _named(session, [row])
-    history = select(RegressionEvent).where(RegressionEvent.regression_id == row.id).order_by(RegressionEvent.id)
-    events = tuple(session.scalars(history))
+    history = tuple(events(session, [row.id])[row.id])
     happening = incident(session, row.incident_id) if row.incident_id is not None else None
     siblings = tuple(each for each in happening.regressions if each.id != row.id) if happening else ()
     row_of_incident = happening.row if happening else None
-    return RegressionHistory(regressed, events, row_of_incident, siblings, _searches(session, regressed))
+    return RegressionHistory(regressed, history, row_of_incident, siblings, _searches(session, regressed))
+
+
+def events(session: Session, ids: Collection[int]) -> dict[int, list[RegressionEvent]]:
+    """The events of these regressions, the oldest first."""
+    history = select(RegressionEvent).where(RegressionEvent.regression_id.in_(ids)).order_by(RegressionEvent.id)
+    found: dict[int, list[RegressionEvent]] = {regression_id: [] for regression_id in ids}
+    for event in session.scalars(history):
+        found[event.regression_id].append(event)
+    return found
 
 
 def incident(session: Session, incident_id: int) -> IncidentView:
     """One incident.  Raises NotFound."""
     row = session.get(Incident, incident_id, options=[selectinload(Incident.revision)], populate_existing=True)
     if row is None:
-        raise NotFound("incident", incident_id, "`kernelwatch regressions` lists them.")
+        raise NotFound("incident", incident_id, "`kernelwatch regression list` lists them.")
     [happening] = _happenings(session, [row])
     return happening
 

@@ -11,12 +11,13 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
-from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Revision, Run, Series
+from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Revision, Run, Series, Target
 from service.domain.regressions.lifecycle import Action, Transition, changes, check_by_hand, follows, possible
 from service.domain.series import SeriesKey
 from service.domain.states import OPEN_REGRESSIONS, FoundBy, RegressionState, SearchState
 from service.domain.text import short
 from service.errors import NotFound
+from service.ledger.access import audit
 from service.ledger.locking import lock
 from service.ledger.regressions import incidents
 from service.ledger.series import is_series, on_device, series_ids
@@ -149,8 +150,9 @@ def apply(session: Session, regression_id: int, transition: Transition) -> Regre
     whose = select(Series.target_id).join(RegressionRow.series).where(RegressionRow.id == regression_id)
     target_id = session.scalar(whose)
     if target_id is None:
-        raise NotFound("regression", regression_id, "`kernelwatch regressions` lists them.")
+        raise NotFound("regression", regression_id, "`kernelwatch regression list` lists them.")
     [row] = _changed(session, target_id, RegressionRow.id == regression_id, transition)
+    _record(session, "regression", regression_id, target_id, transition)
     return row
 
 
@@ -159,8 +161,18 @@ def apply_to_incident(session: Session, incident_id: int, transition: Transition
     check_by_hand(transition, clock(session))
     target_id = session.scalar(select(Incident.target_id).where(Incident.id == incident_id))
     if target_id is None:
-        raise NotFound("incident", incident_id, "`kernelwatch regressions` lists them.")
-    return _changed(session, target_id, RegressionRow.incident_id == incident_id, transition)
+        raise NotFound("incident", incident_id, "`kernelwatch regression list` lists them.")
+    rows = _changed(session, target_id, RegressionRow.incident_id == incident_id, transition)
+    _record(session, "incident", incident_id, target_id, transition)
+    return rows
+
+
+def _record(session: Session, noun: str, number: int, target_id: int, transition: Transition) -> None:
+    name = session.get_one(Target, target_id).name
+    details = {"as": transition.who, "text": transition.words}
+    audit.record(
+        session, f"{noun}.{transition.action.name.lower()}", target=name, of=f"{noun} {number}", details=details
+    )
 
 
 def _changed(

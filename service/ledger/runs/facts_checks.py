@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import exists, func, or_, select, update
+from sqlalchemy import exists, func, or_, select, true, update
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import clock, database_now, wake
-from service.db.models import FactsCheck, Run
+from service.db.models import FactsCheck, Run, Target
 from service.domain.codefacts.findings import Findings
 from service.domain.states import FactsState, Priority, Purpose, RunState
+from service.domain.times import is_due
 from service.errors import LeaseLost
 from service.ledger.locking import insert_if_absent
 from service.reports import facts_markdown
@@ -60,12 +61,17 @@ def plan(session: Session) -> int:
     return made
 
 
-def claim(session: Session, lease_s: float) -> FactsLease | None:
-    """Claim the newest check that waits, or whose lease has expired."""
+def claim(session: Session, lease_s: float, *, has_sandbox: bool = True) -> FactsLease | None:
+    """Claim the newest check that waits, or whose lease has expired.
+
+    A worker without a sandbox may take trusted checks of targets that are allowed to run without one.
+    """
     now = database_now(session)
-    left = (FactsCheck.state == FactsState.LEASED) & (FactsCheck.lease_until < now)
-    waits = (FactsCheck.state == FactsState.QUEUED) & (FactsCheck.not_before <= now)
-    first = select(FactsCheck.id).where(or_(waits, left)).order_by(FactsCheck.id.desc()).limit(1)
+    left = (FactsCheck.state == FactsState.LEASED) & is_due(FactsCheck.lease_until, now, lease_s)
+    waits = (FactsCheck.state == FactsState.QUEUED) & is_due(FactsCheck.not_before, now, RETRY_S * ATTEMPTS)
+    allowed = select(Target.id).where(Target.allow_unsandboxed)
+    may_take = true() if has_sandbox else FactsCheck.trusted & FactsCheck.target_id.in_(allowed)
+    first = select(FactsCheck.id).where(or_(waits, left), may_take).order_by(FactsCheck.id.desc()).limit(1)
     claimed = session.execute(
         update(FactsCheck)
         .where(FactsCheck.id == first.with_for_update(skip_locked=True).scalar_subquery(), or_(waits, left))
@@ -141,3 +147,9 @@ def in_words(session: Session, run: Run) -> str:
     if row.findings is None:
         return facts_markdown.without(row.reason or "nothing was compiled")
     return facts_markdown.part(Findings.from_json(row.findings))
+
+
+def give_back(session: Session, lease: FactsLease, reason: str) -> None:
+    """Queue a check again because its worker has no sandbox any more; the attempt does not count."""
+    row = claimed(session, lease)
+    row.state, row.reason, row.lease_until, row.attempt = FactsState.QUEUED, reason, None, row.attempt - 1

@@ -5,7 +5,9 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock
 from service.db.models import PolicyRow
+from service.db.paging import ResultPage, paged
 from service.domain.policy.policy import Policy
+from service.errors import NotFound
 from service.ledger.locking import insert_if_absent
 
 
@@ -16,3 +18,16 @@ def version_of(session: Session, policy: Policy) -> PolicyRow:
         session, PolicyRow, "digest", {"digest": policy.digest, "values": values, "created_at": clock(session)}
     )
     return session.execute(select(PolicyRow).where(PolicyRow.digest == policy.digest)).scalar_one()
+
+
+def listed(session: Session, cursor: str | None = None, limit: int = 50) -> ResultPage[PolicyRow]:
+    """The versions, the newest first."""
+    return paged(session, select(PolicyRow), (PolicyRow.id,), cursor, limit)
+
+
+def one(session: Session, digest: str) -> PolicyRow:
+    """One version.  Raises NotFound."""
+    row = session.execute(select(PolicyRow).where(PolicyRow.digest == digest)).scalar_one_or_none()
+    if row is None:
+        raise NotFound("policy", digest)
+    return row

@@ -2,20 +2,30 @@
 
 The attempt number is the fence: the holder of an older attempt can neither renew nor finish.  All times are those of
 the clock of the database, so that hosts need not agree on theirs.
+
+An attempt counts against `max_attempts` only if it ended in the code of the revision: a build or a contender failed, or
+the worker died while one ran.  All others are losses, which have a generous bound of their own.
 """
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, case, or_, select, update
+from sqlalchemy import ColumnElement, case, exists, or_, select, true, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, database_now, wake
-from service.db.models import Attempt, PushRow, Revision, Run, Worker
+from service.db.models import Attempt, Pull, Revision, Run, Target, Worker
 from service.domain.states import OPEN_STATES, RunState
+from service.domain.times import is_due
 from service.errors import LeaseLost, NotFound
+from service.ledger.access import audit
+from service.ledger.access.acting import acting
+from service.settings import settings
 
 # Wait before another attempt: a network outage or a full disk would otherwise fail everything that is queued.
-_FIRST_WAIT_S, _SECOND_WAIT_S = 30.0, 300.0
+_FIRST_WAIT_S, _MAX_WAIT_S = 30.0, 90.0
+# A run that kills its worker before its code starts, or whose source is away for an hour, is given up in the end.
+MAX_LOSSES = 50
+_may_run_unsandboxed = select(Target.id).where(Target.allow_unsandboxed)
 
 
 @dataclass(frozen=True)
@@ -25,13 +35,18 @@ class Lease:
     worker: str
 
 
-def next_run(session: Session, device: str, worker: str, lease_s: float) -> Lease | None:
-    """Claim the first queued run of `device` that this worker may take, by priority, older before newer."""
+def next_run(session: Session, device: str, worker: str, lease_s: float, *, has_sandbox: bool = True) -> Lease | None:
+    """Claim the first queued run of `device` that this worker may take, by priority, older before newer.
+
+    A worker without a sandbox may take trusted runs of targets that are allowed to run without one; a paused one none.
+    """
     now = database_now(session)
     first = (
         select(Run.id)
-        .where(Run.device == device, Run.state == RunState.QUEUED, Run.not_before <= now)
+        .where(Run.device == device, Run.state == RunState.QUEUED, is_due(Run.not_before, now, _MAX_WAIT_S))
         .where(or_(Run.only_worker.is_(None), Run.only_worker == worker))
+        .where(true() if has_sandbox else Run.trusted & Run.target_id.in_(_may_run_unsandboxed))
+        .where(~exists().where(Worker.name == worker, Worker.paused_at.is_not(None)))
         .order_by(Run.priority, Run.id)
         .limit(1)
         .with_for_update(skip_locked=True)  # SQLite ignores it: there BEGIN IMMEDIATE lets in one writer at a time
@@ -84,47 +99,75 @@ def end(session: Session, lease: Lease, state: RunState, reason: str | None = No
     return run
 
 
-def give_back(session: Session, lease: Lease, why: str, *, blame: bool = True) -> None:
-    """Queue a run again after a failure of the worker, or fail it after the last attempt.
+def give_back(session: Session, lease: Lease, why: str, *, blame: bool = True, wait: bool = False) -> None:
+    """Queue a run again after a failure, or fail it after the last attempt.
 
-    Without `blame` the attempt does not count and there is no wait, because the worker was asked to stop.
+    Without `blame` the attempt does not count, and the run waits only with `wait`.
     """
     run = end(session, lease, RunState.QUEUED, why)
-    run.max_attempts += not blame
-    _queue_or_fail(session, run, why, wait=blame)
+    if not blame:
+        _count_loss(run)
+    early = run.max_attempts - run.attempt > 1 and run.losses <= 1
+    wait_s = (_FIRST_WAIT_S if early else _MAX_WAIT_S) if blame or wait else 0.0
+    _queue_or_fail(session, run, why, wait_s)
 
 
 def repeat(session: Session, run: Run, why: str) -> None:
     """Queue a run that has just ended for a second session; the attempt does not count."""
     run.repeated, run.max_attempts = True, run.max_attempts + 1
-    _queue_or_fail(session, run, why, wait=False)
+    _queue_or_fail(session, run, why, 0.0)
 
 
 def sweep(session: Session) -> list[int]:
-    """Return runs whose lease has expired to the queue, or fail them after `max_attempts`."""
-    now = clock(session)
-    lost = session.execute(
-        select(Run).where(Run.state == RunState.LEASED, Run.lease_until < now).with_for_update(skip_locked=True)
-    ).scalars()
+    """Return runs whose lease has expired to the queue, and shorten leases from before the clock was set back."""
+    now, lease_s = clock(session), settings().lease_s
+    expired = or_(Run.lease_until < now, Run.lease_until > now + lease_s)
     swept = []
-    for run in lost:
+    found = select(Run).where(Run.state == RunState.LEASED, expired).with_for_update(skip_locked=True)
+    for run in session.scalars(found):
+        if run.lease_until is not None and run.lease_until > now:
+            run.lease_until = now + lease_s  # a worker that is alive renews it
+            continue
         why = f"worker {run.worker} stopped answering in attempt {run.attempt}"
-        _close_attempt(session, run.id, run.attempt, now, why)
-        _queue_or_fail(session, run, why)
+        _close_attempt(session, run.id, run.attempt, now, why, lost=True)
+        _count_loss(run)
+        _queue_or_fail(session, run, why, _FIRST_WAIT_S)
         swept.append(run.id)
     return swept
 
 
-def _queue_or_fail(session: Session, run: Run, why: str, *, wait: bool = True) -> None:
+def died(session: Session, lease: Lease, *, in_code: bool) -> None:
+    """End the attempt of a worker that died, as its successor on the machine reports.
+
+    It counts if the code of the revision was running, also where a sweep has taken the run for lost already.
+    """
+    run = session.scalar(select(Run).where(Run.id == lease.run_id).with_for_update())
+    attempt = session.get(Attempt, (lease.run_id, lease.attempt))
+    if run is None or attempt is None:  # of another database
+        return
+    why = f"worker {lease.worker} died {'while the code ran' if in_code else 'before the code ran'}"
+    if (run.state, run.attempt) == (RunState.LEASED, lease.attempt):
+        give_back(session, lease, why, blame=in_code, wait=True)
+    elif attempt.lost and in_code and run.state in OPEN_STATES:
+        attempt.lost, attempt.outcome = False, why
+        run.losses, run.max_attempts = run.losses - 1, run.max_attempts - 1
+        if run.state is RunState.QUEUED and run.attempt >= run.max_attempts:
+            _queue_or_fail(session, run, why, 0.0)
+
+
+def _count_loss(run: Run) -> None:
+    run.losses, run.max_attempts = run.losses + 1, run.max_attempts + 1
+
+
+def _queue_or_fail(session: Session, run: Run, why: str, wait_s: float) -> None:
     run.lease_until, run.stage, run.worker = None, None, None
-    now, left = clock(session), run.max_attempts - run.attempt
+    now = clock(session)
     if unwanted := _unwanted(session, run):
         (run.state, run.reason), run.finished_at = unwanted, now
-    elif left <= 0:
+    elif run.attempt >= run.max_attempts or run.losses > MAX_LOSSES:
         run.state, run.finished_at = RunState.FAILED, now
         run.reason = f"given up after {run.attempt} attempts: {why}"
     else:
-        wait_s = (_FIRST_WAIT_S if left > 1 else _SECOND_WAIT_S) if wait else 0.0
         run.state, run.finished_at, run.not_before = RunState.QUEUED, None, now + wait_s
         run.reason = f"{why}; next attempt after {wait_s:.0f} s" if wait_s else why
         wake(session, run.device)
@@ -132,27 +175,29 @@ def _queue_or_fail(session: Session, run: Run, why: str, *, wait: bool = True) -
 
 def _unwanted(session: Session, run: Run) -> tuple[RunState, str] | None:
     """The final state and reason of a pull request's run that is not needed any more; None where it is."""
-    push = newest_push(session, run.target_id, run.pull) if run.pull is not None else None
-    if push is None:
+    pull = pull_of(session, run.target_id, run.pull) if run.pull is not None else None
+    if pull is None:
         return None
-    if push.closed_at is not None:
+    if pull.closed_at is not None:
         return RunState.CANCELLED, f"pull request {run.pull} was closed"
-    if push.head != session.get_one(Revision, run.revision_id).sha:
-        return RunState.SUPERSEDED, f"{push.head[:10]} is a newer head of pull request {run.pull}"
+    if pull.head is not None and pull.head != session.get_one(Revision, run.revision_id).sha:
+        return RunState.SUPERSEDED, f"{pull.head[:10]} is a newer head of pull request {run.pull}"
     return None
 
 
-def newest_push(session: Session, target_id: int, pull: int) -> PushRow | None:
-    """The newest push of a pull request: its head now, and whether it is closed."""
-    pushes = select(PushRow).where(PushRow.target_id == target_id, PushRow.pull == pull)
-    return session.execute(pushes.order_by(PushRow.id.desc()).limit(1)).scalar_one_or_none()
+def pull_of(session: Session, target_id: int, number: int) -> Pull | None:
+    """A pull request: its head now, and whether it is closed."""
+    rows = select(Pull).where(Pull.target_id == target_id, Pull.number == number)
+    return session.execute(rows.execution_options(populate_existing=True)).scalar_one_or_none()
 
 
-def _close_attempt(session: Session, run_id: int, attempt: int, now: float, outcome: str) -> None:
+def _close_attempt(
+    session: Session, run_id: int, attempt: int, now: float, outcome: str, *, lost: bool = False
+) -> None:
     session.execute(
         update(Attempt)
         .where(Attempt.run_id == run_id, Attempt.attempt == attempt, Attempt.finished_at.is_(None))
-        .values(finished_at=now, outcome=outcome)
+        .values(finished_at=now, outcome=outcome, lost=lost)
         .execution_options(synchronize_session=False)
     )
 
@@ -168,6 +213,8 @@ def cancel(session: Session, run_id: int, who: str) -> bool:
     if run.state not in OPEN_STATES:
         return False
     now = clock(session)
+    name = session.get_one(Target, run.target_id).name
+    audit.record(session, "run.cancel", target=name, of=f"run {run.id}", details={"was": run.state})
     _close_attempt(session, run.id, run.attempt, now, f"cancelled by {who}")
     run.state, run.reason, run.finished_at = RunState.CANCELLED, f"cancelled by {who}", now
     run.lease_until, run.stage = None, None
@@ -195,3 +242,19 @@ def heartbeat(session: Session, name: str, run_id: int | None) -> None:
         .values(seen_at=database_now(session), run_id=run_id)
         .execution_options(synchronize_session=False)
     )
+
+
+def pause(session: Session, name: str, *, paused: bool) -> Worker:
+    """Let a worker take no further run, or take runs again.  The run that it measures goes on.
+
+    A worker that is paused already stays as it is.  Raises NotFound.
+    """
+    row = session.execute(select(Worker).where(Worker.name == name).with_for_update()).scalar_one_or_none()
+    if row is None:
+        raise NotFound("worker", name, "`kernelwatch worker list` lists them.")
+    if (row.paused_at is not None) != paused:
+        row.paused_at = clock(session) if paused else None
+        row.paused_by = acting().actor.name if paused else None
+        audit.record(session, "worker.pause" if paused else "worker.resume", of=f"worker {name}"[:120])
+        wake(session, row.device)
+    return row

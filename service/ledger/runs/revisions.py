@@ -10,19 +10,21 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock, wake
-from service.db.models import PushRow, RecipeRow, Revision, Run, Target
+from service.db.models import Pull, PushRow, RecipeRow, Revision, Run, Target
 from service.domain.policy import recipes
-from service.domain.states import OPEN_STATES, Origin, Priority, RunState, TargetKind
+from service.domain.states import OPEN_STATES, Origin, Priority, Purpose, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.locking import lock
+from service.ledger.access import audit
+from service.ledger.locking import insert_if_absent, lock
 from service.ledger.regressions import transitions
-from service.ledger.runs.queue import newest_push
+from service.ledger.runs.queue import pull_of
 from service.sources.source import Found
 
 log = structlog.get_logger()
 
 NO_RELEVANT_CHANGE = "no path of the recipe changed"
 ATTEMPTS = 3
+STORED_PATHS, STORED_PATH_CHARACTERS = 200, 16_384  # of one revision, for its readers
 UNDONE = (RunState.CANCELLED, RunState.SUPERSEDED)  # ended without an answer: appearing again queues them again
 
 
@@ -32,7 +34,8 @@ class Push:
 
     On the mainline every revision is measured against its parent: `later` names the known revisions that follow, and
     `gone` those that a rewrite removed.  Of a pull request only the newest is measured, against `baseline`, and runs of
-    its older heads that were not started are superseded.  What is not `trusted` is held for approval.
+    its older heads that were not started are superseded.  What is not `trusted` is held for approval.  With `refused`,
+    its newest head could not be fetched, for this reason, and only the sha is known.
     """
 
     origin: Origin
@@ -44,6 +47,7 @@ class Push:
     baseline: str | None = None
     trusted: bool = True
     delivery_id: int | None = None
+    refused: str | None = None
 
     @property
     def priority(self) -> Priority:
@@ -54,6 +58,8 @@ class Push:
 
     def state(self, *, matters: bool) -> RunState:
         """Of a new run."""
+        if self.refused is not None:
+            return RunState.FAILED
         if not matters:
             return RunState.SKIPPED
         return RunState.QUEUED if self.trusted else RunState.HELD
@@ -90,13 +96,12 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
     if push.mainline:
         _place(session, target, push.found, push.later)
         transitions.revisions_returned(session, target.id)
-    superseded = _supersede(session, target, push.pull, rows[head], head) if push.pull is not None else 0
+    superseded = _new_head(session, target, push.pull, rows[head]) if push.pull is not None else 0
     wanted = push.found if push.pull is None else push.found[-1:]
-    changed_by_pull = sorted({path for one in push.found for path in one.paths})
     states = Counter[RunState]()
     for one in wanted:
-        changed = one.paths if push.pull is None else changed_by_pull
-        matters = target.kind is TargetKind.PACKAGE or recipe.matters(changed)
+        changed = (one,) if push.pull is None else push.found
+        matters = target.kind is TargetKind.PACKAGE or any(_matters(recipe, each) for each in changed)
         values = {
             "baseline": one.parent if push.pull is None else push.baseline,
             "push_id": kept.id,
@@ -104,6 +109,7 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
             "trusted": push.trusted,
             "priority": push.priority,
             "state": push.state(matters=matters),
+            "reason": push.refused,
         }
         for device in recipe.devices:
             run, fresh = _run(session, target, rows[one.sha], row, device, recipe.suite_on(device), values)
@@ -121,9 +127,19 @@ def record_push(session: Session, target: Target, push: Push) -> PushResult:
 
 
 def run_wanted(
-    session: Session, target: Target, found: Found, *, device: str, suite: str | None = None, again: bool = False
+    session: Session,
+    target: Target,
+    found: Found,
+    *,
+    device: str,
+    trusted: bool,
+    suite: str | None = None,
+    again: bool = False,
 ) -> Run:
-    """The run of this revision on this device, requested by a person.  `again` repeats one that was measured."""
+    """The run of this revision on this device, requested by a person.  `again` repeats one that was measured.
+
+    What is not `trusted` is held for approval.
+    """
     lock(session, target.id)
     row, recipe = recipe_of(session, target)
     if device not in recipe.devices:
@@ -137,9 +153,10 @@ def run_wanted(
         "baseline": found.parent,
         "push_id": push.id,
         "pull": None,
-        "trusted": True,
+        "trusted": trusted,
         "priority": Priority.PULL_REQUEST,  # a person waits
-        "state": RunState.QUEUED,
+        "state": RunState.QUEUED if trusted else RunState.HELD,
+        "reason": None,
     }
     run, fresh = _run(session, target, revision, row, device, name, values, again=again)
     if run.state is RunState.SKIPPED:
@@ -162,15 +179,53 @@ def approve(session: Session, run_id: int) -> list[Run]:
         one.state, one.reason = RunState.QUEUED, None
         wake(session, one.device)
         log.info("run approved", run=one.id, pull=one.pull)
+        _recorded(session, "approve", one)
     return approved
+
+
+def retry(session: Session, run_id: int) -> Run:
+    """Queue a run again that ended without a result, with new attempts.  Raises Conflict for any other.
+
+    A stranger's commit that was never approved is held again.
+    """
+    run = session.scalar(select(Run).where(Run.id == run_id).with_for_update())
+    if run is None:
+        raise NotFound("run", run_id)
+    if run.purpose is not Purpose.WATCH:
+        raise Conflict(f"Run {run_id} is part of a {run.purpose}, which decides about it: start another {run.purpose}.")
+    if run.state is RunState.DONE:
+        raise Conflict(f"Run {run_id} was measured: start another run of its revision, with `again`.")
+    if run.state in OPEN_STATES:
+        raise Conflict(f"Run {run_id} is {run.state}; only a run that ended without a result can be retried.")
+    approved = run.trusted or run.attempt > 0
+    state = RunState.QUEUED if approved else RunState.HELD
+    _requeue(session, run, {"state": state, "reason": None, "priority": Priority.PULL_REQUEST})  # a person waits
+    _recorded(session, "retry", run)
+    return run
+
+
+def _recorded(session: Session, verb: str, run: Run) -> None:
+    name = session.get_one(Target, run.target_id).name
+    revision = session.get_one(Revision, run.revision_id).sha
+    details = {"revision": revision, "device": run.device}
+    audit.record(session, f"run.{verb}", target=name, of=f"run {run.id}", details=details)
 
 
 def pull_closed(session: Session, target: Target, pull: int) -> int:
     """Cancel the runs of a closed pull request that were not started."""
-    lock(session, target.id)
-    if push := newest_push(session, target.id, pull):
-        push.closed_at = clock(session)
+    row = locked_pull(session, target.id, pull)
+    row.closed_at, row.version = clock(session), row.version + 1
     return _end(session, target, pull, RunState.CANCELLED, f"pull request {pull} was closed")
+
+
+def locked_pull(session: Session, target_id: int, number: int) -> Pull:
+    """The row of a pull request, made if it is new.  The target is locked, so that writers take turns."""
+    lock(session, target_id)
+    insert_if_absent(session, Pull, ("target_id", "number"), {"target_id": target_id, "number": number, "version": 0})
+    row = pull_of(session, target_id, number)
+    if row is None:
+        raise NotFound("pull request", number)
+    return row
 
 
 def revisions_known(session: Session, target: Target, found: Sequence[Found], *, mainline: bool) -> list[Revision]:
@@ -219,7 +274,6 @@ def _push_row(
         .limit(1)
     ).scalar_one_or_none()
     if last is not None and last.head == head:
-        last.closed_at = None
         if delivery_id is not None:
             last.delivery_id = max(last.delivery_id or 0, delivery_id)
         return last
@@ -243,11 +297,29 @@ def _revision(session: Session, target: Target, found: Found) -> Revision:
             subject=found.subject,
             author=found.author,
             committed_at=found.committed_at,
-            paths=list(found.paths),
+            paths=_first_paths(found),
         )
         session.add(revision)
         session.flush()
+    elif not revision.committed_at and found.committed_at:  # could not be fetched before
+        revision.parent, revision.subject, revision.author = found.parent, found.subject, found.author
+        revision.committed_at, revision.paths = found.committed_at, _first_paths(found)
     return revision
+
+
+def _first_paths(found: Found) -> list[str]:
+    """The paths that are stored: a stranger's pull request may have thousands in each of its commits."""
+    room, first = STORED_PATH_CHARACTERS, list[str]()
+    for path in found.paths[:STORED_PATHS]:
+        if (room := room - len(path)) < 0:
+            break
+        first.append(path)
+    return first
+
+
+def _matters(recipe: recipes.Recipe, found: Found) -> bool:
+    """Whether a commit needs measuring.  One that changes too many paths to list does."""
+    return found.more_paths or recipe.matters(found.paths)
 
 
 def _place(session: Session, target: Target, found: Sequence[Found], later: Sequence[str]) -> None:
@@ -301,7 +373,9 @@ def _run(
         dedupe = _one_more(session, dedupe)
     run = session.execute(select(Run).where(Run.dedupe == dedupe)).scalar_one_or_none()
     if run is not None:
-        if run.state not in UNDONE:
+        approvable = run.state is RunState.HELD and values["trusted"]  # its commit came onto a branch meanwhile
+        never_fetched = run.state is RunState.FAILED and not run.attempt and values["state"] is not RunState.FAILED
+        if not (run.state in UNDONE or approvable or never_fetched):
             return run, False
         _requeue(session, run, values)
         return run, True
@@ -334,8 +408,8 @@ def _requeue(session: Session, run: Run, values: dict[str, Any]) -> None:
     """Queue a run as if it were new.  Its attempts stay: they fence off earlier lease holders."""
     for name, value in values.items():
         setattr(run, name, value)
-    run.max_attempts = run.attempt + ATTEMPTS
-    run.started_at = run.finished_at = run.reason = run.log = None
+    run.max_attempts, run.losses = run.attempt + ATTEMPTS, 0
+    run.started_at = run.finished_at = run.log = None
     run.not_before = 0.0
     _settle(session, run)
 
@@ -344,15 +418,21 @@ def _settle(session: Session, run: Run) -> None:
     """Wake the workers of a queued run, or say why it does not wait in the queue."""
     if run.state is RunState.SKIPPED:
         run.finished_at, run.reason = clock(session), NO_RELEVANT_CHANGE
+    elif run.state is RunState.FAILED:
+        run.finished_at = clock(session)
     elif run.state is RunState.HELD:
-        run.reason = f"untrusted revision: approve exactly this commit with `kernelwatch approve {run.id}`"
+        run.reason = f"untrusted revision: approve exactly this commit with `kernelwatch run approve {run.id}`"
     else:
         wake(session, run.device)
     session.flush()
 
 
-def _supersede(session: Session, target: Target, pull: int, newest: Revision, head: str) -> int:
-    why = f"{head[:10]} is a newer head of pull request {pull}"
+def _new_head(session: Session, target: Target, pull: int, newest: Revision) -> int:
+    """Make this the head of a pull request.  Returns how many runs of older heads it superseded."""
+    row = locked_pull(session, target.id, pull)
+    row.head, row.version = newest.sha, row.version + 1
+    session.flush()
+    why = f"{newest.short} is a newer head of pull request {pull}"
     return _end(session, target, pull, RunState.SUPERSEDED, why, Run.revision_id != newest.id)
 
 

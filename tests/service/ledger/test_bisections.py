@@ -385,7 +385,8 @@ def test_a_script_learns_the_end_from_the_exit_code(mainline, slow, broken, most
     mainline.settle()
     shown = CliRunner().invoke(cli.app, show)
     assert shown.exit_code == code
-    assert shown.stdout.startswith(f"### Bisection {search} of norms on cpu: {mainline.see(search).row.state}")
+    assert shown.stdout.startswith(f"bisection {search} of norms on cpu: ")
+    assert f"{mainline.see(search).row.state}: " in shown.stdout
 
 
 def test_an_end_that_stays_undecided_is_not_said_to_be_steady(mainline):
@@ -482,12 +483,12 @@ def test_searches_are_listed_with_what_they_found(mainline):
     mainline.settle()
     waiting = mainline.start(cases=(FAST,))
     with reading() as session:
-        rows = bisections.listed(session, mainline.target())
+        rows = bisections.listed(session, mainline.target()).items
         assert [(row.id, row.target.name, row.culprit) for row in rows] == [
             (waiting, "norms", None),
             (done, "norms", "c5"),
         ]
-        assert [row.id for row in bisections.listed(session, open_only=True)] == [waiting]
+        assert [row.id for row in bisections.listed(session, open_only=True).items] == [waiting]
         with pytest.raises(NotFound):
             bisections.one(session, 99)
         assert session.execute(select(func.count()).select_from(Bisection)).scalar_one() == 2

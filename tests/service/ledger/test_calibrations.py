@@ -186,6 +186,30 @@ def test_nobody_is_asked_where_the_policy_says_never(house):
     assert schedule.plan_due() == 0
 
 
+def test_a_clock_that_jumps_back_delays_a_calibration_by_less_than_its_interval(house):
+    """All times are a day ahead of the clock, but for the worker's, which reports every few seconds."""
+    house.worker("one")
+    house.measured(1)
+    house.night()
+    with transaction() as session:
+        asked_before = update(Run).where(Run.purpose == Purpose.CALIBRATION)
+        session.execute(asked_before.values(created_at=Run.created_at + 24 * HOUR, dedupe=Run.dedupe + " of old"))
+        session.execute(update(Target).values(created_at=clock(session) + 24 * HOUR))
+    assert schedule.plan_due() == 1
+    with transaction() as session:
+        session.execute(update(Run).values(state=RunState.DONE))
+    assert schedule.plan_due() == 0, "the one that was just queued counts"
+
+
+def test_a_clock_that_jumps_back_does_not_give_up_what_waits_for_a_worker(house):
+    house.worker("one")
+    house.measured(1)
+    assert schedule.plan_due() == 1
+    house.worker("one", ago_s=-HOUR)
+    schedule.plan_due()
+    assert asked()[0].state is RunState.QUEUED
+
+
 def test_what_waits_for_a_worker_that_went_away_is_given_up(house):
     house.worker("one")
     house.measured(1)
@@ -315,6 +339,16 @@ def test_evidence_from_before_a_release_counts_no_more(house):
     assert house.quarantined() == {}
 
 
+def test_a_clock_that_jumps_back_does_not_prolong_a_quarantine(house):
+    house.measured(1)
+    assert lived(house, [True] * 20)[-1]
+    with transaction() as session:
+        session.execute(update(Quarantine).values(since=clock(session) + 24 * HOUR))
+        for _ in range(40):
+            compared(session, house, False, clock(session))
+    assert house.quarantined() == {}
+
+
 def test_the_policy_quarantines_by_pattern(house):
     policy = Policy.model_validate({"cases": {"*.512x512.*": {"quarantine": "too small for this machine"}}})
     with reading() as session:
@@ -375,7 +409,7 @@ def test_the_command_shows_quarantines_and_releases(house):
         assert done.exit_code == 0, done.output or done.exception
         return str(done.output)
 
-    assert "No calibrations yet." in said()
+    assert "No calibrations yet." in said("show")
     house.measured(1)
     assert "is quarantined" in said("quarantine", "norms", CASE, "--device", "cpu", "--reason", "its rows lie badly")
     shown = said("show", "norms")

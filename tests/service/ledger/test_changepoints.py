@@ -140,7 +140,7 @@ class Watched:
 
     def points(self, case: str | None = None, state: PointState | None = None) -> list[change_points.ChangePointView]:
         with reading() as session:
-            found = change_points.points(session, self.target(session), "cpu", state)
+            found = change_points.points(session, self.target(session), "cpu", state).items
         return sorted((one for one in found if case in (None, one.row.case)), key=lambda one: one.revision.ordinal)
 
     def searches(self) -> list[Run]:

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from service.db.models import Delivery, PushRow, RegressionRow, Revision, Run, T
 from service.domain.series import SeriesKey
 from service.domain.states import Origin, Priority, RegressionState, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound, SourceFailed
-from service.ledger.intake import deliveries, targets
+from service.ledger.intake import deliveries, mirrors, targets
 from service.ledger.runs import queue
 from service.ledger.series import series_of
 from service.settings import settings
@@ -366,6 +367,7 @@ def test_a_newer_head_supersedes_those_that_nobody_has_begun(forge: Forge, targe
 def test_going_back_to_an_older_head_queues_it_again(forge: Forge, target: Target) -> None:
     old, new = forge.pull(7), forge.pull(7)
     for head in (old, new, old):
+        forge.git("update-ref", "refs/pull/7/head", head)
         forge.pull_event(7, head)
     assert states(old) == [QUEUED, QUEUED]
     assert states(new) == [SUPERSEDED, SUPERSEDED]
@@ -379,7 +381,7 @@ def test_an_older_head_that_comes_late_does_not_push_aside_the_newer(forge: Forg
     new = forge.pull(7)
     forge.pull_event(7, new)
 
-    assert "a later delivery has updated pull request 7" in deliveries.process_delivery(late)
+    assert f"1 revision at {new[:10]}: nothing new" in deliveries.process_delivery(late)
     assert states(old) == []
     assert states(new) == [QUEUED, QUEUED]
 
@@ -428,6 +430,7 @@ def test_a_merged_pull_request_is_measured_once_more_as_the_mainline(forge: Forg
 
 
 def test_a_pull_request_that_adds_nothing_says_so(forge: Forge, target: Target, first: str) -> None:
+    forge.git("update-ref", "refs/pull/7/head", first)
     assert forge.pull_event(7, first) == "norms: pull request 7 has no commits that are not in its base."
 
 
@@ -446,7 +449,7 @@ def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(forg
     assert forge.pull_event(9, head, fork=True).endswith("2 runs held for approval.")
     held = runs(head)
     assert {(run.state, run.trusted) for run in held} == {(HELD, False)}
-    command = f"kernelwatch approve {held[0].id}"
+    command = f"kernelwatch run approve {held[0].id}"
     assert held[0].reason == f"untrusted revision: approve exactly this commit with `{command}`"
 
     with transaction() as session:
@@ -466,6 +469,7 @@ def test_a_new_push_voids_an_approval(forge: Forge, target: Target) -> None:
     assert states(harmless) == [SUPERSEDED, SUPERSEDED]
     assert states(harmful) == [HELD, HELD]
 
+    forge.git("update-ref", "refs/pull/9/head", harmless)
     forge.pull_event(9, harmless, fork=True)
     assert states(harmless) == [HELD, HELD], "an approval that was voided does not come back"
 
@@ -476,6 +480,119 @@ def test_only_what_is_held_can_be_approved(forge: Forge, target: Target) -> None
         deliveries.approve(session, runs()[0].id)
     with transaction() as session, pytest.raises(NotFound, match="No run 999"):
         deliveries.approve(session, 999)
+
+
+def test_a_commit_that_no_branch_has_is_held_until_a_branch_has_it(forge: Forge, target: Target) -> None:
+    head = forge.pull(9)
+    forge.git("branch", "--delete", "--force", "pull-9")
+    forge.pull_event(9, head)
+    [named, _] = deliveries.run_revision("norms", head)
+    assert {(run.state, run.trusted) for run in runs(head)} == {(HELD, False)}
+
+    forge.git("branch", "vouched", head)
+    forge.pull_event(9, head)
+
+    assert {(run.state, run.trusted, run.reason) for run in runs(pull=9)} == {(QUEUED, True, None)}
+    assert deliveries.run_revision("norms", head)[0] == named
+    assert {run.state for run in runs(head)} == {QUEUED}
+
+
+# -- deliveries in any order
+
+
+def moment(second: int) -> str:
+    return f"2026-11-22T10:00:{second:02}Z"
+
+
+@pytest.mark.parametrize(
+    ("order", "found"),
+    [
+        ([("opened", 1), ("closed", 2), ("reopened", 3)], QUEUED),
+        ([("opened", 1), ("reopened", 3), ("closed", 2)], QUEUED),
+        ([("closed", 4), ("opened", 1), ("reopened", 3)], None),
+        ([("closed", 2), ("synchronize", 4)], QUEUED),  # the reopening was lost
+        ([("opened", 1), ("closed", 4), ("reopened", 3)], CANCELLED),
+    ],
+)
+def test_whether_a_pull_request_is_open_follows_the_times_of_its_deliveries(
+    forge: Forge, target: Target, order: list[tuple[str, int]], found: RunState | None
+) -> None:
+    head = forge.pull(7)
+    for action, second in order:
+        body = forge.pull_body(7, head, action=action)
+        body["pull_request"]["updated_at"] = moment(second)
+        forge.deliver("pull_request", body)
+    assert set(states(pull=7)) == ({found} if found else set())
+
+
+def test_what_was_closed_in_the_same_round_is_never_fetched(forge: Forge, target: Target) -> None:
+    head = forge.pull(7)
+    opened = forge.store("pull_request", forge.pull_body(7, head, action="opened"))
+    forge.store("pull_request", forge.pull_body(7, head, action="closed"))
+    assert deliveries.process_due() == 2
+    assert deliveries.process_delivery(opened) == "norms: pull request 7 was closed by a later delivery."
+    assert runs(pull=7) == []
+
+
+def test_deliveries_of_one_repository_are_answered_by_one_fetch(
+    forge: Forge, target: Target, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    fetch = GitSource._fetch
+    monkeypatch.setattr(GitSource, "_fetch", lambda *a, **b: (fetched.append(str(a[3])), fetch(*a, **b))[1])
+    heads = {number: forge.pull(number) for number in range(1, 6)}
+    second = forge.commit()
+    for number, head in heads.items():
+        forge.store("pull_request", forge.pull_body(number, head))
+        forge.store("push", {"ref": "refs/heads/main", "before": first, "after": second})
+
+    assert deliveries.process_due() == 10
+
+    assert len([one for one in fetched if "refs/heads/*" in one]) == 1
+    assert len([one for one in fetched if "refs/pull/" in one]) == 1
+    assert {run.revision.sha for run in runs()} == {second, *heads.values()}
+    assert delivery().processed_at
+
+
+def test_a_head_that_was_refused_is_measured_once_it_can_be_fetched(
+    forge: Forge, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = forge.pull(7)
+    forge.git("branch", "--delete", "--force", "pull-7")
+    monkeypatch.setenv("KERNELWATCH_PULL_LIMIT", "1")
+    settings.cache_clear()
+
+    said = forge.pull_event(7, head)
+
+    assert "The head of pull request 7 brings more than 0 MiB of new objects (KERNELWATCH_PULL_LIMIT)." in said
+    assert [(run.state, run.reason) for run in runs(pull=7)] == [(RunState.FAILED, said.removeprefix("norms: "))] * 2
+    monkeypatch.delenv("KERNELWATCH_PULL_LIMIT")
+    settings.cache_clear()
+    forge.pull_event(7, head)
+    assert [(run.state, run.reason and run.reason[:9]) for run in runs(pull=7)] == [(HELD, "untrusted")] * 2
+    assert runs(pull=7)[0].revision.subject == "change norms.py"
+
+
+def test_mirrors_forget_closed_pull_requests_and_tell_their_size(
+    forge: Forge, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heads = {number: forge.pull(number) for number in (7, 8)}
+    for number, head in heads.items():
+        forge.git("branch", "--delete", "--force", f"pull-{number}")
+        forge.pull_event(number, head)
+    forge.pull_event(8, heads[8], action="closed")
+    source = GitSource(target.name, target.location)
+
+    assert mirrors.clean_due() == 1
+    mirrors.clean("norms")
+    assert all(source.has(head) for head in heads.values()), "it was closed a moment ago"
+
+    monkeypatch.setenv("KERNELWATCH_PULLS_DAYS", "0.000001")
+    settings.cache_clear()
+    before, after = mirrors.clean("norms")
+    assert [source.has(head) for head in heads.values()] == [True, False]
+    assert after < before
+    assert polled().mirror_bytes == after == source.size()
 
 
 # -- recipes
@@ -633,6 +750,38 @@ def test_a_remote_that_fails_is_polled_less_and_less_often(
     poll_at(0)
     assert deliveries.poll_due() == 1
     assert (polled().poll_failures, polled().poll_error) == (0, None)
+
+
+def test_a_target_whose_poll_was_killed_is_polled_again_within_a_minute(
+    forge: Forge, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    poll_at(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(GitSource, "refresh", killed)
+        with pytest.raises(KeyboardInterrupt):
+            deliveries.poll_due()
+    assert deliveries.poll_due() == 0
+    assert waits() <= 60
+
+
+def test_a_poll_keeps_its_claim_while_it_fetches(forge: Forge, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, claims = time.monotonic, list[float]()
+    refresh = GitSource.refresh
+
+    def slow(source: GitSource) -> None:
+        poll_at(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "monotonic", lambda: now() + 30)
+            source._keep_going()
+        claims.append(waits())
+        refresh(source)
+
+    monkeypatch.setattr(GitSource, "refresh", slow)
+    assert deliveries.poll(target.id)
+    assert claims[0] == pytest.approx(60, abs=5)
 
 
 def poll_at(when: float) -> None:

@@ -8,8 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import OutboxMessage, PushRow, Run
-from service.domain.states import Origin, Priority, RunState
+from service.db.models import OutboxMessage, Pull, Run
+from service.domain.states import Priority, RunState
 from service.ledger.intake import targets
 from service.ledger.notify import compose
 from service.ledger.queries import pull_reports, whole_run
@@ -29,7 +29,7 @@ def want(either: str) -> Want:
     with transaction() as session:
         target = targets.register(session, "norms", location="/norms", forge="acme/norms", recipe_text=RECIPE)
         revision = world.commit(session, target.id, HEAD)
-        session.add(PushRow(target_id=target.id, origin=Origin.PULL_REQUEST, head=HEAD, pull=7, created_at=0.0))
+        session.add(Pull(target_id=target.id, number=7, head=HEAD))
 
     def make(state: RunState, pull: int | None = 7, **columns: object) -> int:
         with transaction() as session:

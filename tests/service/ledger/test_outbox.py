@@ -13,6 +13,7 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import OutboxMessage, Run, Target
 from service.domain.states import OutboxState
 from service.forge.github import App, GitHub, Token, connect
+from service.ledger.backoff import backoff
 from service.ledger.intake import targets
 from service.ledger.notify import outbox
 from tests import world
@@ -249,7 +250,8 @@ def test_what_passes_is_tried_less_and_less_often(
         before = max(database_now(), effect().next_at)
         assert outbox.deliver_due(client, now=before) == 0
         waits.append(effect().next_at - before)
-    assert waits == pytest.approx([30, 30, 40, 80])
+        backoff.forget()  # of an outage
+    assert waits == pytest.approx([10, 20, 40, 80])
     assert effect().state is WAITING
     assert later(client) == 1
     assert (effect().attempts, effect().error) == (0, None)
@@ -260,6 +262,7 @@ def test_what_does_not_pass_in_a_week_is_given_up(forge: FakeGitHub, client: Cal
     while effect().state is WAITING:
         forge.fail_next("502")
         outbox.deliver_due(client, now=max(database_now(), effect().next_at))
+        backoff.forget()
     assert effect().state is FAILED
     assert effect().next_at - database_now() > 7 * 24 * 3600
 
@@ -280,31 +283,52 @@ def test_a_refusal_is_final_until_there_is_something_new_to_say(
 
 
 @pytest.mark.parametrize(("limit", "least_s"), [("secondary", 7), ("primary", 500)])
-def test_a_rate_limit_holds_up_everything(
+def test_a_rate_limit_of_a_token_pauses_everything_and_says_so(
     forge: FakeGitHub, client: Callable[[], GitHub], run: Run, limit: str, least_s: float
 ) -> None:
-    for number in range(10):
+    for number in range(9):
         check(run, sha=f"{number}" * 40)
     forge.fail_next(limit, "/statuses")
     for seconds in range(6):
         assert later(client, seconds) == 0
+        check(run, sha="9" * 40)  # and what comes later waits as well
     assert len([path for _, path in forge.requests if "/statuses" in path]) == 1
     assert {one.state for one in effects()} == {WAITING}
-    assert min(one.next_at for one in effects()) - database_now() >= least_s - 1
+    with reading() as session:
+        target = session.get_one(Target, run.target_id)
+    assert least_s - 1 <= target.forge_paused_until - database_now() <= 601
+    assert "GitHub answered 403" in str(target.forge_error)
     assert later(client) == 10
 
 
+def test_a_rate_limit_of_an_installation_pauses_its_owner_alone(
+    forge: FakeGitHub, app: Callable[[], GitHub], run: Run
+) -> None:
+    with transaction() as session:
+        other = targets.register(session, "other", location="/other", forge="octo/norms", recipe_text=RECIPE)
+        theirs = world.run(session, world.commit(session, other.id, "b" * 40), pull=7, created_at=clock(session))
+    check(run)
+    tell(theirs, "comment:2:7", "comment", {"pull": 7, "body": "steady"})
+    forge.fail_next("secondary", "/check-runs", "GET")
+    assert outbox.deliver_due(app) == 1
+    assert forge.comments_on("octo/norms", 7)
+    assert later(app, 11) == 1
+
+
 @pytest.mark.parametrize("fault", ["502", "unreachable"])
-def test_an_outage_costs_one_request_a_look(
+def test_three_failures_in_a_row_are_an_outage_and_the_others_wait_for_seconds(
     forge: FakeGitHub, client: Callable[[], GitHub], run: Run, fault: str
 ) -> None:
     for number in range(10):
         check(run, sha=f"{number}" * 40)
-    for _ in range(10):
+    for _ in range(3):
         forge.fail_next(fault, "/check-runs", "GET")
-    assert (later(client, 0), later(client, 2), later(client, 31)) == (0, 0, 0)
-    assert len(forge.requests) == 2
-    assert {one.state for one in effects()} == {WAITING}
+    for _ in range(5):
+        assert outbox.deliver_due(client) == 0
+    assert len(forge.requests) == 3
+    assert [one.next_at > 0 for one in effects()] == [True] * 3 + [False] * 7
+    backoff.forget()
+    assert outbox.deliver_due(client) == 7
 
 
 def test_one_that_cannot_be_sent_does_not_hold_up_the_next(

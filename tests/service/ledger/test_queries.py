@@ -15,6 +15,8 @@ from service.errors import BadInput, NotFound
 from service.ledger import queries
 from service.ledger.changepoints import change_points
 from service.ledger.intake.targets import target_named
+from service.ledger.reading import runs
+from service.ledger.reading.filters import RunFilter
 from service.ledger.regressions import listing
 from tests import world
 from tests.dashboards import seed_deciding
@@ -92,10 +94,10 @@ def test_the_runs_of_a_commit_are_found_by_its_beginning(session: Session, seede
     wanted = queries.whole_run(session, seeded.runs["slow"])
     sha = wanted.revision.sha
     for named in (sha, sha[:10], sha[:4].upper()):
-        assert [run.id for run in queries.runs(session, target, revision=named).items] == [wanted.id]
-    assert [run.id for run in queries.runs(session, target, "h200", revision=sha).items] == [wanted.id]
+        assert [run.id for run in runs.listed(session, RunFilter(target, revision=named)).items] == [wanted.id]
+    assert [run.id for run in runs.listed(session, RunFilter(target, "h200", revision=sha)).items] == [wanted.id]
     for unknown in ("f" * 40, sha[:3], "%%%%", sha[:9] + "\0"):
-        assert queries.runs(session, target, revision=unknown).items == ()
+        assert runs.listed(session, RunFilter(target, revision=unknown)).items == ()
 
 
 def test_a_version_is_named_whole(seeded: Seeded) -> None:
@@ -103,8 +105,8 @@ def test_a_version_is_named_whole(seeded: Seeded) -> None:
         target = target_named(session, seeded.target)
         target.kind = TargetKind.PACKAGE
         sha = queries.whole_run(session, seeded.runs["slow"]).revision.sha
-        assert queries.runs(session, target, revision=sha[:10]).items == ()
-        assert queries.runs(session, target, revision=sha).items
+        assert runs.listed(session, RunFilter(target, revision=sha[:10])).items == ()
+        assert runs.listed(session, RunFilter(target, revision=sha)).items
 
 
 def test_pull_requests_stay_out_of_the_series(session: Session, seeded: Seeded) -> None:
@@ -116,11 +118,11 @@ def test_pull_requests_stay_out_of_the_series(session: Session, seeded: Seeded) 
 
 def test_pages_follow_each_other_without_a_gap(session: Session, seeded: Seeded) -> None:
     target = target_named(session, seeded.target)
-    everything = queries.runs(session, target, limit=200)
+    everything = runs.listed(session, RunFilter(target), limit=200)
     assert everything.next is None
     seen, cursor = [], None
     while True:
-        page = queries.runs(session, target, cursor=cursor, limit=5)
+        page = runs.listed(session, RunFilter(target), cursor, limit=5)
         seen += [run.id for run in page.items]
         if (cursor := page.next) is None:
             break
@@ -134,7 +136,7 @@ def test_a_made_up_cursor_is_refused(session: Session, seeded: Seeded) -> None:
     target = target_named(session, seeded.target)
     for cursor in ("zzz", "", "W10", "WyJhIl0", "WzFlNDAwXQ", "W3RydWVd", "\u2603"):
         with pytest.raises(BadInput, match="not a cursor"):
-            queries.runs(session, target, cursor=cursor)
+            runs.listed(session, RunFilter(target), cursor)
 
 
 def test_regressions_know_who_mended_them(session: Session, seeded: Seeded) -> None:
@@ -147,14 +149,15 @@ def test_regressions_know_who_mended_them(session: Session, seeded: Seeded) -> N
 
 
 def test_a_gap_knows_since_when(session: Session, seeded: Seeded) -> None:
-    [gap] = queries.gaps(session)
+    [gap] = queries.gaps(session).items
     assert (gap.target, gap.gap.case) == ("norms", CASES[3])
     assert gap.since
     assert gap.since.subject == "Norms in Triton, a first version"
 
 
 def test_the_queue_has_what_is_measured_first_and_what_is_held_last(session: Session, seeded: Seeded) -> None:
-    assert [run.id for run in queries.queue(session)] == [seeded.runs[name] for name in ("running", "queued", "held")]
+    waiting = [run.id for run in queries.queue(session).items]
+    assert waiting == [seeded.runs[name] for name in ("running", "queued", "held")]
     cpu, h200 = queries.waiting(session)
     assert (cpu.device, cpu.queued, h200.leased, h200.held) == ("cpu", 1, 1, 1)
     assert cpu.oldest_s > 0

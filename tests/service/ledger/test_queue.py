@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select, update
 
 from service.db.engine import clock, transaction
-from service.db.models import Attempt, PushRow, Run, Target
-from service.domain.states import Origin, Priority, RunState
+from service.db.models import Attempt, Pull, Run, Target
+from service.domain.states import Priority, RunState
 from service.errors import LeaseLost, NotFound
 from service.ledger.runs import queue
 from tests import world
@@ -87,26 +87,119 @@ def test_a_dead_workers_run_goes_to_another_and_the_dead_one_is_fenced_off(targe
             stale(session)
     with transaction() as session:
         queue.end(session, alive, RunState.DONE)
-        outcomes = session.execute(select(Attempt.outcome).order_by(Attempt.attempt)).scalars().all()
-    assert outcomes == ["worker dead stopped answering in attempt 1", "done"]
+        outcomes = session.execute(select(Attempt.outcome, Attempt.lost).order_by(Attempt.attempt)).all()
+    assert outcomes == [("worker dead stopped answering in attempt 1", True), ("done", False)]
 
 
-def test_after_three_attempts_it_is_failed_with_a_reason(target):
+def lose() -> None:
+    """Let the lease of the next run expire, and sweep it."""
+    assert claim(lease_s=-1)
+    with transaction() as session:
+        assert queue.sweep(session)
+    its_time_has_come()
+
+
+def die(*, in_code: bool, swept: bool = False) -> None:
+    """Let the worker of the next run die; the next worker on its machine reports it, perhaps after a sweep."""
+    lease = claim(lease_s=-1 if swept else 60)
+    with transaction() as session:
+        assert len(queue.sweep(session)) == swept
+    with transaction() as session:
+        queue.died(session, lease, in_code=in_code)
+    its_time_has_come()
+
+
+def test_a_lost_worker_costs_no_attempt(target):
     run = want(target, "a")
-    for attempt in (1, 2, 3):
-        assert claim(lease_s=0.02).attempt == attempt
-        time.sleep(0.05)
+    for _ in range(10):
+        lose()
+    with transaction() as session:
+        row = session.get_one(Run, run)
+        assert (row.state, row.attempt, row.max_attempts, row.losses) == (RunState.QUEUED, 10, 13, 10)
+
+
+def test_a_run_that_loses_every_worker_is_given_up_in_the_end(target, monkeypatch):
+    monkeypatch.setattr(queue, "MAX_LOSSES", 4)
+    run = want(target, "a")
+    for _ in range(5):
+        assert state_of(run) is RunState.QUEUED
+        lose()
+    assert state_of(run) is RunState.FAILED
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_run_that_kills_its_worker_three_times_is_given_up(target, swept):
+    run = want(target, "a")
+    lose()
+    die(in_code=False, swept=swept)
+    for _ in range(3):
+        assert state_of(run) is RunState.QUEUED
+        die(in_code=True, swept=swept)
+    assert state_of(run) is RunState.FAILED
+    with transaction() as session:
+        assert session.get_one(Run, run).reason == "given up after 5 attempts: worker one died while the code ran"
+
+
+def test_a_worker_that_died_after_its_run_ended_changes_nothing(target):
+    run = want(target, "a")
+    lease = claim()
+    with transaction() as session:
+        queue.end(session, lease, RunState.DONE)
+    with transaction() as session:
+        queue.died(session, lease, in_code=True)
+    assert state_of(run) is RunState.DONE
+
+
+def test_a_report_that_comes_while_another_worker_measures_counts_for_the_next_failure(target):
+    run = want(target, "a")
+    leases = []
+    for _ in range(2):
+        leases.append(claim(lease_s=-1))
         with transaction() as session:
             queue.sweep(session)
         its_time_has_come()
-    assert state_of(run) is RunState.FAILED
+    other = claim("two")
     with transaction() as session:
-        assert "given up after 3 attempts" in session.get_one(Run, run).reason
+        for lease in leases:
+            queue.died(session, lease, in_code=True)
+    assert state_of(run) is RunState.LEASED
+    with transaction() as session:
+        queue.give_back(session, other, "the contender cannot be started")
+    assert state_of(run) is RunState.FAILED
+
+
+def test_a_failure_that_is_not_the_runs_costs_no_attempt_but_waits(target):
+    run = want(target, "a")
+    for wait_s in (30, 90, 90, 90):
+        with transaction() as session:
+            queue.give_back(session, claim(), "the repository is away", blame=False, wait=True)
+        assert waits(run) == pytest.approx(wait_s, abs=5)
+        its_time_has_come()
+    assert claim().attempt == 5
+
+
+def test_a_clock_that_jumps_back_delays_a_waiting_run_by_its_longest_wait(target):
+    waiting, hour = want(target, "a"), want(target, "b")
+    with transaction() as session:
+        session.get_one(Run, waiting).not_before = clock(session) + 60
+        session.get_one(Run, hour).not_before = clock(session) + 3600
+    assert claim().run_id == hour
+    assert claim() is None
+
+
+def test_a_clock_that_jumps_back_delays_the_run_of_a_dead_worker_by_one_lease(target):
+    want(target, "a")
+    lease = claim("dead", lease_s=3600)
+    with transaction() as session:
+        assert queue.sweep(session) == []
+        row = session.get_one(Run, lease.run_id)
+        assert row.lease_until - clock(session) == pytest.approx(60, abs=5)
+        queue.renew(session, lease, 60)  # by a worker that is alive after all
 
 
 def test_trouble_of_the_worker_queues_the_run_again_for_later_and_later(target):
     run = want(target, "a")
-    for attempt, wait_s in ((1, 30), (2, 300)):
+    for attempt, wait_s in ((1, 30), (2, 90)):
         with transaction() as session:
             queue.give_back(session, claim(), "the disk is full")
         with transaction() as session:
@@ -138,10 +231,7 @@ def test_what_nobody_waits_for_any_more_does_not_return_to_the_queue(target, hea
     run = want(target, "a", Priority.PULL_REQUEST)
     with transaction() as session:
         session.get_one(Run, run).pull = 7
-        for one in ("a", head):
-            session.add(PushRow(target_id=target.id, origin=Origin.PULL_REQUEST, head=one, pull=7, created_at=0.0))
-            session.flush()
-        session.execute(select(PushRow).order_by(PushRow.id.desc())).scalars().first().closed_at = closed_at
+        session.add(Pull(target_id=target.id, number=7, head=head, closed_at=closed_at))
     lease = claim(lease_s=-1)
     with transaction() as session:
         if lost == "swept":
@@ -210,3 +300,21 @@ def test_many_workers_do_every_run_once(target):
     for thread in threads:
         thread.join()
     assert done == Counter(runs)
+
+
+def test_a_worker_without_a_sandbox_takes_only_what_may_run_without_one(target):
+    stranger, trusted = want(target, "a"), want(target, "b")
+    with transaction() as session:
+        session.get_one(Run, stranger).trusted = False
+        session.get_one(Run, trusted).trusted = True
+
+    def claim_without() -> queue.Lease | None:
+        with transaction() as session:
+            return queue.next_run(session, "h200", "one", 60, has_sandbox=False)
+
+    assert claim_without() is None
+    with transaction() as session:
+        session.get_one(Target, target.id).allow_unsandboxed = True
+    assert claim_without().run_id == trusted
+    assert claim_without() is None
+    assert claim().run_id == stranger

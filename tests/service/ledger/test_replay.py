@@ -285,13 +285,15 @@ def test_the_command_only_reads(history, tmp_path):
             }
 
     def said(*words: str) -> str:
-        done = CliRunner().invoke(app, ["replay", "--policy", str(file), *words], env={"COLUMNS": "250"})
+        done = CliRunner().invoke(
+            app, ["policy", "replay", "norms", "--policy", str(file), *words], env={"COLUMNS": "250"}
+        )
         assert done.exit_code == 0, done.output or done.exception
         return str(done.stdout)
 
     file, before = tmp_path / "policy.toml", counts()
     file.write_text("smallest_change = 0.1\n")
-    table = said("--target", "norms")
+    table = said()
     assert "2 alarmed, of which 1 stay, 1 missed and 0 spared; 0 new; 0 undecided with the stored trials." in table
     assert "Missed: alarmed before, and would not alarm: 1" in table
     assert "Comparisons of equal code: 4; 0 alarmed, 0 would have." in table

@@ -292,7 +292,7 @@ def test_nobody_fixes_by_hand_and_every_refusal_says_what_to_do(line):
         line.do(Transition(Action.DISMISS, "ada"))
     with pytest.raises(Conflict, match="it is open already"):
         line.do(Transition(Action.REOPEN, "ada"))
-    with pytest.raises(NotFound, match=r"No regression 99\. `kernelwatch regressions`"):
+    with pytest.raises(NotFound, match=r"No regression 99\. `kernelwatch regression list`"):
         line.do(Transition(Action.NOTE, "ada", "seen"), 99)
     with pytest.raises(NotFound, match="No incident 99"), transaction() as session:
         transitions.apply_to_incident(session, 99, Transition(Action.NOTE, "ada", "seen"))
@@ -538,22 +538,23 @@ def kernelwatch(command: str) -> str:
 
 
 def test_the_command_lists_what_stands_by_incident(line):
-    assert kernelwatch("regressions") == "No open regressions. Use `--all` to include closed ones.\n"
+    assert kernelwatch("regression list") == "No open regressions. Use `--all` to include closed ones.\n"
     line.measured(1, wide=1.5, fast=1.02, why="the kernel now spills 50 registers")
     kernelwatch("regression acknowledge 1 --reason 'exact sums first' --until 2999-12-24 --as ada")
     kernelwatch("regression assign 1 bob --as ada")
     kernelwatch("regression due 1 2999-11-30 --as ada")
-    assert kernelwatch("regressions norms") == (
+    assert kernelwatch("regression list norms") == (
         "incident 1 of norms on cpu, by c1: the kernel now spills 50 registers\n"
-        "     2  norms rmsnorm.fwd.64x4096.fp32  50.0 % slower   open\n"
-        "     1  norms rmsnorm.fwd.512x512.fp32  2.0 % slower    acknowledged"
+        "id  case                      provider  change         state         note\n"
+        " 2  rmsnorm.fwd.64x4096.fp32  norms     50.0 % slower  open\n"
+        " 1  rmsnorm.fwd.512x512.fp32  norms     2.0 % slower   acknowledged"
         '  until 2999-12-24, bob, due 2999-11-30, "exact sums first"\n'
     )
-    [one] = json.loads(kernelwatch("regressions --state acknowledged --format json"))["items"]
+    [one] = json.loads(kernelwatch("regression list --state acknowledged --format json"))["items"]
     assert (one["assignee"], one["acknowledged_until"], one["culprit"]) == ("bob", "2999-12-24T00:00:00Z", "c1")
     line.measured(2, wide=0.66)
-    assert "50.0 % slower" not in kernelwatch("regressions")
-    assert "50.0 % slower   fixed" in kernelwatch("regressions --all")
+    assert "50.0 % slower" not in kernelwatch("regression list")
+    assert "50.0 % slower  fixed" in kernelwatch("regression list --all")
 
 
 def test_the_command_shows_a_whole_life(line):
@@ -564,7 +565,7 @@ def test_the_command_shows_a_whole_life(line):
     assert "50.0 % slower (1.485 to 1.515), found at c1 in run 2 against c0" in shown
     assert "incident: 1, 2 regressions" in shown
     assert "note by ada: it is the wide path" in shown
-    assert len(json.loads(kernelwatch("regression show 1 --incident --format json"))) == 2
+    assert len(json.loads(kernelwatch("incident show 1 --format json"))["regressions"]) == 2
     document = json.loads(kernelwatch("regression show 2 --format json"))
     assert [event["action"] for event in document["events"]] == ["opened", "note"]
 

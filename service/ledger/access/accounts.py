@@ -1,0 +1,111 @@
+"""People who signed in, and their roles: what the forge lets them do with the repository of a target."""
+
+from collections.abc import Mapping
+
+import structlog
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from service.db.engine import clock, reading, transaction
+from service.db.models import Account, Role, Target
+from service.db.paging import ResultPage, paged
+from service.domain.access import Actor
+from service.errors import NotFound, Refused
+from service.forge import github
+from service.forge.sign_in import Identity
+from service.ledger.access import audit, sign_ins
+from service.ledger.access.acting import as_actor
+from service.ledger.locking import insert_if_absent
+from service.settings import settings
+
+log = structlog.get_logger()
+FRESH_S = 60.0  # how old the permissions may be for a change
+FRESH_TO_READ_S = 600.0
+
+
+def signed_in(identity: Identity) -> tuple[Actor, str]:
+    """Find or make the account of a person, ask the forge for their roles, and begin a session.
+
+    Returns the person, and the secret for the cookie.
+    """
+    with transaction() as session:
+        account_id = _account(session, identity).id
+    refresh_roles(account_id, older_than_s=0.0)
+    with transaction() as session:
+        account = session.get_one(Account, account_id)
+        secret = sign_ins.begin(session, account)
+        person = sign_ins.person(session, account)
+        with as_actor(person):
+            audit.record(session, "person.sign_in", of=f"person {account.login}", details={"issuer": identity.issuer})
+        return person, secret
+
+
+def _account(session: Session, identity: Identity) -> Account:
+    now = clock(session)
+    unique = {"issuer": identity.issuer, "subject": identity.subject}
+    values = unique | {"login": identity.login, "admin": False, "created_at": now, "seen_at": now}
+    insert_if_absent(session, Account, tuple(unique), values)
+    row = session.execute(select(Account).filter_by(**unique)).scalar_one()
+    if row.disabled_at is not None:
+        raise Refused(f"The account {row.login} is disabled here. Ask an administrator.")
+    row.login, row.seen_at = identity.login, now
+    row.admin = identity.login in settings().admins
+    session.flush()
+    return row
+
+
+def refresh_roles(account_id: int, *, older_than_s: float) -> None:
+    """Ask the forge again for permissions that are older than this, so that one that was taken away is lost here.
+
+    If the forge does not answer, permissions that are too old are forgotten: nobody keeps a right by an outage.
+    """
+    with reading() as session:
+        account = session.get_one(Account, account_id)
+        login, due = account.login, _due(session, account, older_than_s)
+    if not due:
+        return
+    found = {target_id: _permission(repo, login) for target_id, repo in due.items()}
+    with transaction() as session:
+        now = clock(session)
+        session.execute(delete(Role).where(Role.account_id == account_id, Role.target_id.in_(found)))
+        session.add_all(
+            Role(account_id=account_id, target_id=target_id, permission=permission, checked_at=now)
+            for target_id, permission in found.items()
+        )
+
+
+def has_old_roles(session: Session, account_id: int) -> bool:
+    """Whether some permissions are older than reading allows."""
+    return bool(_due(session, session.get_one(Account, account_id), FRESH_TO_READ_S))
+
+
+def _due(session: Session, account: Account, older_than_s: float) -> Mapping[int, str]:
+    """Targets on the forge whose permission is too old, with their repositories."""
+    if account.issuer != settings().github_url.rstrip("/") or account.admin:
+        return {}
+    fresh = select(Role.target_id).where(Role.account_id == account.id, Role.checked_at > clock(session) - older_than_s)
+    query = select(Target.id, Target.forge).where(Target.forge.is_not(None), Target.id.not_in(fresh))
+    return {one.id: one.forge for one in session.execute(query)}
+
+
+def _permission(repo: str, login: str) -> str:
+    try:
+        return github.connect().permission(repo, login)
+    except github.ForgeFailed as failure:
+        log.warning("no permission of a person", repo=repo, login=login, error=str(failure))
+        return "none"
+
+
+def disable(session: Session, login: str, *, disabled: bool = True) -> Account:
+    """Keep a person out, from the next request on; or let them in again.  Raises NotFound."""
+    row = session.scalar(select(Account).where(func.lower(Account.login) == login.lower()).order_by(Account.id.desc()))
+    if row is None:
+        raise NotFound("person", login, "`kernelwatch person list` lists those who have signed in.")
+    row.disabled_at = clock(session) if disabled else None
+    audit.record(session, "person.disable" if disabled else "person.enable", of=f"person {login}")
+    return row
+
+
+def listed(session: Session, cursor: str | None = None, limit: int = 50) -> ResultPage[Account]:
+    """People who have signed in, the newest first."""
+    return paged(session, select(Account), (Account.id,), cursor, limit)

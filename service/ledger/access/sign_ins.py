@@ -1,0 +1,110 @@
+"""Sessions of people in a browser: a cookie with a secret, which ends, expires, and cannot be used by other sites."""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from service.db.engine import clock
+from service.db.models import Account, Role, SignIn, Target
+from service.domain.access import Actor, ActorKind, Grant, NamedGrant, Scope, read_grants
+from service.errors import Refused
+from service.settings import settings
+
+_BYTES = 32
+
+# What a permission on the forge's repository allows on its target.
+SCOPES_OF: dict[str, tuple[Scope, ...]] = {
+    "none": (),
+    "read": (Scope.READ,),
+    "triage": (Scope.READ, Scope.TRIAGE),
+    "write": (Scope.READ, Scope.TRIAGE, Scope.RUN),
+    "maintain": (Scope.READ, Scope.TRIAGE, Scope.RUN, Scope.INGEST),
+    "admin": (Scope.READ, Scope.TRIAGE, Scope.RUN, Scope.INGEST),
+}
+
+
+def is_secure() -> bool:
+    """Whether people reach the dashboard over https."""
+    return urlsplit(settings().address).scheme == "https"
+
+
+def cookie_name() -> str:
+    """The name of the cookie; over https a prefix binds it to this host."""
+    return "__Host-kernelwatch" if is_secure() else "kernelwatch"
+
+
+def begin(session: Session, account: Account) -> str:
+    """Begin a session.  Returns the secret for its cookie."""
+    secret, now = secrets.token_urlsafe(_BYTES), clock(session)
+    session.add(
+        SignIn(
+            digest=_digest(secret),
+            account_id=account.id,
+            created_at=now,
+            seen_at=now,
+            expires_at=now + settings().sign_in_s,
+        )
+    )
+    return secret
+
+
+def actor_with(session: Session, secret: str) -> Actor | None:
+    """The person of a session, with what they may do now; None if it has ended or expired."""
+    query = (
+        select(Account)
+        .join(SignIn, SignIn.account_id == Account.id)
+        .where(SignIn.digest == _digest(secret), SignIn.ended_at.is_(None), SignIn.expires_at > clock(session))
+        .where(Account.disabled_at.is_(None))
+    )
+    account = session.scalar(query)
+    return None if account is None else person(session, account)
+
+
+def person(session: Session, account: Account) -> Actor:
+    """A person with the grants that their roles and the settings give."""
+    if account.admin:
+        return Actor(ActorKind.PERSON, account.login, frozenset({Grant(Scope.ADMIN)}), account.id)
+    roles = session.scalars(select(Role).where(Role.account_id == account.id))
+    grants = {Grant(scope, role.target_id) for role in roles for scope in SCOPES_OF.get(role.permission, ())}
+    if account.issuer == settings().oidc_issuer:
+        grants |= resolve(session, read_grants(settings().oidc_scopes)) if settings().oidc_scopes else set()
+    return Actor(ActorKind.PERSON, account.login, frozenset(grants), account.id)
+
+
+def resolve(session: Session, named: Iterable[NamedGrant]) -> set[Grant]:
+    """The grants on targets that there are."""
+    ids = {one.name: one.id for one in session.execute(select(Target.name, Target.id))}
+    return {Grant(one.scope, ids.get(one.target or "")) for one in named if one.target is None or one.target in ids}
+
+
+def end(session: Session, secret: str) -> None:
+    """End a session; its cookie is worth nothing afterwards."""
+    mine = (SignIn.digest == _digest(secret), SignIn.ended_at.is_(None))
+    session.execute(update(SignIn).where(*mine).values(ended_at=clock(session)))
+
+
+def csrf_token(secret: str) -> str:
+    """What every form of the session must carry; another site can send the cookie but cannot know this."""
+    return hmac.new(secret.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def check_own_form(secret: str, token: str | None, origin: str | None) -> None:
+    """Raise Refused for a request that another site made a browser send."""
+    if origin is not None and origin.rstrip("/") != _origin():
+        raise Refused(f"The request comes from {origin}, not from {_origin()}.")
+    if token is None or not hmac.compare_digest(token.encode(), csrf_token(secret).encode()):
+        raise Refused("The form is too old or not from this page: reload the page and send it again.")
+
+
+def _origin() -> str:
+    address = urlsplit(settings().address)
+    return f"{address.scheme}://{address.netloc}"
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Measurements made elsewhere: received, listed, deleted."""

@@ -1,0 +1,203 @@
+"""Pull requests: what deliveries say of them, and their heads as the source has them.
+
+Deliveries arrive late, twice and in any order.  Whether a pull request is open follows from their times and kinds; its
+head is what the source has when it is fetched, whatever a delivery says.  No transaction is open while it is fetched:
+a row of the pull request has a version, and who finds another one than before fetches again.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.engine import reading, transaction
+from service.db.models import Pull, Target
+from service.domain.states import Origin
+from service.errors import BadInput, ServiceError, SourceFailed
+from service.forge.events import PullChanged
+from service.ledger.intake.branch_recipes import RecipeFiles, adopted, branch_recipe
+from service.ledger.runs.revisions import Push, locked_pull, pull_closed, record_push
+from service.sources.source import Found, Source
+
+MAX_COMMITS = 250  # of a pull request that are recorded, the newest; GitHub shows no more either
+_PATIENCE = 2  # failures of a delivery after which an announced head that the source lacks is not waited for
+_TRIES = 3  # while others record the same pull request
+_FETCH_S, _ROUND_S = 60.0, 120.0  # to fetch heads, and to fetch and record them; the rest waits for the next round
+
+
+@dataclass
+class Wanted:
+    """A pull request whose head is to be recorded.  The deliveries that asked for it, and what they said."""
+
+    number: int
+    fork: bool = False
+    vouched: bool = False  # somebody trusts its head, whoever it is from
+    base: str | None = None  # the sha that the forge named; None for the mainline
+    announced: dict[str, int] = field(default_factory=dict)  # heads, each with the failures of its delivery
+    deliveries: list[int] = field(default_factory=list)
+    author: str = ""
+
+    def add(self, event: PullChanged, delivery_id: int, failures: int) -> None:
+        """A later delivery."""
+        self.fork |= event.fork
+        self.base, self.author = event.base_sha, event.author
+        self.announced[event.head] = failures
+        self.deliveries.append(delivery_id)
+
+
+def sort_out(
+    session: Session, target: Target, events: Iterable[tuple[int, int, PullChanged]]
+) -> tuple[dict[int, str], dict[int, Wanted]]:
+    """Note what deliveries say: `events` are (delivery, failures so far, event), in the order of receipt.
+
+    Returns one sentence for each delivery that is done, and the pull requests with a head to record.
+    """
+    said, wanted, rows = dict[int, str](), dict[int, Wanted](), dict[int, Pull]()
+    for delivery_id, failures, event in events:
+        if event.number not in rows:
+            rows[event.number] = locked_pull(session, target.id, event.number)
+        row = rows[event.number]
+        later = _compare(event.updated_at, row.updated_at)
+        row.updated_at = max(event.updated_at or 0.0, row.updated_at or 0.0) or None
+        name = f"pull request {event.number}"
+        if event.action == "closed":
+            if later < 0:
+                said[delivery_id] = f"{name} was reopened or changed later."
+                continue
+            if (before := wanted.pop(event.number, None)) is not None:
+                said |= dict.fromkeys(before.deliveries, f"{name} was closed by a later delivery.")
+            said[delivery_id] = close(session, target, event.number)
+        elif row.closed_at is not None and not (later > 0 or (event.action == "reopened" and later == 0)):
+            said[delivery_id] = f"{name} is closed; this delivery is older than that."
+        else:
+            row.closed_at = None
+            wanted.setdefault(event.number, Wanted(event.number)).add(event, delivery_id, failures)
+    return said, wanted
+
+
+def close(session: Session, target: Target, number: int) -> str:
+    cancelled = pull_closed(session, target, number)
+    return f"pull request {number} was closed; {cancelled} of its runs were waiting, and are cancelled."
+
+
+def record_heads(target: Target, source: Source, wanted: Mapping[int, Wanted]) -> dict[int, str | ServiceError]:
+    """Fetch the heads of pull requests together and record them: what was done of each, or why it could not be done.
+
+    Those that there was no time for are left out.  The source was refreshed before.
+    """
+    done, recipe = dict[int, str | ServiceError](), branch_recipe(target, source)
+    left, ends = dict(wanted), time.monotonic() + _ROUND_S
+    for _ in range(_TRIES):
+        if not left:
+            return done
+        versions = _versions(target)
+        heads = source.fetch_pulls(left.keys(), _FETCH_S)
+        own = [head for number, head in heads.items() if isinstance(head, str) and not left[number].fork]
+        if not all(map(source.is_on_branch, own)):  # a branch may have moved since it was fetched
+            source.refresh()
+        for number, head in heads.items():
+            if done and time.monotonic() > ends:
+                return done
+            try:
+                said = _record(target, source, recipe, left[number], head, versions.get(number, 0))
+            except ServiceError as failure:
+                done[number] = failure
+            else:
+                if said is None:
+                    continue  # another process recorded something of it meanwhile
+                done[number] = said
+            del left[number]
+        if not heads.keys() & left.keys():
+            return done
+    busy = "another process is recording pull request {}."
+    return done | {number: SourceFailed(busy.format(number)) for number in left if number in heads}
+
+
+def _record(
+    target: Target, source: Source, recipe: RecipeFiles | None, wanted: Wanted, head: str | ServiceError, version: int
+) -> str | None:
+    """Record one head: what was done, or None where the row has another version by now.  Raises ServiceError."""
+    name = f"pull request {wanted.number}"
+    try:
+        if isinstance(head, ServiceError):
+            raise head
+        push = _push(target, source, wanted, head)
+    except ServiceError as failure:
+        if not wanted.announced or (isinstance(failure, SourceFailed) and failure.passing):
+            raise
+        _refuse(target, recipe, wanted, failure, version)
+        return None
+    with transaction() as session:
+        row = adopted(session, target, recipe)
+        pull = locked_pull(session, row.id, wanted.number)
+        if pull.closed_at is not None:
+            return f"{name} was closed meanwhile."
+        if pull.version != version:
+            return None
+        result = record_push(session, row, push) if push else None
+    if _is_awaited(source, wanted, head):
+        raise SourceFailed(f"the forge serves {head[:10]} as the head of {name}; it may not serve the newest yet.")
+    return f"{name}, {result}." if result else f"{name} has no commits that are not in its base."
+
+
+def _push(target: Target, source: Source, wanted: Wanted, head: str) -> Push | None:
+    """What a head adds to its base; None where that is nothing."""
+    base = wanted.base
+    if base is None or not source.has(base):
+        [tip] = source.mainline(target.branch, 1)
+        base = tip.sha
+    base = source.merge_base(base, head)
+    found = source.between(base, head)
+    if not found:
+        return None
+    if len(found) > MAX_COMMITS:
+        found = [replace(found[-MAX_COMMITS], more_paths=True), *found[-MAX_COMMITS + 1 :]]
+    return Push(
+        Origin.PULL_REQUEST,
+        tuple(found),
+        pull=wanted.number,
+        baseline=base,
+        trusted=wanted.vouched or (not wanted.fork and source.is_on_branch(head)),
+        delivery_id=max(wanted.deliveries, default=None),
+    )
+
+
+def _refuse(target: Target, recipe: RecipeFiles | None, wanted: Wanted, why: ServiceError, version: int) -> None:
+    """Record a head that cannot be fetched as runs that failed, so that its author reads the reason."""
+    sha = list(wanted.announced)[-1]
+    reason = str(why)
+    push = Push(
+        Origin.PULL_REQUEST,
+        (Found(sha, None, "", wanted.author, 0.0, ()),),
+        pull=wanted.number,
+        trusted=False,
+        delivery_id=max(wanted.deliveries, default=None),
+        refused=reason,
+    )
+    with transaction() as session:
+        row = adopted(session, target, recipe)
+        if locked_pull(session, row.id, wanted.number).version != version:
+            return
+        record_push(session, row, push)
+    raise BadInput(reason)
+
+
+def _is_awaited(source: Source, wanted: Wanted, head: str) -> bool:
+    """Whether a forge announced another head that it does not serve yet, as happens for a moment after a push."""
+    if head in wanted.announced:
+        return False
+    return any(failures < _PATIENCE and not source.has(sha) for sha, failures in wanted.announced.items())
+
+
+def _versions(target: Target) -> dict[int, int]:
+    with reading() as session:
+        return dict(session.execute(select(Pull.number, Pull.version).where(Pull.target_id == target.id)).all())
+
+
+def _compare(moment: float | None, known: float | None) -> int:
+    """-1, 0 or 1 for an earlier, an equal (or unknown) and a later time."""
+    if moment is None or known is None:
+        return 0
+    return (moment > known) - (moment < known)

@@ -1,0 +1,98 @@
+"""What is known of the code of revisions without timing it: checks, and the facts of measurements side by side."""
+
+from collections.abc import Iterator
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, selectinload
+
+from kernels.cases import Role
+from service.db.models import FactsCheck, Measurement, Revision, Run, Stack, Target, VerdictRow
+from service.db.paging import ResultPage, paged
+from service.domain.attribution.stack_diff import moved
+from service.domain.states import BaselineKind, FactsState, RunState
+from service.domain.verdicts.samples import Name
+from service.ledger.reading.filters import CaseFilter
+from service.ledger.reading.runs import is_revision
+from service.reports.comparisons import FactsDiff, FactsPair, FactsSide
+
+_NAMES = select(VerdictRow.provider, VerdictRow.case)
+
+
+def checks(
+    session: Session,
+    target: Target,
+    *,
+    revision: str | None = None,
+    state: FactsState | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> ResultPage[FactsCheck]:
+    """The facts checks of a target, the newest first, each with its revision."""
+    statement = select(FactsCheck).where(FactsCheck.target_id == target.id).options(selectinload(FactsCheck.revision))
+    if revision is not None:
+        statement = statement.join(FactsCheck.revision).where(is_revision(target, revision))
+    if state is not None:
+        statement = statement.where(FactsCheck.state == state)
+    return paged(session, statement, (FactsCheck.id,), cursor, limit)
+
+
+def diff(
+    session: Session, base: Revision, head: Revision, which: CaseFilter, *, device: str | None = None
+) -> FactsDiff:
+    """The facts of two revisions: of the head's session where that measured both, or else of the newest one of each."""
+    check = session.scalar(
+        select(FactsCheck)
+        .where(FactsCheck.revision_id == head.id, FactsCheck.base == base.sha)
+        .options(selectinload(FactsCheck.revision))
+        .order_by(FactsCheck.id.desc())
+        .limit(1)
+    )
+    heads, bases = (_newest(session, revision, device) for revision in (head, base))
+    pairs, changes = list[FactsPair](), dict[str, tuple[str, ...]]()
+    for where in sorted({*heads, *bases}):
+        of_head, of_base = heads.get(where), bases.get(where)
+        head_side = _facts(session, of_head, Role.HEAD, which)
+        together = _parents(session, of_head, base, which)
+        base_side = _facts(session, of_base, Role.HEAD, which) | together
+        for provider, case in sorted({*head_side, *base_side}):
+            name = provider, case
+            pairs.append(FactsPair(where, provider, case, base_side.get(name), head_side.get(name)))
+        if not together and of_head is not None and of_base is not None:
+            changes[where] = _stack_changes(session, of_base, of_head)
+    return FactsDiff(base, head, check, pairs, {where: said for where, said in changes.items() if said})
+
+
+def _newest(session: Session, revision: Revision, device: str | None) -> dict[str, Run]:
+    """The newest finished run of a revision on each device."""
+    done = select(Run).where(Run.revision_id == revision.id, Run.state == RunState.DONE).order_by(Run.id)
+    wanted = done if device is None else done.where(Run.device == device)
+    return {run.device: run for run in session.scalars(wanted)}
+
+
+def _parents(session: Session, run: Run | None, base: Revision, which: CaseFilter) -> dict[Name, FactsSide]:
+    """The base in the head's session, at the cases for which it was the parent."""
+    if run is None:
+        return {}
+    asked = (VerdictRow.run_id == run.id, VerdictRow.baseline_kind == BaselineKind.PARENT, *which.on(VerdictRow))
+    against = func.coalesce(VerdictRow.baseline, run.baseline) == base.sha
+    names = {(row.provider, row.case) for row in session.execute(_NAMES.where(*asked, against))}
+    return {name: side for name, side in _facts(session, run, Role.PARENT, which).items() if name in names}
+
+
+def _facts(session: Session, run: Run | None, role: Role, which: CaseFilter) -> dict[Name, FactsSide]:
+    return dict(_sides(session, run.id, role, which)) if run is not None else {}
+
+
+def _sides(session: Session, run_id: int, role: Role, which: CaseFilter) -> Iterator[tuple[Name, FactsSide]]:
+    columns = (Measurement.provider, Measurement.case, Measurement.state, Measurement.facts)
+    asked = (Measurement.run_id == run_id, Measurement.role == role.value, *which.on(Measurement))
+    for provider, case, state, facts in session.execute(select(*columns).where(*asked)):
+        yield (provider, case), FactsSide(run_id, state, facts or {})
+
+
+def _stack_changes(session: Session, base: Run, head: Run) -> tuple[str, ...]:
+    if base.stack_id == head.stack_id or None in (base.stack_id, head.stack_id):
+        return ()
+    ids = (base.stack_id, head.stack_id)
+    versions = {row.id: row.versions for row in session.scalars(select(Stack).where(Stack.id.in_(ids)))}
+    return moved(versions[base.stack_id or 0], versions[head.stack_id or 0]) or ("another stack",)

@@ -1,0 +1,266 @@
+"""Compare any two revisions on one device, by what sessions measured: paired where one measured both."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from kernels.cases import Role
+from service.db.models import Measurement, Pull, Revision, Run, Stack, Target, VerdictRow
+from service.domain.attribution.stack_diff import moved
+from service.domain.policy.policy import Policy
+from service.domain.states import BaselineKind, Purpose, RunState
+from service.domain.text import listed
+from service.domain.verdicts.indirect import MAX_LINKS, Direction, PairedRatio, direction, paired, product
+from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.samples import Name
+from service.errors import Conflict, NotFound
+from service.ledger.reading.filters import CaseFilter
+from service.ledger.reading.revisions import named
+from service.ledger.server_policy import effective
+from service.reports.comparisons import ComparedCase, ComparedSide, ComparisonMethod, RevisionsCompared
+from service.reports.report import readable
+
+_OWN = (BaselineKind.PARENT, BaselineKind.LAST_GOOD, BaselineKind.PINNED)
+_DIRECTIONS: Mapping[Outcome, Direction] = {
+    Outcome.REGRESSION: "slower",
+    Outcome.IMPROVEMENT: "faster",
+    Outcome.STEADY: "same",
+}
+_OPPOSITE = {Outcome.REGRESSION: Outcome.IMPROVEMENT, Outcome.IMPROVEMENT: Outcome.REGRESSION}
+_NOT_TOGETHER = "no session measured both, and they share no paired baseline on one machine and stack"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A finished run; `sha` is its revision's."""
+
+    id: int
+    revision_id: int
+    worker: str | None
+    stack_id: int | None
+    recipe_id: int
+    baseline: str | None
+    sha: str
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """A stored verdict of a session's head against one baseline."""
+
+    run: _Run
+    kind: BaselineKind
+    baseline: str | None
+    outcome: Outcome | None
+    ratio: PairedRatio | None
+    smallest_change: float | None
+
+
+@dataclass(frozen=True)
+class _Side:
+    revision: Revision
+    pull: int | None
+    runs: Sequence[_Run]  # newest first
+
+
+def compare(
+    session: Session, target: Target, base: str, head: str, device: str, which: CaseFilter
+) -> RevisionsCompared:
+    """Compare two revisions, releases or pull requests (`pull/7`).
+
+    Raises NotFound, and Conflict where nothing on this device, or nothing on one machine, can be compared.
+    """
+    runs = _runs(session, target, device)
+    before, after = (_side(session, target, one, device, runs) for one in (base, head))
+    chain = _chain(before, after, runs)
+    verdicts = _verdicts(session, {run.id: run for run in (*after.runs, *before.runs, *chain)}, which)
+    of_head, of_base = _shown(after, before)
+    comparer = _Comparer(before, after, chain, verdicts, _policy(target, device))
+    medians = _medians(session, {run.id for run in (*after.runs, *before.runs)}, which)
+    names = sorted({name for run in (of_head, of_base) for name in medians.get((run.id, Role.HEAD), {})})
+    cases = [comparer.case(name, medians, of_base, of_head) for name in names]
+    if of_head.worker != of_base.worker and not any(one.ratio for one in cases):
+        raise Conflict(
+            f"{before.revision.short} was measured by {of_base.worker} and {after.revision.short} by {of_head.worker}: "
+            "times of two machines are not comparable. Start a run of one of them on the other's machine."
+        )
+    return RevisionsCompared(
+        device,
+        ComparedSide(before.revision, before.pull, of_base.id, of_base.worker, of_base.recipe_id),
+        ComparedSide(after.revision, after.pull, of_head.id, of_head.worker, of_head.recipe_id),
+        _stack_changes(session, of_base.stack_id, of_head.stack_id),
+        cases,
+    )
+
+
+def _runs(session: Session, target: Target, device: str) -> Sequence[_Run]:
+    """The finished runs on the device, the newest first; calibrations compare a revision with itself."""
+    columns = (Run.id, Run.revision_id, Run.worker, Run.stack_id, Run.recipe_id, Run.baseline, Revision.sha)
+    rows = session.execute(
+        select(*columns)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE)
+        .where(Run.purpose != Purpose.CALIBRATION)
+        .order_by(Run.id.desc())
+    )
+    return [_Run(*row) for row in rows]
+
+
+def _side(session: Session, target: Target, name: str, device: str, runs: Sequence[_Run]) -> _Side:
+    number = name.removeprefix("pull/") if name.startswith("pull/") else ""
+    pull = int(number) if number.isdecimal() and len(number) < 10 else None
+    if pull is not None:
+        head = session.scalar(select(Pull.head).where(Pull.target_id == target.id, Pull.number == pull))
+        if head is None:
+            raise NotFound(f"pull request of {target.name}", pull)
+        name = head
+    revision = named(session, target, name)
+    own = [run for run in runs if run.revision_id == revision.id]
+    if not own:
+        done = (Run.revision_id == revision.id, Run.state == RunState.DONE)
+        others = session.scalars(select(Run.device).where(*done).distinct().order_by(Run.device)).all()
+        where = f"only on {listed(others)}: times of other devices are not comparable" if others else "nowhere yet"
+        raise Conflict(
+            f"{target.name} {revision.short} was not measured on {device}, {where}. Start a run of it on {device}."
+        )
+    return _Side(revision, pull, own)
+
+
+def _chain(base: _Side, head: _Side, runs: Sequence[_Run]) -> list[_Run]:
+    """The runs from head to base, each compared with the revision of the next; empty where there is no such chain."""
+    found = list[_Run]()
+    run: _Run | None = head.runs[0]
+    while run is not None and len(found) < MAX_LINKS:
+        found.append(run)
+        if run.baseline == base.revision.sha:
+            return found
+        run = next((one for one in runs if one.sha == found[-1].baseline and _same_place(one, found[0])), None)
+    return []
+
+
+def _same_place(one: _Run, other: _Run) -> bool:
+    """Whether ratios of the two sessions to the same code can be compared."""
+    return (one.worker, one.stack_id) == (other.worker, other.stack_id)
+
+
+def _verdicts(session: Session, runs: Mapping[int, _Run], which: CaseFilter) -> dict[tuple[int, Name], list[_Verdict]]:
+    table = VerdictRow
+    columns = (table.run_id, table.provider, table.case, table.baseline_kind, table.baseline, table.outcome)
+    numbers = (table.ratio, table.low, table.high, table.doubt, table.smallest_change)
+    asked = (table.run_id.in_(runs), table.baseline_kind.in_((*_OWN, BaselineKind.SOTA)), *which.on(table))
+    found = dict[tuple[int, Name], list[_Verdict]]()
+    for run_id, provider, case, kind, who, outcome, ratio, low, high, doubt, smallest in session.execute(
+        select(*columns, *numbers).where(*asked).order_by(table.id)
+    ):
+        baseline = who or (runs[run_id].baseline if kind is BaselineKind.PARENT else None)
+        known = Outcome(outcome) if kind is BaselineKind.PARENT else None
+        of = paired(ratio, low, high) if doubt is None else None
+        verdict = _Verdict(runs[run_id], kind, baseline, known, of, smallest)
+        found.setdefault((run_id, (provider, case)), []).append(verdict)
+    return found
+
+
+Medians = dict[tuple[int, str], dict[Name, float | None]]
+
+
+def _medians(session: Session, runs: set[int], which: CaseFilter) -> Medians:
+    """By run and role."""
+    roles = [Role.HEAD.value, *(kind.value for kind in _OWN)]
+    columns = (Measurement.run_id, Measurement.role, Measurement.provider, Measurement.case, Measurement.median)
+    asked = (Measurement.run_id.in_(runs), Measurement.role.in_(roles), *which.on(Measurement))
+    found: Medians = {}
+    for run_id, role, provider, case, median in session.execute(select(*columns).where(*asked)):
+        found.setdefault((run_id, role), {})[provider, case] = median
+    return found
+
+
+def _shown(head: _Side, base: _Side) -> tuple[_Run, _Run]:
+    """The runs whose medians are shown: the newest two of one machine and stack, else of one machine, else of all."""
+    pairs = [(one, other) for one in head.runs for other in base.runs]
+    together = (pair for pair in pairs if _same_place(*pair))
+    machine = (pair for pair in pairs if pair[0].worker == pair[1].worker)
+    return next(together, None) or next(machine, None) or pairs[0]
+
+
+@dataclass(frozen=True)
+class _Comparer:
+    base: _Side
+    head: _Side
+    chain: Sequence[_Run]
+    verdicts: Mapping[tuple[int, Name], Sequence[_Verdict]]
+    policy: Policy
+
+    def case(self, name: Name, medians: Medians, of_base: _Run, of_head: _Run) -> ComparedCase:
+        """The best comparison of a case: its pair, else the narrowest indirect ratio, else none."""
+        if (pair := self._pair(name, medians)) is not None:
+            return pair
+        before, after = (medians.get((run.id, Role.HEAD), {}).get(name) for run in (of_base, of_head))
+        smallest = self.policy.at(name[1]).smallest_change
+        indirect = sorted(self._indirect(name, of_base, of_head), key=lambda one: one[1].half_width)
+        if not indirect or before is None or after is None:
+            reason = "one of them has no time at this case" if None in (before, after) else _NOT_TOGETHER
+            both = (of_head.id, of_base.id)
+            return ComparedCase(*name, ComparisonMethod.UNPAIRED, "unknown", before, after, None, both, reason=reason)
+        method, ratio, via, runs = indirect[0]
+        reason = "no session measured both: the interval is that of several sessions"
+        return ComparedCase(*name, method, direction(ratio, smallest), before, after, ratio, runs, via, reason=reason)
+
+    def _pair(self, name: Name, medians: Medians) -> ComparedCase | None:
+        for runs, other, turned in ((self.head.runs, self.base, False), (self.base.runs, self.head, True)):
+            for run in runs:
+                for one in self.verdicts.get((run.id, name), ()):
+                    if one.kind in _OWN and one.baseline == other.revision.sha and one.ratio is not None:
+                        return _of_pair(name, one, medians, turned=turned, policy=self.policy)
+        return None
+
+    def _indirect(
+        self, name: Name, of_base: _Run, of_head: _Run
+    ) -> Iterator[tuple[ComparisonMethod, PairedRatio, str | None, tuple[int, ...]]]:
+        if _same_place(of_base, of_head):
+            heads, bases = (self._references(run, name) for run in (of_head, of_base))
+            for key in heads.keys() & bases.keys():
+                method = ComparisonMethod.SOTA if key[0] else ComparisonMethod.BASELINE
+                yield method, product([heads[key], bases[key].inverse]), key[1], (of_head.id, of_base.id)
+        links = [self._link(run, name) for run in self.chain]
+        known = [one for one in links if one is not None]
+        if len(known) == len(links) > 1:
+            yield ComparisonMethod.CHAIN, product(known), None, tuple(run.id for run in self.chain)
+
+    def _references(self, run: _Run, name: Name) -> dict[tuple[bool, str], PairedRatio]:
+        """What the session compared its head with."""
+        return {
+            (one.kind is BaselineKind.SOTA, one.baseline): one.ratio
+            for one in self.verdicts.get((run.id, name), ())
+            if one.ratio is not None and one.baseline is not None
+        }
+
+    def _link(self, run: _Run, name: Name) -> PairedRatio | None:
+        """The session's ratio to exactly the baseline that the chain goes through."""
+        found = self.verdicts.get((run.id, name), ())
+        return next((one.ratio for one in found if one.kind in _OWN and one.baseline == run.baseline), None)
+
+
+def _of_pair(name: Name, one: _Verdict, medians: Medians, *, turned: bool, policy: Policy) -> ComparedCase:
+    assert one.ratio is not None  # noqa: S101  # checked by the caller
+    ratio = one.ratio.inverse if turned else one.ratio
+    of_head = medians.get((one.run.id, Role.HEAD), {}).get(name)
+    of_other = medians.get((one.run.id, one.kind.value), {}).get(name)
+    before, after = (of_head, of_other) if turned else (of_other, of_head)
+    outcome = _OPPOSITE.get(one.outcome, one.outcome) if turned and one.outcome else one.outcome
+    smallest = one.smallest_change or policy.at(name[1]).smallest_change
+    said = direction(ratio, smallest) if outcome is None else _DIRECTIONS.get(outcome, "unknown")
+    stored = outcome.value if outcome else None
+    return ComparedCase(*name, ComparisonMethod.PAIRED, said, before, after, ratio, (one.run.id,), outcome=stored)
+
+
+def _policy(target: Target, device: str) -> Policy:
+    recipe = readable(target.recipe.text) if target.recipe else None
+    return effective(recipe, device) if recipe else Policy()
+
+
+def _stack_changes(session: Session, base: int | None, head: int | None) -> tuple[str, ...]:
+    if base == head or base is None or head is None:
+        return ()
+    versions = {row.id: row.versions for row in session.scalars(select(Stack).where(Stack.id.in_((base, head))))}
+    return moved(versions[base], versions[head]) or ("another stack",)
