@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from service.errors import BadInput
@@ -11,6 +12,7 @@ _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
 _NEW_HEAD = frozenset({"opened", "reopened", "synchronize"})
 _MAX_BRANCH = 255
+_MAX_NUMBER = 2**31 - 1  # of a pull request
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class PullChanged:
     base_sha: str
     fork: bool
     author: str
+    updated_at: float | None = None  # by the forge's clock, in whole seconds
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,8 @@ def _push(said: dict[str, Any]) -> Event:
 
 def _pull_request(said: dict[str, Any]) -> Event:
     number, action, pull = said["number"], _text(said["action"]), said["pull_request"]
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise BadInput(f"{number!r} is not the number of a pull request.")
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= _MAX_NUMBER:
+        raise BadInput(f"{str(number)[:20]} is not the number of a pull request.")
     if action not in _NEW_HEAD and action != "closed":
         return Ignored(f"pull request {number} was {action[:40]}; its head did not change")
     head, base = _sha(pull["head"]["sha"]), _sha(pull["base"]["sha"])
@@ -103,6 +106,7 @@ def _pull_request(said: dict[str, Any]) -> Event:
         base_sha=base,
         fork=_is_fork(pull["head"].get("repo"), repository),
         author=_text(pull["user"]["login"]),
+        updated_at=_moment(pull.get("updated_at")),
     )
 
 
@@ -116,6 +120,14 @@ def _repository(said: dict[str, Any]) -> str:
     if not _REPOSITORY.fullmatch(name):
         raise BadInput(f"{name[:200]!r} is not owner/name.")
     return name
+
+
+def _moment(said: Any) -> float | None:
+    """Seconds since the epoch of an ISO 8601 time; None for anything else."""
+    try:
+        return datetime.fromisoformat(said).astimezone(UTC).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _sha(said: Any) -> str | None:

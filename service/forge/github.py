@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 import gidgethub
 import httpx
@@ -25,22 +26,32 @@ _PAGES = 30
 _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
 _REQUESTER = "kernelwatch"
 _FORBIDDEN = (403, 404)
-_OUTAGE_S = 30.0  # looking costs up to 20 s of a worker that has other duties
+_NO_SUCH_PERSON = 404
+PERMISSIONS = ("none", "read", "triage", "write", "maintain", "admin")
 _SHUT_OUT_S = 600.0  # a person must fix the credentials first
+_MIN_LIMIT_S = 60.0  # of a rate limit that does not say how long it lasts
+MAX_PAUSE_S = 3600.0  # GitHub counts by the hour
 
 
 class ForgeFailed(ServiceError):
     """The forge refused or failed a request.
 
-    `passing` says whether trying later may help.  With `wait_s` it would not have done anything else either: whatever
-    there is to say has to wait that long.
+    `passing` is true if a retry may succeed.  `pause_s` is above 0 where the forge limits the rate or refuses the
+    credentials: until then it refuses every request for the repositories of `owner`, or of all owners where it is
+    empty.
     """
 
     status = 502
 
-    def __init__(self, message: str, *, code: int = 0, passing: bool, wait_s: float = 0.0) -> None:
+    def __init__(self, message: str, *, code: int = 0, passing: bool, pause_s: float = 0.0, owner: str = "") -> None:
         super().__init__(message)
-        self.code, self.passing, self.wait_s = code, passing, wait_s
+        self.code, self.passing = code, passing
+        self.pause_s, self.owner = min(pause_s, MAX_PAUSE_S), owner
+
+    @property
+    def outage(self) -> bool:
+        """Whether the forge itself failed, or could not be reached."""
+        return self.passing and not self.pause_s and (self.code == 0 or self.code >= 500)
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,17 @@ class GitHub:
         posted = self._ask("POST", f"/repos/{repo}/statuses/{check.sha}", repo, said)
         return f"status:{posted['id']}"
 
+    def permission(self, repo: str, login: str) -> str:
+        """What somebody may do with a repository: none, read, triage, write, maintain or admin."""
+        try:
+            found = self._as_us("GET", f"/repos/{repo}/collaborators/{quote(login, safe='')}/permission", repo)[0]
+        except ForgeFailed as failure:
+            if failure.code != _NO_SUCH_PERSON:
+                raise
+            return "none"
+        role = str(found.get("role_name") or "")  # more exact than `permission`, which knows no triage and maintain
+        return role if role in PERMISSIONS else str(found["permission"])
+
     def _put_check_run(self, repo: str, check: Mapping[str, Any], known_id: str | None) -> str:
         known = (known_id or "").removeprefix("check:") or self._check_run(repo, check["head_sha"], check["name"])
         if known:
@@ -205,7 +227,8 @@ class GitHub:
 
     def _ask(self, method: str, path: str, repo: str, said: Mapping[str, Any]) -> dict[str, Any]:
         """One write, a pause after the one before."""
-        self._sleep(max(0.0, self._wrote_at + self._pause_s - self._clock()))
+        # At most the pause itself: the clock may have been set back since.
+        self._sleep(min(self._pause_s, max(0.0, self._wrote_at + self._pause_s - self._clock())))
         try:
             answer: dict[str, Any] = self._as_us(method, path, repo, said=said)[0]
         finally:
@@ -223,12 +246,19 @@ class GitHub:
     ) -> tuple[Any, str | None]:
         """One request about a repository.  A lent token that was revoked is fetched anew, once."""
         try:
-            return self._request(method, path, token=self._token(repo), query=query, said=said)
+            return self._for_repo(method, path, repo, query, said)
         except ForgeFailed as failure:
             if failure.code != 401 or repo not in self._lent:
                 raise
         del self._lent[repo]
-        return self._request(method, path, token=self._token(repo), query=query, said=said)
+        return self._for_repo(method, path, repo, query, said)
+
+    def _for_repo(
+        self, method: str, path: str, repo: str, query: Mapping[str, str] | None, said: Mapping[str, Any] | None
+    ) -> tuple[Any, str | None]:
+        # An App's installation belongs to the owner of repositories, with its own token and limits.
+        owner = repo.partition("/")[0] if isinstance(self._credentials, App) else ""
+        return self._request(method, path, token=self._token(repo), query=query, said=said, owner=owner)
 
     def _token(self, repo: str) -> str:
         if isinstance(self._credentials, Token):
@@ -260,6 +290,7 @@ class GitHub:
         jwt: str | None = None,
         query: Mapping[str, str] | None = None,
         said: Mapping[str, Any] | None = None,
+        owner: str = "",
     ) -> tuple[Any, str | None]:
         """One request: the answer, and the address of the next page.  Raises ForgeFailed for everything else."""
         headers = sansio.create_headers(_REQUESTER, oauth_token=token, jwt=jwt)
@@ -269,14 +300,14 @@ class GitHub:
             answer = self._http.request(method, url, headers=headers, params=query or None, json=said)
         except httpx.HTTPError as error:
             why = f"{type(error).__name__} {error}".rstrip()
-            raise ForgeFailed(f"GitHub cannot be reached: {why}", passing=True, wait_s=_OUTAGE_S) from None
+            raise ForgeFailed(f"GitHub cannot be reached: {why}", passing=True) from None
         try:
             data, _, more = sansio.decipher_response(answer.status_code, answer.headers, answer.content)
         except gidgethub.HTTPException as error:
-            raise self._failure(method, path, answer, error) from None
+            raise self._failure(method, path, answer, error, owner) from None
         except ValueError:
             message = f"GitHub answered {answer.status_code} with an unreadable body."
-            raise ForgeFailed(message, passing=True, wait_s=_OUTAGE_S) from None
+            raise ForgeFailed(message, passing=True) from None
         return data, more
 
     def _address(self, path: str) -> str:
@@ -289,19 +320,20 @@ class GitHub:
             raise ForgeFailed(f"GitHub's next page is on another host, {url.host}.", passing=False)
         return path
 
-    def _failure(self, method: str, path: str, answer: httpx.Response, error: gidgethub.HTTPException) -> ForgeFailed:
+    def _failure(
+        self, method: str, path: str, answer: httpx.Response, error: gidgethub.HTTPException, owner: str
+    ) -> ForgeFailed:
         said = " ".join(str(part) for part in error.args) or answer.reason_phrase
         message = f"GitHub answered {answer.status_code} to {method} {path}: {said[:300]}"
-        wait_s = self._wait_s(answer, said)
-        return ForgeFailed(message, code=answer.status_code, passing=wait_s > 0, wait_s=wait_s)
+        pause_s = self._pause_after(answer, said)
+        passing = pause_s > 0 or answer.status_code >= 500
+        return ForgeFailed(message, code=answer.status_code, passing=passing, pause_s=pause_s, owner=owner)
 
-    def _wait_s(self, answer: httpx.Response, said: str) -> float:
-        """How long to stay away from a GitHub that is down, knows us no more, or limits us; 0 when it means this one.
+    def _pause_after(self, answer: httpx.Response, said: str) -> float:
+        """How long GitHub refuses further requests; 0 where the answer is about this one alone.
 
         There are an hourly limit and secondary ones.
         """
-        if answer.status_code >= 500:
-            return _OUTAGE_S
         if answer.status_code == 401:
             return _SHUT_OUT_S
         if answer.status_code not in (403, 429):
@@ -310,7 +342,7 @@ class GitHub:
             return max(1.0, float(after))
         if answer.headers.get("x-ratelimit-remaining") == "0":
             return max(1.0, float(answer.headers.get("x-ratelimit-reset", 0)) - self._clock())
-        return 60.0 if answer.status_code == 429 or "rate limit" in said.lower() else 0.0
+        return _MIN_LIMIT_S if answer.status_code == 429 or "rate limit" in said.lower() else 0.0
 
 
 def connect() -> GitHub:
@@ -323,7 +355,7 @@ def connect() -> GitHub:
         credentials = Token(here.github_token.get_secret_value())
     else:
         message = "No GitHub credentials: set KERNELWATCH_GITHUB_TOKEN, or the id and key of an App, and restart."
-        raise ForgeFailed(message, passing=True, wait_s=_SHUT_OUT_S)
+        raise ForgeFailed(message, passing=True, pause_s=_SHUT_OUT_S)
     return _client(credentials, here.github_api, here.write_pause_s)
 
 
@@ -341,7 +373,7 @@ def _signed_by(app: App) -> str:
         return str(apps.get_jwt(app_id=app.id, private_key=app.key, expiration=9 * 60))
     except (ValueError, PyJWTError):  # the message may quote the key
         message = "KERNELWATCH_GITHUB_APP_KEY is not a private key in PEM format."
-        raise ForgeFailed(message, passing=True, wait_s=_SHUT_OUT_S) from None
+        raise ForgeFailed(message, passing=True, pause_s=_SHUT_OUT_S) from None
 
 
 def _as_run(check: CheckRun) -> dict[str, Any]:

@@ -13,10 +13,25 @@ def signature(body: bytes, secret: str) -> str:
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
-def signed(body: bytes, header: str | None, secrets: Sequence[str]) -> bool:
-    """Was `body` signed with one of `secrets` (two while one is being rotated)?  An empty one signs nothing."""
-    if header is None or not _HEADER.fullmatch(header):
-        return False
-    # Try every secret, so that the time taken does not reveal which one matched.
-    fits = [hmac.compare_digest(signature(body, secret), header) for secret in secrets if secret]
-    return any(fits)
+def well_formed(header: str) -> bool:
+    """Whether `header` has the form of `X-Hub-Signature-256`."""
+    return _HEADER.fullmatch(header) is not None
+
+
+class Signatures:
+    """The signatures of a body that arrives in parts, with each of `secrets` (two while one is being rotated)."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._codes = [hmac.new(secret.encode(), b"", hashlib.sha256) for secret in secrets if secret]
+
+    def update(self, part: bytes) -> None:
+        for code in self._codes:
+            code.update(part)
+
+    def fit(self, header: str) -> bool:
+        """Whether `header` is the signature of the parts so far with one of the secrets; an empty one signs nothing."""
+        if not well_formed(header):
+            return False
+        # Try every secret, so that the time taken does not reveal which one matched.
+        fits = [hmac.compare_digest(f"sha256={code.hexdigest()}", header) for code in self._codes]
+        return any(fits)

@@ -48,6 +48,7 @@ class Answer:
 NOT_FOUND = Answer(404, {"message": "Not Found"})
 BROKEN = Answer(502, {"message": "Server Error"})
 SECONDARY = Answer(403, {"message": "You have exceeded a secondary rate limit."}, {"retry-after": "7"})
+FOR_DAYS = Answer(429, {"message": "You have exceeded a secondary rate limit."}, {"retry-after": "999999"})
 
 
 @cache
@@ -75,7 +76,10 @@ class FakeGitHub:
     # -- what tests do and see
 
     def fail_next(self, fault: str, path: str = "/comments", method: str = "POST") -> None:
-        """The next such request fails: 502, 502-after-commit, secondary, primary (rate limit), gone or unreachable."""
+        """Fail the next such request: 502, 502-after-commit, gone, unreachable, or a rate limit.
+
+        The rate limits are primary, secondary, and secondary for days.
+        """
         self._faults.append((f"{method} {path}", fault))
 
     def comments_on(self, repo: str, number: int) -> list[str]:
@@ -114,6 +118,8 @@ class FakeGitHub:
             return BROKEN
         if fault == "secondary":
             return SECONDARY
+        if fault == "secondary for days":
+            return FOR_DAYS
         if fault == "gone":
             return NOT_FOUND
         if fault == "primary":

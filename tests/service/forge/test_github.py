@@ -1,18 +1,14 @@
 """The GitHub client posts each message once, whatever fails on the way."""
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from service.forge.github import MAX_BODY, App, CheckRun, ForgeFailed, GitHub, Token, connect
 from service.settings import settings
 from tests.fakes.github import FakeGitHub, app_key
+from tests.fakes.processes import served
 
 REPO, SHA = "octo/norms", "a" * 40
 MARKER = "<!-- kernelwatch:norms:7 -->"
@@ -226,7 +222,7 @@ def test_an_app_that_is_not_installed_yet_writes_no_status_instead(forge: FakeGi
     forge.app_installed = False
     with pytest.raises(ForgeFailed, match="The GitHub App is not installed on octo/norms") as failure:
         check(app)
-    assert (failure.value.passing, failure.value.wait_s) == (True, 0), "the App is installed elsewhere"
+    assert (failure.value.passing, failure.value.pause_s) == (True, 0), "the App is installed elsewhere"
 
     forge.app_installed = True
     assert check(app).startswith("check:")
@@ -253,18 +249,6 @@ def test_a_real_server_is_spoken_to(forge: FakeGitHub) -> None:
     assert forge.comments_on(REPO, 7) == [f"{MARKER}\nhello"]
 
 
-@contextmanager
-def served(app: Any) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-
-
 def test_secrets_are_in_no_message(forge: FakeGitHub, clock: Clock) -> None:
     for credentials in (Token("hush-hush"), App("1", "hush-hush")):
         client = GitHub(credentials, forge.client(), sleep=clock.sleep, clock=clock)
@@ -272,22 +256,52 @@ def test_secrets_are_in_no_message(forge: FakeGitHub, clock: Clock) -> None:
             client.upsert_comment(REPO, 7, MARKER, "first")
         assert "hush" not in f"{failure.value} {credentials}"
         assert failure.value.passing, "they can be mended"
-        assert failure.value.wait_s >= 600, "by a person"
+        assert failure.value.pause_s >= 600, "by a person"
 
 
 # -- what goes wrong
 
 
 @pytest.mark.parametrize(
-    ("fault", "passing", "least_wait_s"),
-    [("502", True, 30), ("unreachable", True, 30), ("secondary", True, 7), ("primary", True, 300), ("gone", False, 0)],
+    ("fault", "passing", "outage", "pause_s"),
+    [
+        ("502", True, True, (0, 0)),
+        ("unreachable", True, True, (0, 0)),
+        ("secondary", True, False, (7, 7)),
+        ("primary", True, False, (590, 600)),
+        ("secondary for days", True, False, (3600, 3600)),
+        ("gone", False, False, (0, 0)),
+    ],
 )
-def test_a_failure_says_whether_it_passes(forge: FakeGitHub, fault: str, passing: bool, least_wait_s: float) -> None:
+def test_a_failure_says_whether_it_passes(
+    forge: FakeGitHub, fault: str, passing: bool, outage: bool, pause_s: tuple[float, float]
+) -> None:
     client = GitHub(Token("a-token"), forge.client(), sleep=lambda _: None)
     forge.fail_next(fault)
     with pytest.raises(ForgeFailed) as failure:
         client.upsert_comment(REPO, 7, MARKER, "first")
-    assert (failure.value.passing, failure.value.wait_s >= least_wait_s) == (passing, True)
+    assert (failure.value.passing, failure.value.outage) == (passing, outage)
+    assert pause_s[0] <= failure.value.pause_s <= pause_s[1]
+
+
+def test_a_clock_that_jumps_back_makes_no_write_wait_longer_than_the_pause(forge: FakeGitHub, clock: Clock) -> None:
+    client = GitHub(Token("a-token"), forge.client(), sleep=clock.sleep, clock=clock)
+    client.upsert_comment(REPO, 7, MARKER, "first")
+    clock.now -= 3600
+    before = clock.now
+    client.upsert_comment(REPO, 8, MARKER, "second")
+    assert clock.now - before <= 1
+
+
+@pytest.mark.parametrize(("credentials", "owner"), [(Token("a-token"), ""), (App("1", app_key()), "octo")])
+def test_a_rate_limit_names_the_owner_of_the_installation(
+    forge: FakeGitHub, credentials: Token | App, owner: str
+) -> None:
+    client = GitHub(credentials, forge.client(), sleep=lambda _: None)
+    forge.fail_next("secondary")
+    with pytest.raises(ForgeFailed) as failure:
+        client.upsert_comment(REPO, 7, MARKER, "first")
+    assert failure.value.owner == owner
 
 
 def test_a_limited_check_is_no_reason_to_fall_back(forge: FakeGitHub, client: GitHub) -> None:

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.forge.signature import signature, signed
+from service.forge.signature import Signatures, signature
 
 BODY = b'{"zen": "Keep it logically awesome."}'
 SECRETS = st.text("sécret ☃", min_size=1)
+
+
+def signed(body: bytes, header: str, secrets: list[str]) -> bool:
+    """Whether it fits, in two parts."""
+    signatures = Signatures(secrets)
+    signatures.update(body[: len(body) // 2])
+    signatures.update(body[len(body) // 2 :])
+    return signatures.fit(header)
 
 
 def test_the_example_of_the_documentation() -> None:
@@ -34,10 +42,9 @@ def test_the_example_of_the_documentation() -> None:
         (signature(BODY, "now"), [], False),
         ("sha256=" + "é" * 64, ["now"], False),
         ("", ["now"], False),
-        (None, ["now"], False),
     ],
 )
-def test_signed(header: str | None, secrets: list[str], expected: bool) -> None:
+def test_signed(header: str, secrets: list[str], expected: bool) -> None:
     assert signed(BODY, header, secrets) is expected
 
 
