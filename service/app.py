@@ -1,30 +1,38 @@
 """The web application: `create_app()` combines API, webhooks and pages."""
 
 import asyncio
-import importlib.util
 import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import anyio.to_thread
 import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dashboards.assets
 import dashboards.pages
-from service.api import health, regressions, runs, targets
-from service.errors import ServiceError
+from service.api import health, ingest, keys, progress, regressions, runs, targets, webhooks, writes
+from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
+from service.api.common import ERRORS
+from service.api.gateway.rates import RateLimited
+from service.api.gateway.request_heads import CheckedHeads
+from service.api.reading import cases, compare
+from service.db.trouble import describe
+from service.errors import Busy, ServiceError, StillHandled, Unsigned
+from service.reports.schema.base import Problem
 from service.settings import settings
 
 log = structlog.get_logger()
@@ -67,9 +75,18 @@ def create_app() -> FastAPI:
     """Make an app; several may live in one process, each with its own metrics."""
     metrics = health.Metrics()
     # No interactive documentation: its pages load scripts from other hosts.  /openapi.json is served.
-    app = FastAPI(title="kernelwatch", version=_version(), docs_url=None, redoc_url=None, lifespan=_lifespan)
+    app = FastAPI(
+        title="kernelwatch",
+        version=_version(),
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan,
+        responses=ERRORS,
+    )
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     app.add_middleware(_Capped, limit=settings().requests_limit)
+    app.add_middleware(RateLimited, rate=settings().rate_limit, below=f"{_API}/", refuse=_refusal)
+    app.add_middleware(CheckedHeads, refuse=_refusal)
     app.add_middleware(_Watched, metrics=metrics)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(HTTPException, _http_error)
@@ -77,25 +94,38 @@ def create_app() -> FastAPI:
     app.add_exception_handler(DBAPIError, _database_error)
     api = APIRouter(prefix=_API)
     api.include_router(targets.router)
+    api.include_router(cases.router)
+    api.include_router(compare.router)
     api.include_router(regressions.router)
     api.include_router(runs.router)
+    api.include_router(progress.router())
+    api.include_router(writes.router)
+    api.include_router(keys.router)
+    api.include_router(ingest.router)
     for router in (
         api,
         health.router,
+        health.Readiness().router(),
         metrics.router(),
-        *_webhooks(),
+        webhooks.router(),
         dashboards.assets.router,
         dashboards.pages.router,
     ):
         app.include_router(router)
+    _describe_security(app)
     return app
 
 
-def _webhooks() -> list[APIRouter]:
-    if importlib.util.find_spec("service.api.webhooks") is None:
-        return []
-    router: APIRouter = importlib.import_module("service.api.webhooks").router
-    return [router]
+def _describe_security(app: FastAPI) -> None:
+    """Name the security scheme in the description of the API; the routes check keys themselves."""
+    describe_routes = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = describe_routes()
+        document.setdefault("components", {})["securitySchemes"] = SECURITY_SCHEMES
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation asks
 
 
 def _version() -> str:
@@ -124,6 +154,8 @@ class _Watched:
             await self.app(scope, receive, send)
             return
         began, status = time.perf_counter(), 500
+        afterwards: Afterwards = {}
+        scope[AFTERWARDS] = afterwards
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -142,6 +174,7 @@ class _Watched:
             if scope["path"].startswith(f"{_API}/") and not route.startswith(_API):
                 route = _API + route  # the innermost router does not know where it hangs
             self.duration.labels(scope["method"], route, str(status)).observe(time.perf_counter() - began)
+        await do_afterwards(afterwards.values())
 
 
 class _Capped:
@@ -192,29 +225,59 @@ def _busy(for_program: bool) -> Response:
         f"Too many requests are in progress; try again in {_RETRY_AFTER_S} s. "
         "KERNELWATCH_REQUESTS_LIMIT sets how many are served at once."
     )
-    return _error(for_program, 503, detail, {"Retry-After": str(_RETRY_AFTER_S)})
+    return _error(None, 503, detail, {"Retry-After": str(_RETRY_AFTER_S)}, for_program=for_program)
 
 
 def _answer(request: Request, status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-    return _error(request.url.path.startswith(_FOR_PROGRAMS), status, detail, headers)
+    path = request.url.path
+    return _error(path, status, detail, headers, for_program=path.startswith(_FOR_PROGRAMS))
 
 
-def _error(for_program: bool, status: int, detail: str, headers: dict[str, str] | None) -> Response:
+def _refusal(path: str, status: int, detail: str) -> Response:
+    return _error(path, status, detail, None, for_program=path.startswith(_FOR_PROGRAMS))
+
+
+def _error(
+    path: str | None, status: int, detail: str, headers: dict[str, str] | None, *, for_program: bool
+) -> Response:
     """Respond with JSON to programs and with a page to people."""
     if for_program:
-        return JSONResponse({"detail": detail}, status, headers=headers)
+        problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, instance=path)
+        return Response(problem.model_dump_json(), status, headers, media_type="application/problem+json")
     return dashboards.pages.error_page(status, detail, headers)
 
 
 async def _service_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError)  # noqa: S101  # what it is registered for
-    return _answer(request, error.status, str(error))
+    headers = dict[str, str]()
+    if isinstance(error, Unsigned):
+        # RFC 9110 asks for it; a browser shows no dialog for a scheme that it does not know.
+        headers["WWW-Authenticate"] = 'Bearer realm="kernelwatch"'
+    if isinstance(error, Busy | StillHandled):
+        headers["Retry-After"] = str(error.retry_after_s)
+    return _answer(request, error.status, str(error), headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     detail = f"No page {request.url.path}." if error.status_code == 404 else str(error.detail)
-    return _answer(request, error.status_code, detail, dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods_at(request))
+        detail = f"{request.method} is not possible at {request.url.path}; use {headers['Allow']}."
+    return _answer(request, error.status_code, detail, headers)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """The methods of an address: each may be another route, of which the one that was refused knows only its own."""
+    every = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+    # HEAD is served as GET before a route is looked for.
+    known = {one for one in every if any(_fits(route, request, one) for route in request.app.routes)}
+    return [one for one in every if one in known or (one == "HEAD" and "GET" in known)]
+
+
+def _fits(route: BaseRoute, request: Request, method: str) -> bool:
+    return route.matches({**request.scope, "method": method})[0] is Match.FULL
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -224,5 +287,6 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _database_error(request: Request, error: Exception) -> Response:
-    log.error("database", error=str(error), path=request.url.path)
+    words = describe(error) if isinstance(error, DBAPIError) else str(error)
+    log.error("database", error=words, path=request.url.path)
     return _answer(request, 503, "The database reports an error; see /readyz.")

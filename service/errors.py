@@ -20,8 +20,21 @@ class Unsigned(ServiceError):
     status = 401
 
 
+class Late(ServiceError):
+    """The request did not arrive in time."""
+
+    status = 408
+
+
 class TooLarge(ServiceError):
     status = 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The body is longer than {limit} bytes.")
+
+
+class UnsupportedMedia(ServiceError):
+    status = 415
 
 
 class Refused(ServiceError):
@@ -36,6 +49,12 @@ class BadInput(ServiceError):
 
 class Conflict(ServiceError):
     status = 409
+
+
+class StillHandled(Conflict):
+    """The first request with an idempotency key goes on; a repeat gets its response later."""
+
+    retry_after_s = 1
 
 
 class LeaseLost(ServiceError):
@@ -56,6 +75,19 @@ class SourceFailed(ServiceError):
 
 class Unavailable(ServiceError):
     """This machine lacks a stack, a compiler or a sandbox.  The revision is not at fault."""
+
+    status = 503
+
+
+class Busy(ServiceError):
+    """Too much is in progress; the same request succeeds later."""
+
+    status = 503
+    retry_after_s = 1
+
+
+class SandboxFailed(ServiceError):
+    """The sandbox of this machine did not start a program.  The revision is not at fault."""
 
     status = 503
 

@@ -38,7 +38,24 @@ class Settings(BaseSettings):
         gt=0,
         description="Requests for pages and API in progress at once; others wait for a second, then get 503.",
     )
+    streams_limit: int = Field(64, gt=0, description="Clients that follow the progress of runs at once.")
+    connections_limit: int = Field(
+        512, gt=1, description="Connections to the API at once; at most half of the files a process may open."
+    )
+    head_limit_s: float = Field(10, gt=0, description="Time in which the head of a request must arrive.")
+    body_limit_s: float = Field(15, gt=0, description="Time in which the body of a request must arrive.")
+    response_limit_s: float = Field(60, gt=0, description="Time in which a response must be made and received.")
+    body_limit: int = Field(25 * MIB, gt=0, description="Largest webhook body; GitHub sends up to 25 MB.")
+    bodies_limit: int = Field(
+        8, gt=0, description="Webhook bodies above 128 KiB received at once; they are kept on disk."
+    )
+    trusted_hosts: list[str] = Field(default_factory=list, description="Further host names for which the API answers.")
     facts: bool = Field(True, description="Compile every pushed revision for the recipe's GPUs, without a GPU.")
+    rate_limit: str = Field(
+        "6000/minute", description="Requests to the API for each key, or address without one; empty for no limit."
+    )
+    public_read: bool = Field(True, description="Readers need no key, except for private targets.")
+    sign_in_s: float = Field(7 * 86_400, gt=0, description="Time after which people must sign in again.")
     public_url: str | None = Field(None, description="URL of the dashboard for people; used in comments.")
 
     policy: Path | None = Field(None, description="A TOML file: the policy for all keys that a recipe does not set.")
@@ -56,7 +73,6 @@ class Settings(BaseSettings):
     log_limit: int = Field(MIB, gt=0, description="Bytes of a log that are kept.")
     build_logs_days: float = Field(90, gt=0, description="Days for which build logs are kept.")
     environments_limit: int = Field(20 * GIB, gt=0, description="Bytes of cached environments; the oldest are evicted.")
-    body_limit: int = Field(25 * MIB, gt=0, description="Largest webhook body; GitHub sends up to 25 MB.")
 
     allowed_roots: list[Path] = Field(
         default_factory=list, description="Folders below which local repositories and wheels may be."
@@ -67,11 +83,26 @@ class Settings(BaseSettings):
     private_hosts: list[str] = Field(
         default_factory=list, description="Hosts (or host:port) at private addresses; http is allowed there."
     )
+    pull_limit: int = Field(512 * MIB, gt=0, description="Bytes that the head of a pull request may add to a mirror.")
+    mirror_limit: int = Field(
+        20 * GIB, gt=0, description="Bytes of a repository's mirror; pull requests may use three quarters of them."
+    )
+    pulls_days: float = Field(14, gt=0, description="Days for which the head of a closed pull request is kept.")
     tree_limit: int = Field(8 * GIB, gt=0, description="Bytes of the largest tree that is exported.")
 
     webhook_secret: SecretStr | None = None
     webhook_secret_old: SecretStr | None = Field(None, description="Also accepted, while the secret is rotated.")
     github_api: str = "https://api.github.com"
+    github_url: str = Field("https://github.com", description="Where people sign in; of GitHub Enterprise another one.")
+    github_client_id: str | None = Field(None, description="OAuth app with which people sign in.")
+    github_client_secret: SecretStr | None = None
+    oidc_issuer: str | None = Field(None, description="Provider of OpenID Connect with which people sign in.")
+    oidc_client_id: str | None = None
+    oidc_client_secret: SecretStr | None = None
+    oidc_scopes: list[str] = Field(
+        default_factory=list, description="Scopes of everybody who signs in with that provider."
+    )
+    admins: list[str] = Field(default_factory=list, description="Logins of people who may do everything.")
     github_token: SecretStr | None = None
     github_app_id: str | None = None
     github_app_key: SecretStr | None = None
@@ -125,3 +156,18 @@ def without_secrets(text: str) -> str:
                 if len(line) >= MIN_SECRET:
                     text = text.replace(line, "[secret]")
     return text
+
+
+def make_private(state: Path) -> str | None:
+    """Make the state folder and keep other users out of it.  Returns why that failed, and the fix; None if it did not.
+
+    Builds of strangers, the database and mirrors of private repositories are in it.
+    """
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if state.stat().st_mode & 0o077:
+        try:
+            state.chmod(0o700)
+        except OSError as error:
+            why = error.strerror or str(error)
+            return f"Other users of this machine may enter {state}: {why}. As its owner, run `chmod 700 {state}`."
+    return None

@@ -1,58 +1,61 @@
-"""Shared by endpoints: a reading transaction, page parameters, ETags, and reserved threads."""
+"""Shared by endpoints: page parameters, ETags, problems, and reserved threads."""
 
 import asyncio
 import hashlib
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 from fastapi import Path, Query, Request, Response
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from sqlalchemy.orm import Session
 
-from service.db.engine import reading
+from service.db.paging import MAX_CURSOR, ResultPage
+from service.reports.schema.base import Page
 
 LARGEST_KEY = 2**63 - 1
 Item = TypeVar("Item")
+Shown = TypeVar("Shown", bound=BaseModel)
 Given = ParamSpec("Given")
 
-Reading = Annotated[Session, "a reading transaction, opened by ReadingRoute"]
 Key = Annotated[int, Path(ge=1, le=LARGEST_KEY)]
-Cursor = Annotated[str | None, Query(max_length=200, description="`next` of the previous page.")]
-Place = Annotated[int, Query(alias="cursor", ge=0, le=1_000_000, description="`next` of the previous page.")]
+Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR, description="`next` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
 
 
-class ReadingRoute(APIRoute):
-    """A route that passes a reading transaction to its endpoint, as the parameter annotated `Reading`.
+CACHED: dict[int | str, dict[str, Any]] = {304: {"description": "The version named by If-None-Match is current."}}
 
-    The transaction opens and closes in the thread that runs the endpoint.  A dependency with `yield` would open it in
-    one thread and close it in another: requests that wait for a thread to close their transaction keep their
-    connections from the requests that have a thread, and twenty readers stop the service.
-    """
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, _with_transaction(endpoint), **options)
+# What every endpoint may answer besides its document.  With a `model` FastAPI would claim that an endpoint of text has
+# its errors as text, too; the schema comes from the endpoint of webhooks.
+_PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
-def _with_transaction(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(endpoint)
-    wanted = [name for name, one in signature.parameters.items() if one.annotation == Reading]
-    if not wanted:
-        return endpoint
-    [name] = wanted
+def problems(descriptions: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Describe errors, for the OpenAPI."""
+    return {status: {"description": words, "content": _PROBLEM} for status, words in descriptions.items()}
 
-    @wraps(endpoint)
-    def run(**given: Any) -> Any:
-        with reading() as session:
-            return endpoint(**given, **{name: session})
 
-    rest = [one for one in signature.parameters.values() if one.name != name]
-    run.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]  # what FastAPI reads
-    return run
+ERRORS = problems(
+    {
+        400: "The Host of the request is not one of this server, or its body is not JSON.",
+        401: "The key is unknown, expired or revoked, or one is needed.",
+        403: "The key does not have the scope.",
+        404: "Not found.",
+        414: "The address is too long.",
+        422: "A parameter is not valid.",
+        429: "More requests than the rate allows; see Retry-After.",
+        431: "The headers are too long.",
+        503: "Too many requests are in progress, or the database reports an error.",
+    }
+)
+# What a change may answer as well.
+WRITING_ERRORS = problems(
+    {
+        408: "The request arrived too slowly.",
+        409: "The state of the thing does not allow it, or the first request with this Idempotency-Key is in progress.",
+        413: "The body is too long.",
+        502: "A repository or an index did not answer.",
+    }
+)
 
 
 async def in_thread_of(
@@ -60,6 +63,11 @@ async def in_thread_of(
 ) -> Item:
     """Run a blocking function in one of `threads`, which serve no pages and no API."""
     return await asyncio.get_running_loop().run_in_executor(threads, lambda: function(*args, **kwargs))
+
+
+def page_of(found: ResultPage[Item], show: Callable[[Item], Shown]) -> Page[Shown]:
+    """The document of a page."""
+    return Page(items=[show(item) for item in found.items], next=found.next)
 
 
 def tagged(request: Request, text: str | bytes, media_type: str) -> Response:

@@ -1,26 +1,30 @@
 """Health, readiness and Prometheus metrics."""
 
+import asyncio
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from service.api.access import as_reader
 from service.api.common import in_thread_of
-from service.db import migrate
+from service.db import readiness
 from service.db.engine import clock, reading
-from service.db.models import OutboxMessage, Quarantine, RegressionRow, Run, Series, VerdictRow
+from service.db.models import OutboxMessage, Quarantine, RegressionRow, Run, Series, Target, VerdictRow
 from service.domain.states import BaselineKind, Purpose
 from service.ledger.queries import waiting, workers
 
 router = APIRouter(tags=["health"])
 DAY_S = 86_400.0
+FRESH_S = 2.0  # a probe of the database answers the requests of this time
+_PATIENCE_S = 5.0  # how long a request waits for a probe
 _THREADS = ThreadPoolExecutor(2, "health")  # these endpoints answer when all other threads are busy
 _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -31,26 +35,34 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", responses={503: {"description": "Not ready; `reasons` says why."}})
-async def readyz(response: Response) -> dict[str, Any]:
-    """Return 200 if the database responds and has the schema of this version."""
-    reasons = await in_thread_of(_THREADS, _reasons)
-    response.status_code = 503 if reasons else 200
-    return {"status": "not ready" if reasons else "ready", "reasons": reasons}
+class Readiness:
+    """Whether the database is ready, probed at most once in `FRESH_S`: a flood of requests is no flood of writes."""
 
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "readiness")
+        self._probe: Future[list[str]] | None = None
+        self._probed_at = 0.0
 
-def _reasons() -> list[str]:
-    try:
-        current, newest = migrate.current(), migrate.newest()
-    except SQLAlchemyError as error:
-        return [f"the database does not answer ({type(getattr(error, 'orig', None) or error).__name__})"]
-    if current is None:
-        return ["the database has no tables yet; run `kernelwatch db upgrade`"]
-    if current != newest:
-        return [
-            f"the database is at migration {current}, and this version needs {newest}; run `kernelwatch db upgrade`"
-        ]
-    return []
+    async def problems(self) -> list[str]:
+        """Return why the database is not ready.  Requests share a probe, and wait for it only for a while."""
+        if self._probe is None or (self._probe.done() and time.monotonic() - self._probed_at >= FRESH_S):
+            self._probe, self._probed_at = self._thread.submit(readiness.problems), time.monotonic()
+        try:
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._probe)), _PATIENCE_S)
+        except TimeoutError:
+            return [f"the database did not accept a write within {_PATIENCE_S:.0f} s"]
+
+    def router(self) -> APIRouter:
+        routes = APIRouter(tags=["health"])
+
+        @routes.get("/readyz", responses={503: {"description": "Not ready; `reasons` says why."}})
+        async def readyz(response: Response) -> dict[str, Any]:
+            """Return 200 if the database answers, has the schema of this version, and accepts a write."""
+            reasons = await self.problems()
+            response.status_code = 503 if reasons else 200
+            return {"status": "not ready" if reasons else "ready", "reasons": reasons}
+
+        return routes
 
 
 class Metrics:
@@ -71,9 +83,9 @@ class Metrics:
         routes = APIRouter(tags=["health"])
 
         @routes.get("/metrics", response_class=Response)
-        async def metrics() -> Response:
-            """Return the metrics for Prometheus."""
-            text = await in_thread_of(_THREADS, generate_latest, self.registry)
+        async def metrics(request: Request) -> Response:
+            """Return the metrics for Prometheus; those of private targets need a key."""
+            text = await in_thread_of(_THREADS, as_reader, request, lambda: generate_latest(self.registry))
             return Response(text, media_type=CONTENT_TYPE_LATEST)
 
         return routes
@@ -145,4 +157,12 @@ def _families(session: Session) -> Iterator[Metric]:
         .group_by(Series.device)
     ):
         quarantined.add_metric((device,), n)
-    yield from (runs, age, seen, verdicts, messages, regressions, quarantined)
+    mirrors = GaugeMetricFamily("kernelwatch_mirror_bytes", "Size of a target's mirror.", labels=("target",))
+    failing = GaugeMetricFamily(
+        "kernelwatch_target_poll_failures", "Failed polls of a target in a row.", labels=("target",)
+    )
+    for name, size, failures in session.execute(select(Target.name, Target.mirror_bytes, Target.poll_failures)):
+        failing.add_metric((name,), failures)
+        if size is not None:
+            mirrors.add_metric((name,), size)
+    yield from (runs, age, seen, verdicts, messages, regressions, quarantined, mirrors, failing)

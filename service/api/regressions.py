@@ -2,42 +2,49 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 
-from service.api.common import Cursor, Key, Limit, Place, Reading, ReadingRoute
+from service.api.access import Reading, ReadingRoute
+from service.api.common import CACHED, Cursor, Key, Limit, page_of, tagged_json
+from service.api.lists import RegressionStates, TargetName, WithEvents, page_of_regressions
 from service.db.engine import clock
-from service.domain.states import PointState, RegressionState
+from service.domain.states import PointState
 from service.ledger.bisections import bisections
 from service.ledger.calibration import quarantines, rates
 from service.ledger.changepoints import change_points
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
-from service.reports.schema.base import Page, Problem, one_page
+from service.reports.schema.base import Page
 from service.reports.schema.bisections import BisectionDocument, BisectionItem
 from service.reports.schema.calibration import CalibrationDocument, QuarantineItem
 from service.reports.schema.regressions import ChangePointItem, IncidentItem, RegressionDocument, RegressionItem
 
-router = APIRouter(route_class=ReadingRoute, responses={404: {"model": Problem}})
+router = APIRouter(route_class=ReadingRoute)
 DAY_S = 86_400.0
-TargetName = Annotated[str | None, Query(description="Only this target.", max_length=80)]
 
 
 @router.get("/regressions", response_model=Page[RegressionItem], tags=["regressions"])
 def list_all_regressions(
     session: Reading,
-    state: Annotated[list[RegressionState] | None, Query(description="May be repeated; all by default.")] = None,
+    state: RegressionStates = None,
+    expand: WithEvents = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[RegressionItem]:
     """List confirmed regressions of all targets, the newest first."""
-    page = listing.listed(session, None, state or (), cursor, limit)
-    return Page(items=[RegressionItem.of(found) for found in page.items], next=page.next)
+    return page_of_regressions(session, None, state, cursor, limit, expand)
 
 
-@router.get("/regressions/{regression_id}", response_model=RegressionDocument, tags=["regressions"])
-def get_regression(regression_id: Key, session: Reading) -> RegressionDocument:
+@router.get("/regressions/{regression_id}", response_model=RegressionDocument, responses=CACHED, tags=["regressions"])
+def get_regression(request: Request, regression_id: Key, session: Reading) -> Response:
     """Get one regression with its history, its incident and its bisections."""
-    return RegressionDocument.whole(listing.one(session, regression_id))
+    return tagged_json(request, RegressionDocument.whole(listing.one(session, regression_id)))
+
+
+@router.get("/incidents/{incident_id}", response_model=IncidentItem, tags=["regressions"])
+def get_incident(incident_id: Key, session: Reading) -> IncidentItem:
+    """Get one incident with its regressions."""
+    return IncidentItem.of(listing.incident(session, incident_id))
 
 
 @router.get("/bisections", response_model=Page[BisectionItem], tags=["bisections"])
@@ -45,37 +52,37 @@ def list_bisections(
     session: Reading,
     target: TargetName = None,
     running: Annotated[bool, Query(description="Only those that have not ended.")] = False,
-    cursor: Place = 0,
+    cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[BisectionItem]:
     """List bisections, the newest first."""
     of = target_named(session, target) if target else None
-    rows = bisections.listed(session, of, open_only=running, most=cursor + limit + 1)
-    found, following = one_page(rows, cursor, limit)
-    return Page(items=[BisectionItem.of(row, row.target.name) for row in found], next=following)
+    found = bisections.listed(session, of, open_only=running, cursor=cursor, limit=limit)
+    return page_of(found, lambda row: BisectionItem.of(row, row.target.name))
 
 
-@router.get("/bisections/{bisection_id}", response_model=BisectionDocument, tags=["bisections"])
-def get_bisection(bisection_id: Key, session: Reading) -> BisectionDocument:
+@router.get("/bisections/{bisection_id}", response_model=BisectionDocument, responses=CACHED, tags=["bisections"])
+def get_bisection(request: Request, bisection_id: Key, session: Reading) -> Response:
     """Get one bisection with its steps; each step is a run."""
-    return BisectionDocument.whole(bisections.one(session, bisection_id))
+    return tagged_json(request, BisectionDocument.whole(bisections.one(session, bisection_id)))
 
 
-@router.get("/calibration", response_model=CalibrationDocument, tags=["calibration"])
+@router.get("/calibration", response_model=CalibrationDocument, responses=CACHED, tags=["calibration"])
 def get_calibration(
+    request: Request,
     session: Reading,
     target: TargetName = None,
     device: Annotated[str | None, Query(max_length=40)] = None,
     worker: Annotated[str | None, Query(max_length=120)] = None,
     days: Annotated[int, Query(ge=1, le=3650, description="Only comparisons of the last days.")] = 90,
     limit: Annotated[int | None, Query(ge=1, description="At most so many cases; all by default.")] = None,
-) -> CalibrationDocument:
+) -> Response:
     """Get the measured false-alarm rates of equal code, and the quarantined cases."""
     of = target_named(session, target) if target else None
     since = clock(session) - days * DAY_S
     found = rates.rates(session, of, device=device, worker=worker, since=since)
     quarantined = quarantines.listed(session, of, device=device)
-    return CalibrationDocument.of(rates.by_metric(found), found[:limit], quarantined)
+    return tagged_json(request, CalibrationDocument.of(rates.by_metric(found), found[:limit], quarantined))
 
 
 @router.get("/quarantines", response_model=Page[QuarantineItem], tags=["calibration"])
@@ -83,13 +90,13 @@ def list_quarantines(
     session: Reading,
     target: TargetName = None,
     released: Annotated[bool, Query(description="Include released cases.")] = False,
-    cursor: Place = 0,
+    cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[QuarantineItem]:
     """List quarantined cases, the newest first."""
     of = target_named(session, target) if target else None
-    found, following = one_page(quarantines.listed(session, of, released=released), cursor, limit)
-    return Page(items=[QuarantineItem.of(*one) for one in found], next=following)
+    found = quarantines.page(session, of, released=released, cursor=cursor, limit=limit)
+    return page_of(found, lambda row: QuarantineItem.of(*row))
 
 
 @router.get("/targets/{name}/incidents", response_model=Page[IncidentItem], tags=["regressions"])
@@ -101,8 +108,8 @@ def list_incidents(
     limit: Limit = 50,
 ) -> Page[IncidentItem]:
     """List incidents: regressions with one cause, the newest first."""
-    page = listing.incidents(session, target_named(session, name), open_only=not closed, cursor=cursor, limit=limit)
-    return Page(items=[IncidentItem.of(one) for one in page.items], next=page.next)
+    found = listing.incidents(session, target_named(session, name), open_only=not closed, cursor=cursor, limit=limit)
+    return page_of(found, IncidentItem.of)
 
 
 @router.get("/targets/{name}/change-points", response_model=Page[ChangePointItem], tags=["targets"])
@@ -111,10 +118,9 @@ def list_change_points(
     session: Reading,
     device: Annotated[str | None, Query(max_length=40)] = None,
     state: PointState | None = None,
-    cursor: Place = 0,
+    cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[ChangePointItem]:
     """List steps in the histories of its cases, those of the newest revisions first."""
-    found = change_points.points(session, target_named(session, name), device, state, limit=cursor + limit + 1)
-    shown, following = one_page(found, cursor, limit)
-    return Page(items=[ChangePointItem.of(one) for one in shown], next=following)
+    found = change_points.points(session, target_named(session, name), device, state, cursor=cursor, limit=limit)
+    return page_of(found, ChangePointItem.of)

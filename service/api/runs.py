@@ -1,59 +1,171 @@
 """Runs, the queue and the workers."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from service.api.common import Key, Limit, Place, Reading, ReadingRoute, tagged, tagged_json
+from kernels.cases import Role
+from service.api.access import Reading, ReadingRoute
+from service.api.common import CACHED, Cursor, Key, Limit, page_of, tagged, tagged_json
+from service.api.lists import (
+    Cases,
+    DeviceName,
+    Expanded,
+    PullNumber,
+    RevisionName,
+    RunStates,
+    Since,
+    Tables,
+    TargetName,
+    page_of_runs,
+    seconds,
+)
 from service.db.engine import clock
+from service.db.models import Run, Worker
+from service.domain.states import BaselineKind, CellState, Purpose
 from service.domain.text import printable
-from service.ledger import queries
+from service.domain.times import is_recent
+from service.domain.verdicts.judge import Outcome
+from service.ledger import queries, queue_times
+from service.ledger.intake.targets import target_named
+from service.ledger.queue_times import NO_PLACE
+from service.ledger.reading import runs
+from service.ledger.reading.filters import RunFilter
 from service.ledger.runs import build_logs
 from service.reports import markdown
-from service.reports.schema.base import Page, Problem, one_page
-from service.reports.schema.runs import RunDocument, RunItem, WorkerItem
+from service.reports.schema.base import Page
+from service.reports.schema.runs import (
+    MeasurementItem,
+    QueueItem,
+    RunDocument,
+    RunItem,
+    SamplesDocument,
+    VerdictItem,
+    WorkerItem,
+)
 
-router = APIRouter(route_class=ReadingRoute, tags=["runs"], responses={404: {"model": Problem}})
-_CACHED: dict[int | str, dict[str, Any]] = {304: {"description": "The version named by If-None-Match is current."}}
+router = APIRouter(route_class=ReadingRoute, tags=["runs"])
 
 
-@router.get("/runs/{run_id}", response_model=RunDocument, responses=_CACHED)
+class MarkdownResponse(PlainTextResponse):
+    media_type = "text/markdown"
+
+
+@router.get("/runs", response_model=Page[RunItem])
+def list_all_runs(
+    session: Reading,
+    target: TargetName = None,
+    device: DeviceName = None,
+    state: RunStates = None,
+    purpose: Purpose | None = None,
+    pull: PullNumber = None,
+    revision: RevisionName = None,
+    since: Since = None,
+    expand: Expanded = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[RunItem]:
+    """List runs of all targets, the newest first."""
+    of = target_named(session, target) if target else None
+    which = RunFilter(of, device, state or (), purpose, pull, revision, seconds(since))
+    return page_of_runs(session, which, cursor, limit, expand)
+
+
+@router.get("/runs/{run_id}", response_model=RunDocument, responses=CACHED)
 def get_run(
     request: Request,
     run_id: Key,
     session: Reading,
-    tables: Annotated[bool, Query(description="Include the tables of `facts`: megabytes for a large suite.")] = False,
+    tables: Tables = False,
 ) -> Response:
     """Get one run with its verdicts and measurements.  Send If-None-Match to poll it."""
     return tagged_json(request, queries.run_document(session, run_id, tables=tables))
 
 
-@router.get("/runs/{run_id}/comment", response_class=PlainTextResponse, responses=_CACHED)
-def get_comment(request: Request, run_id: Key, session: Reading) -> Response:
+@router.get("/runs/{run_id}/measurements", response_model=Page[MeasurementItem])
+def list_measurements(
+    run_id: Key,
+    session: Reading,
+    cases: Cases,
+    role: Role | None = None,
+    state: CellState | None = None,
+    tables: Tables = False,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[MeasurementItem]:
+    """List what the contenders of a run took."""
+    found = runs.measurements(session, run_id, cases, role=role, state=state, cursor=cursor, limit=limit)
+    return page_of(found.page, lambda row: MeasurementItem.of(row, found.ceilings, tables=tables))
+
+
+@router.get("/runs/{run_id}/verdicts", response_model=Page[VerdictItem])
+def list_verdicts(
+    run_id: Key,
+    session: Reading,
+    cases: Cases,
+    outcome: Annotated[list[Outcome] | None, Query(description="May be repeated; all by default.")] = None,
+    baseline_kind: BaselineKind | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[VerdictItem]:
+    """List what a run decided about its cases."""
+    page, report = runs.verdicts(
+        session, run_id, cases, outcomes=outcome or (), baseline_kind=baseline_kind, cursor=cursor, limit=limit
+    )
+    rows = {(row.provider, row.case): row for row in report.rows}
+    return page_of(page, lambda one: VerdictItem.of(one, rows.get((one.provider, one.case)), report.policy))
+
+
+@router.get("/runs/{run_id}/samples", response_model=SamplesDocument, responses=CACHED)
+def get_samples(
+    request: Request,
+    run_id: Key,
+    session: Reading,
+    contender: Annotated[str, Query(max_length=120, description="For example `head:norms`.")],
+    case: Annotated[str, Query(max_length=120, description="For example rmsnorm.fwd.4096x1024.bf16-fp32.")],
+) -> Response:
+    """Get the raw samples of one contender at one case."""
+    found = runs.samples(session, run_id, contender, case)
+    return tagged_json(request, SamplesDocument.of(found.measurement, found.screening, found.confirmation))
+
+
+@router.get("/runs/{run_id}/comment", response_class=MarkdownResponse, responses=CACHED)
+def get_comment(
+    request: Request,
+    run_id: Key,
+    session: Reading,
+    also: Annotated[list[Key] | None, Query(max_length=50, description="Other runs, in the same comment.")] = None,
+) -> Response:
     """Get the result of a run as Markdown, as a pull request shows it."""
-    return tagged(request, markdown.comment(queries.found_in(session, run_id)), "text/markdown; charset=utf-8")
+    reports = [queries.found_in(session, one) for one in dict.fromkeys((run_id, *(also or ())))]
+    return tagged(request, markdown.comment(*reports), "text/markdown; charset=utf-8")
 
 
-@router.get("/runs/{run_id}/log", response_class=PlainTextResponse, responses=_CACHED)
+@router.get("/runs/{run_id}/log", response_class=PlainTextResponse, responses=CACHED)
 def get_log(request: Request, run_id: Key, session: Reading) -> Response:
     """Get the whole build log of the run's revision."""
     return tagged(request, printable(build_logs.text_of(session, run_id)), "text/plain; charset=utf-8")
 
 
 @router.get("/workers", response_model=Page[WorkerItem], tags=["workers"])
-def list_workers(session: Reading) -> Page[WorkerItem]:
-    """List all workers ever seen; `online` is true for those seen in the last minute."""
+def list_workers(session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[WorkerItem]:
+    """List all workers ever seen, by name; `online` is true for those seen in the last minute."""
     now = clock(session)
-    return Page(
-        items=[
-            WorkerItem.of(row, online=now - row.seen_at <= queries.WORKER_GONE_S) for row in queries.workers(session)
-        ]
-    )
+
+    def shown(row: Worker) -> WorkerItem:
+        return WorkerItem.of(row, online=is_recent(row.seen_at, now, queries.WORKER_GONE_S))
+
+    return page_of(queries.workers_by_name(session, cursor, limit), shown)
 
 
-@router.get("/queue", response_model=Page[RunItem], tags=["workers"])
-def list_queue(session: Reading, cursor: Place = 0, limit: Limit = 200) -> Page[RunItem]:
+@router.get("/queue", response_model=Page[QueueItem], tags=["workers"])
+def list_queue(session: Reading, cursor: Cursor = None, limit: Limit = 200) -> Page[QueueItem]:
     """List runs in progress, then waiting runs in the order in which they will be taken."""
-    found, following = one_page(queries.queue(session, cursor + limit + 1), cursor, limit)
-    return Page(items=[RunItem.of(run) for run in found], next=following)
+    places = queue_times.places(session)
+
+    def shown(run: Run) -> QueueItem:
+        place = places.get(run.id, NO_PLACE)
+        return QueueItem.placed(run, place.position, place.eta_s)
+
+    return page_of(queries.queue(session, cursor, limit), shown)

@@ -1,86 +1,129 @@
 """Targets, their revisions and runs, and the histories of their cases."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query, Request, Response
 
-from service.api.common import Cursor, Limit, Place, Reading, ReadingRoute
-from service.domain.states import RegressionState
+from service.api.access import Reading, ReadingRoute
+from service.api.common import CACHED, Cursor, Limit, page_of, tagged_json
+from service.api.lists import (
+    DeviceName,
+    Expanded,
+    PullNumber,
+    RegressionStates,
+    RevisionName,
+    RunStates,
+    Since,
+    WithEvents,
+    page_of_regressions,
+    page_of_runs,
+    run_items,
+    seconds,
+)
+from service.domain.states import Purpose
 from service.ledger import queries
-from service.ledger.intake.targets import all_targets, target_named
-from service.ledger.regressions import listing
-from service.reports.schema.base import Page, Problem, one_page
+from service.ledger.intake.targets import by_name, target_named
+from service.ledger.reading import revisions
+from service.ledger.reading.filters import RunFilter
+from service.reports.schema.base import Page
 from service.reports.schema.regressions import RegressionItem
 from service.reports.schema.runs import RunItem
-from service.reports.schema.targets import GapItem, RevisionItem, SeriesDocument, TargetDocument, TargetItem
+from service.reports.schema.targets import (
+    GapItem,
+    RevisionDocument,
+    RevisionItem,
+    TargetDocument,
+    TargetItem,
+)
 
-router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"], responses={404: {"model": Problem}})
+router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"])
 
 
 @router.get("", response_model=Page[TargetItem])
-def list_targets(session: Reading) -> Page[TargetItem]:
-    """List all targets by name."""
-    return Page(items=[TargetItem.of(target) for target in all_targets(session)])
+def list_targets(
+    session: Reading,
+    expand: Annotated[list[Literal["counts"]] | None, Query(description="`counts` adds what is open.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[TargetItem]:
+    """List targets by name."""
+    found = by_name(session, cursor, limit)
+    if not expand:
+        return page_of(found, TargetItem.of)
+    counts = queries.open_counts(session, [target.id for target in found.items])
+    return page_of(found, lambda target: TargetItem.of(target, *counts[target.id]))
 
 
-@router.get("/{name}", response_model=TargetDocument)
-def get_target(name: str, session: Reading) -> TargetDocument:
+@router.get("/{name}", response_model=TargetDocument, responses=CACHED)
+def get_target(request: Request, name: str, session: Reading) -> Response:
     """Get one target with its recipe and the numbers of its open regressions and cases behind SOTA."""
     target = target_named(session, name)
-    card = queries.card(session, target, lines=1)
-    return TargetDocument.whole(target, open_regressions=card.regressions, behind_sota=card.behind)
+    regressions, behind = queries.open_counts(session, [target.id])[target.id]
+    return tagged_json(request, TargetDocument.whole(target, open_regressions=regressions, behind_sota=behind))
 
 
 @router.get("/{name}/revisions", response_model=Page[RevisionItem])
-def list_revisions(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[RevisionItem]:
+def list_revisions(
+    name: str,
+    session: Reading,
+    expand: Annotated[list[Literal["runs"]] | None, Query(description="`runs` adds its runs, with counts.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[RevisionItem]:
     """List its revisions, the newest first."""
-    page = queries.revisions(session, target_named(session, name), cursor, limit)
-    return Page(items=[RevisionItem.model_validate(row) for row in page.items], next=page.next)
+    found = queries.revisions(session, target_named(session, name), cursor, limit)
+    if not expand:
+        return page_of(found, RevisionItem.of)
+    runs = revisions.runs_of(session, [row.id for row in found.items])
+    return page_of(found, lambda row: RevisionItem.of(row, run_items(runs.get(row.id, ()))))
+
+
+@router.get("/{name}/revisions/{revision}", response_model=RevisionDocument, responses=CACHED)
+def get_revision(
+    request: Request,
+    name: str,
+    revision: Annotated[str, Path(max_length=100, description="A sha or its beginning, or a version.")],
+    session: Reading,
+) -> Response:
+    """Get one revision with its runs and the checks of its code."""
+    found = revisions.one(session, target_named(session, name), revision)
+    return tagged_json(request, RevisionDocument.whole(found.row, run_items(found.runs), found.checks))
 
 
 @router.get("/{name}/runs", response_model=Page[RunItem])
 def list_runs(
     name: str,
     session: Reading,
-    device: str | None = None,
-    revision: Annotated[str | None, Query(max_length=100, description="A sha or its beginning, or a version.")] = None,
+    device: DeviceName = None,
+    state: RunStates = None,
+    purpose: Purpose | None = None,
+    pull: PullNumber = None,
+    revision: RevisionName = None,
+    since: Since = None,
+    expand: Expanded = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[RunItem]:
     """List its runs, the newest first."""
-    page = queries.runs(session, target_named(session, name), device, cursor, limit, revision=revision)
-    return Page(items=[RunItem.of(run) for run in page.items], next=page.next)
+    of = target_named(session, name)
+    which = RunFilter(of, device, state or (), purpose, pull, revision, seconds(since))
+    return page_of_runs(session, which, cursor, limit, expand)
 
 
 @router.get("/{name}/regressions", response_model=Page[RegressionItem])
 def list_regressions(
     name: str,
     session: Reading,
-    state: Annotated[list[RegressionState] | None, Query(description="May be repeated; all by default.")] = None,
+    state: RegressionStates = None,
+    expand: WithEvents = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[RegressionItem]:
     """List its confirmed regressions, the newest first."""
-    page = listing.listed(session, target_named(session, name), state or (), cursor, limit)
-    return Page(items=[RegressionItem.of(found) for found in page.items], next=page.next)
+    return page_of_regressions(session, target_named(session, name), state, cursor, limit, expand)
 
 
 @router.get("/{name}/gaps", response_model=Page[GapItem])
-def list_gaps(name: str, session: Reading, cursor: Place = 0, limit: Limit = 50) -> Page[GapItem]:
+def list_gaps(name: str, session: Reading, cursor: Cursor = None, limit: Limit = 50) -> Page[GapItem]:
     """List its mainline cases that are slower than SOTA, the largest gap first."""
-    gaps = queries.gaps(session, target_named(session, name), cursor + limit + 1)
-    found, following = one_page(gaps, cursor, limit)
-    return Page(items=[GapItem.of(one) for one in found], next=following)
-
-
-@router.get("/{name}/series", response_model=SeriesDocument)
-def get_series(
-    name: str,
-    session: Reading,
-    case: Annotated[str, Query(description="For example rmsnorm.fwd.4096x1024.bf16-fp32.")],
-    provider: str,
-    device: str,
-) -> SeriesDocument:
-    """Get the history of one case on the mainline; it is empty if the case was never measured."""
-    points = queries.series(session, target_named(session, name), case, provider, device)
-    return SeriesDocument.of(points, target=name, case=case, provider=provider, device=device)
+    return page_of(queries.gaps(session, target_named(session, name), cursor, limit), GapItem.of)

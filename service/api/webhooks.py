@@ -1,22 +1,32 @@
 """Webhooks of forges: verify the signature of the raw body, store the delivery, respond.  Control processes it."""
 
+import asyncio
+import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import IO, Annotated
 
+import structlog
 from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 
 from service.api.common import in_thread_of
 from service.db.engine import transaction
-from service.errors import BadInput, Refused, TooLarge, Unsigned
-from service.forge.signature import signed
+from service.errors import BadInput, Late, Refused, TooLarge, Unavailable, Unsigned, UnsupportedMedia
+from service.forge.signature import Signatures, well_formed
 from service.ledger.intake.deliveries import store_delivery
+from service.reports.schema.base import Problem
 from service.settings import settings
 
-router = APIRouter(prefix="/webhooks", tags=["webhooks"])
+log = structlog.get_logger()
 
 _MAX_GUID, _MAX_EVENT = 80, 40
-_THREADS = ThreadPoolExecutor(2, "webhooks")  # readers must not delay a delivery: GitHub waits for 10 s
+_IN_MEMORY = 128 << 10  # bytes of a body; most deliveries are shorter
+_AT_ONCE = 32  # deliveries of one transaction
+_THREAD = ThreadPoolExecutor(1, "webhooks")  # readers must not delay a delivery: GitHub waits for 10 s
 
 
 class Accepted(BaseModel):
@@ -26,41 +36,161 @@ class Accepted(BaseModel):
     new: bool
 
 
-@router.post("/github", status_code=202)
-async def github(
-    request: Request,
-    x_hub_signature_256: Annotated[str | None, Header()] = None,
-    x_github_delivery: Annotated[str, Header()] = "",
-    x_github_event: Annotated[str, Header()] = "",
-) -> Accepted:
-    """Store a delivery of GitHub.  The response follows the commit; a repeated delivery is harmless."""
-    secrets = [one.get_secret_value() for one in (settings().webhook_secret, settings().webhook_secret_old) if one]
+class Places:
+    """Places for long bodies, which are written to disk until their signature is known.
+
+    When all are taken, the body that arrives for the longest time gives its place to the next: bodies that never end
+    must not keep deliveries out.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken: list[asyncio.Timeout] = []
+
+    @contextmanager
+    def one(self, deadline: asyncio.Timeout) -> Iterator[None]:
+        """Hold a place; `deadline` expires when it is lost."""
+        if len(self._taken) >= self._limit:
+            self._taken.pop(0).reschedule(asyncio.get_running_loop().time())
+        self._taken.append(deadline)
+        try:
+            yield
+        finally:
+            if deadline in self._taken:
+                self._taken.remove(deadline)
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A delivery whose signature fits."""
+
+    guid: str
+    event: str
+    body: IO[bytes]
+
+
+class Stores:
+    """Stores deliveries that arrive together in one transaction.
+
+    A commit waits for the disk, for 10 ms or on a busy machine for 30: one for each of 67 deliveries a second takes
+    longer than a second.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Signed, asyncio.Future[Accepted]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def store(self, delivery: Signed) -> Accepted:
+        """Store it; return after the commit."""
+        done: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        self._waiting.append((delivery, done))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        return await done
+
+    async def _run(self) -> None:
+        while self._waiting:
+            part, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
+            try:
+                answers: list[Accepted | Exception] = list(await self._stored([one for one, _ in part]))
+            except Exception:  # one of them may be at fault
+                answers = [await self._alone(one) for one, _ in part]
+            for (_, done), answer in zip(part, answers, strict=True):
+                if done.cancelled():
+                    continue
+                if isinstance(answer, Exception):
+                    done.set_exception(answer)
+                else:
+                    done.set_result(answer)
+        self._task = None
+
+    async def _alone(self, delivery: Signed) -> Accepted | Exception:
+        try:
+            [answer] = await self._stored([delivery])
+        except Exception as error:
+            return error
+        return answer
+
+    async def _stored(self, deliveries: list[Signed]) -> list[Accepted]:
+        return await in_thread_of(_THREAD, _stored, deliveries)
+
+
+def router() -> APIRouter:
+    """The endpoint of an app, with its places for bodies."""
+    routes = APIRouter(prefix="/webhooks", tags=["webhooks"])
+    places, stores = Places(settings().bodies_limit), Stores()
+
+    @routes.post(
+        "/github",
+        status_code=202,
+        responses={status: {"model": Problem} for status in (400, 401, 403, 408, 413, 415, 503)},
+    )
+    async def github(
+        request: Request,
+        x_hub_signature_256: Annotated[str | None, Header()] = None,
+        x_github_delivery: Annotated[str, Header()] = "",
+        x_github_event: Annotated[str, Header()] = "",
+    ) -> Accepted:
+        """Store a delivery of GitHub.  The response follows the commit; a repeated delivery is harmless."""
+        secrets = [one.get_secret_value() for one in (settings().webhook_secret, settings().webhook_secret_old) if one]
+        _check_head(request, secrets, x_hub_signature_256, x_github_delivery, x_github_event)
+        signatures = Signatures(secrets)
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+            await _receive(request, body, signatures, places)
+            if not signatures.fit(x_hub_signature_256 or ""):
+                raise Unsigned(
+                    "X-Hub-Signature-256 does not match the body: GitHub and this server have different secrets."
+                )
+            return await stores.store(Signed(x_github_delivery, x_github_event, body))
+
+    return routes
+
+
+def _check_head(request: Request, secrets: list[str], signature: str | None, guid: str, event: str) -> None:
+    """Refuse what can be refused before the body is read: nobody has proved to be the forge yet."""
     if not any(secrets):
         raise Refused("Webhooks are off: set KERNELWATCH_WEBHOOK_SECRET to the webhook's secret.")
-    if x_hub_signature_256 is None:  # without a signature the body is not read
+    if signature is None:
         raise Unsigned("The delivery is not signed: set a secret for the webhook at GitHub.")
-    body = await _body(request, settings().body_limit)
-    if not signed(body, x_hub_signature_256, secrets):
-        raise Unsigned("X-Hub-Signature-256 does not match the body: GitHub and this server have different secrets.")
-    if not (0 < len(x_github_delivery) <= _MAX_GUID and 0 < len(x_github_event) <= _MAX_EVENT):
+    if not well_formed(signature):
+        raise Unsigned("X-Hub-Signature-256 is not `sha256=` and 64 hexadecimal digits.")
+    if not (0 < len(guid) <= _MAX_GUID and 0 < len(event) <= _MAX_EVENT):
         raise BadInput("X-GitHub-Delivery or X-GitHub-Event is missing, or too long.")
-    return await in_thread_of(_THREADS, _stored, x_github_delivery, x_github_event, body)
+    media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media != "application/json" or request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMedia("The body is not plain JSON: set the webhook's content type to application/json.")
+    if int(request.headers.get("content-length", "0")) > settings().body_limit:
+        raise TooLarge(settings().body_limit)
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    """Read the raw body up to the limit.  The declared length may be wrong or missing."""
-    too_large = TooLarge(f"The body is longer than {limit} bytes.")
-    if int(request.headers.get("content-length", "0")) > limit:
-        raise too_large
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise too_large
-    return bytes(body)
+async def _receive(request: Request, body: IO[bytes], signatures: Signatures, places: Places) -> None:
+    """Write the body to `body` up to the limit.  The declared length may be wrong or missing."""
+    length = 0
+    try:
+        async with asyncio.timeout(None) as deadline:
+            with ExitStack() as place:
+                async for part in request.stream():
+                    if length <= _IN_MEMORY < length + len(part):
+                        place.enter_context(places.one(deadline))
+                    length += len(part)
+                    if length > settings().body_limit:
+                        raise TooLarge(settings().body_limit)
+                    signatures.update(part)
+                    body.write(part)
+    except TimeoutError:
+        raise Unavailable("Too many long bodies arrive at once; deliver this one again.") from None
+    except ClientDisconnect:
+        raise Late("The body did not arrive in time.") from None
+    except OSError as error:
+        log.error("no room for the body of a delivery", error=str(error))
+        raise Unavailable("There is no room for the body; deliver it again later.") from None
 
 
-def _stored(guid: str, event: str, body: bytes) -> Accepted:
+def _stored(deliveries: list[Signed]) -> list[Accepted]:
     with transaction() as session:
-        delivery_id, new = store_delivery(session, guid, event, body)
-        return Accepted(delivery=delivery_id, new=new)
+        answers = []
+        for one in deliveries:
+            one.body.seek(0)
+            delivery_id, new = store_delivery(session, one.guid, one.event, one.body.read())
+            answers.append(Accepted(delivery=delivery_id, new=new))
+        return answers

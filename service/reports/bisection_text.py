@@ -31,7 +31,7 @@ class Names:
     device: str
 
     def command(self, good: str, bad: str) -> str:
-        return f"`kernelwatch bisect {self.target} {short(good)}..{short(bad)} --device {self.device}`"
+        return f"`kernelwatch bisection start {self.target} {short(good)}..{short(bad)} --device {self.device}`"
 
 
 def said(progress: Progress, names: Names, merge: Merge | None = None) -> str:

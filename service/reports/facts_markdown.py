@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from service.domain.codefacts.findings import MENDS, FactsReport, Finding, Findings, Uncompiled, at
 from service.domain.codefacts.normalise import Difference
+from service.domain.markup import code, escaped, fenced
 from service.domain.text import one_line
-from service.reports.facts_table import title
-from service.reports.markdown import code, escaped, fenced
 
 SHOWN = 40  # lines of changes; the weightiest come first
 LARGEST = 60_000  # GitHub takes 65,536 characters in a comment
@@ -85,3 +84,9 @@ def _difference(one: Difference) -> str:
     cut = f"\n... {one.cut} more lines" if one.cut else ""
     text = f"{one.summary}\n\n{text}" if one.summary else text
     return f"<details><summary>{summary}</summary>\n\n{fenced(text + cut)}\n\n</details>"
+
+
+def title(report: FactsReport) -> str:
+    """`norms: 1234567890 against 0987654321, suite rows, sm_90 and sm_100`."""
+    against = f" against {report.base.short}" if report.base else ""
+    return f"{report.target}: {report.head.short}{against}, suite {report.suite}, {', '.join(report.archs)}"

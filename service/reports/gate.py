@@ -5,17 +5,16 @@ them is greener than another.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from service.domain.codefacts.comparison import Repeatability
 from service.domain.policy.policy import GateAction, GateKind, Policy
-from service.domain.states import NOT_MEASURED, REGRESSED, UNDECIDED, UNFIT, Purpose, RunState
+from service.domain.states import CODES, NOT_MEASURED, REGRESSED, UNDECIDED, UNFIT, Purpose, RunState
 from service.domain.verdicts.judge import Outcome
 from service.reports.rows import Row
 
-CODES = (REGRESSED, UNFIT, NOT_MEASURED, UNDECIDED, 0)  # of several devices the first that occurs counts
 _KINDS = {
     Outcome.REGRESSION: GateKind.REGRESSION,
     Outcome.INCONCLUSIVE: GateKind.INCONCLUSIVE,
@@ -111,12 +110,6 @@ def gate(
     if purpose is Purpose.CALIBRATION:
         return GateResult(GateState.PASS, 0, "success", "success")
     return _done(rows, _reasons(rows, policy))
-
-
-def worst_exit_code(results: Iterable[GateResult]) -> int:
-    """Of several devices: a regression first, then what cannot be measured, what was not, and what is undecided."""
-    found = {one.exit_code for one in results}
-    return next((code for code in CODES if code in found), 0)
 
 
 def _done(rows: Sequence[Row], reasons: Sequence[GateReason]) -> GateResult:

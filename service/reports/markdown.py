@@ -9,23 +9,20 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from kernels.cases import Metric
+from service.domain.markup import code, escaped, fenced, row_of
 from service.domain.metrics import WORDS, amount, digits, percent
 from service.domain.states import Purpose, RunState
-from service.domain.text import in_percent, interval, last_lines, listed, one_line, printable
+from service.domain.text import in_percent, interval, last_lines, listed, one_line
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
+from service.reports.notes import without_sota
 from service.reports.report import NOUNS, Report
 from service.reports.rows import BaselineRow, Row, Unsupported
 from service.reports.schema.outbox import CheckPayload
 
 LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters
-REASONS = 3  # why cases are not compared with SOTA
 SHOWN = 10  # rows before the rest goes into <details>
 _FOLDED = (400, 100, 30, 10, 3, 0)  # rows of each folded table; the next smaller number is tried until the comment fits
-_PUNCTUATION = re.compile(r"[\\`*_\[\]#!|~$]")
-_BEGINNING = re.compile(r"^([0-9]*)([-+=.)])(?![0-9A-Za-z])")  # a list or an underlined title
-_LINKING = re.compile(r"(@|:(?=//)|www(?=\.)|#(?=[0-9])|GH-(?=[0-9]))")  # broken by a space without width
-_TICKS = re.compile(r"`+")
 Listed = TypeVar("Listed", Row, Unsupported, Summary)
 
 
@@ -94,20 +91,6 @@ def _body(report: Report, most: int) -> list[str]:
     if missing := without_sota(report):
         parts.append(escaped(missing))
     return [*parts, _footing(report)]
-
-
-def without_sota(report: Report) -> str:
-    """Which cases could not be compared with SOTA, why, and what to do; empty where all were."""
-    if not report.without_sota:
-        return ""
-    reasons = [
-        f"{one.cases} case{'s' * (one.cases > 1)} ({one_line(one.reason, 300)})"
-        for one in report.without_sota[:REASONS]
-    ]
-    others = sum(one.cases for one in report.without_sota[REASONS:])
-    reasons += [f"{others} more for other reasons"] * bool(others)
-    remedy = f" To compare them, {report.sota_remedy}." if report.sota_remedy else ""
-    return f"Not compared with {report.sota}: {listed(reasons)}.{remedy}"
 
 
 def _tables(report: Report, most: int) -> list[str]:
@@ -203,7 +186,7 @@ def _folded(title: str, table: Callable[[Sequence[Listed]], str], rows: Sequence
 def _timed(rows: Sequence[Row]) -> str:
     lit = any(row.of_ceiling for row in rows)
     lines = [
-        _line(["case", "baseline", "head", *["of ceiling"] * lit, "change", "head / baseline", "why"]),
+        row_of(["case", "baseline", "head", *["of ceiling"] * lit, "change", "head / baseline", "why"]),
         "|---|--:|--:|" + "--:|" * lit + "---|---|---|",
     ]
     for row in rows:
@@ -213,7 +196,7 @@ def _timed(rows: Sequence[Row]) -> str:
             change = "quarantined" if row.quarantined else "inconclusive"
         facts = () if row.cause else row.explained
         lines.append(
-            _line(
+            row_of(
                 [
                     _name(row),
                     *taken,
@@ -229,12 +212,12 @@ def _timed(rows: Sequence[Row]) -> str:
 
 def _reasoned(rows: Sequence[Row]) -> str:
     lines = ["| case | what happened |", "|---|---|"]
-    return "\n".join([*lines, *(_line([_name(row), escaped(row.summary)]) for row in rows)])
+    return "\n".join([*lines, *(row_of([_name(row), escaped(row.summary)]) for row in rows)])
 
 
 def _unrepeatable(rows: Sequence[Row]) -> str:
     lines = ["| case | what was seen |", "|---|---|"]
-    return "\n".join([*lines, *(_line([_name(row), escaped("; ".join(row.notes))]) for row in rows)])
+    return "\n".join([*lines, *(row_of([_name(row), escaped("; ".join(row.notes))]) for row in rows)])
 
 
 def _standing(rows: Sequence[Row]) -> str:
@@ -244,7 +227,7 @@ def _standing(rows: Sequence[Row]) -> str:
             continue
         taken = [amount(side.median if side else None, row.metric) for side in (row.head, row.sota.best)]
         ratio = "" if row.sota.ratio is None else f"{row.sota.ratio:.2f}"
-        lines.append(_line([_name(row), *taken, ratio, escaped(row.sota.summary)]))
+        lines.append(row_of([_name(row), *taken, ratio, escaped(row.sota.summary)]))
     return "\n".join(lines)
 
 
@@ -262,7 +245,7 @@ def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
         why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
         change = percent(side.ratio, row.metric)
         cells = [_name(row), code(side.baseline), change, interval(side.low, side.high), escaped(one_line(why, 400))]
-        lines.append(_line(cells))
+        lines.append(row_of(cells))
     return "\n".join(lines)
 
 
@@ -270,7 +253,7 @@ def _summary(summaries: Sequence[Summary]) -> str:
     lines = ["| | cases | change | head / baseline |", "|---|--:|---|---|"]
     for one in summaries:
         cells = [_group(one), str(one.cases), percent(one.ratio, Metric(one.metric)), interval(one.low, one.high)]
-        lines.append(_line(cells))
+        lines.append(row_of(cells))
     return "\n".join(lines)
 
 
@@ -288,18 +271,8 @@ def _name(row: Row) -> str:
 
 def _unsupported(cases: Sequence[Unsupported]) -> str:
     lines = ["| case | why not |", "|---|---|"]
-    rows = (_line([f"{code(one.case)} {escaped(one.provider)}", escaped(one_line(one.reason))]) for one in cases)
+    rows = (row_of([f"{code(one.case)} {escaped(one.provider)}", escaped(one_line(one.reason))]) for one in cases)
     return "\n".join([*lines, *rows])
-
-
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table of plain text: whatever strangers wrote stays in its cell, and does nothing there."""
-    plain = (_line([escaped(cell) for cell in row]) for row in rows)
-    return [_line(head), _line(["---"] * len(head)), *plain]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _footing(report: Report) -> str:
@@ -341,28 +314,3 @@ def _percents(share: float) -> str:
 
 def _signature(report: Report) -> str:
     return marker(report.target, report.pull) if report.pull is not None else "<!-- kernelwatch -->"
-
-
-def escaped(text: str) -> str:
-    """Text from elsewhere as Markdown that shows exactly it: no markup, no mention, no link."""
-    text = _LINKING.sub("\\1\u200b", _on_one_line(text))
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return _BEGINNING.sub(r"\1\\\2", _PUNCTUATION.sub(r"\\\g<0>", text))
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(printable(text).split())
-
-
-def code(text: str) -> str:
-    """Text as a code span that it cannot leave, in a table too."""
-    text = _on_one_line(text).replace("|", "\\|")
-    ticks = "`" * (1 + max((len(run) for run in _TICKS.findall(text)), default=0))
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{ticks}{pad}{text}{pad}{ticks}"
-
-
-def fenced(text: str) -> str:
-    """Text as a block that it cannot leave: the fence is longer than any run of backticks inside."""
-    ticks = "`" * max(3, 1 + max((len(run) for run in _TICKS.findall(text)), default=0))
-    return f"{ticks}text\n{text}\n{ticks}"

@@ -6,6 +6,7 @@ from kernels.cases import Metric
 from service.db.models import Bisection, ChangePoint, Gap, Incident, RegressionEvent, RegressionRow, Revision, Run
 from service.domain.bisection.classify import BisectionStep
 from service.domain.bisection.search import Answered, Progress
+from service.domain.metrics import metric_of
 from service.domain.states import OPEN_SEARCHES, Equal
 from service.domain.verdicts.calibration import NONE, Rate
 from service.domain.verdicts.replay import Replayed, Sum
@@ -170,3 +171,27 @@ class MetricRate:
     nominal: float
     cases: int
     kind: Equal
+
+
+@dataclass(frozen=True, order=True)
+class MeasuredSeries:
+    """A case that a provider of the target was measured at, on one device."""
+
+    device: str
+    provider: str
+    case: str  # as it is printed
+    last_run_id: int
+
+    @property
+    def metric(self) -> Metric:
+        return metric_of(self.case)
+
+
+@dataclass(frozen=True)
+class MeasuredCase:
+    """A case without its metric."""
+
+    case: str
+    devices: tuple[str, ...]
+    providers: tuple[str, ...]
+    metrics: tuple[Metric, ...]

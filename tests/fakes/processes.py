@@ -3,18 +3,39 @@
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import uvicorn
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 @contextmanager
-def running(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], logs: Path) -> Iterator[None]:
+def served(app: Any) -> Iterator[str]:
+    """The address of an app that a real server serves in a thread of this process."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="auto")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@contextmanager
+def running(
+    commands: Mapping[str, Sequence[str]], environment: Mapping[str, str], logs: Path, python: str = sys.executable
+) -> Iterator[None]:
     """Run each command in a process group of its own; TERM, then KILL, when the block ends."""
     logs.mkdir(parents=True, exist_ok=True)
     processes = []
@@ -23,7 +44,7 @@ def running(commands: Mapping[str, Sequence[str]], environment: Mapping[str, str
             with (logs / f"{name}.log").open("w") as log:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, *command],
+                        [python, *command],
                         cwd=ROOT,
                         env={**os.environ, **environment},
                         stdin=subprocess.DEVNULL,
@@ -57,6 +78,15 @@ def until(fact: Callable[[], object], limit_s: float, every_s: float = 0.5) -> N
         if time.monotonic() > deadline:
             raise TimeoutError(f"{fact.__name__} was not true within {limit_s} s")
         time.sleep(every_s)
+
+
+def scripted_python(folder: Path) -> Path:
+    """The interpreter of the stack `scripted`, written into a new `folder`; see scripted_python.py."""
+    folder.mkdir()
+    python = folder / "python"
+    python.write_text(f"#!{sys.executable}\n{(Path(__file__).parent / 'scripted_python.py').read_text()}")
+    python.chmod(python.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return python
 
 
 def free_port() -> int:

@@ -1,11 +1,11 @@
 """Shared by all documents: their base class, times, finite numbers and pages."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from sqlalchemy import inspect
 
 from service.db.models import OfSeries
@@ -45,9 +45,13 @@ class Document(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error, and how to fix it."""
+    """An error, and how to fix it (RFC 9457)."""
 
-    detail: str
+    type: str = Field("about:blank", description="`about:blank`: the status says what kind of problem it is.")
+    title: str = Field(examples=["Not Found"])
+    status: int
+    detail: str = Field(description="What is wrong, and how to fix it.")
+    instance: str | None = Field(None, description="The path of the request.")
 
 
 class Page(BaseModel, Generic[Item]):
@@ -55,14 +59,6 @@ class Page(BaseModel, Generic[Item]):
 
     items: list[Item]
     next: str | None = None
-
-
-def one_page(found: Sequence[Item], start: int, limit: int) -> tuple[Sequence[Item], str | None]:
-    """Return the page that begins at `start`, and the next cursor.
-
-    `found` must hold one item beyond the page, if there is one.
-    """
-    return found[start : start + limit], str(start + limit) if len(found) > start + limit else None
 
 
 def json_text(document: BaseModel | Sequence[BaseModel]) -> str:
@@ -77,3 +73,12 @@ def columns(row: Any) -> dict[str, Any]:
     if isinstance(row, OfSeries):
         found |= {"device": row.device, "provider": row.provider, "case": row.case}
     return found
+
+
+def without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts without their tables, which are lists of one row per kernel."""
+    return {name: fact for name, fact in facts.items() if not _is_table(fact)}
+
+
+def _is_table(fact: Any) -> bool:
+    return isinstance(fact, list) and any(isinstance(one, Mapping) for one in fact)

@@ -5,6 +5,7 @@ from typing import Self
 from pydantic import Field
 
 from service.db.models import Bisection
+from service.domain.bisection.search import Ending
 from service.domain.states import SearchState
 from service.reports.bisection_text import answer_in_words
 from service.reports.schema.base import Document, Moment, Number, columns
@@ -92,6 +93,7 @@ class BisectionDocument(BisectionItem):
     revisions: list[str] = Field(description="From the good revision to the bad one, along first parents.")
     suspects: list[str] = Field(description="The revisions that may still be the culprit.")
     summary: str = Field(description="Its progress, or its result, in words.")
+    ending: Ending | None = Field(description="How it ended, finer than `state`; null while it goes on or was stopped.")
     pending_run_id: int | None = Field(description="The run that is queued or being measured.")
     steps: list[StepItem]
 
@@ -102,6 +104,7 @@ class BisectionDocument(BisectionItem):
             revisions=found.row.line,
             suspects=list(found.progress.suspects) if found.progress else [],
             summary=found.words,
+            ending=found.progress.ending if found.progress else None,
             pending_run_id=found.pending.id if found.pending else None,
             steps=[StepItem.of(one) for one in found.steps],
         )

@@ -39,9 +39,10 @@ class RegressionItem(Document):
     due_at: Moment | None
     reason: str | None = Field(description="Why it was acknowledged or dismissed.")
     acknowledged_until: Moment | None = Field(description="null if the acknowledgement does not end.")
+    events: list["EventItem"] | None = Field(None, description="The oldest first; in lists only with `expand`.")
 
     @classmethod
-    def of(cls, found: RegressionView) -> Self:
+    def of(cls, found: RegressionView, events: Iterable[RegressionEvent] | None = None) -> Self:
         row = found.row
         named = {
             "target": found.target,
@@ -49,6 +50,7 @@ class RegressionItem(Document):
             "last_good": row.good,
             "fixed_by": found.fixed_by.revision.sha if found.fixed_by else None,
             "acknowledged_until": row.until,
+            "events": None if events is None else [EventItem.of(event) for event in events],
         }
         return cls.model_validate(columns(row) | named)
 
@@ -124,8 +126,7 @@ class RegressionDocument(RegressionItem):
         of, row = life.regressed, life.incident
         members = sorted((of.row, *life.siblings), key=lambda one: (-one.ratio, one.id))
         return cls(
-            **RegressionItem.of(of).model_dump(),
-            events=[EventItem.of(event) for event in life.events],
+            **RegressionItem.of(of, life.events).model_dump(),
             incident=IncidentItem.made(row, of.target, members) if row else None,
             bisections=[BisectionItem.of(search, of.target) for search in life.bisections],
         )

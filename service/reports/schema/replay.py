@@ -1,6 +1,6 @@
 """Decisions that another policy would have made."""
 
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -8,6 +8,19 @@ from service.domain.verdicts.replay import Sum
 from service.reports.schema.base import Document, Moment, Number
 from service.reports.views import Replay, ReplayedCase
 from service.reports.words import of_replayed
+
+
+class PolicyItem(Document):
+    """One version of a policy."""
+
+    digest: str = Field(description="SHA-256; `policy_version` of the verdicts that it made.")
+    created_at: Moment
+
+
+class PolicyDocument(PolicyItem):
+    """One version of a policy, as it was when it made verdicts."""
+
+    values: dict[str, Any]
 
 
 class ReplaySumItem(Document):

@@ -1,6 +1,6 @@
 """Runs with what they measured and decided, and the workers that measure them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import Field
@@ -10,13 +10,14 @@ from service.domain import roofline
 from service.domain.codefacts.comparison import Repeatability
 from service.domain.metrics import metric_of, percent
 from service.domain.policy.policy import GateAction, GateKind, Policy
-from service.domain.states import BaselineKind, CellState, Purpose, RunState
+from service.domain.states import BaselineKind, CellState, Purpose, Rounds, RunState
 from service.domain.verdicts.judge import Outcome
 from service.reports import words
 from service.reports.gate import GateState
+from service.reports.notes import notes
 from service.reports.report import Report
 from service.reports.rows import Row
-from service.reports.schema.base import Document, Moment, Number, columns
+from service.reports.schema.base import Document, Moment, Number, columns, without_tables
 
 
 class RunItem(Document):
@@ -47,10 +48,68 @@ class RunItem(Document):
     created_at: Moment
     started_at: Moment | None
     finished_at: Moment | None
+    counts: dict[Outcome, int] | None = Field(None, description="Cases by outcome; in lists only with `expand`.")
+    behind_sota: int | None = Field(None, description="Cases behind SOTA; in lists only with `expand`.")
 
     @classmethod
-    def of(cls, run: Run) -> Self:
-        return cls.model_validate(_named(run))
+    def of(cls, run: Run, counts: Mapping[Outcome, int] | None = None, behind_sota: int | None = None) -> Self:
+        return cls.model_validate(_named(run) | {"counts": counts, "behind_sota": behind_sota})
+
+
+_POSITION = "0 while it is measured, 1 if it is the next of its device; null while it is held, and after its end."
+_ETA = "Expected seconds until it ends, from recent runs of the target on the device; null if that is unknown."
+
+
+class QueueItem(RunItem):
+    """An unfinished run, with its place in the queue."""
+
+    position: int | None = Field(description=_POSITION)
+    eta_s: Number = Field(description=_ETA)
+
+    @classmethod
+    def placed(cls, run: Run, position: int | None, eta_s: float | None) -> Self:
+        return cls.model_validate(_named(run) | {"position": position, "eta_s": eta_s})
+
+
+class ProgressItem(Document):
+    """How far a run is."""
+
+    id: int
+    state: RunState
+    stage: str | None = Field(description="Current step of the worker.")
+    attempt: int
+    max_attempts: int
+    worker: str | None
+    reason: str | None = Field(description="Why it waits, failed, was skipped, held, superseded or cancelled.")
+    position: int | None = Field(description=_POSITION)
+    eta_s: Number = Field(description=_ETA)
+
+    @classmethod
+    def placed(cls, run: Run, position: int | None, eta_s: float | None) -> Self:
+        return cls.model_validate(columns(run) | {"position": position, "eta_s": eta_s})
+
+
+class RequestedRunsDocument(Document):
+    """The runs of a revision, one for each device."""
+
+    items: list[RunItem]
+    created: list[int] = Field(description="The ids of those that are new.")
+
+    @classmethod
+    def of(cls, runs: Iterable[Run], created: Iterable[int]) -> Self:
+        return cls(items=[RunItem.of(one) for one in runs], created=list(created))
+
+
+class ApprovedRunsDocument(Document):
+    """The runs of exactly one commit that were approved together, on every device."""
+
+    items: list[RunItem]
+
+
+class BackfillDocument(Document):
+    """What a backfill queued."""
+
+    queued: int = Field(description="Runs that were queued; those that were measured already are not queued again.")
 
 
 class GateReasonItem(Document):
@@ -125,7 +184,7 @@ class MeasurementItem(Document):
         named = {
             "metric": metric_of(row.case).value,
             "unit": row.unit,
-            "facts": facts if tables else _without_tables(facts),
+            "facts": facts if tables else without_tables(facts),
             "speed": UtilisationItem.model_validate(speed),
         }
         return cls.model_validate(columns(row) | named)
@@ -178,6 +237,7 @@ class VerdictItem(Document):
     reason_code: str | None = Field(description="A stable code; null for verdicts of old versions.")
     regression_id: int | None = Field(description="The regression that this run opened for it.")
     incident_id: int | None
+    summary: str = Field(description="Its cause, its reason and notes on its figures, for people.")
 
     @classmethod
     def of(cls, verdict: VerdictRow, row: Row | None, policy: Policy) -> Self:
@@ -199,6 +259,7 @@ class VerdictItem(Document):
             "repeatability": row.repeatability if row else None,
             "regression_id": row.regression if row else None,
             "incident_id": row.incident if row else None,
+            "summary": row.summary if row else words.of_verdict(verdict),
         }
         return cls.model_validate(columns(verdict) | named)
 
@@ -218,6 +279,7 @@ class RunDocument(RunItem):
     author: str
     committed_at: Moment
     headline: str = Field(description="The result in one line.")
+    notes: list[str] = Field(description="What a reader of the result must know, in sentences.")
     gate: GateItem
     counts: dict[Outcome, int] = Field(description="Cases by outcome.")
     behind_sota: int = Field(description="Cases behind SOTA.")
@@ -244,6 +306,7 @@ class RunDocument(RunItem):
             "author": report.author,
             "committed_at": report.committed_at,
             "headline": report.headline,
+            "notes": notes(report),
             "gate": GateItem.model_validate(report.gate),
             "counts": report.counts,
             "behind_sota": len(report.behind),
@@ -266,6 +329,29 @@ class RunDocument(RunItem):
         return cls.model_validate(_named(run) | named)
 
 
+class SamplesDocument(Document):
+    """The raw samples of one contender at one case of a run: a list for each trial, a number for each round."""
+
+    run_id: int
+    contender: str
+    role: str
+    provider: str
+    case: str
+    metric: str
+    state: CellState
+    reason: str | None
+    median: Number
+    unit: str = Field(description="Of `median` and the samples: us or bytes.")
+    screening: list[list[float | None]] = Field(description="null for a round that was lost.")
+    confirmation: list[list[float | None]] = Field(description="Of the trials that only confirm a suspicion.")
+
+    @classmethod
+    def of(cls, row: Measurement, screening: Sequence[Rounds], confirmation: Sequence[Rounds]) -> Self:
+        named = {"metric": metric_of(row.case).value, "unit": row.unit}
+        trials = {"screening": screening, "confirmation": confirmation}
+        return cls.model_validate(columns(row) | named | trials)
+
+
 class WorkerItem(Document):
     """A process that owns a device."""
 
@@ -276,7 +362,9 @@ class WorkerItem(Document):
     started_at: Moment
     seen_at: Moment
     online: bool
-    run_id: int | None
+    run_id: int | None = Field(description="The run that it measures.")
+    paused_at: Moment | None = Field(description="It takes no further run since this time.")
+    paused_by: str | None
 
     @classmethod
     def of(cls, worker: Worker, *, online: bool) -> Self:
@@ -289,11 +377,3 @@ def _named(run: Run) -> dict[str, Any]:
         "revision": run.revision.sha,
         "subject": run.revision.subject,
     }
-
-
-def _without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: fact for name, fact in facts.items() if not _is_table(fact)}
-
-
-def _is_table(fact: Any) -> bool:
-    return isinstance(fact, list) and any(isinstance(one, Mapping) for one in fact)

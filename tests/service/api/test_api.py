@@ -1,7 +1,6 @@
 """The REST API as a program in CI sees it: over HTTP, on a database with a few days in it."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio.to_thread
@@ -9,34 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
-from sqlalchemy import text
+from sqlalchemy import event, func, select, text
 
+from service.api import health
 from service.app import create_app
-from service.db.engine import transaction
+from service.db import migrate, readiness
+from service.db.engine import engine, reading, transaction
+from service.db.models import WriteProbe
 from service.settings import settings
-from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking
-from tests.dashboards.seed import CASES, Seeded, watched
-
-
-@pytest.fixture(scope="module")
-def get() -> Get:
-    """GET an address of the app, in this process."""
-    return asking()
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    """A few days of watching, for all tests here that only read."""
-    with watched(tmp_path_factory.mktemp("state")) as story:
-        yield story
-
-
-@pytest.fixture(scope="module")
-def decided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
-    """The same with what deciding adds."""
-    with watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as story:
-        yield story
+from tests.dashboards.seed import CASES, Seeded
 
 
 def test_targets(get: Get, seeded: Seeded) -> None:
@@ -165,16 +146,26 @@ def test_openapi_describes_it_and_no_page_loads_from_elsewhere(get: Get, seeded:
 # -- health
 
 
-def test_ready_when_the_database_is_there_and_migrated(get: Get, state: Path) -> None:
+@pytest.fixture
+def probed_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "FRESH_S", 0.0)
+
+
+@pytest.mark.usefixtures("probed_each_time")
+def test_ready_when_the_database_is_there_and_migrated(get: Get, either: str) -> None:
     assert get("/healthz").json() == {"status": "ok"}
     assert get("/readyz").json() == {"status": "ready", "reasons": []}
     with transaction() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '0000'"))
     answer = get("/readyz")
+    with transaction() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = :newest"), {"newest": migrate.newest()})
     assert answer.status_code == 503
     assert "is at migration 0000" in answer.json()["reasons"][0]
+    assert get("/readyz").status_code == 200
 
 
+@pytest.mark.usefixtures("probed_each_time")
 def test_not_ready_without_a_database(get: Get, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for url, said in (
         (f"sqlite:///{state / 'other.db'}", "no tables yet; run `kernelwatch db upgrade`"),
@@ -182,11 +173,51 @@ def test_not_ready_without_a_database(get: Get, state: Path, monkeypatch: pytest
     ):
         monkeypatch.setenv("KERNELWATCH_DATABASE_URL", url)
         settings.cache_clear()
+        engine.cache_clear()
         answer = get("/readyz")
         assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
         assert said in answer.json()["reasons"][0]
         assert "secret" not in answer.text
     assert get("/healthz").status_code == 200
+    assert not (state / "other.db").exists()
+
+
+@pytest.mark.usefixtures("probed_each_time")
+def test_not_ready_where_nothing_can_be_written(either: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On PostgreSQL the database turns read-only; on SQLite another process holds the lock for writing."""
+    get = asking()
+    assert get("/readyz").status_code == 200
+    if either == "postgres":
+        read_only = "SET SESSION default_transaction_read_only = on"
+        event.listen(engine(), "connect", lambda raw, _: (raw.execute(read_only), raw.commit()))
+        engine().dispose()
+        [reason] = get("/readyz").json()["reasons"]
+        assert reason == "the database accepts no writes (ReadOnlySqlTransaction); see the log"
+    else:
+        monkeypatch.setattr(health, "_PATIENCE_S", 0.5)
+        with transaction() as session:
+            session.execute(text("SELECT 1"))  # takes the lock
+            [reason] = get("/readyz").json()["reasons"]
+        assert reason.startswith("the database did not accept a write within")
+        monkeypatch.setattr(health, "_PATIENCE_S", 20.0)
+        assert get("/readyz").status_code == 200
+
+
+@pytest.mark.usefixtures("probed_each_time")
+def test_not_ready_when_the_disk_is_nearly_full(get: Get, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "MIN_FREE", 1 << 60)
+    assert "the disk of the database has" in get("/readyz").json()["reasons"][0]
+
+
+def test_many_requests_for_readiness_share_one_write(either: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "FRESH_S", 60.0)
+    get, writes = asking(), list[str]()
+    event.listen(engine(), "after_cursor_execute", lambda _c, _k, sql, *_: writes.append(sql))
+    for _ in range(30):
+        assert get("/readyz").status_code == 200
+    assert len([one for one in writes if one.startswith("UPDATE")]) == 1
+    with reading() as session:
+        assert session.scalar(select(func.count()).select_from(WriteProbe)) == 1
 
 
 def test_a_database_without_tables_is_said_plainly(get: Get, state: Path) -> None:
@@ -262,9 +293,10 @@ def test_change_points_calibration_and_quarantines(get: Get, decided: Seeded) ->
 
 def test_change_points_come_in_pages(get: Get, decided: Seeded) -> None:
     every = [one["id"] for one in get("/api/v1/targets/norms/change-points").json()["items"]]
-    found, cursor = list[int](), "0"
-    while cursor:
-        page = get("/api/v1/targets/norms/change-points", params={"limit": 2, "cursor": cursor}).json()
+    found, cursor, first = list[int](), None, True
+    while cursor or first:
+        sent = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page, first = get("/api/v1/targets/norms/change-points", params=sent).json(), False
         found += [one["id"] for one in page["items"]]
         cursor = page["next"]
     assert found == every

@@ -27,7 +27,7 @@ PING = json.dumps({"zen": "Practicality beats purity."}).encode()
 
 @asynccontextmanager
 async def client(app: Any) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://watch.example") as opened:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as opened:
         yield opened
 
 

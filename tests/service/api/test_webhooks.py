@@ -8,12 +8,15 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
+from sqlalchemy.orm import Session
 
+from service.api import webhooks
 from service.app import create_app
 from service.db import wakeups
-from service.db.engine import reading
+from service.db.engine import engine, reading
 from service.db.models import Delivery
+from service.errors import BadInput
 from service.forge.signature import signature
 from service.ledger.intake import deliveries
 from service.settings import settings
@@ -21,6 +24,7 @@ from service.settings import settings
 SECRET = "It's a Secret to Everybody"
 PING = json.dumps({"zen": "Anything added dilutes everything else."}).encode()
 LIMIT = 10_000
+FORGED = {"x-github-event": "push", "x-github-delivery": "one", "x-hub-signature-256": "sha256=" + "0" * 64}
 
 Post = Callable[..., httpx.Response]
 
@@ -49,7 +53,7 @@ def post(state: Path, monkeypatch: pytest.MonkeyPatch) -> Post:
 
 
 async def _post(app: Any, content: bytes | AsyncIterator[bytes], headers: dict[str, str]) -> httpx.Response:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://kernelwatch") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         return await client.post("/webhooks/github", content=content, headers=headers)
 
 
@@ -103,6 +107,11 @@ def test_a_redelivery_is_the_same_delivery(post: Post) -> None:
         ({"body": b"x" * LIMIT}, 202),
         ({"body": b"x" * (LIMIT + 1)}, 413),
         ({"body": b"x" * (LIMIT + 1), "x_hub_signature_256": None}, 401),
+        ({"body": b"x" * (LIMIT + 1), "x_hub_signature_256": "sha256=0"}, 401),
+        ({"content_type": "application/json; charset=utf-8"}, 202),
+        ({"content_type": "application/x-www-form-urlencoded"}, 415),
+        ({"content_type": "text/xml"}, 415),
+        ({"content_encoding": "gzip"}, 415),
     ],
 )
 def test_what_is_turned_away_is_not_stored(post: Post, change: dict[str, Any], status: int) -> None:
@@ -120,11 +129,75 @@ def test_a_body_without_end_is_given_up_at_the_limit(post: Post) -> None:
             sent += 1000
             yield b"x" * 1000
 
-    answer = asyncio.run(_post(create_app(), endless(), {"x-hub-signature-256": "sha256=" + "0" * 64}))
+    answer = asyncio.run(_post(create_app(), endless(), FORGED))
 
     assert answer.status_code == 413
     assert sent <= LIMIT + 2000
     assert not stored()
+
+
+def test_deliveries_that_arrive_together_share_commits(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be stored does not take the others with it."""
+    commits: list[object] = []
+    event.listen(engine(), "commit", commits.append)
+    store = webhooks.store_delivery
+
+    def store_all_but_one(session: Session, guid: str, kind: str, body: bytes) -> tuple[int, bool]:
+        if guid == "guid-7":
+            raise BadInput("This one cannot be stored.")
+        return store(session, guid, kind, body)
+
+    app = create_app()
+
+    async def together(names: list[str]) -> list[int]:
+        signed = {**FORGED, "x-hub-signature-256": signature(PING, SECRET)}
+        answers = await asyncio.gather(*(_post(app, PING, {**signed, "x-github-delivery": name}) for name in names))
+        return [answer.status_code for answer in answers]
+
+    assert asyncio.run(together([f"first-{n}" for n in range(20)])) == [202] * 20
+    assert len(commits) < 10
+    monkeypatch.setattr(webhooks, "store_delivery", store_all_but_one)
+    assert asyncio.run(together([f"guid-{n}" for n in range(20)])) == [202] * 7 + [422] + [202] * 12
+    assert len(stored()) == 39
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"x-hub-signature-256": "sha256=0"}, {"x-github-event": ""}, {"content-type": "text/xml"}],
+    ids=["signature", "event", "media"],
+)
+def test_what_the_head_refuses_is_not_read(post: Post, headers: dict[str, str]) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        raise AssertionError("the body was read")
+        yield b""
+
+    answer = asyncio.run(_post(create_app(), body(), {**FORGED, **headers}))
+
+    assert answer.status_code in (401, 415, 422)
+
+
+def test_a_long_body_gives_its_place_to_the_next(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place for one long body: a body that never ends does not keep a delivery out."""
+    monkeypatch.setenv("KERNELWATCH_BODIES_LIMIT", "1")
+    monkeypatch.setenv("KERNELWATCH_BODY_LIMIT", "1000000")
+    settings.cache_clear()
+    app, long = create_app(), b" " * 200_000
+    signed = {**FORGED, "x-hub-signature-256": signature(long, SECRET)}
+
+    async def unfinished(sent: asyncio.Event) -> AsyncIterator[bytes]:
+        yield long
+        sent.set()
+        await asyncio.Event().wait()
+
+    async def both() -> tuple[httpx.Response, httpx.Response]:
+        sent = asyncio.Event()
+        held = asyncio.create_task(_post(app, unfinished(sent), FORGED))
+        await sent.wait()
+        return await _post(app, long, signed), await held
+
+    accepted, lost = asyncio.run(both())
+    assert (accepted.status_code, lost.status_code) == (202, 503)
+    assert stored()[0].body == long
 
 
 def test_both_secrets_open_the_door_during_a_rotation(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from service.domain.policy.policy import GateKind, Policy
-from service.domain.states import Purpose, RunState
+from service.domain.states import Purpose, RunState, worst_exit_code
 from service.domain.verdicts.judge import Outcome
 from service.reports import markdown
-from service.reports.gate import GateState, worst_exit_code
+from service.reports.gate import GateState
 from service.reports.report import Report
 from service.reports.rows import Row
 from service.reports.schema.runs import GateItem
@@ -186,7 +186,7 @@ def test_of_a_calibration_nothing_counts() -> None:
 
 def test_of_several_devices_a_regression_counts_first() -> None:
     slow, wrong, lost, unsure, steady = (
-        report.gate
+        report.gate.exit_code
         for report in (
             a_report(SLOW),
             a_report(WRONG),

@@ -1,6 +1,5 @@
 """The comment, the check and the terminal: one report in three renderings."""
 
-import io
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -9,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from rich.console import Console
 
 from kernels.cases import Metric
+from service.commands.output.layout import lines
+from service.commands.views import reports
+from service.domain import markup
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.policy.policy import Policy
@@ -20,9 +21,12 @@ from service.domain.states import CellState, Purpose, RunState
 from service.domain.text import printable
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
-from service.reports import markdown, terminal
+from service.reports import markdown
+from service.reports.notes import notes, without_sota
 from service.reports.report import Report
 from service.reports.rows import AgainstSota, BaselineRow, CauseWords, Known, Row, Unsupported
+from service.reports.schema.runs import SummaryItem, UnsupportedItem
+from tests.fakes.documents import run, verdict
 
 CASE = "rmsnorm.fwd.4096x1024.bf16"
 
@@ -166,7 +170,6 @@ def test_what_was_wrong_before_is_told_apart_and_folded() -> None:
 
 def test_times_stand_beside_those_of_the_baseline_whichever_revision_that_is() -> None:
     assert "| case | baseline | head | change | head / baseline | why |" in markdown.comment(a_report(SLOW))
-    assert "baseline" in printed(a_report(SLOW))
 
 
 def test_behind_sota_is_told_apart_from_regressions_and_is_no_reason_to_act() -> None:
@@ -233,7 +236,7 @@ def shown(source: str) -> _Shown:
 @given(ANY_TEXT)
 @settings(max_examples=150, deadline=None)
 def test_escaped_text_is_shown_as_it_is(text: str) -> None:
-    page = shown(markdown.escaped(text))
+    page = shown(markup.escaped(text))
     assert page.tags <= {"p"}
     assert page.text.replace("\u200b", "").split() == printable(text).replace("\u200b", "").split()
 
@@ -241,7 +244,7 @@ def test_escaped_text_is_shown_as_it_is(text: str) -> None:
 @given(ANY_TEXT)
 @settings(max_examples=80, deadline=None)
 def test_escaped_text_stays_in_its_cell(text: str) -> None:
-    page = shown(f"| a | b |\n|---|---|\n| {markdown.escaped(text)} | {markdown.code('c|`d`')} |\n")
+    page = shown(f"| a | b |\n|---|---|\n| {markup.escaped(text)} | {markup.code('c|`d`')} |\n")
     assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
     assert "c|`d`" in page.text
 
@@ -249,19 +252,19 @@ def test_escaped_text_stays_in_its_cell(text: str) -> None:
 @given(ANY_TEXT)
 @settings(max_examples=80, deadline=None)
 def test_a_block_cannot_be_left(text: str) -> None:
-    page = shown(markdown.fenced(text))
+    page = shown(markup.fenced(text))
     assert page.tags == {"pre", "code"}
 
 
 def test_nobody_is_mentioned_and_nothing_is_linked() -> None:
-    said = markdown.escaped("thanks @ada, fixes #12, see https://x.example and www.x.example")
+    said = markup.escaped("thanks @ada, fixes #12, see https://x.example and www.x.example")
     assert not re.search(r"@ada|#12|://|www\.", said)
 
 
 @given(ANY_TEXT)
 @settings(max_examples=40, deadline=None)
 def test_a_grid_shows_strange_text_in_its_cell(text: str) -> None:
-    page = shown("\n".join(markdown.grid(("case", "why"), [("rmsnorm_noweight", text)])))
+    page = shown("\n".join(markup.grid(("case", "why"), [("rmsnorm_noweight", text)])))
     assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td"}
     assert "rmsnorm_noweight" in page.text
 
@@ -329,27 +332,30 @@ def test_a_check_has_a_title_that_fits() -> None:
     assert len(markdown.check(a_report(SLOW)).title) <= 140
 
 
-# -- terminal and JSON
+# -- commands
 
 
 def printed(report: Report) -> str:
-    console = Console(width=160, record=True, file=open("/dev/null", "w"), color_system=None)  # noqa: SIM115
-    with console.file:
-        console.print(terminal.table(report))
-        return console.export_text()
-
-
-def test_the_table_has_the_worst_first() -> None:
-    said = printed(a_report(STEADY, SLOW, a_row(Outcome.STEADY, behind=True)))
-    assert said.startswith("1 regression at abc1234567 on h200")
-    assert said.index("1.102") < said.index("steady")
-    assert "1.20 behind" in said
-
-
-def test_the_terminal_shows_strange_text_without_obeying_it() -> None:
-    said = printed(a_report(a_row(Outcome.FAILED, reason="[bold]not bold[/bold] \x1b[2J gone")))
-    assert "[bold]not bold[/bold]" in said
-    assert "\x1b" not in said
+    """What a command prints of it, with every case."""
+    verdicts = [
+        verdict(
+            row.outcome.value,
+            row.ratio,
+            row.case,
+            provider=row.provider,
+            summary=row.summary,
+            quarantined=row.quarantined,
+        )
+        for row in report.rows
+    ]
+    document = run(
+        *verdicts,
+        headline=report.headline,
+        notes=notes(report),
+        summaries=[SummaryItem.model_validate(one).model_dump() for one in report.summaries],
+        unsupported=[UnsupportedItem.model_validate(one).model_dump() for one in report.unsupported],
+    )
+    return "\n".join(line.plain for line in lines(reports.report(document, every=True).parts, 160))
 
 
 # -- metrics, ceilings, and what is not supported
@@ -413,14 +419,6 @@ def test_what_is_not_supported_is_said_by_every_renderer_and_changes_no_verdict(
 def test_a_suite_of_which_nothing_is_supported_says_so() -> None:
     line = first_line(a_report(unsupported=UNSUPPORTED))
     assert line == "**Nothing measured** at `abc1234567` on h200: its providers support no case of the suite."
-
-
-def test_the_terminal_has_a_column_for_the_ceiling_where_there_is_one() -> None:
-    assert "ceiling" not in printed(a_report(SLOW))
-    said = printed(a_report(in_metric("", 35.0, speed=Speed(copy_share=0.9)), in_metric("block", 5e3)))
-    assert "of ceiling" in said
-    assert "90 % of a copy" in said
-    assert "in L2" in printed(a_report(in_metric("", 2.0, speed=Speed(l2_resident=True))))
 
 
 def repeating(head: bool | None, parent: bool | None) -> Row:
@@ -579,12 +577,6 @@ def test_it_names_the_version_of_the_policy() -> None:
     assert "(policy `0123456789`)" in markdown.comment(a_report(a_row(Outcome.STEADY), policy_version="0123456789"))
 
 
-def shown_on_a_terminal(report: Report) -> str:
-    console = Console(width=200, file=io.StringIO())
-    console.print(terminal.table(report))
-    return console.file.getvalue()
-
-
 def test_a_missing_sota_is_named_with_its_reason_and_what_to_do() -> None:
     reason = "Quack is not installed here (No module named 'quack')"
     missing = AgainstSota("SOTA", None, None, None, False, reason, None)
@@ -594,9 +586,9 @@ def test_a_missing_sota_is_named_with_its_reason_and_what_to_do() -> None:
         f"Not compared with quack: 2 cases ({reason}). To compare them, install `quack-kernels==0.6.5` in the stack "
         "that the recipe names (docs/operating.md, Stacks), or name another `sota` for h200 in the recipe."
     )
-    assert markdown.without_sota(report) == said
-    assert markdown.escaped(said) in markdown.comment(report)
-    assert said in " ".join(shown_on_a_terminal(report).split())
+    assert without_sota(report) == said
+    assert markup.escaped(said) in markdown.comment(report)
+    assert said in notes(report)
 
 
 def test_a_case_that_sota_does_not_support_is_named_and_asks_for_nothing() -> None:
@@ -604,5 +596,5 @@ def test_a_case_that_sota_does_not_support_is_named_and_asks_for_nothing() -> No
     report = a_report(a_row(Outcome.STEADY), replace(a_row(Outcome.NEW), sota=missing))
     said = "Not compared with quack: 1 case (Quack has no fp32 backward of that width)."
     assert said in markdown.comment(report)
-    assert said in " ".join(shown_on_a_terminal(report).split())
+    assert said in notes(report)
     assert "Not compared with" not in markdown.comment(a_report(a_row(Outcome.STEADY)))

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from service import cli
 from service.db.engine import transaction
 from service.db.models import VerdictRow
+from service.domain.states import OPEN_REGRESSIONS
+from service.ledger.intake import deliveries
 from tests.dashboards import seed_deciding
 from tests.dashboards.asking import Get, asking
 from tests.dashboards.seed import Seeded, watched
@@ -28,6 +30,9 @@ def get() -> Get:
     return asking()
 
 
+OPEN = "&".join(f"state={one}" for one in OPEN_REGRESSIONS)
+
+
 def printed(command: str) -> Any:
     """What a command prints as JSON, whatever its exit code."""
     return json.loads(CliRunner().invoke(cli.app, [*command.split(), "--format", "json"]).stdout)
@@ -42,9 +47,9 @@ def printed(command: str) -> Any:
         ("report {broken}", "runs/{broken}"),
         ("report {queued}", "runs/{queued}"),
         ("target list", "targets"),
-        ("regressions --all", "regressions"),
-        ("regressions norms", "targets/norms/regressions?state=open&state=acknowledged&state=bisecting&state=blamed"),
-        ("regressions --all --limit 2", "regressions?limit=2"),
+        ("regression list --all", "regressions"),
+        ("regression list norms", f"targets/norms/regressions?{OPEN}"),
+        ("regression list --all --limit 2", "regressions?limit=2"),
         ("regression show 1", "regressions/1"),
         ("bisection list", "bisections"),
         ("bisection list norms --limit 1", "bisections?target=norms&limit=1"),
@@ -63,8 +68,8 @@ def test_several_runs_are_a_list_of_the_same_documents(
     decided: Seeded, get: Get, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [decided.runs["steady"], decided.runs["slow"]]
-    monkeypatch.setattr(cli.runs.deliveries, "run_revision", lambda *_, **__: ids)
-    assert printed("run norms main --wait") == [get(f"/api/v1/runs/{one}").json() for one in ids]
+    monkeypatch.setattr(deliveries, "request_runs", lambda *_, **__: deliveries.RequestedRuns(tuple(ids), ()))
+    assert printed("run start norms main --wait") == [get(f"/api/v1/runs/{one}").json() for one in ids]
 
 
 def test_a_quarantined_case_is_marked(decided: Seeded, get: Get) -> None:

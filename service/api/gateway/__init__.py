@@ -1,0 +1,1 @@
+"""What a request passes before an endpoint: connections, heads, rates."""

@@ -1,0 +1,144 @@
+"""API keys and the audit log: for administrators, and for people their own keys."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from sqlalchemy.orm import Session
+
+from service.api.access import Acting, Reading, ReadingRoute, WritingRoute, needs, permit
+from service.api.common import Cursor, Limit
+from service.db.engine import transaction
+from service.domain.access import Actor, ActorKind, Scope, read_grants
+from service.ledger.access import accounts, audit, keys
+from service.ledger.access.acting import acting
+from service.reports.schema.access import (
+    AuditItem,
+    KeyItem,
+    KeyRequest,
+    MeDocument,
+    NewKeyDocument,
+    PersonItem,
+    RotateRequest,
+)
+from service.reports.schema.base import Page
+
+
+class PersonChange(StrEnum):
+    DISABLE = "disable"
+    ENABLE = "enable"
+
+
+router = APIRouter()
+_reads = APIRouter(route_class=ReadingRoute, tags=["keys"])
+_writes = APIRouter(route_class=WritingRoute, tags=["keys"])
+Login = Annotated[str, Path(max_length=120)]
+Which = Annotated[str, Path(max_length=40, description="An id, or the prefix of the key.")]
+
+
+@_reads.get("/keys", response_model=Page[KeyItem])
+@needs(Scope.READ)
+def list_keys(
+    session: Reading,
+    actor: Acting,
+    ended: Annotated[bool, Query(description="Include expired and revoked keys.")] = False,
+) -> Page[KeyItem]:
+    """List API keys, the newest first: all for administrators, their own for people who signed in."""
+    own = actor.kind is ActorKind.PERSON and not actor.may(Scope.ADMIN)
+    if not own:
+        permit(actor, Scope.ADMIN)
+    found = keys.listed(session, account_id=actor.id if own else None, ended=ended)
+    return Page(items=[KeyItem.of(row, keys.named_grants(session, row)) for row in found])
+
+
+@_reads.get("/me", response_model=MeDocument)
+def get_me(session: Reading, actor: Acting) -> MeDocument:
+    """Get who sends the request, and what they may do."""
+    scopes = [str(one) for one in keys.named(session, actor.grants)]
+    return MeDocument(kind=actor.kind, name=actor.name, scopes=scopes, csrf_token=acting().csrf_token)
+
+
+@_reads.get("/people", response_model=Page[PersonItem], tags=["people"])
+@needs(Scope.ADMIN)
+def list_people(session: Reading, actor: Acting, cursor: Cursor = None, limit: Limit = 50) -> Page[PersonItem]:
+    """List people who have signed in, the newest first."""
+    permit(actor, Scope.ADMIN)
+    page = accounts.listed(session, cursor, limit)
+    return Page(items=[PersonItem.of(row) for row in page.items], next=page.next)
+
+
+@_writes.post("/people/{login}/{change}", response_model=PersonItem, tags=["people"])
+@needs(Scope.ADMIN)
+def change_person(login: Login, change: PersonChange, actor: Acting) -> PersonItem:
+    """Keep a person out, from their next request on, or let them in again."""
+    permit(actor, Scope.ADMIN)
+    with transaction() as session:
+        return PersonItem.of(accounts.disable(session, login, disabled=change is PersonChange.DISABLE))
+
+
+@_writes.post("/keys", response_model=NewKeyDocument, status_code=201)
+@needs(Scope.READ, secret=True)
+def create_key(body: KeyRequest, actor: Acting) -> NewKeyDocument:
+    """Make an API key.  The response is the only place that ever shows it.
+
+    People who signed in may make keys for themselves, with scopes that they have; a key itself needs `admin`.
+    """
+    own = actor.kind is ActorKind.PERSON
+    if not own:
+        permit(actor, Scope.ADMIN)
+    grants = read_grants(body.scopes)
+    expires_at = body.expires_at.timestamp() if body.expires_at else None
+    with transaction() as session:
+        row, text = keys.create(session, body.name, grants, expires_at=expires_at, account_id=actor.id if own else None)
+        return NewKeyDocument.made(row, grants, text)
+
+
+@_writes.post("/keys/{which}/rotate", response_model=NewKeyDocument, status_code=201)
+@needs(Scope.READ, secret=True)
+def rotate_key(which: Which, body: RotateRequest, actor: Acting) -> NewKeyDocument:
+    """Replace a key by a new one; the old one stays valid for a while."""
+    with transaction() as session:
+        _check_own(session, which, actor)
+        row, text = keys.rotate(session, which, overlap_s=body.overlap_s)
+        return NewKeyDocument.made(row, keys.named_grants(session, row), text)
+
+
+@_writes.post("/keys/{which}/revoke", response_model=KeyItem)
+@needs(Scope.READ)
+def revoke_key(which: Which, actor: Acting) -> KeyItem:
+    """Revoke a key: the next request with it is refused."""
+    with transaction() as session:
+        _check_own(session, which, actor)
+        row = keys.revoke(session, which)
+        return KeyItem.of(row, keys.named_grants(session, row))
+
+
+@_reads.get("/audit", response_model=Page[AuditItem], tags=["audit"])
+@needs(Scope.ADMIN)
+def list_audit(
+    session: Reading,
+    actor: Acting,
+    target: Annotated[str | None, Query(max_length=80, description="Only this target.")] = None,
+    by: Annotated[str | None, Query(max_length=120, description="Only this actor.")] = None,
+    action: Annotated[
+        str | None, Query(max_length=40, description="A noun (`run`), or a noun and a verb (`run.cancel`).")
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[AuditItem]:
+    """List what was changed, by whom and from where, the newest first."""
+    permit(actor, Scope.ADMIN)
+    page = audit.listed(session, target=target, actor=by, action=action, cursor=cursor, limit=limit)
+    return Page(items=[AuditItem.of(row) for row in page.items], next=page.next)
+
+
+def _check_own(session: Session, which: str, actor: Actor) -> None:
+    """Raise unless it is the actor's own key, or the actor is an administrator."""
+    if not actor.may(Scope.ADMIN):
+        own = actor.kind is ActorKind.PERSON and keys.one(session, which).account_id == actor.id
+        if not own:
+            permit(actor, Scope.ADMIN)
+
+
+router.include_router(_reads)
+router.include_router(_writes)

@@ -1,0 +1,1 @@
+"""Endpoints that only read: cases, code, comparisons and exports."""

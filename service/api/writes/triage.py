@@ -1,0 +1,183 @@
+"""What people decide about regressions and incidents, bisections, and quarantined cases."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from fastapi import APIRouter
+from sqlalchemy.orm import Session
+
+from service.api.access import Acting, WritingRoute, needs, permit
+from service.api.common import Key
+from service.api.writes.objects import TargetName, permitted_target
+from service.db.engine import reading, transaction
+from service.db.models import Bisection, Target
+from service.domain.access import Actor, Scope
+from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition
+from service.errors import NotFound
+from service.ledger.bisections import advance, bisections
+from service.ledger.calibration import quarantines
+from service.ledger.intake.targets import target_named
+from service.ledger.regressions import listing, transitions
+from service.reports.schema.base import Page
+from service.reports.schema.bisections import BisectionDocument
+from service.reports.schema.calibration import QuarantineItem
+from service.reports.schema.regressions import IncidentItem, RegressionDocument
+from service.reports.schema.requests import (
+    AcknowledgeRequest,
+    AssignRequest,
+    BisectionRequest,
+    DueRequest,
+    NoteRequest,
+    QuarantineRequest,
+    ReasonRequest,
+    ReopenRequest,
+    RequestDocument,
+)
+
+router = APIRouter(route_class=WritingRoute)
+
+
+def _acknowledge(body: AcknowledgeRequest, who: str) -> Transition:
+    return Transition(Action.ACKNOWLEDGE, who, body.reason, until=_seconds(body.until))
+
+
+def _dismiss(body: ReasonRequest, who: str) -> Transition:
+    return Transition(Action.DISMISS, who, body.reason)
+
+
+def _reopen(body: ReopenRequest, who: str) -> Transition:
+    return Transition(Action.REOPEN, who, body.reason)
+
+
+def _assign(body: AssignRequest, who: str) -> Transition:
+    return Transition(Action.ASSIGN, who, f"to {body.assignee or 'nobody'}", assignee=body.assignee)
+
+
+def _note(body: NoteRequest, who: str) -> Transition:
+    return Transition(Action.NOTE, who, body.text)
+
+
+def _due(body: DueRequest, who: str) -> Transition:
+    words = f"on {body.due_at:%Y-%m-%d}" if body.due_at else "never"
+    return Transition(Action.DUE, who, words, due_at=_seconds(body.due_at))
+
+
+_VERBS: dict[str, tuple[type[RequestDocument], Callable[..., Transition], str]] = {
+    "acknowledge": (AcknowledgeRequest, _acknowledge, "Accept it: its revision may be a baseline again."),
+    "dismiss": (ReasonRequest, _dismiss, "Close it as false or intended.  It is not reopened by itself."),
+    "reopen": (ReopenRequest, _reopen, "Reopen it.  Later measurements may mark it as fixed."),
+    "assign": (AssignRequest, _assign, "Assign it to a person."),
+    "note": (NoteRequest, _note, "Add a note to its history."),
+    "due": (DueRequest, _due, "Set the day by which it must be fixed."),
+}
+
+
+def _add_verb(verb: str, kind: type[RequestDocument], made: Callable[..., Transition], words: str) -> None:
+    """The endpoints of one action, on a regression and on all regressions of an incident."""
+
+    @needs(Scope.TRIAGE)
+    def on_regression(regression_id: Key, body: RequestDocument, actor: Acting) -> RegressionDocument:
+        with transaction() as session:
+            whole = listing.one(session, regression_id)
+            _permit(session, actor, whole.regressed.row.target_id)
+            transitions.apply(session, regression_id, made(body, _name(actor)))
+        with reading() as session:
+            return RegressionDocument.whole(listing.one(session, regression_id))
+
+    @needs(Scope.TRIAGE)
+    def on_incident(incident_id: Key, body: RequestDocument, actor: Acting) -> IncidentItem:
+        with transaction() as session:
+            _permit(session, actor, listing.incident(session, incident_id).row.target_id)
+            transitions.apply_to_incident(session, incident_id, made(body, _name(actor)))
+        with reading() as session:
+            return IncidentItem.of(listing.incident(session, incident_id))
+
+    for function, noun, document in (
+        (on_regression, "regression", RegressionDocument),
+        (on_incident, "incident", IncidentItem),
+    ):
+        function.__annotations__["body"] = kind
+        function.__name__ = f"{verb}_{noun}"
+        function.__doc__ = words
+        router.add_api_route(
+            f"/{noun}s/{{{noun}_id}}/{verb}", function, methods=["POST"], response_model=document, tags=["regressions"]
+        )
+
+
+for _verb, _parts in _VERBS.items():
+    _add_verb(_verb, *_parts)
+
+
+@router.post("/bisections", response_model=BisectionDocument, status_code=201, tags=["bisections"])
+@needs(Scope.RUN)
+def start_bisection(body: BisectionRequest, actor: Acting) -> BisectionDocument:
+    """Search for the revision that made cases slower.  An open bisection of the same is returned."""
+    permitted_target(actor, Scope.RUN, body.target)
+    bisection_id = advance.search(
+        body.target,
+        body.good,
+        body.bad,
+        device=body.device,
+        suite=body.suite,
+        patterns=body.cases,
+        max_runs=body.max_runs,
+        asked_by=_name(actor),
+    )
+    with reading() as session:
+        return BisectionDocument.whole(bisections.one(session, bisection_id))
+
+
+@router.post("/bisections/{bisection_id}/stop", response_model=BisectionDocument, tags=["bisections"])
+@needs(Scope.RUN)
+def stop_bisection(bisection_id: Key, actor: Acting) -> BisectionDocument:
+    """Stop a bisection.  Its queued step is cancelled, and its steps are kept."""
+    with transaction() as session:
+        row = session.get(Bisection, bisection_id)
+        if row is None:
+            raise NotFound("bisection", bisection_id, "`kernelwatch bisection list` lists them.")
+        permit(actor, Scope.RUN, session.get_one(Target, row.target_id))
+        bisections.stop(session, bisection_id, _name(actor))
+    with reading() as session:
+        return BisectionDocument.whole(bisections.one(session, bisection_id))
+
+
+@router.post("/targets/{name}/quarantine", response_model=Page[QuarantineItem], tags=["calibration"])
+@needs(Scope.TRIAGE)
+def quarantine_case(name: TargetName, body: QuarantineRequest, actor: Acting) -> Page[QuarantineItem]:
+    """Stop reporting a case until it is released, and list what is quarantined on its device."""
+    permitted_target(actor, Scope.TRIAGE, name)
+    with transaction() as session:
+        quarantines.quarantine_by_hand(
+            session, target_named(session, name), body.device, body.case, body.provider, _name(actor), body.reason
+        )
+    return _quarantined(name, body.device)
+
+
+@router.post("/targets/{name}/release", response_model=Page[QuarantineItem], tags=["calibration"])
+@needs(Scope.TRIAGE)
+def release_case(name: TargetName, body: QuarantineRequest, actor: Acting) -> Page[QuarantineItem]:
+    """Report a quarantined case again, and list what is still quarantined on its device."""
+    permitted_target(actor, Scope.TRIAGE, name)
+    with transaction() as session:
+        quarantines.release(
+            session, target_named(session, name), body.device, body.case, body.provider, _name(actor), body.reason
+        )
+    return _quarantined(name, body.device)
+
+
+def _quarantined(name: str, device: str) -> Page[QuarantineItem]:
+    with reading() as session:
+        found = quarantines.listed(session, target_named(session, name), device=device)
+        return Page(items=[QuarantineItem.of(*one) for one in found])
+
+
+def _permit(session: Session, actor: Actor, target_id: int) -> None:
+    permit(actor, Scope.TRIAGE, session.get_one(Target, target_id))
+
+
+def _name(actor: Actor) -> str:
+    return actor.name[:MAX_NAME]
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()

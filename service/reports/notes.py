@@ -1,0 +1,34 @@
+"""What a reader of a run's result must know besides the verdicts, in sentences."""
+
+from service.domain.text import listed, one_line, printable
+from service.reports.report import Report
+
+REASONS = 3  # why cases are not compared with SOTA
+
+
+def notes(report: Report) -> list[str]:
+    """How it was measured, what is no longer repeatable, and what could not be compared with SOTA."""
+    found = list[str]()
+    if report.sandboxed is False:
+        found.append("Measured without a sandbox.")
+    if report.repeated:
+        found.append("Measured again, because the controls of the first session failed.")
+    if lost := report.lost_repeatability:
+        found.append(f"No longer repeatable: {listed([f'{row.case} ({row.provider})' for row in lost])}.")
+    if missing := without_sota(report):
+        found.append(missing)
+    return [printable(one) for one in found]
+
+
+def without_sota(report: Report) -> str:
+    """Which cases could not be compared with SOTA, why, and what to do; empty where all were."""
+    if not report.without_sota:
+        return ""
+    reasons = [
+        f"{one.cases} case{'s' * (one.cases > 1)} ({one_line(one.reason, 300)})"
+        for one in report.without_sota[:REASONS]
+    ]
+    others = sum(one.cases for one in report.without_sota[REASONS:])
+    reasons += [f"{others} more for other reasons"] * bool(others)
+    remedy = f" To compare them, {report.sota_remedy}." if report.sota_remedy else ""
+    return f"Not compared with {report.sota}: {listed(reasons)}.{remedy}"
