@@ -1,0 +1,1 @@
+"""What people import: `client` talks to a server, `norms` are our kernels.  Nothing is imported here."""

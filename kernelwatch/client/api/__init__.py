@@ -1,0 +1,1 @@
+"""Every operation of the API, one class for each kind of thing."""

@@ -1,0 +1,174 @@
+"""An operation of the API with its arguments, as a value: what is sent, and how the answer is read."""
+
+import gzip
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Generic, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import to_json
+
+from .errors import BadArgument
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Value: TypeAlias = Any  # of a parameter: text, a number, a flag, a list of texts, or None for none
+
+
+class Page(BaseModel, Generic[Item]):
+    """Part of a list; `next` is the cursor of the following page, None on the last."""
+
+    items: list[Item]
+    next: str | None = None
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """`GET /runs/{run_id}` with a value for `run_id`.  `read` makes the result from the body of the answer."""
+
+    method: str
+    template: str
+    read: Callable[[bytes], T]
+    variables: Mapping[str, object] = field(default_factory=dict)
+    params: Mapping[str, Value] = field(default_factory=dict)
+    fields: Mapping[str, Value] | None = None  # of the JSON body
+    nulls: bool = False  # send a field that is None as null, instead of leaving it out
+    lines: Sequence[object] | None = None  # of a body of JSON lines, which is compressed
+    accept: str = "application/json"
+    secret: bool = False  # the server does not keep the answer, so that a lost one cannot be asked for again
+
+    @property
+    def path(self) -> str:
+        """The path with its variables."""
+        return self.template.format_map({name: _segment(str(value)) for name, value in self.variables.items()})
+
+    @property
+    def query(self) -> dict[str, Value]:
+        """The parameters that were given."""
+        return {name: _text(value) for name, value in self.params.items() if value is not None}
+
+    @property
+    def body_headers(self) -> dict[str, str]:
+        """What describes the body."""
+        if self.lines is not None:
+            return {"content-type": "application/x-ndjson", "content-encoding": "gzip"}
+        return {"content-type": "application/json"} if self.fields is not None else {}
+
+    @property
+    def body(self) -> bytes | None:
+        """The JSON of the fields that were given, or the compressed lines."""
+        if self.lines is not None:
+            return gzip.compress(b"".join(to_json(line) + b"\n" for line in self.lines), 1, mtime=0)
+        if self.fields is None:
+            return None
+        return to_json({name: value for name, value in self.fields.items() if self.nulls or value is not None})
+
+    def at(self, cursor: str | None, limit: int | None) -> "Call[T]":
+        """The same list at another page."""
+        return replace(self, params={**self.params, "cursor": cursor, "limit": limit})
+
+
+@dataclass(frozen=True)
+class Listing(Generic[Item]):
+    """A call for a list, which comes in pages if `paged`."""
+
+    call: Call[Page[Item]]
+    paged: bool = True
+
+
+def get(template: str, kind: type[T], params: Mapping[str, Value] | None = None, /, **variables: object) -> Call[T]:
+    """A call for one document."""
+    return Call("GET", template, Reader(kind), variables, params or {})
+
+
+def get_text(
+    template: str, media_type: str, params: Mapping[str, Value] | None = None, /, **variables: object
+) -> Call[str]:
+    """A call for a text."""
+    return Call("GET", template, bytes.decode, variables, params or {}, accept=media_type)
+
+
+def get_list(
+    template: str,
+    kind: type[Item],
+    params: Mapping[str, Value] | None = None,
+    /,
+    *,
+    paged: bool = True,
+    **variables: object,
+) -> Listing[Item]:
+    """A call for a list of documents."""
+    page: type[Page[Item]] = Page[kind]  # type: ignore[valid-type]
+    return Listing(Call("GET", template, Reader(page), variables, params or {}), paged)
+
+
+def get_events(template: str, kind: type[T], /, **variables: object) -> Call[T]:
+    """A call for server-sent events."""
+    return Call("GET", template, Reader(kind), variables, accept="text/event-stream")
+
+
+def patch(template: str, kind: type[T], fields: Mapping[str, Value], /, **variables: object) -> Call[T]:
+    """A call that changes the fields that are given."""
+    return Call("PATCH", template, Reader(kind), variables, fields=fields)
+
+
+def delete(template: str, kind: type[T], params: Mapping[str, Value] | None = None, /, **variables: object) -> Call[T]:
+    """A call that removes something."""
+    return Call("DELETE", template, Reader(kind), variables, params or {})
+
+
+def post(
+    template: str,
+    kind: type[T],
+    fields: Mapping[str, Value] | None = None,
+    /,
+    *,
+    secret: bool = False,
+    nulls: bool = False,
+    **variables: object,
+) -> Call[T]:
+    """A call that changes something."""
+    return Call("POST", template, Reader(kind), variables, fields=fields, secret=secret, nulls=nulls)
+
+
+@dataclass(frozen=True)
+class Reader(Generic[T]):
+    """Reads a document from JSON."""
+
+    kind: type[T]
+
+    def __call__(self, body: bytes) -> T:
+        return TypeAdapter[T](self.kind).validate_json(body)
+
+
+def _segment(value: str) -> str:
+    """A value as a segment of a path.  Servers decode %2F, so a slash would make two."""
+    if "/" in value or value in ("", ".", ".."):
+        raise BadArgument(f"{value!r} is not the name of anything: it cannot be empty and has no slash.")
+    return quote(value, safe="")
+
+
+def _text(value: Value) -> Value:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return [_text(one) for one in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value)
+
+
+def post_lines(template: str, kind: type[T], lines: Sequence[object], /, **variables: object) -> Call[T]:
+    """A call that sends JSON lines."""
+    return Call("POST", template, Reader(kind), variables, lines=lines)
+
+
+def remove(template: str, /, **variables: object) -> Call[None]:
+    """A call that deletes something and returns nothing."""
+    return Call("DELETE", template, _nothing, variables)
+
+
+def _nothing(_: bytes) -> None:
+    return None

@@ -1,0 +1,110 @@
+"""`Client` and `AsyncClient`: all resources of one server, with one key."""
+
+from types import TracebackType
+from typing import Generic, Self
+
+import httpx
+
+from .api.administration import Audit, Keys, Me, People
+from .api.ingest import Ingested
+from .api.regressions import Bisections, Calibration, Incidents, Policies, Regressions
+from .api.runs import Queue, Runs, Workers
+from .api.targets import Targets
+from .drivers import Asynchronous, Blocking
+from .errors import BadArgument
+from .exchange import Exchange, Retries
+from .resources import Async, Mode, Sync
+
+API = "/api/v1"
+TIMEOUT_S = 30.0
+
+
+class Resources(Generic[Mode]):
+    """What both clients have."""
+
+    def __init__(self, driver: Blocking | Asynchronous) -> None:
+        self.targets: Targets[Mode] = Targets(driver)
+        self.runs: Runs[Mode] = Runs(driver)
+        self.regressions: Regressions[Mode] = Regressions(driver)
+        self.incidents: Incidents[Mode] = Incidents(driver)
+        self.bisections: Bisections[Mode] = Bisections(driver)
+        self.calibration: Calibration[Mode] = Calibration(driver)
+        self.policies: Policies[Mode] = Policies(driver)
+        self.workers: Workers[Mode] = Workers(driver)
+        self.queue: Queue[Mode] = Queue(driver)
+        self.ingested: Ingested[Mode] = Ingested(driver)
+        self.keys: Keys[Mode] = Keys(driver)
+        self.me: Me[Mode] = Me(driver)
+        self.people: People[Mode] = People(driver)
+        self.audit: Audit[Mode] = Audit(driver)
+
+
+class Client(Resources[Sync]):
+    """Blocking calls: `Client(server, key).runs.get(7)`.  May be used by several threads.
+
+    `server` is the address of a server, such as https://kernelwatch.example.org; `key` begins with kw_ and may be left
+    out where reading is public.  `transport` replaces the network, for proxies and tests.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        key: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        retries: Retries | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.Client(base_url=_base(server), timeout=timeout_s, transport=transport)
+        super().__init__(Blocking(self._http, _exchange(key, retries)))
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class AsyncClient(Resources[Async]):
+    """Asynchronous calls: `await AsyncClient(server, key).runs.get(7)`; arguments as of `Client`."""
+
+    def __init__(
+        self,
+        server: str,
+        key: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        retries: Retries | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._http = httpx.AsyncClient(base_url=_base(server), timeout=timeout_s, transport=transport)
+        super().__init__(Asynchronous(self._http, _exchange(key, retries)))
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _base(server: str) -> str:
+    if not server.startswith(("http://", "https://")):
+        raise BadArgument(f"{server!r} is no address of a server; write it as https://kernelwatch.example.org.")
+    return server.rstrip("/") + API
+
+
+def _exchange(key: str | None, retries: Retries | None) -> Exchange:
+    headers = {"user-agent": "kernelwatch-client"}
+    if key is not None:
+        headers["authorization"] = f"Bearer {key}"
+    return Exchange(headers, retries or Retries())

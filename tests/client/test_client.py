@@ -1,0 +1,143 @@
+"""The Python client against a real server with a few days of data."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kernelwatch.client import (
+    AsyncClient,
+    BadArgument,
+    Client,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    NoValidKey,
+    Retries,
+    StillRunning,
+    Unreachable,
+)
+from service.db.engine import transaction
+from service.db.models import Run
+from service.domain.states import RunState
+from tests.dashboards.conftest import reachable
+from tests.dashboards.seed import CASES, Seeded, watched
+from tests.fakes.api import new_key
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
+    """A few days of watching."""
+    with watched(tmp_path_factory.mktemp("state")) as story:
+        yield story
+
+
+@pytest.fixture(scope="module")
+def server(seeded: Seeded) -> Iterator[str]:
+    """The address of a server with them."""
+    with reachable() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(server: str) -> Iterator[Client]:
+    with Client(server) as opened:
+        yield opened
+
+
+def test_documents_are_typed(client: Client) -> None:
+    target = client.targets.get("norms")
+    assert (target.kind, target.open_regressions, target.devices) == ("git", 1, ["h200", "cpu"])
+    [regression, *_] = client.regressions.list(state=["open"], expand=["events"])
+    assert client.regressions.get(regression.id).model_dump().items() >= regression.model_dump().items()
+    series = client.targets.series("norms", CASES[0], provider="norms", device="h200")
+    assert {point.state for point in series.points} == {"measured", "invalid"}
+    assert "kernelwatch" in client.runs.comment(series.points[-1].run_id)
+
+
+def test_lists_are_read_page_by_page(client: Client) -> None:
+    runs = client.targets.runs("norms")
+    ids = [run.id for run in runs]
+    assert len(ids) == 12
+    assert [len(page.items) for page in runs.pages(limit=5)] == [5, 5, 2]
+    first = runs.page(limit=5)
+    assert [run.id for run in runs.page(first.next, limit=5).items] == ids[5:10]
+    assert {run.device for run in client.targets.runs("norms", device="cpu")} == {"cpu"}
+
+
+def test_every_list_can_be_read(client: Client) -> None:
+    lists: list[Any] = [client.targets.list(), client.workers.list(), client.queue.list(), client.bisections.list()]
+    of_target = [client.targets.revisions, client.targets.incidents, client.targets.gaps, client.targets.change_points]
+    lists += [client.calibration.quarantines(released=True), client.regressions.list()]
+    lists += [method("norms") for method in of_target]
+    assert all(isinstance(list(one), list) for one in lists)
+
+
+def test_both_clients_return_the_same(server: str, client: Client) -> None:
+    async def asked() -> tuple[Any, ...]:
+        async with AsyncClient(server) as other:
+            runs = [run async for run in other.targets.runs("norms")]
+            both = await asyncio.gather(other.runs.get(runs[0].id), other.calibration.get(days=3))
+            return runs, *both
+
+    runs = list(client.targets.runs("norms"))
+    assert asyncio.run(asked()) == (runs, client.runs.get(runs[0].id), client.calibration.get(days=3))
+
+
+def test_a_missing_thing_is_an_error_that_says_so(client: Client) -> None:
+    with pytest.raises(NotFound, match=r"^No target nothing\. Known: liger, norms\. Add one with") as found:
+        client.targets.get("nothing")
+    assert found.value.status == 404
+    with pytest.raises(Invalid, match="run_id"):
+        client.runs.get(0)
+
+
+@pytest.mark.parametrize("name", ["norms/runs", "", ".."])
+def test_a_name_cannot_lead_to_another_path(client: Client, name: str) -> None:
+    with pytest.raises(BadArgument, match="is not the name of anything"):
+        client.targets.get(name)
+
+
+def test_a_server_that_does_not_answer_is_named() -> None:
+    with pytest.raises(BadArgument, match=r"^'localhost:8712' is no address of a server; write it as https://"):
+        Client("localhost:8712")
+    with (
+        Client("http://127.0.0.1:9", retries=Retries(attempts=1)) as client,
+        pytest.raises(Unreachable, match=r"No answer from http://127\.0\.0\.1:9/"),
+    ):
+        client.targets.get("norms")
+
+
+def test_a_key_is_made_used_and_revoked(server: str) -> None:
+    with Client(server, new_key("admin")) as admin:
+        made = admin.keys.create("CI of norms", ["run:norms"])
+        with Client(server, made.key) as ci:
+            assert ci.targets.get("norms").name == "norms"
+            assert (ci.me.get().name, ci.me.get().scopes) == ("CI of norms", ["run:norms"])
+            with pytest.raises(NotAllowed, match=r"^CI of norms does not have the scope admin\."):
+                ci.keys.create("more", ["admin"])
+            assert admin.keys.rotate(made.prefix).rotated_from == made.id
+            admin.keys.revoke(made.id)
+            with pytest.raises(NoValidKey, match="revoked"):
+                ci.targets.get("norms")
+        assert [one.action for one in admin.audit.list(by="CI")][:3] == ["key.revoke", "key.rotate", "key.create"]
+    with Client(server) as nobody, pytest.raises(NoValidKey, match="needs a key with the scope"):
+        list(nobody.keys.list())
+
+
+def test_wait_returns_when_the_run_has_ended(client: Client) -> None:
+    [cpu, _] = client.targets.runs("norms", device="cpu")
+    assert cpu.state == "queued"
+    with pytest.raises(StillRunning, match=f"Run {cpu.id} is still queued after 0 s; wait longer, or look at http"):
+        client.runs.wait(cpu.id, timeout_s=0)
+
+    def cancel() -> None:
+        with transaction() as session:
+            session.get_one(Run, cpu.id).state = RunState.CANCELLED
+
+    timer = threading.Timer(0.2, cancel)
+    timer.start()
+    assert client.runs.wait(cpu.id, timeout_s=20).state == "cancelled"
+    timer.join()

@@ -1,0 +1,195 @@
+"""Repetitions, ETags and problem documents, with a server that answers as it was told."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from kernelwatch.client import (
+    ApiError,
+    Client,
+    Conflict,
+    NotAllowed,
+    NotAServer,
+    NoValidKey,
+    RateLimited,
+    Retries,
+    Unavailable,
+    Unreachable,
+)
+from kernelwatch.client.calls import Call
+from kernelwatch.client.exchange import Answer, Exchange, Lost, Reply, Send, Sleep, retry_after_s
+
+Say = Callable[..., httpx.Response]
+TARGETS = {"items": [], "next": None}
+SOON = Retries(attempts=3, first_wait_s=0.001)
+
+
+class Scripted:
+    """A server with a list of answers; it keeps the requests."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self.answers: Iterator[httpx.Response | Exception] = iter(answers)
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = next(self.answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self, key: str | None = None, retries: Retries = SOON) -> Client:
+        return Client("https://watch.example/api/", key, retries=retries, transport=httpx.MockTransport(self))
+
+
+def ok(**headers: str) -> httpx.Response:
+    return httpx.Response(200, json=TARGETS, headers=headers)
+
+
+def refused(status: int, **headers: str) -> httpx.Response:
+    return httpx.Response(status, json={"detail": f"no: {status}"}, headers=headers)
+
+
+def test_the_key_is_sent_as_a_bearer_token_below_the_path_of_the_server() -> None:
+    server = Scripted(ok())
+    list(server.client("kw_secret").targets.list())
+    [request] = server.requests
+    assert request.headers["authorization"] == "Bearer kw_secret"
+    assert str(request.url) == "https://watch.example/api/api/v1/targets?limit=100"
+
+
+@pytest.mark.parametrize(
+    "first", [refused(429), refused(503, **{"retry-after": "0"}), refused(502), httpx.ConnectError("the cable was cut")]
+)
+def test_a_request_is_repeated(first: httpx.Response | Exception) -> None:
+    server = Scripted(first, ok())
+    assert list(server.client().targets.list()) == []
+    assert len(server.requests) == 2
+
+
+def test_repetition_has_an_end() -> None:
+    with pytest.raises(Unavailable, match="no: 503"):
+        list(Scripted(*[refused(503)] * 3).client().targets.list())
+    with pytest.raises(Unreachable, match="the cable was cut"):
+        list(Scripted(*[httpx.ReadError("the cable was cut")] * 3).client().targets.list())
+
+
+def test_a_server_that_asks_for_too_long_a_wait_is_not_waited_for() -> None:
+    began = time.monotonic()
+    with pytest.raises(RateLimited) as found:
+        list(Scripted(refused(429, **{"retry-after": "3600"})).client().targets.list())
+    assert found.value.retry_after_s == 3600
+    assert time.monotonic() - began < 5
+
+
+def steps(exchange: Exchange, call: Call[bytes], *replies: Reply) -> list[Send | Sleep]:
+    """What a call yields if it is answered so."""
+    flow, found = exchange.result(call), list[Send | Sleep]()
+    found.append(next(flow))
+    for reply in replies:
+        found.append(flow.send(reply))
+        if isinstance(found[-1], Sleep):
+            found.append(flow.send(None))
+    return found
+
+
+def test_a_lost_post_is_repeated_with_the_same_idempotency_key() -> None:
+    first, _, second = steps(Exchange(), Call("POST", "/runs", bytes, fields={"a": 1}), Lost("cut"))
+    assert isinstance(first, Send)
+    assert first == second
+    assert len(first.headers["idempotency-key"]) == 32
+    other, *_ = steps(Exchange(), Call("POST", "/runs", bytes, fields={"a": 1}))
+    assert other != first
+
+
+def test_a_lost_post_that_is_still_handled_is_waited_for() -> None:
+    handled = Answer(409, {"retry-after": "2"}, b"")
+    call = Call("POST", "/targets", bytes, fields={})
+    waits = [
+        step.seconds for step in steps(Exchange(), call, Lost("timed out"), *[handled] * 6) if isinstance(step, Sleep)
+    ]
+    assert waits[1:] == pytest.approx([2.0, 2.0, 2.0, 2.0, 2.0, 2.5])
+    with pytest.raises(Conflict):
+        steps(Exchange(retries=Retries(max_handling_s=5.0)), call, *[handled] * 4)
+
+
+def test_what_the_server_says_of_another_server_is_not_repeated() -> None:
+    """502: a repository does not answer.  Asking again at once would take as long."""
+    kind = {"content-type": "application/problem+json"}
+    server = Scripted(httpx.Response(502, json={"detail": "github.com does not answer."}, headers=kind))
+    with pytest.raises(ApiError, match=r"github\.com does not answer"):
+        server.client().targets.get("norms")
+
+
+def test_a_lost_post_whose_answer_is_a_secret_is_not_repeated() -> None:
+    with pytest.raises(Unreachable, match="cut"):
+        steps(Exchange(), Call("POST", "/keys", bytes, fields={}, secret=True), Lost("cut"))
+
+
+def test_a_lost_patch_is_not_repeated() -> None:
+    with pytest.raises(Unreachable, match="cut"):
+        steps(Exchange(), Call("PATCH", "/targets/a", bytes, fields={}), Lost("cut"))
+
+
+def test_waits_grow_and_are_never_shorter_than_the_server_asks() -> None:
+    retries = Retries(first_wait_s=0.5)
+    assert [0.5 * 2**n <= retries.wait_s(n + 1, None) <= 0.63 * 2**n for n in range(4)] == [True] * 4
+    assert 9.0 <= retries.wait_s(1, 9.0) <= 11.25
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("7", 7.0), ("", None), ("soon", None), ("-1", None), ("Fri, 31 Dec 1999 23:59:59 GMT", 0.0)],
+)
+def test_retry_after(text: str, seconds: float | None) -> None:
+    assert retry_after_s({"retry-after": text}) == seconds
+
+
+def test_an_unchanged_document_is_not_sent_again() -> None:
+    server = Scripted(ok(etag='"one"'), httpx.Response(304), ok(etag='"two"'), ok())
+    client = server.client()
+    pages = [client.targets.list().page() for _ in range(4)]
+    assert [request.headers.get("if-none-match") for request in server.requests] == [None, '"one"', '"one"', '"two"']
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(401, NoValidKey), (403, NotAllowed), (409, Conflict), (418, ApiError), (500, ApiError)],
+)
+def test_problem_details_become_exceptions(status: int, kind: type[ApiError]) -> None:
+    members = {
+        "type": "about:blank",
+        "title": "No.",
+        "status": status,
+        "detail": "The key has no scope run:norms; make one with `kernelwatch key create --scope run:norms`.",
+        "instance": "/api/v1/targets",
+    }
+    body = json.dumps(members).encode()
+    server = Scripted(httpx.Response(status, content=body, headers={"content-type": "application/problem+json"}))
+    with pytest.raises(ApiError) as found:
+        server.client().targets.get("norms")
+    assert type(found.value) is kind
+    assert str(found.value) == found.value.detail == members["detail"]
+    assert (found.value.status, found.value.title, found.value.instance) == (status, "No.", "/api/v1/targets")
+
+
+def test_an_error_page_of_a_proxy_is_not_shown() -> None:
+    server = Scripted(httpx.Response(500, html="<html>nginx</html>"))
+    with pytest.raises(ApiError, match=r"^The server answered GET /targets/a with 500 and no explanation\.$"):
+        server.client().targets.get("a")
+
+
+@pytest.mark.parametrize("body", [b"<html>Welcome</html>", b"{}", b"\xff"])
+def test_something_else_at_the_address_is_reported(body: bytes) -> None:
+    with pytest.raises(NotAServer, match="check the address"):
+        Scripted(httpx.Response(200, content=body)).client().targets.get("a")
+
+
+def test_fields_and_values_of_a_newer_server_are_kept() -> None:
+    me = {"kind": "robot", "name": "CI", "scopes": [], "csrf_token": None, "mood": "fine"}
+    found = Scripted(httpx.Response(200, json=me)).client().me.get()
+    assert (found.kind, found.model_dump()["mood"]) == ("robot", "fine")
