@@ -7,49 +7,68 @@ devices, the first of 1, 125, 2 and 3 that occurs.  For `facts`: 1 a limit is br
 
 import sys
 import traceback
-from typing import NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
-from sqlalchemy import make_url
-from sqlalchemy.exc import DBAPIError
 
-from service.commands import machine, runs, serve
-from service.commands.bisect import bisect, bisection_app
-from service.commands.calibration import calibration_app
-from service.commands.facts import facts
-from service.commands.pipes import CLOSED_PIPE, Commands, PipeClosed, outputs_of_this_process, reader_left
-from service.commands.printing import err
-from service.commands.regressions import regression_app, regressions_command
-from service.commands.replay import replay
-from service.commands.status import status
-from service.commands.targets import target_app
+from kernelwatch.extras import exit_for
+from service.commands import connection, mistakes
+from service.commands.nouns import Root
+from service.commands.people import this_person
+from service.commands.pipes import CLOSED_PIPE, PipeClosed, outputs_of_this_process, reader_left
+from service.domain.access import local
 from service.errors import ServiceError
-from service.log import set_up_logging
-from service.settings import settings
+from service.ledger.access.acting import as_actor
 
+if TYPE_CHECKING:
+    import httpx
+
+NAME = "kernelwatch"
+
+
+def _this_machine(person: str | None) -> "httpx.BaseTransport":
+    from service.commands.connection.local import InProcess
+
+    return InProcess(person)
+
+
+connection.answer_here_with(_this_machine)
 app = typer.Typer(
-    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__
+    name=NAME,
+    cls=Root,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help=__doc__,
 )
-for command in (serve.up, serve.demo, machine.doctor, serve.api, serve.worker, serve.control):
-    app.command()(command)
-app.command()(runs.run)
-app.command("report")(runs.report_command)
-app.command()(facts)
-app.command()(runs.backfill)
-app.command("log")(runs.log_command)
-app.command()(runs.cancel)
-app.command()(runs.approve)
-app.command()(status)
-app.command()(bisect)
-app.command("regressions")(regressions_command)
-app.command()(replay)
-app.add_typer(target_app, name="target")
-app.add_typer(machine.stack_app, name="stack")
-app.add_typer(machine.db_app, name="db")
-app.add_typer(bisection_app, name="bisection")
-app.add_typer(regression_app, name="regression")
-app.add_typer(calibration_app, name="calibration")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(NAME, version(NAME))  # noqa: T201
+        except PackageNotFoundError:  # a checkout that is not installed
+            print(NAME, _version_of_checkout())  # noqa: T201
+        raise typer.Exit
+
+
+def _version_of_checkout() -> str:
+    import tomllib
+    from pathlib import Path
+
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    return str(project["version"])
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
@@ -62,25 +81,31 @@ def main() -> None:
             sys.exit(CLOSED_PIPE)
 
 
-def _run(outputs: tuple[int, ...]) -> None:
+def _prepare() -> None:
+    from service.log import set_up_logging
+
     set_up_logging()
+
+
+def _run(outputs: tuple[int, ...]) -> None:
     try:
-        app()
+        with as_actor(local(this_person())):
+            app(prog_name=NAME, obj=_prepare)
     except ServiceError as error:
-        _fail(str(error))
-    except DBAPIError as error:
-        where = make_url(settings().database).render_as_string(hide_password=True)
-        hint = "Start kernelwatch once (`kernelwatch up`), or migrate the database with `kernelwatch db upgrade`."
-        _fail(f"The database {where} reports an error: {error.orig}. {hint}")
+        mistakes.fail(str(error))
+    except ModuleNotFoundError as missing:
+        exit_for(missing)
     except Exception as error:
+        # Modules that were not loaded have raised nothing, and loading them here would slow down every mistake.
+        if (client := sys.modules.get("kernelwatch.client.errors")) and isinstance(error, client.KernelwatchError):
+            mistakes.fail(str(error))
+        if (database := sys.modules.get("sqlalchemy.exc")) and isinstance(error, database.DBAPIError):
+            from service.db.trouble import describe
+
+            mistakes.fail(describe(error))
         if not (isinstance(error, PipeClosed) and reader_left(outputs)):
             traceback.print_exc()
         sys.exit(2)  # Python's own 1 would mean a regression
-
-
-def _fail(message: str) -> NoReturn:
-    err.print(Text("kernelwatch: ", style="red"), message, soft_wrap=True, markup=False)
-    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import getpass
 import os
 
-from service.domain.regressions.lifecycle import KERNELWATCH
+from service.domain.access import SERVICE
 
 
 def this_person() -> str:
@@ -13,6 +13,6 @@ def this_person() -> str:
     """
     try:
         name = getpass.getuser()
-        return f"a person, as {name}" if name == KERNELWATCH else name
+        return f"a person, as {name}" if name == SERVICE.name else name
     except (KeyError, OSError):  # Python 3.13 raises the second
         return f"user {os.getuid()}"

@@ -7,30 +7,12 @@ import contextlib
 import os
 import select
 import sys
-from typing import Any
-
-from typer.core import TyperGroup
 
 CLOSED_PIPE = 141  # 128 + SIGPIPE
 
 
 class PipeClosed(Exception):
     """A write to a pipe without a reader; the pipe need not be an output of this process."""
-
-
-class Commands(TyperGroup):
-    """Commands that do not exit with 1 because of a closed pipe, as Typer's would: 1 means a regression."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command.
-
-        Raises:
-            PipeClosed: Instead of BrokenPipeError, which Typer handles itself.
-        """
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise PipeClosed(str(error)) from error
 
 
 def outputs_of_this_process() -> tuple[int, ...]:

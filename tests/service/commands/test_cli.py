@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kernels.cases import QUACK
 from service import cli
 from service.db import migrate
-from service.db.engine import transaction
+from service.db.engine import clock, transaction
 from service.db.models import Revision, Run, Target
 from service.domain.states import Purpose, RunState
 from service.ledger import queries
@@ -30,6 +30,12 @@ from workers.device import DeviceHere
 
 def kernelwatch(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, arguments)
+
+
+def requested(monkeypatch: pytest.MonkeyPatch, ids: list[int]) -> None:
+    """Let the ledger answer with these runs, which exist already, to whoever asks for a revision."""
+    answer = deliveries.RequestedRuns(tuple(ids), ())
+    monkeypatch.setattr(deliveries, "request_runs", lambda *_, **__: answer)
 
 
 @pytest.fixture(scope="module")
@@ -58,16 +64,16 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seeded]:
 def test_a_script_learns_the_verdict_from_the_exit_code(
     seeded: Seeded, monkeypatch: pytest.MonkeyPatch, runs: list[str], code: int
 ) -> None:
-    monkeypatch.setattr(deliveries, "run_revision", lambda *_, **__: [seeded.runs[name] for name in runs])
-    assert kernelwatch("run", "norms", "main", "--wait").exit_code == code
+    requested(monkeypatch, [seeded.runs[name] for name in runs])
+    assert kernelwatch("run", "start", "norms", "main", "--wait").exit_code == code
     if len(runs) == 1:
         assert kernelwatch("report", str(seeded.runs[runs[0]])).exit_code == code
 
 
 def test_asking_for_what_is_there_says_what_it_is(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     def said(name: str) -> str:
-        monkeypatch.setattr(deliveries, "run_revision", lambda *_, **__: [seeded.runs[name]])
-        done = kernelwatch("run", "norms", "main")
+        requested(monkeypatch, [seeded.runs[name]])
+        done = kernelwatch("run", "start", "norms", "main")
         assert done.exit_code == 0
         return done.stdout
 
@@ -77,21 +83,21 @@ def test_asking_for_what_is_there_says_what_it_is(seeded: Seeded, monkeypatch: p
     assert said("broken").startswith(f"Already failed: run {seeded.runs['broken']} on h200, `sh -c")
     assert said("running").startswith(f"Already being measured: run {seeded.runs['running']} on h200  (http")
     assert said("queued").startswith(f"Queued: run {seeded.runs['queued']} on cpu  (http")
-    assert f"`kernelwatch approve {seeded.runs['held']}`" in said("held")
+    assert f"`kernelwatch run approve {seeded.runs['held']}`" in said("held")
 
 
 def test_json_of_several_devices_is_one_document(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [seeded.runs["steady"], seeded.runs["slow"]]
-    monkeypatch.setattr(deliveries, "run_revision", lambda *_, **__: ids)
-    done = kernelwatch("run", "norms", "main", "--wait", "--format", "json")
+    requested(monkeypatch, ids)
+    done = kernelwatch("run", "start", "norms", "main", "--wait", "--format", "json")
     assert [report["id"] for report in json.loads(done.stdout)] == ids
     assert done.stderr.startswith("Already measured: run ")
 
 
 def test_markdown_of_several_devices_is_one_comment(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [seeded.runs["steady"], seeded.runs["slow"]]
-    monkeypatch.setattr(deliveries, "run_revision", lambda *_, **__: ids)
-    done = kernelwatch("run", "norms", "main", "--wait", "--format", "md")
+    requested(monkeypatch, ids)
+    done = kernelwatch("run", "start", "norms", "main", "--wait", "--format", "md")
     assert done.stdout.count("<!-- kernelwatch") == 1
     assert "Queued" not in done.stdout
 
@@ -108,9 +114,9 @@ def test_what_a_calibration_finds_is_no_regression(seeded: Seeded) -> None:
 
 
 def test_a_calibration_is_queued_by_hand(seeded: Seeded) -> None:
-    refused = kernelwatch("calibration", "run", "norms", "--device", "mi300")
+    refused = kernelwatch("calibration", "start", "norms", "--device", "mi300")
     assert "no device mi300" in str(refused.exception)
-    said = kernelwatch("calibration", "run", "norms", "--device", "h200").stdout
+    said = kernelwatch("calibration", "start", "norms", "--device", "h200").stdout
     number = int(said.split("run ")[1].split(":")[0])
     with transaction() as session:
         run = session.get_one(Run, number)
@@ -123,15 +129,24 @@ def test_the_status_says_what_stands_and_what_a_run_is_for(seeded: Seeded) -> No
         [waiting] = session.query(Run).filter_by(state=RunState.QUEUED).limit(1)
         waiting.purpose, waiting.only_worker = Purpose.CALIBRATION, "h200-box"
     said = kernelwatch("status").stdout
-    assert "target norms: regressions 1 open; 1 behind SOTA" in said
-    assert "calibr" in said, "a narrow terminal folds it"
+    assert "target norms: 1 open regression, 1 case behind SOTA" in said
+    assert "calibration" in said
+
+
+def test_the_status_says_until_when_nothing_is_sent_and_why(seeded: Seeded) -> None:
+    with transaction() as session:
+        target = session.query(Target).filter_by(name="norms").one()
+        target.forge_paused_until, target.forge_error = clock(session) + 600, "GitHub answered 403: rate limit"
+    said = kernelwatch("status").stdout
+    assert "comments and checks are sent in " in said
+    assert "min: GitHub answered 403: rate limit" in said
 
 
 def test_where_there_is_nothing_it_says_so(state: Path) -> None:
     assert "The queue is empty." in kernelwatch("status").stdout
     assert "No bisections." in kernelwatch("bisection", "list").stdout
-    assert "No open regressions." in kernelwatch("regressions").stdout
-    assert "No calibrations yet." in kernelwatch("calibration").stdout
+    assert "No open regressions." in kernelwatch("regression", "list").stdout
+    assert "No calibrations yet." in kernelwatch("calibration", "show").stdout
 
 
 def test_words_of_a_remote_are_no_markup(seeded: Seeded) -> None:
@@ -147,7 +162,7 @@ def test_stacks_are_listed_plainly_for_scripts(state: Path, monkeypatch: pytest.
     environments.adopt_stack("host", Path("/usr/bin/python3"), [])
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "10")
-    assert kernelwatch("stack", "list").stdout == "host  /usr/bin/python3\n"
+    assert kernelwatch("stack", "list", "--format", "csv").stdout == "name,python,paths\nhost,/usr/bin/python3,[]\n"
 
 
 def test_without_a_recipe_the_one_in_the_repository_is_taken(
@@ -224,12 +239,14 @@ LISTS = (
     "target list",
     "stack list",
     "report {slow}",
-    "regressions",
+    "regression list",
     "regression show 1",
+    "incident list",
+    "incident show 1",
     "bisection list",
     "bisection show 1",
     "calibration show",
-    "replay --policy {policy}",
+    "policy replay norms --policy {policy}",
 )
 _SAY_ALL = """
 import json, sys
@@ -249,7 +266,7 @@ def test_without_a_terminal_every_list_prints_whole_words(tmp_path: Path) -> Non
         program = [sys.executable, "-c", _SAY_ALL, json.dumps(commands)]
         done = subprocess.run(program, env=plain | environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        return re.sub(r"\d+ s ago", "lately", done.stdout)
+        return re.sub(r"\d+ (s|min) ago +", "lately ", done.stdout)
 
     with watched(tmp_path / "state", seed_deciding.seed) as story:
         environments.adopt_stack("host", Path(sys.executable), [])
@@ -281,7 +298,7 @@ def piped(command: str) -> subprocess.CompletedProcess[str]:
         "report {slow}",
         "report {slow} --format json",  # which is printed as it is
         "report {slow} --format md",
-        "regressions",
+        "regression list",
         "--help",
     ],
 )
@@ -304,8 +321,8 @@ def test_another_pipe_that_closes_is_trouble_and_no_regression(
     def breaks(*_: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr(cli, "set_up_logging", lambda: None)  # it would outlive the captured stderr
-    monkeypatch.setattr(queries, "workers", breaks)
+    monkeypatch.setattr(cli, "_prepare", lambda: None)  # it would outlive the captured stderr
+    monkeypatch.setattr(queries, "workers_by_name", breaks)
     monkeypatch.setattr(sys, "argv", ["kernelwatch", "status"])
     with pytest.raises(SystemExit) as ended:
         cli.main()

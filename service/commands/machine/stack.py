@@ -1,39 +1,23 @@
-"""`kernelwatch doctor`, `stack` and `db`: prepare a machine and its database."""
+"""`kernelwatch stack`: base environments with torch."""
 
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernels.cases import QUACK
-from service.commands.printing import err, out
-from service.db import migrate
-from service.ops import doctor as checks
+from service.commands.noun import Noun, Where
+from service.commands.output.console import err, out
 from service.ops import torch_install
 
-stack_app = typer.Typer(no_args_is_help=True, help="Manage base environments: a Python with torch.")
-db_app = typer.Typer(no_args_is_help=True, help="Manage the database.")
+if TYPE_CHECKING:
+    from service.commands.output.views import View
+
+app = Noun("Manage base environments: a Python with torch.", where=Where.ONLY_HERE)
 
 
-def doctor() -> None:
-    """Check this machine and print a fix for everything that is missing."""
-    from workers import environments
-    from workers.sandbox import sandbox
-
-    stacks = [stack.name for stack in environments.list_stacks()]
-    sys.exit(checks.show(checks.checks(sandbox.self_test, stacks), out))
-
-
-@db_app.command("upgrade")
-def db_upgrade() -> None:
-    """Migrate the database to the schema of this version."""
-    migrate.upgrade()
-    out.print("The database is up to date.")
-
-
-@stack_app.command("create")
-def stack_create(
+@app.verb("create")
+def create(
     name: str, requirements: Annotated[list[str] | None, typer.Argument(help="Packages to install with torch.")] = None
 ) -> None:
     """Create a base environment with torch.  Without REQUIREMENTS it also gets Quack if there is an NVIDIA driver."""
@@ -48,8 +32,8 @@ def stack_create(
     out.print(f"Created stack [bold]{made.name}[/bold]: {made.python}")
 
 
-@stack_app.command("adopt")
-def stack_adopt(
+@app.verb("adopt")
+def adopt(
     name: str,
     python: Annotated[Path, typer.Option(help="The interpreter that has torch.")],
     path: Annotated[list[Path] | None, typer.Option(help="Another folder to import from; may be repeated.")] = None,
@@ -61,12 +45,14 @@ def stack_adopt(
     out.print(f"Added stack [bold]{made.name}[/bold]: {made.python}")
 
 
-@stack_app.command("list")
-def stack_list() -> None:
+@app.verb("list")
+def list_stacks() -> "View":
     """List the base environments of this machine."""
+    from service.commands.views import machine as views
     from workers import environments
 
-    if not (stacks := environments.list_stacks()):
-        err.print("No stacks. Create one with `kernelwatch stack create host`, or use `kernelwatch stack adopt`.")
-    for one in stacks:
-        print(one.name, one.python, *one.paths, sep="  ")  # noqa: T201  (for pipes, as the Makefile's)
+    items = [
+        views.StackItem(name=one.name, python=str(one.python), paths=[str(path) for path in one.paths])
+        for one in environments.list_stacks()
+    ]
+    return views.stacks(items)

@@ -1,4 +1,4 @@
-"""`kernelwatch up`, `api`, `worker`, `control` and `demo`: start the processes of the service."""
+"""`kernelwatch up`, `api`, `control` and `demo`: start the processes of the service."""
 
 import sys
 from pathlib import Path
@@ -7,19 +7,27 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from service.commands.printing import out
-from service.commands.targets import read_recipe
+from service.commands.noun import Where, single
+from service.commands.output.console import out
+from service.commands.recipe_files import read_recipe
 from service.db import migrate, wakeups
 from service.db.engine import reading, transaction
+from service.domain.access import SERVICE
 from service.domain.states import TargetKind
 from service.errors import BadInput
+from service.ledger.access.acting import as_actor
 from service.ledger.intake import deliveries, targets
 from service.ledger.server_policy import server_policy
 from service.settings import settings
 
+_BACKLOG = 256  # connections that asyncio accepts at a time, before the limit on them applies
+_SHUTDOWN_S = 10  # for the responses in progress
 
-def up(demo: Annotated[bool, typer.Option(help="Add the demo target and measure its history.")] = False) -> None:
-    """Run everything on this machine until Ctrl-C: API, dashboard, worker and control."""
+
+def up(
+    demo: Annotated[bool, typer.Option("--demo", help="Add the demo target and measure its history.")] = False,
+) -> None:
+    """Run API, dashboard, worker and control on this machine until Ctrl-C."""
     from service.ops import supervisor
 
     server_policy()
@@ -30,13 +38,13 @@ def up(demo: Annotated[bool, typer.Option(help="Add the demo target and measure 
             _register_demo()
             _print_sandbox_state()
 
-    this = [sys.executable, "-P", "-m", "service.cli"]
-    commands = {name: [*this, name] for name in ("api", "control", "worker")}
+    this = [sys.executable, "-P", "-m", f"{__name__.partition('.commands.')[0]}.cli"]
+    commands = {"api": [*this, "api"], "control": [*this, "control"], "worker": [*this, "worker", "start"]}
     if demo:
         from workers import device
 
         if device.ask().name != "cpu":  # the demo is measured on the CPU, which the GPU's worker does not serve
-            commands["worker-cpu"] = ["env", "KERNELWATCH_DEVICE=cpu", *this, "worker"]
+            commands["worker-cpu"] = ["env", "KERNELWATCH_DEVICE=cpu", *this, "worker", "start"]
     sys.exit(supervisor.supervise(commands, settings().state, prepare))
 
 
@@ -51,6 +59,7 @@ def api() -> None:
     """Serve the API and the dashboard."""
     import uvicorn
 
+    from service.api.gateway.connections import LimitedProtocol, connections_limit
     from service.app import create_app
 
     server_policy()
@@ -58,24 +67,31 @@ def api() -> None:
     # The event loop competes with the endpoints' threads for the interpreter lock at each of its steps.  With the
     # default of 5 ms and all threads busy, a webhook took 50 % longer.
     sys.setswitchinterval(0.001)
-    uvicorn.run(create_app(), host=settings().host, port=settings().port, log_level="warning", access_log=False)
-
-
-def worker() -> None:
-    """Measure queued runs on this machine's device (one machine; a fleet starts Celery workers)."""
-    from workers import loop
-
-    server_policy()
-    loop.worker()
+    uvicorn.run(
+        create_app(),
+        host=settings().host,
+        port=settings().port,
+        http=LimitedProtocol,
+        ws="none",
+        limit_concurrency=connections_limit(),
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+        log_level="error",  # clients can cause warnings as often as they like
+        access_log=False,
+    )
 
 
 def control() -> None:
-    """Process webhooks, poll remotes, send comments and requeue lost runs (one machine; a fleet uses Celery)."""
+    """Run the periodic tasks of the service.
+
+    It processes webhooks, polls remotes, sends comments and requeues lost runs.  A fleet uses Celery instead.
+    """
     from workers import loop
 
     server_policy()
     _send_wakeups()
-    loop.run_control()
+    with as_actor(SERVICE):
+        loop.run_control()
 
 
 def _send_wakeups() -> None:
@@ -109,7 +125,7 @@ def _register_demo() -> None:
     """
     import importlib.util
 
-    example = Path(__file__).parent.parent.parent / "examples" / "norms"
+    example = Path(__file__).parents[3] / "examples" / "norms"
     spec = importlib.util.spec_from_file_location("kernelwatch_demo", example / "build.py")
     if spec is None or spec.loader is None or not (example / "build.py").exists():
         raise BadInput("The demo is in the source tree (examples/norms); run this from a clone.")
@@ -132,4 +148,10 @@ def _register_demo() -> None:
         )
         target_id = target.id
     deliveries.backfill_last(target_id, 100)
-    deliveries.pull_appeared(target_id, module.PULL)
+    deliveries.pull_appeared(target_id, module.PULL, vouched=True)
+
+
+up_app = single(up, where=Where.ONLY_HERE)
+demo_app = single(demo, where=Where.ONLY_HERE)
+api_app = single(api, where=Where.ONLY_HERE)
+control_app = single(control, where=Where.ONLY_HERE)

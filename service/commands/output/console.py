@@ -1,16 +1,9 @@
-"""How commands print: to a terminal, to a pipe, and as JSON."""
+"""Where commands print: stdout and stderr, as terminals or as pipes."""
 
-from collections.abc import Sequence
-from enum import StrEnum
-from typing import Annotated
-
-import typer
-from pydantic import BaseModel
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 from service.domain.text import printable
-from service.reports.schema.base import json_text
 
 UNBOUNDED = 100_000  # columns: wider than anything printed here
 
@@ -32,27 +25,7 @@ out = Output(highlight=False)
 err = Output(highlight=False, stderr=True)
 
 
-class Format(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    MD = "md"
-
-
-class TableOrJson(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-
-
-Formatted = Annotated[Format, typer.Option("--format", help="Output format.")]
-TableOrJsonFormat = Annotated[TableOrJson, typer.Option("--format", help="Output format.")]
-
-
 def line(*parts: str | tuple[str, str], to: Console = out) -> None:
     """Print one line of untrusted text, which can neither style nor break it; a part may be `(text, style)`."""
     plain = (printable(part) if isinstance(part, str) else (printable(part[0]), part[1]) for part in parts)
     to.print(Text.assemble(*plain), soft_wrap=True)
-
-
-def print_json(document: BaseModel | Sequence[BaseModel]) -> None:
-    """Print a document as JSON, without wrapping and colours."""
-    print(json_text(document))  # noqa: T201

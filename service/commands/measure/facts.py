@@ -3,17 +3,16 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
-from service.commands.printing import Format, Formatted, err, out, print_json
-from service.commands.targets import read_recipe
-from service.domain.text import printable
+from service.commands.noun import Where, single
+from service.commands.recipe_files import read_recipe
 from service.errors import BuildFailed
-from service.reports import facts_markdown, facts_table
-from service.reports.schema.facts import FactsDocument
+
+if TYPE_CHECKING:
+    from service.commands.output.views import View
 
 
 class TextKind(StrEnum):
@@ -37,17 +36,22 @@ def facts(
         list[str] | None, typer.Option(help="A GPU architecture; may be repeated.  By default sm_90 and sm_100.")
     ] = None,
     provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
-    form: Formatted = Format.TABLE,
-    diff: Annotated[bool, typer.Option(help="Show how the changed kernels differ.")] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Show how the changed kernels differ.")] = False,
     kind: Annotated[TextKind, typer.Option(help="What --diff compares.")] = TextKind.SASS,
     texts: Annotated[
         Path | None, typer.Option(help="Write the code of changed kernels, before and after, into this folder.")
     ] = None,
     allow_unsandboxed: Annotated[
-        bool, typer.Option(help="Compile a checkout without a sandbox; only for your own code.")
+        bool,
+        typer.Option("--allow-unsandboxed", help="Compile a checkout without a sandbox; only for your own code."),
     ] = False,
-) -> None:
+) -> "View":
     """Compile two revisions without a GPU and show what changed.  Exits with 1 if a limit is broken."""
+    from rich.text import Text
+
+    from service.commands.output.console import err
+    from service.commands.views import facts as views
+    from service.domain.text import printable
     from workers.compile import compare, subjects
 
     wish = compare.Wish(
@@ -66,10 +70,7 @@ def facts(
     except BuildFailed as failure:
         err.print(Text(printable("\n".join(filter(None, (str(failure), failure.log))))), soft_wrap=True)
         sys.exit(125)
-    if form is Format.JSON:
-        print_json(FactsDocument.of(found))
-    elif form is Format.MD:
-        print(facts_markdown.document(found))  # noqa: T201
-    else:
-        out.print(facts_table.table(found))
-    sys.exit(found.exit_code)
+    return views.compared(found)
+
+
+app = single(facts, where=Where.HERE)

@@ -1,0 +1,1 @@
+"""Commands about keys, people and what was changed."""

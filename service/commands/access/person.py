@@ -1,0 +1,42 @@
+"""`kernelwatch person`: people who signed in."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.connection import client
+from service.commands.noun import Noun
+from service.commands.pages import first
+
+if TYPE_CHECKING:
+    from service.commands.output.views import View
+
+app = Noun("Manage people who sign in.")
+
+Login = Annotated[str, typer.Argument(help="A login from `kernelwatch person list`.")]
+
+
+@app.verb("list")
+def show_all(
+    limit: Annotated[int, typer.Option(help="Maximum number of people, the newest.", min=1, max=1000)] = 50,
+) -> "View":
+    """List people who have signed in, the newest first."""
+    from service.commands.views import access as views
+
+    return views.people(first(client().people.list(), limit), limit)
+
+
+@app.verb("disable")
+def disable(login: Login) -> "View":
+    """Keep a person out, from their next request on."""
+    from service.commands.views import access as views
+
+    return views.person(client().people.disable(login))
+
+
+@app.verb("enable")
+def enable(login: Login) -> "View":
+    """Let a person in again."""
+    from service.commands.views import access as views
+
+    return views.person(client().people.enable(login))

@@ -1,0 +1,33 @@
+"""`kernelwatch report`: print the result of a run."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.arguments import RunNumber
+from service.commands.connection import client
+from service.commands.noun import single
+
+if TYPE_CHECKING:
+    from service.commands.output.views import View
+
+
+def report(
+    run_id: RunNumber,
+    every: Annotated[bool, typer.Option("--all", help="List every case, not only those that changed.")] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Include the tables of `facts` in JSON: megabytes for a large suite.")
+    ] = False,
+) -> "View":
+    """Print the result of a run.
+
+    Exit codes: 0 passed, 1 a confirmed regression, 2 not measured, 3 undecided, 125 the revision cannot be measured.
+    """
+    from service.commands.views import reports
+
+    runs = client().runs
+    found = runs.get(run_id, tables=tables or None)
+    return reports.report(found, every=every, markdown=lambda: runs.comment(run_id))
+
+
+app = single(report)

@@ -1,0 +1,118 @@
+"""`kernelwatch run`: measure revisions."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.arguments import RunNumber
+from service.commands.connection import client
+from service.commands.noun import Noun
+from service.commands.pages import first
+from service.domain.states import RunState
+from service.errors import BadInput
+
+if TYPE_CHECKING:
+    from service.commands.output.views import View
+
+app = Noun("Measure revisions, and follow the runs that do it.")
+
+
+@app.verb("start")
+def start(
+    target: str,
+    revision: Annotated[str, typer.Argument(help="A commit, branch, tag or release.")],
+    device: Annotated[str | None, typer.Option(help="Only this device; by default all of the recipe's.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Another suite than the recipe's for the device.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure again even if it was measured already.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and exit with its code.")] = False,
+) -> "View":
+    """Queue one revision to be measured."""
+    from service.commands.measure import waiting
+    from service.commands.output.console import err, line
+    from service.commands.views import runs as views
+
+    asked = client().runs.start(target, revision, device=device, suite=suite, again=again or None)
+    ids = [one.id for one in asked.items]
+    view = views.started([client().runs.get(one) for one in ids])
+    if not wait:
+        return view
+    for said in view.parts:
+        line(str(said), to=err)
+    return waiting.results(waiting.until_done(ids))
+
+
+@app.verb("list")
+def list_runs(
+    target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only this device.")] = None,
+    state: Annotated[list[RunState] | None, typer.Option(help="Only this state; may be repeated.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Only this commit (or its beginning) or release.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of runs, the newest.", min=1, max=1000)] = 50,
+) -> "View":
+    """List runs, the newest first."""
+    from service.commands.views import runs as views
+
+    states = [one.value for one in state or ()] or None
+    found = client().runs.list(target=target, device=device, state=states, revision=revision)
+    return views.listed(first(found, limit), limit)
+
+
+@app.verb("show", watch=True)
+def show(run_id: RunNumber) -> "View":
+    """Show how far a run is.  `kernelwatch report` prints its result."""
+    from service.commands.views import runs as views
+
+    return views.progress(client().runs.get(run_id))
+
+
+@app.verb("wait")
+def wait_for(runs: Annotated[list[int], typer.Argument(metavar="RUNS", help="The numbers of runs.")]) -> "View":
+    """Wait until runs have ended, print their results and exit with the code of the gravest."""
+    from service.commands.measure import waiting
+
+    return waiting.results(waiting.until_done(runs))
+
+
+@app.verb("logs")
+def logs(run_id: RunNumber) -> None:
+    """Print the build log of a run's revision."""
+    from service.domain.text import printable
+
+    print(printable(client().runs.log(run_id)).rstrip("\n"))  # noqa: T201  (for pipes)
+
+
+@app.verb("backfill")
+def backfill(
+    target: str, revisions: Annotated[str, typer.Argument(metavar="BASE..HEAD", help="BASE itself is not measured.")]
+) -> "View":
+    """Queue a range of mainline revisions at low priority."""
+    from service.commands.views import runs as views
+
+    base, dots, head = revisions.partition("..")
+    if not (base and dots and head):
+        raise BadInput(f"{revisions!r} is not a range BASE..HEAD.")
+    return views.backfilled(client().targets.backfill(target, base, head))
+
+
+@app.verb("cancel")
+def cancel(run_id: RunNumber) -> "View":
+    """Cancel a run."""
+    from service.commands.views import runs as views
+
+    return views.cancelled(client().runs.cancel(run_id))
+
+
+@app.verb("retry")
+def retry(run_id: RunNumber) -> "View":
+    """Queue a run again that ended without a result: failed, cancelled, superseded or skipped."""
+    from service.commands.views import runs as views
+
+    return views.queued([client().runs.retry(run_id)])
+
+
+@app.verb("approve")
+def approve(run_id: RunNumber) -> "View":
+    """Approve a run of an outside contributor: exactly this commit, on every device."""
+    from service.commands.views import runs as views
+
+    return views.queued(client().runs.approve(run_id).items)

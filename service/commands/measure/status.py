@@ -1,0 +1,36 @@
+"""`kernelwatch status` and `kernelwatch queue`: what is going on."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.connection import client
+from service.commands.noun import single
+from service.commands.pages import first
+
+if TYPE_CHECKING:
+    from service.commands.output.views import View
+
+
+def status() -> "View":
+    """Show targets, workers and the queue."""
+    from service.commands.views import status as views
+
+    found = client()
+    return views.status(
+        targets=[found.targets.get(one.name) for one in found.targets.list()],
+        workers=list(found.workers.list()),
+        queue=list(found.queue.list()),
+    )
+
+
+def queue(
+    limit: Annotated[int, typer.Option(help="Maximum number of runs.", min=1, max=1000)] = 100,
+) -> "View":
+    """Show runs in progress, then waiting runs in their order."""
+    from service.commands.views import runs as views
+
+    return views.queue(first(client().queue.list(), limit), limit)
+
+
+status_app, queue_app = single(status, watch=True), single(queue, watch=True)

@@ -1,0 +1,167 @@
+"""`kernelwatch target`: add, change and list targets."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.connection import client
+from service.commands.noun import Noun, Where
+from service.commands.pages import first
+from service.errors import BadInput
+
+if TYPE_CHECKING:
+    from service.commands.output.views import View
+
+app = Noun("Manage targets: watched repositories and packages.")
+
+
+@app.verb("add")
+def add(
+    name: str,
+    location: Annotated[str, typer.Argument(help="URL or folder of a repository; index URL or folder of wheels.")],
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            help="The recipe (TOML), with its adapters in its folder.  By default kernelwatch.toml of the mainline."
+        ),
+    ] = None,
+    package: Annotated[str | None, typer.Option(help="Watch the releases of this package instead of commits.")] = None,
+    branch: Annotated[str | None, typer.Option(help="The mainline; by default the remote's default branch.")] = None,
+    forge: Annotated[str | None, typer.Option(help="owner/name on GitHub, for webhooks and comments.")] = None,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Its mainline may run without a sandbox, if that is allowed.")
+    ] = False,
+    backfill: Annotated[int, typer.Option(help="Number of mainline revisions to measure now.", min=0)] = 1,
+) -> "View":
+    """Watch a repository or a package."""
+    from service.commands.recipe_files import read_recipe
+    from service.commands.views import targets as views
+
+    text, adapters = read_recipe(recipe) if recipe else (None, None)
+    added = client().targets.add(
+        name,
+        location,
+        package=package,
+        branch=branch,
+        forge=forge,
+        trusted=trusted or None,
+        recipe=text,
+        adapters=adapters,
+        backfill=backfill,
+    )
+    return views.added(added)
+
+
+@app.verb("edit")
+def edit(
+    name: str,
+    location: Annotated[
+        str | None, typer.Option(help="The new location; it must have the newest known revision.")
+    ] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A new recipe; earlier runs keep the old one.")] = None,
+    recipe_from_branch: Annotated[
+        bool, typer.Option("--recipe-from-branch", help="Use kernelwatch.toml of the mainline as the recipe.")
+    ] = False,
+    branch: Annotated[str | None, typer.Option(help="The mainline; '' for the remote's default branch.")] = None,
+    forge: Annotated[str | None, typer.Option(help="owner/name on GitHub; '' for none.")] = None,
+    trusted: Annotated[
+        bool | None, typer.Option("--trusted/--untrusted", help="Whether it may run without a sandbox.")
+    ] = None,
+) -> "View":
+    """Change a target."""
+    from service.commands.recipe_files import read_recipe
+    from service.commands.views import targets as views
+
+    text, adapters = read_recipe(recipe) if recipe else (None, None)
+    if (location, text, branch, forge, trusted) == (None,) * 5 and not recipe_from_branch:
+        raise BadInput("Nothing to change; see `kernelwatch target edit --help`.")
+    changed = client().targets.edit(
+        name,
+        location=location,
+        branch=branch,
+        forge=forge,
+        trusted=trusted,
+        recipe=text,
+        adapters=adapters,
+        recipe_from_branch=recipe_from_branch or None,
+    )
+    return views.changed(changed, "Changed target ", (name, "bold"), ". The next poll uses the change.")
+
+
+@app.verb("rename")
+def rename(name: str, new: str) -> "View":
+    """Rename a target.  URLs with the old name stop working."""
+    from service.commands.views import targets as views
+
+    if name == new:
+        raise BadInput(f"Target {name} has that name already.")
+    changed = client().targets.edit(name, name=new)
+    return views.changed(changed, "Renamed target ", (name, "bold"), " to ", (new, "bold"), ".")
+
+
+@app.verb("pause")
+def pause(name: str) -> "View":
+    """Stop polling for new revisions until `resume`.  Queued runs are still measured."""
+    from service.commands.views import targets as views
+
+    how = f" is paused; resume it with `kernelwatch target resume {name}`."
+    return views.changed(client().targets.pause(name), "Target ", (name, "bold"), how)
+
+
+@app.verb("resume")
+def resume(name: str) -> "View":
+    """Poll for new revisions again, including those of the meantime."""
+    from service.commands.views import targets as views
+
+    return views.changed(client().targets.resume(name), "Resumed target ", (name, "bold"), ".")
+
+
+@app.verb("clean", where=Where.ONLY_HERE)
+def clean(name: str) -> None:
+    """Delete the heads of closed pull requests from this machine's mirror, and repack it."""
+    from service.commands.output.console import line
+    from service.domain.text import in_bytes
+    from service.ledger.intake import mirrors
+
+    before, after = mirrors.clean(name)
+    line("Cleaned the mirror of ", (name, "bold"), f": {in_bytes(before)} before, {in_bytes(after)} now.")
+
+
+@app.verb("remove")
+def remove(
+    name: str, yes: Annotated[bool, typer.Option("--yes", help="Delete without asking; for scripts.")] = False
+) -> "View":
+    """Delete a target with all its measurements.  Use `pause` to keep them."""
+    from service.commands.views import targets as views
+
+    if not yes:
+        counts = views.holdings(client().targets.remove(name, dry_run=True))
+        if not typer.confirm(f"Delete target {name}: {counts}?", err=True):
+            raise BadInput("Nothing was deleted.")
+    return views.removed(name, client().targets.remove(name))
+
+
+@app.verb("list")
+def list_targets() -> "View":
+    """List the targets."""
+    from service.commands.views import targets as views
+
+    return views.listed(first(client().targets.list()))
+
+
+@app.verb("show")
+def show(name: str) -> "View":
+    """Show a target with its recipe."""
+    from service.commands.views import targets as views
+
+    return views.one(client().targets.get(name))
+
+
+@app.verb("allow-unsandboxed")
+def allow_unsandboxed(name: str, allow: bool = True) -> "View":
+    """Allow a trusted target to run on workers without a sandbox.  Its pages and comments mention it."""
+    from service.commands.views import targets as views
+
+    changed = client().targets.edit(name, allow_unsandboxed=allow)
+    return views.changed(changed, "Target ", (name, "bold"), f" {'may' if allow else 'may not'} run without a sandbox.")

@@ -1,0 +1,153 @@
+"""The commands by name.  The module of a command is imported when the command is used."""
+
+import importlib
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+from service.commands import mistakes
+from service.commands.noun import Verbs
+from service.commands.pipes import PipeClosed
+
+Command = TyperCommand | TyperGroup
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A command of the first level: `module:attribute` is its Typer application."""
+
+    name: str
+    place: str
+    panel: str
+    help: str  # the first sentence of the command's own help, so that `--help` imports no command
+
+    def load(self) -> Command:
+        module, _, attribute = self.place.partition(":")
+        commands = __name__.rpartition(".")[0]
+        command: Any = get_command(getattr(importlib.import_module(f"{commands}.{module}"), attribute))
+        command.name = self.name
+        return command  # type: ignore[no-any-return]
+
+
+_MEASURE, _TRIAGE, _ACCESS = "Measure", "Triage", "Control access"
+_SERVE, _PREPARE = "Serve", "Prepare this machine"
+NOUNS = (
+    Entry("target", "measure.target:app", _MEASURE, "Manage targets: watched repositories and packages."),
+    Entry("run", "measure.run:app", _MEASURE, "Measure revisions, and follow the runs that do it."),
+    Entry("report", "measure.report:app", _MEASURE, "Print the result of a run."),
+    Entry(
+        "queue",
+        "measure.status:queue_app",
+        _MEASURE,
+        "Show runs in progress, then waiting runs in their order.",
+    ),
+    Entry("compare", "measure.compare:app", _MEASURE, "Measure two revisions of a checkout on this machine."),
+    Entry("facts", "measure.facts:app", _MEASURE, "Compile two revisions without a GPU and show what changed."),
+    Entry("status", "measure.status:status_app", _MEASURE, "Show targets, workers and the queue."),
+    Entry("regression", "triage.regression:app", _TRIAGE, "List, show and change confirmed regressions."),
+    Entry("incident", "triage.incident:app", _TRIAGE, "List and show incidents: regressions with one cause."),
+    Entry("bisection", "triage.bisection:app", _TRIAGE, "Find the revision that made a case slower."),
+    Entry("calibration", "triage.calibration:app", _TRIAGE, "Compare equal code, and quarantine cases."),
+    Entry("policy", "triage.policy:app", _TRIAGE, "Show a policy, or apply another one to stored runs."),
+    Entry(
+        "login",
+        "access.login:login_app",
+        _ACCESS,
+        "Use a server for all commands, with a key.",
+    ),
+    Entry("logout", "access.login:logout_app", _ACCESS, "Forget the key of a server; commands use this machine again."),
+    Entry("key", "access.key:app", _ACCESS, "Manage API keys."),
+    Entry("person", "access.person:app", _ACCESS, "Manage people who sign in."),
+    Entry("audit", "access.audit:app", _ACCESS, "List what was changed, by whom and from where, the newest first."),
+    Entry("up", "machine.serve:up_app", _SERVE, "Run API, dashboard, worker and control on this machine until Ctrl-C."),
+    Entry("demo", "machine.serve:demo_app", _SERVE, "Add the demo target and queue runs for its history."),
+    Entry("api", "machine.serve:api_app", _SERVE, "Serve the API and the dashboard."),
+    Entry("control", "machine.serve:control_app", _SERVE, "Run the periodic tasks of the service."),
+    Entry("worker", "machine.worker:app", _SERVE, "Start, list, pause and drain workers."),
+    Entry("doctor", "machine.doctor:app", _PREPARE, "Check this machine, and print a fix for what is missing."),
+    Entry("stack", "machine.stack:app", _PREPARE, "Manage base environments: a Python with torch."),
+    Entry("db", "machine.db:app", _PREPARE, "Manage the database."),
+)
+
+
+class LazyCommands(MutableMapping[str, Any]):
+    """Commands by name, each loaded when it is read."""
+
+    def __init__(self, nouns: tuple[Entry, ...]) -> None:
+        self._nouns = {one.name: one for one in nouns}
+        self._loaded = dict[str, Any]()
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = self._nouns[name].load()
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        self._loaded.pop(name, None)
+        del self._nouns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._nouns)
+
+    def __len__(self) -> int:
+        return len(self._nouns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._nouns
+
+
+class Root(Verbs):
+    """`kernelwatch`: it loads no command that is not used, and says what is wrong with a command line."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = LazyCommands(NOUNS)
+
+    def main(self, *given: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line.  A mistake in it is printed as one sentence, and exits with 2."""
+        if not standalone_mode:
+            return self._main(*given, **extra)
+        try:
+            mistakes.leave(self._main(*given, **extra))
+        except typer.TyperException as error:
+            mistakes.show(error)
+        except typer.Abort:
+            mistakes.fail("Nothing was done.")
+
+    def _main(self, *given: Any, **extra: Any) -> Any:
+        run: Any = super().main
+        return run(*given, standalone_mode=False, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command.
+
+        Raises:
+            PipeClosed: Instead of BrokenPipeError, for which Typer exits with 1: that would mean a regression.
+        """
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise PipeClosed(str(error)) from error
+
+    def format_commands(self, _: Any, formatter: Any) -> None:
+        """Write the table of commands in its sections."""
+        widest = max(len(one.name) for one in NOUNS)
+        for panel, nouns in groupby(NOUNS, attrgetter("panel")):
+            with formatter.section(panel):
+                formatter.write_dl([(one.name.ljust(widest), one.help) for one in nouns])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Complete a command's name without loading any."""
+        from typer._click.shell_completion import CompletionItem
+
+        names = [CompletionItem(one.name, help=one.help) for one in NOUNS if one.name.startswith(incomplete)]
+        return names if names and not incomplete.startswith("-") else super().shell_complete(ctx, incomplete)

@@ -1,0 +1,113 @@
+"""The option `--format`, and one renderer for each of its values."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from service.commands.output.views import View
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MD = "md"
+
+
+Formatted = Annotated[Format, typer.Option("--format", help="How to print it.")]
+
+
+def show(view: "View", form: Format) -> None:
+    """Print a view to stdout."""
+    match form:
+        case Format.JSON:
+            print(as_json(view.document))  # noqa: T201
+        case Format.CSV:
+            print(as_csv(*view.rows), end="")  # noqa: T201
+        case Format.MD:
+            print(as_markdown(view))  # noqa: T201
+        case Format.TABLE:
+            from service.commands.output.console import out
+            from service.commands.output.layout import lines
+
+            for line in lines(view.parts, out.size.width):
+                out.print(line, soft_wrap=True)
+
+
+def as_json(document: "BaseModel | Sequence[BaseModel]") -> str:
+    """Format a document, or a list of documents, as the API gives it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter[Any](type(document)).dump_json(document, indent=2).decode()
+
+
+def as_csv(kind: "type[BaseModel]", rows: "Sequence[BaseModel]") -> str:
+    """Format documents as RFC 4180 says: a line of names, then a line for each.
+
+    Fields of inner documents are named `outer.inner`; a list is JSON in its cell.
+    """
+    names = list(_names(kind))
+    text = io.StringIO()
+    table = csv.writer(text)  # its lines end with CR LF, and it quotes where needed
+    table.writerow(names)
+    for row in rows:
+        cells = dict(_cells(row.model_dump(mode="json")))
+        table.writerow([_cell(cells.get(name)) for name in names])
+    return text.getvalue()
+
+
+def _names(kind: "type[BaseModel]", prefix: str = "") -> Iterator[str]:
+    from pydantic import BaseModel
+
+    for name, field in kind.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _names(inner, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _cells(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in document.items():
+        yield prefix + name, value
+        if isinstance(value, Mapping):
+            yield from _cells(value, f"{prefix}{name}.")
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool() | list() | dict():
+            return json.dumps(value, ensure_ascii=False)
+        case _:
+            return str(value)
+
+
+def as_markdown(view: "View") -> str:
+    """Format a view as Markdown for a comment or an issue."""
+    from service.commands.output.views import Table
+    from service.domain.markup import escaped, grid
+    from service.domain.text import one_line, printable
+
+    if view.markdown is not None:
+        return view.markdown().rstrip("\n")
+    blocks = list[str]()
+    for part in view.parts:
+        if isinstance(part, Table):
+            if part.title:
+                blocks.append(f"**{escaped(part.title)}**")
+            cells = [tuple(one_line(column.text(row), 1000) for column in part.columns) for row in part.rows]
+            if cells:
+                blocks.append("\n".join(grid(tuple(column.title for column in part.columns), cells)))
+        else:
+            blocks.append(escaped(printable(str(part))))
+    return "\n\n".join(blocks)

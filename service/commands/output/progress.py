@@ -1,0 +1,75 @@
+"""Progress on stderr while something is waited for: a bar on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import rich.progress
+
+from service.commands.output.console import err, line
+from service.commands.output.wording import lasted
+from service.domain.text import printable
+
+
+class ProgressDisplay(Protocol):
+    """Shows how far things are that are waited for."""
+
+    def show(self, key: int, said: str, left_s: float | None) -> None:
+        """What happens to the thing with this key, and how long it will probably take; None if that is unknown."""
+
+
+class ProgressLines:
+    """A line for each change."""
+
+    def __init__(self) -> None:
+        self._last = dict[int, str]()
+
+    def show(self, key: int, said: str, left_s: float | None) -> None:
+        """Print what happens if it is new."""
+        if self._last.get(key) != said:
+            self._last[key] = said
+            left = f", about {lasted(left_s)} left" if left_s else ""
+            line(f"{said}{left}", to=err)
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def show(self, key: int, said: str, left_s: float | None) -> None:
+        """Do nothing."""
+
+
+class ProgressBars:
+    """A bar for each thing, with the elapsed time and, if it is known, the time that is left."""
+
+    def __init__(self, bars: rich.progress.Progress) -> None:
+        self._bars = bars
+        self._tasks = dict[int, rich.progress.TaskID]()
+        self._began = time.monotonic()
+
+    def show(self, key: int, said: str, left_s: float | None) -> None:
+        """Move its bar."""
+        if key not in self._tasks:
+            self._tasks[key] = self._bars.add_task(said, total=None, left="")
+        took = time.monotonic() - self._began
+        total = None if left_s is None else took + left_s
+        left = f"about {lasted(left_s)} left" if left_s else ""
+        self._bars.update(self._tasks[key], description=printable(said), total=total, completed=took, left=left)
+
+
+@contextmanager
+def progress(*, lines: bool = True) -> Iterator[ProgressDisplay]:
+    """Show progress in the block; where stderr is no terminal only if `lines`."""
+    if not err.is_terminal:
+        yield ProgressLines() if lines else NoProgress()
+        return
+    columns = (
+        rich.progress.SpinnerColumn(),
+        rich.progress.TextColumn("{task.description}", markup=False),
+        rich.progress.BarColumn(bar_width=20),
+        rich.progress.TimeElapsedColumn(),
+        rich.progress.TextColumn("{task.fields[left]}", markup=False),
+    )
+    with rich.progress.Progress(*columns, console=err, transient=True) as bars:
+        yield ProgressBars(bars)

@@ -1,0 +1,75 @@
+"""What a command prints, as a value: a document of the API, and how people read it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column of a table for people."""
+
+    title: str
+    text: Callable[[T], str]
+    style: Callable[[T], str] | None = None  # a style of Rich, or ""
+    right: bool = False  # for numbers
+    spare: int = 0  # in a narrow terminal the column with the highest is left out first; 0 always stays
+    folds: bool = False  # over several lines where there is no room
+    below: bool = False  # in a narrow terminal it gets lines of its own under its row
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence; a part may be `(text, style)`."""
+
+    parts: tuple[str | tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return "".join(part if isinstance(part, str) else part[0] for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Table(Generic[T]):
+    """Documents as rows.  `kind` names the columns of CSV, even if there are no rows."""
+
+    kind: type[T]
+    rows: Sequence[T]
+    columns: Sequence[Column[T]]
+    title: str = ""
+
+
+def text(*parts: str | tuple[str, str]) -> Sentence:
+    """Return a sentence."""
+    return Sentence(parts)
+
+
+Part = Sentence | Table[Any]
+
+
+@dataclass(frozen=True)
+class View:
+    """What a command prints.
+
+    JSON is the document as the API gives it.  CSV is the first table with all fields of its documents, or the document
+    as one row.  Table and Markdown show the parts, unless there is a Markdown of its own, as a comment has.
+    """
+
+    document: BaseModel | Sequence[BaseModel]
+    parts: Sequence[Part] = ()
+    code: int = 0  # the exit code
+    markdown: Callable[[], str] | None = None
+    over: bool = True  # nothing will change any more, so that `--watch` ends
+    table: Table[Any] | None = field(default=None)  # of CSV, if it is not the first one shown
+
+    @property
+    def rows(self) -> tuple[type[BaseModel], Sequence[BaseModel]]:
+        """The documents of CSV, and their class."""
+        shown = self.table or next((part for part in self.parts if isinstance(part, Table)), None)
+        if shown is not None:
+            return shown.kind, shown.rows
+        documents = [self.document] if isinstance(self.document, BaseModel) else list(self.document)
+        return type(documents[0]), documents

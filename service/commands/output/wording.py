@@ -1,0 +1,32 @@
+"""Small words that several views share."""
+
+from datetime import UTC, datetime
+
+
+def minute(moment: datetime | None) -> str:
+    """`2026-11-21 03:02`, in UTC; empty for none."""
+    return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def day(moment: datetime | None) -> str:
+    """`2026-11-21`, in UTC; empty for none."""
+    return minute(moment)[:10]
+
+
+def lasted(seconds: float) -> str:
+    """`42 s`, `12 min`, `3.5 h`, `4 days`."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def some(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def more(limit: int, following: str | None) -> list[str]:
+    """What to do if a list has more than was asked for."""
+    return [f"These are the first {limit}; --limit shows more."] if following else []

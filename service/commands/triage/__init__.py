@@ -1,0 +1,1 @@
+"""Commands about regressions: what to do about them, and when they alarm."""

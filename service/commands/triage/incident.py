@@ -1,0 +1,43 @@
+"""`kernelwatch incident`: regressions of several cases with one cause."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.connection import client
+from service.commands.noun import Noun
+from service.commands.pages import first
+
+if TYPE_CHECKING:
+    from service.commands.output.views import View
+
+app = Noun("List and show incidents: regressions with one cause.")
+
+
+@app.verb("list")
+def list_incidents(
+    target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Include closed incidents.")] = False,
+    limit: Annotated[
+        int, typer.Option(help="Maximum number of incidents of each target, the newest.", min=1, max=1000)
+    ] = 50,
+) -> "View":
+    """List incidents with their regressions, the newest first."""
+    from kernelwatch.client import Page, models
+    from service.commands.views import regressions as views
+
+    names = [target] if target else [one.name for one in client().targets.list()]
+    pages = [first(client().targets.incidents(name, closed=every or None), limit) for name in names]
+    items = sorted((one for page in pages for one in page.items), key=lambda one: -one.id)
+    following = pages[0].next if len(pages) == 1 else None
+    return views.incidents(Page[models.IncidentItem](items=items, next=following), limit, every=every)
+
+
+@app.verb("show")
+def show(
+    incident_id: Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwatch incident list`.")],
+) -> "View":
+    """Show an incident with its regressions."""
+    from service.commands.views import regressions as views
+
+    return views.incident(client().incidents.get(incident_id))

@@ -1,0 +1,73 @@
+"""Keys, people and the audit log as commands print them."""
+
+from pathlib import Path
+
+from kernelwatch.client import Page
+from kernelwatch.client.models import AuditItem, KeyItem, MeDocument, NewKeyDocument, PersonItem
+from service.commands.output.views import Column, Table, View, text
+from service.commands.output.wording import day, minute, more
+
+KEYS = (
+    Column[KeyItem]("id", lambda one: str(one.id), right=True),
+    Column[KeyItem]("key", lambda one: one.prefix, lambda _: "bold"),
+    Column[KeyItem]("name", lambda one: one.name, folds=True),
+    Column[KeyItem]("scopes", lambda one: " ".join(one.scopes), folds=True),
+    Column[KeyItem]("expires", lambda one: minute(one.expires_at) or "never", spare=2),
+    Column[KeyItem]("used", lambda one: minute(one.used_at) or "never", spare=1),
+    Column[KeyItem]("revoked", lambda one: f"{day(one.revoked_at)} by {one.revoked_by}" if one.revoked_at else ""),
+)
+PEOPLE = (
+    Column[PersonItem]("login", lambda one: one.login, lambda _: "bold"),
+    Column[PersonItem]("issuer", lambda one: one.issuer, spare=2),
+    Column[PersonItem]("signed in", lambda one: minute(one.seen_at), spare=1),
+    Column[PersonItem]("admin", lambda one: "admin" if one.admin else ""),
+    Column[PersonItem]("state", lambda one: "disabled" if one.disabled_at else "", lambda _: "yellow"),
+)
+CHANGES = (
+    Column[AuditItem]("time", lambda one: minute(one.at)),
+    Column[AuditItem]("action", lambda one: one.action, lambda _: "bold"),
+    Column[AuditItem]("target", lambda one: one.target or "", spare=1),
+    Column[AuditItem]("object", lambda one: one.object or "", folds=True),
+    Column[AuditItem]("by", lambda one: one.actor),
+    Column[AuditItem]("from", lambda one: one.address or "", spare=2),
+)
+
+
+def logged_in(me: MeDocument, address: str, path: Path) -> View:
+    """Who one is on a server, and where the key is stored."""
+    scopes = " ".join(me.scopes) or "no scope"
+    return View(me, [text(f"Logged in to {address} as ", (me.name, "bold"), f" ({scopes}); the key is in {path}.")])
+
+
+def keys(page: Page[KeyItem]) -> View:
+    """API keys, without their secrets."""
+    empty = [] if page.items else [text("No keys. Make one with `kernelwatch key create NAME --scope SCOPE`.")]
+    return View(page, (Table(KeyItem, page.items, KEYS), *empty))
+
+
+def new_key(found: NewKeyDocument) -> View:
+    """A key alone, so that a script can store it."""
+    return View(found, [text(found.key)])
+
+
+def revoked(found: KeyItem) -> View:
+    """A key that was revoked."""
+    return View(found, [text("Revoked the key ", (found.prefix, "bold"), f" of {found.name}.")])
+
+
+def people(page: Page[PersonItem], limit: int) -> View:
+    """People who have signed in."""
+    notes = more(limit, page.next) if page.items else ["Nobody has signed in."]
+    return View(page, (Table(PersonItem, page.items, PEOPLE), *map(text, notes)))
+
+
+def person(found: PersonItem) -> View:
+    """A person who was kept out or let in."""
+    said = " can no longer sign in, and has no session and no key." if found.disabled_at else " can sign in again."
+    return View(found, [text((found.login, "bold"), said)])
+
+
+def changes(page: Page[AuditItem], limit: int) -> View:
+    """What was changed, the newest first."""
+    notes = more(limit, page.next) if page.items else ["Nothing was changed."]
+    return View(page, (Table(AuditItem, page.items, CHANGES), *map(text, notes)))

@@ -1,0 +1,66 @@
+"""Rates of equal code and quarantined cases, as commands print them."""
+
+from kernels.cases import Metric
+from kernelwatch.client import Page
+from kernelwatch.client.models import CalibrationDocument, QuarantineItem, RateItem
+from service.commands.output.views import Column, Part, Table, View, text
+from service.domain.metrics import WORDS
+
+WORST = 10
+
+_COUNTS = (
+    Column[RateItem]("equal", lambda one: one.kind, spare=2),
+    Column[RateItem]("comparisons", lambda one: f"{one.comparisons:,}", right=True, spare=3),
+    Column[RateItem]("differed", lambda one: str(one.differed), right=True),
+    Column[RateItem]("rate", lambda one: "" if one.rate is None else f"{one.rate:.1%}", right=True),
+    Column[RateItem]("95 %", lambda one: f"{one.low or 0:.1%} to {one.high or 0:.1%}", spare=1),
+)
+METRICS = (
+    Column[RateItem]("worker", lambda one: one.worker),
+    Column[RateItem]("device", lambda one: one.device, spare=4),
+    Column[RateItem]("metric", lambda one: WORDS[Metric(one.metric)].name),
+    *_COUNTS,
+    Column[RateItem]("nominal", lambda one: f"{one.nominal_rate:.1%}", right=True),
+    Column[RateItem]("alarmed", lambda one: str(one.alarmed), right=True),
+)
+CASES = (
+    Column[RateItem]("case", lambda one: one.case or ""),
+    Column[RateItem]("provider", lambda one: one.provider or "", spare=5),
+    Column[RateItem]("target", lambda one: one.target or "", spare=6),
+    Column[RateItem]("worker", lambda one: one.worker, spare=4),
+    *_COUNTS,
+)
+QUARANTINES = (
+    Column[QuarantineItem]("case", lambda one: one.case),
+    Column[QuarantineItem]("provider", lambda one: one.provider, spare=1),
+    Column[QuarantineItem]("target", lambda one: one.target, spare=2),
+    Column[QuarantineItem]("device", lambda one: one.device),
+    Column[QuarantineItem]("by", lambda one: one.quarantined_by, spare=3),
+    Column[QuarantineItem]("reason", lambda one: one.reason, below=True),
+)
+
+
+def shown(found: CalibrationDocument) -> View:
+    """Rates by worker and metric, the worst cases, and what is quarantined."""
+    parts = list[Part]()
+    if not found.metrics:
+        parts.append(text("No calibrations yet. An idle worker runs one every night (policy key calibrate.every_h)."))
+    else:
+        parts.append(Table(RateItem, found.metrics, METRICS))
+    if worst := [one for one in found.cases[:WORST] if one.differed]:
+        parts.append(Table(RateItem, worst, CASES, "Cases that differed most often"))
+    if found.quarantines:
+        parts.append(Table(QuarantineItem, found.quarantines, QUARANTINES, "Quarantined"))
+    return View(found, parts, table=Table(RateItem, [*found.metrics, *found.cases], ()))
+
+
+def quarantined(found: Page[QuarantineItem], case: str) -> View:
+    """A case that is quarantined now, for each of its providers."""
+    of_case = [one for one in found.items if one.case == case]
+    lines = [text((case, "bold"), f" of {one.provider} is quarantined.") for one in of_case]
+    return View(found, lines, table=Table(QuarantineItem, found.items, ()))
+
+
+def released(found: Page[QuarantineItem], case: str) -> View:
+    """A case that is reported again."""
+    return View(found, [text((case, "bold"), " is released.")], table=Table(QuarantineItem, found.items, ()))

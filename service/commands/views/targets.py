@@ -1,0 +1,75 @@
+"""Targets as commands print them."""
+
+from kernelwatch.client import Page
+from kernelwatch.client.models import AddedTargetDocument, HoldingsDocument, TargetDocument, TargetItem
+from service.commands.output.views import Column, Sentence, Table, View, text
+from service.commands.output.wording import minute, some
+from service.domain.text import in_bytes
+
+COLUMNS = (
+    Column[TargetItem]("target", lambda one: one.name, lambda _: "bold"),
+    Column[TargetItem]("kind", lambda one: one.kind, spare=2),
+    Column[TargetItem]("devices", lambda one: ", ".join(one.devices), spare=1),
+    Column[TargetItem]("location", lambda one: one.location, spare=3),
+    Column[TargetItem]("state", lambda one: "paused" if one.paused_at else "", lambda _: "yellow"),
+    Column[TargetItem]("problem", lambda one: one.poll_error or "", lambda _: "red", below=True),
+)
+
+
+def listed(page: Page[TargetItem]) -> View:
+    """All targets."""
+    empty = [] if page.items else [text("No targets. Add one with `kernelwatch target add NAME LOCATION`.")]
+    return View(page, (Table(TargetItem, page.items, COLUMNS), *empty))
+
+
+def one(found: TargetDocument) -> View:
+    """A target with its recipe."""
+    what = found.package or found.branch or "the default branch"
+    facts = {
+        "location": f"{found.location} ({found.kind}, {what})",
+        "forge": found.forge or "",
+        "devices": ", ".join(found.devices),
+        "trusted": _trust(found),
+        "polled next": minute(found.poll_at),
+        "last poll": f"failed: {found.poll_error}" if found.poll_error else "",
+        "mirror": in_bytes(found.mirror_bytes) if found.mirror_bytes else "",
+        "paused since": minute(found.paused_at),
+        "nothing is sent until": minute(found.forge_paused_until),
+    }
+    now = f": {some(found.open_regressions, 'open regression')}, {some(found.behind_sota, 'case')} behind SOTA"
+    lines: list[Sentence] = [text((f"target {found.name}", "bold"), now)]
+    lines += [text(f"  {name}: {value}") for name, value in facts.items() if value]
+    lines.append(text(f"\n{found.recipe.strip()}" if found.recipe else "  It has no recipe, so nothing is measured."))
+    return View(found, lines)
+
+
+def _trust(found: TargetDocument) -> str:
+    if not found.trusted:
+        return ""
+    return "yes, also without a sandbox" if found.allow_unsandboxed else "yes"
+
+
+def added(found: AddedTargetDocument) -> View:
+    """A target that is watched now."""
+    return View(found, [text("Added target ", (found.name, "bold"), f"; queued {some(found.queued, 'run')}.")])
+
+
+def changed(found: TargetDocument, *said: str | tuple[str, str]) -> View:
+    """A target after a change."""
+    return View(found, [text(*said)])
+
+
+def holdings(found: HoldingsDocument) -> str:
+    """`300 revisions, 900 runs, …`."""
+    counts = {
+        "revision": found.revisions,
+        "run": found.runs,
+        "measurement": found.measurements,
+        "regression": found.regressions,
+    }
+    return ", ".join(some(number, noun) for noun, number in counts.items())
+
+
+def removed(name: str, found: HoldingsDocument) -> View:
+    """What was deleted."""
+    return View(found, [text(f"Deleted target {name}: {holdings(found)}.")])
