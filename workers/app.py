@@ -28,7 +28,7 @@ from service.db.engine import engine
 from service.errors import Conflict
 from service.ledger.server_policy import server_policy
 from service.log import set_up_logging
-from service.settings import settings
+from service.settings import make_private, settings
 from workers.run.heartbeat import stopping
 
 log = structlog.get_logger()
@@ -131,7 +131,7 @@ def _know_the_queues(instance: Any, **_: object) -> None:
     """Refuse to start for a device that this machine does not have, before anything is taken from its queue."""
     set_up_logging()
     if settings().broker_url is None:
-        sys.exit("A worker of a fleet needs KERNELWATCH_BROKER_URL; without a broker use `kernelwatch worker`.")
+        sys.exit("A worker of a fleet needs KERNELWATCH_BROKER_URL; without a broker use `kernelwatch worker start`.")
     _queues[:] = list(instance.app.amqp.queues.consume_from)
     _ending[:] = os.pipe()
     if not _devices():
@@ -179,7 +179,8 @@ def _poll_until_stopped() -> None:
         tasks.append(_control)
     if FACTS in _queues:
         tasks.append(_compile)
-    settings().state.mkdir(parents=True, exist_ok=True)
+    if trouble := make_private(settings().state):
+        log.warning(trouble)
     while not stopping.is_set():
         for task in tasks:
             try:

@@ -7,18 +7,20 @@ from collections.abc import Callable
 from functools import cache
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 
 from service.db.engine import transaction
+from service.db.trouble import describe
 from service.ledger.bisections import advance, auto_start
 from service.ledger.calibration import schedule
 from service.ledger.changepoints import follow_up, scan
-from service.ledger.intake import deliveries
+from service.ledger.intake import deliveries, mirrors
 from service.ledger.notify import compose, outbox
 from service.ledger.regressions import transitions
 from service.ledger.runs import build_logs, queue
 from service.settings import settings
 from workers import device
-from workers.run import session
+from workers.run import holding, session
 from workers.run.heartbeat import stopping
 from workers.sandbox import sandbox
 
@@ -45,19 +47,32 @@ def work(on: str) -> int:
     if on != here().name:
         log.error("wake-up for another device", wanted=on, here=here().name)
         return 0
+    _report_predecessor()
     taken = 0
     while not stopping.is_set() and (lease := _claim(on)):
         log.info("run leased", run=lease.run_id, attempt=lease.attempt)
         session.measure(lease, here())
         taken += 1
+    if not taken and not stopping.is_set():
+        _clean_own_mirrors()
     return taken
 
 
+def _report_predecessor() -> None:
+    """Give back the run of a worker of this device that died, without waiting for its lease to expire."""
+    if left := holding.remains(here()):
+        log.warning("the worker before this one died", run=left.lease.run_id, in_code=left.in_code)
+        with transaction() as database:
+            queue.died(database, left.lease, in_code=left.in_code)
+        holding.forget(here())
+
+
 def _claim(on: str) -> queue.Lease | None:
+    trouble = sandbox.self_test()
     with transaction() as database:
         queue.sweep(database)
-        lease = queue.next_run(database, on, name(), settings().lease_s)
-        queue.register(database, name(), on, here().description, sandbox.self_test(), lease.run_id if lease else None)
+        lease = queue.next_run(database, on, name(), settings().lease_s, has_sandbox=trouble is None)
+        queue.register(database, name(), on, here().description, trouble, lease.run_id if lease else None)
         return lease
 
 
@@ -78,6 +93,8 @@ _follow = Throttled(follow_up.follow_due, 300.0)  # follow new points at once, i
 _auto_start = Throttled(auto_start.start_due, 10.0)
 _calibrate = Throttled(schedule.plan_due, 60.0)
 _forget_logs = Throttled(build_logs.forget_due, 3600.0)
+_clean_mirrors = Throttled(mirrors.clean_due, 3600.0)
+_clean_own_mirrors = Throttled(mirrors.clean_own, 3600.0)
 
 
 def run() -> None:
@@ -93,11 +110,14 @@ def run() -> None:
         advance.advance_due,
         _calibrate,
         _forget_logs,
+        _clean_mirrors,
         compose.notify_due,
         outbox.deliver_due,
     ):
         try:
             task()
+        except DBAPIError as error:
+            log.exception("periodic task failed", task=task.__name__, pid=os.getpid(), error=describe(error))
         except Exception:  # one task must not hold up the others
             log.exception("periodic task failed", task=task.__name__, pid=os.getpid())
 

@@ -31,8 +31,9 @@ from service.settings import MIB, settings, without_secrets
 from service.sources.source import Exported, Source
 from workers.sandbox import sandbox
 from workers.sandbox.folders import make_read_only, remove
+from workers.sandbox.memory_disk import MemoryDisk
 from workers.sandbox.sandbox import Box, Limits
-from workers.sandbox.watchdog import used
+from workers.sandbox.usage import used
 
 LOG = "build.log.gz"
 LOG_LINES = 40  # of a build that failed; someone will read them in a pull request
@@ -258,7 +259,8 @@ def _build(
             sandboxed=sandboxed,
             inside=final / "tree" if sandboxed else None,  # what is built may keep its own place in mind
         )
-        said = _run_commands(recipe.build.commands, box, exported, keep_going)
+        with _disk_of_its_own(box, recipe.build.commands) as disk:
+            said = _run_commands(recipe.build.commands, replace(box, disk=disk), exported, keep_going)
         (unfinished / LOG).write_bytes(gzip.compress(said.encode(errors="replace")))
         make_read_only(unfinished / "tree")
         make_read_only(unfinished / "adapters")
@@ -271,6 +273,41 @@ def _build(
                 unfinished.rename(final)
     finally:
         remove(unfinished)
+
+
+@contextmanager
+def _disk_of_its_own(box: Box, commands: Sequence[str]) -> Iterator[MemoryDisk | None]:
+    """Have the commands write to a file system of their own size in memory, and bring the result back to this disk.
+
+    Where there is none, they write to this disk, and the watchdog checks how much.
+    """
+    if not commands or not box.sandboxed:
+        yield None
+        return
+    tree, built = box.folder, box.folder.with_name("built")
+    with sandbox.disk_in_memory(tree, used([tree], sys.maxsize) + settings().build_disk) as disk:
+        if disk is not None:
+            _copy(tree, disk.content)
+        yield disk
+        if disk is None:
+            return
+        _copy(disk.content, built)
+    remove(tree)
+    built.rename(tree)
+
+
+def _copy(tree: Path, into: Path) -> None:
+    into.mkdir(exist_ok=True)
+    command = ["cp", "-dR", "--preserve=mode,timestamps,links", "--", f"{tree}/.", str(into)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        _raise_if_full()
+        raise BuildFailed("The tree that the build left cannot be copied.", _last_lines(done.stderr), done.stderr)
+
+
+def _raise_if_full() -> None:
+    if shutil.disk_usage(_environments()).free < _FULL:  # the machine's trouble, and perhaps not the revision's
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(_environments()))
 
 
 def log_of(key: str) -> str:
@@ -290,8 +327,9 @@ def _run_commands(commands: Sequence[str], box: Box, exported: Exported, keep_go
         said = without_middle(without_secrets(f"{said}$ {command}\n{done.log.rstrip()}\n"), settings().log_limit)
         if done.returncode == 0 and done.reason is None:
             continue
-        if shutil.disk_usage(box.folder).free < _FULL:  # the machine's trouble, and perhaps not the revision's
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(_environments()))
+        if done.shortage:
+            raise OSError(done.shortage, os.strerror(done.shortage), str(_environments()))
+        _raise_if_full()
         why = done.reason or f"it exited with {done.returncode}"
         if done.timed_out:
             why = f"the build took longer than {settings().build_limit_s:g} s (KERNELWATCH_BUILD_LIMIT_S)"
@@ -387,7 +425,10 @@ def _last_use(key: str) -> float:
 
 
 def _size(key: str) -> int:
-    return used([folder for folder in _belonging(key) if folder.exists()], sys.maxsize)
+    # Exact for any depth, where `used` takes a tree that is nested too deep for a full disk: others would be evicted.
+    folders = [str(folder) for folder in _belonging(key) if folder.exists()]
+    done = subprocess.run(["du", "-sk", "--", *folders], capture_output=True, text=True, check=False)
+    return sum(int(line.split()[0]) << 10 for line in done.stdout.splitlines())
 
 
 def _discard(folder: Path) -> None:

@@ -1,13 +1,15 @@
 """The worker without Celery: poll the ledger until a signal to stop."""
 
+import os
 import signal
 from collections.abc import Callable
 from types import FrameType
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from service.settings import settings
+from service.db.trouble import describe
+from service.settings import make_private, settings
 from workers import control
 from workers.compile import facts_worker
 from workers.device import exclusive
@@ -30,6 +32,8 @@ def until_stopped(task: Callable[[], object], every_s: float) -> None:
     while not stopping.is_set():
         try:
             task()
+        except DBAPIError as error:
+            log.error("the database failed", error=describe(error))
         except SQLAlchemyError as error:
             log.error("the database did not answer", error=str(error))
         except OSError as error:
@@ -39,6 +43,10 @@ def until_stopped(task: Callable[[], object], every_s: float) -> None:
 
 def worker() -> None:
     """Measure on the device of this machine; only one process may do so at a time."""
+    if trouble := make_private(settings().state):
+        log.warning(trouble)
+    if os.geteuid() == 0:
+        log.warning("this worker is root: give it a user of its own, who owns nothing but the state folder")
     device = control.here().name
     with exclusive(device):
         until_stopped(lambda: control.work(device), settings().queue_poll_s)

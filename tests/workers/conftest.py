@@ -1,7 +1,6 @@
 """A repository of norms as small as it can be, and base environments: these tests' interpreter and a scripted one."""
 
 import json
-import stat
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from service.ledger.intake import targets
 from service.settings import settings
 from service.sources import open_source
 from service.sources.source import Source
+from tests.fakes.processes import scripted_python
 from tests.fakes.repository import MEASURED_ANYWHERE, Repository, Target
 from workers import environments
 
@@ -61,12 +61,7 @@ def scripted(state, tmp_path, monkeypatch) -> None:
     """The stack `scripted`, whose interpreter reads its timings from the revision's `speed.json`."""
     monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(tmp_path)]))
     settings.cache_clear()
-    python = tmp_path / "stack" / "python"
-    python.parent.mkdir()
-    script = Path(__file__).parent.parent / "fakes" / "scripted_python.py"
-    python.write_text(f"#!{sys.executable}\n{script.read_text()}")
-    python.chmod(python.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-    environments.adopt_stack("scripted", python, [])
+    environments.adopt_stack("scripted", scripted_python(tmp_path / "stack"), [])
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from service.settings import settings
 from tests import needs
 from workers import environments
 from workers.environments import Environment
-from workers.sandbox import sandbox
+from workers.sandbox import memory_disk, sandbox
 
 SANDBOXED = sandbox.self_test() is None
 MIB = 1 << 20
@@ -332,3 +332,27 @@ def test_no_secret_of_the_service_is_in_a_log(norms, monkeypatch):
         assert "verysecret" not in log
         assert "MIIEp" not in log
         assert "hunter2" not in log
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_build_leaves_the_same_tree_with_a_file_system_of_its_own_and_without(norms, monkeypatch, share):
+    monkeypatch.setattr(memory_disk, "MAX_SHARE", share)
+    sha = norms.commit({"norms.py": "x = 1\n"})
+    commands = (
+        "mkdir -p a/b; echo y > a/b/y; ln -s b/y a/link; ln a/b/y a/hard; chmod 750 a/b/y; rm norms.py; mkfifo fifo"
+    )
+    [_, tree] = build(norms, sha, recipe(commands)).tree
+    names = sorted(str(path.relative_to(tree)) for path in tree.rglob("*"))
+    assert names == ["a", "a/b", "a/b/y", "a/hard", "a/link", "fifo"]
+    assert (os.readlink(tree / "a/link"), (tree / "a/hard").stat().st_nlink) == ("b/y", 2)
+    assert stat.S_IMODE((tree / "a/b/y").stat().st_mode) == 0o555
+    assert not list(tree.parent.glob("built")), "nothing else is left"
+
+
+@pytest.mark.skipif(not SANDBOXED, reason=needs.reason("bubblewrap"))
+def test_a_build_that_fills_its_file_system_fails_with_that_reason(norms, monkeypatch):
+    monkeypatch.setenv("KERNELWATCH_BUILD_DISK", str(8 * MIB))
+    settings.cache_clear()
+    fill = "i=0; while head -c 1M /dev/zero > f$i; do i=$((i+1)); done; exit 1"
+    with pytest.raises(BuildFailed, match="it filled its disk, which has room for 8 MiB more than the revision"):
+        build(norms, norms.commit({"norms.py": ""}), recipe(fill))

@@ -14,7 +14,7 @@ from service.db.models import FactsCheck
 from service.domain.codefacts.findings import Findings
 from service.domain.policy import recipes
 from service.domain.states import FactsState
-from service.errors import BuildFailed, LeaseLost, ServiceError, SourceFailed
+from service.errors import BuildFailed, LeaseLost, SandboxFailed, ServiceError, SourceFailed
 from service.ledger.runs import facts_checks
 from service.ledger.runs.facts_checks import FactsLease
 from service.settings import settings
@@ -62,8 +62,9 @@ def run_with_control() -> threading.Thread:
 
 
 def _claim() -> FactsLease | None:
+    works = sandbox.self_test() is None
     with transaction() as session:
-        return facts_checks.claim(session, LEASE_S)
+        return facts_checks.claim(session, LEASE_S, has_sandbox=works)
 
 
 def _take(lease: FactsLease) -> None:
@@ -78,6 +79,8 @@ def _take(lease: FactsLease) -> None:
         _end(lease, FactsState.FAILED, str(failure))
     except SourceFailed as failure:
         _end(lease, None if failure.passing else FactsState.UNAVAILABLE, str(failure))
+    except SandboxFailed as trouble:
+        _give_back(lease, str(trouble))
     except ServiceError as trouble:
         _end(lease, FactsState.UNAVAILABLE, str(trouble))
     except Exception as error:
@@ -96,7 +99,7 @@ def _compiled(lease: FactsLease, check: FactsCheck) -> Findings | None:
     target = check.target
     trouble = sandbox.self_test()
     if trouble and not (check.trusted and target.allow_unsandboxed):
-        raise ServiceError(f"The sandbox does not work on the machine that compiles: {trouble}")
+        raise SandboxFailed(f"The sandbox of the machine that compiles stopped working: {trouble}")
     source = open_source(target)
     sha = check.revision.sha
     source.resolve(sha)
@@ -121,6 +124,15 @@ class _Renewing:
             with transaction() as session:
                 facts_checks.renew(session, self._lease, LEASE_S)
             log.info("compiling", check=self._lease.check_id, stage=stage)
+
+
+def _give_back(lease: FactsLease, reason: str) -> None:
+    log.warning("check given back", check=lease.check_id, reason=reason)
+    try:
+        with transaction() as session:
+            facts_checks.give_back(session, lease, reason)
+    except Exception:  # as in _end
+        log.exception("check could not be given back", check=lease.check_id)
 
 
 def _end(lease: FactsLease, state: FactsState | None, reason: str | None, found: Findings | None = None) -> None:

@@ -11,7 +11,7 @@ from service.domain.policy.recipes import Recipe
 from service.domain.states import TargetKind
 from service.errors import BadInput, Refused
 from service.ledger.intake import targets
-from service.ledger.intake.deliveries import RECIPE
+from service.ledger.intake.branch_recipes import RECIPE
 from service.sources import open_source
 from service.sources.checkout import Checkout
 from service.sources.source import Source
@@ -53,13 +53,17 @@ def subject(
 
 def _checkout(folder: Path, recipe: tuple[str, Mapping[str, str]] | None, without_sandbox: bool) -> Subject:
     source = Checkout(folder)
-    if recipe is None:
-        text = _own(source.root, RECIPE)
-        parsed = recipes.parse(text)
-        targets.check_adapters(parsed, dict.fromkeys(parsed.adapters, ""))  # names that lead elsewhere are not read
-        recipe = text, {name: _own(source.root, name) for name in parsed.adapters}
+    recipe = recipe or own_recipe(source)
     walls = _sandboxed(without_it=without_sandbox, mend="use --allow-unsandboxed if this is your own code")
     return Subject(source.name, TargetKind.GIT.value, source, _recipe(*recipe), recipe[1], walls)
+
+
+def own_recipe(source: Checkout) -> tuple[str, dict[str, str]]:
+    """The recipe that is in a checkout, with its adapters.  Raises BadInput if there is none."""
+    text = _own(source.root, RECIPE)
+    parsed = recipes.parse(text)
+    targets.check_adapters(parsed, dict.fromkeys(parsed.adapters, ""))  # names that lead elsewhere are not read
+    return text, {name: _own(source.root, name) for name in parsed.adapters}
 
 
 def _own(root: Path, name: str) -> str:

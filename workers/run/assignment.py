@@ -12,7 +12,7 @@ from service.db.engine import reading
 from service.db.models import Run, Target
 from service.domain.policy import recipes
 from service.domain.policy.recipes import Recipe
-from service.errors import Refused
+from service.errors import SandboxFailed
 from service.ledger.runs import queue, repeatability
 from workers.sandbox import sandbox
 
@@ -46,7 +46,7 @@ class Assignment:
 
 
 def assigned(lease: queue.Lease) -> Assignment:
-    """Read a leased run.  Raises Refused where the sandbox does not work and the run needs it."""
+    """Read a leased run.  Raises SandboxFailed where the sandbox does not work any more and the run needs it."""
     loads = (selectinload(Run.target), selectinload(Run.recipe), selectinload(Run.revision))
     with reading() as session:
         run = session.execute(select(Run).where(Run.id == lease.run_id).options(*loads)).scalar_one()
@@ -54,13 +54,5 @@ def assigned(lease: queue.Lease) -> Assignment:
         before = repeatability.repeats_before(session, run, recipe.cases(run.suite))
     trouble = sandbox.self_test()
     if trouble and not (run.trusted and run.target.allow_unsandboxed):
-        raise Refused(
-            f"The sandbox does not work on this worker: {trouble}. "
-            + (
-                f"Target {run.target.name} needs it. If you trust its code and added it with `--trusted`, run "
-                f"`kernelwatch target allow-unsandboxed {run.target.name}` to measure it without."
-                if run.trusted
-                else "An untrusted revision never runs without it."
-            )
-        )
+        raise SandboxFailed(f"The sandbox stopped working: {trouble}.")
     return Assignment(run, recipe, run.recipe.adapters, trouble, before)

@@ -15,7 +15,7 @@ from workers.environments import BaseStack, Environment, cache_of, hash_seed
 from workers.sandbox import sandbox
 from workers.sandbox.folders import remove
 from workers.sandbox.sandbox import Box, Limits
-from workers.sandbox.watchdog import used
+from workers.sandbox.usage import used
 
 SCRATCH_DISK, MIN_DISK = 4 * GIB, 64 * MIB  # bytes of one start, with what the revision compiled before
 LAST_CASE_S = 300.0  # how long a case that runs at the session's limit may still take
@@ -88,11 +88,13 @@ def contender(
             devices=here.nodes,
             limits=Limits(wall_s=settings().session_limit_s + 2 * LAST_CASE_S, disk=max(SCRATCH_DISK - kept, MIN_DISK)),
             sandboxed=sandboxed,
+            kept=False,
         )
         log = folder / "stderr.log"
-        # On a GPU it may be started ahead of its trial, and then imports what is not the target's at once.
-        spec = [] if here.name == "cpu" else [json.dumps(provider)]
-        return Channel(sandbox.start([str(place.python), "-P", str(protocol.CONTENDER), *spec], box, log), log)
+        # With its provider it imports at once what is not the target's, also before its trial begins.
+        command = [str(place.python), "-P", str(protocol.CONTENDER), json.dumps(provider)]
+        process = sandbox.start(command, box, log)
+        return Channel(process, log, sandbox.freezer(process))
 
     return Contender(label, role, provider, start, cases)
 

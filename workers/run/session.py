@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from sqlalchemy import exc
 from sqlalchemy.exc import OperationalError
 
 from kernels.arena import protocol
-from kernels.arena.session import Contender
+from kernels.arena.session import Contender, Judge
 from kernels.cases import Case, Role
 from service.db.engine import transaction
 from service.domain.states import Purpose
 from service.domain.text import one_line
 from service.domain.verdicts.session_result import SessionResult
-from service.errors import BuildFailed, LeaseLost, ServiceError, SourceFailed
+from service.errors import BuildFailed, LeaseLost, SandboxFailed, ServiceError, SourceFailed
 from service.ledger.runs import queue, recording
 from service.ledger.server_policy import effective
 from service.settings import settings
@@ -31,37 +32,45 @@ from workers.run.assignment import Assignment, assigned
 from workers.run.baselines import Baselines, Built, References
 from workers.run.contenders import contender
 from workers.run.heartbeat import Heartbeat, Stopped, stopping
+from workers.run.holding import Holding
 from workers.run.tally import Tally
 from workers.run.trials import Trials
+from workers.sandbox import sandbox
 from workers.sandbox.folders import remove
 
 log = structlog.get_logger()
 
+OUTAGES = (OperationalError, exc.InterfaceError, exc.TimeoutError)  # of the database
 RECORD_RETRIES_S = (1.0, 5.0, 15.0)  # waits; the lease is not renewed meanwhile, and has to last
 
 
 def measure(lease: queue.Lease, here: DeviceHere) -> None:
     """Measure a leased run and end it.  Never raises: the worker takes the next run."""
+    with Holding(lease, here) as held:
+        _measure(lease, here, held)
+
+
+def _measure(lease: queue.Lease, here: DeviceHere, held: Holding) -> None:
     try:
         with Heartbeat(lease, settings().lease_s) as heart:
-            result = _examine(lease, here, heart)
+            result = _examine(lease, here, heart, held)
         _record(lease, result)
     except LeaseLost as lost:
         log.info("run lost", run=lease.run_id, reason=str(lost))
-    except Stopped as stopped:
-        _end(lease, str(stopped), again=True, blame=False)
+    except (Stopped, SandboxFailed) as reason:
+        _end(lease, str(reason), again=True, blame=False)
     except SystemExit:  # how Celery ends a process of its pool on a signal, e.g. from systemd
         _end(lease, str(Stopped()), again=True, blame=False)
         raise
     except SourceFailed as failure:
-        _end(lease, str(failure), again=failure.passing)
+        _end(lease, str(failure), again=failure.passing, blame=False, wait=True)
     except BuildFailed as failure:
         _end(lease, str(failure), again=False, failure=failure)
     except ServiceError as error:
         _end(lease, str(error), again=False)
     except Exception as error:
         log.exception("run failed", run=lease.run_id)
-        _end(lease, _plainly(error), again=True)
+        _end(lease, _plainly(error), again=True, blame=held.in_code and not isinstance(error, OUTAGES), wait=True)
 
 
 def _record(lease: queue.Lease, result: SessionResult) -> None:
@@ -84,11 +93,19 @@ def _plainly(error: Exception) -> str:
     return f"the worker failed: {type(error).__name__}: {error}"
 
 
-def _end(lease: queue.Lease, why: str, *, again: bool, blame: bool = True, failure: BuildFailed | None = None) -> None:
+def _end(
+    lease: queue.Lease,
+    why: str,
+    *,
+    again: bool,
+    blame: bool = True,
+    wait: bool = False,
+    failure: BuildFailed | None = None,
+) -> None:
     try:
         with transaction() as session:
             if again:
-                queue.give_back(session, lease, why, blame=blame)
+                queue.give_back(session, lease, why, blame=blame, wait=wait)
             else:
                 log_lines, whole = (failure.log, failure.whole) if failure else (None, "")
                 recording.fail(session, lease, why, log_lines, whole)
@@ -98,7 +115,7 @@ def _end(lease: queue.Lease, why: str, *, again: bool, blame: bool = True, failu
         log.exception("run could not be ended", run=lease.run_id, reason=why)
 
 
-def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> SessionResult:
+def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holding) -> SessionResult:
     assignment = assigned(lease)
     run, cases = assignment.run, assignment.cases
     source = open_source(run.target, heart.keep_going)
@@ -107,6 +124,7 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> SessionR
     source.resolve(run.revision.sha)  # fetches only what is not here yet: the origin may be down
     baselines = Baselines(assignment, source, heart.keep_going)
     heart.say("building the revision")
+    held.code_starts()
     head = baselines.build(run.revision.sha)
     heart.keep_going()
     heart.say("building the baselines")
@@ -119,8 +137,15 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat) -> SessionR
     try:
         seed = lease.run_id * 10_000 + lease.attempt * 100
         before = assignment.repeats_before
-        trials = Trials(tally, contenders, policy, here, heart, seed=seed, repeats_before=before)
+        sandbox.take_shortage()  # of an earlier session
+        judge = Judge(_judge(assignment, here))
+        trials = Trials(tally, contenders, policy, here, heart, seed=seed, repeats_before=before, judge=judge)
         trials.until_decided(cases)
+        # What was lost may have been lost to one of these.
+        if assignment.sandboxed and (trouble := sandbox.self_test()):
+            raise SandboxFailed(f"The sandbox stopped working: {trouble}.")
+        if shortage := sandbox.take_shortage():
+            raise OSError(shortage, os.strerror(shortage))
     finally:
         remove(_scratch(here))
     notes = references.notes
@@ -181,6 +206,14 @@ def _make_room(here: DeviceHere) -> None:
         environments.evict(settings().environments_limit)
     except Exception:
         log.exception("could not free disk space")
+
+
+def _judge(assignment: Assignment, here: DeviceHere) -> Contender:
+    """A process with nothing of the target, which judges the outputs of all contenders."""
+    stack = environments.stack(assignment.recipe.base.stack)
+    eager = protocol.built_in("eager")
+    sandboxed, scratch = assignment.sandboxed, _scratch(here)
+    return contender("judge", Role.SOTA, eager, stack, here, sandboxed=sandboxed, scratch=scratch)
 
 
 def _contenders(

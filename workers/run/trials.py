@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kernels.arena.session import NOTHING_KNOWN, Contender, KnownRepeats, OutOfTime, Pace, PrestartPool, run_trial
+from kernels.arena.session import (
+    NOTHING_KNOWN,
+    Contender,
+    Judge,
+    KnownRepeats,
+    OutOfTime,
+    Pace,
+    PrestartPool,
+    run_trial,
+)
 from kernels.cases import Case, Metric, Role
 from service.domain.policy.policy import Policy
 from service.domain.states import CellState
@@ -37,12 +46,13 @@ class Trials:
         heart: Heart,
         seed: int,
         repeats_before: KnownRepeats = NOTHING_KNOWN,
+        judge: Judge | None = None,
     ) -> None:
         self.spent: list[dict[str, Any]] = []
         self.ceilings: dict[str, float] = {}
         self.late = False
         self._tally, self._policy, self._heart, self._seed = tally, policy, heart, seed
-        self._repeats_before = repeats_before
+        self._repeats_before, self._judge = repeats_before, judge
         self._on_gpu, self._uuid = here.name != "cpu", here.uuid
         self._prestarted = PrestartPool(contenders)
         # A sample on either is some milliseconds of calls.  What varies is the trial: 6 rounds of 3 repeat from trial
@@ -57,6 +67,8 @@ class Trials:
             self._run("confirm", *self._undecided("confirm", cases), cases)
         finally:
             self._prestarted.close()
+            if self._judge is not None:
+                self._judge.close()
 
     def _run(
         self, kind: judge.Why, who: Sequence[Contender], on: tuple[Case, ...], cases: tuple[Case, ...] | None = None
@@ -90,6 +102,8 @@ class Trials:
             uuid=self._uuid,
             deadline=self._deadline,
             repeats_before=self._repeats_before,
+            prestarted=self._prestarted,
+            judge=self._judge,
         )
         self.late = {case for _, case in turned.cells} != set(on)
         self.ceilings = self.ceilings or turned.ceilings

@@ -205,7 +205,9 @@ def states() -> list[RegressionState]:
 def test_each_provider_has_the_baseline_that_it_gets_right(scripted, norms):
     text = RECIPE.replace("[suites]", '[providers.other]\nrmsnorm.fwd = "norms:other"\n[suites]')
     with transaction() as database:
-        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=text)
+        targets.register(
+            database, "norms", location=str(norms.folder), branch="main", recipe_text=text, **MEASURED_ANYWHERE
+        )
     repository = Repository(norms)
     first = repository.push().revision.sha
     second = repository.push(wide=150.0, **{f"other:{WIDE}": "invalid: y is wrong"}).revision.sha
@@ -232,7 +234,9 @@ def test_so_many_earlier_revisions_take_the_place_of_a_broken_one_and_no_more(sc
     cases = [f"rmsnorm.fwd.{rows}x8.fp32" for rows in (1, 2, 3, 4, 5)]
     text = RECIPE.replace(f'"{CASE}", "{WIDE}"', ", ".join(f'"{case}"' for case in cases))
     with transaction() as database:
-        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=text)
+        targets.register(
+            database, "norms", location=str(norms.folder), branch="main", recipe_text=text, **MEASURED_ANYWHERE
+        )
     repository = Repository(norms)
     shas, speeds = [], dict.fromkeys(cases, 100.0)
     for case in (None, *cases[:4]):  # one case after the other breaks
@@ -259,7 +263,9 @@ def test_more_last_good_revisions_than_a_session_has_room_for_take_turns_over_se
     text = RECIPE.replace(f'"{CASE}", "{WIDE}"', ", ".join(f'"{case}"' for case in cases))
     text = text.replace('pinned = "last-release"\n', "")
     with transaction() as database:
-        targets.register(database, "norms", location=str(norms.folder), branch="main", recipe_text=text)
+        targets.register(
+            database, "norms", location=str(norms.folder), branch="main", recipe_text=text, **MEASURED_ANYWHERE
+        )
     repository = Repository(norms)
     speeds = dict.fromkeys(cases, 100.0)
     repository.push(**speeds)

@@ -17,14 +17,16 @@ from service.db.engine import reading, transaction
 from service.db.models import Measurement, Run
 from service.domain.policy.policy import Policy
 from service.domain.states import RunState, TargetKind
+from service.errors import SourceFailed
 from service.ledger.intake import deliveries, targets
 from service.ledger.runs import queue
 from service.settings import settings
 from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.workers.conftest import CASE, RECIPE
-from workers import environments
+from workers import control, environments
 from workers.device import DeviceHere
 from workers.run import baselines, session, trials
+from workers.run.holding import Holding
 from workers.run.tally import Tally
 
 CPU = DeviceHere("cpu", "the processor")
@@ -171,6 +173,13 @@ class Silent:
             return {"samples": [1.0]}
         return {"ready": True, "state": "measured", "ok": True}
 
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
+
+    def cpu_s(self) -> float | None:
+        return None
+
     def close(self) -> None: ...
 
 
@@ -211,3 +220,45 @@ def test_a_bad_moment_of_the_database_costs_no_measurement(watched, monkeypatch)
     monkeypatch.setattr(session, "RECORD_RETRIES_S", (0.0,))
     run = measured(commit(watched))
     assert (run.state, run.attempt, len(tries)) == (RunState.DONE, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("where", "trouble", "counted"),
+    [
+        ("_make_room", OperationalError("SELECT", {}, Exception("the database is away")), False),
+        ("_stack", OperationalError("SELECT", {}, Exception("the database is away")), False),
+        ("open_source", SourceFailed("no route to the repository"), False),
+        ("_stack", SourceFailed("no route to the repository"), False),
+        ("open_source", OSError(28, "No space left on device"), False),
+        ("_stack", OSError(28, "No space left on device"), True),
+        ("_stack", ZeroDivisionError(), True),
+    ],
+)
+def test_only_an_attempt_that_fails_in_a_build_or_a_contender_counts(watched, monkeypatch, where, trouble, counted):
+    def broken(*_: object) -> None:
+        raise trouble
+
+    monkeypatch.setattr(session, where, broken)
+    run = measured(commit(watched))
+    assert (run.state, run.attempt, run.losses, run.max_attempts) == (RunState.QUEUED, 1, not counted, 4 - counted)
+    assert list((settings().state / "holding").iterdir()) == []
+
+
+@pytest.mark.parametrize(("where", "losses"), [("fetching", 1), ("building", 0)])
+def test_the_run_of_a_worker_that_was_killed_is_queued_at_once_by_its_successor(watched, monkeypatch, where, losses):
+    """The first worker of this device is killed; `control.work` is the second's first poll."""
+    monkeypatch.setattr(control, "here", lambda: CPU)
+    wanted(commit(watched))
+    with transaction() as database:
+        lease = queue.next_run(database, "cpu", control.name(), settings().lease_s)
+    killed = Holding(lease, CPU).__enter__()
+    if where == "building":
+        killed.code_starts()
+    assert control.work("cpu") == 0, "not at once: what ended the one may end the other"
+    with transaction() as database:
+        run = database.get_one(Run, lease.run_id)
+        assert (run.state, run.losses, run.max_attempts) == (RunState.QUEUED, losses, 3 + losses)
+        run.not_before = 0.0
+    assert control.work("cpu") == 1
+    with reading() as database:
+        assert database.get_one(Run, lease.run_id).state is RunState.DONE
