@@ -1,4 +1,9 @@
-"""A git repository as a source: a full bare mirror; no name in it can become an option of a git command."""
+"""A git repository as a source: a full bare mirror; no name in it can become an option of a git command.
+
+Branches and tags are fetched together; only people with write access can change them.  The head of a pull request comes
+from anybody: it is fetched by itself into a folder next to the objects, within limits, and taken over when git has
+accepted all of it.  So one bad head cannot stop the others.
+"""
 
 import fcntl
 import os
@@ -10,30 +15,57 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from service.errors import BadInput, NotFound, SourceFailed
-from service.settings import GIB, MIB
+from service.errors import BadInput, NotFound, ServiceError, SourceFailed
+from service.settings import GIB, MIB, settings
 from service.sources.reach import Site, check_url, folder_of, place, site_of
 from service.sources.source import Exported, Found, some
 from service.sources.trees import TreeWriter
 
-FETCH_LIMIT_S = 1800  # the first mirror of a large repository takes minutes
-ASK_LIMIT_S = 60
 WATCH_EVERY_S = 0.5
 MAX_OUTPUT = 64 * MIB
-MAX_MEMORY = 512 * MIB  # a forged tree of ten small objects has 10^10 paths, which git would hold all at once
-FETCH_MEMORY = 8 * GIB
 MAX_COMMITS = 10_000
 LARGEST_READ = 4 * MIB
-REFSPECS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+refs/pull/*/head:refs/pull/*/head")
+REFSPECS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 ORIGIN_HEAD = "refs/kernelwatch/origin-head"
+KEPT = "refs/kernelwatch/kept"  # commits that were requested by their sha, or that the ledger may still need
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class GitLimits:
+    """What one git process may use: seconds, its own memory, and the bytes of each file that it writes."""
+
+    seconds: float
+    memory: int
+    file: int | None = None
+
+
+_ASK = GitLimits(seconds=60, memory=512 * MIB)  # a tree of ten small objects can have 10^10 paths, all held in memory
+_STREAM = replace(_ASK, seconds=300)
+_FETCH = GitLimits(seconds=1800, memory=8 * GIB)  # the first mirror of a large repository takes minutes
+_PULL = GitLimits(seconds=120, memory=2 * GIB)
+_REPACK = GitLimits(seconds=1800, memory=8 * GIB)
+_TOGETHER = 50  # heads of pull requests in one fetch
+_TOGETHER_S = 60.0  # all of them must arrive in this time, or each is fetched by itself
+_PULLS_SHARE = 0.75  # of the mirror's limit: the rest is reserved for branches, so that strangers cannot stop them
+_FEW_PACKS = 30  # more of them are repacked: each fetch leaves one
+
+# Changed paths are kept of each commit up to these, and of one list of commits up to the last.
+MAX_PATHS = 5_000
+MAX_PATH_BYTES = 256 * 1024
+MAX_LIST_BYTES = 16 * MIB
+_LIST_S = 30.0  # for commits that had to be read one by one; the paths of the rest count as unknown
+_ONE_PATH_S = 5.0
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REV = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+#=@~^-]{0,199}")
+_PULL_REV = re.compile(r"(?:refs/)?(pull/([1-9][0-9]{0,9})/head)([~^].*)?")
 _FORMAT = "%H%x00%P%x00%s%x00%an%x00%ct%x00"
 
 # Nothing of the machine's or the user's configuration, no prompt, no LFS download, English messages.
@@ -55,6 +87,7 @@ _CONFIGURATION = """[safe]\n\tdirectory = *
 [core]\n\thooksPath = /dev/null\n\tfsmonitor = false
 [http]\n\tfollowRedirects = false
 [transfer]\n\tfsckObjects = true
+[fetch]\n\tunpackLimit = 1
 [fetch "fsck"]\n\tzeroPaddedFilemode = ignore\n\tbadTimezone = ignore\n\tmissingSpaceBeforeDate = ignore
 [gc]\n\tauto = 0
 """
@@ -76,16 +109,81 @@ class GitSource:
         self._mirror = mirror_of(name, location)
 
     def refresh(self) -> None:
-        """Fetch branches, tags and heads of pull requests into the mirror.  One process fetches at a time."""
-        site = None if self._folder else site_of(self.location)
+        """Fetch branches and tags into the mirror.  One process fetches at a time."""
+        site = self._site()
         with self._alone():
-            self._fetch(site, *REFSPECS)
+            limits = replace(_FETCH, file=self._room(settings().mirror_limit))
+            self._fetch(self._mirror, site, [*REFSPECS], limits, "--prune")
+            (self._mirror / "fetched").touch()
             try:
-                self._fetch(site, f"+HEAD:{ORIGIN_HEAD}", prune=False)
+                self._fetch(self._mirror, site, [f"+HEAD:{ORIGIN_HEAD}"], limits)
             except SourceFailed:  # the origin's HEAD names a branch that does not exist
                 self._git("update-ref", "-d", ORIGIN_HEAD)
             if branch := self._origin_branch():
                 self._git("symbolic-ref", "HEAD", f"refs/heads/{branch}")
+
+    def fetch_pulls(self, numbers: Collection[int], limit_s: float) -> Mapping[int, str | ServiceError]:
+        """Fetch the heads of these pull requests: the commit of each, or why it could not be fetched.
+
+        Those that `limit_s` seconds do not suffice for are left out.
+        """
+        self._have()
+        ends, found = time.monotonic() + limit_s, dict[int, str | ServiceError]()
+        waiting = sorted(numbers)
+        for start in range(0, len(waiting), _TOGETHER):
+            some_of_them = waiting[start : start + _TOGETHER]
+            if len(some_of_them) > 1:
+                try:
+                    found |= self._pulls(some_of_them, replace(_PULL, seconds=_TOGETHER_S))
+                    continue
+                except SourceFailed:
+                    pass  # one of them, or the network: each by itself says which
+            for number in some_of_them:
+                if found and time.monotonic() > ends:
+                    return found
+                found[number] = self._pull(number)
+        return found
+
+    def has(self, sha: str) -> bool:
+        """Whether a commit is kept here.  Asks nobody."""
+        return bool(_SHA.fullmatch(sha)) and self._commit(sha) is not None
+
+    def is_on_branch(self, sha: str) -> bool:
+        """Whether a branch of the repository contains the commit, as of the last refresh."""
+        containing = ("for-each-ref", "--count=1", "--format=%(refname)", f"--contains={self._known(sha)}")
+        return bool(self._git(*containing, "refs/heads/").strip())
+
+    def size(self) -> int:
+        """Bytes of the mirror's objects."""
+        size = 0
+        for folder, _, names in os.walk(self._mirror / "objects"):
+            for name in names:
+                with suppress(FileNotFoundError):  # another process may be repacking
+                    size += os.stat(os.path.join(folder, name)).st_size
+        return size
+
+    def is_tight(self) -> bool:
+        """Whether the mirror is too large to take heads of pull requests."""
+        return self.size() >= settings().mirror_limit * _PULLS_SHARE
+
+    def clean(self, open_pulls: Collection[int], keep: Collection[str], *, thoroughly: bool = False) -> int:
+        """Forget the heads of all other pull requests, and delete what no reference needs.  Returns the size in bytes.
+
+        The commits `keep` stay, and for a day whatever was requested by its sha.  Objects are repacked when there are
+        many packs, or when it is requested with `thoroughly`.
+        """
+        with self._alone():
+            refs = self._refs("refs/pull/", f"{KEPT}/")
+            gone = [ref for ref in refs if self._is_over(ref, open_pulls, keep)]
+            kept = [sha for sha in {*keep} if f"{KEPT}/{sha}" not in refs and self.has(sha)]
+            changes = [f"delete {ref}\n" for ref in gone] + [f"update {KEPT}/{sha} {sha}\n" for sha in kept]
+            self._update_refs(changes)
+            packs = len([*(self._mirror / "objects" / "pack").glob("*.pack")])
+            if thoroughly or packs > _FEW_PACKS:
+                sparing = ("-c", "pack.threads=1", "-c", "pack.windowMemory=256m")
+                self._git(*sparing, "repack", "-a", "-d", "--quiet", limits=_REPACK)
+                self._git("prune", "--expire=1.day.ago", limits=_REPACK)  # loose objects
+            return self.size()
 
     def is_kept(self) -> bool:
         return self._mirror.exists()
@@ -104,6 +202,11 @@ class GitSource:
         if not _REV.fullmatch(rev) or ".." in rev or "@{" in rev:
             raise BadInput(f"{rev[:80]!r} is not a revision; write a branch, a tag or a commit's sha.")
         self._have()
+        if pull := _PULL_REV.fullmatch(rev):  # never a branch or tag of this name
+            head = self._pull(int(pull[2]))
+            if isinstance(head, ServiceError):
+                raise head
+            rev = f"{head}{pull[3] or ''}"
         if sha := self._commit(rev):
             return sha
         self.refresh()
@@ -163,10 +266,10 @@ class GitSource:
         with self._asking("ls-tree", "-r", "-z", "-l", "--full-tree", self._known(sha)) as answer:
             for line in _pieces(_pipe(answer.stdout), b"\0"):
                 mode, blob, size, path = _entry(line)
+                writer.announce(size, link=mode == "120000")
                 if mode == "160000":
                     writer.folder_only(path, f"The submodule {path} is left empty, because submodules are not fetched.")
                 else:
-                    writer.announce(size)
                     wanted.append((mode, blob, path))
         with self._asking("cat-file", "--batch", stdin=True) as answer:
             for mode, blob, path in wanted:
@@ -178,11 +281,37 @@ class GitSource:
         return writer.finish()
 
     def _log(self, *arguments: str) -> list[Found]:
-        options = ("--first-parent", "--diff-merges=first-parent", "--no-renames", "--name-only", "-z", "--no-ext-diff")
+        try:
+            return self._listed(_NAMES, *arguments, most=MAX_LIST_BYTES)
+        except SourceFailed:  # one of them may change more paths than git can hold, so read the paths one by one
+            found = self._listed(_NO_NAMES, *arguments)
+        ends, room, complete = time.monotonic() + _LIST_S, MAX_LIST_BYTES, list[Found]()
+        for one in found:
+            paths, more = self._first_paths(one.sha) if time.monotonic() < ends and room > 0 else ((), True)
+            room -= sum(map(len, paths))
+            complete.append(replace(one, paths=paths, more_paths=more))
+        return complete
+
+    def _listed(self, names: tuple[str, ...], *arguments: str, most: int = MAX_OUTPUT) -> list[Found]:
         start = secrets.token_hex(8)  # random, so that no subject or path contains it
-        layout = f"--format={start}{_FORMAT}"
-        logged = self._git("log", *options, "--encoding=UTF-8", "--reverse", layout, *arguments, "--")
+        options = ("--first-parent", *names, "-z", "--encoding=UTF-8", "--reverse", f"--format={start}{_FORMAT}")
+        logged = self._git("log", *options, *arguments, "--", most=most)
         return [_found(record) for record in logged.split(start.encode())[1:]]
+
+    def _first_paths(self, sha: str) -> tuple[tuple[str, ...], bool]:
+        """The first of the paths that a commit changes, and whether there are more."""
+        printed = b""
+        try:
+            limits = replace(_ASK, seconds=_ONE_PATH_S)
+            with self._asking("log", "--no-walk", "--format=", *_NAMES, "-z", sha, "--", limits=limits) as answer:
+                printed = _pipe(answer.stdout).read(MAX_PATH_BYTES + 1)
+                if len(printed) > MAX_PATH_BYTES:
+                    raise _Enough
+        except _Enough:
+            pass
+        except SourceFailed:  # git cannot compare its trees
+            return (), True
+        return _first(printed)
 
     def _known(self, sha: str) -> str:
         if not _SHA.fullmatch(sha):
@@ -221,12 +350,84 @@ class GitSource:
         preferred = [name for name in (last, "main", "master") if name in branches]
         return next(iter([*preferred, *branches]), None)
 
+    def _pull(self, number: int) -> str | ServiceError:
+        try:
+            return self._pulls([number], _PULL)[number]
+        except SourceFailed as failure:
+            return failure
+
+    def _pulls(self, numbers: Sequence[int], limits: GitLimits) -> dict[int, str | ServiceError]:
+        refs = {number: f"refs/pull/{number}/head" for number in numbers}
+        with self._alone():
+            self._fetch_apart([f"+{ref}:{ref}" for ref in refs.values()], limits, _name_of(numbers))
+            heads = {number: self._commit(ref) for number, ref in refs.items()}
+            self._update_refs([f"delete {refs[number]}\n" for number, head in heads.items() if head is None])
+        return {
+            number: head or SourceFailed(f"{_name_of([number])} is not a commit.", passing=False)
+            for number, head in heads.items()
+        }
+
     def _fetched(self, sha: str) -> str | None:
-        """Ask for a commit that no ref names any more, as after a forced push.  Not every host answers that."""
-        site = None if self._folder else site_of(self.location)
+        """Request a commit that no reference names any more, as after a forced push.  Not every host answers that."""
         with self._alone(), suppress(SourceFailed):
-            self._fetch(site, f"+{sha}:refs/kernelwatch/kept/{sha}", prune=False)
+            self._fetch_apart([f"+{sha}:{KEPT}/{sha}"], _PULL, sha[:10])
         return self._commit(sha)
+
+    def _fetch_apart(self, refspecs: Sequence[str], limits: GitLimits, what: str) -> None:
+        """Fetch into a folder of its own, and take over what arrived if git accepted all of it.  Needs the lock.
+
+        Raises SourceFailed, with `passing` false where the same head would fail again.
+        """
+        room = min(settings().pull_limit, self._room(settings().mirror_limit * _PULLS_SHARE))
+        with tempfile.TemporaryDirectory(prefix="incoming-", dir=self._mirror) as folder:
+            apart = Path(folder)
+            for name in ("objects/info", "objects/pack", "refs"):
+                (apart / name).mkdir(parents=True)
+            (apart / "HEAD").write_text("ref: refs/heads/none\n")
+            (apart / "objects/info/alternates").write_text(f"{self._mirror / 'objects'}\n")
+            try:
+                self._fetch(apart, self._site(), refspecs, replace(limits, file=room), what=what)
+            except _TooLarge:
+                limit = "KERNELWATCH_PULL_LIMIT" if room == settings().pull_limit else "KERNELWATCH_MIRROR_LIMIT"
+                size = f"{room / MIB:.0f} MiB of new objects ({limit})"
+                raise SourceFailed(f"{what} brings more than {size}.", passing=False) from None
+            except _TooSlow:
+                raise SourceFailed(f"{what} took longer than {limits.seconds:.0f} s to fetch.", passing=False) from None
+            arrived = self._git("for-each-ref", "--format=update %(refname) %(objectname)", folder=apart)
+            # An index makes its pack visible, so it goes last.
+            for file in sorted((apart / "objects/pack").iterdir(), key=lambda file: file.suffix == ".idx"):
+                file.rename(self._mirror / "objects" / "pack" / file.name)
+            self._update_refs(arrived.decode().splitlines(keepends=True))
+
+    def _update_refs(self, changes: Sequence[str]) -> None:
+        if changes:
+            self._git("update-ref", "--stdin", given="".join(changes).encode())
+
+    def _refs(self, *under: str) -> list[str]:
+        listed = self._git("for-each-ref", "--format=%(refname)", *under)
+        return listed.decode(errors="surrogateescape").splitlines()
+
+    def _is_over(self, ref: str, open_pulls: Collection[int], keep: Collection[str]) -> bool:
+        """Whether nobody needs a reference to the head of a pull request, or to a kept commit, any more."""
+        if pull := _PULL_REV.fullmatch(ref):
+            return int(pull[2]) not in open_pulls
+        with suppress(OSError):  # a packed one is older than a day
+            if time.time() - (self._mirror / ref).stat().st_mtime < DAY_S:
+                return False
+        return ref.rpartition("/")[2] not in keep
+
+    def _room(self, limit: float) -> int:
+        """Bytes that the mirror may still grow by.  Raises SourceFailed where there are none."""
+        size = self.size()
+        if size >= limit:
+            raise SourceFailed(
+                f"The mirror of {self.location} has {size / MIB:.0f} MiB, and {limit / MIB:.0f} MiB are allowed here: "
+                "raise KERNELWATCH_MIRROR_LIMIT, or close pull requests and run `kernelwatch target clean`."
+            )
+        return int(limit) - size
+
+    def _site(self) -> Site | None:
+        return None if self._folder else site_of(self.location)
 
     def _have(self) -> None:
         if not (self._mirror / "HEAD").exists() or not (self._mirror / "fetched").exists():
@@ -244,34 +445,55 @@ class GitSource:
             fresh.rename(self._mirror.parent / "gitconfig")
             if not (self._mirror / "HEAD").exists():
                 self._git("init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(self._mirror))
+            self._remove_leftovers()
             yield
 
-    def _fetch(self, site: Site | None, *refspecs: str, prune: bool = True) -> None:
+    def _remove_leftovers(self) -> None:
+        """Delete what a fetch that was killed left.  Whoever holds the lock is the only one who writes."""
+        for folder in self._mirror.glob("incoming-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        for file in (self._mirror / "objects" / "pack").glob("*tmp*"):
+            file.unlink(missing_ok=True)
+
+    def _fetch(
+        self, into: Path, site: Site | None, refspecs: Sequence[str], limits: GitLimits, *more: str, what: str = ""
+    ) -> None:
         if shutil.disk_usage(self._mirror).free < GIB // 4:
             raise SourceFailed(f"The disk under {self._mirror.parent} is full; nothing was fetched.")
         options = ["--quiet", "--force", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance"]
-        options += ["--no-recurse-submodules", *(["--prune"] if prune else [])]
+        options += ["--no-recurse-submodules", *more]
         origin = str(self._folder) if self._folder else self.location
         pinned = ["-c", f"http.curloptResolve={site.host}:{site.port}:{site.address}"] if site and site.address else []
-        self._git(
-            *pinned,
-            "fetch",
-            *options,
-            "--end-of-options",
-            origin,
-            *refspecs,
-            limit_s=FETCH_LIMIT_S,
-            memory=FETCH_MEMORY,
-        )
-        (self._mirror / "fetched").touch()
+        command = (*pinned, "fetch", *options, "--end-of-options", origin, *refspecs)
+        try:
+            self._git(*command, limits=limits, folder=into, what=what)
+        except SourceFailed:
+            # What git prints when it hits the limit differs between its versions; the unfinished pack does not.
+            unfinished = (file.stat().st_size for file in (into / "objects" / "pack").glob("*tmp*"))
+            if limits.file is not None and max(unfinished, default=0) >= limits.file:
+                raise _TooLarge(
+                    f"{origin} has more new objects than its mirror has room for: raise KERNELWATCH_MIRROR_LIMIT."
+                ) from None
+            raise
 
     def _git(
-        self, *arguments: str, fine: Sequence[int] = (0,), limit_s: float = ASK_LIMIT_S, memory: int = MAX_MEMORY
+        self,
+        *arguments: str,
+        fine: Sequence[int] = (0,),
+        limits: GitLimits = _ASK,
+        folder: Path | None = None,
+        most: int = MAX_OUTPUT,
+        given: bytes | None = None,
+        what: str = "",
     ) -> bytes:
         """Run git and return what it printed.  Raises SourceFailed with the reason, also for too long or too much."""
-        with self._asking(*arguments, fine=fine, limit_s=limit_s, memory=memory) as answer:
-            printed = _pipe(answer.stdout).read(MAX_OUTPUT + 1)
-            if len(printed) > MAX_OUTPUT:
+        stdin = given is not None
+        with self._asking(*arguments, fine=fine, limits=limits, folder=folder, stdin=stdin, what=what) as answer:
+            if given is not None:
+                _pipe(answer.stdin).write(given)
+                _pipe(answer.stdin).close()
+            printed = _pipe(answer.stdout).read(most + 1)
+            if len(printed) > most:
                 raise SourceFailed(f"git {_verb(arguments)} on {self.location} printed too much output.", passing=False)
             return printed
 
@@ -280,13 +502,21 @@ class GitSource:
         self,
         *arguments: str,
         fine: Sequence[int] = (0,),
-        limit_s: float = ASK_LIMIT_S * 5,
-        memory: int = MAX_MEMORY,
+        limits: GitLimits = _STREAM,
+        folder: Path | None = None,
         stdin: bool = False,
+        what: str = "",
     ) -> Iterator[subprocess.Popen[bytes]]:
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
-                [*_within(memory), "git", f"--git-dir={self._mirror}", "-c", "core.hooksPath=/dev/null", *arguments],
+                [
+                    *_within(limits),
+                    "git",
+                    f"--git-dir={folder or self._mirror}",
+                    "-c",
+                    "core.hooksPath=/dev/null",
+                    *arguments,
+                ],
                 stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -297,13 +527,13 @@ class GitSource:
             over, why = threading.Event(), list[Exception]()
 
             def watch() -> None:
-                patience = time.monotonic() + limit_s
-                while not over.wait(min(WATCH_EVERY_S, limit_s)):
+                patience = time.monotonic() + limits.seconds
+                while not over.wait(min(WATCH_EVERY_S, limits.seconds)):
                     try:
                         self._keep_going()
                         if time.monotonic() > patience:
-                            took = f"git {_verb(arguments)} on {self.location} took longer than {limit_s:.0f} s."
-                            raise SourceFailed(took)
+                            took = f"git {_verb(arguments)} on {self.location} took longer than {limits.seconds:.0f} s."
+                            raise _TooSlow(took)
                     except Exception as reason:
                         why.append(reason)
                         _end(process)
@@ -328,7 +558,7 @@ class GitSource:
                 raise why[0]
             if code not in fine:
                 errors.seek(0)
-                raise _failure(self.location, _verb(arguments), errors.read(64 * 1024).decode(errors="replace"))
+                raise _failure(what or self.location, _verb(arguments), errors.read(64 * 1024).decode(errors="replace"))
 
     def _environment(self) -> dict[str, str]:
         configuration = str(self._mirror.parent / "gitconfig")
@@ -339,10 +569,32 @@ class GitSource:
         return {**_ENVIRONMENT, **proxies, "GIT_CONFIG_GLOBAL": configuration, "GIT_ALLOW_PROTOCOL": protocols}
 
 
-def _within(memory: int) -> tuple[str, ...]:
-    """The start of a command that may hold so much of its own memory (mapped packs do not count), and ends with us."""
+class _Enough(Exception):
+    """The rest of the output is not needed."""
+
+
+class _TooSlow(SourceFailed):
+    """Git was ended because it took too long."""
+
+
+class _TooLarge(SourceFailed):
+    """There is more to fetch than there is room for."""
+
+
+def _within(limits: GitLimits) -> tuple[str, ...]:
+    """The start of a command that ends with this process and keeps to its limits.
+
+    Mapped packs do not count as memory.  `ulimit -f` counts blocks of 512 bytes.
+    """
     ends = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv", path=_ENVIRONMENT["PATH"]) else ()
-    return (*ends, "/bin/sh", "-c", f'ulimit -d {memory >> 10}; exec "$@"', "git")
+    file = "" if limits.file is None else f"ulimit -f {(limits.file + 511) // 512}; "
+    return (*ends, "/bin/sh", "-c", f'ulimit -d {limits.memory >> 10}; {file}exec "$@"', "git")
+
+
+def _name_of(numbers: Sequence[int]) -> str:
+    """How messages name the heads of these pull requests."""
+    which = str(numbers[0]) if len(numbers) == 1 else f"one of {numbers[0]} to {numbers[-1]}"
+    return f"The head of pull request {which}"
 
 
 def _verb(arguments: Sequence[str]) -> str:
@@ -360,12 +612,16 @@ def _failure(location: str, verb: str, said: str) -> SourceFailed:
     """Build an error from git's output, with whether a retry may help."""
     lines = [line.removeprefix("fatal: ").removeprefix("error: ") for line in said.splitlines() if line.strip()]
     reason = "; ".join(lines[-3:])[:500] or "git said nothing"
+    if "find remote ref" in said:
+        return SourceFailed(f"{location} does not have it ({reason}). The forge may not serve it yet.")
     for words, meaning in (
         (("not found", "could not read Username", "Authentication failed", "does not appear to be a git repo"),
          "does not exist, is no git repository, or is not public"),
         (("redirect",), "has moved to another address; register the new one"),
         (("ut of memory", "malloc failed", "mmap failed"), "has a revision that is too large to read"),
-        (("fsck", "in packed object"), "has damaged or forged objects"),
+        (("fsck", "in packed object", "not send all necessary", "repository corruption"),
+         "has damaged or forged objects"),
+        (("signal 11",), "has a revision that git cannot read"),
     ):  # fmt: skip
         if any(word in said for word in words):
             return SourceFailed(f"{location} {meaning} ({reason}).", passing=False)
@@ -376,6 +632,10 @@ def _failure(location: str, verb: str, said: str) -> SourceFailed:
     return SourceFailed(f"git {verb} failed on the mirror of {location}: {reason}.")
 
 
+_NO_NAMES = ("--no-patch",)
+_NAMES = ("--diff-merges=first-parent", "--no-renames", "--name-only", "--no-ext-diff")
+
+
 def _found(record: bytes) -> Found:
     sha, parents, subject, author, committed, paths = record.split(b"\0", 5)
     return Found(
@@ -384,8 +644,16 @@ def _found(record: bytes) -> Found:
         _plain(subject, 500),
         _plain(author, 200),
         float(committed or 0),
-        tuple(path.decode(errors="replace") for path in paths.removeprefix(b"\0\n").split(b"\0") if path),
+        *_first(paths.removeprefix(b"\0\n")),
     )
+
+
+def _first(paths: bytes) -> tuple[tuple[str, ...], bool]:
+    """The first of these paths, and whether there are more."""
+    cut = len(paths) > MAX_PATH_BYTES
+    whole = paths[:MAX_PATH_BYTES].rpartition(b"\0")[0] if cut else paths
+    first = [path for path in whole.split(b"\0") if path]
+    return tuple(path.decode(errors="replace") for path in first[:MAX_PATHS]), cut or len(first) > MAX_PATHS
 
 
 def _plain(text: bytes, most: int) -> str:
@@ -410,6 +678,8 @@ def _pieces(stream: IO[bytes], end: bytes) -> Iterator[bytes]:
     while chunk := stream.read(1 << 16):
         *whole, rest = (rest + chunk).split(end)
         yield from whole
+        if len(rest) > MIB:
+            raise BadInput("A path of the tree is longer than 1 MiB.")
 
 
 def _blob(answer: subprocess.Popen[bytes], blob: str) -> Iterator[bytes]:

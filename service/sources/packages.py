@@ -11,7 +11,7 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -113,6 +113,16 @@ class PackageSource:
             reason = wheels[0].yanked or "no reason given"
             raise BadInput(f"Release {version} of {self.package} was yanked ({reason}); it is not measured.")
         return wheels[0].version  # as it is written there: 0.10 and 0.10.0 are the same release
+
+    def fetch_pulls(self, numbers: Collection[int], limit_s: float) -> Mapping[int, str | ServiceError]:  # noqa: ARG002
+        return {number: BadInput(f"{self.package} is a package, which has no pull requests.") for number in numbers}
+
+    def has(self, sha: str) -> bool:
+        return _version(sha) in self._known()
+
+    def is_on_branch(self, sha: str) -> bool:  # noqa: ARG002
+        """Always: whoever may publish a release is not a stranger."""
+        return True
 
     def describe(self, sha: str) -> Found:
         version = _version(sha)

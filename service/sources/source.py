@@ -1,16 +1,20 @@
 """The interface of all sources of revisions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from service.domain.states import TargetKind
+from service.errors import ServiceError
 
 
 @dataclass(frozen=True)
 class Found:
-    """One revision as its source reports it.  `paths` are those changed against the first parent."""
+    """One revision as its source reports it.
+
+    `paths` are those changed against the first parent: all of them, or with `more_paths` the first of very many.
+    """
 
     sha: str  # of a commit, or the version of a release
     parent: str | None
@@ -18,6 +22,7 @@ class Found:
     author: str
     committed_at: float
     paths: tuple[str, ...]
+    more_paths: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,15 @@ class Source(Protocol):
 
     def refresh(self) -> None:
         """Learn what is new at the origin.  The other methods answer from what is already known here."""
+
+    def fetch_pulls(self, numbers: Collection[int], limit_s: float) -> Mapping[int, str | ServiceError]:
+        """The head of each of these pull requests now, or why it could not be fetched; some if time is short."""
+
+    def has(self, sha: str) -> bool:
+        """Whether a revision is known here.  Asks nobody."""
+
+    def is_on_branch(self, sha: str) -> bool:
+        """Whether the origin itself has the revision on a branch.  Any other may be a stranger's."""
 
     def is_kept(self) -> bool:
         """Whether anything of the origin is kept here."""

@@ -10,8 +10,13 @@ from service.errors import BadInput, SourceFailed
 from service.settings import settings
 from service.sources.source import Exported
 
-MAX_FILES = 200_000
+MAX_FILES = 200_000  # with links and submodules
+MAX_LINKS = 10_000  # no tree that people work in has more
+LARGEST_LINK = 4096  # PATH_MAX
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+
+_OUTSIDE = "leads out of the tree"
+_TOO_MANY_LINKS = "is part of a loop or of a chain of more than 40 links"
 
 
 def shown(name: str) -> str:
@@ -24,15 +29,19 @@ class TreeWriter:
 
     def __init__(self, folder: Path, what: str) -> None:
         self.folder, self.what, self.limit = folder, what, settings().tree_limit
-        self.files, self.size = 0, 0
+        self.files, self.size, self.links = 0, 0, 0
         self._links: dict[str, str] = {}
         self._left_out: list[str] = []
         self._lfs: list[str] = []
         folder.mkdir(parents=True, exist_ok=True)
 
-    def announce(self, size: int) -> None:
+    def announce(self, size: int, *, link: bool = False) -> None:
         """Count one coming file against the limits.  Raises BadInput as soon as the tree is too large."""
-        self.files, self.size = self.files + 1, self.size + size
+        self.files, self.size, self.links = self.files + 1, self.size + size, self.links + link
+        if link and size > LARGEST_LINK:
+            raise BadInput(f"The tree of {self.what} has a symbolic link of {size} bytes; {LARGEST_LINK} are allowed.")
+        if self.links > MAX_LINKS:
+            raise BadInput(f"The tree of {self.what} has more than {MAX_LINKS} symbolic links.")
         if self.files > MAX_FILES:
             raise BadInput(f"The tree of {self.what} has more than {MAX_FILES} files.")
         if self.size > self.limit:
@@ -76,17 +85,17 @@ class TreeWriter:
         """Make the links and say what was written."""
         made = [path for path, target in self._links.items() if self._make(path, target)]
         # A link may lead out only through another link; taking one away can only make others dangle.
-        while outside := [path for path in made if not self._stays(path)]:
-            for path in outside:
-                made.remove(path)
+        while refused := {path: why for path in made if (why := self._trouble(path))}:
+            for path, why in refused.items():
                 (self.folder / path).unlink()
-                self._say_outside(path)
+                self._leave_link_out(path, why)
+            made = [path for path in made if path not in refused]
         return Exported(self.files, self.size, tuple(self._left_out), tuple(self._lfs))
 
     def _make(self, path: str, target: str) -> bool:
         place = os.path.normpath(os.path.join(os.path.dirname(path), target))
         if target.startswith("/") or place == ".." or place.startswith("../"):
-            self._say_outside(path)
+            self._leave_link_out(path, _OUTSIDE)
             return False
         try:
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -95,12 +104,25 @@ class TreeWriter:
             raise self._unwritable(path, error) from None
         return True
 
-    def _stays(self, path: str) -> bool:
-        return Path(os.path.realpath(self.folder / path)).is_relative_to(os.path.realpath(self.folder))
+    def _trouble(self, path: str) -> str:
+        """Why a link must be left out, or nothing.
 
-    def _say_outside(self, path: str) -> None:
-        link = f"{path} -> {self._links[path]}"
-        self.leave_out(f"The symbolic link {link} leads out of the tree and was left out.")
+        The kernel follows at most 40 links and is asked first: Python would follow a chain of any length, link by link.
+        """
+        place = self.folder / path
+        try:
+            place.stat()
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return _TOO_MANY_LINKS
+        try:
+            inside = Path(os.path.realpath(place)).is_relative_to(os.path.realpath(self.folder))
+        except RecursionError:  # a chain behind a folder that does not exist, where the kernel stops at once
+            return _TOO_MANY_LINKS
+        return "" if inside else _OUTSIDE
+
+    def _leave_link_out(self, path: str, why: str) -> None:
+        self.leave_out(f"The symbolic link {path} -> {self._links[path]} {why} and was left out.")
 
     def _at(self, path: str) -> Path:
         parts = path.split("/")

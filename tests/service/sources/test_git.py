@@ -10,9 +10,10 @@ import psutil
 import pytest
 
 from service.errors import BadInput, LeaseLost, NotFound, Refused, SourceFailed
-from service.settings import settings
+from service.settings import MIB, settings
 from service.sources import git, open_source
 from service.sources.source import Source
+from service.sources.trees import TreeWriter
 from tests import needs
 from tests.fakes.repository import Repository, Target
 
@@ -111,6 +112,8 @@ def test_heads_of_pull_requests_and_tags_resolve(repository):
 
     source = source_of(repository)
     assert source.resolve("pull/7/head") == source.resolve(head) == head
+    assert source.resolve("refs/pull/7/head~1") == source.resolve("main")
+    assert (source.is_on_branch(head), source.is_on_branch(source.resolve("main"))) == (False, True)
     assert source.resolve("v0.1") == source.resolve("main")
     assert source.between(source.resolve("main"), head)[0].subject == "Contribution"
 
@@ -252,8 +255,54 @@ def test_a_tree_that_unfolds_without_end_is_refused(repository, tmp_path):
     source = source_of(repository)
     with pytest.raises(BadInput, match="more than"):
         source.export(bomb, tmp_path / "tree")
-    with pytest.raises(SourceFailed, match="too large to read"):
-        source.describe(bomb)
+    found = source.describe(bomb)
+    assert (found.subject, found.paths, found.more_paths) == ("bomb", (), True)
+
+
+def test_of_very_many_changed_paths_the_first_are_listed(repository):
+    blob = repository.git("hash-object", "-w", "--stdin", given="x")
+    names = [f"{n:05}-{'x' * 60}" for n in range(6_000)]
+    tree = repository.git("mktree", given="".join(f"100644 blob {blob}\t{name}\n" for name in names))
+    first = repository.commit("One", {"a": "1"})
+    wide = repository.git("commit-tree", "-p", first, "-m", "wide", tree)
+    last = repository.git("commit-tree", "-p", wide, "-m", "last", repository.git("rev-parse", f"{first}^{{tree}}"))
+    repository.git("update-ref", "refs/heads/main", last)
+
+    found = source_of(repository).mainline("main", 10)
+
+    assert [one.more_paths for one in found] == [False, True, True]
+    assert 1_000 < len(found[1].paths) < 6_000
+    assert sum(map(len, found[1].paths)) <= git.MAX_PATH_BYTES
+
+
+@pytest.mark.parametrize(("mode", "names"), [("160000", 200_001), ("120000", 10_001)])
+def test_too_many_submodules_or_links_are_refused_before_they_are_written(tmp_path, roots, mode, names):
+    writer = TreeWriter(tmp_path / "tree", "norms")
+    for _ in range(names - 1):
+        writer.announce(0, link=mode == "120000")
+    with pytest.raises(BadInput, match="more than"):
+        writer.announce(0, link=mode == "120000")
+
+
+def test_a_chain_of_links_that_is_too_long_is_left_out(repository, tmp_path):
+    for n in range(1_500):
+        repository.link(f"l{n:04}", f"l{n + 1:04}")
+    sha = repository.commit("Chain", {"l1500": "end"})
+    exported = source_of(repository).export(sha, tmp_path / "tree")
+    assert "l0000 -> l0001 is part of a loop or of a chain of more than 40 links" in " ".join(exported.notes)
+    assert not (tmp_path / "tree/l0000").is_symlink()
+    assert (tmp_path / "tree/l1461").is_symlink()
+    assert (tmp_path / "tree/l1499").read_text() == "end"
+
+
+def test_a_loop_of_links_is_left_out(repository, tmp_path):
+    repository.link("here", "there")
+    repository.link("there", "here")
+    repository.link("gone", "missing/../here")
+    sha = repository.commit("Loop", {"a": "text"})
+    exported = source_of(repository).export(sha, tmp_path / "tree")
+    assert len(exported.left_out) == 2
+    assert sorted(os.listdir(tmp_path / "tree")) == ["a", "gone"]
 
 
 def test_a_path_called_git_is_refused(repository, tmp_path):
@@ -343,7 +392,7 @@ def test_names_that_are_no_text_are_told_in_words_that_can_be_stored(repository,
 
 @needs.skip_unless(shutil.which("setpriv"), "setpriv")
 def test_git_ends_when_its_worker_is_killed(roots):
-    asks = "import subprocess; from service.sources import git; subprocess.run([*git._within(1 << 30), *{}])"
+    asks = "import subprocess; from service.sources import git; subprocess.run([*git._within(git._ASK), *{}])"
     waits = ["sh", "-c", "echo ready; exec sleep 100"]  # as git does while a remote is slow
     with subprocess.Popen([sys.executable, "-c", asks.format(waits)], stdout=subprocess.PIPE, cwd=ROOT) as worker:
         assert worker.stdout
@@ -353,6 +402,94 @@ def test_git_ends_when_its_worker_is_killed(roots):
         worker.kill()
 
         started.wait(10)
+
+
+def pull_of(repository: Repository, number: int, files: dict[str, str]) -> str:
+    """The head of a pull request that no branch has."""
+    repository.git("checkout", "--quiet", "--detach", "main")
+    head = repository.commit(f"pull request {number}", files)
+    repository.git("update-ref", f"refs/pull/{number}/head", head)
+    repository.git("checkout", "--quiet", "main")
+    return head
+
+
+def test_a_branch_named_like_a_pull_request_is_another_thing(repository):
+    repository.commit("One", {"a": "1"})
+    head = pull_of(repository, 7, {"a": "2"})
+    repository.git("update-ref", "refs/heads/pull/7/head", repository.commit("Impostor", {"a": "3"}))
+    repository.git("tag", "pull/7/head")
+    assert source_of(repository).resolve("pull/7/head") == head
+
+
+def test_the_head_of_one_pull_request_does_not_stop_the_others(repository):
+    repository.commit("One", {"a": "1"})
+    good, late = pull_of(repository, 7, {"a": "2"}), pull_of(repository, 9, {"a": "4"})
+    tree = repository.git("mktree", given=f"100644 blob {repository.git('rev-parse', 'main:a')}\t.GIT\n")
+    repository.git("update-ref", "refs/pull/8/head", repository.git("commit-tree", "-m", "forged", tree))
+
+    found = source_of(repository).fetch_pulls([7, 8, 9, 10], 60)
+
+    assert (found[7], found[9]) == (good, late)
+    assert isinstance(found[8], SourceFailed)
+    assert not found[8].passing
+    assert "The head of pull request 8 has damaged or forged objects" in str(found[8])
+    assert isinstance(found[10], SourceFailed)
+    assert found[10].passing
+    assert "may not serve it yet" in str(found[10])
+
+
+def test_a_head_that_brings_too_much_is_refused_and_leaves_nothing(repository, monkeypatch):
+    repository.commit("One", {"a": "1", "base": os.urandom(2 * MIB).hex()})
+    monkeypatch.setenv("KERNELWATCH_PULL_LIMIT", str(MIB))
+    settings.cache_clear()
+    source = source_of(repository)
+    source.refresh()
+    before = source.size()
+    pull_of(repository, 7, {"noise": os.urandom(2 * MIB).hex()})
+    small = pull_of(repository, 8, {"a": "2"})
+
+    found = source.fetch_pulls([7, 8], 60)
+
+    assert "pull request 7 brings more than 1 MiB of new objects (KERNELWATCH_PULL_LIMIT)" in str(found[7])
+    assert found[8] == small
+    assert source.size() < before + MIB
+    [mirror] = settings().state.glob("mirrors/*.git")
+    assert not [*mirror.glob("incoming-*"), *mirror.glob("objects/pack/*tmp*")]
+
+
+def test_a_mirror_at_its_limit_takes_no_more_and_says_how_to_go_on(repository, monkeypatch):
+    repository.commit("One", {"noise": os.urandom(MIB).hex()})
+    source = source_of(repository)
+    source.refresh()
+    pull_of(repository, 7, {"a": "2"})
+    for limit, refused in ((source.size() + MIB // 8, False), (source.size() - 1, True)):
+        monkeypatch.setenv("KERNELWATCH_MIRROR_LIMIT", str(limit))
+        settings.cache_clear()
+        assert "KERNELWATCH_MIRROR_LIMIT" in str(source.fetch_pulls([7], 60)[7]), "a quarter is reserved for branches"
+        if refused:
+            with pytest.raises(SourceFailed, match="raise KERNELWATCH_MIRROR_LIMIT") as failed:
+                source.refresh()
+            assert failed.value.passing
+        else:
+            source.refresh()
+
+
+def test_cleaning_forgets_closed_pull_requests_and_keeps_what_is_needed(repository):
+    repository.commit("One", {"a": "1"})
+    heads = {number: pull_of(repository, number, {"a": os.urandom(1000).hex()}) for number in (7, 8, 9)}
+    source = source_of(repository)
+    source.fetch_pulls(heads, 60)
+    [mirror] = settings().state.glob("mirrors/*.git")
+    (mirror / "objects/pack/tmp_pack_left").write_text("of a fetch that was killed")
+    (mirror / "incoming-left").mkdir()
+
+    assert source.clean([7], [heads[9]], thoroughly=True) == source.size()
+
+    assert [source.has(heads[number]) for number in (7, 8, 9)] == [True, False, True]
+    assert source.has(source.resolve("main"))
+    assert len([*mirror.glob("objects/pack/*.pack")]) == 1
+    assert not [*mirror.glob("incoming-*"), *mirror.glob("objects/pack/*tmp*")]
+    assert source.resolve("pull/8/head") == heads[8], "it can be fetched again"
 
 
 def test_the_shared_configuration_is_never_half_written(repository):
@@ -385,4 +522,4 @@ def test_git_that_takes_too_long_is_ended(repository, monkeypatch):
     source.refresh()
     monkeypatch.setattr(git, "_within", lambda _: ("sh", "-c", "exec sleep 100"))
     with pytest.raises(SourceFailed, match=r"git tag on .* took longer than 0 s"):
-        source._git("tag", limit_s=0.1)
+        source._git("tag", limits=git.GitLimits(0.1, 1 << 30))
