@@ -4,7 +4,8 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dashboards.pages.rendering import page
-from service.api.common import Key, Reading, ReadingRoute
+from service.api.access import Reading, ReadingRoute
+from service.api.common import Key
 from service.db.engine import clock
 from service.ledger.bisections import bisections
 

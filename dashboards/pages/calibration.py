@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from dashboards.pages.rendering import page
-from service.api.common import Reading, ReadingRoute
+from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.ledger.calibration import quarantines, rates
 

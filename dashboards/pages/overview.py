@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from dashboards.pages.regressions import by_incident
 from dashboards.pages.rendering import page
 from dashboards.pages.workers import machinery
-from service.api.common import Reading, ReadingRoute
+from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.domain.states import (
     OPEN_REGRESSIONS,
@@ -34,6 +34,6 @@ def overview(session: Reading) -> str:
         open_by_state=open_by_state,
         groups=by_incident(session, found),
         listed=len(found),
-        gaps=queries.gaps(session, limit=20),
+        gaps=queries.gaps(session, limit=20).items,
         **machinery(session),
     )

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
 from dashboards.pages.rendering import page
 from dashboards.pages.series import choice
-from service.api.common import Key, Reading, ReadingRoute
+from service.api.access import Reading, ReadingRoute
+from service.api.common import Cursor, Key
 from service.db.engine import clock
 from service.db.models import Incident
 from service.domain.regressions.lifecycle import Action, possible
@@ -46,9 +46,7 @@ class StateFilter(StrEnum):
 
 
 @router.get("/regressions")
-def regressions(
-    session: Reading, state: StateFilter | None = None, cursor: Annotated[str | None, Query(max_length=200)] = None
-) -> str:
+def regressions(session: Reading, state: StateFilter | None = None, cursor: Cursor = None) -> str:
     """List confirmed regressions of all mainlines, bisections, and cases behind SOTA."""
     states = OPEN_REGRESSIONS if state is StateFilter.ALL_OPEN else (RegressionState(state.value),) if state else ()
     found = listing.listed(session, states=states, cursor=cursor)
@@ -60,8 +58,8 @@ def regressions(
         state=state.value if state else "",
         states=list(RegressionState),
         next=f"/regressions?{urlencode(query)}" if found.next else None,
-        searches=bisections.listed(session, most=20),
-        gaps=queries.gaps(session, limit=MAX_GAPS),
+        searches=bisections.listed(session, limit=20).items,
+        gaps=queries.gaps(session, limit=MAX_GAPS).items,
     )
 
 
@@ -100,7 +98,7 @@ def _commands(life: RegressionHistory) -> list[tuple[str, str]]:
     able = [(what, command) for what, action, command in every if possible(row.state, action)]
     if row.good and row.culprit is None and row.state in OPEN_REGRESSIONS:
         ends = f"{short(row.good)}..{life.regressed.run.revision.short}"
-        search = f"kernelwatch bisect {life.regressed.target} {ends} --device {row.device} --case {row.case}"
+        search = f"kernelwatch bisection start {life.regressed.target} {ends} --device {row.device} --case {row.case}"
         able.append(("Find the culprit", search))
     return able
 

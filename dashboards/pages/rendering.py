@@ -23,6 +23,8 @@ from service.domain.states import (
 )
 from service.domain.text import interval, listed, short, without_credentials
 from service.domain.verdicts.judge import Outcome
+from service.forge.sign_in import providers
+from service.ledger.access.acting import acting
 from service.reports.bisection_text import answer_in_words
 from service.reports.report import counted
 from service.reports.rows import Row
@@ -202,6 +204,8 @@ def _environment() -> Environment:
         "without_credentials": without_credentials,
     }
     environment.globals |= {
+        "acting": acting,
+        "sign_in_offered": lambda: bool(providers()),
         "asset": assets.address,
         "commit": _commit_address,
         "interval": interval,

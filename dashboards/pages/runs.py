@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from dashboards import figures
 from dashboards.pages import comments, facts, telemetry
 from dashboards.pages.rendering import page
-from service.api.common import Key, Reading, ReadingRoute, tagged
+from service.api.access import Reading, ReadingRoute
+from service.api.common import Key, tagged
 from service.db.engine import clock
 from service.db.models import OutboxMessage, Run
 from service.domain.states import (
@@ -22,7 +23,7 @@ from service.domain.states import (
 from service.ledger import queries
 from service.ledger.queries import Glance
 from service.ledger.runs import build_logs
-from service.reports import markdown
+from service.reports import markdown, notes
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 _COMMENT_STATES = {
@@ -50,7 +51,7 @@ def run(run_id: Key, session: Reading) -> str:
         comment_html=comments.as_html(comment),
         messages=messages,
         comment_state=_comment_state(session, whole, messages),
-        without_sota=markdown.without_sota(found),
+        without_sota=notes.without_sota(found),
         live=whole.state in OPEN_STATES,
         opened=whole.regressions,
         figures=figures.against_parent(found) is not None or figures.against_sota(found) is not None,

@@ -14,7 +14,8 @@ from dashboards.pages.regressions import by_incident
 from dashboards.pages.rendering import page
 from dashboards.pages.series import choice, parts
 from kernels.cases import Metric
-from service.api.common import Reading, ReadingRoute, tagged
+from service.api.access import Reading, ReadingRoute
+from service.api.common import tagged
 from service.db.engine import clock
 from service.db.models import Target
 from service.domain.metrics import metric_of
@@ -56,7 +57,7 @@ def target(
         aside=queries.aside(session, found),
         groups=by_incident(session, regressions),
         listed=len(regressions),
-        gaps=queries.gaps(session, found),
+        gaps=queries.gaps(session, found).items,
         choices=_by_metric(choices),
         chosen=chosen,
         stack_changes=[point for point in points if point.stack_changes],
@@ -88,7 +89,7 @@ def _by_metric(choices: Sequence[str]) -> list[tuple[Metric, list[str]]]:
 def _first_choice(session: Session, target: Target, choices: list[str]) -> str | None:
     """Choose the case to show by default: one that regressed, else one behind SOTA, else any."""
     rows = [found.row for found in listing.listed(session, target, OPEN_REGRESSIONS, limit=1).items]
-    rows += [found.gap for found in queries.gaps(session, target, limit=1)]  # type: ignore[misc]
+    rows += [found.gap for found in queries.gaps(session, target, limit=1).items]  # type: ignore[misc]
     preferred = [choice(row.device, row.provider, row.case) for row in rows]
     return next((one for one in preferred if one in choices), choices[0] if choices else None)
 

@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
 from dashboards.pages.rendering import page
-from service.api.common import Reading, ReadingRoute
+from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.ledger import queries
 
@@ -17,7 +17,7 @@ router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_re
 @router.get("/workers")
 def workers(session: Reading) -> str:
     """Show workers and the queue."""
-    return page("workers.html", now=clock(session), queue=queries.queue(session), **machinery(session))
+    return page("workers.html", now=clock(session), queue=queries.queue(session).items, **machinery(session))
 
 
 def machinery(session: Session) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def asking() -> Get:
     def ask(path: str, **rest: Any) -> httpx.Response:
         async def once() -> httpx.Response:
             transport = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://watch.example") as client:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
                 return await client.request(rest.pop("method", "GET"), path, **rest)
 
         return asyncio.run(once())

@@ -37,7 +37,7 @@ def test_the_overview_says_what_is_open_and_who_works(get: Get, seeded: Seeded) 
     assert re.search(r"1 open regression , and 1 case behind SOTA\. 1 run in progress\.", said)
     for badge in ("2 regressions", "3 improvements", "2 wrong results", "6 steady", "skipped", "failed", "running"):
         assert badge in said
-    assert "No worker for cpu is online. Start kernelwatch worker" in said
+    assert "No worker for cpu is online. Run kernelwatch worker start" in said
     assert "The last poll failed: index.example does not answer" in said
 
 
@@ -67,7 +67,7 @@ def test_empty_pages_say_what_to_do_next(get: Get, state: Path) -> None:
     said = words(get("/"))
     assert "No targets yet." in said
     assert "kernelwatch target add NAME LOCATION --recipe recipe.toml" in said
-    assert "Start one on a machine with the device: kernelwatch worker" in said
+    assert "Start one on a machine with the device: kernelwatch worker start" in said
     assert "The queue is empty. New commits" in words(get("/workers"))
     assert "No regressions. They are recorded" in words(get("/regressions"))
 
@@ -115,7 +115,7 @@ def test_what_ran_without_a_sandbox_says_so(get: Get, seeded: Seeded) -> None:
 
 
 def test_what_waits_says_for_what(get: Get, seeded: Seeded) -> None:
-    assert f"kernelwatch approve {seeded.runs['held']}" in words(get(f"/runs/{seeded.runs['held']}"))
+    assert f"kernelwatch run approve {seeded.runs['held']}" in words(get(f"/runs/{seeded.runs['held']}"))
     assert "0 runs ahead on cpu" in words(get(f"/runs/{seeded.runs['queued']}"))
     assert "measuring: trial 2, case 3 of 6" in words(get("/workers"))
 
@@ -208,7 +208,9 @@ def test_strange_names_are_shown_and_do_nothing(get: Get, state: Path) -> None:
         for run in session.scalars(select(m.Run)):
             run.reason = run.stage = run.worker = NASTY
         for target in session.scalars(select(m.Target)):
-            target.location = target.poll_error = NASTY
+            target.location = target.poll_error = target.forge_error = NASTY
+            target.forge_paused_until = 4e9
+    assert "Comments and checks are sent in" in get("/targets/norms").text
     for path in pages(seeded):
         page = get(path)
         assert page.status_code == 200
