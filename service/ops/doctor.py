@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.db import migrate
+from service.db.trouble import remedy
 from service.errors import BadInput
 from service.ledger.server_policy import policy_file
 from service.ops import torch_install
@@ -44,27 +43,13 @@ def checks(self_test: Callable[[], str | None], stacks: Sequence[str]) -> list[C
         _stack(stacks),
         _compiler(),
         _room(settings().state),
+        _private(settings().state),
         _database(),
         *([_policy(named)] if (named := settings().policy) else []),
         *([_broker(broker.get_secret_value())] if broker else []),
         _driver(),
         _browser(),
     ]
-
-
-def show(found: Sequence[Check], out: Console) -> int:
-    """Print the checks and return the exit code: 1 if something needed is missing."""
-    width = max(len(check.name) for check in found)
-    for check in found:
-        mark, style = ("ok", "green") if check.ok else ("missing", "red") if check.needed else ("optional", "yellow")
-        out.print(Text.assemble((f"{mark:>8}", style), f"  {check.name:<{width}}  {check.found}"), soft_wrap=True)
-        if not check.ok:
-            for line in (check.effect, check.fix and f"fix: {check.fix}"):
-                if line:
-                    out.print(Text(f"{'':>{width + 12}}{line}"), soft_wrap=True)
-    missing = [check.name for check in found if check.needed and not check.ok]
-    out.print(f"\nMissing requirements: {', '.join(missing)}." if missing else "\nAll requirements are met.")
-    return 1 if missing else 0
 
 
 def _python() -> Check:
@@ -81,7 +66,7 @@ def _git() -> Check:
 def _sandbox(self_test: Callable[[], str | None]) -> Check:
     effect = (
         "only the demo, and trusted targets that are allowed to run without a sandbox, are measured; "
-        "runs of all other targets fail"
+        "runs of all other targets wait"
     )
     if version := _output("bwrap", "--version"):
         trouble = self_test()
@@ -123,6 +108,13 @@ def _room(state: Path) -> Check:
     return Check("disk", free >= ROOM_FOR_WORK, f"{free / GIB:.1f} GiB free in {there}", effect, fix, needed)
 
 
+def _private(state: Path) -> Check:
+    private = not state.exists() or not state.stat().st_mode & 0o077
+    found = "only its owner may enter" if private else f"other users may enter {state}"
+    effect = "they may read the database and private repositories, and reach what strangers build"
+    return Check("state folder", private, found, effect, f"chmod 700 {state}", needed=False)
+
+
 def _database() -> Check:
     kind = "SQLite" if settings().database_url is None else "the configured database"
     try:
@@ -134,7 +126,7 @@ def _database() -> Check:
             False,
             f"{kind} does not answer: {first}",
             "nothing works",
-            "start it, or correct KERNELWATCH_DATABASE_URL",
+            remedy(error) if isinstance(error, DBAPIError) else "correct KERNELWATCH_DATABASE_URL",
         )
     if at is None and settings().database_url is None:
         return Check("database", True, f"{kind}, created at the first start")

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from service.settings import MIB, settings
+from service.settings import MIB, make_private, settings
 
 FIRST_DELAY_S, MAX_DELAY_S = 0.5, 30.0
 LONG_LIFE_S = 60.0  # who lived this long is restarted as if for the first time
@@ -35,7 +35,8 @@ def supervise(commands: Mapping[str, list[str]], state: Path, prepare: Callable[
 
     A state folder has one supervisor: a second one prints the address of the first, changes nothing and returns 0.
     """
-    state.mkdir(parents=True, exist_ok=True)
+    if trouble := make_private(state):
+        _say(trouble)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context((state / "supervisor.lock").open("a+"))
         if not _take(lock):

@@ -1,12 +1,12 @@
 """`kernelwatch doctor`: what is missing, and the fix for it."""
 
-import io
 import socket
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from service.commands.output.layout import lines
+from service.commands.views import machine as views
 from service.ops import doctor
 from service.ops.doctor import Check
 from service.settings import settings
@@ -24,9 +24,8 @@ def by_name(found: list[Check]) -> dict[str, Check]:
 
 
 def said(*checks: Check) -> tuple[str, int]:
-    out = io.StringIO()
-    code = doctor.show(checks, Console(file=out, width=200))
-    return out.getvalue(), code
+    view = views.checks(checks)
+    return "\n".join(line.plain for line in lines(view.parts, 200)), view.code
 
 
 @pytest.fixture
