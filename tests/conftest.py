@@ -28,9 +28,23 @@ POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 TURNS = pytest.StashKey[str]()
 
 
+# Marks of tests that run only when `--with MARK` asks for them: they take minutes or install much.
+ON_REQUEST = ("attack", "image")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--with", dest="requested", action="append", default=[], choices=ON_REQUEST, metavar="MARK")
+    parser.addoption("--attack-table", type=Path, default=None, help="a file for the table of attacks and outcomes")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     needs.watch_skips(config)
     os.environ.pop("COLUMNS", None)  # pytest-xdist sets the width of its own lines
+    for name in ("KERNELWATCH_SERVER", "KERNELWATCH_KEY"):  # commands of tests are for this machine
+        os.environ.pop(name, None)
+    logins = tempfile.TemporaryDirectory(prefix="kernelwatch-logins-")
+    config.add_cleanup(logins.cleanup)
+    os.environ["XDG_CONFIG_HOME"] = logins.name
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -61,7 +75,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    unwanted = set(ON_REQUEST) - set(config.option.requested)
+    left_out = [item for item in items if unwanted & {mark.name for mark in item.iter_markers()}]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     gpu = needs.skip_unless(shutil.which("nvidia-smi"), "gpu")
     for item in items:
         if item.get_closest_marker("gpu"):

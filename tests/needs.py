@@ -13,10 +13,12 @@ import pytest
 VARIABLE = "KERNELWATCH_TESTS_LACK"
 # Name of a need to the way to meet it.
 NEEDS = {
+    "buildah": "`apt-get install buildah podman runc crun debootstrap slirp4netns catatonit`",
     "bubblewrap": "`kernelwatch doctor` prints the command",
     "chromium": "install one with `apt-get install chromium`",
     "clusters": "install a Triton that reduces over clusters",
     "gpu": "run it on a machine with an NVIDIA GPU",
+    "nginx": "`apt-get install nginx-light`",
     "postgresql": (
         "start one with `docker run -e POSTGRES_USER=root -e POSTGRES_HOST_AUTH_METHOD=trust -p 5432:5432 postgres:18`"
     ),

@@ -92,4 +92,4 @@ def test_a_declared_need_that_nobody_knows_is_refused(session, monkeypatch):
     monkeypatch.setenv(VARIABLE, "gpu,gpus")
     result = session.runpytest_inprocess()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: {VARIABLE} names gpus; known: bubblewrap, *"])
+    result.stderr.fnmatch_lines([f"ERROR: {VARIABLE} names gpus; known: buildah, *"])

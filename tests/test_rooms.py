@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = {"kernels", "service", "workers", "dashboards"}
+ROOMS = {"kernelwatch", "kernels", "service", "workers", "dashboards"}
 # Where processes start: they may know every room, and no room knows them.
 DOORS = {
+    "kernelwatch.command",
     "service.app",
     "service.cli",
-    "service.commands.facts",
-    "service.commands.machine",
-    "service.commands.serve",
+    "service.commands.connection.local",
+    "service.commands.measure.compare",
+    "service.commands.measure.facts",
+    "service.commands.machine.doctor",
+    "service.commands.machine.serve",
+    "service.commands.machine.stack",
+    "service.commands.machine.worker",
     "workers.app",
 }
 TORCH_FREE = {
@@ -39,8 +44,12 @@ _CASES = {"kernels.cases", "kernels.suites", "kernels.blocks", "kernels.arena.re
 _SOURCES = {"service.errors", "service.settings", "service.domain.states"}
 _REPORTS = {"service.reports", "service.db", "service.domain", "service.errors", *_CASES}
 _LEDGER = {"service.ledger", "service.sources", "service.forge", "service.settings", *_REPORTS}
+_DOORWAYS = {"kernelwatch.client", "kernels.arena.protocol"}  # how commands reach servers and contenders
 # What the modules of a folder may import of ours: folders or modules.  The longest prefix of a module's name counts.
 MAY: Mapping[str, set[str]] = {
+    "kernelwatch": {"kernelwatch"},
+    "kernelwatch.client": {"kernelwatch.client"},
+    "kernelwatch.norms": {"kernels.norms", "kernelwatch.extras"},
     "kernels": {"kernels"},
     "service.errors": set(),
     "service.settings": {"service.errors"},
@@ -53,7 +62,7 @@ MAY: Mapping[str, set[str]] = {
     "service.ledger": _LEDGER,
     "service.ops": {"service.ops", "service.log", *_LEDGER},
     "service.api": {"service.api", "service.log", *_LEDGER},
-    "service.commands": {"service.commands", "service.ops", "service.log", "kernels.arena.protocol", *_LEDGER},
+    "service.commands": {"service.commands", "service.ops", "service.log", *_DOORWAYS, *_LEDGER},
     "workers": {"workers", "service.ops", "service.log", *_LEDGER, *TORCH_FREE},
     "dashboards": {"dashboards", "service.api", "service.log", *_LEDGER},
 }
@@ -222,6 +231,10 @@ def test_only_kernels_knows_torch() -> None:
 @pytest.mark.parametrize(
     ("loaded", "unwanted"),
     [
+        (
+            sorted(name for name in modules("kernelwatch") if within(name, {"kernelwatch.client"})),
+            ["kernels", "service", "workers", "dashboards", "sqlalchemy", "celery", "fastapi", "torch"],
+        ),
         (sorted(TORCH_FREE), ["torch", "triton", "numpy", "service", "workers", "dashboards"]),
         (
             sorted(name for name in modules("service").keys() - DOORS if ".migrations." not in name),
@@ -230,7 +243,7 @@ def test_only_kernels_knows_torch() -> None:
         (sorted(modules("dashboards")), ["torch", "triton", "celery", "workers"]),
         (sorted(modules("workers").keys() - DOORS), ["torch", "triton", "dashboards"]),
     ],
-    ids=["torch-free", "service", "dashboards", "workers"],
+    ids=["client", "torch-free", "service", "dashboards", "workers"],
 )
 def test_what_importing_a_room_loads(loaded: list[str], unwanted: list[str]) -> None:
     code = (

@@ -1,14 +1,20 @@
 """The files of the fleet: valid, and as careful as they claim to be."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests import needs
+from tests.project.compose import ROOT, services
+
 COMPOSE = ROOT / "docker-compose.yml"
+SERVICES = services(COMPOSE, {})
+OURS = {name: service for name, service in SERVICES.items() if "build" in service}
 BIN = Path(sys.executable).parent
 
 
@@ -32,8 +38,9 @@ def test_secrets_are_readable_in_containers_whatever_the_umask(tmp_path: Path) -
     assert (tmp_path / ".env").read_text().startswith("HOST=")
 
 
-def test_workflow_fits_its_schema() -> None:
-    passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", ".github/workflows/test.yml")
+def test_workflows_fit_their_schema() -> None:
+    files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
 
 
 def test_dockerfile_passes_its_linter() -> None:
@@ -44,24 +51,67 @@ def test_every_secret_is_a_file_and_none_a_value() -> None:
     text = COMPOSE.read_text()
     assert not re.search(r"(PASSWORD|SECRET|TOKEN|BROKER_URL): *(?!/run/secrets)\S", text)
     declared = set(re.findall(r"^  (\w+): \{file: \./secrets/(?:\w+)\}$", text, re.M))
-    used = {name for names in re.findall(r"secrets: \[([\w, ]+)\]", text) for name in names.split(", ")}
+    used = {secret for service in OURS.values() for secret in service.get("secrets", [])}
     assert used <= declared
 
 
 @pytest.mark.parametrize("device", ["cpu", "h100", "h200", "b200"])
 def test_each_device_has_a_worker_behind_its_profile(device: str) -> None:
-    [service] = re.findall(rf"^  worker-{device}:\n((?:    .*\n)+)", COMPOSE.read_text(), re.M)
-    assert f"profiles: [{device}]" in service
-    assert f"--queues, {device}," in service
+    worker = SERVICES[f"worker-{device}"]
+    assert worker["profiles"] == [device]
+    assert worker["command"][worker["command"].index("--queues") + 1] == device
 
 
-def test_nothing_of_ours_runs_as_root() -> None:
-    assert 'user: "10001:10001"' in COMPOSE.read_text()
-    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.M)[2:]
-    assert [re.findall(r"^USER (.*)$", stage, re.M)[-1] for stage in stages] == ["10001:10001"] * 2
+@pytest.mark.parametrize("name", OURS)
+def test_nothing_of_ours_runs_as_root_or_may_write_its_image(name: str) -> None:
+    service = OURS[name]
+    assert service["user"] == "10001:10001"
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert not service.keys() & {"privileged", "cap_add", "devices", "pid", "ipc", "network_mode", "userns_mode"}
 
 
-def test_what_the_image_copies_is_not_ignored() -> None:
+def test_only_the_api_is_reached_from_outside() -> None:
+    assert {name: service["ports"] for name, service in SERVICES.items() if "ports" in service} == {
+        "api": ["127.0.0.1:8712:8712"]
+    }
+    assert {name for name, service in SERVICES.items() if service["networks"] == ["backend"]} >= {"database", "broker"}
+    assert re.search(r"^  backend: \{internal: true\}$", COMPOSE.read_text(), re.M)
+
+
+def test_workers_have_no_secrets_of_the_forge() -> None:
+    workers = [service for service in OURS.values() if service["build"]["target"] == "worker"]
+    assert {secret for worker in workers for secret in worker["secrets"]} == {
+        "kernelwatch_database_password",
+        "kernelwatch_broker_url",
+    }
+
+
+def test_the_images_do_not_start_as_root() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    stages = {stage.splitlines()[0].split()[-1]: stage for stage in re.split(r"^FROM ", text, flags=re.M)[1:]}
+    for target in {service["build"]["target"] for service in OURS.values()}:
+        assert re.findall(r"^USER (.*)$", stages[target], re.M)[-1] == "10001:10001"
+
+
+def test_what_the_images_copy_is_not_ignored() -> None:
     let_through = set(re.findall(r"^!(.*)$", (ROOT / ".dockerignore").read_text(), re.M))
     copied = set(re.findall(r"^COPY (?!--from)(\S+)", (ROOT / "Dockerfile").read_text(), re.M))
-    assert copied == let_through
+    assert let_through <= copied
+    assert {path.split("/")[0] for path in copied} == let_through
+
+
+def test_the_proxy_of_the_documentation_is_a_configuration_of_nginx(tmp_path: Path) -> None:
+    nginx = shutil.which("nginx", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
+    if nginx is None:
+        needs.skip("nginx")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", "/CN=watch.example.com", "-keyout", key, "-out", certificate]
+    passes("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject)
+    text = (ROOT / "examples" / "proxy" / "nginx.conf").read_text()
+    for option, file in (("ssl_certificate", certificate), ("ssl_certificate_key", key)):
+        text, found = re.subn(rf"{option} /[^;]+;", f"{option} {file};", text)
+        assert found == 1
+    (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/nginx.pid;\nerror_log stderr;\n{text}")
+    passes(nginx, "-t", "-p", tmp_path, "-c", tmp_path / "nginx.conf")

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from service import cli
 from service.db.engine import reading, transaction
-from service.errors import Refused
 from service.ledger.intake import targets
 from service.ledger.runs import queue
 from tests.fakes import demo
@@ -68,11 +67,11 @@ def started() -> str:
     return " ".join(done.stdout.split())
 
 
-def first_of_the_queue() -> Assignment:
+def first_of_the_queue() -> Assignment | None:
+    """What a worker of this machine takes."""
     with transaction() as session:
-        lease = queue.next_run(session, "cpu", "test/cpu-0", 60)
-    assert lease
-    return assigned(lease)
+        lease = queue.next_run(session, "cpu", "test/cpu-0", 60, has_sandbox=not sandbox.self_test())
+    return assigned(lease) if lease else None
 
 
 def test_without_bubblewrap_the_demo_is_measured_and_says_how(state: Path, no_bubblewrap: None) -> None:
@@ -82,6 +81,7 @@ def test_without_bubblewrap_the_demo_is_measured_and_says_how(state: Path, no_bu
     assert "Other targets are not measured until the sandbox works" in said
 
     assignment = first_of_the_queue()
+    assert assignment
     assert not assignment.sandboxed
     assert "bubblewrap is not installed" in (assignment.no_sandbox or "")
 
@@ -104,5 +104,4 @@ def test_a_demo_with_commits_of_somebody_else_needs_the_sandbox(state: Path, no_
 
     said = started()
     assert "has commits that are not part of kernelwatch. Remove that folder to rebuild it." in said
-    with pytest.raises(Refused, match=r"bubblewrap is not installed.*Target demo needs it"):
-        first_of_the_queue()
+    assert first_of_the_queue() is None

@@ -9,18 +9,14 @@ import hashlib
 import hmac
 import json
 import os
-import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from sqlalchemy import select, update
 from typer.testing import CliRunner
 
@@ -36,6 +32,7 @@ from service.reports.words import of_verdict
 from service.settings import settings
 from tests import needs
 from tests.fakes.github import FakeGitHub
+from tests.fakes.processes import scripted_python, served
 from tests.fakes.repository import MEASURED_ANYWHERE
 from workers import control, environments
 
@@ -196,30 +193,13 @@ class Story:
         return self.statuses(sha)[-1]
 
 
-@contextmanager
-def served(app: object) -> Iterator[str]:
-    """The address of `app`, served by a real server on this machine."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="on"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-
-
 @pytest.fixture
 def story(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
     """A watched repository with one commit that is measured already."""
     repository = tmp_path / "norms"
     repository.mkdir()
     github = FakeGitHub()
-    python = tmp_path / "stack" / "python"
-    python.parent.mkdir()
-    script = Path(__file__).parents[1] / "fakes" / "scripted_python.py"
-    python.write_text(f"#!{sys.executable}\n{script.read_text()}")
-    python.chmod(python.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    python = scripted_python(tmp_path / "stack")
     with served(github.app) as forge:
         for name, value in {
             "ALLOWED_ROOTS": json.dumps([str(tmp_path)]),
@@ -444,7 +424,7 @@ def test_a_commit_that_does_not_build_shows_its_log_and_the_next_one_is_compared
     assert story.outcomes(mended) == {FAST: "steady", WIDE: "improvement"}
     good = story.run_of(mended)
     assert "58 59 60" in story.api("GET", f"/api/v1/runs/{good.id}/log").text, "a build that went well has one too"
-    printed = CliRunner().invoke(cli.app, ["log", str(good.id)])
+    printed = CliRunner().invoke(cli.app, ["run", "logs", str(good.id)])
     assert (printed.exit_code, "58 59 60" in printed.stdout) == (0, True)
 
     with transaction() as session:
@@ -485,7 +465,7 @@ def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(stor
     assert "approve" in held.reason
     assert story.status(first).startswith("error: Held for approval")
     [comment] = story.said(9)
-    assert f"kernelwatch approve {held.id}" in comment
+    assert f"kernelwatch run approve {held.id}" in comment
 
     with transaction() as session:
         deliveries.approve(session, held.id)

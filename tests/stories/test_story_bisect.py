@@ -136,7 +136,7 @@ def test_who_made_it_slower(story, monkeypatch):  # noqa: F811
     assert story.api("GET", f"/api/v1/bisections/{search}").json()["culprit"] == eight.merge
 
     # The culprit is a merge, and what is offered leads into it.
-    [offered] = [part for part in found.words.split("`") if part.startswith("kernelwatch bisect")]
+    [offered] = [part for part in found.words.split("`") if part.startswith("kernelwatch bisection start")]
     with eight.others_at_work():
         waited = kernelwatch(*offered.split()[1:], "--case", "*64x4096*", "--wait")
     assert waited.exit_code == 0, waited.output
@@ -162,10 +162,10 @@ def test_the_command_line_refuses_what_cannot_be_searched(story):  # noqa: F811
         "main~1..main --device h200": "not measured on h200; its recipe says cpu",
         "main~1..main --case nothing*": "No case of suite story matches 'nothing*'",
     }.items():
-        done = kernelwatch("bisect", "norms", *ends.split())
+        done = kernelwatch("bisection", "start", "norms", *ends.split())
         assert said in str(done.exception), ends
     assert json.loads(kernelwatch("bisection", "list", "norms", "--format", "json").stdout)["items"] == []
-    assert kernelwatch("bisect", "norms", "main~1..main").exit_code == 0
+    assert kernelwatch("bisection", "start", "norms", "main~1..main").exit_code == 0
     assert kernelwatch("bisection", "stop", "1").stdout.startswith("Stopped by ")
     assert kernelwatch("bisection", "show", "1").exit_code == 2
     assert "stopped" in kernelwatch("bisection", "list").stdout

@@ -17,6 +17,8 @@ from service.db.models import FactsCheck
 from service.domain.states import FactsState, RunState
 from service.ledger.intake import deliveries
 from service.ledger.runs import facts_checks
+from tests import needs
+from tests.fakes.repository import MEASURED_ANYWHERE
 from tests.stories import test_story
 from tests.stories.test_story import FAST, WIDE, Story, story
 from workers import control
@@ -117,6 +119,7 @@ def test_a_mainline_commit_is_compiled_as_well_and_not_what_a_backfill_measures(
         assert facts_checks.plan(session) == 0
 
 
+@needs.skip_unless(not MEASURED_ANYWHERE, "bubblewrap")
 def test_a_strangers_code_is_compiled_once_it_is_approved(compiling, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(control, "work", lambda device: 0)

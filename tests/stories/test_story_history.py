@@ -42,7 +42,7 @@ def test_a_leak_is_found_searched_for_and_told_as_what_it_is(story, monkeypatch)
 
     with reading() as session:
         target = session.execute(select(Target)).scalar_one()
-        points = change_points.points(session, target)
+        points = change_points.points(session, target).items
         [regression] = session.execute(select(RegressionRow)).scalars()
     assert {point.row.case for point in points} == {WIDE}
     assert PointState.CONFIRMED in {point.row.state for point in points}

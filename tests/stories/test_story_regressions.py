@@ -23,7 +23,7 @@ def kernelwatch(command: str) -> Result:
     return done
 
 
-def standing(command: str = "regressions norms --format json") -> dict[str, str]:
+def standing(command: str = "regression list norms --format json") -> dict[str, str]:
     """The state of each open regression, by case."""
     return {one["case"]: one["state"] for one in json.loads(kernelwatch(command).stdout)["items"]}
 
@@ -98,7 +98,7 @@ def test_a_dismissed_regression_stays_dismissed_when_it_is_measured_again(story)
     assert len(story.runs(slow)) == 2
     assert standing() == {}
     assert history() == ["opened", "dismissed"]
-    assert standing("regressions --all --format json") == {WIDE: "dismissed"}
+    assert standing("regression list --all --format json") == {WIDE: "dismissed"}
 
 
 def test_a_regression_is_open_again_when_its_fix_leaves_the_mainline(story):  # noqa: F811
