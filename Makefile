@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 KERNELWATCH := $(VENV)/bin/kernelwatch
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
 # Byte code of what was installed and of the checkout, on every core where pip uses one.  Contenders cannot write it.
-COMPILE := $(PY) -m compileall -qq -j 0 $(VENV)/lib kernels service workers dashboards
+COMPILE := $(PY) -m compileall -qq -j 0 $(VENV)/lib kernelwatch kernels service workers dashboards
 # Two processes with a thread each and one file of tests at a time; ARGS="-n 0" runs all in one, as a debugger wants it.
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export PYTHONUNBUFFERED := 1
@@ -15,7 +15,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast check doctor secrets clean bench bench-arena bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-power
+.PHONY: help run test test-fast test-image attack check wheel client-models commands-reference doctor secrets clean bench bench-api bench-arena bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-power
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -35,6 +35,12 @@ test: check  ## Set up what the tests need, then check lint and types and run al
 
 test-fast: $(VENV)/.dev  ## Run the tests without torch, studies and the demo (ARGS="-k recipe" for some)
 	$(PYTEST) -m "not torch and not study and not demo" $(ARGS)
+
+attack: $(VENV)/.dev  ## Attack the service, the sandbox and the measurement on 127.0.0.1; table in build/attacks.md
+	$(PY) -m pytest -n 0 --with attack --attack-table build/attacks.md tests/attacks $(ARGS)
+
+test-image: $(VENV)/.dev  ## Build the container images, run the fleet from them and kill its processes (buildah, podman; root)
+	$(PY) -m pytest -n 0 --with image tests/project/test_images.py $(ARGS)
 
 check: $(VENV)/.dev  ## Check lint and types
 	$(PY) -m ruff check .
@@ -57,9 +63,21 @@ secrets:  ## Make passwords for the fleet (docker-compose.yml) in ./secrets; exi
 	@grep -qs '^HOST=' .env || echo "HOST=$$(uname -n)" >> .env
 	@echo "Put a GitHub token into secrets/kernelwatch_github_token; the webhook's secret is in secrets/kernelwatch_webhook_secret."
 
+wheel: $(VENV)/.dev  ## Build the wheel into build/wheel
+	@rm -rf build/lib build/wheel
+	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps --wheel-dir build/wheel .
+	@rm -rf kernelwatch.egg-info
+	@ls build/wheel/*.whl
+
+commands-reference: $(VENV)/.dev  ## Write the tables of commands in docs/cli.md
+	$(PY) -m tests.project.commands_reference
+
+client-models: $(VENV)/.dev  ## Write the documents of the Python client from the OpenAPI
+	$(PY) -m tests.client.openapi_models
+
 bench:  ## Run every benchmark; those that need a GPU say so and are skipped without one
 	@$(if $(ARGS),$(error benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels or bench-power))
-	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power
+	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-api
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
 	@$(PY) -m kernels.studies.arena $(ARGS)
@@ -69,6 +87,10 @@ bench-kernels: $(VENV)/.dev  ## Our kernels compared with Quack, Inductor and Li
 
 bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures takes, without a GPU
 	@$(PY) -m kernels.studies.facts_speed $(ARGS)
+
+bench-api: $(VENV)/.dev  ## CPU time of the API's documents, and how fast measurements made elsewhere are stored
+	@$(PY) -m tests.studies.api.reading_speed
+	@$(PY) -m tests.studies.api.ingest_speed
 
 bench-judge: $(VENV)/.dev  ## How long a run of 200 cases takes to judge
 	@$(PY) -m tests.studies.speed $(ARGS)
