@@ -748,7 +748,7 @@ class PersonItem(Document):
     issuer: str
     admin: bool
     created_at: datetime
-    seen_at: datetime
+    signed_in_at: datetime
     disabled_at: datetime | None
 
 

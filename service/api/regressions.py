@@ -21,6 +21,7 @@ from service.reports.schema.regressions import ChangePointItem, IncidentItem, Re
 
 router = APIRouter(route_class=ReadingRoute)
 DAY_S = 86_400.0
+WithClosed = Annotated[bool, Query(description="Include closed incidents.")]
 
 
 @router.get("/regressions", response_model=Page[RegressionItem], tags=["regressions"])
@@ -39,6 +40,14 @@ def list_all_regressions(
 def get_regression(request: Request, regression_id: Key, session: Reading) -> Response:
     """Get one regression with its history, its incident and its bisections."""
     return tagged_json(request, RegressionDocument.whole(listing.one(session, regression_id)))
+
+
+@router.get("/incidents", response_model=Page[IncidentItem], tags=["regressions"])
+def list_all_incidents(
+    session: Reading, closed: WithClosed = False, cursor: Cursor = None, limit: Limit = 50
+) -> Page[IncidentItem]:
+    """List incidents of all targets, the newest first."""
+    return page_of(listing.incidents(session, open_only=not closed, cursor=cursor, limit=limit), IncidentItem.of)
 
 
 @router.get("/incidents/{incident_id}", response_model=IncidentItem, tags=["regressions"])
@@ -103,7 +112,7 @@ def list_quarantines(
 def list_incidents(
     name: str,
     session: Reading,
-    closed: Annotated[bool, Query(description="Include closed incidents.")] = False,
+    closed: WithClosed = False,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[IncidentItem]:

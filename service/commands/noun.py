@@ -30,7 +30,6 @@ class Where(Enum):
     ANYWHERE = "through the server that is named, else on this machine"
     HERE = "on this machine, even if the environment names a server"
     ONLY_HERE = "on the machine of the database; never if a server is named"
-    WITHOUT_SERVER = "on the machine of the database; a login counts as naming a server"
 
 
 Server = Annotated[
@@ -153,9 +152,6 @@ def _view(found: "View | None") -> "View":
 
 def _check_here(server: str | None, where: Where) -> None:
     """Raise BadInput if a server is named for a command that does not use one."""
-    if where is Where.WITHOUT_SERVER:
-        name = connection.chosen(server)  # it changes rows that the user may believe to be the server's
-    else:
-        name = connection.named(server) if where is Where.ONLY_HERE or server is not None else None
+    name = connection.named(server) if where is Where.ONLY_HERE or server is not None else None
     if name is not None:
         raise mistakes.only_here(name, by_option=server is not None)

@@ -722,7 +722,7 @@ class Account(Base):
     login: Mapped[str] = mapped_column(String(120))
     admin: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[float]
-    seen_at: Mapped[float]
+    signed_in_at: Mapped[float]
     disabled_at: Mapped[float | None]
 
 
@@ -746,7 +746,6 @@ class SignIn(Base):
     digest: Mapped[str] = mapped_column(String(64), unique=True)
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     created_at: Mapped[float]
-    seen_at: Mapped[float]
     expires_at: Mapped[float]
     ended_at: Mapped[float | None]
 

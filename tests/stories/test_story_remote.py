@@ -60,7 +60,7 @@ def test_a_login_is_checked_stored_privately_and_used_by_every_noun(
     assert stat.S_IMODE(logins.path().stat().st_mode) == 0o600
     for words in ("status", "queue", "target list", "target show norms", "run list norms", "run show 4", "worker list"):
         assert kernelwatch(*words.split())[0] == 0, words
-    for words in ("regression list", "bisection list", "calibration show", "key list", "audit"):
+    for words in ("regression list", "incident list", "bisection list", "calibration show", "key list", "audit"):
         assert kernelwatch(*words.split())[0] == 0, words
     assert kernelwatch("report", str(seeded.runs["slow"]))[0] == 1, "the exit code is the verdict"
     assert "norms" in kernelwatch("target", "list")[1]
@@ -108,6 +108,10 @@ def test_a_person_elsewhere_changes_what_a_person_on_the_server_could(
     assert done("run", "approve", str(seeded.runs["held"])).startswith(f"Queued run {seeded.runs['held']} ")
     assert "takes no further run" in done("worker", "drain", "cpu-box")
     assert done("worker", "resume", "cpu-box") == "Worker cpu-box takes runs again.\n"
+    assert f"{server}/runs/" in done("calibration", "start", "norms", "--device", "h200")
+    assert json.loads(done("target", "edit", "norms", "--private", "--format", "json"))["private"] is True
+    assert "private" in done("target", "list")
+    done("target", "edit", "norms", "--public")
     made = done("key", "create", "CI", "--scope", "read").strip()
     assert done("key", "revoke", made[:13]).startswith("Revoked the key ")
     by = {entry["actor"] for entry in json.loads(done("audit", "--format", "json"))["items"]}
@@ -119,12 +123,6 @@ def test_a_key_that_may_only_read_changes_nothing(server: str, kernelwatch: Run)
     for words in ("target pause norms", "run cancel 1", "regression note 1 hello", "worker pause cpu-box"):
         code, printed, why = kernelwatch(*words.split())
         assert (code, printed, "does not have the scope" in why) == (2, "", True), words
-
-
-def test_what_no_server_can_do_yet_is_refused_and_not_done_here(server: str, kernelwatch: Run) -> None:
-    assert kernelwatch("login", server, "--key", new_key("admin"))[0] == 0
-    code, _, why = kernelwatch("calibration", "start", "norms", "--device", "h200")
-    assert (code, f"works on this machine, not on {server}: add `--server local`" in why) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from ..models import (
     RegressionItem,
     RegressionState,
     ReplayDocument,
+    RunItem,
 )
 from ..resources import Mode, Resource, endpoint, listing
 
@@ -81,7 +82,12 @@ class Regressions(Resource[Mode]):
 
 
 class Incidents(Resource[Mode]):
-    """Regressions of several cases with one cause; `targets.incidents` lists them.  Changes apply to each of them."""
+    """Regressions of several cases with one cause.  Changes apply to each of them."""
+
+    @listing
+    def list(self, *, closed: bool | None = None) -> Listing[IncidentItem]:
+        """Those of all targets, the newest first; `closed` includes closed ones."""
+        return get_list("/incidents", IncidentItem, {"closed": closed})
 
     @endpoint
     def get(self, incident_id: int) -> Call[IncidentItem]:
@@ -190,6 +196,20 @@ class Calibration(Resource[Mode]):
     def quarantines(self, *, target: str | None = None, released: bool | None = None) -> Listing[QuarantineItem]:
         """Quarantined cases, the newest first; `released` includes released ones."""
         return get_list("/quarantines", QuarantineItem, {"target": target, "released": released})
+
+    @endpoint
+    def start(
+        self,
+        target: str,
+        *,
+        device: str,
+        revision: str | None = None,
+        suite: str | None = None,
+        worker: str | None = None,
+    ) -> Call[RunItem]:
+        """Queue a calibration of a mainline revision; by default the newest that fits, on any worker of the device."""
+        fields = {"device": device, "revision": revision, "suite": suite, "worker": worker}
+        return post("/targets/{name}/calibrate", RunItem, fields, name=target)
 
     @endpoint
     def quarantine(

@@ -15,7 +15,8 @@ router = APIRouter(route_class=ReadingRoute, prefix="/targets", tags=["targets"]
 _NOT_COMPARABLE: dict[int | str, dict[str, Any]] = {
     409: {**ERRORS[404], "description": "They were not measured on this device, or not on one machine."}
 }
-Side = Annotated[str, Query(max_length=100, description="A sha or its beginning, a version, or `pull/7`.")]
+_SIDE = "A sha or its beginning, a version, `pull/7`, or `mainline` (or its branch) for the newest that was measured."
+Side = Annotated[str, Query(max_length=100, description=_SIDE)]
 
 
 @router.get("/{name}/compare", response_model=CompareDocument, responses=CACHED | _NOT_COMPARABLE)

@@ -14,8 +14,9 @@ from service.db.models import Bisection, Target
 from service.domain.access import Actor, Scope
 from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition
 from service.errors import NotFound
+from service.ledger import queries
 from service.ledger.bisections import advance, bisections
-from service.ledger.calibration import quarantines
+from service.ledger.calibration import quarantines, schedule
 from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing, transitions
 from service.reports.schema.base import Page
@@ -26,6 +27,7 @@ from service.reports.schema.requests import (
     AcknowledgeRequest,
     AssignRequest,
     BisectionRequest,
+    CalibrationRequest,
     DueRequest,
     NoteRequest,
     QuarantineRequest,
@@ -33,6 +35,7 @@ from service.reports.schema.requests import (
     ReopenRequest,
     RequestDocument,
 )
+from service.reports.schema.runs import RunItem
 
 router = APIRouter(route_class=WritingRoute)
 
@@ -139,6 +142,19 @@ def stop_bisection(bisection_id: Key, actor: Acting) -> BisectionDocument:
         bisections.stop(session, bisection_id, _name(actor))
     with reading() as session:
         return BisectionDocument.whole(bisections.one(session, bisection_id))
+
+
+@router.post("/targets/{name}/calibrate", response_model=RunItem, status_code=201, tags=["calibration"])
+@needs(Scope.RUN)
+def start_calibration(name: TargetName, body: CalibrationRequest, actor: Acting) -> RunItem:
+    """Queue a calibration now: two builds of one mainline revision, and a copy, measured against each other."""
+    permitted_target(actor, Scope.RUN, name)
+    with transaction() as session:
+        of = target_named(session, name)
+        queued = schedule.ask_now(session, of, body.device, sha=body.revision, suite=body.suite, worker=body.worker).id
+    with reading() as session:
+        [run] = queries.runs_with_ids(session, [queued])
+        return RunItem.of(run)
 
 
 @router.post("/targets/{name}/quarantine", response_model=Page[QuarantineItem], tags=["calibration"])

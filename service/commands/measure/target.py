@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 app = Noun("Manage targets: watched repositories and packages.")
 
+Private = Annotated[
+    bool | None,
+    typer.Option("--private/--public", help="Whether only those with a key or a role for it know of it."),
+]
+
 
 @app.verb("add")
 def add(
@@ -32,6 +37,7 @@ def add(
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Its mainline may run without a sandbox, if that is allowed.")
     ] = False,
+    private: Private = None,
     backfill: Annotated[int, typer.Option(help="Number of mainline revisions to measure now.", min=0)] = 1,
 ) -> "View":
     """Watch a repository or a package."""
@@ -46,6 +52,7 @@ def add(
         branch=branch,
         forge=forge,
         trusted=trusted or None,
+        private=private,
         recipe=text,
         adapters=adapters,
         backfill=backfill,
@@ -68,13 +75,14 @@ def edit(
     trusted: Annotated[
         bool | None, typer.Option("--trusted/--untrusted", help="Whether it may run without a sandbox.")
     ] = None,
+    private: Private = None,
 ) -> "View":
     """Change a target."""
     from service.commands.recipe_files import read_recipe
     from service.commands.views import targets as views
 
     text, adapters = read_recipe(recipe) if recipe else (None, None)
-    if (location, text, branch, forge, trusted) == (None,) * 5 and not recipe_from_branch:
+    if (location, text, branch, forge, trusted, private) == (None,) * 6 and not recipe_from_branch:
         raise BadInput("Nothing to change; see `kernelwatch target edit --help`.")
     changed = client().targets.edit(
         name,
@@ -82,6 +90,7 @@ def edit(
         branch=branch,
         forge=forge,
         trusted=trusted,
+        private=private,
         recipe=text,
         adapters=adapters,
         recipe_from_branch=recipe_from_branch or None,

@@ -6,7 +6,7 @@ import typer
 
 from service.commands import connection
 from service.commands.connection import client
-from service.commands.noun import Noun, Where
+from service.commands.noun import Noun
 
 if TYPE_CHECKING:
     from service.commands.output.views import View
@@ -30,25 +30,19 @@ def show(
     return views.shown(client().calibration.get(target=target, worker=worker, device=device, days=days))
 
 
-@app.verb("start", where=Where.WITHOUT_SERVER)
+@app.verb("start")
 def start(
     target: str,
     device: OnDevice,
     revision: Annotated[str | None, typer.Option(help="By default the newest suitable mainline revision.")] = None,
     suite: Annotated[str | None, typer.Option(help="By default the recipe's for the device.")] = None,
     worker: Annotated[str | None, typer.Option(help="Run it on this worker.")] = None,
-) -> None:
+) -> "View":
     """Queue a calibration: two builds of one revision, and a copy, measured against each other."""
-    from service.commands.output.console import line
-    from service.db.engine import transaction
-    from service.ledger.calibration import schedule
-    from service.ledger.intake import targets
+    from service.commands.views import calibration as views
 
-    with transaction() as session:
-        of = targets.target_named(session, target)
-        queued = schedule.ask_now(session, of, device, sha=revision, suite=suite, worker=worker)
-        number = queued.id
-    line("Queued run ", (str(number), "bold"), f": {connection.address()}/runs/{number}")
+    run = client().calibration.start(target, device=device, revision=revision, suite=suite, worker=worker)
+    return views.started(run, connection.address())
 
 
 @app.verb("quarantine")

@@ -18,19 +18,14 @@ app = Noun("List and show incidents: regressions with one cause.")
 def list_incidents(
     target: Annotated[str | None, typer.Argument(help="Only this target.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Include closed incidents.")] = False,
-    limit: Annotated[
-        int, typer.Option(help="Maximum number of incidents of each target, the newest.", min=1, max=1000)
-    ] = 50,
+    limit: Annotated[int, typer.Option(help="Maximum number of incidents, the newest.", min=1, max=1000)] = 50,
 ) -> "View":
     """List incidents with their regressions, the newest first."""
-    from kernelwatch.client import Page, models
     from service.commands.views import regressions as views
 
-    names = [target] if target else [one.name for one in client().targets.list()]
-    pages = [first(client().targets.incidents(name, closed=every or None), limit) for name in names]
-    items = sorted((one for page in pages for one in page.items), key=lambda one: -one.id)
-    following = pages[0].next if len(pages) == 1 else None
-    return views.incidents(Page[models.IncidentItem](items=items, next=following), limit, every=every)
+    closed = every or None
+    pages = client().targets.incidents(target, closed=closed) if target else client().incidents.list(closed=closed)
+    return views.incidents(first(pages, limit), limit, every=every)
 
 
 @app.verb("show")

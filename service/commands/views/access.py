@@ -19,7 +19,7 @@ KEYS = (
 PEOPLE = (
     Column[PersonItem]("login", lambda one: one.login, lambda _: "bold"),
     Column[PersonItem]("issuer", lambda one: one.issuer, spare=2),
-    Column[PersonItem]("signed in", lambda one: minute(one.seen_at), spare=1),
+    Column[PersonItem]("signed in", lambda one: minute(one.signed_in_at), spare=1),
     Column[PersonItem]("admin", lambda one: "admin" if one.admin else ""),
     Column[PersonItem]("state", lambda one: "disabled" if one.disabled_at else "", lambda _: "yellow"),
 )

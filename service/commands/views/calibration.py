@@ -2,7 +2,7 @@
 
 from kernels.cases import Metric
 from kernelwatch.client import Page
-from kernelwatch.client.models import CalibrationDocument, QuarantineItem, RateItem
+from kernelwatch.client.models import CalibrationDocument, QuarantineItem, RateItem, RunItem
 from service.commands.output.views import Column, Part, Table, View, text
 from service.domain.metrics import WORDS
 
@@ -64,3 +64,8 @@ def quarantined(found: Page[QuarantineItem], case: str) -> View:
 def released(found: Page[QuarantineItem], case: str) -> View:
     """A case that is reported again."""
     return View(found, [text((case, "bold"), " is released.")], table=Table(QuarantineItem, found.items, ()))
+
+
+def started(run: RunItem, address: str) -> View:
+    """A calibration that is queued now."""
+    return View(run, [text("Queued run ", (str(run.id), "bold"), f": {address}/runs/{run.id}")])

@@ -6,12 +6,17 @@ from service.commands.output.views import Column, Sentence, Table, View, text
 from service.commands.output.wording import minute, some
 from service.domain.text import in_bytes
 
+
+def _state(one: TargetItem) -> str:
+    return ", ".join(name for name, holds in (("private", one.private), ("paused", one.paused_at)) if holds)
+
+
 COLUMNS = (
     Column[TargetItem]("target", lambda one: one.name, lambda _: "bold"),
     Column[TargetItem]("kind", lambda one: one.kind, spare=2),
     Column[TargetItem]("devices", lambda one: ", ".join(one.devices), spare=1),
     Column[TargetItem]("location", lambda one: one.location, spare=3),
-    Column[TargetItem]("state", lambda one: "paused" if one.paused_at else "", lambda _: "yellow"),
+    Column[TargetItem]("state", _state, lambda _: "yellow"),
     Column[TargetItem]("problem", lambda one: one.poll_error or "", lambda _: "red", below=True),
 )
 
@@ -30,6 +35,7 @@ def one(found: TargetDocument) -> View:
         "forge": found.forge or "",
         "devices": ", ".join(found.devices),
         "trusted": _trust(found),
+        "private": "yes" if found.private else "",
         "polled next": minute(found.poll_at),
         "last poll": f"failed: {found.poll_error}" if found.poll_error else "",
         "mirror": in_bytes(found.mirror_bytes) if found.mirror_bytes else "",

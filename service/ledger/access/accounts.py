@@ -43,12 +43,12 @@ def signed_in(identity: Identity) -> tuple[Actor, str]:
 def _account(session: Session, identity: Identity) -> Account:
     now = clock(session)
     unique = {"issuer": identity.issuer, "subject": identity.subject}
-    values = unique | {"login": identity.login, "admin": False, "created_at": now, "seen_at": now}
+    values = unique | {"login": identity.login, "admin": False, "created_at": now, "signed_in_at": now}
     insert_if_absent(session, Account, tuple(unique), values)
     row = session.execute(select(Account).filter_by(**unique)).scalar_one()
     if row.disabled_at is not None:
         raise Refused(f"The account {row.login} is disabled here. Ask an administrator.")
-    row.login, row.seen_at = identity.login, now
+    row.login, row.signed_in_at = identity.login, now
     row.admin = identity.login in settings().admins
     session.flush()
     return row

@@ -46,7 +46,6 @@ def begin(session: Session, account: Account) -> str:
             digest=_digest(secret),
             account_id=account.id,
             created_at=now,
-            seen_at=now,
             expires_at=now + settings().sign_in_s,
         )
     )

@@ -11,10 +11,13 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import WATCHED, Measurement, Revision, Run, Target, Worker
 from service.domain.policy import recipes
 from service.domain.states import CellState, Purpose, RunState
+from service.domain.text import listed, short
 from service.domain.times import is_due, is_recent
 from service.errors import BadInput
+from service.ledger.access import audit
 from service.ledger.intake import targets
 from service.ledger.locking import lock
+from service.ledger.reading import revisions
 from service.ledger.runs import baseline_choice, internal_runs
 from service.ledger.runs.revisions import recipe_of
 from service.ledger.server_policy import effective
@@ -143,21 +146,25 @@ def ask_now(
     suite: str | None = None,
     worker: str | None = None,
 ) -> Run:
-    """Queue a calibration at once.  Raises BadInput if no revision is fit for it."""
+    """Queue a calibration at once, of a mainline revision: by default the newest that is fit for it.
+
+    Raises BadInput if there is none, and for a device, suite or worker that there is not.
+    """
     _, recipe = recipe_of(session, target)
     if device not in recipe.devices:
         known = ", ".join(recipe.devices)
         raise BadInput(f"The recipe of {target.name} has no device {device}; it has {known}.")
-    if sha is None:
-        revision = _fit(session, target, device)
-        hint = "measure a revision of its mainline there first, or name one with --revision"
-    else:
-        measured = Revision.target_id == target.id, Revision.sha.startswith(sha, autoescape=True)
-        revision = session.execute(select(Revision).where(*measured).limit(2)).scalars().first()
-        hint = "name one that `kernelwatch runs` lists"
+    recipe.cases(suite or recipe.suite_on(device))
+    _check_worker(session, worker, device)
+    revision = _fit(session, target, device) if sha is None else revisions.named(session, target, sha)
     if revision is None:
-        raise BadInput(f"{target.name} has no revision to calibrate {device} with: {hint}.")
-    return internal_runs.internal_run(
+        raise BadInput(
+            f"{target.name} has no mainline revision that was measured on {device}: measure one first, or name one."
+        )
+    if revision.ordinal is None:  # it would run as trusted code
+        raise BadInput(f"{short(revision.sha)} is not on the mainline of {target.name}.")
+    details = {"revision": revision.sha, "device": device, "worker": worker}
+    run = internal_runs.internal_run(
         session,
         target,
         revision,
@@ -168,6 +175,15 @@ def ask_now(
         baseline=revision.sha,
         worker=worker,
     )
+    audit.record(session, "calibration.start", target=target.name, of=f"run {run.id}", details=details)
+    return run
+
+
+def _check_worker(session: Session, name: str | None, device: str) -> None:
+    if name is None or session.scalar(select(Worker.id).where(Worker.name == name, Worker.device == device)):
+        return
+    known = session.scalars(select(Worker.name).where(Worker.device == device).order_by(Worker.name)).all()
+    raise BadInput(f"There is no worker {name} for {device}; known: {listed(known) or 'none'}.")
 
 
 def _fit(session: Session, target: Target, device: str) -> Revision | None:

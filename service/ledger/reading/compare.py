@@ -22,6 +22,7 @@ from service.ledger.server_policy import effective
 from service.reports.comparisons import ComparedCase, ComparedSide, ComparisonMethod, RevisionsCompared
 from service.reports.report import readable
 
+MAINLINE = "mainline"
 _OWN = (BaselineKind.PARENT, BaselineKind.LAST_GOOD, BaselineKind.PINNED)
 _DIRECTIONS: Mapping[Outcome, Direction] = {
     Outcome.REGRESSION: "slower",
@@ -67,7 +68,7 @@ class _Side:
 def compare(
     session: Session, target: Target, base: str, head: str, device: str, which: CaseFilter
 ) -> RevisionsCompared:
-    """Compare two revisions, releases or pull requests (`pull/7`).
+    """Compare two revisions, releases or pull requests (`pull/7`); `mainline` and its branch name its newest revision.
 
     Raises NotFound, and Conflict where nothing on this device, or nothing on one machine, can be compared.
     """
@@ -115,7 +116,8 @@ def _side(session: Session, target: Target, name: str, device: str, runs: Sequen
         if head is None:
             raise NotFound(f"pull request of {target.name}", pull)
         name = head
-    revision = named(session, target, name)
+    newest = _newest(session, target, runs) if name in (MAINLINE, target.branch) else None
+    revision = newest or named(session, target, name)
     own = [run for run in runs if run.revision_id == revision.id]
     if not own:
         done = (Run.revision_id == revision.id, Run.state == RunState.DONE)
@@ -125,6 +127,15 @@ def _side(session: Session, target: Target, name: str, device: str, runs: Sequen
             f"{target.name} {revision.short} was not measured on {device}, {where}. Start a run of it on {device}."
         )
     return _Side(revision, pull, own)
+
+
+def _newest(session: Session, target: Target, runs: Sequence[_Run]) -> Revision:
+    """The newest revision of the mainline that these runs measured.  Raises Conflict if there is none."""
+    measured = Revision.id.in_({run.revision_id for run in runs}), Revision.ordinal.is_not(None)
+    found = session.scalar(select(Revision).where(*measured).order_by(Revision.ordinal.desc()).limit(1))
+    if found is None:
+        raise Conflict(f"No revision of the mainline of {target.name} was measured on this device. Start a run of one.")
+    return found
 
 
 def _chain(base: _Side, head: _Side, runs: Sequence[_Run]) -> list[_Run]:

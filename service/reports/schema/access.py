@@ -98,7 +98,7 @@ class PersonItem(Document):
     issuer: str
     admin: bool
     created_at: Moment
-    seen_at: Moment
+    signed_in_at: Moment
     disabled_at: Moment | None
 
     @classmethod

@@ -134,6 +134,17 @@ class BisectionRequest(RequestDocument):
     max_runs: int | None = Field(None, ge=3, le=200, description="By default the policy's.")
 
 
+class CalibrationRequest(RequestDocument):
+    """A comparison of equal code."""
+
+    device: Name
+    revision: Word | None = Field(
+        None, description="A mainline revision (a sha or its beginning, or a version); by default the newest that fits."
+    )
+    suite: Name | None = Field(None, description="By default the recipe's for the device.")
+    worker: Word | None = Field(None, description="Only this worker takes it.")
+
+
 class QuarantineRequest(RequestDocument):
     """A case that is measured and shown, and no longer reported, or reported again."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from service.db.engine import transaction
-from service.db.models import Pull, Stack
+from service.db.models import Pull, Stack, Target
 from service.domain.states import RunState
 from tests import world
 from tests.fakes.api import Api
@@ -113,6 +113,18 @@ def test_two_pull_requests_share_their_base(sessions: Measured) -> None:
     assert (one["method"], one["via"], one["ratio"]) == ("baseline", "c0", pytest.approx(1.1))
     assert (found["base"]["pull"], found["head"]["revision"]) == (8, "c7")
     assert "No pull request of norms 9." in sessions.compare("pull/9", "c0", 404)["detail"]
+
+
+@pytest.mark.parametrize("name", ["mainline", "trunk"])
+def test_the_mainline_is_its_newest_measured_revision(sessions: Measured, name: str) -> None:
+    with transaction() as session:
+        session.get_one(Target, sessions.target.id).branch = "trunk"
+    assert "No revision of the mainline of norms was measured" in sessions.compare(name, "c0", 409)["detail"]
+    for number, ratio in enumerate((1.0, 1.1)):
+        sessions.commit(number, ratio)
+    with transaction() as session:
+        world.commit(session, sessions.target.id, 2)  # not measured yet
+    assert sessions.compare("c0", name)["head"]["revision"] == "c1"
 
 
 @pytest.mark.parametrize("why", [{"stack": 1}, {"doubt": "control"}], ids=["another stack", "controls were off"])

@@ -128,7 +128,7 @@ def named_target(session: Session, target: Target, number: int) -> None:
 
 def person(session: Session, target: Target, number: int) -> None:
     who = {"issuer": "https://github.com", "subject": str(scattered(number)), "login": f"p{scattered(number)}"}
-    add(session, Account(**who, created_at=0.0, seen_at=float(number)))
+    add(session, Account(**who, created_at=0.0, signed_in_at=float(number)))
 
 
 def audited(session: Session, target: Target, number: int) -> None:
@@ -159,6 +159,7 @@ LISTS: dict[str, Add] = {
     "/targets/{name}/runs": run,
     "/targets/{name}/regressions": regression,
     "/targets/{name}/incidents": incident,
+    "/incidents": incident,
     "/targets/{name}/gaps": gap,
     "/targets/{name}/change-points": change_point,
     "/runs": run,

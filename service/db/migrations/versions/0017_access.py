@@ -24,7 +24,7 @@ def upgrade() -> None:
         sa.Column("login", sa.String(120), nullable=False),
         sa.Column("admin", sa.Boolean(), nullable=False),
         sa.Column("created_at", TIME, nullable=False),
-        sa.Column("seen_at", TIME, nullable=False),
+        sa.Column("signed_in_at", TIME, nullable=False),
         sa.Column("disabled_at", TIME),
         sa.UniqueConstraint("issuer", "subject"),
     )
@@ -43,7 +43,6 @@ def upgrade() -> None:
         sa.Column("digest", sa.String(64), nullable=False, unique=True),
         sa.Column("account_id", KEY, sa.ForeignKey("accounts.id"), nullable=False),
         sa.Column("created_at", TIME, nullable=False),
-        sa.Column("seen_at", TIME, nullable=False),
         sa.Column("expires_at", TIME, nullable=False),
         sa.Column("ended_at", TIME),
     )

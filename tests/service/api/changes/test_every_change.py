@@ -24,6 +24,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /targets/{name}/backfill": {"base": "c0", "head": "c1"},
     "POST /runs": {"target": "secret", "revision": "c1"},
     "POST /bisections": {"target": "secret", "good": "c0", "bad": "c1"},
+    "POST /targets/{name}/calibrate": {"device": "cpu"},
     "POST /targets/{name}/quarantine": {"case": CASE, "device": "cpu", "reason": "noisy"},
     "POST /targets/{name}/release": {"case": CASE, "device": "cpu", "reason": "quiet"},
     "POST /targets/{name}/replay": {"policy": ""},

@@ -6,6 +6,7 @@ import pytest
 
 from service.db.engine import reading, transaction
 from service.ledger.access import audit
+from service.ledger.intake.targets import target_named
 from service.ledger.runs import queue
 from tests import world
 from tests.dashboards import seed_deciding
@@ -48,6 +49,27 @@ def test_what_the_state_does_not_allow_is_refused(house: Api) -> None:
     past = house.post(f"/regressions/{number}/acknowledge", {"reason": "ok", "until": "2001-01-01T00:00:00Z"})
     assert "cannot end in the past" in past.json()["detail"]
     assert actions() == []
+
+
+def test_a_calibration_is_of_a_mainline_revision_and_for_a_known_worker(house: Api) -> None:
+    started = house.post("/targets/norms/calibrate", {"device": "h200"})
+    assert (started.status_code, started.json()["purpose"]) == (201, "calibration")
+    assert actions() == ["calibration.start"]
+    revisions = house.get("/targets/norms/revisions").json()["items"]
+    mainline = next(one["sha"] for one in revisions if one["ordinal"] is not None)
+    named = house.post("/targets/norms/calibrate", {"device": "h200", "revision": mainline[:12]})
+    assert named.json()["revision"] == mainline
+    with transaction() as session:
+        target = target_named(session, "norms")
+        world.commit(session, target.id, "f0" * 20)
+    for wrong, why in {
+        "revision": ("f0" * 20, "f0f0f0f0f0 is not on the mainline of norms."),
+        "worker": ("box", "There is no worker box for h200; known: "),
+        "suite": ("large", "There is no suite 'large'; known: "),
+        "device": ("mi300", "has no device mi300; it has "),
+    }.items():
+        refused = house.post("/targets/norms/calibrate", {"device": "h200", wrong: why[0]})
+        assert (refused.status_code, why[1] in refused.json()["detail"]) == (422, True), refused.text
 
 
 def test_an_incident_is_dismissed_as_a_whole(house: Api) -> None:
