@@ -6,6 +6,7 @@ from typing import Generic, Self
 import httpx
 
 from .api.administration import Audit, Keys, Me, People
+from .api.exports import Exports
 from .api.ingest import Ingested
 from .api.regressions import Bisections, Calibration, Incidents, Policies, Regressions
 from .api.runs import Queue, Runs, Workers
@@ -33,6 +34,7 @@ class Resources(Generic[Mode]):
         self.workers: Workers[Mode] = Workers(driver)
         self.queue: Queue[Mode] = Queue(driver)
         self.ingested: Ingested[Mode] = Ingested(driver)
+        self.exports: Exports[Mode] = Exports(driver)
         self.keys: Keys[Mode] = Keys(driver)
         self.me: Me[Mode] = Me(driver)
         self.people: People[Mode] = People(driver)

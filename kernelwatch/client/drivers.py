@@ -2,13 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import aclosing, closing
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import httpx
 
 from .calls import Item, Listing, Page
 from .exchange import Answer, Exchange, Flow, Lost, Reply, Send, Sleep
+from .files import WholeFile
 from .streams import Emit, NextPart, Stream
 
 T = TypeVar("T")
@@ -32,7 +35,7 @@ class Blocking:
                 return result
             reply = self._do(step)
 
-    def emit(self, stream: Stream[T]) -> Iterator[T]:
+    def emit(self, stream: Stream[T]) -> Generator[T]:
         """Do what the stream yields, and pass on its items."""
         reply: Reply | bytes = None
         body = _Body(self.http)
@@ -64,6 +67,13 @@ class Blocking:
         except httpx.TransportError as error:
             return _lost(self.http, error)
         return _answer(response, response.content)
+
+    def save(self, stream: Stream[bytes], path: Path) -> int:
+        """Write what the stream yields to a file.  Returns its bytes."""
+        with WholeFile(path) as file, closing(self.emit(stream)) as parts:
+            for part in parts:
+                file.write(part)
+        return file.written
 
     def list(self, listing: Listing[Item]) -> "Pages[Item]":
         return Pages(self, listing)
@@ -116,7 +126,7 @@ class Asynchronous:
                 return result
             reply = await self._do(step)
 
-    async def emit(self, stream: Stream[T]) -> AsyncIterator[T]:
+    async def emit(self, stream: Stream[T]) -> AsyncGenerator[T]:
         """Do what the stream yields, and pass on its items."""
         reply: Reply | bytes = None
         body = _AsyncBody(self.http)
@@ -148,6 +158,14 @@ class Asynchronous:
         except httpx.TransportError as error:
             return _lost(self.http, error)
         return _answer(response, response.content)
+
+    async def save(self, stream: Stream[bytes], path: Path) -> int:
+        """Write what the stream yields to a file.  Returns its bytes."""
+        with WholeFile(path) as file:
+            async with aclosing(self.emit(stream)) as parts:
+                async for part in parts:
+                    file.write(part)
+        return file.written
 
     def list(self, listing: Listing[Item]) -> "AsyncPages[Item]":
         return AsyncPages(self, listing)

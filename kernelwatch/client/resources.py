@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 from .calls import Call, Item, Listing
 from .drivers import Asynchronous, AsyncPages, Blocking, Pages
 from .exchange import Exchange, Flow
-from .streams import Download, Events, followed, parts
+from .streams import Download, Events, Saved, followed, parts
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -123,3 +123,19 @@ class download(Method[P, Download], Generic[P]):  # noqa: N801
     def __get__(self, resource: Resource[Async], owner: type) -> Callable[P, AsyncIterator[bytes]]: ...
     def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
         return self._on(resource, lambda driver, described: driver.emit(parts(driver.exchange, described)))
+
+
+class saved(Method[P, Saved], Generic[P]):  # noqa: N801
+    """Writes a file and returns its bytes."""
+
+    @overload
+    def __get__(self, resource: None, owner: type) -> "saved[P]": ...
+    @overload
+    def __get__(self, resource: Resource[Sync], owner: type) -> Callable[P, int]: ...
+    @overload
+    def __get__(self, resource: Resource[Async], owner: type) -> Callable[P, Coroutine[Any, Any, int]]: ...
+    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
+        def save(driver: Any, described: Saved) -> Any:
+            return driver.save(parts(driver.exchange, Download(described.call)), described.path)
+
+        return self._on(resource, save)

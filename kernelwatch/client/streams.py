@@ -5,6 +5,7 @@ Like a flow, a stream yields what to do, and in between the items for its reader
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
 from .calls import Call
@@ -42,6 +43,14 @@ class Download:
     """A call for a file."""
 
     call: Call[bytes]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A call for a file that is written to `path`."""
+
+    call: Call[bytes]
+    path: Path
 
 
 def parts(exchange: Exchange, download: Download) -> Stream[bytes]:

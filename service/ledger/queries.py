@@ -302,9 +302,18 @@ def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
     return [Glance(run, ordered.get(run.id, {}), behind[run.id]) for run in runs]
 
 
-def revisions(session: Session, target: Target, cursor: str | None = None, limit: int = 50) -> ResultPage[Revision]:
-    """The revisions of a target, latest commit first."""
-    statement = select(Revision).where(Revision.target_id == target.id)
+def revisions(
+    session: Session,
+    target: Target | None,
+    cursor: str | None = None,
+    limit: int = 50,
+    *,
+    where: Collection[ColumnElement[bool]] = (),
+) -> ResultPage[Revision]:
+    """The revisions of a target or of all, latest commit first, each with its target."""
+    statement = select(Revision).options(selectinload(Revision.target)).where(*where)
+    if target is not None:
+        statement = statement.where(Revision.target_id == target.id)
     return paged(session, statement, (Revision.committed_at, Revision.id), cursor, limit)
 
 
@@ -327,7 +336,12 @@ def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
 
 
 def gaps(
-    session: Session, target: Target | None = None, cursor: str | None = None, limit: int = 50
+    session: Session,
+    target: Target | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+    *,
+    where: Collection[ColumnElement[bool]] = (),
 ) -> ResultPage[GapView]:
     """Mainline cases behind SOTA, widest gap first."""
     statement = (
@@ -337,7 +351,7 @@ def gaps(
         .join(Target, Target.id == Series.target_id)
         .outerjoin(Run, Run.id == Gap.since_run_id)
         .outerjoin(Revision, Revision.id == Run.revision_id)
-        .where(Gap.behind_sota)
+        .where(Gap.behind_sota, *where)
     )
     if target is not None:
         statement = statement.where(Series.target_id == target.id)
@@ -468,9 +482,12 @@ def workers(session: Session) -> Sequence[Worker]:
     return session.scalars(select(Worker).order_by(Worker.seen_at.desc(), Worker.name)).all()
 
 
-def workers_by_name(session: Session, cursor: str | None = None, limit: int = 50) -> ResultPage[Worker]:
+def workers_by_name(
+    session: Session, cursor: str | None = None, limit: int = 50, *, device: str | None = None
+) -> ResultPage[Worker]:
     """The known workers by name: unlike the time at which they were seen, that does not change between pages."""
-    return paged(session, select(Worker), (Worker.name,), cursor, limit, ascending=True)
+    of_device = () if device is None else (Worker.device == device,)
+    return paged(session, select(Worker).where(*of_device), (Worker.name,), cursor, limit, ascending=True)
 
 
 def queue(session: Session, cursor: str | None = None, limit: int = 200) -> ResultPage[Run]:

@@ -15,7 +15,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from service.reports.schema.base import Problem
 from service.settings import settings
 
-STREAMS = "streams"  # in the state of a request: its response is a stream of events without an end
+# In the state of a request: its response is a stream without a time limit.  True for one of events; for a file, the
+# number of its parts that were sent.
+STREAMS = "streams"
 _LINGER_S = 1.0  # an error is sent for this long, then the connection is cut
 
 
@@ -29,9 +31,9 @@ class LimitedProtocol(H11Protocol):
     """HTTP/1.1 that closes connections whose client takes too long.
 
     A connection is in one of three phases: its client sends a head, sends a body, or receives a response.  Each phase
-    has a limit, except the response to a client that receives a stream of events.  When `limit_concurrency` is reached,
-    the connection that has waited longest for its client gives its place to the new one, so that half requests cannot
-    keep whole ones out.
+    has a limit, except the response to a client that receives a stream of events, or a file of which it has received
+    another part meanwhile.  When `limit_concurrency` is reached, the connection that has waited longest for its client
+    gives its place to the new one, so that half requests cannot keep whole ones out.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -42,6 +44,7 @@ class LimitedProtocol(H11Protocol):
         self._phase: object = None
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._parts_seen = 1
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if self.limit_concurrency is not None and len(self.connections) + 1 >= self.limit_concurrency:
@@ -83,7 +86,7 @@ class LimitedProtocol(H11Protocol):
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._phase, self._since = phase, self.loop.time()
+        self._phase, self._since, self._parts_seen = phase, self.loop.time(), 1
         self._restart_timer()
 
     def _restart_timer(self) -> None:
@@ -95,8 +98,13 @@ class LimitedProtocol(H11Protocol):
             self.cycle is not None and not self.cycle.response_complete and bool(self.cycle.scope["state"].get(STREAMS))
         )
 
+    def _reads_on(self) -> bool:
+        """Whether the client has received parts of a file since the timer was started: it is slow, but not gone."""
+        before, self._parts_seen = self._parts_seen, int(self.cycle.scope["state"][STREAMS])
+        return self._parts_seen > before
+
     def _expired(self) -> None:
-        if self._streams() and not self.transport.get_write_buffer_size():
+        if self._streams() and (not self.transport.get_write_buffer_size() or self._reads_on()):
             self._restart_timer()
             return
         unfinished = self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]

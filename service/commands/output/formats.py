@@ -2,8 +2,7 @@
 
 import csv
 import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,42 +53,16 @@ def as_csv(kind: "type[BaseModel]", rows: "Sequence[BaseModel]") -> str:
 
     Fields of inner documents are named `outer.inner`; a list is JSON in its cell.
     """
-    names = list(_names(kind))
+    from service.reports.flat import csv_cell, flat_columns
+
+    columns = flat_columns(kind)
     text = io.StringIO()
     table = csv.writer(text)  # its lines end with CR LF, and it quotes where needed
-    table.writerow(names)
+    table.writerow([one.name for one in columns])
     for row in rows:
-        cells = dict(_cells(row.model_dump(mode="json")))
-        table.writerow([_cell(cells.get(name)) for name in names])
+        document = row.model_dump(mode="json")
+        table.writerow([csv_cell(one.value(document)) for one in columns])
     return text.getvalue()
-
-
-def _names(kind: "type[BaseModel]", prefix: str = "") -> Iterator[str]:
-    from pydantic import BaseModel
-
-    for name, field in kind.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            yield from _names(inner, f"{prefix}{name}.")
-        else:
-            yield prefix + name
-
-
-def _cells(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in document.items():
-        yield prefix + name, value
-        if isinstance(value, Mapping):
-            yield from _cells(value, f"{prefix}{name}.")
-
-
-def _cell(value: Any) -> str:
-    match value:
-        case None:
-            return ""
-        case bool() | list() | dict():
-            return json.dumps(value, ensure_ascii=False)
-        case _:
-            return str(value)
 
 
 def as_markdown(view: "View") -> str:

@@ -1,9 +1,9 @@
 """The audit log: who changed what, when and from where."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock
@@ -46,11 +46,12 @@ def listed(
     target: str | None = None,
     actor: str | None = None,
     action: str | None = None,
+    where: Collection[ColumnElement[bool]] = (),
     cursor: str | None = None,
     limit: int = 50,
 ) -> ResultPage[AuditEntry]:
     """Entries, the newest first; `action` may be a noun (`run`) or a noun and a verb (`run.cancel`)."""
-    query = select(AuditEntry)
+    query = select(AuditEntry).where(*where)
     if target is not None:
         query = query.where(AuditEntry.target == target)
     if actor is not None:

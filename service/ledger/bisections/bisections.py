@@ -4,9 +4,9 @@ A step is an ordinary run of low priority.  The state of a bisection is derived 
 continues after any restart.  To change a bisection, lock its target first, and then its row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import Select, exists, func, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import clock, wake
@@ -240,11 +240,12 @@ def listed(
     target: Target | None = None,
     *,
     open_only: bool = False,
+    where: Collection[ColumnElement[bool]] = (),
     cursor: str | None = None,
     limit: int = 50,
 ) -> ResultPage[Bisection]:
     """The newest bisections, each with its target; `reason` holds their progress or their result."""
-    rows = select(Bisection).options(selectinload(Bisection.target))
+    rows = select(Bisection).options(selectinload(Bisection.target)).where(*where)
     if target is not None:
         rows = rows.where(Bisection.target_id == target.id)
     if open_only:

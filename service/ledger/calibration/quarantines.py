@@ -1,8 +1,8 @@
 """Quarantine cases: they are measured and shown as before, and raise no alarm."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import ColumnElement, Select, select, update
 from sqlalchemy.orm import Session, contains_eager
 
 from service.db.engine import clock
@@ -53,11 +53,12 @@ def page(
     *,
     device: str | None = None,
     released: bool = False,
+    where: Collection[ColumnElement[bool]] = (),
     cursor: str | None = None,
     limit: int = 50,
 ) -> ResultPage[tuple[Quarantine, str]]:
-    """A page of the same."""
-    rows = _named(target, device=device, released=released)
+    """A page of the same; `where` are further conditions."""
+    rows = _named(target, device=device, released=released).where(*where)
     return paged_rows(session, rows, (Quarantine.id,), cursor, limit).shown_as(lambda row: (row[0], row[1]))
 
 

@@ -1,5 +1,7 @@
 """Queries of change points for pages, API and command line."""
 
+from collections.abc import Collection
+
 from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session, aliased, contains_eager
 
@@ -15,15 +17,18 @@ _NEWEST = (Revision.committed_at, ChangePoint.id)
 
 def points(
     session: Session,
-    target: Target,
+    target: Target | None,
     device: str | None = None,
     state: PointState | None = None,
     *,
+    where: Collection[ColumnElement[bool]] = (),
     cursor: str | None = None,
     limit: int = 50,
 ) -> ResultPage[ChangePointView]:
-    """The change points of a target, newest revisions first."""
-    which = [Series.target_id == target.id]
+    """The change points of a target or of all, newest revisions first."""
+    which = [*where]
+    if target is not None:
+        which.append(Series.target_id == target.id)
     if device is not None:
         which.append(Series.device == device)
     if state is not None:

@@ -1,8 +1,8 @@
 """What is known of the code of revisions without timing it: checks, and the facts of measurements side by side."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, selectinload
 
 from kernels.cases import Role
@@ -20,15 +20,19 @@ _NAMES = select(VerdictRow.provider, VerdictRow.case)
 
 def checks(
     session: Session,
-    target: Target,
+    target: Target | None,
     *,
     revision: str | None = None,
     state: FactsState | None = None,
+    where: Collection[ColumnElement[bool]] = (),
     cursor: str | None = None,
     limit: int = 50,
 ) -> ResultPage[FactsCheck]:
-    """The facts checks of a target, the newest first, each with its revision."""
-    statement = select(FactsCheck).where(FactsCheck.target_id == target.id).options(selectinload(FactsCheck.revision))
+    """The facts checks of a target or of all, the newest first, each with its target and revision."""
+    names = (selectinload(FactsCheck.target), selectinload(FactsCheck.revision))
+    statement = select(FactsCheck).where(*where).options(*names)
+    if target is not None:
+        statement = statement.where(FactsCheck.target_id == target.id)
     if revision is not None:
         statement = statement.join(FactsCheck.revision).where(is_revision(target, revision))
     if state is not None:

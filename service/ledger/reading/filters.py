@@ -25,6 +25,7 @@ class RunFilter:
     pull: int | None = None
     revision: str | None = None  # a sha or its beginning, or a version
     since: float | None = None  # when they were queued
+    until: float | None = None  # queued before
 
     def conditions(self) -> list[ColumnElement[bool]]:
         """Conditions on the columns of runs; the revision needs a join."""
@@ -36,6 +37,8 @@ class RunFilter:
             wanted.append(Run.state.in_(self.states))
         if self.since is not None:
             wanted.append(Run.created_at >= self.since)
+        if self.until is not None:
+            wanted.append(Run.created_at < self.until)
         return wanted
 
 

@@ -20,9 +20,17 @@ MIN_SHA = 4  # as for git
 WHOLE_SHA = 40
 
 
-def listed(session: Session, which: RunFilter, cursor: str | None = None, limit: int = 50) -> ResultPage[Run]:
+def listed(
+    session: Session,
+    which: RunFilter,
+    cursor: str | None = None,
+    limit: int = 50,
+    *,
+    where: Collection[ColumnElement[bool]] = (),
+) -> ResultPage[Run]:
     """The runs that fit, the newest first, each with its target and revision."""
-    statement = select(Run).options(selectinload(Run.target), selectinload(Run.revision)).where(*which.conditions())
+    names = (selectinload(Run.target), selectinload(Run.revision))
+    statement = select(Run).options(*names).where(*which.conditions(), *where)
     if which.revision is not None:
         named = is_revision(which.target, which.revision)
         statement = statement.join(Revision, Revision.id == Run.revision_id).where(named)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run, Series, Target
@@ -21,11 +21,16 @@ def listed(
     states: Collection[RegressionState] = (),
     cursor: str | None = None,
     limit: int = 50,
+    *,
+    where: Collection[ColumnElement[bool]] = (),
 ) -> ResultPage[RegressionView]:
-    """Confirmed regressions of the mainline in these states, or in any, the newest first."""
-    statement = select(RegressionRow)
+    """Confirmed regressions of the mainline in these states, or in any, the newest first.
+
+    `where` are further conditions, on regressions and their series.
+    """
+    statement = select(RegressionRow).join(RegressionRow.series).where(*where)
     if target is not None:
-        statement = statement.join(RegressionRow.series).where(Series.target_id == target.id)
+        statement = statement.where(Series.target_id == target.id)
     if states:
         statement = statement.where(RegressionRow.state.in_(states))
     page = paged(session, statement, (RegressionRow.id,), cursor, limit)
@@ -68,11 +73,12 @@ def incidents(
     target: Target | None = None,
     *,
     open_only: bool = True,
+    where: Collection[ColumnElement[bool]] = (),
     cursor: str | None = None,
     limit: int = 50,
 ) -> ResultPage[IncidentView]:
     """Incidents, the newest first; closed ones as well unless `open_only`."""
-    statement = select(Incident).options(selectinload(Incident.revision))
+    statement = select(Incident).options(selectinload(Incident.revision)).where(*where)
     if target is not None:
         statement = statement.where(Incident.target_id == target.id)
     if open_only:

@@ -1,0 +1,243 @@
+"""Rows of exports: the documents of the API, with the target, run and revision that an address names elsewhere."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from pydantic import Field
+
+from kernels.cases import Role
+from service.db.models import (
+    Calibration,
+    FactsCheck,
+    IngestBatch,
+    IngestedMeasurement,
+    Measurement,
+    Revision,
+    Run,
+    Stack,
+    VerdictRow,
+    unpack,
+)
+from service.domain.ingest import unit_of, unpack_samples
+from service.domain.metrics import metric_of
+from service.domain.policy.policy import Policy
+from service.domain.states import Equal, Purpose, Rounds
+from service.reports.rows import Row
+from service.reports.schema.base import Document, Moment, Number, columns, moment
+from service.reports.schema.code import FactsCheckItem
+from service.reports.schema.runs import MeasurementItem, RunItem, VerdictItem
+from service.reports.schema.targets import RevisionItem
+
+
+class ExportedRevision(RevisionItem):
+    """A revision of a target."""
+
+    target: str
+
+    @classmethod
+    def of_target(cls, row: Revision, target: str) -> "ExportedRevision":
+        return cls.model_construct(**dict(RevisionItem.of(row)), target=target)
+
+
+class ExportedRun(RunItem):
+    """A run with its stack."""
+
+    stack: dict[str, Any] | None = Field(description="Versions; null before it was measured.")
+    stack_digest: str | None
+
+    @classmethod
+    def measured_with(cls, item: RunItem, stack: Stack | None) -> "ExportedRun":
+        named: dict[str, Any] = {
+            "stack": stack.versions if stack else None,
+            "stack_digest": stack.digest if stack else None,
+        }
+        return cls.model_construct(**dict(item), **named)
+
+
+class OfRun(Document):
+    """The run that a row belongs to."""
+
+    run_id: int
+    target: str
+    revision: str = Field(description="The revision of the run.")
+    device: str
+    purpose: Purpose
+    pull: int | None
+
+    @staticmethod
+    def fields_of(run: Run) -> dict[str, Any]:
+        return {
+            "run_id": run.id,
+            "target": run.target.name,
+            "revision": run.revision.sha,
+            "device": run.device,
+            "purpose": run.purpose,
+            "pull": run.pull,
+        }
+
+
+class SingleFacts(Document):
+    """Facts of the compiled code that have one value; the others are in `facts`."""
+
+    kernels: int | None
+    registers: int | None
+    spills: int | None
+    shared: int | None
+    config: str | None
+    repeatable: bool | None
+    sm_mhz: float | None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "SingleFacts":
+        """Facts come from contenders: a value of another type is left out."""
+        return cls.model_construct(**{name: _typed(facts.get(name), kind) for name, kind in _FACTS.items()})
+
+
+_FACTS: Mapping[str, type] = {
+    "kernels": int,
+    "registers": int,
+    "spills": int,
+    "shared": int,
+    "config": str,
+    "repeatable": bool,
+    "sm_mhz": float,
+}
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if kind is float and type(value) is int:
+        return float(value)
+    too_large = isinstance(value, int) and abs(value) >= 2**63
+    return value if type(value) is kind and not too_large else None
+
+
+class ExportedMeasurement(MeasurementItem, OfRun):
+    """A contender at a case of a run."""
+
+    fact: SingleFacts
+
+    @classmethod
+    def of_run(cls, row: Measurement, run: Run, ceilings: Mapping[str, float]) -> "ExportedMeasurement":
+        item = MeasurementItem.of(row, ceilings)
+        return cls.model_construct(**OfRun.fields_of(run), **dict(item), fact=SingleFacts.of(item.facts))
+
+
+class ExportedSample(OfRun):
+    """One sample."""
+
+    measured_at: Moment | None = Field(description="When the session began.")
+    worker: str | None
+    stack: dict[str, Any] | None = Field(description="Versions.")
+    contender: str
+    role: str
+    provider: str
+    measured_revision: str | None = Field(
+        description="The revision whose code it is: the run's own, or a baseline; null for another provider's code."
+    )
+    case: str
+    metric: str
+    unit: str = Field(description="us or bytes.")
+    phase: str = Field(description="screening, or confirmation for the trials that only confirm a suspicion.")
+    trial: int = Field(description="1, 2, … in its phase.")
+    round: int = Field(description="1, 2, … in its trial.")
+    value: Number = Field(description="In `unit`; null for a round that was lost.")
+
+    @classmethod
+    def all_of(cls, row: Measurement, run: Run, stack: Stack | None) -> Iterator["ExportedSample"]:
+        """The samples of a contender at a case, in the order in which they were taken in their phase."""
+        of_all = OfRun.fields_of(run) | {
+            "measured_at": None if run.started_at is None else moment(run.started_at),
+            "worker": run.worker,
+            "stack": stack.versions if stack else None,
+            "contender": row.contender,
+            "role": row.role,
+            "provider": row.provider,
+            "measured_revision": _measured_revision(row.role, run),
+            "case": row.case,
+            "metric": metric_of(row.case).value,
+            "unit": row.unit,
+        }
+        fields = {*cls.model_fields}  # one for all: a set of its own is half of a row's memory
+        phases: tuple[Sequence[Rounds], ...] = unpack(row.samples) if row.samples else ()
+        for phase, trials in zip(("screening", "confirmation"), phases, strict=False):
+            for trial, rounds in enumerate(trials, 1):
+                for number, value in enumerate(rounds, 1):
+                    yield cls.model_construct(fields, **of_all, phase=phase, trial=trial, round=number, value=value)
+
+
+def _measured_revision(role: str, run: Run) -> str | None:
+    revisions: Mapping[str, str | None] = {
+        Role.HEAD: run.revision.sha,
+        Role.PARENT: run.baseline,
+        Role.LAST_GOOD: run.last_good,
+        Role.PINNED: run.pinned,
+        Role.CONTROL: run.baseline or run.revision.sha,
+    }
+    return revisions.get(role)
+
+
+class ExportedVerdict(VerdictItem, OfRun):
+    """A verdict of a run."""
+
+    @classmethod
+    def of_run(cls, verdict: VerdictRow, run: Run, row: Row | None, policy: Policy) -> "ExportedVerdict":
+        return cls.model_construct(**OfRun.fields_of(run), **dict(VerdictItem.of(verdict, row, policy)))
+
+
+class ExportedFactsCheck(FactsCheckItem):
+    """A check of the compiled code of a revision."""
+
+    target: str
+
+    @classmethod
+    def of_target(cls, row: FactsCheck) -> "ExportedFactsCheck":
+        return cls.model_construct(**dict(FactsCheckItem.of(row)), target=row.target.name)
+
+
+class ExportedCalibration(Document):
+    """One comparison of equal code."""
+
+    id: int
+    run_id: int
+    target: str
+    device: str
+    provider: str
+    case: str
+    worker: str | None
+    kind: Equal = Field(description="Two processes of one build (copy), or two builds of one source (build).")
+    ratio: Number
+    p: Number = Field(description="Of no difference, two-sided.")
+    trials: int
+    alarmed: bool = Field(description="It would have been reported as a change.")
+    at: Moment
+
+    @classmethod
+    def of(cls, row: Calibration, target: str) -> Self:
+        return cls.model_validate(columns(row) | {"target": target})
+
+
+class ExportedIngested(Document):
+    """A measurement made elsewhere, with the provenance of its batch."""
+
+    id: int
+    batch_id: int
+    target: str
+    device: str
+    provider: str
+    case: str
+    unit: str = Field(description="Of `median` and `samples`: us or bytes.")
+    revision: str = Field(description="As it was sent.")
+    median: Number
+    samples: list[float]
+    tool: str
+    machine: str
+    measured_at: Moment | None
+    stack: dict[str, Any]
+    notes: dict[str, Any]
+    sent_by: str
+    received_at: Moment
+
+    @classmethod
+    def of(cls, row: IngestedMeasurement, batch: IngestBatch, target: str) -> Self:
+        named = {"target": target, "unit": unit_of(row.case), "samples": unpack_samples(row.samples)}
+        return cls.model_validate(columns(batch) | columns(row) | named)
