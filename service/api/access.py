@@ -248,7 +248,9 @@ def _as_reader(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             if scope is not None and not actor.may_somewhere(scope):
                 raise _without(actor, scope)
             with hiding(hidden), as_actor(actor, credentials.address, sender.csrf_token):
-                return endpoint(**names.passed(given, actor), **{session_name: session})
+                found = endpoint(**names.passed(given, actor), **{session_name: session})
+        # A document was checked when it was made; FastAPI would check all of it again.
+        return _response(found, HTTPStatus.OK) if isinstance(found, BaseModel) else found
 
     return names.finish(run, without=(session_name,))
 

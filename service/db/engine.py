@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, func, make_url, select
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from service.settings import settings
 
@@ -71,7 +71,7 @@ def transaction() -> Iterator[Session]:
 
     Wake-ups requested inside (`wake`) are sent only after the commit, so that no worker polls too early.
     """
-    with sessionmaker(engine(), expire_on_commit=False).begin() as session:
+    with Session(engine(), expire_on_commit=False) as session, session.begin():
         yield session
     from service.db.wakeups import send
 
@@ -82,7 +82,7 @@ def transaction() -> Iterator[Session]:
 @contextmanager
 def reading() -> Iterator[Session]:
     """A transaction that only reads: on SQLite it waits for no writer and holds up none."""
-    with sessionmaker(engine().execution_options(reading=True), expire_on_commit=False).begin() as session:
+    with Session(engine().execution_options(reading=True), expire_on_commit=False) as session, session.begin():
         yield session
 
 

@@ -4,6 +4,7 @@ A stored case may have been written by another version, so its metric is read fr
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernels.cases import Metric
 
@@ -48,6 +49,7 @@ WORDS = {
 }
 
 
+@lru_cache(8192)  # a document asks for the metric of each of its cases several times
 def split_metric(printed: str) -> tuple[str, Metric]:
     """A printed case as the case and its metric; the kernel metric has no suffix."""
     case, _, suffix = printed.rpartition(".")

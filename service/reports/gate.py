@@ -135,18 +135,19 @@ def _done(rows: Sequence[Row], reasons: Sequence[GateReason]) -> GateResult:
 def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:
     found = Counter[tuple[GateKind, GateAction, bool, bool]]()
     for row in rows:
-        limits = policy.at(row.case)
         if row.repeatability is Repeatability.LOST:
-            found[GateKind.UNREPEATABLE, limits.action(GateKind.UNREPEATABLE), False, False] += 1
+            action = policy.at(row.case).action(GateKind.UNREPEATABLE)
+            found[GateKind.UNREPEATABLE, action, False, False] += 1
         if row.quarantined:  # for its times alone
             continue
         if (kind := _KINDS.get(row.outcome)) is not None:
-            action = limits.action(kind)
+            action = policy.at(row.case).action(kind)
             if row.known_before and action is GateAction.FAIL:
                 action = GateAction.WARN
             found[kind, action, row.known_before, False] += 1
         if row.behind or row.behind_is_open:
-            found[GateKind.BEHIND_SOTA, limits.action(GateKind.BEHIND_SOTA), False, not row.behind] += 1
+            action = policy.at(row.case).action(GateKind.BEHIND_SOTA)
+            found[GateKind.BEHIND_SOTA, action, False, not row.behind] += 1
     reasons = [GateReason(kind, action, n, known, is_open) for (kind, action, known, is_open), n in found.items()]
     if all(row.quarantined or row.outcome is Outcome.REMOVED for row in rows):
         reasons.append(GateReason(GateKind.INCONCLUSIVE, policy.action(GateKind.INCONCLUSIVE), 0))

@@ -166,7 +166,8 @@ class Report:
     @property
     def counts(self) -> dict[Outcome, int]:
         """Number of rows by outcome, the worst first, without zeros."""
-        return {outcome: n for outcome in WORST_FIRST if (n := sum(row.outcome is outcome for row in self.rows))}
+        found = Counter(row.outcome for row in self.rows)
+        return {outcome: found[outcome] for outcome in WORST_FIRST if found[outcome]}
 
     @property
     def tally(self) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy.orm import Session, joinedload, selectinload
 
 from service.db.engine import clock
 from service.db.models import RecipeRow, Target
@@ -24,7 +24,7 @@ _FORGE = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
 def find(session: Session, name: str) -> Target | None:
     """The target of this name, if there is one, with its recipe."""
     return session.execute(
-        select(Target).where(Target.name == name).options(selectinload(Target.recipe))
+        select(Target).where(Target.name == name).options(joinedload(Target.recipe))
     ).scalar_one_or_none()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
 from sqlalchemy import ColumnElement, select
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy.orm import Session, joinedload, selectinload
 
 from service.db.models import Bisection, Incident, RegressionEvent, RegressionRow, Run, Series, Target
 from service.db.paging import ResultPage, paged
@@ -89,7 +89,7 @@ def incidents(
 
 def _named(session: Session, rows: Sequence[RegressionRow]) -> tuple[RegressionView, ...]:
     ids = {each for row in rows for each in (row.run_id, row.fixed_by) if each is not None}
-    names = (selectinload(Run.target), selectinload(Run.revision))
+    names = (joinedload(Run.target), joinedload(Run.revision))
     runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(ids)).options(*names))}
     return tuple(
         RegressionView(row, runs[row.run_id].target.name, runs[row.run_id], runs.get(row.fixed_by or 0)) for row in rows

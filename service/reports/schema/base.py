@@ -1,12 +1,12 @@
 """Shared by all documents: their base class, times, finite numbers and pages."""
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
-from sqlalchemy import inspect
+from sqlalchemy.orm import Mapper
 
 from service.db.models import OfSeries
 
@@ -30,12 +30,8 @@ def _moment(value: Any) -> Any:
     return moment(value) if isinstance(value, int | float) else value
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 Moment = Annotated[datetime, BeforeValidator(_moment)]
-Number = Annotated[float | None, BeforeValidator(_finite)]
+Number = float | None  # pydantic writes what is not finite as null
 
 
 class Document(BaseModel):
@@ -68,11 +64,16 @@ def json_text(document: BaseModel | Sequence[BaseModel]) -> str:
 
 def columns(row: Any) -> dict[str, Any]:
     """Return the loaded columns of a row by name, with those of its series."""
-    loaded = inspect(row).dict
-    found = {column.key: loaded[column.key] for column in row.__mapper__.column_attrs if column.key in loaded}
+    loaded, table = vars(row), row.__mapper__
+    found = {name: loaded[name] for name in _column_names(table) if name in loaded}
     if isinstance(row, OfSeries):
         found |= {"device": row.device, "provider": row.provider, "case": row.case}
     return found
+
+
+@cache
+def _column_names(table: Mapper[Any]) -> tuple[str, ...]:
+    return tuple(column.key for column in table.column_attrs)
 
 
 def without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
