@@ -88,8 +88,8 @@ bench-kernels: $(VENV)/.dev  ## Our kernels compared with Quack, Inductor and Li
 bench-facts: $(VENV)/.dev  ## How long compiling 200 cases for two architectures takes, without a GPU
 	@$(PY) -m kernels.studies.facts_speed $(ARGS)
 
-bench-api: $(VENV)/.dev  ## CPU time of the API's documents, and how fast measurements made elsewhere are stored
-	@$(PY) -m tests.studies.api.reading_speed
+bench-api: $(VENV)/.dev .venv-lnt/.made  ## CPU time of requests to the API and to LNT, and how fast 100 MB of measurements are stored
+	@$(PY) -m tests.studies.api.speed --lnt .venv-lnt/bin/python $(ARGS)
 	@$(PY) -m tests.studies.api.ingest_speed
 
 bench-judge: $(VENV)/.dev  ## How long a run of 200 cases takes to judge
@@ -141,4 +141,11 @@ $(VENV)/.dev: requirements-dev.txt service/ops/torch_install.py $(VENV)/.runtime
 	@$(PY) -m venv .venv-peers
 	@.venv-peers/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r $< || { \
 	  rm -rf .venv-peers; mkdir .venv-peers; echo "The peers could not be installed; the table will not have them." >&2; }
+	@touch $@
+
+.venv-lnt/.made: tests/studies/api/lnt.txt | $(VENV)/bin/python
+	@echo "Installing LNT into .venv-lnt (once) ..."
+	@$(PY) -m venv .venv-lnt
+	@.venv-lnt/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r $< || { \
+	  rm -rf .venv-lnt; mkdir .venv-lnt; echo "LNT could not be installed; the table will not have it." >&2; }
 	@touch $@
