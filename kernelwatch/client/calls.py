@@ -38,6 +38,7 @@ class Call(Generic[T]):
     lines: Sequence[object] | None = None  # of a body of JSON lines, which is compressed
     accept: str = "application/json"
     secret: bool = False  # the server does not keep the answer, so that a lost one cannot be asked for again
+    idempotency_key: str | None = None  # of the caller, who may repeat the call in another process
 
     @property
     def path(self) -> str:

@@ -108,7 +108,7 @@ class Exchange:
         headers = {**self.headers, "accept": call.accept, **call.body_headers}
         body = call.body
         if call.method == "POST" and not call.secret:
-            headers["idempotency-key"] = uuid.uuid4().hex
+            headers["idempotency-key"] = call.idempotency_key or uuid.uuid4().hex
         return Send(call.method, call.path, call.query, headers, body)
 
     def answer(self, request: Send) -> Flow[Answer]:

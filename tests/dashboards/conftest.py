@@ -53,9 +53,9 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def reachable() -> Iterator[str]:
+def reachable(port: int = 0) -> Iterator[str]:
     """The address of an app that a browser can reach."""
-    server = uvicorn.Server(uvicorn.Config(create_app(), host="127.0.0.1", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(create_app(), host="127.0.0.1", port=port, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

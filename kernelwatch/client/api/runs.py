@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from ..calls import Call, Listing, get, get_events, get_list, get_text, post
@@ -105,13 +106,16 @@ class Runs(Resource[Mode]):
         device: str | None = None,
         suite: str | None = None,
         again: bool | None = None,
+        idempotency_key: str | None = None,
     ) -> Call[RequestedRunsDocument]:
         """Queue a revision to be measured on one device, or on all; `again` even if it was measured already.
 
         `created` of the result has the ids of the new runs, `items` all runs of the revision that were asked for.
+        A program that may be started again passes the same `idempotency_key`: a repetition within a day returns the
+        first result.
         """
         fields = {"target": target, "revision": revision, "device": device, "suite": suite, "again": again}
-        return post("/runs", RequestedRunsDocument, fields)
+        return replace(post("/runs", RequestedRunsDocument, fields), idempotency_key=idempotency_key)
 
     @endpoint
     def cancel(self, run_id: int) -> Call[RunItem]:

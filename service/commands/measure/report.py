@@ -1,11 +1,13 @@
 """`kernelwatch report`: print the result of a run."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.commands.arguments import RunNumber
 from service.commands.connection import client
+from service.commands.measure.fail_on import FailOn, exit_code, read_findings
 from service.commands.noun import single
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ def report(
     tables: Annotated[
         bool, typer.Option("--tables", help="Include the tables of `facts` in JSON: megabytes for a large suite.")
     ] = False,
+    fail_on: FailOn = None,
 ) -> "View":
     """Print the result of a run.
 
@@ -25,9 +28,11 @@ def report(
     """
     from service.commands.views import reports
 
+    wanted = read_findings(fail_on)
     runs = client().runs
     found = runs.get(run_id, tables=tables or None)
-    return reports.report(found, every=every, markdown=lambda: runs.comment(run_id))
+    view = reports.report(found, every=every, markdown=lambda: runs.comment(run_id))
+    return replace(view, code=exit_code([found], wanted))
 
 
 app = single(report)

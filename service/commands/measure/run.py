@@ -1,11 +1,13 @@
 """`kernelwatch run`: measure revisions."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.commands.arguments import RunNumber
 from service.commands.connection import client
+from service.commands.measure.fail_on import FailOn, read_findings
 from service.commands.noun import Noun
 from service.commands.pages import first
 from service.domain.states import RunState
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 
 app = Noun("Measure revisions, and follow the runs that do it.")
 
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", min=1, help="How long to wait for the result.")]
+Save = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Also write report.json, report.md and result.env there.")
+]
+
 
 @app.verb("start")
 def start(
@@ -25,20 +32,31 @@ def start(
     suite: Annotated[str | None, typer.Option(help="Another suite than the recipe's for the device.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure again even if it was measured already.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and exit with its code.")] = False,
+    fail_on: FailOn = None,
+    timeout: Timeout = None,
+    save: Save = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="A repetition with the same text within a day queues nothing.")
+    ] = None,
 ) -> "View":
     """Queue one revision to be measured."""
     from service.commands.measure import waiting
     from service.commands.output.console import err, line
     from service.commands.views import runs as views
 
-    asked = client().runs.start(target, revision, device=device, suite=suite, again=again or None)
+    if not wait and (fail_on or timeout or save):
+        raise BadInput("--fail-on, --timeout and --save need --wait.")
+    wanted = read_findings(fail_on)
+    asked = client().runs.start(
+        target, revision, device=device, suite=suite, again=again or None, idempotency_key=idempotency_key
+    )
     ids = [one.id for one in asked.items]
     view = views.started([client().runs.get(one) for one in ids])
     if not wait:
         return view
     for said in view.parts:
         line(str(said), to=err)
-    return waiting.results(waiting.until_done(ids))
+    return waiting.results(waiting.until_done(ids, timeout), wanted, save)
 
 
 @app.verb("list")
@@ -66,11 +84,17 @@ def show(run_id: RunNumber) -> "View":
 
 
 @app.verb("wait")
-def wait_for(runs: Annotated[list[int], typer.Argument(metavar="RUNS", help="The numbers of runs.")]) -> "View":
+def wait_for(
+    runs: Annotated[list[int], typer.Argument(metavar="RUNS", help="The numbers of runs.")],
+    fail_on: FailOn = None,
+    timeout: Timeout = None,
+    save: Save = None,
+) -> "View":
     """Wait until runs have ended, print their results and exit with the code of the gravest."""
     from service.commands.measure import waiting
 
-    return waiting.results(waiting.until_done(runs))
+    wanted = read_findings(fail_on)
+    return waiting.results(waiting.until_done(runs, timeout), wanted, save)
 
 
 @app.verb("logs")

@@ -2,34 +2,75 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from kernelwatch.client import ApiError, KernelwatchError, StillRunning, Unreachable
 from kernelwatch.client.models import RunDocument
 from service.commands.connection import client
+from service.commands.measure.fail_on import GateFinding, exit_code
+from service.commands.measure.saving import save
 from service.commands.output.progress import progress
 from service.commands.output.views import View
 from service.commands.views import reports, runs
-from service.domain.states import worst_exit_code
 
 EVERY_S = 1.0
+MAX_SILENT_S = 180.0  # a server is restarted for an upgrade in less
+_AWAY = (502, 503, 504)  # of the server, or of a proxy before it
 
 
-def until_done(ids: Sequence[int]) -> list[RunDocument]:
-    """Wait until all runs have ended, or wait for approval, and return them."""
+def until_done(ids: Sequence[int], timeout_s: float | None = None) -> list[RunDocument]:
+    """Wait until all runs have ended, or wait for approval, and return them.
+
+    A server that has answered once may then be away for three minutes.
+
+    Raises:
+        StillRunning: After `timeout_s`.
+        KernelwatchError: The server refuses, or was away for longer.
+    """
+    began = time.monotonic()
+    answered_at = None
     with progress() as shown:
         while True:
-            found = [client().runs.get(one) for one in ids]
-            if not any(one.state in runs.OPEN and one.state != "held" for one in found):
-                return found
-            left_s = {one.id: one.eta_s for one in client().queue.list() if one.id in ids}
-            for one in found:
-                shown.show(one.id, f"run {one.id}: {one.stage or one.state}", left_s.get(one.id))
+            over = timeout_s is not None and time.monotonic() - began > timeout_s
+            try:
+                found = [client().runs.get(one) for one in ids]
+                waiting = [one for one in found if one.state in runs.OPEN and one.state != "held"]
+                if not waiting:
+                    return found
+                left_s = {one.id: one.eta_s for one in client().queue.list() if one.id in ids}
+            except KernelwatchError as error:
+                if over or answered_at is None or not _is_away(error, time.monotonic() - answered_at):
+                    raise
+                for one in ids:
+                    shown.show(one, f"run {one}: the server does not answer, trying again", None)
+            else:
+                answered_at = time.monotonic()
+                if over:
+                    raise _too_late(waiting[0], timeout_s)
+                for run in found:
+                    shown.show(run.id, f"run {run.id}: {run.stage or run.state}", left_s.get(run.id))
             time.sleep(EVERY_S)
 
 
-def results(found: Sequence[RunDocument]) -> View:
-    """Their results, with the gravest exit code."""
-    code = worst_exit_code(one.gate.exit_code for one in found)
-    return reports.several(found, code, lambda: comment([one.id for one in found]))
+def _is_away(error: KernelwatchError, silent_s: float) -> bool:
+    """Whether the server, or a proxy before it, may answer soon."""
+    unanswered = isinstance(error, Unreachable) or (isinstance(error, ApiError) and error.status in _AWAY)
+    return unanswered and silent_s <= MAX_SILENT_S
+
+
+def _too_late(run: RunDocument, timeout_s: float | None) -> StillRunning:
+    return StillRunning(
+        f"Run {run.id} is still {run.state} after {timeout_s:g} s, and goes on: wait longer with --timeout, or look at "
+        f"{run.url}."
+    )
+
+
+def results(found: Sequence[RunDocument], wanted: frozenset[GateFinding] | None, folder: Path | None) -> View:
+    """Their results with the gravest exit code of the `wanted` findings; also written into the folder."""
+    view = reports.several(found, exit_code(found, wanted), lambda: comment([one.id for one in found]))
+    if folder is not None:
+        save(folder, view, found)
+    return view
 
 
 def comment(ids: Sequence[int]) -> str:
