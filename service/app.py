@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -92,6 +93,7 @@ def create_app() -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(DBAPIError, _database_error)
+    app.add_exception_handler(ClientDisconnect, _late)
     api = APIRouter(prefix=_API)
     api.include_router(targets.router)
     api.include_router(cases.router)
@@ -285,6 +287,11 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     problems = "; ".join(f"{'.'.join(str(part) for part in one['loc'][1:])}: {one['msg']}" for one in error.errors())
     return _answer(request, 422, problems)
+
+
+async def _late(request: Request, _: Exception) -> Response:
+    """The connection was closed while the body arrived, mostly since that took too long."""
+    return _answer(request, HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive in time.")
 
 
 async def _database_error(request: Request, error: Exception) -> Response:

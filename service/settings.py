@@ -43,7 +43,8 @@ class Settings(BaseSettings):
         512, gt=1, description="Connections to the API at once; at most half of the files a process may open."
     )
     head_limit_s: float = Field(10, gt=0, description="Time in which the head of a request must arrive.")
-    body_limit_s: float = Field(15, gt=0, description="Time in which the body of a request must arrive.")
+    body_limit_s: float = Field(15, gt=0, description="How far a body may fall behind `body_rate`.")
+    body_rate: int = Field(64 << 10, gt=0, description="Least bytes per second at which a body must arrive.")
     response_limit_s: float = Field(60, gt=0, description="Time in which a response must be made and received.")
     body_limit: int = Field(25 * MIB, gt=0, description="Largest webhook body; GitHub sends up to 25 MB.")
     bodies_limit: int = Field(

@@ -11,11 +11,10 @@ from typing import IO, Annotated
 import structlog
 from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect
 
 from service.api.common import in_thread_of
 from service.db.engine import transaction
-from service.errors import BadInput, Late, Refused, TooLarge, Unavailable, Unsigned, UnsupportedMedia
+from service.errors import BadInput, Refused, TooLarge, Unavailable, Unsigned, UnsupportedMedia
 from service.forge.signature import Signatures, well_formed
 from service.ledger.intake.deliveries import store_delivery
 from service.reports.schema.base import Problem
@@ -179,8 +178,6 @@ async def _receive(request: Request, body: IO[bytes], signatures: Signatures, pl
                     body.write(part)
     except TimeoutError:
         raise Unavailable("Too many long bodies arrive at once; deliver this one again.") from None
-    except ClientDisconnect:
-        raise Late("The body did not arrive in time.") from None
     except OSError as error:
         log.error("no room for the body of a delivery", error=str(error))
         raise Unavailable("There is no room for the body; deliver it again later.") from None

@@ -19,9 +19,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
-    """The address of an app that a real server serves in a thread of this process."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="auto")
+def served(app: Any, **options: Any) -> Iterator[str]:
+    """The address of an app that a real server serves in a thread of this process; options are uvicorn's."""
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", lifespan="auto", **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

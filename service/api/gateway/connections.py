@@ -32,8 +32,9 @@ class LimitedProtocol(H11Protocol):
 
     A connection is in one of three phases: its client sends a head, sends a body, or receives a response.  Each phase
     has a limit, except the response to a client that receives a stream of events, or a file of which it has received
-    another part meanwhile.  When `limit_concurrency` is reached, the connection that has waited longest for its client
-    gives its place to the new one, so that half requests cannot keep whole ones out.
+    another part meanwhile.  A body gets more time as it arrives: a slow line can send a long one, but none may fall
+    behind the least rate by more than the limit.  When `limit_concurrency` is reached, the connection that has waited
+    longest for its client gives its place to the new one, so that half requests cannot keep whole ones out.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -41,6 +42,7 @@ class LimitedProtocol(H11Protocol):
         limits = settings()
         self._limits_s = {h11.IDLE: limits.head_limit_s, h11.SEND_BODY: limits.body_limit_s}
         self._response_limit_s = limits.response_limit_s
+        self._body_rate = limits.body_rate
         self._phase: object = None
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -54,7 +56,8 @@ class LimitedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch()
+        if not self._watch() and self.conn.their_state is h11.SEND_BODY:
+            self._since = min(self.loop.time(), self._since + len(data) / self._body_rate)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -79,19 +82,22 @@ class LimitedProtocol(H11Protocol):
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         self._refuse(status, "The head of the request is too long." if status == 431 else f"{msg} {error}.")
 
-    def _watch(self) -> None:
-        """Restart the timer if the connection has entered another phase."""
+    def _watch(self) -> bool:
+        """Restart the timer if the connection has entered another phase.  Returns whether it has."""
         phase = (self.cycle, self.conn.their_state)
         if phase == self._phase:
-            return
+            return False
         if self._timer is not None:
             self._timer.cancel()
         self._phase, self._since, self._parts_seen = phase, self.loop.time(), 1
-        self._restart_timer()
+        self._restart_timer(self._limit_s())
+        return True
 
-    def _restart_timer(self) -> None:
-        limit_s = self._limits_s.get(self.conn.their_state, self._response_limit_s)
-        self._timer = self.loop.call_later(limit_s, self._expired)
+    def _limit_s(self) -> float:
+        return self._limits_s.get(self.conn.their_state, self._response_limit_s)
+
+    def _restart_timer(self, after_s: float) -> None:
+        self._timer = self.loop.call_later(after_s, self._expired)
 
     def _streams(self) -> bool:
         return (
@@ -105,7 +111,11 @@ class LimitedProtocol(H11Protocol):
 
     def _expired(self) -> None:
         if self._streams() and (not self.transport.get_write_buffer_size() or self._reads_on()):
-            self._restart_timer()
+            self._restart_timer(self._limit_s())
+            return
+        left_s = self._since + self._limit_s() - self.loop.time()
+        if self.conn.their_state is h11.SEND_BODY and left_s > 0:
+            self._restart_timer(left_s)
             return
         unfinished = self.conn.their_state is h11.SEND_BODY or self.conn.trailing_data[0]
         if self.conn.their_state in self._limits_s and unfinished:
