@@ -79,7 +79,11 @@ def _comment_state(session: Session, whole: Run, messages: Sequence[OutboxMessag
     """Return a heading for the comment that says whether the pull request shows it."""
     comment = next((one for one in messages if one.kind == "comment"), None)
     # A newer head of the pull request takes the comment over.
-    if comment is None or session.get_one(Run, comment.run_id).revision_id != whole.revision_id:
+    if (
+        comment is None
+        or comment.run_id is None
+        or session.get_one(Run, comment.run_id).revision_id != whole.revision_id
+    ):
         return "Preview of the comment"
     return _COMMENT_STATES.get(comment.state, "Preview of the comment")
 

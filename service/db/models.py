@@ -684,10 +684,10 @@ class OutboxMessage(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     key: Mapped[str] = mapped_column(
         String(200), unique=True
-    )  # one comment per pull request, one status per commit and device
-    kind: Mapped[str] = mapped_column(String(20))  # "comment" or "check"
+    )  # one comment per pull request, one status per commit and device, one answer per command
+    kind: Mapped[str] = mapped_column(String(20))  # "comment", "check", "answer" or "reaction"
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
-    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))  # None for answers and reactions to commands
     payload: Mapped[dict[str, Any]]
     state: Mapped[OutboxState] = mapped_column(_enum(OutboxState), default=OutboxState.WAITING)
     version: Mapped[int] = mapped_column(default=1)  # raised whenever the payload is replaced
@@ -695,6 +695,7 @@ class OutboxMessage(Base):
     attempts: Mapped[int] = mapped_column(default=0)
     next_at: Mapped[float] = mapped_column(default=0.0)
     error: Mapped[str | None]
+    created_at: Mapped[float] = mapped_column(default=0.0)
 
 
 class Worker(Base):

@@ -98,6 +98,15 @@ def in_bytes(size: float) -> str:
     return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.2g} MB" if size < 1e8 else f"{size / 1e6:.0f} MB"
 
 
+def lasted(seconds: float) -> str:
+    """`42 s`, `12 min`, `3.5 h`, `4 days`."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
 def without_credentials(location: str) -> str:
     """Remove the user name and the password from a URL."""
     parts = urlsplit(location)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -45,6 +46,18 @@ class PullChanged:
 
 
 @dataclass(frozen=True)
+class Commented:
+    """A person wrote a comment on a pull request; `line` is its first line, without its end."""
+
+    repository: str
+    number: int
+    comment: int
+    author: str
+    author_id: int
+    line: str
+
+
+@dataclass(frozen=True)
 class Pinged:
     """The webhook was set up."""
 
@@ -56,21 +69,21 @@ class Ignored:
     why: str
 
 
-Event = Pushed | PullChanged | Pinged | Ignored
+Event = Pushed | PullChanged | Commented | Pinged | Ignored
 
 
 def parse(event: str, body: bytes) -> Event:
     """Read a GitHub delivery.  Raises BadInput when it is not what GitHub documents."""
     if event == "ping":
         return Pinged()
-    if event not in ("push", "pull_request"):
+    if (read := _READERS.get(event)) is None:
         return Ignored(f"kernelwatch does not use {event!r} events")
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
         raise BadInput("The body is not JSON: set the webhook's content type to application/json.") from None
     try:
-        return _push(said) if event == "push" else _pull_request(said)
+        return read(said)
     except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"The {event} event is not as GitHub documents it: {type(error).__name__} {error}.") from None
 
@@ -88,9 +101,7 @@ def _push(said: dict[str, Any]) -> Event:
 
 
 def _pull_request(said: dict[str, Any]) -> Event:
-    number, action, pull = said["number"], _text(said["action"]), said["pull_request"]
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 < number <= _MAX_NUMBER:
-        raise BadInput(f"{str(number)[:20]} is not the number of a pull request.")
+    number, action, pull = _pull_number(said["number"]), _text(said["action"]), said["pull_request"]
     if action not in _NEW_HEAD and action != "closed":
         return Ignored(f"pull request {number} was {action[:40]}; its head did not change")
     head, base = _sha(pull["head"]["sha"]), _sha(pull["base"]["sha"])
@@ -110,6 +121,33 @@ def _pull_request(said: dict[str, Any]) -> Event:
     )
 
 
+def _issue_comment(said: dict[str, Any]) -> Event:
+    """A comment counts once, when it is written: neither an edit nor a deletion commands anything."""
+    action, comment, issue = _text(said["action"]), said["comment"], said["issue"]
+    if action != "created":
+        return Ignored(f"a comment was {action[:40]}; only a new one can be a command")
+    if not issue.get("pull_request"):
+        return Ignored("the comment is on an issue, not on a pull request")
+    author = comment["user"]
+    if author is None or author["type"] != "User":
+        return Ignored("the comment is not by a person")
+    return Commented(
+        repository=_repository(said["repository"]),
+        number=_pull_number(issue["number"]),
+        comment=_id(comment["id"]),
+        author=_text(author["login"]),
+        author_id=_id(author["id"]),
+        line=_text(comment["body"]).partition("\n")[0].rstrip("\r"),
+    )
+
+
+_READERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
+    "push": _push,
+    "pull_request": _pull_request,
+    "issue_comment": _issue_comment,
+}
+
+
 def _is_fork(head: dict[str, Any] | None, repository: str) -> bool:
     """A fork that was deleted meanwhile is null: still a stranger's."""
     return head is None or _repository(head).lower() != repository.lower()
@@ -120,6 +158,19 @@ def _repository(said: dict[str, Any]) -> str:
     if not _REPOSITORY.fullmatch(name):
         raise BadInput(f"{name[:200]!r} is not owner/name.")
     return name
+
+
+def _pull_number(said: Any) -> int:
+    if not isinstance(said, int) or isinstance(said, bool) or not 0 < said <= _MAX_NUMBER:
+        raise BadInput(f"{str(said)[:20]} is not the number of a pull request.")
+    return said
+
+
+def _id(said: Any) -> int:
+    """Of a comment, a person or a check."""
+    if not isinstance(said, int) or isinstance(said, bool) or said <= 0:
+        raise TypeError(f"an id expected, not {str(said)[:20]}")
+    return said
 
 
 def _moment(said: Any) -> float | None:

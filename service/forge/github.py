@@ -26,7 +26,7 @@ _PAGES = 30
 _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
 _REQUESTER = "kernelwatch"
 _FORBIDDEN = (403, 404)
-_NO_SUCH_PERSON = 404
+_GONE = 404
 PERMISSIONS = ("none", "read", "triage", "write", "maintain", "admin")
 _SHUT_OUT_S = 600.0  # a person must fix the credentials first
 _MIN_LIMIT_S = 60.0  # of a rate limit that does not say how long it lasts
@@ -84,6 +84,17 @@ class CheckRun:
     summary: str
     url: str | None
     commit_status: str = "pending"  # an outbox row of an earlier version has none
+
+
+@dataclass(frozen=True)
+class PullHead:
+    """A pull request as the forge has it now.  A `fork` is any other repository than that of the pull request."""
+
+    sha: str
+    base: str
+    fork: bool
+    open: bool
+    author: str
 
 
 @dataclass
@@ -159,11 +170,50 @@ class GitHub:
         try:
             found = self._as_us("GET", f"/repos/{repo}/collaborators/{quote(login, safe='')}/permission", repo)[0]
         except ForgeFailed as failure:
-            if failure.code != _NO_SUCH_PERSON:
+            if failure.code != _GONE:
                 raise
             return "none"
         role = str(found.get("role_name") or "")  # more exact than `permission`, which knows no triage and maintain
         return role if role in PERMISSIONS else str(found["permission"])
+
+    def pull(self, repo: str, number: int) -> PullHead:
+        """A pull request as it is now."""
+        found = self._as_us("GET", f"/repos/{repo}/pulls/{number}", repo)[0]
+        whose = (found["head"]["repo"] or {}).get("full_name", "")  # null once a fork was deleted
+        return PullHead(
+            sha=str(found["head"]["sha"]),
+            base=str(found["base"]["sha"]),
+            fork=whose.lower() != repo.lower(),
+            open=found["state"] == "open",
+            author=str((found["user"] or {}).get("login", "")),
+        )
+
+    def has_comment(self, repo: str, comment: int) -> bool:
+        """Whether a comment is still there."""
+        try:
+            self._as_us("GET", f"/repos/{repo}/issues/comments/{comment}", repo)
+        except ForgeFailed as failure:
+            if failure.code != _GONE:
+                raise
+            return False
+        return True
+
+    def react(self, repo: str, comment: int, content: str) -> str:
+        """React to a comment (eyes, +1, confused); returns the reaction's id, empty where the comment is gone.
+
+        Reacting twice the same way is one reaction at GitHub.
+        """
+        try:
+            made = self._ask("POST", f"/repos/{repo}/issues/comments/{comment}/reactions", repo, {"content": content})
+        except ForgeFailed as failure:
+            if failure.code != _GONE:
+                raise
+            return ""
+        return str(made["id"])
+
+    def is_self(self, login: str) -> bool:
+        """Whether kernelwatch writes under this name."""
+        return login == self._known_login()
 
     def _put_check_run(self, repo: str, check: Mapping[str, Any], known_id: str | None) -> str:
         known = (known_id or "").removeprefix("check:") or self._check_run(repo, check["head_sha"], check["name"])
@@ -200,9 +250,13 @@ class GitHub:
     def _is_ours(self, user: Mapping[str, Any] | None) -> bool:
         if user is None:
             return False
+        own = self._known_login()
+        return bool(user["login"] == own if own else user["type"] == "Bot")
+
+    def _known_login(self) -> str:
         if self._own_login is None:
             self._own_login = self._login()
-        return bool(user["login"] == self._own_login if self._own_login else user["type"] == "Bot")
+        return self._own_login
 
     def _login(self) -> str:
         """Who we are; empty for a token of somebody's installation, which may not ask: only a bot holds one."""

@@ -181,15 +181,21 @@ _NAMES = (selectinload(Run.target), selectinload(Run.revision))
 
 
 def pull_reports(session: Session, run: Run) -> tuple[Report, ...]:
-    """The reports of one comment: the newest run of the revision on each device, that of the given run first."""
-    newest = (
-        select(func.max(Run.id))
-        .where(Run.target_id == run.target_id, Run.pull == run.pull, Run.revision_id == run.revision_id)
-        .group_by(Run.device)
-    )
-    ids = session.scalars(newest).all() if run.pull is not None else [run.id]
+    """The reports of one comment: the newest run of the revision on each device, that of the given run first.
+
+    Runs of another suite than the recipe's, which a person requested, are reported only where there is no other.
+    """
+    ids = _runs_of_head(session, run) if run.pull is not None else [run.id]
     reports = [found_in(session, run_id) for run_id in sorted(ids)]
     return tuple(sorted(reports, key=lambda one: one.device != run.device))
+
+
+def _runs_of_head(session: Session, run: Run) -> Iterable[int]:
+    same = (Run.target_id == run.target_id, Run.pull == run.pull, Run.revision_id == run.revision_id)
+    rows = session.execute(select(Run.id, Run.device, Run.suite).where(*same).order_by(Run.id)).all()
+    recipe = readable(run.recipe.text)
+    usual = [row for row in rows if recipe is None or row.suite == recipe.suite_on(row.device)]
+    return ({row.device: row.id for row in rows} | {row.device: row.id for row in usual}).values()
 
 
 def attempts(session: Session, run_id: int) -> Sequence[Attempt]:

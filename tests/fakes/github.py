@@ -1,4 +1,6 @@
-"""GitHub with a memory: comments, checks, statuses and tokens, and the ways in which it fails.
+"""GitHub with a memory: comments, reactions, pull requests, permissions, checks, statuses, and how it fails.
+
+It makes the bodies of its webhooks as well, and numbers everything as GitHub does.
 
 `FakeGitHub().app` is served by a real server; `client()` reaches the same thing without one.
 """
@@ -21,7 +23,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-BOT = {"login": "kernelwatch-bot", "type": "User"}
+BOT = {"login": "kernelwatch-bot", "type": "User", "id": 9001}
+APP = {"login": "kernelwatch[bot]", "type": "Bot", "id": 9002}
+REACTIONS = {"+1", "-1", "laugh", "confused", "heart", "hooray", "rocket", "eyes"}
+# What GitHub calls a role in its older field, which knows no triage and no maintain.
+OLDER = {"admin": "admin", "maintain": "write", "write": "write", "triage": "read", "read": "read", "none": "none"}
 
 
 @dataclass
@@ -30,8 +36,18 @@ class Comment:
     repo: str
     number: int
     body: str
-    user: dict[str, str]
+    user: dict[str, Any]
     edits: int = 0
+    reactions: list[tuple[str, str]] = field(default_factory=list)  # login and content
+
+
+@dataclass
+class PullRequest:
+    number: int
+    head: str
+    base: str
+    whose: str | None  # the repository of the head; None once it was deleted
+    state: str = "open"
 
 
 @dataclass(frozen=True)
@@ -68,6 +84,9 @@ class FakeGitHub:
         self.statuses: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
         self.tokens: set[str] = {"a-token"}
         self.requests: list[tuple[str, str]] = []
+        self.pulls: dict[tuple[str, int], PullRequest] = {}
+        self.permissions: dict[tuple[str, str], str] = {}  # by repository and login; others may read
+        self.people: dict[str, int] = {one["login"]: one["id"] for one in (BOT, APP)}
         self.app_installed = app_installed
         self.page = 100
         self._faults: list[tuple[str, str]] = []
@@ -86,9 +105,27 @@ class FakeGitHub:
         return [one.body for one in self.comments.values() if (one.repo, one.number) == (repo, number)]
 
     def somebody_says(self, repo: str, number: int, body: str, login: str = "mallory", kind: str = "User") -> int:
-        comment = Comment(next(self._ids), repo, number, body, {"login": login, "type": kind})
+        comment = Comment(next(self._ids), repo, number, body, self.person(login, kind))
         self.comments[comment.id] = comment
         return comment.id
+
+    def person(self, login: str, kind: str = "User") -> dict[str, Any]:
+        return {"login": login, "type": kind, "id": self.people.setdefault(login, 500 + len(self.people))}
+
+    def comment_event(self, comment: int, action: str = "created") -> dict[str, Any]:
+        """The body of an `issue_comment` webhook."""
+        of = self.comments[comment]
+        address = f"https://api.github.test/repos/{of.repo}/pulls/{of.number}"
+        issue = {"number": of.number, "pull_request": {"url": address}, "state": "open", "user": self.person("ada")}
+        changes = {"changes": {"body": {"from": "before"}}} if action == "edited" else {}
+        return {"action": action, "issue": issue, "comment": _told(of), "sender": of.user, **changes}
+
+    def reactions_to(self, comment: int) -> list[str]:
+        return [content for _, content in self.comments[comment].reactions]
+
+    def pull_is(self, repo: str, number: int, head: str, base: str, whose: str | None) -> None:
+        """A pull request was opened, or has another head now."""
+        self.pulls[repo, number] = PullRequest(number, head, base, whose)
 
     @property
     def checks(self) -> dict[tuple[str, str], dict[str, Any]]:
@@ -149,7 +186,11 @@ class FakeGitHub:
             ("GET", r"/user", self._user),
             ("GET", r"/repos/([^/]+/[^/]+)/issues/(\d+)/comments", self._list_comments),
             ("POST", r"/repos/([^/]+/[^/]+)/issues/(\d+)/comments", self._post_comment),
+            ("GET", r"/repos/([^/]+/[^/]+)/issues/comments/(\d+)", self._one_comment),
             ("PATCH", r"/repos/([^/]+/[^/]+)/issues/comments/(\d+)", self._edit_comment),
+            ("POST", r"/repos/([^/]+/[^/]+)/issues/comments/(\d+)/reactions", self._react),
+            ("GET", r"/repos/([^/]+/[^/]+)/pulls/(\d+)", self._pull),
+            ("GET", r"/repos/([^/]+/[^/]+)/collaborators/([^/]+)/permission", self._permission),
             ("GET", r"/repos/([^/]+/[^/]+)/commits/(\w+)/check-runs", self._list_checks),
             ("POST", r"/repos/([^/]+/[^/]+)/check-runs", self._post_check),
             ("PATCH", r"/repos/([^/]+/[^/]+)/check-runs/(\d+)", self._edit_check),
@@ -174,10 +215,10 @@ class FakeGitHub:
             return Answer(201, {"token": token, "expires_at": ends})
         return NOT_FOUND
 
-    def _whose(self, token: str) -> dict[str, str]:
-        return {"login": "kernelwatch[bot]", "type": "Bot"} if token.startswith("ghs_") else BOT
+    def _whose(self, token: str) -> dict[str, Any]:
+        return APP if token.startswith("ghs_") else BOT
 
-    def _user(self, *, whose: dict[str, str], **_: Any) -> Answer:
+    def _user(self, *, whose: dict[str, Any], **_: Any) -> Answer:
         if whose["type"] == "Bot":
             return Answer(403, {"message": "Resource not accessible by integration"})
         return Answer(200, whose)
@@ -191,7 +232,7 @@ class FakeGitHub:
         shown = every[(page - 1) * size : page * size]
         return Answer(200, [_told(one) for one in shown], {"link": link} if more else {})
 
-    def _post_comment(self, repo: str, number: str, *, said: dict[str, Any], whose: dict[str, str], **_: Any) -> Answer:
+    def _post_comment(self, repo: str, number: str, *, said: dict[str, Any], whose: dict[str, Any], **_: Any) -> Answer:
         if not said.get("body") or len(said["body"]) > 65_536:
             return Answer(422, {"message": "Validation Failed", "errors": [{"field": "body", "code": "invalid"}]})
         comment = Comment(next(self._ids), repo, int(number), said["body"], whose)
@@ -199,7 +240,7 @@ class FakeGitHub:
         return Answer(201, _told(comment))
 
     def _edit_comment(
-        self, repo: str, comment: str, *, said: dict[str, Any], whose: dict[str, str], **_: Any
+        self, repo: str, comment: str, *, said: dict[str, Any], whose: dict[str, Any], **_: Any
     ) -> Answer:
         known = self.comments.get(int(comment))
         if known is None or known.repo != repo:
@@ -208,6 +249,36 @@ class FakeGitHub:
             return Answer(403, {"message": "Must have admin rights to Repository."})
         known.body, known.edits = said["body"], known.edits + 1
         return Answer(200, _told(known))
+
+    def _one_comment(self, repo: str, comment: str, **_: Any) -> Answer:
+        known = self.comments.get(int(comment))
+        return NOT_FOUND if known is None or known.repo != repo else Answer(200, _told(known))
+
+    def _react(self, repo: str, comment: str, *, said: dict[str, Any], whose: dict[str, Any], **_: Any) -> Answer:
+        known = self.comments.get(int(comment))
+        if known is None or known.repo != repo:
+            return NOT_FOUND
+        if said.get("content") not in REACTIONS:
+            return Answer(422, {"message": "Validation Failed", "errors": [{"field": "content", "code": "invalid"}]})
+        mine = (whose["login"], said["content"])
+        status = 200 if mine in known.reactions else 201  # one reaction of a kind for each person
+        if status == 201:
+            known.reactions.append(mine)
+        return Answer(status, {"id": known.id * 10 + known.reactions.index(mine), "content": said["content"]})
+
+    def _pull(self, repo: str, number: str, **_: Any) -> Answer:
+        known = self.pulls.get((repo, int(number)))
+        if known is None:
+            return NOT_FOUND
+        whose = {"full_name": known.whose} if known.whose else None
+        base = {"sha": known.base, "ref": "main", "repo": {"full_name": repo}}
+        head = {"sha": known.head, "ref": f"pull-{number}", "repo": whose}
+        user = self.person("ada")
+        return Answer(200, {"number": known.number, "state": known.state, "head": head, "base": base, "user": user})
+
+    def _permission(self, repo: str, login: str, **_: Any) -> Answer:
+        role = self.permissions.get((repo, login), "read")
+        return Answer(200, {"permission": OLDER[role], "role_name": role, "user": self.person(login)})
 
     def _list_checks(self, repo: str, sha: str, *, query: dict[str, str], **_: Any) -> Answer:
         name = query.get("check_name")

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from service import cli
 from service.app import create_app
 from service.db.engine import reading, transaction
-from service.db.models import BuildLog, OutboxMessage, RegressionRow, Revision, Run, VerdictRow
+from service.db.models import Account, BuildLog, Delivery, OutboxMessage, RegressionRow, Revision, Run, VerdictRow
 from service.domain.states import RegressionState, RunState
 from service.ledger.intake import deliveries, targets
 from service.ledger.notify import compose, outbox
@@ -117,10 +117,23 @@ class Story:
             "base": base,
             "user": {"login": "ada"},
         }
+        self.github.pull_is("acme/norms", number, sha, base["sha"], whose["full_name"])
         self.deliver("pull_request", {"action": action, "number": number, "pull_request": pull})
+
+    def comment(self, number: int, text: str, *, by: str = "ada", kind: str = "User") -> int:
+        """Somebody comments on a pull request; the comment's id."""
+        comment = self.github.somebody_says("acme/norms", number, text, by, kind)
+        self.deliver("issue_comment", self.github.comment_event(comment))
+        return comment
 
     def deliver(self, event: str, body: dict[str, object], *, guid: str | None = None, secret: str = "s3cret") -> int:
         """Post a webhook as GitHub does; then let kernelwatch do all that there is to do."""
+        status = self.arrive(event, body, guid=guid, secret=secret)
+        self.settle()
+        return status
+
+    def arrive(self, event: str, body: dict[str, object], *, guid: str | None = None, secret: str = "s3cret") -> int:
+        """Post a webhook that is not processed yet."""
         self._deliveries += 1
         sender = {"repository": {"full_name": "acme/norms", "default_branch": "main"}, "sender": {"login": "ada"}}
         raw = json.dumps({**sender, **body}).encode()
@@ -130,9 +143,21 @@ class Story:
             "x-hub-signature-256": "sha256=" + hmac.new(secret.encode(), raw, hashlib.sha256).hexdigest(),
             "content-type": "application/json",
         }
-        answer = self.api("POST", "/webhooks/github", content=raw, headers=headers)
-        self.settle()
-        return answer.status_code
+        return self.api("POST", "/webhooks/github", content=raw, headers=headers).status_code
+
+    @property
+    def last_delivery(self) -> int:
+        return self._deliveries
+
+    def force_push(self, number: int) -> str:
+        """Another commit in place of the head of a pull request; GitHub's delivery of it has not arrived."""
+        self.git("checkout", "--quiet", f"pull-{number}")
+        self.git("commit", "--quiet", "--amend", "--message", f"pull request {number}, anew")
+        sha = self.git("rev-parse", "HEAD")
+        self.git("checkout", "--quiet", "main")
+        self.git("update-ref", f"refs/pull/{number}/head", sha)
+        self.github.pulls["acme/norms", number].head = sha
+        return sha
 
     # -- what kernelwatch does
 
@@ -147,6 +172,31 @@ class Story:
         """What waits in the queue for another attempt has waited long enough."""
         with transaction() as session:
             session.execute(update(Run).values(not_before=0.0))
+
+    def deliveries_are_due(self) -> None:
+        """What failed to be processed has waited long enough."""
+        with transaction() as session:
+            session.execute(update(Delivery).values(received_at=0.0))
+
+    def messages_are_due(self) -> None:
+        """What failed to be sent has waited long enough."""
+        with transaction() as session:
+            session.execute(update(OutboxMessage).values(next_at=0.0))
+
+    def watch_again(self, name: str) -> None:
+        """Watch the same repository with another target."""
+        with transaction() as session:
+            where = {"location": str(self.repository), "branch": "main", "forge": "acme/norms"}
+            targets.register(session, name, recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
+
+    def disable(self, login: str) -> None:
+        """An administrator keeps somebody out who has signed in before."""
+        whose = {"issuer": settings().github_url, "subject": str(self.github.person(login)["id"])}
+        with transaction() as session:
+            session.add(Account(login=login, admin=False, created_at=0.0, signed_in_at=0.0, disabled_at=1.0, **whose))
+
+    def address_of(self, run: Run) -> str:
+        return f"{settings().address}/runs/{run.id}"
 
     def speak(self) -> None:
         compose.notify_due()
@@ -184,6 +234,15 @@ class Story:
 
     def said(self, number: int) -> list[str]:
         return self.github.comments_on("acme/norms", number)
+
+    def answer(self, comment: int) -> str:
+        """The one answer to a command, without its marker."""
+        marker = f"<!-- kernelwatch: answer to comment {comment} -->"
+        [body] = [one.body for one in self.github.comments.values() if marker in one.body]
+        return body.removesuffix(marker).strip()
+
+    def answers(self) -> list[str]:
+        return [one.body for one in self.github.comments.values() if "<!-- kernelwatch: answer" in one.body]
 
     def statuses(self, sha: str) -> list[str]:
         """What became of a commit's status: `success: Skipped, no action needed: ...`, the newest last."""

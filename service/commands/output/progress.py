@@ -8,8 +8,7 @@ from typing import Protocol
 import rich.progress
 
 from service.commands.output.console import err, line
-from service.commands.output.wording import lasted
-from service.domain.text import printable
+from service.domain.text import lasted, printable
 
 
 class ProgressDisplay(Protocol):

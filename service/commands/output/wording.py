@@ -13,15 +13,6 @@ def day(moment: datetime | None) -> str:
     return minute(moment)[:10]
 
 
-def lasted(seconds: float) -> str:
-    """`42 s`, `12 min`, `3.5 h`, `4 days`."""
-    if seconds < 100:
-        return f"{max(seconds, 0):.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
-
-
 def some(number: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from kernelwatch.client import Page
 from kernelwatch.client.models import BackfillDocument, QueueItem, RunDocument, RunItem, WorkerItem
 from service.commands.output.views import Column, Sentence, Table, View, text
-from service.commands.output.wording import lasted, minute, more, some
+from service.commands.output.wording import minute, more, some
 from service.domain.states import OPEN_STATES
-from service.domain.text import short
+from service.domain.text import lasted, short
 
 STYLES = {"done": "", "failed": "red", "held": "yellow", "leased": "cyan", "queued": "", "skipped": "dim"}
 OPEN = tuple(state.value for state in OPEN_STATES)

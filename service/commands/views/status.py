@@ -7,9 +7,9 @@ from pydantic import BaseModel
 
 from kernelwatch.client.models import QueueItem, TargetDocument, WorkerItem
 from service.commands.output.views import Sentence, Table, View, text
-from service.commands.output.wording import lasted, some
+from service.commands.output.wording import some
 from service.commands.views.runs import QUEUE, WORKERS
-from service.domain.text import in_bytes
+from service.domain.text import in_bytes, lasted
 
 
 class StatusDocument(BaseModel):

@@ -14,12 +14,13 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, database_now, reading, transaction, wake
 from service.db.models import Delivery, Run, Target
+from service.domain import slash_commands
 from service.domain.states import Origin, TargetKind
 from service.domain.times import is_due
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
-from service.forge.events import Event, Ignored, Pinged, PullChanged, Pushed, parse
+from service.forge.events import Commented, Event, Ignored, Pinged, PullChanged, Pushed, parse
 from service.ledger.access import audit
-from service.ledger.intake import pulls, targets
+from service.ledger.intake import comments, pulls, targets
 from service.ledger.intake.branch_recipes import adopted, branch_recipe, with_recipe
 from service.ledger.locking import insert_if_absent, lock
 from service.ledger.runs import revisions
@@ -134,7 +135,9 @@ def _process(ids: Sequence[int], ends: float = math.inf) -> int:
                 answers[waiting.id] = "The webhook works."
             case Ignored(why):
                 answers[waiting.id] = f"Nothing to do: {why}."
-            case Pushed() | PullChanged():
+            case Commented(line=line) if not slash_commands.is_command(line):
+                answers[waiting.id] = "Nothing to do: the comment does not begin with a command."
+            case Pushed() | PullChanged() | Commented():
                 by_repository.setdefault(waiting.event.repository.lower(), []).append(waiting)
             case _:
                 assert_never(waiting.event)
@@ -348,16 +351,30 @@ def _for_each_target(waiting: Sequence[_Waiting]) -> _Answers:
             "--recipe FILE`, and redeliver."
         )
         return {one.id: NotFound("target", f"watches {repository}", hint) for one in waiting}
-    found = [(target.name, _for_target(target, waiting)) for target in watching]
-    return {
+    commits = [one for one in waiting if not isinstance(one.event, Commented)]
+    found = [(target.name, _for_target(target, commits)) for target in watching if commits]
+    done = {
         one.id: _together([(name, answers[one.id]) for name, answers in found])
-        for one in waiting
+        for one in commits
         if all(one.id in answers for _, answers in found)
     }
+    for one in waiting:  # after the commits that they may be about
+        if isinstance(one.event, Commented):
+            done[one.id] = _carried_out(watching, one.event, one)
+    return done
+
+
+def _carried_out(watching: Sequence[Target], event: Commented, waiting: _Waiting) -> _Answer:
+    try:
+        return comments.carry_out(watching, event, waiting.id, last=waiting.failures + 1 >= GIVEN_UP)
+    except Exception as error:
+        if not isinstance(error, ServiceError):
+            log.exception("a command failed", comment=event.comment)
+        return error
 
 
 def _repository_of(waiting: _Waiting) -> str:
-    if isinstance(waiting.event, Pushed | PullChanged):
+    if isinstance(waiting.event, Pushed | PullChanged | Commented):
         return waiting.event.repository
     raise TypeError(f"{waiting.event} is of no repository")
 

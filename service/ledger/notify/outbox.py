@@ -17,7 +17,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.engine import clock, transaction, wake
+from service.db.engine import clock, database_now, transaction, wake
 from service.db.models import OutboxMessage, Run, Target
 from service.domain.states import OutboxState
 from service.domain.times import is_due
@@ -25,7 +25,7 @@ from service.forge import github
 from service.forge.github import MAX_PAUSE_S, CheckRun, ForgeFailed, GitHub
 from service.ledger.backoff import backoff
 from service.ledger.locking import insert_if_absent
-from service.reports.schema.outbox import CheckPayload, CommentPayload
+from service.reports.schema.outbox import CheckPayload, CommentPayload, ReactionPayload
 
 log = structlog.get_logger()
 
@@ -54,9 +54,13 @@ class Sending:
     remote_id: str | None
 
 
-def enqueue(session: Session, key: str, kind: str, target: Target, run: Run, payload: dict[str, Any]) -> OutboxMessage:
+def enqueue(
+    session: Session, key: str, kind: str, target: Target, run: Run | None, payload: dict[str, Any]
+) -> OutboxMessage:
     """Send this once the transaction is committed.  The same key replaces an earlier message, sent or not."""
-    begin = {"kind": kind, "target_id": target.id, "run_id": run.id, "payload": payload, "version": 0}
+    run_id = run.id if run is not None else None
+    begin = {"kind": kind, "target_id": target.id, "run_id": run_id, "payload": payload, "version": 0}
+    begin["created_at"] = database_now(session)
     new = insert_if_absent(session, OutboxMessage, "key", {"key": key, "state": OutboxState.WAITING, **begin})
     row = (
         select(OutboxMessage)
@@ -71,13 +75,18 @@ def enqueue(session: Session, key: str, kind: str, target: Target, run: Run, pay
         return message
     elif message.state is not OutboxState.WAITING:
         message.next_at, message.attempts = 0.0, 0  # a waiting one may be in flight: its claim stays
-    message.run_id, message.payload, message.error = run.id, payload, None
+    message.run_id, message.payload, message.error = run_id, payload, None
     message.version += 1
     message.state = OutboxState.WAITING if target.forge else OutboxState.PREVIEW
     session.flush()
     if message.state is OutboxState.WAITING:
         wake(session, NOTIFY)
     return message
+
+
+def is_known(session: Session, key: str) -> bool:
+    """Whether a message with this key was ever enqueued, sent or not."""
+    return session.scalar(select(OutboxMessage.id).where(OutboxMessage.key == key)) is not None
 
 
 def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: float | None = None) -> int:
@@ -110,7 +119,10 @@ def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: floa
 
 
 def _send(client: GitHub, sending: Sending) -> str:
-    if sending.kind == "comment":
+    if sending.kind == "reaction":
+        reaction = ReactionPayload.model_validate(sending.payload)
+        return client.react(sending.forge, reaction.comment, reaction.content)
+    if sending.kind in ("comment", "answer"):
         comment = CommentPayload.model_validate(sending.payload)
         marker = marker_of(sending.target, comment.pull, comment.body)
         return client.upsert_comment(sending.forge, comment.pull, marker, comment.body, sending.remote_id)
@@ -171,10 +183,11 @@ def _failed(sending: Sending, why: str, *, passing: bool, now: float | None) -> 
     with transaction() as session:
         message = _row(session, sending)
         here = clock(session) if now is None else now
-        run = session.get_one(Run, message.run_id)
+        run = session.get_one(Run, message.run_id) if message.run_id is not None else None
+        since = (run.finished_at or run.created_at) if run is not None else message.created_at
         newer = message.version != sending.version
         message.error = why
-        if not newer and not (passing and here - (run.finished_at or run.created_at) < _NEWS_S):
+        if not newer and not (passing and here - since < _NEWS_S):
             message.state = OutboxState.FAILED
         message.next_at = here + min(_MAX_RETRY_S, _FIRST_RETRY_S * 2 ** min(sending.attempts - 1, 20))
     log.warning("message not sent", message=sending.message_id, why=why, attempts=sending.attempts)

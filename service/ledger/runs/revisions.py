@@ -141,12 +141,7 @@ def run_wanted(
     What is not `trusted` is held for approval.
     """
     lock(session, target.id)
-    row, recipe = recipe_of(session, target)
-    if device not in recipe.devices:
-        devices = ", ".join(recipe.devices)
-        raise BadInput(f"Target {target.name} is not measured on {device}; its recipe says {devices}.")
-    name = suite or recipe.suite_on(device)
-    recipe.cases(name)
+    row, name = _recipe_and_suite(session, target, device, suite)
     revision = _revision(session, target, found)
     push = _push_row(session, target, Origin.MANUAL, found.sha, None, None)
     values = {
@@ -164,6 +159,63 @@ def run_wanted(
     elif run.state is RunState.QUEUED and not fresh:
         run.priority, run.not_before = min(run.priority, Priority.PULL_REQUEST), 0.0
     return run
+
+
+def run_of_pull(
+    session: Session, target: Target, pull: Pull, device: str, *, suite: str | None = None, again: bool = False
+) -> Run:
+    """The run of the head of a pull request on this device, requested by a person.
+
+    `again` repeats a measurement, and a run that ended without one; one that waits or is measured stays as it is.  The
+    head of a stranger is held until somebody approves it; its approval holds for all of its runs.
+    """
+    lock(session, target.id)
+    row, name = _recipe_and_suite(session, target, device, suite)
+    revision = session.scalar(select(Revision).where(Revision.target_id == target.id, Revision.sha == pull.head))
+    of_head = (Run.target_id == target.id, Run.pull == pull.number, Run.purpose == Purpose.WATCH)
+    runs = (
+        session.scalars(select(Run).where(*of_head, Run.revision_id == revision.id).order_by(Run.id)).all()
+        if revision is not None
+        else []
+    )
+    if revision is None or not runs:
+        raise NotFound("run", f"of pull request {pull.number} yet")
+    alike = [run for run in runs if (run.device, run.suite) == (device, name)]
+    if again and alike and alike[-1].state in OPEN_STATES:
+        return alike[-1]
+    newest = runs[-1]
+    values = {
+        "baseline": newest.baseline,
+        "push_id": newest.push_id,
+        "pull": pull.number,
+        "trusted": newest.trusted,
+        "priority": Priority.PULL_REQUEST,
+        "state": RunState.QUEUED if any(map(_is_approved, runs)) else RunState.HELD,
+        "reason": None,
+    }
+    measured = bool(alike) and alike[-1].state is RunState.DONE
+    run, fresh = _run(session, target, revision, row, device, name, values, again=again and measured)
+    if not fresh and (run.state is RunState.SKIPPED or (again and run.state is RunState.FAILED)):
+        _requeue(session, run, values)
+    details = {"revision": revision.sha, "device": device, "suite": name, "again": again}
+    audit.record(session, "run.start", target=target.name, of=f"run {run.id}", details=details)
+    return run
+
+
+def _is_approved(run: Run) -> bool:
+    """Whether the code of its revision may run: it is trusted, or somebody approved it."""
+    return run.trusted or run.attempt > 0 or run.state in (RunState.QUEUED, RunState.LEASED, RunState.DONE)
+
+
+def _recipe_and_suite(session: Session, target: Target, device: str, suite: str | None) -> tuple[RecipeRow, str]:
+    """The recipe of a run, and its suite.  Raises BadInput for a device or a suite that the recipe does not have."""
+    row, recipe = recipe_of(session, target)
+    if device not in recipe.devices:
+        devices = ", ".join(recipe.devices)
+        raise BadInput(f"Target {target.name} is not measured on {device}; its recipe says {devices}.")
+    name = suite or recipe.suite_on(device)
+    recipe.cases(name)
+    return row, name
 
 
 def approve(session: Session, run_id: int) -> list[Run]:
@@ -197,8 +249,7 @@ def retry(session: Session, run_id: int) -> Run:
         raise Conflict(f"Run {run_id} was measured: start another run of its revision, with `again`.")
     if run.state in OPEN_STATES:
         raise Conflict(f"Run {run_id} is {run.state}; only a run that ended without a result can be retried.")
-    approved = run.trusted or run.attempt > 0
-    state = RunState.QUEUED if approved else RunState.HELD
+    state = RunState.QUEUED if _is_approved(run) else RunState.HELD
     _requeue(session, run, {"state": state, "reason": None, "priority": Priority.PULL_REQUEST})  # a person waits
     _recorded(session, "retry", run)
     return run

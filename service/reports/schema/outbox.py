@@ -4,10 +4,17 @@ from service.reports.schema.base import Document
 
 
 class CommentPayload(Document):
-    """The comment of a pull request, in Markdown."""
+    """A comment on a pull request, in Markdown: the report, or the answer to a command."""
 
     pull: int
     body: str
+
+
+class ReactionPayload(Document):
+    """A reaction to a comment of a person, in GitHub's words: eyes, +1 or confused."""
+
+    comment: int
+    content: str
 
 
 class CheckPayload(Document):

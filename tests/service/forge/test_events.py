@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import BadInput
-from service.forge.events import Event, Ignored, Pinged, PullChanged, Pushed, parse
+from service.forge.events import Commented, Event, Ignored, Pinged, PullChanged, Pushed, parse
 
 A, B, NONE = "a" * 40, "b" * 40, "0" * 40
 REPOSITORY = {"full_name": "Octo/norms", "default_branch": "main"}
@@ -26,6 +26,21 @@ def pull_request(action: str = "opened", head_repository: Any = REPOSITORY, **ch
         "user": {"login": "mona"},
     }
     return {"action": action, "number": 7, "pull_request": pull, "repository": REPOSITORY, **changes}
+
+
+def issue_comment(action: str = "created", body: str = "/kernelwatch rerun", **changes: Any) -> dict[str, Any]:
+    user = {"login": "mona", "id": 3, "type": "User"}
+    issue = {"number": 7, "pull_request": {"url": "https://api.github.com/repos/Octo/norms/pulls/7"}}
+    comment = {"id": 99, "body": body, "user": user}
+    return {"action": action, "issue": issue, "comment": comment, "repository": REPOSITORY, **changes}
+
+
+def commented(line: str) -> Commented:
+    return Commented("Octo/norms", 7, 99, "mona", 3, line)
+
+
+def by(user: dict[str, Any] | None) -> dict[str, Any]:
+    return issue_comment(comment={"id": 99, "body": "/kernelwatch rerun", "user": user})
 
 
 def opened(action: str = "opened", fork: bool = False) -> PullChanged:
@@ -49,6 +64,23 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
         ("pull_request", pull_request(head_repository={"full_name": "octo/Norms"}), opened(fork=False)),
         ("pull_request", pull_request(head_repository=None), opened(fork=True)),
         ("pull_request", pull_request("labeled"), Ignored("pull request 7 was labeled; its head did not change")),
+        ("issue_comment", issue_comment(), commented("/kernelwatch rerun")),
+        ("issue_comment", issue_comment(body="/kernelwatch stop\r\nIt is hot."), commented("/kernelwatch stop")),
+        ("issue_comment", issue_comment(body="thanks\n/kernelwatch stop"), commented("thanks")),
+        ("issue_comment", issue_comment(body=""), commented("")),
+        ("issue_comment", issue_comment("edited"), Ignored("a comment was edited; only a new one can be a command")),
+        ("issue_comment", issue_comment("deleted"), Ignored("a comment was deleted; only a new one can be a command")),
+        (
+            "issue_comment",
+            issue_comment(issue={"number": 7}),
+            Ignored("the comment is on an issue, not on a pull request"),
+        ),
+        (
+            "issue_comment",
+            by({"login": "dependabot[bot]", "id": 4, "type": "Bot"}),
+            Ignored("the comment is not by a person"),
+        ),
+        ("issue_comment", by(None), Ignored("the comment is not by a person")),
         ("star", {"action": "created"}, Ignored("kernelwatch does not use 'star' events")),
     ],
 )
@@ -73,6 +105,13 @@ def test_a_deleted_branch_has_no_head() -> None:
         ("push", json.dumps(push(after="--upload-pack=touch /tmp/x")).encode(), "is not a commit"),
         ("push", json.dumps(push(repository={"full_name": "../../etc"})).encode(), "is not owner/name"),
         ("pull_request", json.dumps(pull_request(number="7")).encode(), "not the number"),
+        (
+            "issue_comment",
+            json.dumps(issue_comment(issue={"number": 0, "pull_request": {"url": ""}})).encode(),
+            "number",
+        ),
+        ("issue_comment", json.dumps(by({"login": "mona", "id": True, "type": "User"})).encode(), "not as GitHub"),
+        ("issue_comment", json.dumps(issue_comment(body=None)).encode(), "not as GitHub documents"),
         ("pull_request", json.dumps(pull_request(pull_request=None)).encode(), "not as GitHub documents"),
     ],
 )

@@ -5,7 +5,7 @@ import time
 import httpx
 import pytest
 
-from service.forge.github import MAX_BODY, App, CheckRun, ForgeFailed, GitHub, Token, connect
+from service.forge.github import MAX_BODY, App, CheckRun, ForgeFailed, GitHub, PullHead, Token, connect
 from service.settings import settings
 from tests.fakes.github import FakeGitHub, app_key
 from tests.fakes.processes import served
@@ -363,3 +363,42 @@ def test_an_answer_that_makes_no_sense_is_a_failure(answer: httpx.Response) -> N
     http = httpx.Client(base_url="https://api.github.test", transport=httpx.MockTransport(lambda _: answer))
     with pytest.raises(ForgeFailed):
         GitHub(Token("a-token"), http).upsert_comment(REPO, 7, MARKER, "hello")
+
+
+def test_a_reaction_is_made_once_and_one_to_a_deleted_comment_is_none(forge: FakeGitHub, client: GitHub) -> None:
+    comment = forge.somebody_says(REPO, 7, "/kernelwatch run")
+    assert client.react(REPO, comment, "eyes") == client.react(REPO, comment, "eyes")
+    assert forge.reactions_to(comment) == ["eyes"]
+    assert client.has_comment(REPO, comment)
+
+    del forge.comments[comment]
+    assert not client.has_comment(REPO, comment)
+    assert client.react(REPO, comment, "eyes") == ""
+
+
+@pytest.mark.parametrize(
+    ("whose", "state", "fork", "is_open"),
+    [
+        (REPO, "open", False, True),
+        (REPO.upper(), "open", False, True),
+        ("mallory/norms", "closed", True, False),
+        (None, "open", True, True),
+    ],
+)
+def test_a_pull_request_has_a_head_now(
+    forge: FakeGitHub, client: GitHub, whose: str | None, state: str, fork: bool, is_open: bool
+) -> None:
+    forge.pull_is(REPO, 7, SHA, "b" * 40, whose)
+    forge.pulls[REPO, 7].state = state
+    assert client.pull(REPO, 7) == PullHead(SHA, "b" * 40, fork=fork, open=is_open, author="ada")
+
+
+@pytest.mark.parametrize("role", ["none", "read", "triage", "write", "maintain", "admin"])
+def test_a_permission_is_the_exact_role(forge: FakeGitHub, client: GitHub, role: str) -> None:
+    forge.permissions[REPO, "ada"] = role
+    assert client.permission(REPO, "ada") == role
+
+
+def test_kernelwatch_knows_its_own_name(client: GitHub, app: GitHub) -> None:
+    assert (client.is_self("kernelwatch-bot"), client.is_self("ada")) == (True, False)
+    assert (app.is_self("kernelwatch[bot]"), app.is_self("kernelwatch-bot")) == (True, False)

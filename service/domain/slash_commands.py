@@ -1,0 +1,91 @@
+"""Commands in the comments of pull requests: the table of what there is, and how a first line is read.  Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from service.domain.access import Scope
+from service.errors import BadInput
+
+NAME = "/kernelwatch"
+SHORTEST_SHA = 7  # characters, as git abbreviates a commit
+_OPTION = "--target"
+_SHA = re.compile(rf"[0-9a-f]{{{SHORTEST_SHA},64}}")
+
+
+class CommandName(StrEnum):
+    HELP = "help"
+    RUN = "run"
+    RERUN = "rerun"
+    STOP = "stop"
+    APPROVE = "approve"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a command is written, what it does, and the scope that it needs; `words` are the fewest and the most."""
+
+    usage: str
+    does: str
+    scope: Scope | None = Scope.RUN
+    words: tuple[int, int] = (0, 0)
+
+
+FORMS: Mapping[CommandName, Form] = {
+    CommandName.HELP: Form("help", "list the commands", scope=None),
+    CommandName.RUN: Form("run [SUITE] [DEVICE]", "measure the head, unless it was measured already", words=(0, 2)),
+    CommandName.RERUN: Form("rerun", "measure the head once more, on every device"),
+    CommandName.STOP: Form("stop", "cancel the runs of this pull request that wait or are measured"),
+    CommandName.APPROVE: Form(
+        "approve SHA",
+        f"let the held runs of exactly this head start; at least {SHORTEST_SHA} characters of its sha",
+        words=(1, 1),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that was read; `target` limits it to one of the targets that watch the repository."""
+
+    verb: CommandName
+    words: tuple[str, ...] = ()
+    target: str | None = None
+
+    @property
+    def form(self) -> Form:
+        return FORMS[self.verb]
+
+
+def is_command(line: str) -> bool:
+    """Whether a comment with this first line commands something, rightly or wrongly."""
+    return line.split(maxsplit=1)[:1] == [NAME] and not line[0].isspace()
+
+
+def read(line: str) -> Command:
+    """Read the first line of a comment.  Raises BadInput that says what to write instead."""
+    verb, *words = line.split()[1:] or [CommandName.HELP]
+    if verb not in FORMS:
+        raise BadInput(f"There is no command {verb[:40]!r}. Write `{NAME} help` for the list of commands.")
+    form = FORMS[CommandName(verb)]
+    target = None
+    if words[:1] == [_OPTION]:
+        if len(words) < 2:
+            raise BadInput(f"Write the name of a target after {_OPTION}: `{NAME} {verb} {_OPTION} NAME`.")
+        target, words = words[1], words[2:]
+    fewest, most = form.words
+    if not fewest <= len(words) <= most:
+        raise BadInput(f"Write `{NAME} {form.usage}` on the first line, and nothing else there.")
+    if verb == CommandName.APPROVE:
+        words = [_sha(words[0])]
+    return Command(CommandName(verb), tuple(words), target)
+
+
+def _sha(word: str) -> str:
+    if not _SHA.fullmatch(word.lower()):
+        raise BadInput(
+            f"{word[:80]!r} is not the sha of a commit. Write at least {SHORTEST_SHA} characters of the sha of the "
+            f"head that you have read: `{NAME} approve 0123abc`."
+        )
+    return word.lower()

@@ -1,0 +1,327 @@
+"""Do what comments on pull requests command, once, and answer them.
+
+The forge is asked, when the command is carried out, what its author may do and which commit is the head: a command
+holds for that commit.  What is done and the answer are one transaction, and the answer's row says that a command was
+carried out.  No transaction is open while the forge or a source answers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.engine import reading, transaction
+from service.db.models import Account, Delivery, Pull, PushRow, Run, Target
+from service.domain.access import Actor, ActorKind, Grant, Scope
+from service.domain.markup import code, escaped
+from service.domain.slash_commands import NAME, Command, CommandName, read
+from service.domain.states import OPEN_STATES, Purpose, RunState
+from service.domain.text import one_line, short
+from service.errors import BadInput, ServiceError, SourceFailed
+from service.forge import github
+from service.forge.events import Commented
+from service.forge.github import ForgeFailed, GitHub, PullHead
+from service.ledger.access.acting import as_actor
+from service.ledger.access.sign_ins import SCOPES_OF
+from service.ledger.intake import pulls
+from service.ledger.locking import lock
+from service.ledger.notify import outbox
+from service.ledger.queue_times import NO_PLACE, places
+from service.ledger.runs import queue, revisions
+from service.reports import answers
+from service.reports.answers import Reaction, Reply
+from service.reports.schema.outbox import CommentPayload, ReactionPayload
+from service.settings import settings
+from service.sources import open_source
+
+log = structlog.get_logger()
+
+_FROM_HEAD = frozenset({CommandName.RUN, CommandName.RERUN, CommandName.APPROVE})  # need the head recorded first
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A command, who gave it, and the pull request as the forge has it now."""
+
+    command: Command
+    event: Commented
+    actor: Actor
+    head: PullHead
+    known_head: str | None = None  # of the target, when the comment arrived
+
+    @property
+    def number(self) -> int:
+        return self.event.number
+
+
+def carry_out(watching: Sequence[Target], event: Commented, delivery_id: int, *, last: bool) -> str:
+    """Carry out the command of a comment for the targets that watch its repository; one sentence on what was done.
+
+    Raises SourceFailed where the forge or a source did not answer; on the `last` attempt that is answered too.
+    """
+    with reading() as session:
+        if outbox.is_known(session, _key(event)):
+            return f"comment {event.comment} was answered before."
+    try:
+        client = github.connect()
+        if client.is_self(event.author):
+            return "Nothing to do: kernelwatch wrote the comment."
+        if not client.has_comment(event.repository, event.comment):
+            return f"Nothing to do: comment {event.comment} was deleted."
+        return _answered(watching, event, _answer_of(client, watching, event, delivery_id))
+    except (ForgeFailed, SourceFailed) as failure:
+        if last or not failure.passing:
+            why = escaped(one_line(str(failure)))
+            _answered(watching, event, _Done(answers.refused(f"It could not be done: {why}.")))
+        raise SourceFailed(str(failure), passing=failure.passing) from None
+
+
+@dataclass(frozen=True)
+class _Done:
+    """An answer that is known before its transaction."""
+
+    answer: Reply
+
+    def __call__(self, _session: Session) -> Reply:
+        return self.answer
+
+
+_Effect = Callable[[Session], Reply]
+
+
+def _answer_of(client: GitHub, watching: Sequence[Target], event: Commented, delivery_id: int) -> _Effect:
+    """What to do in the transaction of the answer.  Asks the forge and the sources for all that it needs."""
+    try:
+        command = read(event.line)
+        chosen = [target for target in watching if command.target in (None, target.name)]
+        if not chosen:
+            names = ", ".join(target.name for target in watching)
+            raise BadInput(f"No target {command.target} watches this repository; {names} does.")
+    except BadInput as mistake:
+        return _Done(answers.refused(escaped(str(mistake))))
+    if command.verb is CommandName.HELP:
+        return _Done(answers.help_text())
+    permission = client.permission(event.repository, event.author)
+    actor = _actor(event, permission, chosen)
+    if why := _refusal(command, actor, permission, chosen, event):
+        return _Done(answers.refused(why))
+    head = client.pull(event.repository, event.number)
+    asked = _Asked(command, event, actor, head)
+    if not head.open and command.verb is not CommandName.STOP:
+        return _Done(answers.refused(f"Pull request {event.number} is closed; reopen it first."))
+    prepared = {target.id: _prepared(target, asked, delivery_id) for target in chosen}
+
+    def effect(session: Session) -> Reply:
+        with as_actor(actor):
+            return answers.together(_for_target(session, target.id, asked, prepared[target.id]) for target in chosen)
+
+    return effect
+
+
+def _actor(event: Commented, permission: str, chosen: Sequence[Target]) -> Actor:
+    """The author with what the forge allows them now, and with their account here if they have signed in."""
+    with reading() as session:
+        whose = (Account.issuer == settings().github_url.rstrip("/"), Account.subject == str(event.author_id))
+        account = session.scalar(select(Account).where(*whose))
+    if account is not None and account.disabled_at is not None:
+        return Actor(ActorKind.PERSON, event.author, id=account.id)
+    if account is not None and account.admin:
+        return Actor(ActorKind.PERSON, event.author, frozenset({Grant(Scope.ADMIN)}), account.id)
+    grants = {Grant(scope, target.id) for target in chosen for scope in SCOPES_OF.get(permission, ())}
+    return Actor(ActorKind.PERSON, event.author, frozenset(grants), account.id if account else None)
+
+
+def _refusal(command: Command, actor: Actor, permission: str, chosen: Sequence[Target], event: Commented) -> str | None:
+    """Why the author may not do this; None where they may."""
+    scope = command.form.scope
+    if scope is None or all(actor.may(scope, target.id) for target in chosen):
+        return None
+    needed = next(name for name, scopes in SCOPES_OF.items() if scope in scopes)
+    if SCOPES_OF.get(permission, ()) and scope in SCOPES_OF[permission]:
+        return f"The account {escaped(event.author)} is disabled here. Ask an administrator."
+    repository, has = code(event.repository), code(permission)
+    return f"{code(f'{NAME} {command.verb}')} needs {code(needed)} permission on {repository}; you have {has}."
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """What was found out about a target before the transaction."""
+
+    known_head: str | None  # when the comment arrived
+    trouble: str | None = None  # why the head cannot be used
+
+
+def _prepared(target: Target, asked: _Asked, delivery_id: int) -> _Prepared:
+    """Record the head that the forge names, where the ledger has another one.  Raises SourceFailed."""
+    with reading() as session:
+        known = _head_at(session, target.id, asked.number, delivery_id)
+        pull = queue.pull_of(session, target.id, asked.number)
+    if asked.command.verb not in _FROM_HEAD or target.paused_at is not None:
+        return _Prepared(known)
+    if pull is not None and pull.head == asked.head.sha and pull.closed_at is None:
+        return _Prepared(known)
+    return _Prepared(known, _record_head(target, asked))
+
+
+def _record_head(target: Target, asked: _Asked) -> str | None:
+    """Record the head as its delivery would have done, had it arrived; why it cannot be used, if so."""
+    head = asked.head
+    with transaction() as session:
+        revisions.locked_pull(session, target.id, asked.number).closed_at = None
+    try:
+        source = open_source(target)
+        source.refresh()
+        wanted = pulls.Wanted(asked.number, head.fork, base=head.base, announced={head.sha: 0}, author=head.author)
+        said = pulls.record_heads(target, source, {asked.number: wanted})[asked.number]
+    except SourceFailed:
+        raise
+    except ServiceError as failure:
+        said = failure
+    if isinstance(said, SourceFailed):
+        raise said
+    with reading() as session:
+        recorded = queue.pull_of(session, target.id, asked.number)
+    return None if recorded is not None and recorded.head == head.sha else str(said)
+
+
+def _head_at(session: Session, target_id: int, number: int, delivery_id: int) -> str | None:
+    """The head that was known when a delivery arrived."""
+    arrived = select(Delivery.received_at).where(Delivery.id == delivery_id).scalar_subquery()
+    rows = select(PushRow.head).where(PushRow.target_id == target_id, PushRow.pull == number)
+    return session.scalar(rows.where(PushRow.created_at <= arrived).order_by(PushRow.id.desc()).limit(1))
+
+
+def _answered(watching: Sequence[Target], event: Commented, effect: _Effect) -> str:
+    """Carry it out and answer it in one transaction; whoever comes second does nothing."""
+    with transaction() as session:
+        for target in watching:  # in the order of their ids, as everywhere
+            lock(session, target.id)
+        if outbox.is_known(session, _key(event)):
+            return f"comment {event.comment} was answered before."
+        answer = effect(session)
+        first = session.get_one(Target, watching[0].id)
+        body = answers.comment(event.line, event.author, event.comment, answer.lines)
+        reaction = ReactionPayload(comment=event.comment, content=answer.reaction)
+        outbox.enqueue(session, f"reaction:{event.comment}", "reaction", first, None, reaction.model_dump())
+        reply = CommentPayload(pull=event.number, body=body)
+        outbox.enqueue(session, _key(event), "answer", first, None, reply.model_dump())
+    verdict = "refused" if answer.reaction is Reaction.REFUSED else "carried out"
+    return f"{one_line(event.line, 80)} of {event.author} was {verdict}."
+
+
+def _key(event: Commented) -> str:
+    return f"answer:{event.comment}"
+
+
+def _for_target(session: Session, target_id: int, asked: _Asked, prepared: _Prepared) -> Reply:
+    """Carry out a command for one target."""
+    target = session.get_one(Target, target_id)
+    if target.paused_at is not None and asked.command.verb is not CommandName.STOP:
+        hint = code(f"kernelwatch target resume {target.name}")
+        return answers.refused(answers.about(target.name, f"the target is paused; an operator resumes it with {hint}."))
+    pull = revisions.locked_pull(session, target_id, asked.number)
+    if prepared.trouble is not None:
+        return answers.refused(answers.about(target.name, f"{escaped(one_line(prepared.trouble))}."))
+    if asked.command.verb in _FROM_HEAD and pull.head != asked.head.sha:
+        raise SourceFailed(f"the head of pull request {asked.number} is moving.")
+    try:
+        with session.begin_nested():
+            found = _EFFECTS[asked.command.verb](session, target, pull, asked)
+    except ServiceError as refusal:
+        return answers.refused(answers.about(target.name, escaped(str(refusal))))
+    moved = _moved(asked, prepared)
+    lines = [answers.about(target.name, line) for line in found.lines]
+    return Reply(found.reaction, (*lines, *([answers.about(target.name, moved)] if moved else [])))
+
+
+def _moved(asked: _Asked, prepared: _Prepared) -> str | None:
+    """Say so where the head is another one than when the comment arrived."""
+    was = prepared.known_head
+    if asked.command.verb not in _FROM_HEAD or was in (None, asked.head.sha):
+        return None
+    return f"the head was {code(short(was or ''))} when the comment arrived, and is {code(short(asked.head.sha))} now."
+
+
+# -- the commands, each in the transaction of its answer
+
+
+def _run(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
+    suite, device = _suite_and_device(session, target, asked.command)
+    devices = [device] if device else revisions.recipe_of(session, target)[1].devices
+    runs = [revisions.run_of_pull(session, target, pull, one, suite=suite) for one in devices]
+    return _waiting(session, runs, asked)
+
+
+def _rerun(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
+    devices = revisions.recipe_of(session, target)[1].devices
+    runs = [revisions.run_of_pull(session, target, pull, one, again=True) for one in devices]
+    return _waiting(session, runs, asked)
+
+
+def _suite_and_device(session: Session, target: Target, command: Command) -> tuple[str | None, str | None]:
+    """Each word is a suite or a device of the recipe, the suite first where it could be both."""
+    _, recipe = revisions.recipe_of(session, target)
+    suite, device = None, None
+    for word in command.words:
+        if device is None and word in recipe.devices and (suite is not None or word not in recipe.suites):
+            device = word
+        elif suite is None and device is None:
+            recipe.cases(word)  # raises for a name that it does not have
+            suite = word
+        else:
+            raise BadInput(f"{word[:40]!r} is no device of {target.name}; its recipe says {', '.join(recipe.devices)}.")
+    return suite, device
+
+
+def _stop(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
+    ours = (Run.target_id == target.id, Run.pull == pull.number, Run.purpose == Purpose.WATCH)
+    open_ones = session.scalars(select(Run).where(*ours, Run.state.in_(OPEN_STATES)).order_by(Run.id)).all()
+    stopped = [run for run in open_ones if queue.cancel(session, run.id, asked.actor.name)]
+    if not stopped:
+        return answers.done("there was nothing to stop.")
+    names = ", ".join(f"[run {run.id}]({_url(run)}) on {code(run.device)}" for run in stopped)
+    return answers.done(f"cancelled {names}.")
+
+
+def _approve(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
+    [sha] = asked.command.words
+    head = asked.head.sha
+    if not head.startswith(sha):
+        raise BadInput(f"{sha[:40]} is not the head, which is {head}. Read that one, then approve it.")
+    held = _runs_of_head(session, target, pull, RunState.HELD)
+    if not held:
+        return answers.done(f"nothing is held at {code(short(head))}.")
+    return _waiting(session, revisions.approve(session, held[0].id), asked)
+
+
+def _runs_of_head(session: Session, target: Target, pull: Pull, *states: RunState) -> Sequence[Run]:
+    ours = (Run.target_id == target.id, Run.pull == pull.number, Run.purpose == Purpose.WATCH)
+    of_head = Run.revision.has(sha=pull.head)
+    return session.scalars(select(Run).where(*ours, of_head, Run.state.in_(states)).order_by(Run.id)).all()
+
+
+def _waiting(session: Session, runs: Sequence[Run], asked: _Asked) -> Reply:
+    """Runs with their places in the queue."""
+    session.flush()
+    queued, head, lines = places(session), asked.head.sha, []
+    for run in runs:
+        place = queued.get(run.id, NO_PLACE)
+        lines.append(answers.of_run(run, head, _url(run), place=place.position, eta_s=place.eta_s))
+    if any(run.state is RunState.HELD for run in runs):
+        lines.append(f"Read the commit, then comment {code(f'{NAME} {CommandName.APPROVE} {head[:12]}')}.")
+    working = any(run.state in (RunState.QUEUED, RunState.LEASED) for run in runs)
+    return Reply(Reaction.WORKING if working else Reaction.DONE, tuple(lines))
+
+
+def _url(run: Run) -> str:
+    return f"{settings().address}/runs/{run.id}"
+
+
+_EFFECTS: Mapping[CommandName, Callable[[Session, Target, Pull, _Asked], Reply]] = {
+    CommandName.RUN: _run,
+    CommandName.RERUN: _rerun,
+    CommandName.STOP: _stop,
+    CommandName.APPROVE: _approve,
+}

@@ -1,0 +1,324 @@
+"""Commands in comments of a pull request: from GitHub's webhook to the reaction and the answer."""
+
+import pytest
+from sqlalchemy import select
+
+from service.db.engine import reading
+from service.db.models import AuditEntry, Delivery
+from service.domain.states import RunState
+from service.ledger.intake import deliveries
+from tests.stories.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
+from workers import control
+
+REPO = "acme/norms"
+
+
+@pytest.fixture
+def written(story: Story) -> Story:  # noqa: F811
+    """Ada may write to the repository."""
+    story.github.permissions[REPO, "ada"] = "write"
+    return story
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The device worker is busy elsewhere, until the patch is undone."""
+    monkeypatch.setattr(control, "work", lambda device: 0)
+    return monkeypatch
+
+
+def states(story: Story, sha: str) -> list[RunState]:  # noqa: F811
+    return [run.state for run in story.runs(sha)]
+
+
+def audited(action: str) -> list[tuple[str, str]]:
+    with reading() as session:
+        rows = select(AuditEntry).where(AuditEntry.action == action).order_by(AuditEntry.id)
+        return [(f"{one.actor_kind} {one.actor}", one.object or "") for one in session.scalars(rows)]
+
+
+def test_help_lists_the_commands_to_anybody(written: Story) -> None:
+    written.pull(7, action="opened", wide=201.0)
+    comment = written.comment(7, "/kernelwatch help", by="grace")
+    said = written.answer(comment)
+    assert said.startswith("`/kernelwatch help` (grace):")
+    for usage in ("run [SUITE] [DEVICE]", "rerun", "stop", "approve SHA"):
+        assert f"`/kernelwatch {usage}`" in said
+    assert written.github.reactions_to(comment) == ["+1"]
+
+
+def test_rerun_measures_the_head_again_and_the_comment_shows_the_new_result(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=300.0)
+    [first] = written.runs(head)
+
+    comment = written.comment(7, "/kernelwatch rerun\r\n\r\nThe machine was hot.")
+
+    _, second = written.runs(head)
+    assert (second.state, second.pull, second.baseline) == (RunState.DONE, 7, first.baseline)
+    assert f"[run {second.id}]({written.address_of(second)}) of `story` on `cpu` at `{head[:10]}`" in written.answer(
+        comment
+    )
+    assert "is the next in the queue; it is expected to end in" in written.answer(comment)
+    assert written.github.reactions_to(comment) == ["eyes"]
+    report, *_ = written.said(7)
+    assert "1 regression" in report
+    assert f"/runs/{second.id}" in report
+    assert ("person ada", f"run {second.id}") in audited("run.start")
+
+
+def test_run_says_that_the_head_was_measured_and_starts_another_suite(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=300.0)
+    again = written.comment(7, "/kernelwatch run")
+    assert "was measured already; `/kernelwatch rerun` measures it once more" in written.answer(again)
+    assert written.github.reactions_to(again) == ["+1"]
+
+    quick = written.comment(7, "/kernelwatch run quick cpu")
+    assert "of `quick` on `cpu`" in written.answer(quick)
+    assert [run.suite for run in written.runs(head)] == ["story", "quick"]
+    report, *_ = written.said(7)
+    assert WIDE in report, "the comment keeps to the suite of the recipe"
+
+
+def test_a_wrong_command_is_answered_with_what_to_write(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=203.0)
+    for line, advice in {
+        "/kernelwatch": "`/kernelwatch run [SUITE] [DEVICE]`",
+        "/kernelwatch measure": "There is no command 'measure'. Write \\`/kernelwatch help\\`",
+        "/kernelwatch rerun now": "Write \\`/kernelwatch rerun\\` on the first line",
+        "/kernelwatch run slow": "There is no suite 'slow'; known: story, quick",
+        "/kernelwatch run quick h200": "'h200' is no device of norms; its recipe says cpu",
+        "/kernelwatch run --target other": "No target other watches this repository; norms does",
+        "/kernelwatch approve HEAD": "'HEAD' is not the sha of a commit",
+        "/kernelwatch @everyone`<!-- kernelwatch:norms:7 -->": "There is no command '@\u200beveryone",
+    }.items():
+        assert advice in written.answer(written.comment(7, line))
+    assert len(written.runs(head)) == 1
+
+
+def test_stop_cancels_what_waits_on_this_pull_request_only(written: Story, idle: pytest.MonkeyPatch) -> None:
+    mine, other = written.pull(7, action="opened", wide=205.0), written.pull(8, action="opened", wide=206.0)
+    comment = written.comment(7, "/kernelwatch stop")
+    assert (states(written, mine), states(written, other)) == ([RunState.CANCELLED], [RunState.QUEUED])
+    [run] = written.runs(mine)
+    assert f"cancelled [run {run.id}]" in written.answer(comment)
+    assert run.reason == "cancelled by ada"
+    assert audited("run.cancel") == [("person ada", f"run {run.id}")]
+
+    assert "nothing to stop" in written.answer(written.comment(7, "/kernelwatch stop"))
+    restarted = written.comment(7, "/kernelwatch run")
+    assert states(written, mine) == [RunState.QUEUED]
+    assert "is number 2 in the queue" in written.answer(restarted) or "is the next" in written.answer(restarted)
+
+
+def test_a_fork_runs_only_after_the_approval_of_exactly_its_head(written: Story) -> None:
+    first = written.pull(7, action="opened", fork=True, wide=207.0)
+    assert states(written, first) == [RunState.HELD]
+    held = written.comment(7, "/kernelwatch run")
+    assert "is held until somebody approves its commit" in written.answer(held)
+    assert f"`/kernelwatch approve {first[:12]}`" in written.answer(held)
+    assert states(written, first) == [RunState.HELD]
+
+    second = written.pull(7, fork=True, wide=208.0)
+    late = written.comment(7, f"/kernelwatch approve {first[:7]}")
+    assert f"{first[:7]} is not the head, which is {second}" in written.answer(late)
+    assert written.github.reactions_to(late) == ["confused"]
+    assert states(written, second) == [RunState.HELD]
+
+    approved = written.comment(7, f"/kernelwatch approve {second[:7].upper()}")
+    assert states(written, second) == [RunState.DONE]
+    assert written.github.reactions_to(approved) == ["eyes"]
+    [run] = written.runs(second)
+    assert audited("run.approve") == [("person ada", f"run {run.id}")]
+    written.comment(7, "/kernelwatch rerun")
+    assert states(written, second) == [RunState.DONE, RunState.DONE], "the approval is of the commit"
+
+    third = written.pull(7, fork=True, wide=209.0)
+    assert states(written, third) == [RunState.HELD], "a new push is held again"
+    assert "nothing is held" not in written.answer(written.comment(7, "/kernelwatch rerun"))
+    assert states(written, third) == [RunState.HELD]
+
+
+def test_who_may_not_write_changes_nothing(story: Story, idle: pytest.MonkeyPatch) -> None:  # noqa: F811
+    head = story.pull(7, action="opened", fork=True, wide=204.0)
+    for role in ("none", "read", "triage"):
+        story.github.permissions[REPO, "mallory"] = role
+        for command in ("run", "rerun", "stop", f"approve {head}"):
+            comment = story.comment(7, f"/kernelwatch {command}", by="mallory")
+            assert f"needs `write` permission on `acme/norms`; you have `{role}`" in story.answer(comment)
+            assert story.github.reactions_to(comment) == ["confused"]
+    assert states(story, head) == [RunState.HELD]
+
+
+def test_a_permission_that_was_lost_since_the_comment_counts(written: Story) -> None:
+    head = written.pull(7, action="opened", fork=True, wide=211.0)
+    comment = written.github.somebody_says(REPO, 7, f"/kernelwatch approve {head}", "ada")
+    written.arrive("issue_comment", written.github.comment_event(comment))
+    written.github.permissions[REPO, "ada"] = "read"
+    written.settle()
+    assert states(written, head) == [RunState.HELD]
+    assert "needs `write` permission" in written.answer(comment)
+
+
+def test_bots_and_kernelwatch_itself_command_nothing(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=205.0)
+    for by, kind in (("kernelwatch-bot", "User"), ("dependabot[bot]", "Bot"), ("kernelwatch[bot]", "Bot")):
+        written.github.permissions[REPO, by] = "admin"
+        comment = written.comment(7, "/kernelwatch rerun", by=by, kind=kind)
+        assert written.github.reactions_to(comment) == []
+    assert len(written.runs(head)) == 1
+    assert written.answers() == []
+
+
+def test_only_the_exact_first_line_is_a_command(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=206.0)
+    for text in (
+        "> /kernelwatch rerun",
+        "Please\n/kernelwatch rerun",
+        " /kernelwatch rerun",
+        "/kernelwatchrerun",
+        "`/kernelwatch rerun`",
+        "/Kernelwatch rerun",
+        "",
+    ):
+        written.comment(7, text)
+    assert len(written.runs(head)) == 1
+    assert written.answers() == []
+
+
+def test_a_command_is_carried_out_once_however_often_it_is_delivered(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=214.0)
+    comment = written.comment(7, "/kernelwatch rerun")
+    event = written.github.comment_event(comment)
+    written.deliver("issue_comment", event, guid=f"delivery-{written.last_delivery}")
+    written.deliver("issue_comment", event, guid="another")
+    written.deliver("issue_comment", written.github.comment_event(comment, "edited"))
+    written.deliver("issue_comment", written.github.comment_event(comment, "deleted"))
+    assert len(written.runs(head)) == 2
+    assert len(written.answers()) == 1
+
+
+def test_an_answer_that_was_posted_unheard_is_not_posted_twice(written: Story) -> None:
+    written.pull(7, action="opened", wide=215.0)
+    written.github.fail_next("502-after-commit", path="/issues/7/comments")
+    written.github.fail_next("502-after-commit", path="/reactions")
+    comment = written.comment(7, "/kernelwatch rerun")
+    written.messages_are_due()
+    written.settle()
+    assert "is the next in the queue" in written.answer(comment)
+    assert len(written.answers()) == 1
+    assert written.github.reactions_to(comment) == ["eyes"]
+
+
+def test_a_deleted_comment_commands_nothing(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=216.0)
+    comment = written.github.somebody_says(REPO, 7, "/kernelwatch rerun", "ada")
+    written.arrive("issue_comment", written.github.comment_event(comment))
+    del written.github.comments[comment]
+    written.settle()
+    assert len(written.runs(head)) == 1
+    assert written.answers() == []
+
+
+def test_a_comment_that_is_deleted_after_its_command_is_answered_all_the_same(
+    written: Story, idle: pytest.MonkeyPatch
+) -> None:
+    head = written.pull(7, action="opened", wide=217.0)
+    comment = written.github.somebody_says(REPO, 7, "/kernelwatch stop", "ada")
+    written.arrive("issue_comment", written.github.comment_event(comment))
+    deliveries.process_due()
+    del written.github.comments[comment]
+    written.settle()
+    assert states(written, head) == [RunState.CANCELLED]
+    assert "cancelled" in written.answer(comment)
+
+
+def test_a_command_holds_for_the_head_that_github_names_and_says_that_it_moved(
+    written: Story, idle: pytest.MonkeyPatch
+) -> None:
+    old = written.pull(7, action="opened", wide=218.0)
+    comment = written.github.somebody_says(REPO, 7, "/kernelwatch run", "ada")
+    written.arrive("issue_comment", written.github.comment_event(comment))
+    new = written.force_push(7)  # GitHub's delivery of it is still on its way
+    written.settle()
+    assert (states(written, old), states(written, new)) == ([RunState.SUPERSEDED], [RunState.QUEUED])
+    said = written.answer(comment)
+    assert f"at `{new[:10]}`" in said
+    assert f"the head was `{old[:10]}` when the comment arrived, and is `{new[:10]}` now" in said
+
+    written.head(7, new)
+    assert len(written.runs(new)) == 1, "the delivery that comes late adds nothing"
+
+
+def test_a_force_push_while_a_run_is_measured(written: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = control.work
+    old = new = ""
+
+    def pushed_meanwhile(device: str) -> int:
+        nonlocal new
+        if not new:
+            lease = control._claim(device)
+            assert lease is not None
+            new = written.force_push(7)
+            control.session.measure(lease, control.here())
+        return work(device)
+
+    monkeypatch.setattr(control, "work", pushed_meanwhile)
+    old = written.pull(7, action="opened", wide=219.0)
+    comment = written.comment(7, "/kernelwatch run")
+    assert states(written, old) == [RunState.DONE]
+    assert states(written, new) == [RunState.DONE]
+    assert f"at `{new[:10]}`" in written.answer(comment)
+
+
+def test_a_forge_that_does_not_answer_delays_a_command_and_loses_none(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=220.0)
+    written.github.fail_next("502", path="/permission", method="GET")
+    comment = written.comment(7, "/kernelwatch rerun")
+    assert written.answers() == []
+    written.deliveries_are_due()
+    written.settle()
+    assert "is the next in the queue" in written.answer(comment)
+    assert len(written.runs(head)) == 2
+
+
+def test_a_command_that_cannot_be_carried_out_is_answered_in_the_end(written: Story) -> None:
+    written.pull(7, action="opened", wide=221.0)
+    for _ in range(deliveries.GIVEN_UP):
+        written.github.fail_next("502", path="/permission", method="GET")
+    comment = written.comment(7, "/kernelwatch rerun")
+    for _ in range(deliveries.GIVEN_UP):
+        written.deliveries_are_due()
+        written.settle()
+    assert "It could not be done: GitHub answered 502" in written.answer(comment)
+    assert written.github.reactions_to(comment) == ["confused"]
+    with reading() as session:
+        last = session.scalars(select(Delivery).order_by(Delivery.id.desc()).limit(1)).one()
+    assert last.processed_at is not None
+
+
+def test_a_closed_pull_request_is_not_measured(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=222.0)
+    written.github.pulls[REPO, 7].state = "closed"
+    comment = written.comment(7, "/kernelwatch rerun")
+    assert "Pull request 7 is closed; reopen it first" in written.answer(comment)
+    assert len(written.runs(head)) == 1
+
+
+def test_a_person_who_is_kept_out_here_commands_nothing(written: Story) -> None:
+    written.disable("ada")
+    head = written.pull(7, action="opened", wide=223.0)
+    comment = written.comment(7, "/kernelwatch rerun")
+    assert "The account ada is disabled here" in written.answer(comment)
+    assert len(written.runs(head)) == 1
+
+
+def test_a_command_is_for_every_target_or_for_the_named_one(written: Story, idle: pytest.MonkeyPatch) -> None:
+    written.watch_again("other")
+    head = written.pull(7, action="opened", wide=224.0)
+    one = written.comment(7, "/kernelwatch stop --target other")
+    assert "**other**: cancelled" in written.answer(one)
+    assert states(written, head) == [RunState.QUEUED, RunState.CANCELLED]
+    both = written.comment(7, "/kernelwatch run")
+    assert "**norms**: [run" in written.answer(both)
+    assert "**other**: [run" in written.answer(both)
+    assert states(written, head) == [RunState.QUEUED, RunState.QUEUED]
