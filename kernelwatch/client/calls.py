@@ -1,7 +1,9 @@
 """An operation of the API with its arguments, as a value: what is sent, and how the answer is read."""
 
 import gzip
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import io
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -35,7 +37,7 @@ class Call(Generic[T]):
     params: Mapping[str, Value] = field(default_factory=dict)
     fields: Mapping[str, Value] | None = None  # of the JSON body
     nulls: bool = False  # send a field that is None as null, instead of leaving it out
-    lines: Sequence[object] | None = None  # of a body of JSON lines, which is compressed
+    lines: bytes | None = None  # a body of JSON lines, compressed
     accept: str = "application/json"
     secret: bool = False  # the server does not keep the answer, so that a lost one cannot be asked for again
     idempotency_key: str | None = None  # of the caller, who may repeat the call in another process
@@ -61,7 +63,7 @@ class Call(Generic[T]):
     def body(self) -> bytes | None:
         """The JSON of the fields that were given, or the compressed lines."""
         if self.lines is not None:
-            return gzip.compress(b"".join(to_json(line) + b"\n" for line in self.lines), 1, mtime=0)
+            return self.lines
         if self.fields is None:
             return None
         return to_json({name: value for name, value in self.fields.items() if self.nulls or value is not None})
@@ -161,9 +163,15 @@ def _text(value: Value) -> Value:
     return str(value)
 
 
-def post_lines(template: str, kind: type[T], lines: Sequence[object], /, **variables: object) -> Call[T]:
-    """A call that sends JSON lines."""
-    return Call("POST", template, Reader(kind), variables, lines=lines)
+def post_lines(template: str, kind: type[T], lines: Iterable[object], /, **variables: object) -> Call[T]:
+    """A call that sends JSON lines.  The server recognises a repetition by their content."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as file:
+        for line in lines:
+            file.write(to_json(line) + b"\n")
+    call = Call("POST", template, Reader(kind), variables, lines=packed.getvalue())
+    key = hashlib.sha256(call.path.encode() + b"\n" + packed.getvalue()).hexdigest()
+    return replace(call, idempotency_key=key)
 
 
 def remove(template: str, /, **variables: object) -> Call[None]:

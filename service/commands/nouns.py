@@ -35,7 +35,7 @@ class Entry:
         return command  # type: ignore[no-any-return]
 
 
-_MEASURE, _TRIAGE, _ACCESS = "Measure", "Triage", "Control access"
+_MEASURE, _TRIAGE, _EXCHANGE, _ACCESS = "Measure", "Triage", "Exchange data", "Control access"
 _SERVE, _PREPARE = "Serve", "Prepare this machine"
 NOUNS = (
     Entry("target", "measure.target:app", _MEASURE, "Manage targets: watched repositories and packages."),
@@ -55,6 +55,13 @@ NOUNS = (
     Entry("bisection", "triage.bisection:app", _TRIAGE, "Find the revision that made a case slower."),
     Entry("calibration", "triage.calibration:app", _TRIAGE, "Compare equal code, and quarantine cases."),
     Entry("policy", "triage.policy:app", _TRIAGE, "Show a policy, or apply another one to stored runs."),
+    Entry(
+        "export",
+        "transfer.exporting:app",
+        _EXCHANGE,
+        "Write everything of one kind to a file: CSV, JSON lines or Parquet.",
+    ),
+    Entry("import", "transfer.importing:app", _EXCHANGE, "Send measurements made elsewhere, as series of their own."),
     Entry(
         "login",
         "access.login:login_app",

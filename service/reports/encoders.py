@@ -6,39 +6,17 @@ import types
 import typing
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
 
 from pydantic import BaseModel
 from pydantic_core import to_json
 
+from service.domain.exports import FileFormat
 from service.errors import Unavailable
 from service.reports.flat import FlatColumn, csv_cell, flat_columns
 
 _ROW_GROUP = 50_000  # rows of Parquet that are kept until they are written together
-
-
-class FileFormat(StrEnum):
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
-
-    @property
-    def media_type(self) -> str:
-        return _MEDIA_TYPES[self]
-
-    @property
-    def suffix(self) -> str:
-        """Of the name of a file."""
-        return "ndjson" if self is FileFormat.JSON else self.value
-
-
-_MEDIA_TYPES = {
-    FileFormat.CSV: "text/csv",
-    FileFormat.JSON: "application/x-ndjson",
-    FileFormat.PARQUET: "application/vnd.apache.parquet",
-}
 
 
 class Encoder(Protocol):

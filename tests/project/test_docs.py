@@ -228,11 +228,14 @@ def command_lines() -> Iterator[tuple[str, str]]:
             yield name(page), f"kernelwatch {found}"
 
 
+PLACEHOLDERS = {"WHAT": "runs"}  # those for which not any value will do
+
+
 def mistake(text: str) -> str | None:
     """Why a command line is invalid.  Words in capitals stand for a value, and `…` for whatever else is needed."""
     words = shlex.split(text.replace("\\|", "|"), comments=True)[1:]
     end = next((n for n, word in enumerate(words) if word in ("|", "||", "&&", ";") or word[:1] in "<>"), None)
-    words = [re.sub(r"^[A-Z][A-Z_]+$", "1", word) for word in words[:end] if word[:1] != "["]
+    words = [PLACEHOLDERS.get(word, re.sub(r"^[A-Z][A-Z_]+$", "1", word)) for word in words[:end] if word[:1] != "["]
     command: Any = COMMANDS
     while words and isinstance(inner := getattr(command, "commands", None), Mapping):
         if words[0] not in inner:

@@ -1,6 +1,7 @@
 """Measurements made elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from ..calls import Call, Listing, get, get_list, post_lines, remove
@@ -17,13 +18,14 @@ class Ingested(Resource[Mode]):
         return get_list("/targets/{name}/ingested", BatchItem, name=target)
 
     @endpoint
-    def send(self, target: str, batch: Mapping[str, Any], measurements: Sequence[Mapping[str, Any]]) -> Call[BatchItem]:
-        """Send measurements: all are stored, or none if one has a mistake.
+    def send(self, target: str, batch: Mapping[str, Any], measurements: Iterable[Mapping[str, Any]]) -> Call[BatchItem]:
+        """Send measurements: all are stored, or none if one has a mistake.  The same ones within a day are stored once.
 
         `batch` has `tool`, `machine` and `device`; a measurement has `revision`, `provider`, `case` and `samples`, in
         the unit of the case: us or bytes.
         """
-        return post_lines("/targets/{name}/ingested", BatchItem, [{"batch": batch}, *measurements], name=target)
+        lines = chain([{"batch": batch}], measurements)
+        return post_lines("/targets/{name}/ingested", BatchItem, lines, name=target)
 
     @endpoint
     def series(

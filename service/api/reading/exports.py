@@ -26,10 +26,11 @@ from service.api.lists import DeviceName, Instant, RevisionName, Since, TargetNa
 from service.db.engine import reading
 from service.db.visibility import hiding
 from service.domain.access import Scope
+from service.domain.exports import Exportable, FileFormat
 from service.errors import Busy, Late, ServiceError
 from service.ledger.reading import exports
-from service.ledger.reading.exports import KINDS, Exportable, ExportFilter
-from service.reports.encoders import FileFormat, encoder
+from service.ledger.reading.exports import KINDS, ExportFilter
+from service.reports.encoders import encoder
 
 log = structlog.get_logger()
 

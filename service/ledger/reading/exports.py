@@ -6,7 +6,6 @@ Parts follow the cursors of the lists, so that rows which arrive meanwhile neith
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import ColumnElement, select
@@ -34,6 +33,7 @@ from service.db.models import (
 )
 from service.db.paging import ResultPage, paged, paged_rows
 from service.domain import roofline
+from service.domain.exports import Exportable
 from service.domain.times import is_recent
 from service.errors import BadInput
 from service.ledger import queries
@@ -68,28 +68,6 @@ _ROWS = 1_000  # of a part, at least
 _PART_S = 0.25  # a part with fewer rows may end after this time: other exports wait for the thread
 _PAGE = 200  # rows that one query reads
 _SAMPLED = 5  # measurements of which the samples are read together; each may have thousands
-
-
-class Exportable(StrEnum):
-    """What can be exported."""
-
-    TARGETS = "targets"
-    REVISIONS = "revisions"
-    RUNS = "runs"
-    MEASUREMENTS = "measurements"
-    SAMPLES = "samples"
-    VERDICTS = "verdicts"
-    REGRESSIONS = "regressions"
-    INCIDENTS = "incidents"
-    CHANGE_POINTS = "change-points"
-    BISECTIONS = "bisections"
-    GAPS = "gaps"
-    FACTS_CHECKS = "facts-checks"
-    INGESTED = "ingested"
-    WORKERS = "workers"
-    CALIBRATIONS = "calibrations"
-    QUARANTINES = "quarantines"
-    AUDIT = "audit"
 
 
 @dataclass(frozen=True)

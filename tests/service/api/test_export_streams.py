@@ -15,6 +15,7 @@ from sqlalchemy import event, insert
 
 from kernelwatch.client import AsyncClient, Client, NotFound, NoValidKey, Unreachable
 from service.api.reading import exports
+from service.commands.connection.local import InProcess
 from service.db import models as m
 from service.db.engine import engine, transaction
 from service.domain.access import local
@@ -85,6 +86,21 @@ def test_a_quarter_of_them_needs_little_memory(server: str, key: str, form: Any,
     assert rows_of(path, form) == MEASUREMENTS * SAMPLES / 4
     assert written == path.stat().st_size
     assert peak < 30e6, f"{peak / 1e6:.0f} MB for a file of {written / 1e6:.0f} MB"
+
+
+def test_a_command_on_this_machine_needs_as_little(server: str, tmp_path: Path) -> None:
+    with Client("http://localhost", transport=InProcess("root")) as client:
+        client.exports.save("runs", tmp_path / "runs")  # imports what is imported once
+        tracemalloc.start()
+        written = client.exports.save("samples", tmp_path / "samples", revision="c0")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert rows_of(tmp_path / "samples", "json") == MEASUREMENTS * SAMPLES / 4
+        assert peak < 30e6, f"{peak / 1e6:.0f} MB for a file of {written / 1e6:.0f} MB"
+        parts = client.exports.read("samples")
+        assert next(parts)
+        parts.close()  # type: ignore[attr-defined]
+        assert client.runs.list().page().items
 
 
 def test_the_asynchronous_client_saves_the_same(server: str, key: str, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from pyarrow import parquet
 
 from service.db import models as m
 from service.db.engine import reading, transaction
+from service.domain.exports import Exportable
 from service.domain.states import FactsState, SearchState
-from service.ledger.reading.exports import KINDS, Exportable
+from service.ledger.reading.exports import KINDS
 from service.reports.flat import flat_columns, text_of_cell
 from tests import world
 from tests.dashboards.seed import Seeded

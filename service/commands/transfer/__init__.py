@@ -1,0 +1,1 @@
+"""Data that leaves and enters a server as files."""

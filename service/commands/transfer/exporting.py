@@ -1,0 +1,119 @@
+"""`kernelwatch export`: everything of one kind as a file."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.commands.connection import client
+from service.commands.noun import single
+from service.domain.exports import Exportable, FileFormat
+from service.errors import BadInput
+
+_SUFFIXES = {
+    ".csv": FileFormat.CSV,
+    ".json": FileFormat.JSON,
+    ".jsonl": FileFormat.JSON,
+    ".ndjson": FileFormat.JSON,
+    ".parquet": FileFormat.PARQUET,
+}
+
+
+def export_command(
+    what: Annotated[Exportable, typer.Argument(metavar="WHAT", help=f"One of {', '.join(Exportable)}.")],
+    target: Annotated[str | None, typer.Option(help="Only this target.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only this device.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Only this commit (or its beginning) or release.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only what began at this time (UTC) or later.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only what began before this time (UTC).")] = None,
+    file_format: Annotated[
+        FileFormat | None,
+        typer.Option("--format", help="json has one object a line.  Default: by the suffix of the file, else csv."),
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="The file to write; default: stdout.")] = None,
+) -> None:
+    """Write everything of one kind to a file: CSV, JSON lines or Parquet."""
+    from service.commands.output.console import err, line
+    from service.commands.output.progress import progress
+
+    form = file_format or _SUFFIXES.get(output.suffix if output else "", FileFormat.CSV)
+    if form is FileFormat.PARQUET and output is None and sys.stdout.isatty():
+        raise BadInput("Parquet is not text: write it to a file with --output FILE.")
+    parts = client().exports.read(
+        what.value,
+        format=form.value,
+        target=target,
+        device=device,
+        revision=revision,
+        since=_utc(since),
+        until=_utc(until),
+    )
+    count = ReceivedCount(form)
+    with progress(lines=False) as display, _destination(output) as write:
+        for part in parts:
+            write(part)
+            count.add(part)
+            display.show(0, count.said, None)
+    if output is not None:
+        line(f"{output}: {count.said}", to=err)
+
+
+app = single(export_command)
+
+
+class ReceivedCount:
+    """Counts what has arrived of a file: its bytes, and its rows unless it is Parquet."""
+
+    def __init__(self, form: FileFormat) -> None:
+        self._form = form
+        self._bytes = 0
+        self._ends = 0
+        self._quoted = False
+
+    def add(self, part: bytes) -> None:
+        """Count the next bytes.  In CSV a line that ends inside of quotes is no row."""
+        self._bytes += len(part)
+        if self._form is FileFormat.PARQUET:
+            return
+        if self._form is FileFormat.JSON:
+            self._ends += part.count(b"\n")
+            return
+        for number, text in enumerate(part.split(b'"')):
+            self._quoted ^= number > 0
+            if not self._quoted:
+                self._ends += text.count(b"\n")
+
+    @property
+    def rows(self) -> int:
+        return max(0, self._ends - (self._form is FileFormat.CSV))
+
+    @property
+    def said(self) -> str:
+        size = f"{self._bytes / 1e6:,.1f} MB"
+        return size if self._form is FileFormat.PARQUET else f"{self.rows:,} rows, {size}"
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else at.replace(tzinfo=at.tzinfo or UTC)
+
+
+@contextmanager
+def _destination(output: Path | None) -> Iterator[Callable[[bytes], object]]:
+    """What writes to stdout, or to a file that replaces `output` when it is complete."""
+    if output is None:
+        yield sys.stdout.buffer.write
+        sys.stdout.flush()
+        return
+    from kernelwatch.client.files import WholeFile
+
+    if output.is_dir():
+        raise BadInput(f"{output} is a folder; name a file in it.")
+    try:
+        with WholeFile(output) as file:
+            yield file.write
+    except OSError as error:
+        raise BadInput(f"{output} cannot be written: {error.strerror}.") from None

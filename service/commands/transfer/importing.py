@@ -1,0 +1,70 @@
+"""`kernelwatch import`: measurements made elsewhere."""
+
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernels.cases import Role
+from service.commands.connection import client
+from service.commands.noun import single
+from service.domain.sample_rows import IMPORTED_ROLES
+from service.errors import BadInput
+
+if TYPE_CHECKING:
+    from kernelwatch.client.models import BatchItem
+    from service.commands.output.views import View
+
+
+def import_command(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES", help="JSON lines as the ingest endpoint takes them, or what `export samples` wrote."
+        ),
+    ],
+    target: Annotated[str, typer.Option(help="The target that they belong to.")],
+    role: Annotated[
+        list[Role] | None,
+        typer.Option(help="Of exported samples, only these roles; may be repeated.  Default: head, sota and rival."),
+    ] = None,
+) -> "View":
+    """Send measurements made elsewhere, as series of their own.  The same ones within a day are stored once."""
+    from service.commands.output.progress import progress
+    from service.commands.transfer.reading import batches_of
+    from service.commands.views import ingest as views
+
+    stored = list["BatchItem"]()
+    left_out = 0
+    with progress(lines=False) as display:
+        for path in files:
+            with closing(batches_of(path, role or IMPORTED_ROLES)) as batches:
+                for batch in batches:
+                    left_out += batch.left_out
+                    if batch.measurements:
+                        stored.append(client().ingested.send(target, batch.provenance, batch.measurements))
+                    display.show(0, f"{path.name}: {len(stored):,} batches sent", None)
+    if not stored:
+        raise BadInput(f"Nothing to import in {', '.join(map(str, files))}: no samples of these roles.")
+    _check_kept(target, stored)
+    return views.imported(stored, target, left_out)
+
+
+app = single(import_command)
+
+
+def _check_kept(target: str, stored: Collection["BatchItem"]) -> None:
+    """Raise BadInput if a batch is gone: the server answered a repetition with what it had stored before."""
+    wanted = {one.id for one in stored}
+    kept = set[int]()
+    for one in client().ingested.list(target):
+        kept.add(one.id)
+        if one.id <= min(wanted):
+            break
+    if gone := wanted - kept:
+        raise BadInput(
+            f"Batch {min(gone)} was stored within the last day and deleted since, so the server does not store it "
+            "again: import it a day later, or with other notes."
+        )
