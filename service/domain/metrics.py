@@ -96,6 +96,21 @@ def digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
+def signed(ratio: float) -> str:
+    """A ratio as a signed change: `+10.2 %`, `−0.1 %`; above zero is more time."""
+    return f"{_signed(ratio)} %"
+
+
+def in_range(low: float | None, high: float | None) -> str:
+    """Two ratios as a range of signed changes: `+9.6 to +10.8 %`; empty where one is missing."""
+    return "" if low is None or high is None else f"{_signed(low)} to {_signed(high)} %"
+
+
+def _signed(ratio: float) -> str:
+    change = round((ratio - 1) * 100, 1)
+    return f"{change:+.1f}".replace("-", "−") if change else "0.0"
+
+
 def percent(ratio: float | None, metric: Metric = Metric.KERNEL) -> str:
     """A ratio in words: `10.2 % slower`, `3.0 % less memory`; "slower" by time, not by speed."""
     if ratio is None:

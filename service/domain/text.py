@@ -31,9 +31,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, most: int = 240) -> str:
-    """Make untrusted text usable in a sentence: one line, bounded, without its full stop."""
+    """Make untrusted text usable in a sentence: one line without its full stop, bounded, at a word if possible."""
     words = " ".join(printable(text).split())
-    return words.rstrip(".") if len(words) <= most else words[: most - 1].rstrip() + "…"
+    if len(words) <= most:
+        return words.rstrip(".")
+    at_word = words[:most].rpartition(" ")[0]
+    return (at_word if len(at_word) > most // 2 else words[: most - 1]).rstrip() + "…"
 
 
 def last_lines(log: str, lines: int = 40, characters: int = 6000) -> str:

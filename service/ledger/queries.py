@@ -132,7 +132,9 @@ def found_in(session: Session, run_id: int) -> Report:
 
 def report_on(session: Session, run: Run) -> Report:
     """The report of a run that was loaded by `whole_run`."""
-    return report(run, policy=server_policy(), address=settings().address, known=_open_at_baseline(session, run))
+    known = _open_at_baseline(session, run)
+    address, forge = settings().address, settings().github_url.rstrip("/")
+    return report(run, policy=server_policy(), address=address, forge=forge, known=known)
 
 
 def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunDocument:

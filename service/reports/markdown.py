@@ -5,16 +5,19 @@ a person, nor link to anything.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from kernels.cases import Metric
 from service.domain.markup import code, escaped, fenced, row_of
-from service.domain.metrics import WORDS, amount, digits, percent
-from service.domain.states import Purpose, RunState
-from service.domain.text import in_percent, interval, last_lines, listed, one_line
+from service.domain.metrics import WORDS, amount, digits, in_range, signed
+from service.domain.states import RunState
+from service.domain.text import in_percent, last_lines, listed, one_line, share_in_words
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
+from service.reports import comment_head
+from service.reports.comment_head import times
+from service.reports.gate import GateState
 from service.reports.notes import without_sota
 from service.reports.report import NOUNS, Report
 from service.reports.rows import BaselineRow, Row, Unsupported
@@ -23,6 +26,7 @@ from service.reports.schema.outbox import CheckPayload
 LARGEST = 65_000  # GitHub refuses a comment or a summary above 65,536 characters
 SHOWN = 10  # rows before the rest goes into <details>
 _FOLDED = (400, 100, 30, 10, 3, 0)  # rows of each folded table; the next smaller number is tried until the comment fits
+_MOVED = (Outcome.REGRESSION, Outcome.IMPROVEMENT, Outcome.NEW)
 Listed = TypeVar("Listed", Row, Unsupported, Summary)
 
 
@@ -42,13 +46,15 @@ def comment(*reports: Report, facts: str = "") -> str:
         text = _comment(reports, most, facts)
         if len(text) <= LARGEST:
             return text
-    # Dozens of devices: their verdicts, and a link for each, are what fits.
-    return "\n\n".join([*(_first_line(report) for report in reports[:SHOWN]), _signature(reports[0])])
+    # Dozens of devices: their results are what fits.
+    some = comment_head.by_gravity(reports)[:SHOWN]
+    return "\n\n".join([*comment_head.head(some), _signature(reports[0])])
 
 
 def check(report: Report) -> CheckPayload:
     """Return the check run (or commit status) of this revision and device."""
-    title = one_line(f"{report.verdict}: {report.advice}", 140)
+    said = comment_head.title(report) if report.state is RunState.DONE else f"{report.verdict}: {report.advice}"
+    title = one_line(said, 140)
     return CheckPayload(
         name=f"kernelwatch / {report.target} / {report.device}",
         sha=report.sha,
@@ -62,16 +68,14 @@ def check(report: Report) -> CheckPayload:
 
 
 def _comment(reports: Sequence[Report], most: int, facts: str) -> str:
-    parts = [part for report in reports for part in (_first_line(report), *_body(report, most))]
+    reports = comment_head.by_gravity(reports)
+    parts = comment_head.head(reports)
+    for report in reports:
+        parts += [*([f"#### {escaped(report.device.upper())}"] if len(reports) > 1 else []), *_body(report, most)]
     if facts:
         parts.append(facts)
     parts.append(_signature(reports[0]))
     return "\n\n".join(parts) + "\n"
-
-
-def _first_line(report: Report) -> str:
-    advice = escaped(report.advice)
-    return f"**{report.verdict}** at {code(report.revision)} on {escaped(report.device)}: {advice}."
 
 
 def _body(report: Report, most: int) -> list[str]:
@@ -81,8 +85,7 @@ def _body(report: Report, most: int) -> list[str]:
             "> **Measured without a sandbox**: the worker has none, and this target is allowed to run without one."
         )
     if report.build_failed:
-        why = escaped(one_line(report.reason or "The build failed"))
-        parts += [f"{why}. The last lines of [the log]({report.log_url}):", fenced(last_lines(report.log or ""))]
+        parts.append(fenced(last_lines(report.log or "")))
     if report.repeated:
         parts.append("Measured again, because the controls of the first session failed.")
     if report.state is RunState.DONE and report.reason:
@@ -94,25 +97,13 @@ def _body(report: Report, most: int) -> list[str]:
 
 
 def _tables(report: Report, most: int) -> list[str]:
-    changed = (*report.of(Outcome.REGRESSION), *report.of(Outcome.IMPROVEMENT))
     quiet = report.of(Outcome.INCONCLUSIVE, Outcome.STEADY)
-    parts = []
-    if changed:
-        parts.append(_timed(changed[:SHOWN]))
-        parts += _to_do(report)
-    if changed[SHOWN:]:
-        parts.append(_folded(f"{len(changed) - SHOWN} more that changed", _timed, changed[SHOWN:], most))
-    if rows := report.lost_repeatability:
-        parts.append("**No longer repeatable**: calls with the same inputs give different bits, and did not before")
-        parts.append(_unrepeatable(rows[:SHOWN]))
-        if rows[SHOWN:]:
-            parts.append(_folded(f"{len(rows) - SHOWN} more", _unrepeatable, rows[SHOWN:], most))
-    for outcome in (Outcome.INVALID, Outcome.FAILED):
-        if rows := tuple(row for row in report.of(outcome) if not row.known_before):
-            parts.append(f"**{NOUNS[outcome][1].capitalize()}** (not timed)")
-            parts.append(_reasoned(rows[:SHOWN]))
-            if rows[SHOWN:]:
-                parts.append(_folded(f"{len(rows) - SHOWN} more", _reasoned, rows[SHOWN:], most))
+    parts, room = list[str](), SHOWN
+    for title, table, rows in _news(report):
+        parts += [title, table(rows[:room])] if room else []
+        if rest := rows[room:]:
+            parts.append(_folded(f"{len(rest)} more: {title.strip('*')}", table, rest, most))
+        room = max(0, room - len(rows))
     if rows := tuple(row for row in report.of(Outcome.INVALID, Outcome.FAILED) if row.known_before):
         title = f"{len(rows)} wrong or failed before this revision already"
         parts.append(_folded(title, _reasoned, rows, most))
@@ -137,43 +128,40 @@ def _tables(report: Report, most: int) -> list[str]:
     if report.unsupported:
         title = f"{len(report.unsupported)} not supported by their provider"
         parts.append(_folded(title, _unsupported, report.unsupported, most))
-    if behind := report.behind:
+    if behind := _gaps(report, report.behind):
         title = f"{len(behind)} behind {report.sota} (slower than the best known implementation; not a regression)"
         parts.append(_folded(title, _standing, behind, most))
-    if perhaps := report.behind_is_open:
+    if perhaps := _gaps(report, report.behind_is_open):
         title = f"{len(perhaps)} perhaps behind {report.sota}: this session could not decide"
         parts.append(_folded(title, _standing, perhaps, most))
     return parts
 
 
-def _to_do(report: Report) -> list[str]:
-    """Say how to acknowledge the regressions of a run, if there are any."""
-    if not report.regressions or report.purpose is not Purpose.WATCH:
-        return []
-    them = "it" if len(report.regressions) == 1 else "them"
-    known = sorted(row.regression for row in report.regressions if row.regression is not None)
-    events = {row.incident for row in report.regressions if row.regression is not None}
-    if len(known) > 1 and len(events) == 1 and None not in events:
-        command = code(f"kernelwatch regression acknowledge {events.pop()} --incident --reason …")
-        return [f"Fix them, or acknowledge them: {command} (regressions {listed(map(str, known))})."]
-    if known:
-        first, *others = (str(one) for one in known)
-        command, more = code(f"kernelwatch regression acknowledge {first} --reason …"), listed(others) if others else ""
-        return [f"Fix {them}, or acknowledge {them}: {command}{f'; also {more}' if more else ''}."]
-    if report.pull is None:
-        return []
-    tracked = (
-        "it will be tracked as a regression on main until it is"
-        if them == "it"
-        else "they will be tracked as regressions on main until they are"
-    )
-    return [f"Fix {them}, or merge anyway: {tracked} fixed or acknowledged."]
+def _news(report: Report) -> Iterator[tuple[str, Callable[[Sequence[Row]], str], tuple[Row, ...]]]:
+    """What changed, with a title and the table that shows it; the first screen has what is left out here."""
+    changed = report.of(Outcome.REGRESSION, Outcome.IMPROVEMENT)
+    slower_first = tuple(sorted(changed, key=lambda row: row.outcome is not Outcome.REGRESSION))
+    if slower_first and slower_first != (comment_head.lead(report),):
+        yield "**Changed**", _timed, slower_first
+    for outcome in (Outcome.INVALID, Outcome.FAILED):
+        if rows := tuple(row for row in report.of(outcome) if not row.known_before):
+            yield f"**{NOUNS[outcome][1].capitalize()}** (not timed)", _reasoned, rows
+    if rows := report.lost_repeatability:
+        title = "**No longer repeatable**: calls with the same inputs give different bits, and did not before"
+        yield title, _unrepeatable, rows
+
+
+def _gaps(report: Report, rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The gaps to SOTA that this revision moved; all of them where they decide the gate."""
+    if report.gate.state in (GateState.FAIL, GateState.UNDECIDED) and not report.alarms:
+        return tuple(rows)
+    return tuple(row for row in rows if row.outcome in _MOVED)
 
 
 def _quiet(rows: Sequence[Row]) -> list[str]:
     undecided = sum(row.outcome is Outcome.INCONCLUSIVE and not row.quarantined for row in rows)
     quarantined = sum(row.quarantined for row in rows)
-    counts = {"steady": len(rows) - undecided - quarantined, "inconclusive": undecided, "quarantined": quarantined}
+    counts = {"unchanged": len(rows) - undecided - quarantined, "undecided": undecided, "quarantined": quarantined}
     return [f"{n} {word}" for word, n in counts.items() if n]
 
 
@@ -186,28 +174,26 @@ def _folded(title: str, table: Callable[[Sequence[Listed]], str], rows: Sequence
 def _timed(rows: Sequence[Row]) -> str:
     lit = any(row.of_ceiling for row in rows)
     lines = [
-        row_of(["case", "baseline", "head", *["of ceiling"] * lit, "change", "head / baseline", "why"]),
-        "|---|--:|--:|" + "--:|" * lit + "---|---|---|",
+        row_of(["case", "before → now", *["of ceiling"] * lit, "change", "why"]),
+        "|---|--:|" + "--:|" * lit + "---|---|",
     ]
     for row in rows:
-        taken = [amount(side.median if side else None, row.metric) for side in (row.parent, row.head)]
-        change = f"**{row.change}**" if row.outcome is Outcome.REGRESSION else row.change
+        change = _change(row.ratio, row.low, row.high)
+        if row.outcome is Outcome.REGRESSION:
+            change = f"**{change}**"
         if row.outcome is Outcome.INCONCLUSIVE:
-            change = "quarantined" if row.quarantined else "inconclusive"
-        facts = () if row.cause else row.explained
-        lines.append(
-            row_of(
-                [
-                    _name(row),
-                    *taken,
-                    *[row.of_ceiling] * lit,
-                    change,
-                    interval(row.low, row.high),
-                    escaped(one_line("; ".join(filter(None, (row.summary, *facts))), 400)),
-                ]
-            )
-        )
+            change = "quarantined" if row.quarantined else "undecided"
+        changed = row.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT)  # its size is in the row already
+        said = (row.cause_words, row.context) if changed else (row.summary,)
+        why = one_line("; ".join(filter(None, (*said, *(() if row.cause else row.explained)))), 400)
+        cells = [_name(row), times(row), *[row.of_ceiling] * lit, change, escaped(why)]
+        lines.append(row_of(cells))
     return "\n".join(lines)
+
+
+def _change(ratio: float | None, low: float | None, high: float | None) -> str:
+    """`+10.2 % (+9.6 to +10.8 %)`."""
+    return " ".join(filter(None, (signed(ratio) if ratio else "", f"({in_range(low, high)})" if low else "")))
 
 
 def _reasoned(rows: Sequence[Row]) -> str:
@@ -240,20 +226,18 @@ def _slower_than_pinned(rows: Sequence[Row]) -> str:
 
 
 def _baselines(sides: Sequence[tuple[Row, BaselineRow, str]]) -> str:
-    lines = ["| case | baseline | change | head / baseline | why |", "|---|---|---|---|---|"]
+    lines = ["| case | baseline | change | why |", "|---|---|---|---|"]
     for row, side, reason in sides:
         why = "; ".join(filter(None, (side.cause.words if side.cause else "", reason)))
-        change = percent(side.ratio, row.metric)
-        cells = [_name(row), code(side.baseline), change, interval(side.low, side.high), escaped(one_line(why, 400))]
-        lines.append(row_of(cells))
+        change = _change(side.ratio, side.low, side.high)
+        lines.append(row_of([_name(row), code(side.baseline), change, escaped(one_line(why, 400))]))
     return "\n".join(lines)
 
 
 def _summary(summaries: Sequence[Summary]) -> str:
-    lines = ["| | cases | change | head / baseline |", "|---|--:|---|---|"]
+    lines = ["| | cases | change |", "|---|--:|---|"]
     for one in summaries:
-        cells = [_group(one), str(one.cases), percent(one.ratio, Metric(one.metric)), interval(one.low, one.high)]
-        lines.append(row_of(cells))
+        lines.append(row_of([_group(one), str(one.cases), _change(one.ratio, one.low, one.high)]))
     return "\n".join(lines)
 
 
@@ -276,15 +260,16 @@ def _unsupported(cases: Sequence[Unsupported]) -> str:
 
 
 def _footing(report: Report) -> str:
-    said = [f"[{'The run, with its figure' if report.rows else 'The run'}]({report.url})"]
-    if report.baseline and report.rows:
-        said.append(f"compared with {code(report.baseline)}")
+    """How it was measured, in one line."""
+    measured = "How it was measured" if report.rows else "The run"
+    said = [f"[{measured}]({report.url})", f"target {escaped(report.target)}, suite {escaped(report.suite)}"]
     versions = [f"{name} {value}" for name, value in report.stack.items() if isinstance(value, str | int | float)]
     if versions:
         said.append(escaped(one_line(", ".join(versions), 300)))
     if report.rows:
         version = f" (policy {code(report.policy_version)})" if report.policy_version else ""
         said.append(f"smallest change {limits(report)}{version}")
+        said.append(f"intervals of {share_in_words(report.policy.confidence)} confidence, above zero is slower")
     if best := ceilings(report):
         said.append(f"ceilings of this session {best}")
     return f"<sub>{' · '.join(said)}</sub>"

@@ -93,6 +93,8 @@ class Report:
     bisection: int | None = None  # whose step it is
     last_good: str | None = None  # short: the last revision that was not slow, where the baseline is
     pinned: str | None = None  # short: the pinned baseline
+    baseline_sha: str | None = None
+    forge_url: str | None = None  # the web address of the repository at its forge
     repeated: bool = False  # the controls of its first session were off, so it was measured once more
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
@@ -152,6 +154,11 @@ class Report:
     def lost_repeatability(self) -> tuple[Row, ...]:
         """The cases whose baseline gives the same bits for the same inputs, and whose head does not."""
         return tuple(row for row in self.rows if row.repeatability is Repeatability.LOST)
+
+    @property
+    def alarms(self) -> bool:
+        """Whether something is wrong that was not before."""
+        return any(self._news(outcome) for outcome in ALARMING) or bool(self.lost_repeatability)
 
     @property
     def quarantined(self) -> tuple[Row, ...]:
@@ -301,12 +308,13 @@ class Report:
         if self.behind_is_open and self.gate.state is not GateState.WARN:
             found += f"; {self._perhaps_behind()}, which this session could not decide"
         if self.slow_before:
-            found += f"; {self._slow_since()}"
+            found += f"; {self.slow_since}"
         if self.slower_than_pinned:
             found += f"; {len(self.slower_than_pinned)} slower than the pinned baseline {self.pinned or ''}".rstrip()
         return found
 
-    def _slow_since(self) -> str:
+    @property
+    def slow_since(self) -> str:
         """`3 slow since 3f2a9c0d11 (regressions 12, 13 and 14): not caused by this revision`."""
         slow = self.slow_before
         known = [row.known for row in slow if row.known]
@@ -318,7 +326,9 @@ class Report:
         return f"{said}: {NOT_CAUSED_BY_IT}" if all(row.outcome is Outcome.STEADY for row in slow) else said
 
 
-def report(run: Run, *, policy: Written, address: str, known: Mapping[Name, Known] | None = None) -> Report:
+def report(
+    run: Run, *, policy: Written, address: str, forge: str = "", known: Mapping[Name, Known] | None = None
+) -> Report:
     """Make the Report of a run.
 
     Its target, revision, recipe, stack, measurements, verdicts and regressions must be loaded.
@@ -326,6 +336,7 @@ def report(run: Run, *, policy: Written, address: str, known: Mapping[Name, Know
     Args:
         policy: The server's policy, under the recipe's.
         address: URL of the dashboard.
+        forge: URL of the forge's pages.
         known: Regressions that were open when it was measured, by provider and case.
     """
     recipe = readable(run.recipe.text)
@@ -369,6 +380,8 @@ def report(run: Run, *, policy: Written, address: str, known: Mapping[Name, Know
         policy_version=next((row.policy.digest[:10] for row in run.verdicts if row.policy), None),
         purpose=run.purpose or Purpose.WATCH,
         bisection=run.bisection_id,
+        baseline_sha=run.baseline,
+        forge_url=f"{forge}/{run.target.forge}" if forge and run.target.forge else None,
         repeated=run.repeated,
         last_good=short(run.last_good) if run.last_good else None,
         pinned=short(run.pinned) if run.pinned else None,

@@ -184,13 +184,25 @@ class Row:
     @property
     def summary(self) -> str:
         """Its cause and reason, and what a reader of the head's figures has to know: on one bounded line."""
-        cause = one_line(self.cause.words) if self.cause else ""
+        return _joined(self.cause_words, one_line(self.reason), self.context)
+
+    @property
+    def cause_words(self) -> str:
+        """Its cause on one bounded line; empty where none is known."""
+        return one_line(self.cause.words) if self.cause else ""
+
+    @property
+    def context(self) -> str:
+        """What a reader of its figures has to know: what it was compared with, what was so before, and notes."""
         leak = one_line(self.pinned.reason) if self.pinned and self.slower_than_pinned else ""
         other = (
             f"compared with {self.instead}, since the run's baseline is wrong or failed here" if self.instead else ""
         )
-        parts = (cause, one_line(self.reason), other, self.as_before, leak, *self.notes)
-        return one_line("; ".join(part for part in parts if part), 500)
+        return _joined(other, self.as_before, leak, *self.notes)
+
+
+def _joined(*parts: str) -> str:
+    return one_line("; ".join(part for part in parts if part), 500)
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def test_a_page_that_changes_looks_again_by_itself(get: Get, seeded: Seeded) -> 
 
 def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None:
     page = get(f"/runs/{seeded.runs['pull']}")
-    assert "<strong>1 regression</strong> at <code>" in page.text
+    assert "H200: 1 of " in page.text
     assert "&lt;!-- kernelwatch:norms:7 --&gt;" in page.text, "as Markdown, marker and all"
 
 

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -301,26 +302,26 @@ def test_a_push_is_measured_judged_and_shown(story):
     assert shown["state"] == "done"
     page = story.api("GET", f"/runs/{run.id}").text
     assert "wide rows in two passes" in page
-    assert story.status(slow).startswith("pending: 1 regression"), "advisory, and never green"
+    assert story.status(slow).startswith("pending: 1 of 2 cases"), "advisory, and never green"
 
 
 def test_a_slow_pull_request_is_told_so_once_and_the_comment_is_edited_in_place(story):
     slow = story.pull(7, action="opened", wide=300.0)
     [comment] = story.said(7)
-    assert "1 regression" in comment.split("\n\n")[0]
-    assert slow[:10] in comment
+    assert re.match(r"### ✗ kernelwatch, CPU: 1 of 2 cases [\d.]+ % slower\n", comment)
+    assert slow[:7] in comment
     assert WIDE in comment
 
     slower = story.pull(7, wide=500.0, fast=150.0)
     [comment] = story.said(7)
-    assert "2 regressions" in comment
-    assert slower[:10] in comment
-    assert slow[:10] not in comment
+    assert "2 of 2 cases up to " in comment.splitlines()[0]
+    assert slower[:7] in comment
+    assert slow[:7] not in comment
 
     mended = story.pull(7, wide=200.0, fast=100.0)
     [comment] = story.said(7)
     assert "no action needed" in comment.lower()
-    assert mended[:10] in comment
+    assert mended[:7] in comment
     assert story.open_regressions() == set(), "a pull request is not the mainline"
 
 
@@ -332,15 +333,16 @@ def test_a_pull_request_is_told_how_it_stands_and_hears_of_it_once_there_is_some
     assert story.said(7) == [], "a notification that says nothing"
 
     story.settle()
-    assert story.status(head).startswith("pending: 1 regression")
+    assert story.status(head).startswith("pending: 1 of 2 cases")
     [comment] = story.said(7)
-    assert "1 regression" in comment
+    assert "1 of 2 cases" in comment.splitlines()[0]
 
     with monkeypatch.context() as patch:
         patch.setattr(control, "work", lambda device: 0)
         newer = story.pull(7, wide=200.0)
     [comment] = story.said(7)
-    assert comment.startswith(f"**Queued** at `{newer[:10]}`"), "what was said of the older head does not stand"
+    assert comment.startswith("### … kernelwatch, CPU: queued"), "the result of the older head is gone"
+    assert f"[`{newer[:7]}`]" in comment
 
 
 def test_a_pull_request_of_documentation_does_not_wait_for_its_check(story):
@@ -354,14 +356,15 @@ def test_a_pull_request_that_goes_back_to_an_older_head_is_told_of_that_again(st
     good = story.pull(7, action="opened", wide=201.0)
     slow = story.pull(7, wide=300.0)
     [comment] = story.said(7)
-    assert slow[:10] in comment
+    assert slow[:7] in comment
 
     story.head(7, good)
 
     assert len([run for run in story.runs() if run.pull]) == 2, "nothing is measured twice"
     [comment] = story.said(7)
-    assert f"**No action needed** at `{good[:10]}`" in comment
-    assert slow[:10] not in comment
+    assert comment.startswith("### ✓ kernelwatch, CPU: no action needed")
+    assert f"[`{good[:7]}`]" in comment
+    assert slow[:7] not in comment
 
 
 def test_what_somebody_asks_for_does_not_speak_for_the_pull_request(story):
@@ -416,7 +419,7 @@ def test_a_backfill_is_told_of_only_where_something_was_measured(story, monkeypa
     story.settle()
     assert story.statuses(docs) == []
     [status] = story.statuses(fast)
-    assert status.startswith("success: No action needed")
+    assert status.startswith("success: 1 of 2 cases")
 
 
 def test_a_revert_closes_what_the_commit_opened(story):
@@ -499,7 +502,7 @@ def test_the_comment_of_a_build_that_failed_leads_to_its_whole_log(story):
     (story.repository / "broken").touch()
     broken = story.pull(7, action="opened")
     [comment] = story.said(7)
-    assert f"[the log]({settings().address}/api/v1/runs/{story.run_of(broken).id}/log)" in comment
+    assert f"[The whole log]({settings().address}/api/v1/runs/{story.run_of(broken).id}/log)" in comment
 
 
 @pytest.mark.parametrize(("does", "said"), [("crash", "SIGABRT"), ("hang", "no answer")])
@@ -531,7 +534,7 @@ def test_a_strangers_pull_request_waits_for_approval_of_exactly_that_commit(stor
     story.settle()
     assert story.run_of(first).state is RunState.DONE
     [comment] = story.said(9)
-    assert "No action needed" in comment
+    assert "no action needed" in comment.splitlines()[0]
 
     second = story.pull(9, fork=True, fast=90.0)
     assert story.run_of(second).state is RunState.HELD, "a new push voids the approval"

@@ -103,7 +103,7 @@ def test_a_pull_request_is_not_blamed_for_what_its_broken_base_did(story: Story)
     assert story.outcomes(head) == {FAST: "regression", WIDE: "steady"}
     assert baselines(story, head) == {("norms", FAST): first, ("norms", WIDE): base}
     [comment] = story.said(7)
-    assert f"compared with {first[:10]}, since the run's baseline is wrong or failed here" in comment
+    assert f"Compared with {first[:10]}, since the run's baseline is wrong or failed here" in comment
     assert blamed() == [(WIDE, first, base)], "a pull request is not the mainline"
 
 

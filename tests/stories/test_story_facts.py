@@ -91,16 +91,17 @@ def test_the_facts_are_in_the_comment_before_the_times_and_beside_them_after(com
 
     assert compiled(compiling) == 1
     [comment] = compiling.said(7)
-    assert comment.startswith(f"**Queued** at `{head[:10]}`")
+    assert comment.startswith("### … kernelwatch, ")
+    assert f"[`{head[:7]}`]" in comment
     assert "1 case breaks a limit; the same machine code at 1 of 2 cases" in comment
     assert "spills none → 40" in comment
     assert f"`{WIDE} on sm_90`" in comment
 
     compiling.settle()
     [comment] = compiling.said(7)
-    assert "**1 regression**" in comment, "edited in place"
+    assert "1 of 2 cases" in comment.splitlines()[0], "edited in place"
     assert "spills none → 40" in comment, "and the facts are still there"
-    assert "**Queued**" in comment, "nobody has an H200"
+    assert ", H200: queued" in comment, "nobody has an H200"
     assert compiled(compiling) == 0, "once for all devices"
 
 
@@ -155,7 +156,7 @@ def test_a_stack_without_a_compiler_is_said_in_one_quiet_line(compiling, monkeyp
 
     compiling.settle()
     [comment] = compiling.said(7)
-    assert "1 regression" in comment
+    assert "1 of 2 cases" in comment.splitlines()[0]
     assert comment.count("<sub>No facts of the compiled code") == 1
     assert "kernelwatch stack create NAME triton" in comment
 

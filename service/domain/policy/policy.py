@@ -41,6 +41,11 @@ class GateAction(StrEnum):
     PASS = "pass"  # noqa: S105
 
 
+class CommentWhen(StrEnum):
+    FINDINGS = "findings"  # not before there is something to say; the check says that nothing changed
+    ALWAYS = "always"
+
+
 # What `blocking` is short for: the actions of the kinds that `[policy.gate]` does not name.
 GATES: Mapping[bool, Mapping[GateKind, GateAction]] = {
     False: {
@@ -142,6 +147,7 @@ class Policy(BaseModel):
     leak: float = Field(0.03, gt=0, lt=1, description="Slower than the pinned baseline by more than this is a leak.")
     blocking: bool = Field(False, description="Use the stricter actions for all kinds not in `gate`.")
     gate: Mapping[GateKind, GateAction] = Field({}, description="Action of the check for each kind of finding.")
+    comment: CommentWhen = Field(CommentWhen.FINDINGS, description="When a pull request gets its first comment.")
     metrics: Mapping[Metric, MetricPolicy] = Field({}, description="Overrides for metrics other than the kernel's.")
     cases: Mapping[str, CasePolicy] = Field({}, description="Overrides by pattern of cases; the last match applies.")
     bisect: Bisecting = Bisecting()

@@ -15,7 +15,7 @@ from service.ledger.notify import outbox
 from service.ledger.queries import pull_reports, report_on, whole_run
 from service.ledger.runs import facts_checks, queue
 from service.ledger.runs.revisions import UNDONE
-from service.reports import markdown, report
+from service.reports import comment_head, markdown, report
 from service.reports.schema.outbox import CommentPayload
 
 log = structlog.get_logger()
@@ -31,8 +31,6 @@ _NOT_REPORTED = or_(
         (Run.priority == Priority.BACKFILL) & Run.state.in_([RunState.SKIPPED, *UNDONE]),
     ),
 )
-# A forge notifies people only of the first version of a comment, so that version must say something.
-_STARTS_COMMENT = (RunState.HELD, RunState.DONE, RunState.FAILED)
 
 
 def notify_due() -> int:
@@ -79,9 +77,11 @@ def _comment(session: Session, run: Run, pull: int) -> None:
         return
     key = f"comment:{run.target_id}:{pull}"
     begun = session.execute(select(OutboxMessage.id).where(OutboxMessage.key == key)).first() is not None
-    facts = facts_checks.in_words(session, run)
-    if begun or facts_checks.are_found(session, run) or run.state in _STARTS_COMMENT:
-        comment = CommentPayload(pull=pull, body=markdown.comment(*pull_reports(session, run), facts=facts))
+    reports = pull_reports(session, run)
+    # A forge notifies people only of the first version of a comment, so that version must say something.
+    if begun or facts_checks.are_found(session, run) or any(map(comment_head.worth_a_comment, reports)):
+        facts = facts_checks.in_words(session, run)
+        comment = CommentPayload(pull=pull, body=markdown.comment(*reports, facts=facts))
         outbox.enqueue(session, key, "comment", run.target, run, comment.model_dump())
 
 

@@ -136,7 +136,10 @@ def check_of(session: Session, run: Run) -> FactsCheck | None:
 def are_found(session: Session, run: Run) -> bool:
     """Whether there are findings that justify a comment before anything is measured."""
     row = check_of(session, run)
-    return row is not None and row.state is FactsState.DONE
+    if row is None or row.state is not FactsState.DONE or row.findings is None:
+        return False
+    found = Findings.from_json(row.findings)
+    return bool(found.broken or found.changes or found.uncompiled)
 
 
 def in_words(session: Session, run: Run) -> str:

@@ -76,10 +76,10 @@ def test_a_pull_request_hears_of_every_state(want: Want, now: RunState, check: s
 def test_a_comment_that_was_begun_is_kept_true_in_every_state(want: Want) -> None:
     run = want(DONE)
     compose.notify_due()
-    for state, word in [(QUEUED, "Queued"), (LEASED, "In progress"), (CANCELLED, "Cancelled"), (DONE, "Nothing")]:
+    for state, word in [(QUEUED, "queued"), (LEASED, "in progress"), (CANCELLED, "cancelled"), (DONE, "nothing")]:
         becomes(run, state)
         assert compose.notify_due() == 1
-        assert said()["comment"].startswith(f"**{word}")
+        assert f" kernelwatch, CPU: {word}" in said()["comment"].splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from service.domain.codefacts.measured import Measured
 from service.domain.policy.policy import Policy
 from service.domain.roofline import Speed
 from service.domain.states import CellState, Purpose, RunState
-from service.domain.text import printable
+from service.domain.text import one_line, printable
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
-from service.reports import markdown
+from service.reports import comment_head, markdown
 from service.reports.notes import notes, without_sota
 from service.reports.report import Report
 from service.reports.rows import AgainstSota, BaselineRow, CauseWords, Known, Row, Unsupported
@@ -109,31 +109,81 @@ def first_line(*reports: Report) -> str:
 
 
 @pytest.mark.parametrize(
-    ("rows", "line"),
+    ("rows", "title"),
     [
-        ((STEADY, STEADY), "**No action needed** at `abc1234567` on h200: 2 steady."),
-        ((FAST, STEADY), "**No action needed** at `abc1234567` on h200: 1 improvement and 1 steady."),
-        ((UNSURE, STEADY), "**1 of 2 cases undecided** at `abc1234567` on h200: too noisy; run it again."),
-        ((UNSURE,), "**Nothing decided** at `abc1234567` on h200: too noisy; run it again."),
-        (
-            (KNOWN, STEADY),
-            "**1 wrong result as before** at `abc1234567` on h200: 1 wrong result as before and 1 steady.",
-        ),
-        ((NEW,), "**No action needed** at `abc1234567` on h200: 1 new case."),
-        (
-            (SLOW, STEADY),
-            f"**1 regression** at `abc1234567` on h200: fix or acknowledge it, {CASE} is 10.2 % slower "
-            "(registers 40 → 64).",
-        ),
+        ((STEADY, STEADY), "✓ kernelwatch, H200: no action needed"),
+        ((FAST, STEADY), "✓ kernelwatch, H200: 1 of 2 cases 10.0 % faster"),
+        ((UNSURE, STEADY), "? kernelwatch, H200: 1 of 2 cases undecided"),
+        ((UNSURE,), "? kernelwatch, H200: nothing decided"),
+        ((KNOWN, STEADY), "✓ kernelwatch, H200: 1 wrong result as before"),
+        ((NEW,), "✓ kernelwatch, H200: no action needed"),
+        ((SLOW, STEADY), "✗ kernelwatch, H200: 1 of 2 cases 10.2 % slower"),
+        ((SLOW,), "✗ kernelwatch, H200: its only case 10.2 % slower"),
+        ((SLOW, SLOW, STEADY), "✗ kernelwatch, H200: 2 of 3 cases up to 10.2 % slower"),
         (
             (SLOW, WRONG, WRONG, FAILED),
-            "**1 regression, 2 wrong results and 1 failed case** at `abc1234567` on h200: the results changed; "
-            "fix that first, because wrong results are not timed.",
+            "✗ kernelwatch, H200: 2 of 4 cases give a wrong result, 1 is 10.2 % slower, 1 fails",
         ),
     ],
 )
-def test_the_first_line_is_the_verdict_and_what_to_do(rows: tuple[Row, ...], line: str) -> None:
-    assert first_line(a_report(*rows)) == line
+def test_its_title_says_what_happened_and_where(rows: tuple[Row, ...], title: str) -> None:
+    assert first_line(a_report(*rows)) == f"### {title}"
+
+
+AT_GITHUB = {"forge_url": "https://github.com/example/norms", "baseline_sha": "beefbeefbe" + "0" * 30}
+
+
+def test_the_first_screen_has_the_worst_case_the_counts_and_what_to_do() -> None:
+    others = [a_row(Outcome.STEADY, ratio, f"rmsnorm.fwd.{n}x64.bf16") for n, ratio in enumerate((0.998, 1.0, 1.002))]
+    said = markdown.comment(a_report(replace(SLOW, cause=SPILLS), *others, **AT_GITHUB))
+    title, worst, counts, closing, *_ = said.split("\n\n")
+    assert title == "### ✗ kernelwatch, H200: 1 of 4 cases 10.2 % slower"
+    assert worst == (
+        f"`{CASE}` 10.0 → 11.0 µs (+9.2 to +11.2 %, 95 % confidence) because the kernel now spills 50 registers at "
+        "N=16384. "
+        f"[[trend]](https://watch.example/targets/norms?series=h200+norms+{CASE}#series) "
+        f"[[diff]](https://github.com/example/norms/compare/beefbeefbe{'0' * 30}...abc1234567{'0' * 30}) "
+        "[[reproduce]](https://watch.example/runs/7#reproduce)"
+    )
+    assert counts.splitlines() == [
+        "|  | cases | mean | range |",
+        "|---|--:|--:|---|",
+        "| slower ✗ | 1 | +10.2 % |  |",
+        "| unchanged (within 1 %) | 3 | 0.0 % | −0.2 to +0.2 % |",
+    ]
+    assert closing == (
+        f"[`abc1234`](https://github.com/example/norms/commit/abc1234567{'0' * 30}) against "
+        f"[`beefbee`](https://github.com/example/norms/commit/beefbeefbe{'0' * 30}). Next: push a fix (it is measured "
+        "by itself), or accept it with `/kernelwatch accept REASON`; `/kernelwatch rerun` measures once more."
+    )
+    assert said.count("10.2 %") == 2, "in the title and in the counts; its row is the first screen"
+
+
+def test_who_may_approve_a_held_commit_is_named_and_how() -> None:
+    said = markdown.comment(a_report(state=RunState.HELD, **AT_GITHUB))
+    assert said.startswith("### ? kernelwatch, H200: held for approval\n")
+    assert "somebody who may write to example/norms reads the commit and approves exactly it with " in said
+    assert "`/kernelwatch approve abc1234` or `kernelwatch run approve 7`." in said
+    nowhere = markdown.comment(a_report(state=RunState.HELD, forge=None))
+    assert "Next: a maintainer reads the commit and approves exactly it with `kernelwatch run approve 7`." in nowhere
+
+
+@pytest.mark.parametrize(
+    ("rows", "when", "worth"),
+    [
+        ((STEADY,), "findings", False),
+        ((STEADY,), "always", True),
+        ((NEW,), "findings", False),
+        ((KNOWN, STEADY), "findings", False),
+        ((FAST, STEADY), "findings", True),
+        ((SLOW, STEADY), "findings", True),
+        ((UNSURE, STEADY), "findings", True),
+        ((a_row(Outcome.STEADY, behind=True),), "findings", False),
+    ],
+)
+def test_people_are_notified_of_what_they_can_act_on(rows: tuple[Row, ...], when: str, *, worth: bool) -> None:
+    report = a_report(*rows, policy=Policy.model_validate({"comment": when}))
+    assert comment_head.worth_a_comment(report) is worth
 
 
 def test_it_carries_a_hidden_marker_by_which_it_is_found_again() -> None:
@@ -146,8 +196,9 @@ def test_ten_rows_are_shown_and_the_rest_is_folded() -> None:
     rows = [a_row(Outcome.REGRESSION, 1.1 + n / 100, f"rmsnorm.fwd.{n}x1024.bf16") for n in range(1, 15)]
     shown, folded = markdown.comment(a_report(*rows)).split("<details>", 1)
     assert shown.count("\n| `rmsnorm") == 10
-    assert "| `rmsnorm.fwd.14x1024.bf16` norms | 10.0 µs | 12.4 µs | **24.0 % slower**" in shown, "the worst is first"
-    assert folded.startswith("<summary>4 more that changed</summary>")
+    first = shown.split("**Changed**")[1].splitlines()[4]
+    assert first.startswith("| `rmsnorm.fwd.14x1024.bf16` norms | 10.0 → 12.4 µs | **+24.0 % (+23.0 to +25.0 %)** |")
+    assert folded.startswith("<summary>4 more: Changed</summary>")
     assert folded.count("\n| `rmsnorm") == 4
 
 
@@ -160,6 +211,12 @@ def test_wrong_failed_and_new_cases_stand_apart() -> None:
     assert "1 new, with nothing to compare with" in failed
 
 
+def test_at_most_ten_rows_are_open_whatever_happened() -> None:
+    many = [replace(one, case=f"rmsnorm.fwd.{n}x8.bf16") for n, one in enumerate([WRONG, SLOW, FAILED] * 8)]
+    open_rows = re.sub(r"<details>.*?</details>", "", markdown.comment(a_report(*many)), flags=re.DOTALL)
+    assert open_rows.count("\n| `rmsnorm") == 10
+
+
 def test_what_was_wrong_before_is_told_apart_and_folded() -> None:
     shown, folded = markdown.comment(a_report(KNOWN, WRONG)).split("<details>", 1)
     assert (shown.count("| because |"), shown.count("| wrong at the baseline too |")) == (1, 0)
@@ -169,39 +226,50 @@ def test_what_was_wrong_before_is_told_apart_and_folded() -> None:
 
 
 def test_times_stand_beside_those_of_the_baseline_whichever_revision_that_is() -> None:
-    assert "| case | baseline | head | change | head / baseline | why |" in markdown.comment(a_report(SLOW))
+    assert "| case | before → now | change | why |" in markdown.comment(a_report(SLOW, SLOW))
 
 
-def test_behind_sota_is_told_apart_from_regressions_and_is_no_reason_to_act() -> None:
-    said = markdown.comment(a_report(a_row(Outcome.STEADY, behind=True)))
-    assert said.startswith("**No action needed**")
+def test_a_gap_to_sota_is_reported_where_this_revision_moved_it() -> None:
+    assert "behind quack" not in markdown.comment(a_report(a_row(Outcome.STEADY, behind=True)))
+    said = markdown.comment(a_report(a_row(Outcome.IMPROVEMENT, 0.9, behind=True)))
     [section] = re.findall(r"<details><summary>1 behind quack \(.*; not a regression\).*?</details>", said, re.DOTALL)
     assert "1.20 | behind quack since 1234567890" in section
     assert "regression" not in said.replace(section, "")
+    decides = Policy.model_validate({"gate": {"behind-sota": "fail"}})
+    assert "1 behind quack (" in markdown.comment(a_report(a_row(Outcome.STEADY, behind=True), policy=decides))
 
 
 def test_it_says_where_and_with_what_it_was_measured() -> None:
     said = markdown.comment(a_report(STEADY))
-    assert "[The run, with its figure](https://watch.example/runs/7)" in said
-    assert "compared with `beefbeefbe`" in said
+    assert "[How it was measured](https://watch.example/runs/7) · target norms, suite smoke" in said
+    assert "`abc1234567` against `beefbeefbe`. Nothing to do." in said
     assert "torch 2.13.0" in said
     assert "smallest change 1 % (2 % below 100 µs)" in said
+    assert "intervals of 95 % confidence" in said
     assert "sandbox" not in said
     assert "Measured without a sandbox" in markdown.comment(a_report(STEADY, sandboxed=False))
 
 
 def test_devices_share_one_comment() -> None:
-    said = markdown.comment(a_report(SLOW), a_report(STEADY, device="b200"))
-    assert "**1 regression** at `abc1234567` on h200" in said
-    assert "**No action needed** at `abc1234567` on b200" in said
+    said = markdown.comment(a_report(STEADY, device="b200"), a_report(SLOW, baseline="1234567890"))
+    titles = [line for line in said.splitlines() if line.startswith("###")]
+    assert titles == [
+        "### ✗ kernelwatch, H200: its only case 10.2 % slower",
+        "### ✓ kernelwatch, B200: no action needed",
+        "#### H200",
+        "#### B200",
+    ]
+    assert "`abc1234567` against `1234567890` (H200) and `beefbeefbe` (B200)." in said
     assert said.count("<!--") == 1
+    assert said.count("Next: ") == 1
 
 
 def test_a_build_that_failed_shows_the_end_of_its_log() -> None:
     log = "\n".join(f"line {n}" for n in range(200)) + "\n\x1b[31merror:\x1b[0m ```\n</details> no such header"
     said = markdown.comment(a_report(state=RunState.FAILED, log=log, reason="`make` ended with 2"))
-    assert said.startswith("**Build failed** at `abc1234567` on h200: fix the build")
-    assert "\\`make\\` ended with 2. The last lines of [the log](" in said
+    assert said.startswith("### ✗ kernelwatch, H200: build failed\n")
+    assert "\\`make\\` ended with 2. [The whole log](https://watch.example/api/v1/runs/7/log)" in said
+    assert "Next: push a fix; it is measured by itself." in said
     assert "line 199" in said
     assert "line 100\n" not in said
     [block] = [token for token in MarkdownIt("commonmark").parse(said) if token.type == "fence"]
@@ -311,7 +379,7 @@ def test_facts_without_end_hide_no_regression(huge: object) -> None:
     assert len(report.headline) < 600
     said = markdown.comment(report)
     assert len(said) < 10_000
-    assert "**10.2 % slower**" in said
+    assert "10.2 % slower" in said.splitlines()[0]
     assert len(printed(report)) < 10_000
 
 
@@ -328,8 +396,18 @@ def test_a_check_says_what_the_gate_says() -> None:
 
 
 def test_a_check_has_a_title_that_fits() -> None:
-    assert markdown.check(a_report(STEADY)).title == "No action needed: 1 steady"
-    assert len(markdown.check(a_report(SLOW)).title) <= 140
+    assert markdown.check(a_report(STEADY)).title == "No action needed"
+    assert markdown.check(a_report(SLOW, STEADY)).title == "1 of 2 cases 10.2 % slower"
+    long = markdown.check(a_report(state=RunState.FAILED, reason="word " * 100)).title
+    assert len(long) <= 140
+
+
+@given(st.text(alphabet="ab ", min_size=150, max_size=400))
+def test_what_is_cut_ends_at_a_word(text: str) -> None:
+    words, cut = text.split(), one_line(text, 100)
+    assert len(cut) <= 100
+    if cut.endswith("…") and max(map(len, words)) < 40:
+        assert cut.removesuffix("…").split() == words[: len(cut.split())]
 
 
 # -- commands
@@ -373,30 +451,35 @@ def in_metric(metric: str, value: float, unit: str = "us", speed: Speed | None =
 @pytest.mark.parametrize(
     ("row", "line"),
     [
-        (in_metric("", 7.31), f"| `{CASE}` norms | 7.31 µs | 8.06 µs | **10.2 % slower** |"),
-        (in_metric("call", 21.0), f"| `{CASE}.call` norms, call time | 21.0 µs | 23.1 µs | **10.2 % slower** |"),
+        (in_metric("", 7.31), f"| `{CASE}` norms | 7.31 → 8.06 µs | **+10.2 % (+9.2 to +11.2 %)** |"),
+        (
+            in_metric("call", 21.0),
+            f"| `{CASE}.call` norms, call time | 21.0 → 23.1 µs | **+10.2 % (+9.2 to +11.2 %)** |",
+        ),
         (
             in_metric("compile", 1.8e6),
-            f"| `{CASE}.compile` norms, compile time | 1.80 s | 1.98 s | **10.2 % slower** |",
+            f"| `{CASE}.compile` norms, compile time | 1.80 → 1.98 s | **+10.2 % (+9.2 to +11.2 %)** |",
         ),
         (
             in_metric("memory", 16.8e6, "bytes"),
-            f"| `{CASE}.memory` norms, peak memory | 16.8 MB | 18.5 MB | **10.2 % more memory** |",
+            f"| `{CASE}.memory` norms, peak memory | 16.8 → 18.5 MB | **+10.2 % (+9.2 to +11.2 %)** |",
         ),
     ],
 )
 def test_a_comment_says_what_was_measured_and_in_which_unit(row: Row, line: str) -> None:
-    assert line in markdown.comment(a_report(row))
+    assert line in markdown.comment(a_report(row, FAST))
 
 
 def test_what_comes_first_is_large_for_its_metric() -> None:
     compiled, timed = (a_row(Outcome.REGRESSION, r, f"{CASE}{metric}") for r, metric in ((1.3, ".compile"), (1.06, "")))
-    assert f"first {CASE} is 6.0 % slower" in first_line(a_report(compiled, timed))
+    report = a_report(compiled, timed)
+    assert markdown.comment(report).splitlines()[2].startswith(f"`{CASE}` ")
+    assert first_line(report).endswith("1 of 2 cases 6.0 % slower, 1 is 30.0 % slower")
 
 
 def test_the_first_line_does_not_call_memory_slow() -> None:
     line = first_line(a_report(in_metric("memory", 16.8e6, "bytes")))
-    assert f"{CASE}.memory takes 10.2 % more memory" in line
+    assert line.endswith(": its only case takes 10.2 % more memory")
 
 
 UNSUPPORTED = (
@@ -418,7 +501,8 @@ def test_what_is_not_supported_is_said_by_every_renderer_and_changes_no_verdict(
 
 def test_a_suite_of_which_nothing_is_supported_says_so() -> None:
     line = first_line(a_report(unsupported=UNSUPPORTED))
-    assert line == "**Nothing measured** at `abc1234567` on h200: its providers support no case of the suite."
+    assert line == "### ? kernelwatch, H200: nothing measured"
+    assert "Its providers support no case of the suite." in markdown.comment(a_report(unsupported=UNSUPPORTED))
 
 
 def repeating(head: bool | None, parent: bool | None) -> Row:
@@ -435,12 +519,12 @@ def repeating(head: bool | None, parent: bool | None) -> Row:
 
 def test_lost_repeatability_is_a_headline_of_its_own_in_every_renderer() -> None:
     report = a_report(repeating(head=False, parent=True))
-    assert first_line(report).startswith("**1 case no longer repeatable** at")
-    assert "7 different outputs of 45 calls" in first_line(report)
+    assert first_line(report).endswith(": its only case no longer repeatable")
+    assert "7 different outputs of 45 calls" in markdown.comment(report)
     assert "**No longer repeatable**" in markdown.comment(report)
     assert f"No longer repeatable: {STEADY.case} ({STEADY.provider})." in " ".join(printed(report).split())
     slower = a_report(repeating(head=False, parent=True), SLOW)
-    assert first_line(slower).startswith("**1 regression and 1 case no longer repeatable** at")
+    assert first_line(slower).endswith(": 1 of 2 cases 10.2 % slower, 1 is no longer repeatable")
 
 
 @pytest.mark.parametrize(("head", "parent"), [(True, True), (False, False), (None, True), (False, None), (True, False)])
@@ -472,50 +556,44 @@ SPILLS = CauseWords(
 def test_the_cause_reads_as_one_sentence_with_the_size() -> None:
     slower = replace(a_row(Outcome.REGRESSION, 1.1), cause=SPILLS)
     said = markdown.comment(a_report(slower))
-    assert "is 10.0 % slower because the kernel now spills 50 registers at N=16384." in said.splitlines()[0]
-    assert "slower because the kernel now spills 50 registers" in said.splitlines()[4], "and stands in its row"
+    assert "(+9.0 to +11.0 %, 95 % confidence) because the kernel now spills 50 registers at N=16384. " in said
     assert "registers 40 → 64" not in said, "the cause has taken from the facts what matters"
     why = ", probably because the registers are 64, not 40"
     hedged = replace(slower, cause=CauseWords(Kind.CODE, f"slower{why}", False, why))
-    assert "is 10.0 % slower, probably because the registers are 64" in markdown.comment(a_report(hedged))
+    assert "95 % confidence), probably because the registers are 64, not 40. " in markdown.comment(a_report(hedged))
     unsure = replace(slower, cause=CauseWords(Kind.MACHINE, "probably the machine: the A/A control leaned too", False))
-    assert "is 10.0 % slower (probably the machine" in markdown.comment(a_report(unsure))
+    assert "95 % confidence): probably the machine: the A/A control" in markdown.comment(a_report(unsure))
 
 
 def test_it_says_how_to_accept_what_it_found() -> None:
     slower = a_row(Outcome.REGRESSION, 1.1)
-    assert "Fix it, or merge anyway: it will be tracked as a regression on main" in markdown.comment(a_report(slower))
+    without_forge = markdown.comment(a_report(slower, forge=None))
+    assert "or merge anyway: it is tracked as a regression until it is fixed or acknowledged" in without_forge
     recorded = [replace(slower, case=case, regression=n) for n, case in ((12, CASE), (13, "rmsnorm.fwd.1x64.bf16"))]
     said = markdown.comment(a_report(*recorded, pull=None))
-    assert "Fix them, or acknowledge them: `kernelwatch regression acknowledge 12 --reason …`; also 13." in said
-    alone = markdown.comment(a_report(recorded[0], pull=None))
-    assert "Fix it, or acknowledge it: `kernelwatch regression acknowledge 12 --reason …`." in alone
-    assert "merge anyway: they will be tracked as regressions" in markdown.comment(a_report(slower, slower))
+    assert "accept it with `kernelwatch regression acknowledge 12 --reason …` (also 13)" in said
     one_event = [replace(row, incident=3) for row in recorded]
     said = markdown.comment(a_report(*one_event, pull=None))
-    assert (
-        "or acknowledge them: `kernelwatch regression acknowledge 3 --incident --reason …` (regressions 12 and 13)"
-        in said
-    )
+    assert "accept it with `kernelwatch regression acknowledge 3 --incident --reason …`;" in said
+    assert "`kernelwatch run start norms abc1234567 --again` measures once more." in said
     for quiet in (a_report(a_row(Outcome.STEADY)), a_report(a_row(Outcome.IMPROVEMENT, 0.9))):
-        assert "acknowledge" not in markdown.comment(quiet)
+        assert "accept" not in markdown.comment(quiet)
 
 
 def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
     before = BaselineRow("1234567890", Outcome.REGRESSION, 1.2, 1.19, 1.21, "20.0% slower than 1234567890", None, None)
     row = replace(a_row(Outcome.STEADY), last_good=before)
     said = markdown.comment(a_report(row))
-    assert said.splitlines()[0].endswith("1 steady; 1 already slow: not caused by this revision.")
+    assert said.splitlines()[2] == "1 already slow: not caused by this revision."
     named = markdown.comment(a_report(replace(row, known=Known(12, "1234567890"))))
-    assert "1 slow since 1234567890 (regression 12): not caused by this revision." in named.splitlines()[0]
+    assert named.splitlines()[2] == "1 slow since 1234567890 (regression 12): not caused by this revision."
     three = (replace(row, case=f"rmsnorm.fwd.{n}x64.bf16", known=Known(n, "1234567890")) for n in (14, 12, 13))
-    assert "3 slow since 1234567890 (regressions 12, 13 and 14): not" in first_line(a_report(*three))
+    assert "3 slow since 1234567890 (regressions 12, 13 and 14): not" in markdown.comment(a_report(*three))
     partly = a_report(replace(row, outcome=Outcome.IMPROVEMENT), STEADY)
-    assert "1 already slow." in first_line(partly), "how much of it is its own is not known"
     assert "not caused" not in markdown.comment(partly)
     assert "not caused" not in markdown.comment(a_report(replace(row, outcome=Outcome.INCONCLUSIVE), STEADY))
     assert "1 already slow before this revision: slower than the last good revision" in said
-    assert "| 20.0 % slower | 1.190 to 1.210 |" in said
+    assert "| +20.0 % (+19.0 to +21.0 %) |" in said
     assert markdown.check(a_report(row)).conclusion == "success"
     again = replace(row, outcome=Outcome.REGRESSION)
     assert "already slow" not in markdown.comment(a_report(again)), "where this revision slows it once more"
@@ -523,12 +601,13 @@ def test_as_slow_as_before_is_not_this_revisions_doing() -> None:
 
 def test_what_a_calibration_finds_is_nobodys_to_mend() -> None:
     found = a_report(a_row(Outcome.REGRESSION, 1.1), pull=None, purpose=Purpose.CALIBRATION)
-    assert "every difference is false; nothing to fix" in first_line(found)
-    assert "acknowledge" not in markdown.comment(found)
+    assert "every difference is false; nothing to fix" in found.headline
+    assert first_line(found).startswith("### ✓")
+    assert "Next" not in markdown.comment(found)
 
 
 def test_who_moved_stands_beside_the_gap() -> None:
-    row = a_row(Outcome.STEADY, behind=True)
+    row = a_row(Outcome.IMPROVEMENT, 0.9, behind=True)
     assert row.sota
     moved = CauseWords(Kind.BASELINE, "not your commit: Quack 0.6.4 → 0.6.5 made the baseline 6 % faster")
     said = markdown.comment(a_report(replace(row, sota=replace(row.sota, cause=moved))))
@@ -538,18 +617,18 @@ def test_who_moved_stands_beside_the_gap() -> None:
 def test_a_leak_is_told_beside_the_verdict() -> None:
     leak = BaselineRow("v1.2", Outcome.REGRESSION, 1.04, 1.035, 1.045, "a leak", SPILLS, None)
     said = markdown.comment(a_report(replace(a_row(Outcome.STEADY), pinned=leak), pinned="v1.2"))
-    assert "1 steady; 1 slower than the pinned baseline v1.2." in said.splitlines()[0]
-    assert "| 4.0 % slower | 1.035 to 1.045 | slower because" in said
+    assert said.splitlines()[2] == "1 slower than the pinned baseline v1.2."
+    assert "| +4.0 % (+3.5 to +4.5 %) | slower because" in said
 
 
 def test_a_quarantined_case_is_shown_and_alarms_nobody() -> None:
     row = replace(a_row(Outcome.INCONCLUSIVE, 1.1), quarantined=True)
     both = a_report(row, a_row(Outcome.STEADY, case="rmsnorm.fwd.1x64.bf16"))
     said = markdown.comment(both)
-    assert said.startswith("**No action needed**")
-    assert "<summary>1 steady and 1 quarantined</summary>" in said
+    assert said.startswith("### ✓ kernelwatch, H200: no action needed")
+    assert "<summary>1 unchanged and 1 quarantined</summary>" in said
     assert markdown.check(both).conclusion == "success"
-    assert first_line(a_report(row)).startswith("**Nothing decided**"), "of what nobody may judge nothing passed either"
+    assert first_line(a_report(row)) == "### ? kernelwatch, H200: nothing decided", "nothing else was measured"
     assert markdown.check(a_report(row)).conclusion == "neutral"
     assert "inconclusive (quarantined)" in " ".join(printed(a_report(row)).split())
 
@@ -568,8 +647,8 @@ def test_the_geometric_means_are_folded_and_in_words() -> None:
     report = a_report(a_row(Outcome.STEADY), summaries=means)
     said = markdown.comment(report)
     assert "<details><summary>Geometric means of 8 cases</summary>" in said
-    assert "| `rmsnorm.fwd` norms | 6 | 1.2 % slower | 1.008 to 1.016 |" in said
-    assert "| `rmsnorm.fwd` norms, peak memory | 2 | 10.0 % less memory | 0.900 to 0.900 |" in said
+    assert "| `rmsnorm.fwd` norms | 6 | +1.2 % (+0.8 to +1.6 %) |" in said
+    assert "| `rmsnorm.fwd` norms, peak memory | 2 | −10.0 % (−10.0 to −10.0 %) |" in said
     assert "6 x rmsnorm.fwd" in printed(report)
 
 

@@ -1,0 +1,331 @@
+"""The first screen of a pull request's comment: what happened on each device, where most of all, and what to do next.
+
+What comes from a repository is escaped.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote, urlencode
+
+from kernels.cases import Metric
+from service.domain.markup import code, escaped, row_of
+from service.domain.metrics import WORDS, amount, in_range, signed
+from service.domain.policy.policy import CommentWhen, GateKind
+from service.domain.states import OPEN_STATES, Purpose, RunState
+from service.domain.text import in_percent, listed, one_line, share_in_words
+from service.domain.verdicts.judge import Outcome
+from service.reports.gate import GateState
+from service.reports.report import Report
+from service.reports.rows import Row
+
+BAD, OPEN, WAITING, GOOD = "✗", "?", "…", "✓"
+_WORST_FIRST = (Outcome.INVALID, Outcome.REGRESSION, Outcome.FAILED, Outcome.IMPROVEMENT)
+_GRAVEST = (BAD, OPEN, WAITING, GOOD)
+
+
+@dataclass(frozen=True)
+class OutcomeGroup:
+    """Cases with one outcome in one metric."""
+
+    label: str
+    rows: Sequence[Row]
+
+
+def by_gravity(reports: Sequence[Report]) -> list[Report]:
+    """The reports of the devices, those first on which most is wrong."""
+    return sorted(reports, key=lambda one: _GRAVEST.index(symbol(one)))
+
+
+def symbol(report: Report) -> str:
+    """One sign for the result: something is wrong, undecided, still to come, or fine."""
+    if report.state in OPEN_STATES and report.state is not RunState.HELD:
+        return WAITING
+    if report.state is not RunState.DONE:
+        return GOOD if report.state is RunState.SKIPPED else BAD if report.build_failed else OPEN
+    if report.gate.state is GateState.FAIL or (report.alarms and report.gate.state is not GateState.PASS):
+        return BAD
+    warned = [one for one in report.gate.reasons if not one.known_before and one.kind is not GateKind.BEHIND_SOTA]
+    return OPEN if report.gate.state is GateState.UNDECIDED or warned else GOOD
+
+
+def worth_a_comment(report: Report) -> bool:
+    """Whether people should be notified of this result."""
+    if report.state is not RunState.DONE:
+        return report.state in (RunState.HELD, RunState.FAILED)
+    if report.policy.comment is CommentWhen.ALWAYS:
+        return True
+    return symbol(report) != GOOD or lead(report) is not None or bool(report.slower_than_pinned)
+
+
+def title(report: Report) -> str:
+    """What happened, as plain text: `1 of 6 cases 10.2 % slower`."""
+    if report.state is not RunState.DONE or not report.rows:
+        return _lower(report.verdict)
+    found = [
+        *_counted(report, Outcome.INVALID, "gives", "give", "a wrong result"),
+        *_sized([row for row in report.regressions if row.news]),
+        *_counted(report, Outcome.FAILED, "fails", "fail"),
+    ]
+    if lost := len(report.lost_repeatability):
+        found.append((lost, _be(lost), "no longer repeatable"))
+    if found:
+        allowed = report.gate.state is GateState.PASS and report.purpose is not Purpose.CALIBRATION
+        return _joined(report, found) + ", which the policy allows" * allowed
+    if report.gate.state is not GateState.PASS:
+        return _lower(report.verdict)
+    if faster := report.of(Outcome.IMPROVEMENT):
+        return _joined(report, _sized(faster))
+    return _lower(report.verdict)
+
+
+def head(reports: Sequence[Report]) -> list[str]:
+    """The first screen of a comment about these devices, as paragraphs."""
+    parts = list[str]()
+    for report in reports:
+        parts.append(f"### {symbol(report)} kernelwatch, {escaped(report.device.upper())}: {escaped(title(report))}")
+        parts += filter(None, (_lead_words(report), _counts(report)))
+    return [*parts, _closing(reports)]
+
+
+def lead(report: Report) -> Row | None:
+    """The case that matters most; None where nothing changed."""
+    rows = (row for outcome in _WORST_FIRST for row in report.of(outcome) if row.news)
+    return next(rows, None)
+
+
+def groups(report: Report) -> Iterator[OutcomeGroup]:
+    """The cases of a run by outcome and metric, the gravest first; what was so before stands apart."""
+    news = {outcome: [row for row in report.of(outcome) if row.news] for outcome in Outcome}
+    yield from _by_metric(f"wrong {BAD}", news[Outcome.INVALID])
+    for metric, rows in _metrics(news[Outcome.REGRESSION]):
+        yield OutcomeGroup(_labelled(f"{WORDS[metric].more} {BAD}", metric), rows)
+    yield from _by_metric(f"failed {BAD}", news[Outcome.FAILED])
+    for metric, rows in _metrics(news[Outcome.IMPROVEMENT]):
+        yield OutcomeGroup(_labelled(f"{WORDS[metric].less} {GOOD}", metric), rows)
+    yield from _by_metric(f"undecided {OPEN}", news[Outcome.INCONCLUSIVE])
+    for metric, rows in _metrics(news[Outcome.STEADY]):
+        yield OutcomeGroup(_labelled(f"unchanged (within {_limits(report, rows)})", metric), rows)
+    yield from _by_metric("new", news[Outcome.NEW])
+    yield from _by_metric("removed", news[Outcome.REMOVED])
+    yield from _by_metric("quarantined", report.quarantined)
+    yield from _by_metric("wrong or failed before", [row for row in report.rows if row.known_before])
+
+
+def changed_by(row: Row, confidence: float) -> str:
+    """The interval of a change with its confidence: `+9.6 to +10.8 %, 95 % confidence`."""
+    between = in_range(row.low, row.high)
+    return f"{between}, {share_in_words(confidence)} confidence" if between else ""
+
+
+def times(row: Row) -> str:
+    """What a case took before and takes now: `7.31 → 8.06 µs`."""
+    before, now = (amount(side.median if side else None, row.metric) for side in (row.parent, row.head))
+    return f"{before.split(' ')[0] if before.split(' ')[1:] == now.split(' ')[1:] else before} → {now}"
+
+
+def why(row: Row) -> str:
+    """Why it moved, as Markdown that ends a sentence about its size: its cause, or what differs in the code."""
+    if row.cause is not None and row.cause.after is not None:
+        joint, said = (", ", row.cause.after[1:]) if row.cause.after.startswith(",") else (" ", row.cause.after)
+    else:
+        joint, said = ": ", row.cause.words if row.cause is not None else ", ".join(row.explained[:3])
+    return f"{joint}{escaped(one_line(said, 300))}" if said else ""
+
+
+def commit(report: Report, sha: str | None, name: str | None) -> str:
+    """A commit as a link to the forge; as code where there is no forge."""
+    if not name:
+        return ""
+    return f"[{code(name[:7])}]({report.forge_url}/commit/{sha})" if report.forge_url and sha else code(name)
+
+
+Found = tuple[int, str, str]  # a number of cases, and what they do: `1`, `is`, `10.2 % slower`
+
+
+def _sized(rows: Sequence[Row]) -> list[Found]:
+    """How many cases changed, and by how much: `10.2 % slower`, `up to 10.2 % slower`; for each metric."""
+    return [
+        (len(some), _be(len(some), WORDS[metric].is_), "up to " * (len(some) > 1) + max(some, key=_size).change)
+        for metric, some in _metrics(rows)
+    ]
+
+
+def _size(row: Row) -> float:
+    return max(row.ratio or 1.0, 1 / (row.ratio or 1.0))
+
+
+def _counted(report: Report, outcome: Outcome, one: str, several: str, what: str = "") -> list[Found]:
+    count = sum(row.news for row in report.of(outcome))
+    return [(count, one if count == 1 else several, what)] if count else []
+
+
+def _be(count: int, one: str = "is") -> str:
+    return one if count == 1 else {"is": "are"}.get(one, one.removesuffix("s"))
+
+
+def _joined(report: Report, found: Sequence[Found]) -> str:
+    """`1 of 6 cases 10.2 % slower`; `2 of 6 cases give wrong results, 1 is 10.2 % slower, 1 fails`."""
+    (count, verb, said), *others = found
+    cases = f"{count} of {len(report.rows)} cases" if len(report.rows) > 1 else "its only case"
+    first = [cases, *([] if verb in ("is", "are") else [verb]), said]
+    parts = [first, *([str(count), verb, said] for count, verb, said in others)]
+    return ", ".join(" ".join(filter(None, part)) for part in parts)
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _lead_words(report: Report) -> str:
+    """The case that matters most, with its times, the interval and the cause, and where to read on."""
+    if report.build_failed:
+        return f"{escaped(one_line(report.reason or 'The build failed'))}. [The whole log]({report.log_url})"
+    if report.state is RunState.HELD:
+        return "The commit is on no branch of the repository: it comes from an outside contributor."
+    if report.state is not RunState.DONE:
+        return f"{_sentence(report.advice)}."
+    if (row := lead(report)) is None:
+        return _undecided(report) or (f"{_sentence(report.advice)}." if not report.rows else _older(report))
+    name = code(row.case)
+    if row.outcome in (Outcome.INVALID, Outcome.FAILED):
+        return f"{name} {escaped(one_line(row.summary, 300))}. {_links(report, row)}"
+    interval = changed_by(row, report.policy.confidence)
+    size = f" ({interval})" if interval else ""
+    context = f" {_sentence(one_line(row.context, 300))}." if row.context else ""
+    return f"{name} {times(row)}{size}{why(row)}.{context} {_links(report, row)}"
+
+
+def _older(report: Report) -> str:
+    """What is slow although this revision changed nothing."""
+    said = [report.slow_since] if report.slow_before else []
+    if slower := len(report.slower_than_pinned):
+        said.append(f"{slower} slower than the pinned baseline {report.pinned or ''}".rstrip())
+    return f"{_sentence('; '.join(said))}." if said else ""
+
+
+def _undecided(report: Report) -> str:
+    """Why most of the undecided cases are."""
+    reasons = Counter(one_line(row.reason) for row in report.of(Outcome.INCONCLUSIVE) if row.news)
+    return f"{_sentence(reasons.most_common(1)[0][0])}." if reasons else ""
+
+
+def _sentence(text: str) -> str:
+    said = escaped(text)
+    return said[:1].upper() + said[1:]
+
+
+def _links(report: Report, row: Row) -> str:
+    address = report.url.rpartition("/runs/")[0]
+    series = urlencode({"series": f"{report.device} {row.provider} {row.case}"})
+    links = {"trend": f"{address}/targets/{quote(report.target)}?{series}#series"}
+    if report.forge_url and report.baseline_sha:
+        links["diff"] = f"{report.forge_url}/compare/{report.baseline_sha}...{report.sha}"
+    links["reproduce"] = f"{report.url}#reproduce"
+    return " ".join(f"[[{name}]]({url})" for name, url in links.items())
+
+
+def _counts(report: Report) -> str:
+    """The table of outcomes; empty where nothing was measured."""
+    lines = [row_of(["", "cases", "mean", "range"]), "|---|--:|--:|---|"]
+    for group in groups(report):
+        ratios = [row.ratio for row in group.rows if row.ratio is not None]
+        mean = signed(_mean(ratios)) if ratios else ""
+        between = in_range(min(ratios), max(ratios)) if len(ratios) > 1 else ""
+        lines.append(row_of([group.label, str(len(group.rows)), mean, between]))
+    return "\n".join(lines) if lines[2:] and report.state is RunState.DONE else ""
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    product = 1.0
+    for ratio in ratios:
+        product *= ratio ** (1 / len(ratios))
+    return product
+
+
+def _by_metric(label: str, rows: Sequence[Row]) -> Iterator[OutcomeGroup]:
+    for metric, some in _metrics(rows):
+        yield OutcomeGroup(_labelled(label, metric), some)
+
+
+def _metrics(rows: Sequence[Row]) -> Iterator[tuple[Metric, list[Row]]]:
+    for metric in Metric:
+        if some := [row for row in rows if row.metric is metric]:
+            yield metric, some
+
+
+def _labelled(label: str, metric: Metric) -> str:
+    return label if metric is Metric.KERNEL else f"{label}, {WORDS[metric].name}"
+
+
+def _limits(report: Report, rows: Sequence[Row]) -> str:
+    """`2 %`, or `1 to 2 %` where cases have different limits."""
+    sizes = [row.smallest_change or report.policy.at(row.case).smallest_change for row in rows]
+    low, high = (in_percent(size).rstrip("%") for size in (min(sizes), max(sizes)))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def _closing(reports: Sequence[Report]) -> str:
+    """Which commits these are, and what to do next."""
+    first = reports[0]
+    against = {commit(one, one.baseline_sha, one.baseline): one.device.upper() for one in reports if one.baseline}
+    said = commit(first, first.sha, first.revision)
+    if len(against) == 1:
+        said += f" against {next(iter(against))}"
+    elif against:
+        said += f" against {listed(f'{base} ({escaped(device)})' for base, device in against.items())}"
+    return f"{said}. {_next(first)}".rstrip()
+
+
+def _next(report: Report) -> str:
+    """What the reader can do, in terms of what works where they read it."""
+    asked = report.forge is not None and report.pull is not None
+    rerun = (
+        code("/kernelwatch rerun")
+        if asked
+        else code(f"kernelwatch run start {report.target} {report.revision} --again")
+    )
+    match report.state:
+        case RunState.HELD:
+            how = code(f"/kernelwatch approve {report.revision[:7]}") if asked else ""
+            terminal = code(f"kernelwatch run approve {report.run_id}")
+            who = f"somebody who may write to {escaped(report.forge)}" if report.forge else "a maintainer"
+            ways = " or ".join(filter(None, (how, terminal)))
+            return f"Next: {who} reads the commit and approves exactly it with {ways}."
+        case RunState.FAILED if report.build_failed:
+            return "Next: push a fix; it is measured by itself."
+        case RunState.FAILED:
+            again = rerun if asked else code(f"kernelwatch run retry {report.run_id}")
+            return f"Next: {again}, once its cause is gone."
+        case RunState.DONE:
+            return _next_of_result(report, rerun, asked=asked)
+    return ""
+
+
+def _next_of_result(report: Report, rerun: str, *, asked: bool) -> str:
+    if report.purpose is not Purpose.WATCH:
+        return ""
+    if any(row.news for row in report.of(Outcome.INVALID)):
+        return "Next: fix the results first, because wrong results are not timed."
+    if report.regressions:
+        accept = _accept(report, asked=asked)
+        return f"Next: push a fix (it is measured by itself), or {accept}; {rerun} measures once more."
+    if report.alarms:
+        return "Next: push a fix; it is measured by itself."
+    if report.gate.state is GateState.UNDECIDED:
+        return f"Next: {rerun} measures once more."
+    return "Nothing to do." if report.gate.state is GateState.PASS else ""
+
+
+def _accept(report: Report, *, asked: bool) -> str:
+    """How to accept the regressions of a run."""
+    if asked:
+        return f"accept it with {code('/kernelwatch accept REASON')}"
+    known = sorted(row.regression for row in report.regressions if row.regression is not None)
+    events = {row.incident for row in report.regressions if row.regression is not None}
+    if len(known) > 1 and len(events) == 1 and None not in events:
+        return f"accept it with {code(f'kernelwatch regression acknowledge {events.pop()} --incident --reason …')}"
+    if known:
+        more = f" (also {listed(map(str, known[1:]))})" if known[1:] else ""
+        return f"accept it with {code(f'kernelwatch regression acknowledge {known[0]} --reason …')}{more}"
+    return "merge anyway: it is tracked as a regression until it is fixed or acknowledged"
