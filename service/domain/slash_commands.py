@@ -19,6 +19,7 @@ class CommandName(StrEnum):
     RUN = "run"
     RERUN = "rerun"
     STOP = "stop"
+    BISECT = "bisect"
     APPROVE = "approve"
 
 
@@ -37,6 +38,7 @@ FORMS: Mapping[CommandName, Form] = {
     CommandName.RUN: Form("run [SUITE] [DEVICE]", "measure the head, unless it was measured already", words=(0, 2)),
     CommandName.RERUN: Form("rerun", "measure the head once more, on every device"),
     CommandName.STOP: Form("stop", "cancel the runs of this pull request that wait or are measured"),
+    CommandName.BISECT: Form("bisect", "search the commits of this pull request for the one that made cases slower"),
     CommandName.APPROVE: Form(
         "approve SHA",
         f"let the held runs of exactly this head start; at least {SHORTEST_SHA} characters of its sha",

@@ -11,7 +11,9 @@ from service.errors import BadInput
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
+_ACCOUNT = re.compile(r"[\w.-]{1,100}", re.ASCII)
 _NEW_HEAD = frozenset({"opened", "reopened", "synchronize"})
+REQUESTER = "kernelwatch"  # the external id of our checks
 _MAX_BRANCH = 255
 _MAX_NUMBER = 2**31 - 1  # of a pull request
 
@@ -58,6 +60,29 @@ class Commented:
 
 
 @dataclass(frozen=True)
+class CheckRequested:
+    """A person pressed a button of a check that kernelwatch wrote: `rerun`, or the identifier of another action."""
+
+    repository: str
+    check: int
+    action: str
+    sender: str
+    sender_id: int
+
+
+@dataclass(frozen=True)
+class InstallationChanged:
+    """The GitHub App left repositories of an account (`why_gone` says how), or came to them.
+
+    `repositories` is None for all of the account.
+    """
+
+    account: str
+    repositories: tuple[str, ...] | None
+    why_gone: str | None
+
+
+@dataclass(frozen=True)
 class Pinged:
     """The webhook was set up."""
 
@@ -69,7 +94,7 @@ class Ignored:
     why: str
 
 
-Event = Pushed | PullChanged | Commented | Pinged | Ignored
+Event = Pushed | PullChanged | Commented | CheckRequested | InstallationChanged | Pinged | Ignored
 
 
 def parse(event: str, body: bytes) -> Event:
@@ -141,10 +166,61 @@ def _issue_comment(said: dict[str, Any]) -> Event:
     )
 
 
+def _check_run(said: dict[str, Any]) -> Event:
+    action, check, sender = _text(said["action"]), said["check_run"], said["sender"]
+    if action not in ("rerequested", "requested_action"):
+        return Ignored(f"a check was {action[:40]}; only its buttons ask for something")
+    if check.get("external_id") != REQUESTER:
+        return Ignored("the check is not kernelwatch's")
+    if sender["type"] != "User":
+        return Ignored("the button was not pressed by a person")
+    return CheckRequested(
+        repository=_repository(said["repository"]),
+        check=_id(check["id"]),
+        action="rerun" if action == "rerequested" else _text(said["requested_action"]["identifier"])[:40],
+        sender=_text(sender["login"]),
+        sender_id=_id(sender["id"]),
+    )
+
+
+_GONE = {"deleted": "was uninstalled from", "suspend": "is suspended for"}
+_BACK = frozenset({"created", "unsuspend"})
+
+
+def _installation(said: dict[str, Any]) -> Event:
+    action, account = _text(said["action"]), _account(said["installation"])
+    if action in _BACK:
+        return InstallationChanged(account, None, None)
+    if action not in _GONE:
+        return Ignored(f"the App's installation was changed ({action[:40]}); its repositories stay the same")
+    why = f"The GitHub App {_GONE[action]} {account}; install it again, or resume it, in the settings of {account}."
+    return InstallationChanged(account, None, why)
+
+
+def _installation_repositories(said: dict[str, Any]) -> Event:
+    """GitHub sends one of the two lists empty."""
+    account = _account(said["installation"])
+    if added := tuple(map(_repository, said["repositories_added"])):
+        return InstallationChanged(account, added, None)
+    removed = tuple(map(_repository, said["repositories_removed"]))
+    why = f"The GitHub App was removed from this repository; add it again in the settings of {account}."
+    return InstallationChanged(account, removed, why)
+
+
+def _account(installation: dict[str, Any]) -> str:
+    name = _text(installation["account"]["login"])
+    if not _ACCOUNT.fullmatch(name):
+        raise BadInput(f"{name[:200]!r} is not an account.")
+    return name
+
+
 _READERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "push": _push,
     "pull_request": _pull_request,
     "issue_comment": _issue_comment,
+    "check_run": _check_run,
+    "installation": _installation,
+    "installation_repositories": _installation_repositories,
 }
 
 

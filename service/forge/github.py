@@ -5,7 +5,7 @@ time limits, a pause between writes, and no retry that could post twice.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -18,13 +18,13 @@ from gidgethub import apps, sansio
 from jwt import PyJWTError
 
 from service.errors import ServiceError
+from service.forge.events import REQUESTER
 from service.settings import settings
 
 MAX_BODY = 65_536
 _MAX_TITLE = 140  # of a commit status
 _PAGES = 30
 _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
-_REQUESTER = "kernelwatch"
 _FORBIDDEN = (403, 404)
 _GONE = 404
 PERMISSIONS = ("none", "read", "triage", "write", "maintain", "admin")
@@ -37,14 +37,17 @@ class ForgeFailed(ServiceError):
     """The forge refused or failed a request.
 
     `passing` is true if a retry may succeed.  `pause_s` is above 0 where the forge limits the rate or refuses the
-    credentials: until then it refuses every request for the repositories of `owner`, or of all owners where it is
-    empty.
+    credentials: until then it refuses every request for `repo`, or for the repositories of `owner`, or for all where
+    both are empty.
     """
 
     status = 502
 
-    def __init__(self, message: str, *, code: int = 0, passing: bool, pause_s: float = 0.0, owner: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: int = 0, passing: bool, pause_s: float = 0.0, owner: str = "", repo: str = ""
+    ) -> None:
         super().__init__(message)
+        self.repo = repo
         self.code, self.passing = code, passing
         self.pause_s, self.owner = min(pause_s, MAX_PAUSE_S), owner
 
@@ -73,7 +76,8 @@ class App:
 class CheckRun:
     """The status of a commit in GitHub's terms.  Only a completed check has a conclusion.
 
-    `commit_status` is sent instead if checks cannot be written.
+    `commit_status` is sent instead if checks cannot be written.  `actions` are the buttons of a completed check: at
+    most three, each with a label, a description and an identifier.
     """
 
     sha: str
@@ -84,6 +88,7 @@ class CheckRun:
     summary: str
     url: str | None
     commit_status: str = "pending"  # an outbox row of an earlier version has none
+    actions: Sequence[Mapping[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -211,6 +216,11 @@ class GitHub:
             return ""
         return str(made["id"])
 
+    def forget(self, owner: str) -> None:
+        """Forget the tokens that an App was lent for the repositories of an owner."""
+        for repo in [one for one in self._lent if one.partition("/")[0].lower() == owner.lower()]:
+            del self._lent[repo]
+
     def is_self(self, login: str) -> bool:
         """Whether kernelwatch writes under this name."""
         return login == self._known_login()
@@ -232,7 +242,7 @@ class GitHub:
     def _check_run(self, repo: str, sha: str, name: str) -> str | None:
         path = f"/repos/{repo}/commits/{sha}/check-runs"
         for run in self._every(path, repo, {"check_name": name, "filter": "latest"}):
-            if run["name"] == name and run.get("external_id") == _REQUESTER:
+            if run["name"] == name and run.get("external_id") == REQUESTER:
                 return str(run["id"])
         return None
 
@@ -332,7 +342,7 @@ class GitHub:
             if failure.code not in _FORBIDDEN or failure.passing:
                 raise
             message = f"The GitHub App is not installed on {repo}, or is suspended there: {failure}"
-            raise ForgeFailed(message, code=failure.code, passing=True) from None
+            raise ForgeFailed(message, code=failure.code, passing=True, pause_s=_SHUT_OUT_S, repo=repo) from None
         return _Lent(told["token"], datetime.fromisoformat(told["expires_at"]).timestamp())
 
     def _request(
@@ -347,7 +357,7 @@ class GitHub:
         owner: str = "",
     ) -> tuple[Any, str | None]:
         """One request: the answer, and the address of the next page.  Raises ForgeFailed for everything else."""
-        headers = sansio.create_headers(_REQUESTER, oauth_token=token, jwt=jwt)
+        headers = sansio.create_headers(REQUESTER, oauth_token=token, jwt=jwt)
         url = self._address(path)
         try:
             # An empty `params` would take away what a link to the next page carries; None leaves it.
@@ -434,9 +444,10 @@ def _as_run(check: CheckRun) -> dict[str, Any]:
     return {
         "head_sha": check.sha,
         "name": check.name,
-        "external_id": _REQUESTER,
+        "external_id": REQUESTER,
         "status": check.status,
         "output": {"title": check.title, "summary": _fitting(check.summary)},
+        "actions": [dict(one) for one in check.actions],  # an empty list takes earlier ones away
         **({"conclusion": check.conclusion} if check.status == "completed" else {}),
         **({"details_url": check.url} if check.url else {}),
     }

@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from service.db import migrate
+from service.db.engine import clock, reading
+from service.db.models import Target
 from service.db.trouble import remedy
 from service.errors import BadInput
 from service.ledger.server_policy import policy_file
@@ -45,6 +48,7 @@ def checks(self_test: Callable[[], str | None], stacks: Sequence[str]) -> list[C
         _room(settings().state),
         _private(settings().state),
         _database(),
+        *_forge(),
         *([_policy(named)] if (named := settings().policy) else []),
         *([_broker(broker.get_secret_value())] if broker else []),
         _driver(),
@@ -132,6 +136,19 @@ def _database() -> Check:
         return Check("database", True, f"{kind}, created at the first start")
     found = f"{kind}, at {at or 'no schema'}"
     return Check("database", at == newest, found, f"this version needs {newest}", "kernelwatch db upgrade")
+
+
+def _forge() -> list[Check]:
+    """The repositories to which nothing is sent now; nothing where there are none, or no database yet."""
+    try:
+        with reading() as session:
+            now = clock(session)
+            paused = (Target.forge.is_not(None), Target.forge_paused_until > now)
+            found = [(one.name, one.forge_error) for one in session.scalars(select(Target).where(*paused))]
+    except SQLAlchemyError:
+        return []
+    effect = "its comments and checks wait"
+    return [Check(f"GitHub: {name}", False, why or "", effect, needed=False) for name, why in found]
 
 
 def _policy(named: Path) -> Check:

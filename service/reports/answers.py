@@ -83,15 +83,18 @@ def _state(run: Run, place: int | None) -> str:
             return f"is {run.state}"
 
 
-def marker(comment: int) -> str:
-    """The hidden marker of the answer to a comment.  It has spaces, which the name of a target never has."""
-    return f"<!-- kernelwatch: answer to comment {comment} -->"
+def marker(asked: str) -> str:
+    """The hidden marker of an answer.  It has spaces, which the name of a target never has."""
+    return f"<!-- kernelwatch: answer to {asked} -->"
 
 
-def comment(line: str, author: str, comment_id: int, lines: Sequence[str]) -> str:
-    """The comment that answers a command.  It does not begin with the command, so that it is none itself."""
+def comment(line: str, author: str, asked: str, lines: Sequence[str]) -> str:
+    """The comment that answers a command; `asked` identifies it for ever: `comment 12`.
+
+    It does not begin with the command, so that it is none itself.
+    """
     shown = [*lines[:_SHOWN], *([f"… and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else [])]
     said = shown[0] if len(shown) == 1 else "\n".join(f"- {one}" for one in shown)
     if any("\n" in one for one in shown):
         said = "\n\n".join(shown)
-    return f"{code(one_line(line, 200))} ({escaped(author)}):\n\n{said}\n\n{marker(comment_id)}"
+    return f"{code(one_line(line, 200))} ({escaped(author)}):\n\n{said}\n\n{marker(asked)}"

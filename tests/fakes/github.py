@@ -120,6 +120,23 @@ class FakeGitHub:
         changes = {"changes": {"body": {"from": "before"}}} if action == "edited" else {}
         return {"action": action, "issue": issue, "comment": _told(of), "sender": of.user, **changes}
 
+    def check_event(self, check: int, by: str = "ada", identifier: str | None = None) -> dict[str, Any]:
+        """The body of a `check_run` webhook: somebody pressed "Re-run", or a button of the check's own."""
+        known = self.check_runs[check]
+        if identifier is None:
+            return {"action": "rerequested", "check_run": known, "sender": self.person(by)}
+        assert identifier in [one["identifier"] for one in known["actions"]], "there is no such button"
+        asked = {"requested_action": {"identifier": identifier}}
+        return {"action": "requested_action", "check_run": known, "sender": self.person(by), **asked}
+
+    def installation_event(self, action: str) -> dict[str, Any]:
+        """The body of an `installation` webhook, after it happened: deleted, suspend, created, unsuspend."""
+        self.app_installed = action in ("created", "unsuspend")
+        if not self.app_installed:
+            self.tokens = {one for one in self.tokens if not one.startswith("ghs_")}
+        installation = {"id": 77, "account": {"login": "acme", "id": 1, "type": "Organization"}}
+        return {"action": action, "installation": installation, "sender": self.person("ada")}
+
     def reactions_to(self, comment: int) -> list[str]:
         return [content for _, content in self.comments[comment].reactions]
 
@@ -289,6 +306,8 @@ class FakeGitHub:
     def _post_check(self, repo: str, *, said: dict[str, Any], **_: Any) -> Answer:
         if said["status"] == "completed" and not said.get("conclusion"):
             return Answer(422, {"message": "Invalid request.", "errors": ["conclusion is missing"]})
+        if not _fits(said.get("actions", [])):
+            return Answer(422, {"message": "Invalid request.", "errors": ["actions"]})
         check = {"id": next(self._ids), "repo": repo, "conclusion": None, **said}
         self.check_runs[check["id"]] = check
         return Answer(201, check)
@@ -297,6 +316,8 @@ class FakeGitHub:
         known = self.check_runs.get(int(check))
         if known is None or known["repo"] != repo:
             return NOT_FOUND
+        if not _fits(said.get("actions", [])):
+            return Answer(422, {"message": "Invalid request.", "errors": ["actions"]})
         known.update(said)
         return Answer(200, known)
 
@@ -320,6 +341,13 @@ class FakeGitHub:
         said = json.loads(body) if body else {}
         answer = self.answer(request.method, request.url.path, dict(request.query_params), dict(request.headers), said)
         return Response(answer.body, answer.status, answer.headers, "application/json")
+
+
+def _fits(actions: list[dict[str, str]]) -> bool:
+    """Whether GitHub takes these buttons of a check."""
+    longest = {"label": 20, "description": 40, "identifier": 20}
+    of_one = (set(one) == set(longest) and all(len(one[key]) <= longest[key] for key in longest) for one in actions)
+    return len(actions) <= 3 and all(of_one)
 
 
 def _told(comment: Comment) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import Account, Delivery, Pull, PushRow, Run, Target
-from service.domain.access import Actor, ActorKind, Grant, Scope
+from service.db.models import Delivery, Pull, PushRow, Run, Target
+from service.domain.access import Actor
 from service.domain.markup import code, escaped
 from service.domain.slash_commands import NAME, Command, CommandName, read
 from service.domain.states import OPEN_STATES, Purpose, RunState
@@ -24,8 +24,8 @@ from service.forge import github
 from service.forge.events import Commented
 from service.forge.github import ForgeFailed, GitHub, PullHead
 from service.ledger.access.acting import as_actor
-from service.ledger.access.sign_ins import SCOPES_OF
-from service.ledger.intake import pulls
+from service.ledger.access.forge_people import who_is
+from service.ledger.intake import head_bisections, pulls
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
 from service.ledger.queue_times import NO_PLACE, places
@@ -38,7 +38,8 @@ from service.sources import open_source
 
 log = structlog.get_logger()
 
-_FROM_HEAD = frozenset({CommandName.RUN, CommandName.RERUN, CommandName.APPROVE})  # need the head recorded first
+# These need the head recorded first.
+_FROM_HEAD = frozenset({CommandName.RUN, CommandName.RERUN, CommandName.BISECT, CommandName.APPROVE})
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,6 @@ class _Asked:
     event: Commented
     actor: Actor
     head: PullHead
-    known_head: str | None = None  # of the target, when the comment arrived
 
     @property
     def number(self) -> int:
@@ -103,46 +103,20 @@ def _answer_of(client: GitHub, watching: Sequence[Target], event: Commented, del
         return _Done(answers.refused(escaped(str(mistake))))
     if command.verb is CommandName.HELP:
         return _Done(answers.help_text())
-    permission = client.permission(event.repository, event.author)
-    actor = _actor(event, permission, chosen)
-    if why := _refusal(command, actor, permission, chosen, event):
+    person = who_is(client, event.repository, event.author, event.author_id, chosen)
+    if why := person.refusal(command.form.scope, chosen, f"{NAME} {command.verb}"):
         return _Done(answers.refused(why))
     head = client.pull(event.repository, event.number)
-    asked = _Asked(command, event, actor, head)
+    asked = _Asked(command, event, person.actor, head)
     if not head.open and command.verb is not CommandName.STOP:
         return _Done(answers.refused(f"Pull request {event.number} is closed; reopen it first."))
     prepared = {target.id: _prepared(target, asked, delivery_id) for target in chosen}
 
     def effect(session: Session) -> Reply:
-        with as_actor(actor):
+        with as_actor(asked.actor):
             return answers.together(_for_target(session, target.id, asked, prepared[target.id]) for target in chosen)
 
     return effect
-
-
-def _actor(event: Commented, permission: str, chosen: Sequence[Target]) -> Actor:
-    """The author with what the forge allows them now, and with their account here if they have signed in."""
-    with reading() as session:
-        whose = (Account.issuer == settings().github_url.rstrip("/"), Account.subject == str(event.author_id))
-        account = session.scalar(select(Account).where(*whose))
-    if account is not None and account.disabled_at is not None:
-        return Actor(ActorKind.PERSON, event.author, id=account.id)
-    if account is not None and account.admin:
-        return Actor(ActorKind.PERSON, event.author, frozenset({Grant(Scope.ADMIN)}), account.id)
-    grants = {Grant(scope, target.id) for target in chosen for scope in SCOPES_OF.get(permission, ())}
-    return Actor(ActorKind.PERSON, event.author, frozenset(grants), account.id if account else None)
-
-
-def _refusal(command: Command, actor: Actor, permission: str, chosen: Sequence[Target], event: Commented) -> str | None:
-    """Why the author may not do this; None where they may."""
-    scope = command.form.scope
-    if scope is None or all(actor.may(scope, target.id) for target in chosen):
-        return None
-    needed = next(name for name, scopes in SCOPES_OF.items() if scope in scopes)
-    if SCOPES_OF.get(permission, ()) and scope in SCOPES_OF[permission]:
-        return f"The account {escaped(event.author)} is disabled here. Ask an administrator."
-    repository, has = code(event.repository), code(permission)
-    return f"{code(f'{NAME} {command.verb}')} needs {code(needed)} permission on {repository}; you have {has}."
 
 
 @dataclass(frozen=True)
@@ -151,6 +125,7 @@ class _Prepared:
 
     known_head: str | None  # when the comment arrived
     trouble: str | None = None  # why the head cannot be used
+    done: Reply | None = None  # by a command that has transactions of its own
 
 
 def _prepared(target: Target, asked: _Asked, delivery_id: int) -> _Prepared:
@@ -160,9 +135,10 @@ def _prepared(target: Target, asked: _Asked, delivery_id: int) -> _Prepared:
         pull = queue.pull_of(session, target.id, asked.number)
     if asked.command.verb not in _FROM_HEAD or target.paused_at is not None:
         return _Prepared(known)
-    if pull is not None and pull.head == asked.head.sha and pull.closed_at is None:
-        return _Prepared(known)
-    return _Prepared(known, _record_head(target, asked))
+    recorded = pull is not None and pull.head == asked.head.sha and pull.closed_at is None
+    trouble = None if recorded else _record_head(target, asked)
+    bisects = asked.command.verb is CommandName.BISECT and trouble is None
+    return _Prepared(known, trouble, _bisect(target, asked) if bisects else None)
 
 
 def _record_head(target: Target, asked: _Asked) -> str | None:
@@ -202,7 +178,7 @@ def _answered(watching: Sequence[Target], event: Commented, effect: _Effect) -> 
             return f"comment {event.comment} was answered before."
         answer = effect(session)
         first = session.get_one(Target, watching[0].id)
-        body = answers.comment(event.line, event.author, event.comment, answer.lines)
+        body = answers.comment(event.line, event.author, f"comment {event.comment}", answer.lines)
         reaction = ReactionPayload(comment=event.comment, content=answer.reaction)
         outbox.enqueue(session, f"reaction:{event.comment}", "reaction", first, None, reaction.model_dump())
         reply = CommentPayload(pull=event.number, body=body)
@@ -228,7 +204,7 @@ def _for_target(session: Session, target_id: int, asked: _Asked, prepared: _Prep
         raise SourceFailed(f"the head of pull request {asked.number} is moving.")
     try:
         with session.begin_nested():
-            found = _EFFECTS[asked.command.verb](session, target, pull, asked)
+            found = prepared.done or _EFFECTS[asked.command.verb](session, target, pull, asked)
     except ServiceError as refusal:
         return answers.refused(answers.about(target.name, escaped(str(refusal))))
     moved = _moved(asked, prepared)
@@ -250,13 +226,13 @@ def _moved(asked: _Asked, prepared: _Prepared) -> str | None:
 def _run(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     suite, device = _suite_and_device(session, target, asked.command)
     devices = [device] if device else revisions.recipe_of(session, target)[1].devices
-    runs = [revisions.run_of_pull(session, target, pull, one, suite=suite) for one in devices]
+    runs = [revisions.run_of_revision(session, target, pull.head, pull.number, one, suite=suite) for one in devices]
     return _waiting(session, runs, asked)
 
 
 def _rerun(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     devices = revisions.recipe_of(session, target)[1].devices
-    runs = [revisions.run_of_pull(session, target, pull, one, again=True) for one in devices]
+    runs = [revisions.run_of_revision(session, target, pull.head, pull.number, one, again=True) for one in devices]
     return _waiting(session, runs, asked)
 
 
@@ -273,6 +249,25 @@ def _suite_and_device(session: Session, target: Target, command: Command) -> tup
         else:
             raise BadInput(f"{word[:40]!r} is no device of {target.name}; its recipe says {', '.join(recipe.devices)}.")
     return suite, device
+
+
+def _bisect(target: Target, asked: _Asked) -> Reply:
+    """Start the bisections of a head; the open ones are found again, so that doing it twice starts none twice."""
+    with reading() as session:
+        runs = head_bisections.newest_runs(session, target, asked.number, asked.head.sha)
+    if not runs:
+        return answers.refused("no device has measured the head yet; bisect when one has.")
+    lines, started = [], False
+    for run in runs:
+        try:
+            with as_actor(asked.actor):
+                lines.append(head_bisections.start(target, run, asked.actor.name))
+            started = True
+        except SourceFailed:
+            raise
+        except ServiceError as refusal:
+            lines.append(escaped(one_line(str(refusal), 600)) + ".")
+    return Reply(Reaction.WORKING if started else Reaction.REFUSED, tuple(lines))
 
 
 def _stop(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:

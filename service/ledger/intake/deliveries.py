@@ -18,11 +18,22 @@ from service.domain import slash_commands
 from service.domain.states import Origin, TargetKind
 from service.domain.times import is_due
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
-from service.forge.events import Commented, Event, Ignored, Pinged, PullChanged, Pushed, parse
+from service.forge.events import (
+    CheckRequested,
+    Commented,
+    Event,
+    Ignored,
+    InstallationChanged,
+    Pinged,
+    PullChanged,
+    Pushed,
+    parse,
+)
 from service.ledger.access import audit
-from service.ledger.intake import comments, pulls, targets
+from service.ledger.intake import check_actions, comments, pulls, targets
 from service.ledger.intake.branch_recipes import adopted, branch_recipe, with_recipe
 from service.ledger.locking import insert_if_absent, lock
+from service.ledger.notify import installations
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, PushResult, approve, record_push, run_wanted
 from service.settings import settings
@@ -135,9 +146,11 @@ def _process(ids: Sequence[int], ends: float = math.inf) -> int:
                 answers[waiting.id] = "The webhook works."
             case Ignored(why):
                 answers[waiting.id] = f"Nothing to do: {why}."
+            case InstallationChanged():
+                answers[waiting.id] = _answer_of(installations.changed, waiting.event)
             case Commented(line=line) if not slash_commands.is_command(line):
                 answers[waiting.id] = "Nothing to do: the comment does not begin with a command."
-            case Pushed() | PullChanged() | Commented():
+            case Pushed() | PullChanged() | Commented() | CheckRequested():
                 by_repository.setdefault(waiting.event.repository.lower(), []).append(waiting)
             case _:
                 assert_never(waiting.event)
@@ -150,6 +163,14 @@ def _process(ids: Sequence[int], ends: float = math.inf) -> int:
         _store(found)
         answered += len(found)
     return answered
+
+
+def _answer_of(change: Callable[[InstallationChanged], str], event: InstallationChanged) -> _Answer:
+    try:
+        return change(event)
+    except Exception as error:
+        log.exception("an installation could not be recorded", account=event.account)
+        return error
 
 
 def _store(answers: _Answers) -> None:
@@ -351,7 +372,7 @@ def _for_each_target(waiting: Sequence[_Waiting]) -> _Answers:
             "--recipe FILE`, and redeliver."
         )
         return {one.id: NotFound("target", f"watches {repository}", hint) for one in waiting}
-    commits = [one for one in waiting if not isinstance(one.event, Commented)]
+    commits = [one for one in waiting if isinstance(one.event, Pushed | PullChanged)]
     found = [(target.name, _for_target(target, commits)) for target in watching if commits]
     done = {
         one.id: _together([(name, answers[one.id]) for name, answers in found])
@@ -359,22 +380,24 @@ def _for_each_target(waiting: Sequence[_Waiting]) -> _Answers:
         if all(one.id in answers for _, answers in found)
     }
     for one in waiting:  # after the commits that they may be about
-        if isinstance(one.event, Commented):
+        if isinstance(one.event, Commented | CheckRequested):
             done[one.id] = _carried_out(watching, one.event, one)
     return done
 
 
-def _carried_out(watching: Sequence[Target], event: Commented, waiting: _Waiting) -> _Answer:
+def _carried_out(watching: Sequence[Target], event: Commented | CheckRequested, waiting: _Waiting) -> _Answer:
     try:
+        if isinstance(event, CheckRequested):
+            return check_actions.carry_out(watching, event, waiting.id)
         return comments.carry_out(watching, event, waiting.id, last=waiting.failures + 1 >= GIVEN_UP)
     except Exception as error:
         if not isinstance(error, ServiceError):
-            log.exception("a command failed", comment=event.comment)
+            log.exception("a command failed", delivery=waiting.id)
         return error
 
 
 def _repository_of(waiting: _Waiting) -> str:
-    if isinstance(waiting.event, Pushed | PullChanged | Commented):
+    if isinstance(waiting.event, Pushed | PullChanged | Commented | CheckRequested):
         return waiting.event.repository
     raise TypeError(f"{waiting.event} is of no repository")
 

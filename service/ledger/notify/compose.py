@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
 from service.db.models import OutboxMessage, Run
+from service.domain.slash_commands import CommandName
 from service.domain.states import OPEN_STATES, Priority, Purpose, RunState
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
@@ -16,7 +17,8 @@ from service.ledger.queries import pull_reports, report_on, whole_run
 from service.ledger.runs import facts_checks, queue
 from service.ledger.runs.revisions import UNDONE
 from service.reports import comment_head, markdown, report
-from service.reports.schema.outbox import CommentPayload
+from service.reports.report import Report
+from service.reports.schema.outbox import CheckAction, CommentPayload
 
 log = structlog.get_logger()
 
@@ -65,9 +67,19 @@ def _notify(session: Session, run_id: int) -> None:
         _comment(session, run, run.pull)
     if _represents_commit(session, run):
         key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
-        check = markdown.check(report_on(session, run))
+        found = report_on(session, run)
+        check = markdown.check(found).model_copy(update={"actions": _buttons(found)})
         outbox.enqueue(session, key, "check", run.target, run, check.model_dump())
     run.notified_state = run.state.value
+
+
+def _buttons(found: Report) -> list[CheckAction]:
+    """The buttons of a check, in the words of `service.domain.slash_commands`; none while its run is open."""
+    if found.state in OPEN_STATES:
+        return []
+    again = CheckAction(label="Measure again", description="Queue another run", identifier=CommandName.RERUN)
+    search = CheckAction(label="Bisect", description="Find the commit that is slower", identifier=CommandName.BISECT)
+    return [again, search] if found.regressions and found.pull is not None else [again]
 
 
 def _comment(session: Session, run: Run, pull: int) -> None:

@@ -197,15 +197,18 @@ def _pause(failure: ForgeFailed, now: float | None) -> None:
     """Send nothing to the repositories that the failure is about until the forge accepts requests again."""
     with transaction() as session:
         until = (clock(session) if now is None else now) + failure.pause_s
-        whose = (
-            Target.forge.startswith(f"{failure.owner}/", autoescape=True)
-            if failure.owner
-            else Target.forge.is_not(None)
-        )
+        if failure.repo:
+            whose = Target.forge == failure.repo
+        elif failure.owner:
+            whose = Target.forge.startswith(f"{failure.owner}/", autoescape=True)
+        else:
+            whose = Target.forge.is_not(None)
         # In one order, so that two senders cannot deadlock.
         for target in session.scalars(select(Target).where(whose).order_by(Target.id).with_for_update(key_share=True)):
             target.forge_paused_until, target.forge_error = until, str(failure)
-    log.warning("sending is paused", forge=failure.owner or "all", seconds=failure.pause_s, why=str(failure))
+    log.warning(
+        "sending is paused", forge=failure.repo or failure.owner or "all", seconds=failure.pause_s, why=str(failure)
+    )
 
 
 def _preview(sending: Sending, why: str) -> None:

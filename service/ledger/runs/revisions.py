@@ -161,25 +161,31 @@ def run_wanted(
     return run
 
 
-def run_of_pull(
-    session: Session, target: Target, pull: Pull, device: str, *, suite: str | None = None, again: bool = False
+def run_of_revision(
+    session: Session,
+    target: Target,
+    sha: str | None,
+    pull: int | None,
+    device: str,
+    *,
+    suite: str | None = None,
+    again: bool = False,
 ) -> Run:
-    """The run of the head of a pull request on this device, requested by a person.
+    """The run of a known revision on this device, as a head of `pull` or of the mainline, requested by a person.
 
     `again` repeats a measurement, and a run that ended without one; one that waits or is measured stays as it is.  The
-    head of a stranger is held until somebody approves it; its approval holds for all of its runs.
+    head of a stranger is held until somebody approves it; its approval holds for all of its runs.  Raises NotFound
+    where the revision has no run yet.
     """
     lock(session, target.id)
     row, name = _recipe_and_suite(session, target, device, suite)
-    revision = session.scalar(select(Revision).where(Revision.target_id == target.id, Revision.sha == pull.head))
-    of_head = (Run.target_id == target.id, Run.pull == pull.number, Run.purpose == Purpose.WATCH)
-    runs = (
-        session.scalars(select(Run).where(*of_head, Run.revision_id == revision.id).order_by(Run.id)).all()
-        if revision is not None
-        else []
-    )
-    if revision is None or not runs:
-        raise NotFound("run", f"of pull request {pull.number} yet")
+    revision = session.scalar(select(Revision).where(Revision.target_id == target.id, Revision.sha == sha))
+    if revision is None:
+        raise NotFound("revision", sha)
+    same = (Run.target_id == target.id, Run.pull == pull, Run.purpose == Purpose.WATCH, Run.revision_id == revision.id)
+    runs = session.scalars(select(Run).where(*same).order_by(Run.id)).all()
+    if not runs:
+        raise NotFound("run", f"of {revision.short}")
     alike = [run for run in runs if (run.device, run.suite) == (device, name)]
     if again and alike and alike[-1].state in OPEN_STATES:
         return alike[-1]
@@ -187,9 +193,9 @@ def run_of_pull(
     values = {
         "baseline": newest.baseline,
         "push_id": newest.push_id,
-        "pull": pull.number,
+        "pull": pull,
         "trusted": newest.trusted,
-        "priority": Priority.PULL_REQUEST,
+        "priority": Priority.PULL_REQUEST,  # a person waits
         "state": RunState.QUEUED if any(map(_is_approved, runs)) else RunState.HELD,
         "reason": None,
     }

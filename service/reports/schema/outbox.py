@@ -1,5 +1,7 @@
 """Messages to a forge, as stored in the outbox."""
 
+from pydantic import Field
+
 from service.reports.schema.base import Document
 
 
@@ -17,6 +19,14 @@ class ReactionPayload(Document):
     content: str
 
 
+class CheckAction(Document):
+    """A button of a completed check; GitHub allows three of them, and these lengths."""
+
+    label: str = Field(max_length=20)
+    description: str = Field(max_length=40)
+    identifier: str = Field(max_length=20)
+
+
 class CheckPayload(Document):
     """A check run of a commit, or its status, in GitHub's words.
 
@@ -31,3 +41,4 @@ class CheckPayload(Document):
     title: str
     summary: str
     url: str | None
+    actions: list[CheckAction] = Field(default_factory=list, max_length=3)

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import BadInput
-from service.forge.events import Commented, Event, Ignored, Pinged, PullChanged, Pushed, parse
+from service.forge.events import (
+    CheckRequested,
+    Commented,
+    Event,
+    Ignored,
+    InstallationChanged,
+    Pinged,
+    PullChanged,
+    Pushed,
+    parse,
+)
 
 A, B, NONE = "a" * 40, "b" * 40, "0" * 40
 REPOSITORY = {"full_name": "Octo/norms", "default_branch": "main"}
@@ -41,6 +51,16 @@ def commented(line: str) -> Commented:
 
 def by(user: dict[str, Any] | None) -> dict[str, Any]:
     return issue_comment(comment={"id": 99, "body": "/kernelwatch rerun", "user": user})
+
+
+def check_run(action: str = "rerequested", **changes: Any) -> dict[str, Any]:
+    check = {"id": 41, "external_id": "kernelwatch", "head_sha": A, "name": "kernelwatch / norms / h200"}
+    sender = {"login": "mona", "id": 3, "type": "User"}
+    return {"action": action, "check_run": check, "repository": REPOSITORY, "sender": sender, **changes}
+
+
+def installation(action: str, **changes: Any) -> dict[str, Any]:
+    return {"action": action, "installation": {"id": 77, "account": {"login": "Octo"}}, **changes}
 
 
 def opened(action: str = "opened", fork: bool = False) -> PullChanged:
@@ -81,6 +101,29 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
             Ignored("the comment is not by a person"),
         ),
         ("issue_comment", by(None), Ignored("the comment is not by a person")),
+        ("check_run", check_run(), CheckRequested("Octo/norms", 41, "rerun", "mona", 3)),
+        (
+            "check_run",
+            check_run("requested_action", requested_action={"identifier": "bisect"}),
+            CheckRequested("Octo/norms", 41, "bisect", "mona", 3),
+        ),
+        ("check_run", check_run("completed"), Ignored("a check was completed; only its buttons ask for something")),
+        (
+            "check_run",
+            check_run(check_run={"id": 41, "external_id": ""}),
+            Ignored("the check is not kernelwatch's"),
+        ),
+        ("installation", installation("created"), InstallationChanged("Octo", None, None)),
+        (
+            "installation",
+            installation("new_permissions_accepted"),
+            Ignored("the App's installation was changed (new_permissions_accepted); its repositories stay the same"),
+        ),
+        (
+            "installation_repositories",
+            installation("added", repositories_added=[{"full_name": "Octo/norms"}], repositories_removed=[]),
+            InstallationChanged("Octo", ("Octo/norms",), None),
+        ),
         ("star", {"action": "created"}, Ignored("kernelwatch does not use 'star' events")),
     ],
 )
@@ -112,6 +155,13 @@ def test_a_deleted_branch_has_no_head() -> None:
         ),
         ("issue_comment", json.dumps(by({"login": "mona", "id": True, "type": "User"})).encode(), "not as GitHub"),
         ("issue_comment", json.dumps(issue_comment(body=None)).encode(), "not as GitHub documents"),
+        ("check_run", json.dumps(check_run(sender=None)).encode(), "not as GitHub documents"),
+        ("installation", json.dumps({"action": "created"}).encode(), "not as GitHub documents"),
+        (
+            "installation",
+            json.dumps({"action": "created", "installation": {"account": {"login": "a/b"}}}).encode(),
+            "is not an account",
+        ),
         ("pull_request", json.dumps(pull_request(pull_request=None)).encode(), "not as GitHub documents"),
     ],
 )

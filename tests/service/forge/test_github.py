@@ -222,7 +222,7 @@ def test_an_app_that_is_not_installed_yet_writes_no_status_instead(forge: FakeGi
     forge.app_installed = False
     with pytest.raises(ForgeFailed, match="The GitHub App is not installed on octo/norms") as failure:
         check(app)
-    assert (failure.value.passing, failure.value.pause_s) == (True, 0), "the App is installed elsewhere"
+    assert (failure.value.passing, failure.value.owner, failure.value.repo) == (True, "", REPO), "not elsewhere"
 
     forge.app_installed = True
     assert check(app).startswith("check:")

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import select
 
 from service.db.engine import reading
-from service.db.models import AuditEntry, Delivery
+from service.db.models import AuditEntry, Bisection, Delivery
 from service.domain.states import RunState
 from service.ledger.intake import deliveries
 from tests.stories.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
@@ -42,7 +42,7 @@ def test_help_lists_the_commands_to_anybody(written: Story) -> None:
     comment = written.comment(7, "/kernelwatch help", by="grace")
     said = written.answer(comment)
     assert said.startswith("`/kernelwatch help` (grace):")
-    for usage in ("run [SUITE] [DEVICE]", "rerun", "stop", "approve SHA"):
+    for usage in ("run [SUITE] [DEVICE]", "rerun", "stop", "bisect", "approve SHA"):
         assert f"`/kernelwatch {usage}`" in said
     assert written.github.reactions_to(comment) == ["+1"]
 
@@ -61,7 +61,7 @@ def test_rerun_measures_the_head_again_and_the_comment_shows_the_new_result(writ
     assert "is the next in the queue; it is expected to end in" in written.answer(comment)
     assert written.github.reactions_to(comment) == ["eyes"]
     report, *_ = written.said(7)
-    assert "1 regression" in report
+    assert "1 of 2 cases" in report
     assert f"/runs/{second.id}" in report
     assert ("person ada", f"run {second.id}") in audited("run.start")
 
@@ -322,3 +322,32 @@ def test_a_command_is_for_every_target_or_for_the_named_one(written: Story, idle
     assert "**norms**: [run" in written.answer(both)
     assert "**other**: [run" in written.answer(both)
     assert states(written, head) == [RunState.QUEUED, RunState.QUEUED]
+
+
+def test_bisect_searches_the_commits_of_the_pull_request(written: Story) -> None:
+    fast = written.pull(7, action="opened", wide=201.0)
+    alone = written.comment(7, "/kernelwatch bisect")
+    assert "found no case slower than its base; there is nothing to search" in written.answer(alone)
+    slow = written.pull(7, wide=300.0)
+    head = written.pull(7, fast=101.0)
+
+    comment = written.comment(7, "/kernelwatch bisect")
+
+    base = written.git("rev-parse", "main")
+    assert f"on `cpu` searches `{base[:10]}..{head[:10]}` for the commit that made 1 case slower" in written.answer(
+        comment
+    )
+    assert written.github.reactions_to(comment) == ["eyes"]
+    with reading() as session:
+        search = session.scalars(select(Bisection)).one()
+    assert (search.cases, search.asked_by, search.line) == ([WIDE], "ada", [base, fast, slow, head])
+    assert audited("bisection.start") == [("person ada", f"bisection {search.id}")]
+
+
+def test_a_bisection_of_one_commit_or_of_a_fork_is_refused(written: Story) -> None:
+    written.pull(7, action="opened", wide=300.0)
+    assert "is the only commit after its base" in written.answer(written.comment(7, "/kernelwatch bisect"))
+    head = written.pull(8, action="opened", fork=True, wide=300.0)
+    assert "no device has measured the head yet" in written.answer(written.comment(8, "/kernelwatch bisect"))
+    written.comment(8, f"/kernelwatch approve {head}")
+    assert "is the only commit after its base" in written.answer(written.comment(8, "/kernelwatch bisect"))

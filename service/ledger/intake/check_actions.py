@@ -1,0 +1,108 @@
+"""Do what the buttons of a check ask for: measure again, or search for the commit.
+
+A check shows its state itself, so only what it cannot show is answered, with a comment on its pull request.  Nothing
+here needs a record of its own: a repetition that waits is not repeated, and an open bisection is found again.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, selectinload
+
+from service.db.engine import reading, transaction
+from service.db.models import OutboxMessage, Run, Target
+from service.domain.markup import escaped
+from service.domain.slash_commands import FORMS, CommandName
+from service.domain.states import RunState
+from service.domain.text import one_line
+from service.errors import Conflict, NotFound, ServiceError, SourceFailed
+from service.forge import github
+from service.forge.events import CheckRequested
+from service.forge.github import ForgeFailed
+from service.ledger.access.acting import as_actor
+from service.ledger.access.forge_people import who_is
+from service.ledger.intake import head_bisections
+from service.ledger.notify import outbox
+from service.ledger.runs import queue, revisions
+from service.reports import answers
+from service.reports.schema.outbox import CommentPayload
+
+
+def carry_out(watching: Sequence[Target], event: CheckRequested, delivery_id: int) -> str:
+    """Do what a button of a check asks for; one sentence on what was done.
+
+    Raises NotFound for a check that kernelwatch did not write, SourceFailed where the forge did not answer, and what
+    the change raises.
+    """
+    run = _run_of(watching, event)
+    target = run.target
+    name = CommandName(event.action) if event.action in (CommandName.RERUN, CommandName.BISECT) else None
+    if name is None:
+        return f"Nothing to do: no button of kernelwatch is called {event.action}."
+    try:
+        person = who_is(github.connect(), event.repository, event.sender, event.sender_id, [target])
+    except ForgeFailed as failure:
+        raise SourceFailed(str(failure), passing=failure.passing) from None
+    what = f"{name} of run {run.id} by {event.sender}"
+    if why := person.refusal(FORMS[name].scope, [target], name):
+        _say(run, event, delivery_id, why)
+        return f"{what} was refused."
+    try:
+        with as_actor(person.actor):
+            if name is CommandName.BISECT:
+                _say(run, event, delivery_id, head_bisections.start(target, run, person.actor.name))
+            else:
+                _measure_again(run)
+    except SourceFailed:
+        raise
+    except ServiceError as refusal:
+        _say(run, event, delivery_id, escaped(one_line(str(refusal), 600)))
+        raise
+    return f"{what} was carried out."
+
+
+def _run_of(watching: Sequence[Target], event: CheckRequested) -> Run:
+    """The run that a check shows."""
+    shown = select(OutboxMessage.run_id).where(
+        OutboxMessage.kind == "check",
+        OutboxMessage.remote_id == f"check:{event.check}",
+        OutboxMessage.target_id.in_([target.id for target in watching]),
+    )
+    with reading() as session:
+        row = select(Run).where(Run.id.in_(shown)).options(selectinload(Run.revision), selectinload(Run.target))
+        run = session.scalar(row)
+    if run is None:
+        raise NotFound("check", event.check, "It is of another target, or older than this database.")
+    return run
+
+
+def _measure_again(run: Run) -> None:
+    with transaction() as session:
+        target = session.get_one(Target, run.target_id)
+        if run.pull is not None:
+            _check_head(session, run)
+        again = session.get_one(Run, run.id).state not in (RunState.QUEUED, RunState.LEASED, RunState.HELD)
+        if again:
+            revisions.run_of_revision(
+                session, target, run.revision.sha, run.pull, run.device, suite=run.suite, again=True
+            )
+
+
+def _check_head(session: Session, run: Run) -> None:
+    pull = queue.pull_of(session, run.target_id, run.pull or 0)
+    if pull is None or pull.closed_at is not None:
+        raise Conflict(f"Pull request {run.pull} is closed; reopen it first.")
+    if pull.head != run.revision.sha:
+        raise Conflict(f"Pull request {run.pull} has a newer head, {pull.head}; measure that one.")
+
+
+def _say(run: Run, event: CheckRequested, delivery_id: int, line: str) -> None:
+    """Comment on the pull request of a check; a check of the mainline has no place for words of ours."""
+    if run.pull is None:
+        return
+    key = f"check {event.check} delivery {delivery_id}"
+    body = answers.comment(event.action, event.sender, key, [line])
+    with transaction() as session:
+        reply = CommentPayload(pull=run.pull, body=body)
+        target = session.get_one(Target, run.target_id)
+        outbox.enqueue(session, f"answer:{key}", "answer", target, None, reply.model_dump())
