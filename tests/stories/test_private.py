@@ -11,6 +11,7 @@ from dashboards.pages import router as pages
 from service.db.engine import reading, transaction
 from service.db.models import Bisection, Incident, RegressionRow, Revision, Run, Target
 from service.db.visibility import hidden_tables
+from service.domain.exports import Exportable
 from tests import world
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import watched
@@ -42,7 +43,7 @@ def paths_of(router: APIRouter) -> list[str]:
 
 
 def filled(path: str) -> list[str]:
-    """The addresses of what there is, for one path with parameters."""
+    """Some addresses of what there is, and those of all exports, for one path with parameters."""
     with reading() as session:
         ids = {
             "run_id": list(session.scalars(select(Run.id))),
@@ -51,12 +52,13 @@ def filled(path: str) -> list[str]:
             "bisection_id": list(session.scalars(select(Bisection.id))),
             "name": [NAME],
             "sha": list(session.scalars(select(Revision.sha)))[:3],
+            "what": list(Exportable),
         }
     names = re.findall(r"{(\w+)}", path)
     found = [path]
     for name in names:
         found = [one.replace(f"{{{name}}}", str(value)) for one in found for value in ids.get(name, [])]
-    return found
+    return found if "what" in names else found[:MOST]
 
 
 def secrets() -> list[str]:
@@ -87,7 +89,7 @@ def test_no_page_and_no_document_shows_it(api: Api) -> None:
     asked = ((api, ("", f"?{required}", f"?target={NAME}")), (api.with_key("run:open", "ingest:open"), ("",)))
     for reader, queries in asked:
         for path in every_address(api):
-            for address in filled(path)[:MOST]:
+            for address in filled(path):
                 for query in queries:
                     answer = reader.at(address + query)
                     leaks = [word for word in words if word in answer.text.replace(address, "").replace(query[1:], "")]
@@ -105,7 +107,7 @@ def test_no_page_and_no_document_shows_it(api: Api) -> None:
 def test_what_belongs_to_it_answers_as_if_it_did_not_exist(api: Api) -> None:
     for path in every_address(api):
         if re.search(r"{(run_id|regression_id|incident_id|bisection_id|name)}", path):
-            for address in filled(path)[:MOST]:
+            for address in filled(path):
                 assert api.at(address).status_code in (404, 422), address
 
 

@@ -1,8 +1,9 @@
 """`kernelwatch export`: everything of one kind as a file."""
 
+import codecs
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from service.commands.connection import client
 from service.commands.noun import single
 from service.domain.exports import Exportable, FileFormat
+from service.domain.text import printable
 from service.errors import BadInput
 
 _SUFFIXES = {
@@ -38,7 +40,7 @@ def export_command(
 ) -> None:
     """Write everything of one kind to a file: CSV, JSON lines or Parquet."""
     from service.commands.output.console import err, line
-    from service.commands.output.progress import progress
+    from service.commands.output.progress import NoProgress, progress
 
     form = file_format or _SUFFIXES.get(output.suffix if output else "", FileFormat.CSV)
     if form is FileFormat.PARQUET and output is None and sys.stdout.isatty():
@@ -53,7 +55,8 @@ def export_command(
         until=_utc(until),
     )
     count = ReceivedCount(form)
-    with progress(lines=False) as display, _destination(output) as write:
+    shown = nullcontext(NoProgress()) if output is None and sys.stdout.isatty() else progress(lines=False)
+    with shown as display, _destination(output) as write:
         for part in parts:
             write(part)
             count.add(part)
@@ -105,7 +108,7 @@ def _utc(at: datetime | None) -> datetime | None:
 def _destination(output: Path | None) -> Iterator[Callable[[bytes], object]]:
     """What writes to stdout, or to a file that replaces `output` when it is complete."""
     if output is None:
-        yield sys.stdout.buffer.write
+        yield _terminal_writer() if sys.stdout.isatty() else sys.stdout.buffer.write
         sys.stdout.flush()
         return
     from kernelwatch.client.files import WholeFile
@@ -117,3 +120,9 @@ def _destination(output: Path | None) -> Iterator[Callable[[bytes], object]]:
             yield file.write
     except OSError as error:
         raise BadInput(f"{output} cannot be written: {error.strerror}.") from None
+
+
+def _terminal_writer() -> Callable[[bytes], object]:
+    """What shows text from elsewhere on a terminal, which it can neither colour nor control."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return lambda part: sys.stdout.write(printable(decoder.decode(part)))

@@ -2,11 +2,13 @@
 
 import asyncio
 import csv
+import socket
 import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -14,19 +16,25 @@ from pyarrow import parquet
 from sqlalchemy import event, insert
 
 from kernelwatch.client import AsyncClient, Client, NotFound, NoValidKey, Unreachable
+from service.api.gateway.connections import LimitedProtocol
 from service.api.reading import exports
+from service.app import create_app
 from service.commands.connection.local import InProcess
 from service.db import models as m
 from service.db.engine import engine, transaction
 from service.domain.access import local
 from service.ledger.access import keys
 from service.ledger.access.acting import as_actor
+from service.settings import settings
 from tests import world
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import watched
 from tests.fakes.api import new_key
+from tests.fakes.processes import served
 
 CASE = "rmsnorm.fwd.{rows}x1024.bf16-fp32"
+LIMIT_S = 1.0
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 MEASUREMENTS, SAMPLES = 200, 1_000  # of each, so 200,000 in all
 
 
@@ -171,6 +179,55 @@ def test_no_transaction_is_open_while_a_client_reads_slowly(server: str, key: st
         next(answer.iter_bytes(1000))
         time.sleep(1.0)  # the buffers between them are full now
         assert engine().pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def impatient(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of another server of the same database, with a short limit for responses."""
+    monkeypatch.setenv("KERNELWATCH_RESPONSE_LIMIT_S", str(LIMIT_S))
+    settings.cache_clear()
+    with served(create_app(), http=LimitedProtocol) as address:
+        yield address
+    monkeypatch.undo()
+    settings.cache_clear()
+
+
+def received(address: str, key: str, *, bytes_a_turn: int, turns: int, pause_s: float) -> bytes:
+    """Read an export in turns, with pauses, and then what is left of it."""
+    url = urlsplit(address)
+    with socket.create_connection((url.hostname, url.port), timeout=20) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        head = (
+            f"GET /api/v1/export/samples?revision=c0 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n\r\n"
+        )
+        connection.sendall(head.encode())
+        found = b""
+        try:
+            for _ in range(turns):
+                goal = len(found) + bytes_a_turn
+                while len(found) < goal and (part := connection.recv(1 << 16)):
+                    found += part
+                time.sleep(pause_s)
+            while not found.endswith(LAST_CHUNK) and (part := connection.recv(1 << 16)):
+                found += part
+        except ConnectionResetError:
+            pass
+        return found
+
+
+def test_a_slow_reader_takes_longer_than_the_limit_and_gets_all(impatient: str, key: str) -> None:
+    began = time.monotonic()
+    found = received(impatient, key, bytes_a_turn=2_500_000, turns=6, pause_s=LIMIT_S * 0.6)
+    assert time.monotonic() - began > 3 * LIMIT_S
+    assert found.endswith(LAST_CHUNK)
+    assert found.count(b'"phase":"screening"') == MEASUREMENTS * SAMPLES / 4
+
+
+def test_a_reader_that_stops_is_cut(impatient: str, key: str) -> None:
+    found = received(impatient, key, bytes_a_turn=1_000, turns=1, pause_s=4 * LIMIT_S)
+    assert found.startswith(b"HTTP/1.1 200 OK")
+    assert not found.endswith(LAST_CHUNK)
+    assert len(found) < 16_000_000
 
 
 def test_nobody_else_learns_of_the_target(server: str) -> None:

@@ -9,17 +9,21 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 from pyarrow import parquet
+from sqlalchemy import update
 from typer.testing import CliRunner
 
 from kernels.cases import Role
 from service import cli
 from service.commands.transfer.exporting import ReceivedCount
+from service.db.engine import transaction
+from service.db.models import Revision
 from service.domain.exports import FileFormat
 from service.domain.sample_rows import IMPORTED_ROLES, batches
 from service.errors import BadInput
@@ -91,17 +95,30 @@ def test_a_mistake_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.usefixtures("seeded")
-def test_parquet_is_not_written_to_a_terminal(tmp_path: Path) -> None:
+def on_a_terminal(*arguments: str) -> tuple[int, str]:
+    """The exit code of a command, and what its terminal shows."""
     ours, terminal = pty.openpty()
-    command = [sys.executable, "-m", "service.cli", "export", "runs", "--format", "parquet"]
-    found = subprocess.run(command, cwd=ROOT, stdout=terminal, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(ours)
-    os.close(terminal)
-    assert (found.returncode, found.stderr) == (
-        2,
-        "kernelwatch: Parquet is not text: write it to a file with --output FILE.\n",
-    )
+    command = [sys.executable, "-m", "service.cli", *arguments]
+    shown = b""
+    with subprocess.Popen(command, cwd=ROOT, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        with suppress(OSError), open(ours, "rb", buffering=0) as screen:  # an error is its end
+            while part := screen.read(4096):
+                shown += part
+    return process.returncode, shown.decode()
+
+
+@pytest.mark.usefixtures("seeded")
+def test_a_terminal_gets_text_that_cannot_control_it() -> None:
+    code, shown = on_a_terminal("export", "runs", "--format", "parquet")
+    assert (code, "Parquet is not text: write it to a file with --output FILE." in shown) == (2, True)
+    with transaction() as session:
+        session.execute(update(Revision).values(subject="\x1b[2Jgone\x07"))
+    code, shown = on_a_terminal("export", "revisions")
+    assert code == 0
+    assert "gone" in shown
+    assert not {"\x1b", "\x07"} & {*shown}
+    assert "\x1b[2Jgone" in done("export", "revisions").stdout
 
 
 def series(api: Api, case: str, provider: str = "norms", target: str = "liger") -> list[dict[str, Any]]:
