@@ -22,6 +22,8 @@ class Exportable(StrEnum):
     WORKERS = "workers"
     CALIBRATIONS = "calibrations"
     QUARANTINES = "quarantines"
+    POLICIES = "policies"
+    PEOPLE = "people"
     AUDIT = "audit"
 
 

@@ -37,7 +37,7 @@ from service.domain.exports import Exportable
 from service.domain.times import is_recent
 from service.errors import BadInput
 from service.ledger import queries
-from service.ledger.access import audit
+from service.ledger.access import accounts, audit
 from service.ledger.bisections import bisections
 from service.ledger.calibration import quarantines
 from service.ledger.changepoints import change_points
@@ -46,7 +46,8 @@ from service.ledger.reading import code, runs
 from service.ledger.reading.filters import RunFilter
 from service.ledger.reading.runs import is_revision
 from service.ledger.regressions import listing
-from service.reports.schema.access import AuditItem
+from service.ledger.runs import policy_versions
+from service.reports.schema.access import AuditItem, PersonItem
 from service.reports.schema.base import Document
 from service.reports.schema.bisections import BisectionItem
 from service.reports.schema.calibration import QuarantineItem
@@ -61,8 +62,9 @@ from service.reports.schema.exports import (
     ExportedVerdict,
 )
 from service.reports.schema.regressions import ChangePointItem, IncidentItem, RegressionItem
+from service.reports.schema.replay import PolicyDocument
 from service.reports.schema.runs import RunItem, WorkerItem
-from service.reports.schema.targets import GapItem, TargetItem
+from service.reports.schema.targets import GapItem, TargetDocument
 
 _ROWS = 1_000  # of a part, at least
 _PART_S = 0.25  # a part with fewer rows may end after this time: other exports wait for the thread
@@ -161,7 +163,11 @@ def read_part(session: Session, what: Exportable, which: ExportFilter, place: An
 def _targets(session: Session, which: _Wanted, place: Any) -> ExportPart:
     found = ResultPage((which.target,), None) if which.target is not None else by_name(session, place, _PAGE)
     counts = queries.open_counts(session, [one.id for one in found.items])
-    return ExportPart([TargetItem.of(one, *counts[one.id]) for one in found.items], found.next)
+    rows = [
+        TargetDocument.whole(one, open_regressions=counts[one.id][0], behind_sota=counts[one.id][1])
+        for one in found.items
+    ]
+    return ExportPart(rows, found.next)
 
 
 def _revisions(session: Session, which: _Wanted, place: Any) -> ExportPart:
@@ -320,6 +326,16 @@ def _quarantines(session: Session, which: _Wanted, place: Any) -> ExportPart:
     return ExportPart([QuarantineItem.of(*one) for one in found.items], found.next)
 
 
+def _policies(session: Session, _: _Wanted, place: Any) -> ExportPart:
+    found = policy_versions.listed(session, place, _PAGE)
+    return ExportPart([PolicyDocument.model_validate(one) for one in found.items], found.next)
+
+
+def _people(session: Session, _: _Wanted, place: Any) -> ExportPart:
+    found = accounts.listed(session, place, _PAGE)
+    return ExportPart([PersonItem.of(one) for one in found.items], found.next)
+
+
 def _audit(session: Session, which: _Wanted, place: Any) -> ExportPart:
     found = audit.listed(session, target=which.name, where=which.within(AuditEntry.at), cursor=place, limit=_PAGE)
     return ExportPart([AuditItem.of(one) for one in found.items], found.next)
@@ -329,7 +345,7 @@ _TIMES = ("since", "until")
 _RUNS = ("target", "device", "revision", *_TIMES)
 _CASES = ("target", "device", *_TIMES)
 KINDS: Mapping[Exportable, ExportKind] = {
-    Exportable.TARGETS: ExportKind(TargetItem, _targets, ("target",)),
+    Exportable.TARGETS: ExportKind(TargetDocument, _targets, ("target",)),
     Exportable.REVISIONS: ExportKind(ExportedRevision, _revisions, ("target", "revision", *_TIMES), without=("runs",)),
     Exportable.RUNS: ExportKind(ExportedRun, _runs, _RUNS),
     Exportable.MEASUREMENTS: ExportKind(ExportedMeasurement, _of_runs(_measurements), _RUNS),
@@ -345,5 +361,7 @@ KINDS: Mapping[Exportable, ExportKind] = {
     Exportable.WORKERS: ExportKind(WorkerItem, _workers, ("device",)),
     Exportable.CALIBRATIONS: ExportKind(ExportedCalibration, _calibrations, _CASES),
     Exportable.QUARANTINES: ExportKind(QuarantineItem, _quarantines, _CASES),
+    Exportable.POLICIES: ExportKind(PolicyDocument, _policies, (), for_administrators=True),
+    Exportable.PEOPLE: ExportKind(PersonItem, _people, (), for_administrators=True),
     Exportable.AUDIT: ExportKind(AuditItem, _audit, ("target", *_TIMES), for_administrators=True),
 }

@@ -60,6 +60,7 @@ def api(decided: Seeded) -> Api:
                 created_at=1.0,
             )
         )
+        session.add(m.Account(issuer="https://github.com", subject="1", login="ada", created_at=1.0, signed_in_at=2.0))
         session.add(
             m.Bisection(
                 target_id=target.id,
@@ -162,6 +163,8 @@ LISTS: dict[Exportable, Callable[[Api], Any]] = {
     Exportable.WORKERS: lambda api: everything(api, "/workers"),
     Exportable.CALIBRATIONS: calibrations,
     Exportable.QUARANTINES: lambda api: everything(api, "/quarantines", released=True),
+    Exportable.POLICIES: lambda api: everything(api, "/policies"),
+    Exportable.PEOPLE: lambda api: everything(api, "/people"),
     Exportable.AUDIT: lambda api: everything(api, "/audit"),
 }
 
@@ -298,9 +301,10 @@ def test_parquet_without_pyarrow_names_the_extra(api: Api, monkeypatch: pytest.M
     assert export(api, "runs", "csv").content
 
 
-def test_only_administrators_export_the_audit_log(api: Api) -> None:
-    assert Api(app=api.app).get("/export/audit").status_code == 401
-    assert api.with_key("read").get("/export/audit").status_code == 403
+def test_only_administrators_export_what_only_they_list(api: Api) -> None:
+    for what in ("policies", "people", "audit"):
+        assert Api(app=api.app).get(f"/export/{what}").status_code == 401
+        assert api.with_key("read").get(f"/export/{what}").status_code == 403
     assert {row["target"] for row in lines(export(api, "audit", target=TARGET))} == {TARGET}
 
 
@@ -316,7 +320,7 @@ def test_no_export_reveals_a_private_target(form: str) -> None:
     world.target(name="norms")
     api = Api()
     readers = (api, api.with_key("run:norms"))
-    kinds = [what for what in Exportable if what is not Exportable.AUDIT]
+    kinds = [what for what in Exportable if not KINDS[what].for_administrators]
 
     def exported() -> list[bytes]:
         return [export(reader, what, form).content for reader in readers for what in kinds]
