@@ -18,6 +18,7 @@ NEEDS = {
     "chromium": "install one with `apt-get install chromium`",
     "clusters": "install a Triton that reduces over clusters",
     "gpu": "run it on a machine with an NVIDIA GPU",
+    "index": "give pip a package index",
     "nginx": "`apt-get install nginx-light`",
     "postgresql": (
         "start one with `docker run -e POSTGRES_USER=root -e POSTGRES_HOST_AUTH_METHOD=trust -p 5432:5432 postgres:18`"

@@ -47,7 +47,7 @@ sota = "inductor"
 stack = "scripted"
 
 [build]
-commands = ["seq -s ' ' 1 60; test ! -e broken || {{ seq 100; echo 'error: no such header' >&2; exit 1; }}"]
+commands = ["seq -s ' ' 1 60; test ! -e broken || {{ seq 100; cat broken; echo 'error: no such header' >&2; exit 1; }}"]
 
 [paths]
 ignore = ["*.md"]

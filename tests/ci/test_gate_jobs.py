@@ -1,0 +1,331 @@
+"""The action and the GitLab template, run as their CI systems run them, against a real server that measures."""
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelwatch.client import Client
+from tests import needs
+from tests.fakes.api import new_key
+from tests.fakes.runners import Ended, GitLabJob, evaluated, started, use_action
+from tests.project.test_wheel import Environment, small, stand_in, wheel  # noqa: F401  (fixtures)
+from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
+from tests.stories.test_story_client import worker
+
+STRANGERS = "::error::text of a stranger"
+MERGE = "ab" * 20  # the merge commit of a pull request, which only GitHub has
+
+
+@dataclass
+class Jobs:
+    """Starts jobs of the CI of `norms`, with the command of the light environment."""
+
+    story: Story
+    checkout: Path
+    folder: Path
+    command: Path | None  # None: the action installs it
+    key: str
+    attempt: int = 0
+
+    def github(self, sha: str, event: str = "push", *, fork: bool = False, **given: str) -> Ended:
+        """A job of GitHub with a step that uses the action."""
+        self.attempt += 1
+        pull = {"pull_request": {"head": {"sha": sha, "repo": {"fork": fork}}}}
+        github = {
+            "sha": sha if event == "push" else MERGE,
+            "event": pull if event == "pull_request" else {},
+            "run_id": "712",
+            "run_attempt": str(self.attempt),
+        }
+        usual = {"server": self.story.address, "target": "norms", "key": self.key}
+        environment = {"KERNELWATCH_COMMAND": str(self.command)} if self.command else {}
+        given = {name.replace("_", "-"): value for name, value in given.items()}
+        folder = self.folder / f"github-{self.attempt}"
+        return use_action(self.checkout, folder, usual | given, github=github, environment=environment)
+
+    def gitlab(self, predefined: Mapping[str, str], **project: str) -> tuple[Ended, list[str], str]:
+        """A job of a GitLab pipeline whose configuration includes the template."""
+        self.attempt += 1
+        including = {
+            "KERNELWATCH_SERVER": self.story.address,
+            "KERNELWATCH_TARGET": "norms",
+            "KERNELWATCH_SOURCE": f"file://{self.checkout}",
+        }
+        job = GitLabJob(self.checkout / "ci" / "kernelwatch.gitlab-ci.yml", including)
+        secrets = {"KERNELWATCH_COMMAND": str(self.command), **project}
+        known = {"CI": "true", "GITLAB_CI": "true", "CI_JOB_ID": str(self.attempt), **predefined}
+        ended, artifacts = job.run(self.folder / f"gitlab-{self.attempt}", known, secrets)
+        return ended, artifacts, job.status(ended.code)
+
+    def report(self, name: str = "report.json") -> str:
+        """A file of the newest job."""
+        [folder] = self.folder.glob(f"*-{self.attempt}/")
+        return (folder / "kernelwatch-report" / name).read_text()
+
+
+@pytest.fixture
+def jobs(story: Story, checkout: Path, tmp_path: Path, small: Environment) -> Jobs:  # noqa: F811
+    return Jobs(story, checkout, tmp_path, small.folder / "bin" / "kernelwatch", new_key("run:norms"))
+
+
+def test_a_pull_request_on_github_gets_its_verdict(jobs: Jobs) -> None:
+    steady = jobs.story.commit("as fast as before")
+    slow = jobs.story.commit("two passes", wide=260.0)
+    with worker():
+        passed = jobs.github(steady)
+        assert (passed.code, passed.annotations) == (0, []), passed.log
+        assert passed.outputs["outcome"] == "pass"
+
+        failed = jobs.github(slow, "pull_request")
+    assert failed.code == 1, failed.log
+    [(level, message)] = failed.annotations
+    run = jobs.story.run_of(slow)
+    assert (level, message) == ("error", f"{failed.outputs['headline']}: {failed.outputs['url']}")
+    assert failed.outputs["headline"].startswith("1 regression")
+    assert failed.outputs["url"].endswith(f"/runs/{run.id}")
+    assert (failed.outputs["runs"], failed.outputs["outcome"], failed.outputs["exit-code"]) == (
+        str(run.id),
+        "warn",
+        "1",
+    )
+    assert re.search(rf"{re.escape(WIDE)} .*regression", failed.log)
+    assert "run " in failed.log.splitlines()[0], "progress comes first"
+    assert WIDE in failed.summary
+    assert failed.summary == jobs.report("report.md")
+    [document] = json.loads(jobs.report())
+    assert document["revision"] == slow, "the head of the pull request, and not the merge commit"
+
+    allowed = jobs.github(slow, "pull_request", fail_on="invalid,failed")
+    assert (allowed.code, allowed.outputs["exit-code"]) == (0, "0")
+    assert allowed.annotations == [("warning", message)]
+    assert len(jobs.story.runs(slow)) == 1, "what was measured is not measured again"
+
+
+def test_a_result_that_is_no_verdict_is_named(jobs: Jobs) -> None:
+    wrong = jobs.story.commit("bf16 sums", wide="invalid: y is wrong")
+    jobs.story.commit("right again", wide=200.0)
+    (jobs.story.repository / "broken").touch()
+    broken = jobs.story.commit("does not build")
+    (jobs.story.repository / "broken").unlink()
+    with worker():
+        assert jobs.github(wrong, device="cpu").code == 125
+        built = jobs.github(broken, suite="quick")
+        assert (built.code, built.outputs["headline"][:12]) == (125, "Build failed"), built.log
+        assert "error: no such header" in built.log
+        assert jobs.github(broken, suite="quick", fail_on="regression").code == 0
+
+        with Client(jobs.story.address, new_key("admin")) as client:
+            for case in (FAST, WIDE):
+                client.calibration.quarantine("norms", case, device="cpu", reason="a noisy machine")
+        undecided = jobs.github(jobs.story.commit("nobody can tell", fast=150.0, wide=300.0))
+    assert (undecided.code, undecided.outputs["outcome"]) == (3, "undecided"), undecided.log
+    assert undecided.annotations[0][0] == "error"
+
+
+def test_a_strangers_commit_is_held_and_a_job_that_waits_too_long_ends(jobs: Jobs) -> None:
+    jobs.story.git("checkout", "--quiet", "--detach")
+    stranger = jobs.story.commit("a stranger's change", wide=260.0)
+    jobs.story.git("update-ref", "refs/pull/7/head", stranger)
+    jobs.story.git("checkout", "--quiet", "main")
+    held = jobs.github(stranger, "pull_request", timeout="20")
+    assert (held.code, held.outputs["outcome"]) == (2, "undecided"), held.log
+    assert "Held for approval" in held.annotations[0][1]
+
+    slow = jobs.story.commit("nobody measures it")
+    late = jobs.github(slow, timeout="1")
+    [run] = jobs.story.runs(slow)
+    assert late.code == 2
+    assert late.outputs | {"report": ""} == {
+        "runs": "",
+        "outcome": "error",
+        "exit-code": "2",
+        "headline": late.annotations[0][1],
+        "url": "",
+        "report": "",
+    }
+    assert late.annotations[0][1].startswith(f"Run {run.id} is still queued after 1 s, and goes on: ")
+    assert late.annotations[0][1] in late.summary
+
+
+def test_a_job_of_a_fork_has_no_key_and_says_so(jobs: Jobs) -> None:
+    sha = jobs.story.commit()
+    skipped = jobs.github(sha, "pull_request", fork=True, key="")
+    assert (skipped.code, skipped.outputs["outcome"]) == (0, "no-key")
+    assert skipped.annotations == [("notice", "Not measured: jobs of a fork get no secrets, so there is no key.")]
+    failed = jobs.github(sha, "pull_request", fork=True, key="", no_key="fail")
+    assert (failed.code, failed.outputs["outcome"], failed.annotations[0][0]) == (2, "no-key", "error")
+    missing = jobs.github(sha, key="")
+    assert (missing.code, missing.outputs["outcome"]) == (2, "error")
+    assert missing.annotations == [("error", "No key: add one with the scope run:norms to the secrets of this job.")]
+    assert jobs.story.runs(sha) == []
+
+
+def test_a_server_that_refuses_or_does_not_answer_is_one_sentence(jobs: Jobs) -> None:
+    sha = jobs.story.commit()
+    for given, sentence in (
+        ({"server": "http://127.0.0.1:1"}, "No answer from http://127.0.0.1:1/"),
+        ({"key": "kw_0000000000_wrong"}, "key"),
+        ({"key": new_key("read")}, "scope"),
+        ({"target": "norm"}, "No target norm"),
+        ({"device": "h100"}, "is not measured on h100"),
+        ({"fail_on": "slow"}, "--fail-on takes regression"),
+        ({"revision": "0" * 40}, "0000"),
+    ):
+        ended = jobs.github(sha, **given)
+        [(level, message)] = ended.annotations
+        assert (ended.code, ended.outputs["outcome"], level) == (2, "error", "error"), ended.log
+        assert sentence in message
+    assert jobs.story.runs(sha) == []
+
+
+def test_inputs_are_values_and_the_key_is_masked(jobs: Jobs) -> None:
+    sha = jobs.story.commit()
+    for given in ({"target": '$(touch pwned)"; touch pwned; "'}, {"revision": "--help"}, {"device": "`touch pwned`"}):
+        assert jobs.github(sha, **given).code == 2
+    assert not list(jobs.folder.rglob("pwned"))
+    ended = jobs.github(sha, target=jobs.key)
+    assert ended.masks == [jobs.key]
+    assert jobs.key not in ended.log
+    assert "***" in ended.log
+
+
+def test_a_build_log_gives_no_commands_to_the_runner(jobs: Jobs) -> None:
+    (jobs.story.repository / "broken").write_text(f"{STRANGERS}\n")
+    with worker():
+        ended = jobs.github(jobs.story.commit("does not build"))
+    assert ended.code == 125
+    assert STRANGERS in ended.log.splitlines(), "printed, and not obeyed"
+    assert [level for level, _ in ended.annotations] == ["error"]
+    assert STRANGERS not in ended.annotations[0][1]
+
+
+def test_a_job_that_loses_its_connection_is_started_again_without_a_second_run(jobs: Jobs) -> None:
+    sha = jobs.story.commit("measured already")
+    with worker():
+        assert jobs.github(sha).code == 0
+    for attempt, runs in ((7, 2), (7, 2), (8, 3)):
+        jobs.attempt = attempt - 1
+        late = jobs.github(sha, again="true", timeout="1")
+        assert "is still queued" in late.annotations[0][1]
+        assert len(jobs.story.runs(sha)) == runs
+
+
+def test_the_next_job_repeats_a_cancelled_run_and_not_a_failed_one(jobs: Jobs) -> None:
+    (jobs.story.repository / "broken").touch()
+    sha = jobs.story.commit("does not build")
+    assert jobs.github(sha, timeout="1").outputs["outcome"] == "error"
+    [run] = jobs.story.runs(sha)
+    with Client(jobs.story.address, jobs.key) as client:
+        client.runs.cancel(run.id)
+    with worker():
+        assert jobs.github(sha).code == 125
+        assert jobs.github(sha).code == 125
+        assert [one.attempt for one in jobs.story.runs(sha)] == [1]
+        assert jobs.github(sha, again="true").code == 125
+    assert len(jobs.story.runs(sha)) == 2
+
+
+def test_another_ci_system_runs_the_script_in_its_checkout(jobs: Jobs) -> None:
+    jobs.story.commit("two passes", wide=260.0)
+    arguments = {
+        "KERNELWATCH_SERVER": jobs.story.address,
+        "KERNELWATCH_KEY": jobs.key,
+        "KERNELWATCH_TARGET": "norms",
+        "KERNELWATCH_COMMAND": str(jobs.command),
+        "BUILD_TAG": "jenkins-norms-712",
+    }
+    script = jobs.checkout / "ci" / "kernelwatch.sh"
+    with worker():
+        code, log = started(["sh", script], jobs.story.repository, arguments)
+    assert code == 1, log
+    assert "::" not in log, "no commands for a runner of GitHub"
+    assert log.splitlines()[-1].startswith("kernelwatch: 1 regression")
+    assert WIDE in (jobs.story.repository / "kernelwatch-report" / "report.md").read_text()
+    for name in ("SERVER", "TARGET", "KEY"):
+        missing = arguments | {f"KERNELWATCH_{name}": ""}
+        code, log = started(["sh", script], jobs.story.repository, missing)
+        assert (code, log.count("\n"), f"No {name.lower()}: " in log) == (2, 1, True)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> None:
+    """The index of pip."""
+    probe = ["download", "--quiet", "--no-deps", "--dest", tmp_path / "probe", "mdurl"]
+    if subprocess.run(["python3", "-m", "pip", *probe], capture_output=True, check=False).returncode:
+        needs.skip("index")
+
+
+@pytest.mark.usefixtures("index")
+def test_the_action_installs_its_own_checkout(jobs: Jobs) -> None:
+    """With the versions and hashes of ci/requirements.txt, and nothing of the server."""
+    sha = jobs.story.commit("as fast as before")
+    jobs.command = None
+    with worker():
+        ended = jobs.github(sha, report="results")
+    assert ended.code == 0, ended.log
+    assert ended.groups == ["Install kernelwatch"]
+
+
+def test_gitlab_runs_the_template(jobs: Jobs) -> None:
+    slow = jobs.story.commit("two passes", wide=260.0)
+    key = jobs.key
+    merge_request = {"CI_MERGE_REQUEST_PROJECT_ID": "1", "CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "1"}
+    with worker():
+        ended, artifacts, status = jobs.gitlab({"CI_COMMIT_SHA": slow}, KERNELWATCH_KEY=key)
+        assert (ended.code, status) == (1, "failed"), ended.log
+        assert artifacts == ["log.txt", "report.json", "report.md", "result.env"]
+        last = ended.log.splitlines()[-1]
+        assert last.startswith("kernelwatch: 1 regression")
+        assert WIDE in ended.log
+        assert key not in ended.log
+
+        merged = {"CI_COMMIT_SHA": MERGE, "CI_MERGE_REQUEST_SOURCE_BRANCH_SHA": slow, **merge_request}
+        assert jobs.gitlab(merged, KERNELWATCH_KEY=key)[0].code == 1
+        assert jobs.gitlab(merged, KERNELWATCH_KEY=key, KERNELWATCH_FAIL_ON="failed")[2] == "passed"
+
+        with Client(jobs.story.address, new_key("admin")) as client:
+            for case in (FAST, WIDE):
+                client.calibration.quarantine("norms", case, device="cpu", reason="a noisy machine")
+        undecided = {"CI_COMMIT_SHA": jobs.story.commit("nobody can tell")}
+        undecided = {"CI_COMMIT_SHA": jobs.story.commit("nobody can tell", fast=150.0, wide=300.0)}
+        ended, _, status = jobs.gitlab(undecided, KERNELWATCH_KEY=key)
+        assert (ended.code, status) == (3, "passed with warnings"), ended.log
+
+    ended, _, status = jobs.gitlab({**merged, "CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "2"})
+    assert ended.log == "kernelwatch: Not measured: jobs of a fork get no secrets, so there is no key.\n"
+    assert status == "passed"
+    ended, _, status = jobs.gitlab(merged)
+    assert (ended.code, status) == (2, "failed")
+
+
+@pytest.mark.parametrize(
+    ("predefined", "added"),
+    [
+        ({"CI_PIPELINE_SOURCE": "merge_request_event", "CI_DEFAULT_BRANCH": "main"}, True),
+        ({"CI_PIPELINE_SOURCE": "push", "CI_COMMIT_BRANCH": "main", "CI_DEFAULT_BRANCH": "main"}, True),
+        ({"CI_PIPELINE_SOURCE": "push", "CI_COMMIT_BRANCH": "wip", "CI_DEFAULT_BRANCH": "main"}, False),
+    ],
+)
+def test_gitlab_adds_the_job_to_merge_requests_and_the_default_branch(
+    checkout: Path, predefined: dict[str, str], added: bool
+) -> None:
+    assert GitLabJob(checkout / "ci" / "kernelwatch.gitlab-ci.yml", {}).is_added(predefined) is added
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${{ github.event.pull_request.head.sha || github.sha }}", "abc"),
+        ("${{ github.event.pull_request.head.repo.fork }}", ""),
+        ("no-${{ inputs.fork }}", "no-true"),
+    ],
+)
+def test_expressions(text: str, value: str) -> None:
+    contexts: dict[str, Any] = {"github": {"sha": "abc", "event": {}}, "inputs": {"fork": True}}
+    assert evaluated(text, contexts) == value
