@@ -197,6 +197,10 @@ class Pull(Base):
     version: Mapped[int] = mapped_column(default=0)  # raised by everyone who records something of it
     updated_at: Mapped[float | None]  # by the forge's clock, at the newest delivery
     closed_at: Mapped[float | None]  # when it was closed or merged
+    merged_as: Mapped[str | None] = mapped_column(String(64))  # its commit on the mainline
+    accepted_head: Mapped[str | None] = mapped_column(String(64))  # a head that is slower, and accepted
+    accepted_by: Mapped[str | None] = mapped_column(String(80))
+    accepted_why: Mapped[str | None]
 
 
 class Revision(Base):

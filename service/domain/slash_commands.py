@@ -20,6 +20,7 @@ class CommandName(StrEnum):
     RERUN = "rerun"
     STOP = "stop"
     BISECT = "bisect"
+    ACCEPT = "accept"
     APPROVE = "approve"
 
 
@@ -39,6 +40,12 @@ FORMS: Mapping[CommandName, Form] = {
     CommandName.RERUN: Form("rerun", "measure the head once more, on every device"),
     CommandName.STOP: Form("stop", "cancel the runs of this pull request that wait or are measured"),
     CommandName.BISECT: Form("bisect", "search the commits of this pull request for the one that made cases slower"),
+    CommandName.ACCEPT: Form(
+        "accept REASON",
+        "let the head pass although it is slower; its regressions on the mainline are acknowledged with the reason",
+        scope=Scope.TRIAGE,
+        words=(1, 1000),
+    ),
     CommandName.APPROVE: Form(
         "approve SHA",
         f"let the held runs of exactly this head start; at least {SHORTEST_SHA} characters of its sha",

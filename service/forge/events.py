@@ -34,7 +34,10 @@ class Pushed:
 
 @dataclass(frozen=True)
 class PullChanged:
-    """A pull request has a new head, or was closed (`action` is "closed").  A `fork` is any other repository."""
+    """A pull request has a new head, or was closed (`action` is "closed").  A `fork` is any other repository.
+
+    `merged_as` is the commit on the base branch, where it was closed by merging it.
+    """
 
     repository: str
     number: int
@@ -45,6 +48,7 @@ class PullChanged:
     fork: bool
     author: str
     updated_at: float | None = None  # by the forge's clock, in whole seconds
+    merged_as: str | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ def _pull_request(said: dict[str, Any]) -> Event:
         fork=_is_fork(pull["head"].get("repo"), repository),
         author=_text(pull["user"]["login"]),
         updated_at=_moment(pull.get("updated_at")),
+        merged_as=_sha(pull["merge_commit_sha"]) if action == "closed" and pull.get("merged") is True else None,
     )
 
 

@@ -121,6 +121,24 @@ class Story:
         self.github.pull_is("acme/norms", number, sha, base["sha"], whose["full_name"])
         self.deliver("pull_request", {"action": action, "number": number, "pull_request": pull})
 
+    def merge(self, number: int) -> str:
+        """Merge a pull request; GitHub tells of the push and of the merge."""
+        before, head = self.git("rev-parse", "main"), self.git("rev-parse", f"pull-{number}")
+        self.git("merge", "--quiet", "--no-ff", "--message", f"merge pull request {number}", f"pull-{number}")
+        sha = self.git("rev-parse", "main")
+        self.github.pulls["acme/norms", number].state = "closed"
+        repository = {"full_name": "acme/norms", "id": 1}
+        pull = {
+            "head": {"sha": head, "ref": f"pull-{number}", "repo": repository},
+            "base": {"ref": "main", "sha": before, "repo": repository},
+            "user": {"login": "ada"},
+            "merged": True,
+            "merge_commit_sha": sha,
+        }
+        self.deliver("push", {"ref": "refs/heads/main", "before": before, "after": sha, "deleted": False})
+        self.deliver("pull_request", {"action": "closed", "number": number, "pull_request": pull})
+        return sha
+
     def comment(self, number: int, text: str, *, by: str = "ada", kind: str = "User") -> int:
         """Somebody comments on a pull request; the comment's id."""
         comment = self.github.somebody_says("acme/norms", number, text, by, kind)

@@ -1,4 +1,4 @@
-"""Do what the buttons of a check ask for: measure again, or search for the commit.
+"""Do what the buttons of a check ask for: measure again, search for the commit, or accept that it is slower.
 
 A check shows its state itself, so only what it cannot show is answered, with a comment on its pull request.  Nothing
 here needs a record of its own: a repetition that waits is not repeated, and an open bisection is found again.
@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from service.db.engine import reading, transaction
-from service.db.models import OutboxMessage, Run, Target
+from service.db.models import OutboxMessage, Pull, Run, Target
 from service.domain.markup import escaped
 from service.domain.slash_commands import FORMS, CommandName
 from service.domain.states import RunState
@@ -19,13 +19,17 @@ from service.errors import Conflict, NotFound, ServiceError, SourceFailed
 from service.forge import github
 from service.forge.events import CheckRequested
 from service.forge.github import ForgeFailed
-from service.ledger.access.acting import as_actor
+from service.ledger.access.acting import acting, as_actor
 from service.ledger.access.forge_people import who_is
 from service.ledger.intake import head_bisections
 from service.ledger.notify import outbox
+from service.ledger.regressions import accepting
 from service.ledger.runs import queue, revisions
 from service.reports import answers
 from service.reports.schema.outbox import CommentPayload
+
+_BUTTONS = (CommandName.RERUN, CommandName.BISECT, CommandName.ACCEPT)
+_NO_REASON = "no reason was given (with the button of the check)"
 
 
 def carry_out(watching: Sequence[Target], event: CheckRequested, delivery_id: int) -> str:
@@ -36,7 +40,7 @@ def carry_out(watching: Sequence[Target], event: CheckRequested, delivery_id: in
     """
     run = _run_of(watching, event)
     target = run.target
-    name = CommandName(event.action) if event.action in (CommandName.RERUN, CommandName.BISECT) else None
+    name = CommandName(event.action) if event.action in _BUTTONS else None
     if name is None:
         return f"Nothing to do: no button of kernelwatch is called {event.action}."
     try:
@@ -51,6 +55,8 @@ def carry_out(watching: Sequence[Target], event: CheckRequested, delivery_id: in
         with as_actor(person.actor):
             if name is CommandName.BISECT:
                 _say(run, event, delivery_id, head_bisections.start(target, run, person.actor.name))
+            elif name is CommandName.ACCEPT:
+                _accept(run)
             else:
                 _measure_again(run)
     except SourceFailed:
@@ -88,12 +94,20 @@ def _measure_again(run: Run) -> None:
             )
 
 
-def _check_head(session: Session, run: Run) -> None:
+def _accept(run: Run) -> None:
+    with transaction() as session:
+        pull = _check_head(session, run)
+        accepting.accept(session, session.get_one(Target, run.target_id), pull, acting().actor.name, _NO_REASON)
+
+
+def _check_head(session: Session, run: Run) -> Pull:
+    """The pull request of a run, which is open and has the run's revision as its head."""
     pull = queue.pull_of(session, run.target_id, run.pull or 0)
     if pull is None or pull.closed_at is not None:
         raise Conflict(f"Pull request {run.pull} is closed; reopen it first.")
     if pull.head != run.revision.sha:
-        raise Conflict(f"Pull request {run.pull} has a newer head, {pull.head}; measure that one.")
+        raise Conflict(f"Pull request {run.pull} has a newer head, {pull.head}; use the check of that one.")
+    return pull
 
 
 def _say(run: Run, event: CheckRequested, delivery_id: int, line: str) -> None:

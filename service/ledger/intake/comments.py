@@ -19,7 +19,7 @@ from service.domain.markup import code, escaped
 from service.domain.slash_commands import NAME, Command, CommandName, read
 from service.domain.states import OPEN_STATES, Purpose, RunState
 from service.domain.text import one_line, short
-from service.errors import BadInput, ServiceError, SourceFailed
+from service.errors import BadInput, Conflict, ServiceError, SourceFailed
 from service.forge import github
 from service.forge.events import Commented
 from service.forge.github import ForgeFailed, GitHub, PullHead
@@ -29,6 +29,7 @@ from service.ledger.intake import head_bisections, pulls
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
 from service.ledger.queue_times import NO_PLACE, places
+from service.ledger.regressions import accepting
 from service.ledger.runs import queue, revisions
 from service.reports import answers
 from service.reports.answers import Reaction, Reply
@@ -39,7 +40,7 @@ from service.sources import open_source
 log = structlog.get_logger()
 
 # These need the head recorded first.
-_FROM_HEAD = frozenset({CommandName.RUN, CommandName.RERUN, CommandName.BISECT, CommandName.APPROVE})
+_FROM_HEAD = frozenset(CommandName) - {CommandName.HELP, CommandName.STOP}
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class _Asked:
     @property
     def number(self) -> int:
         return self.event.number
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether the ledger must have the head that the forge names; of a closed pull request it stays as it was."""
+        return self.head.open and self.command.verb in _FROM_HEAD
 
 
 def carry_out(watching: Sequence[Target], event: Commented, delivery_id: int, *, last: bool) -> str:
@@ -108,7 +114,7 @@ def _answer_of(client: GitHub, watching: Sequence[Target], event: Commented, del
         return _Done(answers.refused(why))
     head = client.pull(event.repository, event.number)
     asked = _Asked(command, event, person.actor, head)
-    if not head.open and command.verb is not CommandName.STOP:
+    if not head.open and command.verb not in (CommandName.STOP, CommandName.ACCEPT):
         return _Done(answers.refused(f"Pull request {event.number} is closed; reopen it first."))
     prepared = {target.id: _prepared(target, asked, delivery_id) for target in chosen}
 
@@ -133,7 +139,7 @@ def _prepared(target: Target, asked: _Asked, delivery_id: int) -> _Prepared:
     with reading() as session:
         known = _head_at(session, target.id, asked.number, delivery_id)
         pull = queue.pull_of(session, target.id, asked.number)
-    if asked.command.verb not in _FROM_HEAD or target.paused_at is not None:
+    if not asked.needs_head or target.paused_at is not None:
         return _Prepared(known)
     recorded = pull is not None and pull.head == asked.head.sha and pull.closed_at is None
     trouble = None if recorded else _record_head(target, asked)
@@ -200,7 +206,7 @@ def _for_target(session: Session, target_id: int, asked: _Asked, prepared: _Prep
     pull = revisions.locked_pull(session, target_id, asked.number)
     if prepared.trouble is not None:
         return answers.refused(answers.about(target.name, f"{escaped(one_line(prepared.trouble))}."))
-    if asked.command.verb in _FROM_HEAD and pull.head != asked.head.sha:
+    if asked.needs_head and pull.head != asked.head.sha:
         raise SourceFailed(f"the head of pull request {asked.number} is moving.")
     try:
         with session.begin_nested():
@@ -215,7 +221,7 @@ def _for_target(session: Session, target_id: int, asked: _Asked, prepared: _Prep
 def _moved(asked: _Asked, prepared: _Prepared) -> str | None:
     """Say so where the head is another one than when the comment arrived."""
     was = prepared.known_head
-    if asked.command.verb not in _FROM_HEAD or was in (None, asked.head.sha):
+    if not asked.needs_head or was in (None, asked.head.sha):
         return None
     return f"the head was {code(short(was or ''))} when the comment arrived, and is {code(short(asked.head.sha))} now."
 
@@ -280,6 +286,18 @@ def _stop(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     return answers.done(f"cancelled {names}.")
 
 
+def _accept(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
+    if not asked.head.open and pull.merged_as is None:
+        raise Conflict(f"Pull request {pull.number} was closed without a merge.")
+    cases = accepting.accept(session, target, pull, asked.actor.name, " ".join(asked.command.words))
+    what = f"{cases} slower case{'s' * (cases != 1)} at {code(short(pull.head or ''))}"
+    if not asked.head.open:
+        return answers.done(f"accepted {what}; its regressions on the mainline are acknowledged.")
+    return answers.done(
+        f"accepted {what}. A new push voids this. After the merge, its regressions on the mainline are acknowledged."
+    )
+
+
 def _approve(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     [sha] = asked.command.words
     head = asked.head.sha
@@ -318,5 +336,6 @@ _EFFECTS: Mapping[CommandName, Callable[[Session, Target, Pull, _Asked], Reply]]
     CommandName.RUN: _run,
     CommandName.RERUN: _rerun,
     CommandName.STOP: _stop,
+    CommandName.ACCEPT: _accept,
     CommandName.APPROVE: _approve,
 }

@@ -18,6 +18,7 @@ from service.domain.states import Origin
 from service.errors import BadInput, ServiceError, SourceFailed
 from service.forge.events import PullChanged
 from service.ledger.intake.branch_recipes import RecipeFiles, adopted, branch_recipe
+from service.ledger.regressions import accepting
 from service.ledger.runs.revisions import Push, locked_pull, pull_closed, record_push
 from service.sources.source import Found, Source
 
@@ -69,6 +70,8 @@ def sort_out(
             if (before := wanted.pop(event.number, None)) is not None:
                 said |= dict.fromkeys(before.deliveries, f"{name} was closed by a later delivery.")
             said[delivery_id] = close(session, target, event.number)
+            row.merged_as = event.merged_as
+            accepting.acknowledge_merged(session, row)
         elif row.closed_at is not None and not (later > 0 or (event.action == "reopened" and later == 0)):
             said[delivery_id] = f"{name} is closed; this delivery is older than that."
         else:

@@ -8,17 +8,21 @@ from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
-from service.db.models import OutboxMessage, Run
+from service.db.models import OutboxMessage, Pull, Run
+from service.domain.markup import escaped
+from service.domain.policy.policy import GateAction, GateKind
 from service.domain.slash_commands import CommandName
 from service.domain.states import OPEN_STATES, Priority, Purpose, RunState
+from service.domain.text import one_line
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
 from service.ledger.queries import pull_reports, report_on, whole_run
+from service.ledger.regressions import accepting
 from service.ledger.runs import facts_checks, queue
 from service.ledger.runs.revisions import UNDONE
 from service.reports import comment_head, markdown, report
 from service.reports.report import Report
-from service.reports.schema.outbox import CheckAction, CommentPayload
+from service.reports.schema.outbox import CheckAction, CheckPayload, CommentPayload
 
 log = structlog.get_logger()
 
@@ -69,8 +73,20 @@ def _notify(session: Session, run_id: int) -> None:
         key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
         found = report_on(session, run)
         check = markdown.check(found).model_copy(update={"actions": _buttons(found)})
+        pull = queue.pull_of(session, run.target_id, run.pull) if run.pull is not None else None
+        if pull is not None and accepting.is_accepted(pull, run.revision.sha):
+            check = _accepted(check, found, pull)
         outbox.enqueue(session, key, "check", run.target, run, check.model_dump())
     run.notified_state = run.state.value
+
+
+def _accepted(check: CheckPayload, found: Report, pull: Pull) -> CheckPayload:
+    """The check of a head that somebody accepted: it passes, unless something else than slower cases fails it."""
+    failing = [one for one in found.gate.reasons if one.action is GateAction.FAIL]
+    if not found.regressions or any(one.kind is not GateKind.REGRESSION for one in failing):
+        return check
+    title = one_line(f"Accepted by {pull.accepted_by}: {pull.accepted_why}", 140)
+    return check.model_copy(update={"conclusion": "neutral", "commit_status": "success", "title": title})
 
 
 def _buttons(found: Report) -> list[CheckAction]:
@@ -79,7 +95,8 @@ def _buttons(found: Report) -> list[CheckAction]:
         return []
     again = CheckAction(label="Measure again", description="Queue another run", identifier=CommandName.RERUN)
     search = CheckAction(label="Bisect", description="Find the commit that is slower", identifier=CommandName.BISECT)
-    return [again, search] if found.regressions and found.pull is not None else [again]
+    accept = CheckAction(label="Accept", description="Pass although it is slower", identifier=CommandName.ACCEPT)
+    return [again, search, accept] if found.regressions and found.pull is not None else [again]
 
 
 def _comment(session: Session, run: Run, pull: int) -> None:
@@ -92,9 +109,16 @@ def _comment(session: Session, run: Run, pull: int) -> None:
     reports = pull_reports(session, run)
     # A forge notifies people only of the first version of a comment, so that version must say something.
     if begun or facts_checks.are_found(session, run) or any(map(comment_head.worth_a_comment, reports)):
-        facts = facts_checks.in_words(session, run)
+        facts = "\n\n".join(filter(None, (facts_checks.in_words(session, run), _acceptance(known, run))))
         comment = CommentPayload(pull=pull, body=markdown.comment(*reports, facts=facts))
         outbox.enqueue(session, key, "comment", run.target, run, comment.model_dump())
+
+
+def _acceptance(pull: Pull | None, run: Run) -> str:
+    """A line of the comment, where somebody accepted the head; empty elsewhere."""
+    if pull is None or not accepting.is_accepted(pull, run.revision.sha):
+        return ""
+    return f"**Accepted** by {escaped(pull.accepted_by or '')}: {escaped(one_line(pull.accepted_why or '', 600))}"
 
 
 def _represents_commit(session: Session, run: Run) -> bool:

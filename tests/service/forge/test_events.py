@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,13 @@ def pull_request(action: str = "opened", head_repository: Any = REPOSITORY, **ch
         "user": {"login": "mona"},
     }
     return {"action": action, "number": 7, "pull_request": pull, "repository": REPOSITORY, **changes}
+
+
+def merged(merged: bool) -> dict[str, Any]:
+    """GitHub names a trial merge as `merge_commit_sha` of what was not merged."""
+    event = pull_request("closed")
+    event["pull_request"] |= {"merged": merged, "merge_commit_sha": A}
+    return event
 
 
 def issue_comment(action: str = "created", body: str = "/kernelwatch rerun", **changes: Any) -> dict[str, Any]:
@@ -80,6 +88,8 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
         ("pull_request", pull_request("synchronize"), opened("synchronize")),
         ("pull_request", pull_request("reopened"), opened("reopened")),
         ("pull_request", pull_request("closed"), opened("closed")),
+        ("pull_request", merged(True), replace(opened("closed"), merged_as=A)),
+        ("pull_request", merged(False), opened("closed")),
         ("pull_request", pull_request(head_repository={"full_name": "mallory/norms"}), opened(fork=True)),
         ("pull_request", pull_request(head_repository={"full_name": "octo/Norms"}), opened(fork=False)),
         ("pull_request", pull_request(head_repository=None), opened(fork=True)),

@@ -37,7 +37,7 @@ def test_a_completed_check_has_buttons(app: Story) -> None:
     slow = app.pull(7, action="opened", wide=300.0)
     check = check_of(app, slow)
     assert check["status"] == "completed"
-    assert [one["identifier"] for one in check["actions"]] == ["rerun", "bisect"]
+    assert [one["identifier"] for one in check["actions"]] == ["rerun", "bisect", "accept"]
     fine = app.push(wide=201.0)
     assert [one["identifier"] for one in check_of(app, fine)["actions"]] == ["rerun"]
 
@@ -94,6 +94,16 @@ def test_the_bisect_button_searches_the_pull_request(app: Story) -> None:
         [search] = session.scalars(select(Bisection)).all()
     assert (search.bad, search.asked_by) == (head, "ada")
     assert all("[bisection" in said for said in app.answers())
+
+
+def test_the_accept_button_lets_the_check_pass(app: Story) -> None:
+    head = app.pull(7, action="opened", wide=300.0)
+    press(app, head, by="mallory", identifier="accept")
+    assert "Accepted" not in check_of(app, head)["output"]["title"]
+    press(app, head, identifier="accept")
+    check = check_of(app, head)
+    assert (check["status"], check["conclusion"]) == ("completed", "neutral")
+    assert check["output"]["title"].startswith("Accepted by ada")
 
 
 def test_checks_of_others_and_buttons_pressed_by_bots_do_nothing(app: Story) -> None:

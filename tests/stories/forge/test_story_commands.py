@@ -4,8 +4,8 @@ import pytest
 from sqlalchemy import select
 
 from service.db.engine import reading
-from service.db.models import AuditEntry, Bisection, Delivery
-from service.domain.states import RunState
+from service.db.models import AuditEntry, Bisection, Delivery, RegressionEvent, RegressionRow
+from service.domain.states import RegressionState, RunState
 from service.ledger.intake import deliveries
 from tests.stories.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
@@ -42,7 +42,7 @@ def test_help_lists_the_commands_to_anybody(written: Story) -> None:
     comment = written.comment(7, "/kernelwatch help", by="grace")
     said = written.answer(comment)
     assert said.startswith("`/kernelwatch help` (grace):")
-    for usage in ("run [SUITE] [DEVICE]", "rerun", "stop", "bisect", "approve SHA"):
+    for usage in ("run [SUITE] [DEVICE]", "rerun", "stop", "bisect", "accept REASON", "approve SHA"):
         assert f"`/kernelwatch {usage}`" in said
     assert written.github.reactions_to(comment) == ["+1"]
 
@@ -351,3 +351,60 @@ def test_a_bisection_of_one_commit_or_of_a_fork_is_refused(written: Story) -> No
     assert "no device has measured the head yet" in written.answer(written.comment(8, "/kernelwatch bisect"))
     written.comment(8, f"/kernelwatch approve {head}")
     assert "is the only commit after its base" in written.answer(written.comment(8, "/kernelwatch bisect"))
+
+
+def regressions() -> list[tuple[RegressionState, str | None, list[str]]]:
+    """State and reason of the regressions, each with who changed it."""
+    with reading() as session:
+        events = select(RegressionEvent.who).order_by(RegressionEvent.id)
+        return [
+            (row.state, row.reason, list(session.scalars(events.where(RegressionEvent.regression_id == row.id))))
+            for row in session.scalars(select(RegressionRow))
+        ]
+
+
+def test_an_accepted_head_passes_and_opens_no_alarm_when_it_is_merged(written: Story) -> None:
+    written.github.permissions[REPO, "grace"] = "triage"
+    head = written.pull(7, action="opened", wide=300.0)
+    assert written.status(head).startswith("pending: ")
+
+    comment = written.comment(7, "/kernelwatch accept exact rounding costs this", by="grace")
+
+    assert f"accepted 1 slower case at `{head[:10]}`. A new push voids this." in written.answer(comment)
+    assert written.github.reactions_to(comment) == ["+1"]
+    assert written.status(head) == "success: Accepted by grace: exact rounding costs this"
+    report, *_ = written.said(7)
+    assert "**Accepted** by grace: exact rounding costs this" in report
+    assert audited("pull.accept") == [("person grace", "pull request 7")]
+
+    written.merge(7)
+    assert regressions() == [
+        (RegressionState.ACKNOWLEDGED, "exact rounding costs this", ["kernelwatch", "grace"]),
+    ]
+
+
+def test_a_new_push_voids_what_was_accepted(written: Story) -> None:
+    written.pull(7, action="opened", wide=300.0)
+    written.comment(7, "/kernelwatch accept exact rounding")
+    slower = written.pull(7, wide=400.0)
+    assert written.status(slower).startswith("pending: ")
+    written.merge(7)
+    assert [state for state, _, _ in regressions()] == [RegressionState.OPEN]
+
+    late = written.comment(7, "/kernelwatch accept exact rounding, all of it")
+    assert "its regressions on the mainline are acknowledged" in written.answer(late)
+    assert [(state, why) for state, why, _ in regressions()] == [
+        (RegressionState.ACKNOWLEDGED, "exact rounding, all of it")
+    ]
+
+
+def test_only_slower_cases_can_be_accepted_and_only_with_a_reason(written: Story) -> None:
+    head = written.pull(7, action="opened", wide=201.0)
+    assert "Write \\`/kernelwatch accept REASON\\`" in written.answer(written.comment(7, "/kernelwatch accept"))
+    nothing = written.comment(7, "/kernelwatch accept it is fine")
+    assert "there is nothing to accept" in written.answer(nothing)
+    assert written.github.reactions_to(nothing) == ["confused"]
+    wrong = written.pull(7, wide=300.0, fast="invalid: y is wrong")
+    written.comment(7, "/kernelwatch accept it is fine")
+    assert "Accepted" not in written.status(wrong), "a wrong result is not accepted with it"
+    assert head != wrong
