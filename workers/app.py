@@ -25,6 +25,7 @@ from kombu.entity import Queue
 
 from service.db import wakeups
 from service.db.engine import engine
+from service.db.wakeups import CONTROL
 from service.errors import Conflict
 from service.ledger.server_policy import server_policy
 from service.log import set_up_logging
@@ -33,7 +34,7 @@ from workers.run.heartbeat import stopping
 
 log = structlog.get_logger()
 
-CONTROL, NOTIFY, FACTS = "control", "notify", "facts"
+NOTIFY, FACTS = "notify", "facts"
 ENDING_S = 50  # how long a process waits for its timer to give a run back; compose kills it after 60
 STALE_S = 60  # after which a wake-up expires: the timers have polled many times by then
 MUTE_S = 10  # how long nothing is sent after a failure: a broker that is down must not delay every request

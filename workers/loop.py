@@ -2,12 +2,14 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from service.db import wakeups
 from service.db.trouble import describe
 from service.settings import make_private, settings
 from workers import control
@@ -16,20 +18,24 @@ from workers.device import exclusive
 from workers.run.heartbeat import stopping
 
 log = structlog.get_logger()
+_SOONEST_S = 0.2  # between two looks, however often somebody wakes it: a storm is one look, not thousands
 
 
-def until_stopped(task: Callable[[], object], every_s: float) -> None:
-    """Run `task` every `every_s` seconds until SIGTERM or SIGINT.
+def until_stopped(task: Callable[[], object], every_s: float, queue: str) -> None:
+    """Run `task` every `every_s` seconds, and when `queue` is woken, until SIGTERM or SIGINT.
 
     Errors of the database and of the machine are logged, and the task is retried.
     """
+    waiter = wakeups.LocalWaiter(queue)
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopping.set()
+        waiter.wake()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     while not stopping.is_set():
+        began = time.monotonic()
         try:
             task()
         except DBAPIError as error:
@@ -38,7 +44,8 @@ def until_stopped(task: Callable[[], object], every_s: float) -> None:
             log.error("the database did not answer", error=str(error))
         except OSError as error:
             log.error("the machine failed", error=str(error))
-        stopping.wait(every_s)
+        if waiter.wait(every_s):
+            stopping.wait(max(0.0, began + _SOONEST_S - time.monotonic()))
 
 
 def worker() -> None:
@@ -49,9 +56,9 @@ def worker() -> None:
         log.warning("this worker is root: give it a user of its own, who owns nothing but the state folder")
     device = control.here().name
     with exclusive(device):
-        until_stopped(lambda: control.work(device), settings().queue_poll_s)
+        until_stopped(lambda: control.work(device), settings().queue_poll_s, device)
 
 
 def run_control() -> None:
     facts_worker.run_with_control()
-    until_stopped(control.run, settings().queue_poll_s)
+    until_stopped(control.run, settings().queue_poll_s, wakeups.CONTROL)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, selectinload
 from service.db.engine import clock, wake
 from service.db.models import Bisection, Revision, Run, Target
 from service.db.paging import ResultPage, paged
+from service.db.wakeups import CONTROL
 from service.domain.bisection.classify import moved
 from service.domain.bisection.search import Aim, Progress, Question
 from service.domain.policy import recipes
@@ -33,7 +34,6 @@ from service.reports.bisection_text import Merge, said
 from service.reports.views import BisectionView
 from service.sources.source import Found
 
-CONTROL = "control"  # the queue of the workers that advance bisections
 _DAY_S = 86_400.0
 _STATE = {
     Aim.VERIFY: SearchState.VERIFYING,

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, database_now, reading, transaction, wake
 from service.db.models import Delivery, Run, Target
+from service.db.wakeups import CONTROL
 from service.domain import slash_commands
 from service.domain.states import Origin, TargetKind
 from service.domain.times import is_due
@@ -56,7 +57,6 @@ __all__ = [
 
 log = structlog.get_logger()
 
-CONTROL = "control"  # the queue of the control workers
 GIVEN_UP = 5  # failures after which a delivery waits for a person, who may redeliver it
 _ROUND_S = 60.0  # of one call, because the control worker has other tasks
 _AT_ONCE = 20  # deliveries in memory, which may have 25 MB each

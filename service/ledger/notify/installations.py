@@ -6,11 +6,11 @@ from sqlalchemy import func, select, update
 
 from service.db.engine import clock, transaction, wake
 from service.db.models import OutboxMessage, Target
+from service.db.wakeups import CONTROL
 from service.domain.states import OutboxState
 from service.forge import github
 from service.forge.events import InstallationChanged
 from service.forge.github import MAX_PAUSE_S, ForgeFailed
-from service.ledger.notify.outbox import NOTIFY
 
 
 def changed(event: InstallationChanged) -> str:
@@ -34,7 +34,7 @@ def changed(event: InstallationChanged) -> str:
                 waiting = (OutboxMessage.target_id == target.id, OutboxMessage.state == OutboxState.WAITING)
                 session.execute(update(OutboxMessage).where(*waiting).values(next_at=0.0))
         if names and event.why_gone is None:
-            wake(session, NOTIFY)
+            wake(session, CONTROL)
     if not names:
         return "Nothing to do: no target is on these repositories."
     return f"{'Sending is paused' if event.why_gone else 'Sending goes on'} for {', '.join(names)}."

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, database_now, transaction, wake
 from service.db.models import OutboxMessage, Run, Target
+from service.db.wakeups import CONTROL
 from service.domain.states import OutboxState
 from service.domain.times import is_due
 from service.forge import github
@@ -29,7 +30,6 @@ from service.reports.schema.outbox import CheckPayload, CommentPayload, Reaction
 
 log = structlog.get_logger()
 
-NOTIFY = "control"  # the queue of the senders
 _CLAIM_S = 300.0  # longer than the slowest send: several requests of at most 20 s
 _FIRST_RETRY_S, _MAX_RETRY_S = 10.0, 3600.0
 _NEWS_S = 7 * 86400.0  # older messages are dropped: a token that was missing for a year must not flood a forge
@@ -80,7 +80,7 @@ def enqueue(
     message.state = OutboxState.WAITING if target.forge else OutboxState.PREVIEW
     session.flush()
     if message.state is OutboxState.WAITING:
-        wake(session, NOTIFY)
+        wake(session, CONTROL)
     return message
 
 
@@ -145,7 +145,7 @@ def _claim(now: float | None) -> Sending | None:
             .join(Target, Target.id == OutboxMessage.target_id)
             .where(OutboxMessage.state == OutboxState.WAITING, is_due(OutboxMessage.next_at, here, _MAX_RETRY_S))
             .where(is_due(Target.forge_paused_until, here, MAX_PAUSE_S))
-            .order_by(OutboxMessage.next_at, OutboxMessage.id)
+            .order_by(OutboxMessage.next_at, OutboxMessage.kind == "check", OutboxMessage.id)  # people read comments
             .limit(1)
             .with_for_update(skip_locked=True, of=OutboxMessage)
         )

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, database_now, wake
 from service.db.models import Attempt, Pull, Revision, Run, Target, Worker
+from service.db.wakeups import CONTROL
 from service.domain.states import OPEN_STATES, RunState
 from service.domain.times import is_due
 from service.errors import LeaseLost, NotFound
@@ -95,6 +96,7 @@ def end(session: Session, lease: Lease, state: RunState, reason: str | None = No
     run.lease_until, run.stage = None, None
     if state is not RunState.QUEUED:
         run.finished_at = now
+        wake(session, CONTROL)  # which reports it
     _close_attempt(session, lease.run_id, lease.attempt, now, reason or state.value)
     return run
 
@@ -167,6 +169,7 @@ def _queue_or_fail(session: Session, run: Run, why: str, wait_s: float) -> None:
     elif run.attempt >= run.max_attempts or run.losses > MAX_LOSSES:
         run.state, run.finished_at = RunState.FAILED, now
         run.reason = f"given up after {run.attempt} attempts: {why}"
+        wake(session, CONTROL)
     else:
         run.state, run.finished_at, run.not_before = RunState.QUEUED, None, now + wait_s
         run.reason = f"{why}; next attempt after {wait_s:.0f} s" if wait_s else why
