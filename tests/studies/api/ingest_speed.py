@@ -1,6 +1,6 @@
 """How fast measurements made elsewhere are stored, through the API of a real server.
 
-python -m tests.studies.api.ingest_speed [--mb 100] [--database URL]
+python -m tests.studies.api.ingest_speed [--mb 100] [--mbit 10] [--database URL]
 """
 
 import argparse
@@ -11,20 +11,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-import psutil
-
 from service.db import migrate
-from service.db.engine import transaction
+from service.db.engine import engine, transaction
 from service.domain.access import local, read_grants
 from service.ledger.access import keys
 from service.ledger.access.acting import as_actor
 from service.settings import settings
 from tests import world
-from tests.fakes.processes import free_port
-from tests.studies.readers import served
+from tests.studies.api.servers import Server, kernelwatch
 
 SAMPLES = 5  # of a measurement, as a run of kernelwatch has rounds
+MAX_GROWTH_MB = 64  # of the server, for a batch of any size
 BATCH = {"batch": {"tool": "a study", "machine": "here", "device": "h200"}}
 PROVIDERS, WIDTHS = ("ours", "quack"), (1024, 2048, 4096, 8192)
 
@@ -46,6 +43,7 @@ def lines(size: int) -> Iterator[bytes]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=int, default=100, help="size of the batch")
+    parser.add_argument("--mbit", type=float, help="speed of the line in Mbit/s; by default as fast as it goes")
     parser.add_argument("--database", help="URL of an empty database; by default a new SQLite file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -57,28 +55,52 @@ def main() -> None:
         world.target(name="norms")
         with as_actor(local("study")), transaction() as session:
             _, key = keys.create(session, "study", read_grants(["ingest:norms"]))
-        port = free_port()
+        engine().dispose()
         body = Path(folder) / "batch"
-        body.write_bytes(b"".join(lines(given.mb * 10**6)))
-        os.environ["KERNELWATCH_PORT"] = str(port)
-        with served(port) as server:
-            send(f"http://127.0.0.1:{port}", key, body, server)
+        with body.open("wb") as file:
+            file.writelines(lines(given.mb * 10**6))
+        with kernelwatch() as server:
+            send(server, key, body, given.mbit)
 
 
-def send(address: str, key: str, body: Path, server: psutil.Process) -> None:
-    before = server.memory_info().rss
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/x-ndjson", "Idempotency-Key": "once"}
-    cpu, began = server.cpu_times(), time.perf_counter()
-    with body.open("rb") as file:
-        answer = httpx.post(f"{address}/api/v1/targets/norms/ingested", content=file, headers=headers, timeout=600)
-    took = time.perf_counter() - began
-    after = server.cpu_times()
+def send(server: Server, key: str, body: Path, mbit: float | None) -> None:
+    size = body.stat().st_size
+    headers = {
+        "Authorization": f"Bearer {key}",
+        "Content-Type": "application/x-ndjson",
+        "Content-Length": str(size),
+        "Idempotency-Key": "once",
+    }
+    path, parts = "targets/norms/ingested", list[float]()
+    before, cpu, began = _peak_mb(server), server.cpu_s(), time.perf_counter()
+    answer = server.client.post(path, content=_parts(body, mbit, parts), headers=headers)
+    took, used = time.perf_counter() - began, server.cpu_s() - cpu
     assert answer.status_code == 201, answer.text
-    stored = answer.json()
-    used = after.user + after.system - cpu.user - cpu.system
-    print(f"{body.stat().st_size / 1e6:.0f} MB, {stored['measurements']} measurements, {stored['samples']} samples")
-    print(f"{took:.1f} s, {stored['samples'] / took:,.0f} samples/s; {used:.1f} s of CPU in the server")
-    print(f"memory of the server: {before / 1e6:.0f} MB before, {server.memory_info().rss / 1e6:.0f} MB after")
+    stored, peak = answer.json(), _peak_mb(server)
+    print(f"{size / 1e6:.0f} MB, {stored['measurements']} measurements, {stored['samples']} samples")
+    print(f"sent in {parts[-1] - began:.1f} s, stored after {took:.1f} s: {stored['samples'] / took:,.0f} samples/s")
+    print(f"{used:.1f} s of CPU in the server: {stored['samples'] / used:,.0f} samples per second of CPU")
+    print(f"most memory of the server: {before:.0f} MB before, {peak:.0f} MB after")
+    assert peak - before < MAX_GROWTH_MB, f"the server grew by {peak - before:.0f} MB"
+
+
+def _parts(body: Path, mbit: float | None, sent_at: list[float]) -> Iterator[bytes]:
+    """The body in parts, at the speed of the line; the times at which they were taken go to `sent_at`."""
+    began, sent = time.perf_counter(), 0
+    with body.open("rb") as file:
+        while part := file.read(1 << 16):
+            if mbit:
+                time.sleep(max(0.0, began + sent * 8 / mbit / 1e6 - time.perf_counter()))
+            yield part
+            sent += len(part)
+            sent_at.append(time.perf_counter())
+
+
+def _peak_mb(server: Server) -> float:
+    """The most memory that the process has had at once."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    [peak] = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(peak) * 1024 / 1e6
 
 
 if __name__ == "__main__":
