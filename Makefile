@@ -45,6 +45,7 @@ test-image: $(VENV)/.dev  ## Build the container images, run the fleet from them
 check: $(VENV)/.dev  ## Check lint and types
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+	$(VENV)/bin/shellcheck ci/kernelwatch.sh
 
 doctor: $(VENV)/.runtime  ## Check this machine and print a fix for everything that is missing
 	@$(KERNELWATCH) doctor

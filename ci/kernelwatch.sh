@@ -8,6 +8,7 @@
 #   KERNELWATCH_FORK, KERNELWATCH_NO_KEY                                       jobs of forks, which get no secrets
 #   KERNELWATCH_REPORT                                                         folder for the results
 #   KERNELWATCH_COMMAND                                                        the command, if it is installed already
+# shellcheck enable=all disable=SC2250,SC2310,SC2312
 set -u
 
 key=${KERNELWATCH_KEY:-} target=${KERNELWATCH_TARGET:-} fork=${KERNELWATCH_FORK:-}

@@ -17,7 +17,10 @@ def how_to_install(missing: ModuleNotFoundError) -> str | None:
     if not _is_installed():
         return f"The module {name} is missing; install it with `make run`, or from requirements.txt."
     extra = "worker" if name in WORKER else "kernels" if name in KERNELS else "server"
-    return f"This needs the extra `{extra}` (the module {name} is missing): pip install 'kernelwatch[{extra}]'"
+    how = f"pip install 'kernelwatch[{extra}]'"
+    if extra == "server":
+        how += ", or name a server with --server or KERNELWATCH_SERVER"
+    return f"This needs the extra `{extra}` (the module {name} is missing): {how}"
 
 
 def exit_for(missing: ModuleNotFoundError) -> NoReturn:

@@ -23,7 +23,7 @@ SCRIPT = ROOT / "ci" / "kernelwatch.sh"
     [
         ("check-jsonschema", "--builtin-schema", "vendor.github-actions", ACTION),
         ("check-jsonschema", "--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci", TEMPLATE),
-        ("shellcheck", "--shell", "sh", "--enable", "all", "--exclude", "SC2250,SC2310,SC2312", SCRIPT),
+        ("shellcheck", SCRIPT),
     ],
     ids=["action", "template", "script"],
 )

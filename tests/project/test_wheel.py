@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import watched
+from tests.fakes.api import new_key
 from tests.fakes.processes import free_port, running, until
 
 ROOT = Path(__file__).parents[2]
@@ -222,8 +223,26 @@ def test_without_its_extra_the_command_names_it(small: Environment) -> None:
     done = small.run(small.folder / "bin" / "kernelwatch", "status")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("kernelwatch: This needs the extra `server` (the module ")
-    assert done.stderr.endswith(" is missing): pip install 'kernelwatch[server]'\n")
+    how = "pip install 'kernelwatch[server]', or name a server with --server or KERNELWATCH_SERVER"
+    assert done.stderr.endswith(f" is missing): {how}\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_without_extras_the_command_works_against_a_server(
+    small: Environment, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    command = small.folder / "bin" / "kernelwatch"
+    with watched(tmp_path_factory.mktemp("state")) as seeded, reachable() as address:
+        variables = {"KERNELWATCH_SERVER": address, "KERNELWATCH_KEY": new_key("admin")}
+        slow = seeded.runs["slow"]
+        for words in (
+            *("status", "queue", "target list", "target show norms", "run list norms", "worker list", "audit"),
+            *(f"run show {slow}", f"report {slow} --fail-on never", f"run wait {slow} --fail-on never --format csv"),
+            *("regression list", "regression show 1", "incident list", "bisection list", "calibration show norms"),
+            *("policy list", "key list", "person list", "target pause norms", "calibration start norms --device h200"),
+        ):
+            done = small.run(command, *words.split(), **variables)
+            assert (done.returncode, done.stderr) == (0, ""), f"{words}: {done.stderr}"
 
 
 def test_without_torch_the_norms_name_their_extra(small: Environment) -> None:
