@@ -65,13 +65,17 @@ class Commented:
 
 @dataclass(frozen=True)
 class CheckRequested:
-    """A person pressed a button of a check that kernelwatch wrote: `rerun`, or the identifier of another action."""
+    """A person pressed a button of a check that kernelwatch wrote: `rerun`, or the identifier of another action.
+
+    Without a `check` it is about all checks of the commit `sha`.
+    """
 
     repository: str
-    check: int
+    check: int | None
     action: str
     sender: str
     sender_id: int
+    sha: str | None = None
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,23 @@ def _check_run(said: dict[str, Any]) -> Event:
     )
 
 
+def _check_suite(said: dict[str, Any]) -> Event:
+    """GitHub sends "Re-run all checks" to the App alone that wrote them."""
+    action, sender = _text(said["action"]), said["sender"]
+    if action != "rerequested":
+        return Ignored(f"the checks of a commit were {action[:40]}; only their button asks for something")
+    if sender["type"] != "User":
+        return Ignored("the button was not pressed by a person")
+    return CheckRequested(
+        repository=_repository(said["repository"]),
+        check=None,
+        action="rerun",
+        sender=_text(sender["login"]),
+        sender_id=_id(sender["id"]),
+        sha=_sha(said["check_suite"]["head_sha"]),
+    )
+
+
 _GONE = {"deleted": "was uninstalled from", "suspend": "is suspended for"}
 _BACK = frozenset({"created", "unsuspend"})
 
@@ -224,6 +245,7 @@ _READERS: Mapping[str, Callable[[dict[str, Any]], Event]] = {
     "pull_request": _pull_request,
     "issue_comment": _issue_comment,
     "check_run": _check_run,
+    "check_suite": _check_suite,
     "installation": _installation,
     "installation_repositories": _installation_repositories,
 }

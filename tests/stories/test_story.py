@@ -24,7 +24,17 @@ from typer.testing import CliRunner
 from service import cli
 from service.app import create_app
 from service.db.engine import reading, transaction
-from service.db.models import Account, BuildLog, Delivery, OutboxMessage, RegressionRow, Revision, Run, VerdictRow
+from service.db.models import (
+    Account,
+    BuildLog,
+    Delivery,
+    OutboxMessage,
+    RegressionRow,
+    Revision,
+    Run,
+    Target,
+    VerdictRow,
+)
 from service.domain.states import RegressionState, RunState
 from service.ledger.intake import deliveries, targets
 from service.ledger.notify import compose, outbox
@@ -201,6 +211,11 @@ class Story:
         """What failed to be sent has waited long enough."""
         with transaction() as session:
             session.execute(update(OutboxMessage).values(next_at=0.0))
+
+    def limits_are_over(self) -> None:
+        """GitHub takes requests again."""
+        with transaction() as session:
+            session.execute(update(Target).values(forge_paused_until=0.0))
 
     def watch_again(self, name: str) -> None:
         """Watch the same repository with another target."""

@@ -33,53 +33,61 @@ _NO_REASON = "no reason was given (with the button of the check)"
 
 
 def carry_out(watching: Sequence[Target], event: CheckRequested, delivery_id: int) -> str:
-    """Do what a button of a check asks for; one sentence on what was done.
+    """Do what a button of a check asks for, or of all checks of a commit; one sentence on what was done.
 
-    Raises NotFound for a check that kernelwatch did not write, SourceFailed where the forge did not answer, and what
-    the change raises.
+    Raises NotFound for checks that kernelwatch did not write, SourceFailed where the forge did not answer, and what the
+    change raises.
     """
-    run = _run_of(watching, event)
-    target = run.target
-    name = CommandName(event.action) if event.action in _BUTTONS else None
-    if name is None:
+    if event.action not in _BUTTONS:
         return f"Nothing to do: no button of kernelwatch is called {event.action}."
+    name, runs = CommandName(event.action), _runs_of(watching, event)
     try:
-        person = who_is(github.connect(), event.repository, event.sender, event.sender_id, [target])
+        targets = [run.target for run in runs]
+        person = who_is(github.connect(), event.repository, event.sender, event.sender_id, targets)
     except ForgeFailed as failure:
         raise SourceFailed(str(failure), passing=failure.passing) from None
-    what = f"{name} of run {run.id} by {event.sender}"
-    if why := person.refusal(FORMS[name].scope, [target], name):
-        _say(run, event, delivery_id, why)
+    what = f"{name} of {', '.join(f'run {run.id}' for run in runs)} by {event.sender}"
+    if why := person.refusal(FORMS[name].scope, targets, name):
+        _say(runs[0], event, delivery_id, why)
         return f"{what} was refused."
+    with as_actor(person.actor):
+        for run in runs:
+            _do(name, run, event, delivery_id)
+    return f"{what} was carried out."
+
+
+def _do(name: CommandName, run: Run, event: CheckRequested, delivery_id: int) -> None:
     try:
-        with as_actor(person.actor):
-            if name is CommandName.BISECT:
-                _say(run, event, delivery_id, head_bisections.start(target, run, person.actor.name))
-            elif name is CommandName.ACCEPT:
-                _accept(run)
-            else:
-                _measure_again(run)
+        if name is CommandName.BISECT:
+            _say(run, event, delivery_id, head_bisections.start(run.target, run, acting().actor.name))
+        elif name is CommandName.ACCEPT:
+            _accept(run)
+        else:
+            _measure_again(run)
     except SourceFailed:
         raise
     except ServiceError as refusal:
         _say(run, event, delivery_id, escaped(one_line(str(refusal), 600)))
         raise
-    return f"{what} was carried out."
 
 
-def _run_of(watching: Sequence[Target], event: CheckRequested) -> Run:
-    """The run that a check shows."""
+def _runs_of(watching: Sequence[Target], event: CheckRequested) -> Sequence[Run]:
+    """The runs that a check shows, or all checks of a commit."""
     shown = select(OutboxMessage.run_id).where(
         OutboxMessage.kind == "check",
-        OutboxMessage.remote_id == f"check:{event.check}",
+        OutboxMessage.remote_id == f"check:{event.check}" if event.check else OutboxMessage.remote_id.is_not(None),
         OutboxMessage.target_id.in_([target.id for target in watching]),
     )
+    whole = (selectinload(Run.revision), selectinload(Run.target))
+    rows = select(Run).where(Run.id.in_(shown)).options(*whole).order_by(Run.id)
+    if event.sha is not None:
+        rows = rows.where(Run.revision.has(sha=event.sha))
     with reading() as session:
-        row = select(Run).where(Run.id.in_(shown)).options(selectinload(Run.revision), selectinload(Run.target))
-        run = session.scalar(row)
-    if run is None:
-        raise NotFound("check", event.check, "It is of another target, or older than this database.")
-    return run
+        runs = session.scalars(rows).all()
+    if not runs:
+        what, which = ("check", event.check) if event.check else ("check of", event.sha)
+        raise NotFound(what, which, "It is of another target, or older than this database.")
+    return runs
 
 
 def _measure_again(run: Run) -> None:
@@ -114,7 +122,7 @@ def _say(run: Run, event: CheckRequested, delivery_id: int, line: str) -> None:
     """Comment on the pull request of a check; a check of the mainline has no place for words of ours."""
     if run.pull is None:
         return
-    key = f"check {event.check} delivery {delivery_id}"
+    key = f"check of run {run.id}, delivery {delivery_id}"
     body = answers.comment(event.action, event.sender, key, [line])
     with transaction() as session:
         reply = CommentPayload(pull=run.pull, body=body)

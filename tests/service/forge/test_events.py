@@ -123,6 +123,16 @@ def opened(action: str = "opened", fork: bool = False) -> PullChanged:
             check_run(check_run={"id": 41, "external_id": ""}),
             Ignored("the check is not kernelwatch's"),
         ),
+        (
+            "check_suite",
+            check_run(check_suite={"id": 9, "head_sha": A}),
+            CheckRequested("Octo/norms", None, "rerun", "mona", 3, A),
+        ),
+        (
+            "check_suite",
+            check_run("completed", check_suite={"id": 9, "head_sha": A}),
+            Ignored("the checks of a commit were completed; only their button asks for something"),
+        ),
         ("installation", installation("created"), InstallationChanged("Octo", None, None)),
         (
             "installation",

@@ -60,6 +60,18 @@ def test_a_check_of_the_mainline_is_measured_again(app: Story) -> None:
     assert [(run.state, run.pull) for run in app.runs(sha)] == [(RunState.DONE, None)] * 2
 
 
+def test_all_checks_of_a_commit_are_measured_again(app: Story) -> None:
+    app.watch_again("other")
+    head = app.pull(7, action="opened", wide=300.0)
+    assert len(app.runs(head)) == 2
+    suite = {"action": "rerequested", "check_suite": {"id": 1, "head_sha": head}, "sender": app.github.person("ada")}
+    app.deliver("check_suite", suite)
+    assert [run.state for run in app.runs(head)] == [RunState.DONE] * 4
+    unknown = {**suite, "check_suite": {"id": 2, "head_sha": "a" * 40}}
+    app.deliver("check_suite", unknown)
+    assert len(app.runs(head)) == 4
+
+
 def test_a_press_is_carried_out_once_however_often_it_is_delivered(app: Story) -> None:
     sha = app.push(wide=201.0)
     event = app.github.check_event(check_of(app, sha)["id"])

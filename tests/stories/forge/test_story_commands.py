@@ -249,6 +249,46 @@ def test_a_command_holds_for_the_head_that_github_names_and_says_that_it_moved(
     assert len(written.runs(new)) == 1, "the delivery that comes late adds nothing"
 
 
+def test_a_comment_that_arrives_before_its_pull_request_records_the_head(written: Story) -> None:
+    arrive = written.deliver
+    late = list[tuple[str, dict[str, object]]]()
+    written.deliver = lambda event, body, **_: late.append((event, body)) or 202
+    head = written.pull(7, action="opened", wide=300.0)
+    written.deliver = arrive
+    comment = written.comment(7, "/kernelwatch run")
+    assert f"at `{head[:10]}` is the next in the queue" in written.answer(comment)
+    for event, body in late:
+        written.deliver(event, body)
+    assert states(written, head) == [RunState.DONE]
+
+
+def test_comments_on_two_pull_requests_that_arrive_together_are_kept_apart(
+    written: Story, idle: pytest.MonkeyPatch
+) -> None:
+    heads = {number: written.pull(number, action="opened", wide=200.0 + number) for number in (7, 8)}
+    asked = {7: "/kernelwatch stop", 8: "/kernelwatch run quick"}
+    comments = {number: written.github.somebody_says(REPO, number, text, "ada") for number, text in asked.items()}
+    for comment in comments.values():
+        written.arrive("issue_comment", written.github.comment_event(comment))
+    written.settle()
+    assert states(written, heads[7]) == [RunState.CANCELLED]
+    assert states(written, heads[8]) == [RunState.QUEUED, RunState.QUEUED]
+    assert "cancelled" in written.answer(comments[7])
+    assert "of `quick`" in written.answer(comments[8])
+
+
+def test_a_rate_limit_delays_the_answer_and_posts_it_once(written: Story) -> None:
+    written.pull(7, action="opened", wide=300.0)
+    written.github.fail_next("primary", path="/issues/7/comments")
+    comment = written.comment(7, "/kernelwatch rerun")
+    assert written.answers() == []
+    written.messages_are_due()
+    assert written.answers() == [], "GitHub said when it takes requests again"
+    written.limits_are_over()
+    written.settle()
+    assert "is the next in the queue" in written.answer(comment)
+
+
 def test_a_force_push_while_a_run_is_measured(written: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     work = control.work
     old = new = ""
