@@ -16,7 +16,7 @@ from tests import world
 from tests.fakes.api import new_key
 from tests.fakes.processes import served
 
-LIMIT_S = 1.0
+LIMIT_S = 2.0
 RATE = 20_000  # bytes per second
 ROW = {"revision": "1f3a9c2", "provider": "norms", "case": "rmsnorm.fwd.4096x1024.bf16-fp32", "samples": [7.0] * 200}
 BATCH = {"batch": {"tool": "a test", "machine": "here", "device": "h200"}}
@@ -57,7 +57,7 @@ def test_a_slow_line_takes_longer_than_the_limit_and_sends_all(address: str) -> 
     parts = [BODY[at : at + step] for at in range(0, len(BODY), step)]
     pause_s = 0.3  # 30,000 bytes per second
     status, took_s = upload(address, parts, pause_s)
-    assert took_s > 2 * LIMIT_S, f"the test sends {len(BODY)} bytes"
+    assert took_s > LIMIT_S, f"the test sends {len(BODY)} bytes"
     assert status == 201
 
 
@@ -66,7 +66,7 @@ def test_a_slow_line_takes_longer_than_the_limit_and_sends_all(address: str) -> 
     [
         pytest.param(1_000, 10, id="a trickle"),
         pytest.param(60_000, 10, id="a trickle after a quick beginning"),
-        pytest.param(1_000, 1_000, id="half of the rate"),
+        pytest.param(1_000, 500, id="a quarter of the rate"),
     ],
 )
 def test_a_body_below_the_rate_is_refused_at_the_limit(
