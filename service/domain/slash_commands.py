@@ -9,9 +9,9 @@ from service.domain.access import Scope
 from service.errors import BadInput
 
 NAME = "/kernelwatch"
-SHORTEST_SHA = 7  # characters, as git abbreviates a commit
 _OPTION = "--target"
-_SHA = re.compile(rf"[0-9a-f]{{{SHORTEST_SHA},64}}")
+# Whole: a stranger can make another commit whose sha begins alike, and push it after somebody has read the first.
+_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class CommandName(StrEnum):
@@ -48,7 +48,7 @@ FORMS: Mapping[CommandName, Form] = {
     ),
     CommandName.APPROVE: Form(
         "approve SHA",
-        f"let the held runs of exactly this head start; at least {SHORTEST_SHA} characters of its sha",
+        "let the held runs of exactly this head start; the whole sha",
         words=(1, 1),
     ),
 }
@@ -94,7 +94,7 @@ def read(line: str) -> Command:
 def _sha(word: str) -> str:
     if not _SHA.fullmatch(word.lower()):
         raise BadInput(
-            f"{word[:80]!r} is not the sha of a commit. Write at least {SHORTEST_SHA} characters of the sha of the "
-            f"head that you have read: `{NAME} approve 0123abc`."
+            f"{word[:80]!r} is not the whole sha of a commit. Write all of its 40 characters, because a stranger can "
+            f"make another commit whose sha begins alike: `{NAME} {FORMS[CommandName.APPROVE].usage}`."
         )
     return word.lower()

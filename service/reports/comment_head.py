@@ -287,7 +287,7 @@ def _next(report: Report) -> str:
     )
     match report.state:
         case RunState.HELD:
-            how = code(f"/kernelwatch approve {report.revision[:7]}") if asked else ""
+            how = code(f"/kernelwatch approve {report.sha}") if asked else ""
             terminal = code(f"kernelwatch run approve {report.run_id}")
             who = f"somebody who may write to {escaped(report.forge)}" if report.forge else "a maintainer"
             ways = " or ".join(filter(None, (how, terminal)))

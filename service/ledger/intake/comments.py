@@ -301,8 +301,8 @@ def _accept(session: Session, target: Target, pull: Pull, asked: _Asked) -> Repl
 def _approve(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     [sha] = asked.command.words
     head = asked.head.sha
-    if not head.startswith(sha):
-        raise BadInput(f"{sha[:40]} is not the head, which is {head}. Read that one, then approve it.")
+    if head != sha:
+        raise BadInput(f"{sha} is not the head, which is {head}. Read that one, then approve it.")
     held = _runs_of_head(session, target, pull, RunState.HELD)
     if not held:
         return answers.done(f"nothing is held at {code(short(head))}.")
@@ -323,7 +323,7 @@ def _waiting(session: Session, runs: Sequence[Run], asked: _Asked) -> Reply:
         place = queued.get(run.id, NO_PLACE)
         lines.append(answers.of_run(run, head, _url(run), place=place.position, eta_s=place.eta_s))
     if any(run.state is RunState.HELD for run in runs):
-        lines.append(f"Read the commit, then comment {code(f'{NAME} {CommandName.APPROVE} {head[:12]}')}.")
+        lines.append(f"Read the commit, then comment {code(f'{NAME} {CommandName.APPROVE} {head}')}.")
     working = any(run.state in (RunState.QUEUED, RunState.LEASED) for run in runs)
     return Reply(Reaction.WORKING if working else Reaction.DONE, tuple(lines))
 

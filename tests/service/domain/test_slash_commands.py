@@ -22,8 +22,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
         ("/kernelwatch stop --target norms", Command(CommandName.STOP, target="norms")),
         ("/kernelwatch accept  exact rounding", Command(CommandName.ACCEPT, ("exact", "rounding"))),
         ("/kernelwatch bisect", Command(CommandName.BISECT)),
-        ("/kernelwatch approve 0123456", Command(CommandName.APPROVE, ("0123456",))),
-        ("/kernelwatch approve ABCDEF0", Command(CommandName.APPROVE, ("abcdef0",))),
+        (f"/kernelwatch approve {SHA.upper()}", Command(CommandName.APPROVE, (SHA,))),
         (f"/kernelwatch approve {SHA}", Command(CommandName.APPROVE, (SHA,))),
     ],
 )
@@ -41,9 +40,9 @@ def test_read(line: str, expected: Command) -> None:
         ("/kernelwatch run --target", "`/kernelwatch run --target NAME`"),
         ("/kernelwatch accept", "Write `/kernelwatch accept REASON`"),
         ("/kernelwatch approve", "Write `/kernelwatch approve SHA`"),
-        ("/kernelwatch approve 012345", "at least 7 characters of the sha"),
-        ("/kernelwatch approve main", "'main' is not the sha of a commit"),
-        (f"/kernelwatch approve {SHA}{SHA}", "is not the sha of a commit"),
+        (f"/kernelwatch approve {SHA[:12]}", "Write all of its 40 characters"),
+        ("/kernelwatch approve main", "'main' is not the whole sha of a commit"),
+        (f"/kernelwatch approve {SHA}{SHA}", "is not the whole sha of a commit"),
     ],
 )
 def test_what_cannot_be_read_is_answered_with_what_to_write(line: str, advice: str) -> None:

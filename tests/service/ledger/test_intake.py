@@ -587,7 +587,7 @@ def test_mirrors_forget_closed_pull_requests_and_tell_their_size(
     mirrors.clean("norms")
     assert all(source.has(head) for head in heads.values()), "it was closed a moment ago"
 
-    monkeypatch.setenv("KERNELWATCH_PULLS_DAYS", "0.000001")
+    monkeypatch.setenv("KERNELWATCH_PULLS_DAYS", "0.0000000001")
     settings.cache_clear()
     before, after = mirrors.clean("norms")
     assert [source.has(head) for head in heads.values()] == [True, False]

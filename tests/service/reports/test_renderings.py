@@ -163,7 +163,7 @@ def test_who_may_approve_a_held_commit_is_named_and_how() -> None:
     said = markdown.comment(a_report(state=RunState.HELD, **AT_GITHUB))
     assert said.startswith("### ? kernelwatch, H200: held for approval\n")
     assert "somebody who may write to example/norms reads the commit and approves exactly it with " in said
-    assert "`/kernelwatch approve abc1234` or `kernelwatch run approve 7`." in said
+    assert f"`/kernelwatch approve abc1234567{'0' * 30}` or `kernelwatch run approve 7`." in said
     nowhere = markdown.comment(a_report(state=RunState.HELD, forge=None))
     assert "Next: a maintainer reads the commit and approves exactly it with `kernelwatch run approve 7`." in nowhere
 

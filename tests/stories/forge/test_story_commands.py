@@ -88,7 +88,7 @@ def test_a_wrong_command_is_answered_with_what_to_write(written: Story) -> None:
         "/kernelwatch run slow": "There is no suite 'slow'; known: story, quick",
         "/kernelwatch run quick h200": "'h200' is no device of norms; its recipe says cpu",
         "/kernelwatch run --target other": "No target other watches this repository; norms does",
-        "/kernelwatch approve HEAD": "'HEAD' is not the sha of a commit",
+        "/kernelwatch approve HEAD": "'HEAD' is not the whole sha of a commit",
         "/kernelwatch @everyone`<!-- kernelwatch:norms:7 -->": "There is no command '@\u200beveryone",
     }.items():
         assert advice in written.answer(written.comment(7, line))
@@ -115,16 +115,16 @@ def test_a_fork_runs_only_after_the_approval_of_exactly_its_head(written: Story)
     assert states(written, first) == [RunState.HELD]
     held = written.comment(7, "/kernelwatch run")
     assert "is held until somebody approves its commit" in written.answer(held)
-    assert f"`/kernelwatch approve {first[:12]}`" in written.answer(held)
+    assert f"`/kernelwatch approve {first}`" in written.answer(held)
     assert states(written, first) == [RunState.HELD]
 
     second = written.pull(7, fork=True, wide=208.0)
-    late = written.comment(7, f"/kernelwatch approve {first[:7]}")
-    assert f"{first[:7]} is not the head, which is {second}" in written.answer(late)
+    late = written.comment(7, f"/kernelwatch approve {first}")
+    assert f"{first} is not the head, which is {second}" in written.answer(late)
     assert written.github.reactions_to(late) == ["confused"]
     assert states(written, second) == [RunState.HELD]
 
-    approved = written.comment(7, f"/kernelwatch approve {second[:7].upper()}")
+    approved = written.comment(7, f"/kernelwatch approve {second.upper()}")
     assert states(written, second) == [RunState.DONE]
     assert written.github.reactions_to(approved) == ["eyes"]
     [run] = written.runs(second)
