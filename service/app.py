@@ -115,17 +115,19 @@ def create_app() -> FastAPI:
         dashboards.pages.router,
     ):
         app.include_router(router)
-    _describe_security(app)
+    _complete_description(app)
     return app
 
 
-def _describe_security(app: FastAPI) -> None:
-    """Name the security scheme in the description of the API; the routes check keys themselves."""
+def _complete_description(app: FastAPI) -> None:
+    """Add the schema of errors and the security scheme to the OpenAPI; the routes check keys themselves."""
     describe_routes = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = describe_routes()
-        document.setdefault("components", {})["securitySchemes"] = SECURITY_SCHEMES
+        components = document.setdefault("components", {})
+        components["securitySchemes"] = SECURITY_SCHEMES
+        components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation asks

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -77,13 +78,19 @@ MAX_BODY = 2 << 20  # bytes of a document that somebody sends; measurements have
 
 BY_KEY: dict[str, Any] = {"security": [{"key": []}]}
 BY_ANYBODY: dict[str, Any] = {"security": [{}, {"key": []}]}
+_REPEAT_KEY = re.compile("[!-~]+")
 _REPEATABLE: dict[str, Any] = {
     "parameters": [
         {
             "name": "Idempotency-Key",
             "in": "header",
             "description": "Any unique text: a repeat of the request within a day gets the same response.",
-            "schema": {"type": "string", "minLength": 1, "maxLength": repeats.MAX_KEY, "pattern": "^[!-~]+$"},
+            "schema": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": repeats.MAX_KEY,
+                "pattern": f"^{_REPEAT_KEY.pattern}$",
+            },
         }
     ]
 }
@@ -377,8 +384,8 @@ async def in_writers(function: Callable[Given, Result], *args: Given.args, **kwa
 
 def _once(actor: Actor, key: str, digest: str, handle: Callable[[], Response]) -> Response:
     """Handle a request once; a repeat gets the stored response."""
-    if not 0 < len(key) <= repeats.MAX_KEY or not key.isprintable():
-        raise BadInput(f"An Idempotency-Key has 1 to {repeats.MAX_KEY} printable characters.")
+    if len(key) > repeats.MAX_KEY or not _REPEAT_KEY.fullmatch(key):
+        raise BadInput(f"An Idempotency-Key has 1 to {repeats.MAX_KEY} characters of ASCII, without spaces.")
     owner = f"{actor.kind} {actor.id}"
     if (stored := repeats.begin(owner, key, digest)) is not None:
         return _json(stored.body, stored.status, {"Idempotency-Replayed": "true"})

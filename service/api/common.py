@@ -24,8 +24,8 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 
 CACHED: dict[int | str, dict[str, Any]] = {304: {"description": "The version named by If-None-Match is current."}}
 
-# What every endpoint may answer besides its document.  With a `model` FastAPI would claim that an endpoint of text has
-# its errors as text, too; the schema comes from the endpoint of webhooks.
+# What every endpoint may answer besides its document.  With a `model` FastAPI would claim that errors have the media
+# type of the document; `create_app` adds the schema.
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 

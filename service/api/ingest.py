@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.access import Acting, Reading, ReadingRoute, Upload, WritingRoute, needs, permit
-from service.api.common import Cursor, Key, Limit
+from service.api.common import Cursor, Key, Limit, problems
 from service.db.engine import reading
 from service.db.models import Target
 from service.domain.access import Scope
@@ -44,6 +44,7 @@ _writes = APIRouter(route_class=WritingRoute, tags=["ingest"])
     response_model=BatchItem,
     status_code=201,
     openapi_extra=_BODY,
+    responses=problems({415: "The body is not declared as JSON lines, or is encoded in another way than gzip."}),
     max_body_size=MAX_UPLOAD,
 )
 @needs(Scope.INGEST)

@@ -1,12 +1,10 @@
 """What lists have in common: the parameters that filter them, and pages of runs."""
 
-import re
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Depends, Query
-from pydantic import BeforeValidator, WithJsonSchema
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
@@ -18,23 +16,10 @@ from service.ledger.queries import Glance
 from service.ledger.reading import runs
 from service.ledger.reading.filters import CaseFilter, RunFilter
 from service.ledger.regressions import listing
-from service.reports.schema.base import Page
+from service.reports.schema.base import Instant, Page
 from service.reports.schema.regressions import RegressionItem
 from service.reports.schema.runs import RunItem
 
-_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-
-
-def _moment(value: Any) -> Any:
-    """Only a whole time with its zone: pydantic would also take numbers and times of no known zone."""
-    found = _RFC3339.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        raise ValueError("write a time with its zone, as in 2026-11-21T03:02:00Z")
-    at = found.start(1)
-    return value[:at] + "59" + value[at + 2 :] if found[1] == "60" else value  # a leap second
-
-
-Instant = Annotated[datetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 Since = Annotated[
     Instant | None, Query(description="Only what began at this time or later, as in 2026-11-21T03:02:00Z.")
 ]

@@ -12,16 +12,26 @@ import structlog
 from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel
 
-from service.api.common import in_thread_of
+from service.api.common import in_thread_of, problems
 from service.db.engine import transaction
 from service.errors import BadInput, Refused, TooLarge, Unavailable, Unsigned, UnsupportedMedia
 from service.forge.signature import Signatures, well_formed
 from service.ledger.intake.deliveries import store_delivery
-from service.reports.schema.base import Problem
 from service.settings import settings
 
 log = structlog.get_logger()
 
+_ERRORS = problems(
+    {
+        401: "The delivery is not signed with the webhook's secret.",
+        403: "Webhooks are off: the server has no secret for them.",
+        408: "The body did not arrive in time.",
+        413: "The body is too long.",
+        415: "The body is not plain JSON.",
+        422: "A header of the delivery is missing or too long.",
+        503: "Too many long bodies arrive at once, or there is no room for one.",
+    }
+)
 _MAX_GUID, _MAX_EVENT = 80, 40
 _IN_MEMORY = 128 << 10  # bytes of a body; most deliveries are shorter
 _AT_ONCE = 32  # deliveries of one transaction
@@ -122,7 +132,7 @@ def router() -> APIRouter:
     @routes.post(
         "/github",
         status_code=202,
-        responses={status: {"model": Problem} for status in (400, 401, 403, 408, 413, 415, 503)},
+        responses=_ERRORS,
     )
     async def github(
         request: Request,

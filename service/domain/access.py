@@ -21,6 +21,8 @@ class Scope(StrEnum):
 
 OF_TARGETS = (Scope.READ, Scope.INGEST, Scope.RUN, Scope.TRIAGE)  # may be limited to one target
 _GRANT = re.compile(r"(?P<scope>[a-z]+)(?::(?P<target>[^:\s]+))?")
+_NOT_OF_TARGETS = [one for one in Scope if one not in OF_TARGETS]
+GRANT_PATTERN = rf"^(?:(?:{'|'.join(OF_TARGETS)})(?::[^:\s]+)?|{'|'.join(_NOT_OF_TARGETS)})$"  # for the OpenAPI
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def read_grants(texts: Iterable[str]) -> tuple[NamedGrant, ...]:
 
 
 def _read(text: str) -> NamedGrant:
-    found = _GRANT.fullmatch(text.strip())
+    found = _GRANT.fullmatch(text)
     if found is None or found["scope"] not in list(Scope):
         raise BadInput(f"{text!r} is no scope. Use one of {_scopes()}; SCOPE:TARGET limits it to one target.")
     scope = Scope(found["scope"])

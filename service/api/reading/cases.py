@@ -6,14 +6,14 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.api.access import Reading, ReadingRoute
 from service.api.common import CACHED, Cursor, Limit, page_of, tagged_json
-from service.api.lists import Cases, DeviceName, Instant, RevisionName, Since, Tables, seconds
+from service.api.lists import Cases, DeviceName, RevisionName, Since, Tables, seconds
 from service.db.paging import page_of_values
 from service.domain.states import FactsState
 from service.ledger import queries
 from service.ledger.intake.targets import target_named
 from service.ledger.reading import cases as measured
 from service.ledger.reading import code, revisions
-from service.reports.schema.base import Page
+from service.reports.schema.base import Instant, Page
 from service.reports.schema.code import FactsCheckItem, FactsDiffDocument
 from service.reports.schema.targets import CaseItem, SeriesDocument, SeriesItem
 

@@ -22,7 +22,7 @@ from service.api.access import Credentials, ReadingRoute, permit, reader_with
 from service.api.common import in_thread_of
 from service.api.gateway.connections import STREAMS
 from service.api.gateway.request_heads import IS_HEAD
-from service.api.lists import DeviceName, Instant, RevisionName, Since, TargetName, seconds
+from service.api.lists import DeviceName, RevisionName, Since, TargetName, seconds
 from service.db.engine import reading
 from service.db.visibility import hiding
 from service.domain.access import Scope
@@ -31,6 +31,7 @@ from service.errors import Busy, Late, ServiceError
 from service.ledger.reading import exports
 from service.ledger.reading.exports import KINDS, ExportFilter
 from service.reports.encoders import encoder
+from service.reports.schema.base import Instant
 
 log = structlog.get_logger()
 

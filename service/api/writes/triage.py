@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from sqlalchemy.orm import Session
 
 from service.api.access import Acting, WritingRoute, needs, permit
 from service.api.common import Key
-from service.api.writes.objects import TargetName, permitted_target
+from service.api.writes.objects import TargetName, document, permitted_target
 from service.db.engine import reading, transaction
 from service.db.models import Bisection, Target
 from service.domain.access import Actor, Scope
@@ -38,6 +39,7 @@ from service.reports.schema.requests import (
 from service.reports.schema.runs import RunItem
 
 router = APIRouter(route_class=WritingRoute)
+_OPEN_ALREADY: dict[int | str, dict[str, Any]] = {200: {"description": "It was open already."}}
 
 
 def _acknowledge(body: AcknowledgeRequest, who: str) -> Transition:
@@ -95,7 +97,7 @@ def _add_verb(verb: str, kind: type[RequestDocument], made: Callable[..., Transi
         with reading() as session:
             return IncidentItem.of(listing.incident(session, incident_id))
 
-    for function, noun, document in (
+    for function, noun, model in (
         (on_regression, "regression", RegressionDocument),
         (on_incident, "incident", IncidentItem),
     ):
@@ -103,7 +105,7 @@ def _add_verb(verb: str, kind: type[RequestDocument], made: Callable[..., Transi
         function.__name__ = f"{verb}_{noun}"
         function.__doc__ = words
         router.add_api_route(
-            f"/{noun}s/{{{noun}_id}}/{verb}", function, methods=["POST"], response_model=document, tags=["regressions"]
+            f"/{noun}s/{{{noun}_id}}/{verb}", function, methods=["POST"], response_model=model, tags=["regressions"]
         )
 
 
@@ -111,12 +113,14 @@ for _verb, _parts in _VERBS.items():
     _add_verb(_verb, *_parts)
 
 
-@router.post("/bisections", response_model=BisectionDocument, status_code=201, tags=["bisections"])
+@router.post(
+    "/bisections", response_model=BisectionDocument, status_code=201, responses=_OPEN_ALREADY, tags=["bisections"]
+)
 @needs(Scope.RUN)
-def start_bisection(body: BisectionRequest, actor: Acting) -> BisectionDocument:
+def start_bisection(body: BisectionRequest, actor: Acting) -> Response:
     """Search for the revision that made cases slower.  An open bisection of the same is returned."""
     permitted_target(actor, Scope.RUN, body.target)
-    bisection_id = advance.search(
+    requested = advance.search(
         body.target,
         body.good,
         body.bad,
@@ -127,7 +131,8 @@ def start_bisection(body: BisectionRequest, actor: Acting) -> BisectionDocument:
         asked_by=_name(actor),
     )
     with reading() as session:
-        return BisectionDocument.whole(bisections.one(session, bisection_id))
+        found = BisectionDocument.whole(bisections.one(session, requested.id))
+    return document(found, 201 if requested.created else 200)
 
 
 @router.post("/bisections/{bisection_id}/stop", response_model=BisectionDocument, tags=["bisections"])

@@ -1,5 +1,6 @@
 """The states of a regression: which action is possible in which state, and the state that follows.  Pure."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from service.errors import BadInput, Conflict
 
 KERNELWATCH = "kernelwatch"  # the actor where no person acted
 MAX_NAME = 80
+_NAME = re.compile(rf"[^\x00-\x1f\x7f]{{1,{MAX_NAME}}}")
 NEAR = 2  # revisions of the mainline between which one event may have fallen
 
 
@@ -106,8 +108,8 @@ def check_by_hand(transition: Transition, now: float) -> None:
     if transition.until is not None and transition.until <= now:
         raise BadInput("An acknowledgement cannot end in the past; give a later day, or none.")
     for name in (transition.who, transition.assignee):
-        if name is not None and not (name.strip() and len(name) <= MAX_NAME and name.isprintable()):
-            raise BadInput(f"A name has 1 to {MAX_NAME} printable characters; {name[:20]!r} has {len(name)}.")
+        if name is not None and not (name.strip() and _NAME.fullmatch(name)):
+            raise BadInput(f"{name[:20]!r} is no name: it has 1 to {MAX_NAME} characters, and no control characters.")
 
 
 def changes(transition: Transition, now: float) -> dict[str, object]:

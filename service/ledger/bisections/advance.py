@@ -4,6 +4,7 @@ No transaction is open while a source answers.  The answer is stored afterwards,
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import structlog
@@ -18,11 +19,20 @@ from service.ledger.backoff import backoff
 from service.ledger.bisections import bisections
 from service.ledger.bisections.commits import moved_between
 from service.ledger.intake import targets
+from service.ledger.locking import lock
 from service.ledger.runs.revisions import recipe_of
 from service.reports.bisection_text import Merge
 from service.sources import open_source
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class RequestedBisection:
+    """The bisection that covers a request; `created` is false if it was open already."""
+
+    id: int
+    created: bool
 
 
 def search(
@@ -35,8 +45,8 @@ def search(
     patterns: Sequence[str] = (),
     max_runs: int | None = None,
     asked_by: str,
-) -> int:
-    """Start a bisection between two revisions of target `name`, and return its id.
+) -> RequestedBisection:
+    """Start a bisection between two revisions of target `name`, or find the open one of the same.
 
     Without `patterns` it covers the cases that the newest stored comparison of the two found slower, and the whole
     suite where there is none.  Raises BadInput and NotFound.
@@ -57,6 +67,8 @@ def search(
         )
     on = device or _only_device(recipe)
     with transaction() as session:
+        lock(session, target.id)
+        known = bisections.open_ids(session, target.id)
         cases = _matching(recipe, suite or recipe.suite_on(on), patterns)
         row = bisections.start(
             session,
@@ -72,7 +84,7 @@ def search(
         )
         details = {"good": first, "bad": last, "device": on, "as": asked_by}
         audit.record(session, "bisection.start", target=name, of=f"bisection {row.id}", details=details)
-        return row.id
+        return RequestedBisection(row.id, created=row.id not in known)
 
 
 def advance_due() -> int:
@@ -139,7 +151,7 @@ def _merge(target: Target, culprit: str) -> Merge | None:
 
 def _only_device(recipe: Recipe) -> str:
     if len(recipe.devices) > 1:
-        raise BadInput(f"Choose a device with --device: {', '.join(recipe.devices)}.")
+        raise BadInput(f"The recipe has several devices; choose one of them: {', '.join(recipe.devices)}.")
     return recipe.devices[0]
 
 

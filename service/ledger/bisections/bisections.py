@@ -100,6 +100,11 @@ def start(
     return row
 
 
+def open_ids(session: Session, target_id: int) -> set[int]:
+    """The bisections of a target that have not ended."""
+    return {one.id for one in session.execute(_open_ones(target_id)).scalars()}
+
+
 def may_start(session: Session, target: Target, policy: Policy) -> bool:
     """Whether the policy allows automatic bisections and today's budget is not spent."""
     return policy.bisect.automatic and _spent_today(session, target.id) < policy.bisect.max_runs_per_day

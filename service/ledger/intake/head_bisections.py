@@ -32,7 +32,10 @@ def start(target: Target, run: Run, who: str) -> str:
         raise Conflict(f"Run {run.id} on {run.device} found no case slower than its base; there is nothing to search.")
     if parent == good:
         raise Conflict(f"{short(sha)} is the only commit after its base {short(good)}; there is nothing to search.")
-    number = advance.search(target.name, good, sha, device=run.device, suite=run.suite, patterns=slower, asked_by=who)
+    requested = advance.search(
+        target.name, good, sha, device=run.device, suite=run.suite, patterns=slower, asked_by=who
+    )
+    number = requested.id
     page = f"{settings().address}/bisections/{number}"
     cases = f"{len(slower)} case{'s' * (len(slower) != 1)}"
     return (

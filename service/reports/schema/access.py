@@ -1,18 +1,20 @@
 """Keys and the audit log."""
 
-from datetime import datetime
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, WithJsonSchema
 
 from service.db.models import Account, ApiKey, AuditEntry
-from service.domain.access import ActorKind, NamedGrant
-from service.reports.schema.base import Document, Moment, columns
+from service.domain.access import GRANT_PATTERN, ActorKind, NamedGrant
+from service.reports.schema.base import Document, Instant, Moment, Real, columns
+from service.reports.schema.requests import Name, RequestDocument
 
 _SCOPES = (
     "`read`, `ingest`, `run`, `triage` (with `:TARGET` for one target only), `worker` or `admin`; every scope on a "
     "target includes reading it."
 )
+# `read_grants` checks it, with a message that names the scopes.
+GrantText = Annotated[str, WithJsonSchema({"type": "string", "pattern": GRANT_PATTERN})]
 
 
 class KeyItem(Document):
@@ -45,22 +47,18 @@ class NewKeyDocument(KeyItem):
         return cls.model_validate(columns(row) | {"scopes": [str(one) for one in grants], "key": key})
 
 
-class KeyRequest(BaseModel):
+class KeyRequest(RequestDocument):
     """A key to be made."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    name: str = Field(description="Who uses it, and for what.", min_length=1, max_length=80, examples=["CI of norms"])
-    scopes: list[str] = Field(description=_SCOPES, min_length=1, max_length=50, examples=[["run:norms"]])
-    expires_at: datetime | None = Field(None, description="By default it does not expire.")
+    name: Name = Field(description="Who uses it, and for what.", examples=["CI of norms"])
+    scopes: list[GrantText] = Field(description=_SCOPES, min_length=1, max_length=50, examples=[["run:norms"]])
+    expires_at: Instant | None = Field(None, description="By default it does not expire.")
 
 
-class RotateRequest(BaseModel):
+class RotateRequest(RequestDocument):
     """How a key is replaced."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    overlap_s: float = Field(86_400, ge=0, le=30 * 86_400, description="For so long the old key stays valid.")
+    overlap_s: Real = Field(86_400, ge=0, le=30 * 86_400, description="For so long the old key stays valid.")
 
 
 class AuditItem(Document):

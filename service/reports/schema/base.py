@@ -1,11 +1,12 @@
 """Shared by all documents: their base class, times, finite numbers and pages."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, WithJsonSchema
 from sqlalchemy.orm import Mapper
 
 from service.db.models import OfSeries
@@ -32,6 +33,31 @@ def _moment(value: Any) -> Any:
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Number = float | None  # pydantic writes what is not finite as null
+
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _instant(value: Any) -> Any:
+    """Only a whole time with its zone: pydantic would also take numbers and times of no known zone."""
+    found = _RFC3339.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("write a time with its zone, as in 2026-11-21T03:02:00Z")
+    at = found.start(1)
+    return value[:at] + "59" + value[at + 2 :] if found[1] == "60" else value  # a leap second
+
+
+def _number(value: Any) -> Any:
+    """Only a number: pydantic would also take its digits as text, and false for 0."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError("write a number, without quotes")
+    return value
+
+
+# What requests send, as the OpenAPI describes it.
+Instant = Annotated[datetime, BeforeValidator(_instant), WithJsonSchema({"type": "string", "format": "date-time"})]
+Flag = Annotated[bool, Strict()]
+Whole = Annotated[int, BeforeValidator(_number)]
+Real = Annotated[float, BeforeValidator(_number)]
 
 
 class Document(BaseModel):

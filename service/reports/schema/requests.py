@@ -1,20 +1,41 @@
 """What people and programs send to change something."""
 
-from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.config import JsonDict
+
+from service.reports.schema.base import Flag, Instant, Whole
 
 _NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"  # databases refuse the first, and names with the others cannot be read
+_NOT_BLANK = r"^[^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s][^\x00-\x1f\x7f]*$"
 _NO_NULL = r"^[^\x00]*$"
 
 Word = Annotated[str, Field(min_length=1, max_length=200, pattern=_NO_CONTROLS)]
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=_NO_CONTROLS)]
 Line = Annotated[str, Field(max_length=2000, pattern=_NO_CONTROLS)]
+Person = Annotated[str, Field(min_length=1, max_length=80, pattern=_NOT_BLANK)]
+Sentence = Annotated[str, Field(min_length=1, max_length=2000, pattern=_NOT_BLANK)]
 Text = Annotated[str, Field(max_length=1 << 20, pattern=_NO_NULL)]
+# pydantic describes the pattern of names by `patternProperties`, which allows other names with any value.
+Adapters = Annotated[
+    dict[Word, Text],
+    Field(max_length=50),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"minLength": 1, "maxLength": 200, "pattern": _NO_CONTROLS},
+            "additionalProperties": {"type": "string", "maxLength": 1 << 20, "pattern": _NO_NULL},
+            "maxProperties": 50,
+        }
+    ),
+]
 
 _ADAPTERS = "The adapters that the recipe names: file name to source."
 _BRANCH = "The mainline; by default the remote's default branch."
+# Checked where targets are stored, with a message of its own.
+_TARGET_NAME: JsonDict = {"pattern": r"^[a-z0-9](?:[a-z0-9_.]|-(?!-)){0,79}(?<!-)$"}
+_OWNER_NAME = r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}"
 _FORGE = "`owner/name` on GitHub, for webhooks and comments."
 _TRUSTED = "Its mainline may run without a sandbox, if that is allowed."
 _PRIVATE = "Only those who were granted it know of it."
@@ -29,44 +50,48 @@ class RequestDocument(BaseModel):
 class TargetRequest(RequestDocument):
     """A repository or a package to be watched."""
 
-    name: Name = Field(examples=["norms"])
+    name: Name = Field(examples=["norms"], json_schema_extra=_TARGET_NAME)
     location: Line = Field(description="URL or folder of a repository; index URL or folder of wheels.", min_length=1)
     package: Word | None = Field(None, description="Watch the releases of this package instead of commits.")
     branch: Word | None = Field(None, description=_BRANCH)
-    forge: Word | None = Field(None, description=_FORGE)
-    trusted: bool = Field(False, description=_TRUSTED)
-    private: bool | None = Field(None, description=f"{_PRIVATE} By default not, and a known target stays as it is.")
+    forge: Word | None = Field(None, description=_FORGE, json_schema_extra={"pattern": f"^{_OWNER_NAME}$"})
+    trusted: Flag = Field(False, description=_TRUSTED)
+    private: Flag | None = Field(None, description=f"{_PRIVATE} By default not, and a known target stays as it is.")
     recipe: Text | None = Field(
         None, description="The text of the recipe (TOML); by default kernelwatch.toml of the mainline."
     )
-    adapters: dict[Word, Text] = Field({}, description=_ADAPTERS, max_length=50)
-    backfill: int = Field(1, ge=0, le=1000, description="Number of mainline revisions to measure now.")
+    adapters: Adapters = Field({}, description=_ADAPTERS)
+    backfill: Whole = Field(1, ge=0, le=1000, description="Number of mainline revisions to measure now.")
 
 
 class TargetChange(RequestDocument):
     """What changes about a target; what is left out, or null, stays."""
 
-    name: Name | None = Field(None, description="A new name.  Addresses with the old one stop working.")
+    name: Name | None = Field(
+        None, description="A new name.  Addresses with the old one stop working.", json_schema_extra=_TARGET_NAME
+    )
     location: Line | None = Field(
         None, description="The new location; it must have the newest known revision.", min_length=1
     )
     branch: Line | None = Field(None, description=f"{_BRANCH} Empty for that one.")
-    forge: Line | None = Field(None, description=f"{_FORGE} Empty for none.")
-    trusted: bool | None = Field(None, description=_TRUSTED)
-    private: bool | None = Field(None, description=_PRIVATE)
-    allow_unsandboxed: bool | None = Field(
+    forge: Line | None = Field(
+        None, description=f"{_FORGE} Empty for none.", json_schema_extra={"pattern": f"^(?:{_OWNER_NAME})?$"}
+    )
+    trusted: Flag | None = Field(None, description=_TRUSTED)
+    private: Flag | None = Field(None, description=_PRIVATE)
+    allow_unsandboxed: Flag | None = Field(
         None, description="Allow it to run on workers without a sandbox; it must be trusted."
     )
     recipe: Text | None = Field(None, description="The text of a new recipe; earlier runs keep the old one.")
-    adapters: dict[Word, Text] = Field({}, description=_ADAPTERS, max_length=50)
-    recipe_from_branch: bool = Field(False, description="Use kernelwatch.toml of the mainline as the recipe.")
+    adapters: Adapters = Field({}, description=_ADAPTERS)
+    recipe_from_branch: Flag = Field(False, description="Use kernelwatch.toml of the mainline as the recipe.")
 
 
 class RecipeRequest(RequestDocument):
     """A recipe to be checked."""
 
     recipe: Text = Field(description="The text of the recipe (TOML).")
-    adapters: dict[Word, Text] = Field({}, description=_ADAPTERS, max_length=50)
+    adapters: Adapters = Field({}, description=_ADAPTERS)
 
 
 class RunRequest(RequestDocument):
@@ -76,7 +101,7 @@ class RunRequest(RequestDocument):
     revision: Word = Field(description="A commit, branch, tag or release.")
     device: Name | None = Field(None, description="Only this device; by default all of the recipe's.")
     suite: Name | None = Field(None, description="Another suite than the recipe's for the device.")
-    again: bool = Field(False, description="Measure again even if it was measured already.")
+    again: Flag = Field(False, description="Measure again even if it was measured already.")
 
 
 class BackfillRequest(RequestDocument):
@@ -89,13 +114,13 @@ class BackfillRequest(RequestDocument):
 class ReasonRequest(RequestDocument):
     """Why somebody does it."""
 
-    reason: Line = Field(description="Shown in the history.", min_length=1)
+    reason: Sentence = Field(description="Shown in the history.")
 
 
 class AcknowledgeRequest(ReasonRequest):
     """Why a regression is accepted, and until when."""
 
-    until: datetime | None = Field(None, description="It is reopened then; by default never.")
+    until: Instant | None = Field(None, description="It is reopened then; by default never.")
 
 
 class ReopenRequest(RequestDocument):
@@ -107,19 +132,19 @@ class ReopenRequest(RequestDocument):
 class AssignRequest(RequestDocument):
     """Who fixes it."""
 
-    assignee: Name | None = Field(description="A person; null for nobody.")
+    assignee: Person | None = Field(description="A person; null for nobody.")
 
 
 class NoteRequest(RequestDocument):
     """A note for the history."""
 
-    text: Line = Field(min_length=1)
+    text: Sentence
 
 
 class DueRequest(RequestDocument):
     """By when it must be fixed."""
 
-    due_at: datetime | None = Field(description="null for no day.")
+    due_at: Instant | None = Field(description="null for no day.")
 
 
 class BisectionRequest(RequestDocument):
@@ -131,7 +156,7 @@ class BisectionRequest(RequestDocument):
     device: Name | None = Field(None, description="Required if the recipe has several.")
     cases: list[Word] = Field([], description="Patterns; by default the cases known to be slower.", max_length=200)
     suite: Name | None = Field(None, description="Another suite than the recipe's for the device.")
-    max_runs: int | None = Field(None, ge=3, le=200, description="By default the policy's.")
+    max_runs: Whole | None = Field(None, ge=3, le=200, description="By default the policy's.")
 
 
 class CalibrationRequest(RequestDocument):
@@ -151,7 +176,7 @@ class QuarantineRequest(RequestDocument):
     case: Word = Field(examples=["rmsnorm.fwd.4096x1024.bf16"])
     device: Name
     provider: Name | None = Field(None, description="By default all that were measured.")
-    reason: Line = Field(min_length=1)
+    reason: Sentence
 
 
 class ReplayRequest(RequestDocument):
@@ -159,4 +184,4 @@ class ReplayRequest(RequestDocument):
 
     policy: Text = Field(description="TOML with the keys of a recipe's [policy], or a recipe.")
     device: Name | None = Field(None, description="Only runs on this device.")
-    since: datetime | None = Field(None, description="Only runs that ended after this time.")
+    since: Instant | None = Field(None, description="Only runs that ended after this time.")

@@ -129,7 +129,7 @@ def test_only_reading_is_offered(get: Get, seeded: Seeded) -> None:
     st.sampled_from(["/api/v1/targets/{}", "/api/v1/runs/{}", "/targets/{}", "/runs/{}", "/assets/{}/x"]),
     st.text(max_size=30),
 )
-@examples(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_address_breaks_it(get: Get, seeded: Seeded, pattern: str, words: str) -> None:
     from urllib.parse import quote
 
