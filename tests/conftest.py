@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
@@ -21,6 +22,10 @@ from service.ledger.backoff import backoff
 from service.settings import settings
 from tests import needs
 from tests.turns import turn
+
+# A slow machine is no mistake of an example; what must be quick has a benchmark.
+hypothesis.settings.register_profile("kernelwatch", deadline=None)
+hypothesis.settings.load_profile("kernelwatch")
 
 POSTGRES = "postgresql+psycopg://root@127.0.0.1:5432/postgres"
 

@@ -31,7 +31,7 @@ def numbers(either: str) -> Iterator[str]:
     return (f"{number:064}" for number in range(10_000))
 
 
-anything = examples(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+anything = examples(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @given(said=ANY_TEXT)

@@ -101,7 +101,7 @@ CELLS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(CELLS, min_size=1, max_size=5), st.floats(0.002, 0.3))
 def test_a_policy_agrees_with_itself(cells: list[Cell], smallest: float):
     policy = Policy(smallest_change=smallest)

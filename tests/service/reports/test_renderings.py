@@ -302,7 +302,7 @@ def shown(source: str) -> _Shown:
 
 
 @given(ANY_TEXT)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_escaped_text_is_shown_as_it_is(text: str) -> None:
     page = shown(markup.escaped(text))
     assert page.tags <= {"p"}
@@ -310,7 +310,7 @@ def test_escaped_text_is_shown_as_it_is(text: str) -> None:
 
 
 @given(ANY_TEXT)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_escaped_text_stays_in_its_cell(text: str) -> None:
     page = shown(f"| a | b |\n|---|---|\n| {markup.escaped(text)} | {markup.code('c|`d`')} |\n")
     assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
@@ -318,7 +318,7 @@ def test_escaped_text_stays_in_its_cell(text: str) -> None:
 
 
 @given(ANY_TEXT)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_block_cannot_be_left(text: str) -> None:
     page = shown(markup.fenced(text))
     assert page.tags == {"pre", "code"}
@@ -330,7 +330,7 @@ def test_nobody_is_mentioned_and_nothing_is_linked() -> None:
 
 
 @given(ANY_TEXT)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_grid_shows_strange_text_in_its_cell(text: str) -> None:
     page = shown("\n".join(markup.grid(("case", "why"), [("rmsnorm_noweight", text)])))
     assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td"}
@@ -357,7 +357,7 @@ rows = st.builds(
     st.none() | st.text(max_size=3000),
     st.integers(1, 12),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_comment_is_never_too_long(
     some: list[Row], times: int, state: RunState, log: str | None, devices: int
 ) -> None:

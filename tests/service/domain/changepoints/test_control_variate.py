@@ -79,7 +79,7 @@ def test_without_any_reference_nothing_is_adjusted():
     assert (adjusted(candidate, np.full(COUNT, math.nan)) == candidate).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 1000), st.integers(30, COUNT - 1), st.floats(-2, 2))
 def test_theta_knows_nothing_of_what_comes(seed, now, surprise):
     """Later revisions shift the whole of the past by one constant at most: no difference of it changes much."""
@@ -89,7 +89,7 @@ def test_theta_knows_nothing_of_what_comes(seed, now, surprise):
     assert np.allclose(adjusted(candidate, reference)[: now + 1], adjusted(later, reference)[: now + 1])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 1000), st.floats(-5, 5), st.floats(-5, 5))
 def test_units_of_either_do_not_matter(seed, mine, theirs):
     candidate, reference = session(seed)

@@ -147,14 +147,14 @@ series = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(series, st.integers(-20, 20))
 def test_the_unit_does_not_matter(values, exponent):
     other = changes(seen([value * 2.0**exponent for value in values]))
     assert summary(other) == summary(changes(seen(values)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(series)
 def test_time_could_run_backwards(values):
     """A clear step stays where it is, and its ratio turns over."""
@@ -167,7 +167,7 @@ def test_time_could_run_backwards(values):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(series, st.integers(5, 20), st.floats(0, 0.1), st.floats(0, 0.1))
 def test_a_larger_step_is_never_less_certain(values, place, shift, more):
     logs = np.log(values)
@@ -179,7 +179,7 @@ def test_a_larger_step_is_never_less_certain(values, place, shift, more):
     assert step_between(-before, -after).p == pytest.approx(step_between(before, after).p)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 1000), st.floats(0.02, 0.1), st.floats(1.2, 3))
 def test_a_larger_step_is_never_told_with_less_weight(seed, effect, more):
     small = noisy((50, 1), (50, math.exp(effect)), seed=seed)
@@ -194,7 +194,7 @@ def test_a_larger_step_is_never_told_with_less_weight(seed, effect, more):
     assert told(large) >= told(small)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(1e-6, 1e12), st.integers(1, 300))
 def test_what_never_varies_never_changes(value, count):
     revisions = seen([value] * count)
@@ -202,7 +202,7 @@ def test_what_never_varies_never_changes(value, count):
     assert newest(revisions) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.sampled_from([1.0, 1.0 + 1e-15, 2.0, 1e-300, 1e300]) | st.floats(1e-300, 1e300), max_size=60),
     st.lists(st.none() | st.floats(1e-3, 1e3), min_size=60, max_size=60),
