@@ -125,12 +125,23 @@ def _complete_description(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         document = describe_routes()
+        for found in document["paths"].values():
+            for operation in found.values():
+                for one in operation.get("parameters", ()):
+                    _without_null(one["schema"])
         components = document.setdefault("components", {})
         components["securitySchemes"] = SECURITY_SCHEMES
         components.setdefault("schemas", {})["Problem"] = Problem.model_json_schema()
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation asks
+
+
+def _without_null(schema: dict[str, Any]) -> None:
+    """Say of a parameter that is any text that it holds no NUL character: routes refuse addresses with one."""
+    for one in (schema, *schema.get("anyOf", ()), schema.get("items", {})):
+        if one.get("type") == "string" and not one.keys() & {"pattern", "enum", "const", "format"}:
+            one["pattern"] = r"^[^\x00]*$"
 
 
 def _version() -> str:

@@ -14,7 +14,7 @@ from typing import IO, Annotated, Any, ParamSpec, TypeVar
 import structlog
 from fastapi import Request, Response, params
 from fastapi.concurrency import run_in_threadpool
-from fastapi.dependencies.utils import get_flat_params
+from fastapi.dependencies.utils import field_annotation_is_sequence, get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from sqlalchemy.exc import DBAPIError
@@ -199,14 +199,17 @@ def needs(scope: Scope, *, secret: bool = False) -> Callable[[Callable[Given, Re
 
 
 class _StrictRoute(APIRoute):
-    """A route of the API that refuses query parameters which its endpoint does not have.
+    """A route of the API that refuses query parameters which its endpoint does not have, or has once only.
 
-    A filter with a typing mistake would otherwise be ignored, and its reader would take everything for a part.
+    A filter with a typing mistake, or the first of two, would otherwise be ignored, and its reader would take too much
+    or too little for what was selected.
     """
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
-        known = {one.alias for one in get_flat_params(self.dependant) if isinstance(one.field_info, params.Query)}
+        fields = [one for one in get_flat_params(self.dependant) if isinstance(one.field_info, params.Query)]
+        known = {one.alias for one in fields}
+        single = {one.alias for one in fields if not field_annotation_is_sequence(one.field_info.annotation)}
 
         async def checked(request: Request) -> Response:
             if b"%00" in request.scope["query_string"] or "\0" in request.scope["path"]:
@@ -214,6 +217,9 @@ class _StrictRoute(APIRoute):
             unknown = request.query_params.keys() - known
             if unknown and self.include_in_schema:  # other sites add parameters to links to pages
                 raise BadInput(_unknown(min(unknown), known))
+            for name in sorted(single & request.query_params.keys()):
+                if len(request.query_params.getlist(name)) > 1 and self.include_in_schema:
+                    raise BadInput(f"The parameter {name} is given more than once; give one value.")
             return await handle(request)
 
         return checked
