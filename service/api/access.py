@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial, wraps
 from http import HTTPStatus
 from tempfile import TemporaryFile
-from typing import IO, Annotated, Any, ParamSpec, TypeVar
+from typing import IO, Annotated, Any, ParamSpec, TypeVar, get_args, get_origin
 
 import structlog
 from fastapi import Request, Response, params
 from fastapi.concurrency import run_in_threadpool
-from fastapi.dependencies.utils import field_annotation_is_sequence, get_flat_params
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from sqlalchemy.exc import DBAPIError
@@ -209,7 +209,7 @@ class _StrictRoute(APIRoute):
         handle = super().get_route_handler()
         fields = [one for one in get_flat_params(self.dependant) if isinstance(one.field_info, params.Query)]
         known = {one.alias for one in fields}
-        single = {one.alias for one in fields if not field_annotation_is_sequence(one.field_info.annotation)}
+        single = {one.alias for one in fields if not _is_list(one.field_info.annotation)}
 
         async def checked(request: Request) -> Response:
             if b"%00" in request.scope["query_string"] or "\0" in request.scope["path"]:
@@ -223,6 +223,11 @@ class _StrictRoute(APIRoute):
             return await handle(request)
 
         return checked
+
+
+def _is_list(annotation: Any) -> bool:
+    """Whether a parameter of this type may be given several times: `list[…]`, or that and None."""
+    return any(get_origin(one) is list for one in (annotation, *get_args(annotation)))
 
 
 def _unknown(name: str, known: Collection[str]) -> str:

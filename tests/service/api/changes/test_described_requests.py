@@ -115,3 +115,9 @@ def test_parameters_are_described_without_nul_characters(api: Api) -> None:
     assert api.get("/runs?device=%00").status_code == 422
     [device] = [one for one in described("get", "/api/v1/runs")["parameters"] if one["name"] == "device"]
     assert device["schema"]["anyOf"][0]["pattern"] == r"^[^\x00]*$"
+
+
+@pytest.mark.parametrize("key", ["a b", "x" * 201, "\u00e9"])
+def test_an_idempotency_key_is_what_the_description_allows(api: Api, key: str) -> None:
+    noted = api.post("/regressions/1/note", {"text": "seen"}, headers={"Idempotency-Key": key.encode("latin-1")})
+    assert (noted.status_code, "An Idempotency-Key has 1 to 200" in noted.json()["detail"]) == (422, True)
