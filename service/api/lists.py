@@ -8,7 +8,7 @@ from fastapi import Depends, Query
 from sqlalchemy.orm import Session
 
 from kernels.cases import Metric
-from service.api.common import LARGEST_KEY, page_of
+from service.api.common import page_of
 from service.db.models import Target
 from service.domain.states import RegressionState, RunState
 from service.ledger import queries
@@ -20,6 +20,7 @@ from service.reports.schema.base import Instant, Page
 from service.reports.schema.regressions import RegressionItem
 from service.reports.schema.runs import RunItem
 
+_LARGEST_PULL = 2**31 - 1  # of its column; PostgreSQL compares it with no larger number
 Since = Annotated[
     Instant | None, Query(description="Only what began at this time or later, as in 2026-11-21T03:02:00Z.")
 ]
@@ -29,7 +30,7 @@ RunStates = Annotated[list[RunState] | None, Query(description="May be repeated;
 TargetName = Annotated[str | None, Query(description="Only this target.", max_length=80)]
 DeviceName = Annotated[str | None, Query(description="Only this device.", max_length=40)]
 RevisionName = Annotated[str | None, Query(max_length=100, description="A sha or its beginning, or a version.")]
-PullNumber = Annotated[int | None, Query(ge=1, le=LARGEST_KEY, description="Only this pull request.")]
+PullNumber = Annotated[int | None, Query(ge=1, le=_LARGEST_PULL, description="Only this pull request.")]
 Tables = Annotated[bool, Query(description="Include the tables of `facts`: megabytes for a large suite.")]
 Expanded = Annotated[
     list[Literal["counts"]] | None, Query(description="`counts` adds the number of cases by outcome to each run.")

@@ -432,11 +432,15 @@ def _standing_matters(session: Session, target: m.Target, stack: m.Stack, seeded
 
 
 @contextmanager
-def watched(folder: Path, sow: Callable[[Session, float], Any] = seed) -> Iterator[Any]:
-    """A state folder with the story in it, as if it had ended just now, for tests that only read."""
+def watched(
+    folder: Path, sow: Callable[[Session, float], Any] = seed, *, database_url: str | None = None
+) -> Iterator[Any]:
+    """A state folder with the story in it, as if it had ended just now, on SQLite or in an empty database."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWATCH_STATE", str(folder))
         patch.delenv("KERNELWATCH_DATABASE_URL", raising=False)
+        if database_url is not None:
+            patch.setenv("KERNELWATCH_DATABASE_URL", database_url)
         _forget()
         migrate.upgrade()
         with transaction() as session:

@@ -68,7 +68,7 @@ class Populated:
 
 
 @contextmanager
-def populated(folder: Path) -> Iterator[Populated]:
+def populated(folder: Path, database_url: str | None = None) -> Iterator[Populated]:
     """A state folder with a few days of watching, a repository, a private target, keys, people and an audit log."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(folder)]))
@@ -76,18 +76,17 @@ def populated(folder: Path) -> Iterator[Populated]:
         patch.setenv("KERNELWATCH_RATE_LIMIT", "")
         patch.setenv("KERNELWATCH_WEBHOOK_SECRET", "It's a Secret to Everybody")
         patch.setenv("KERNELWATCH_LOCKS", str(folder / "locks"))
-        with seed.watched(folder / "state", seed_deciding.seed):
+        with seed.watched(folder / "state", seed_deciding.seed, database_url=database_url):
             yield _populate(folder)
 
 
 def _populate(folder: Path) -> Populated:
     repository = Repository(folder / "live")
     shas = [repository.commit(f"work {number}") for number in range(4)]
-    wheels = folder / "wheels"
-    wheels.mkdir()
+    wheels = Repository(folder / "wheels")  # of both kinds, because requests use each location as either
     with transaction() as session:
         target_named(session, "norms").location = str(repository.folder)
-        target_named(session, "liger").location = str(wheels)
+        target_named(session, "liger").location = str(wheels.folder)
     with as_actor(local("root")):
         registry.add("live", location=str(repository.folder), recipe=(RECIPE, {}), backfill=2)
         _private()

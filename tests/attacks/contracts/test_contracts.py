@@ -48,6 +48,18 @@ def test_tens_of_thousands_of_generated_requests_find_no_fault(tmp_path: Path, o
 
 @pytest.mark.attack
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("key", ["admin", "one target"])
+def test_generated_requests_find_no_fault_with_postgresql(
+    tmp_path: Path, outcome: Outcome, postgres: str, key: str
+) -> None:
+    """It refuses numbers and characters that SQLite takes."""
+    with populated(tmp_path, postgres) as world:
+        found = send(create_app(), world, world.keys[key], examples=12)
+        record(outcome, f"generated requests with PostgreSQL, key: {key}", found)
+
+
+@pytest.mark.attack
+@pytest.mark.timeout(1800)
 def test_generated_requests_over_http_find_no_fault(tmp_path: Path, outcome: Outcome) -> None:
     with populated(tmp_path) as world, served(create_app()) as address:
         found = send(address, world, world.keys["admin"], examples=2, phases=["coverage"])

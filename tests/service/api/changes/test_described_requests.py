@@ -111,6 +111,12 @@ def test_a_parameter_with_one_value_is_refused_when_it_has_two(api: Api) -> None
     assert api.get("/runs?state=queued&state=done").status_code == 200
 
 
+def test_a_number_that_no_pull_request_has_is_refused(either: str) -> None:
+    """PostgreSQL reports an error, which was answered with 503."""
+    assert Api().get(f"/runs?pull={2**31}").status_code == 422
+    assert Api().get(f"/runs?pull={2**31 - 1}").json()["items"] == []
+
+
 def test_parameters_are_described_without_nul_characters(api: Api) -> None:
     assert api.get("/runs?device=%00").status_code == 422
     [device] = [one for one in described("get", "/api/v1/runs")["parameters"] if one["name"] == "device"]
