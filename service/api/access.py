@@ -78,7 +78,7 @@ MAX_BODY = 2 << 20  # bytes of a document that somebody sends; measurements have
 
 BY_KEY: dict[str, Any] = {"security": [{"key": []}]}
 BY_ANYBODY: dict[str, Any] = {"security": [{}, {"key": []}]}
-_REPEAT_KEY = re.compile("[!-~]+")
+_REPEAT_KEY = re.compile("[!-~](?:[ -~]*[!-~])?")  # spaces at the ends of a header are not part of it
 _REPEATABLE: dict[str, Any] = {
     "parameters": [
         {
@@ -396,7 +396,7 @@ async def in_writers(function: Callable[Given, Result], *args: Given.args, **kwa
 def _once(actor: Actor, key: str, digest: str, handle: Callable[[], Response]) -> Response:
     """Handle a request once; a repeat gets the stored response."""
     if len(key) > repeats.MAX_KEY or not _REPEAT_KEY.fullmatch(key):
-        raise BadInput(f"An Idempotency-Key has 1 to {repeats.MAX_KEY} characters of ASCII, without spaces.")
+        raise BadInput(f"An Idempotency-Key has 1 to {repeats.MAX_KEY} printable characters of ASCII.")
     owner = f"{actor.kind} {actor.id}"
     if (stored := repeats.begin(owner, key, digest)) is not None:
         return _json(stored.body, stored.status, {"Idempotency-Replayed": "true"})

@@ -44,7 +44,7 @@ _ACCEPTED = ("2xx", "3xx", "401", "403", "404", "409", "429")
 # Invalid data may also be too long for an address, a body or a head; the usual ones of schemathesis include 5xx.
 _REFUSED = ("400", "401", "403", "404", "405", "409", "413", "414", "415", "422", "429", "431")
 _LINES = "application/x-ndjson"
-_VALID_REPEAT_KEY = re.compile("[!-~]{1,200}")
+_VALID_REPEAT_KEY = re.compile("[!-~](?:[ -~]{0,198}[!-~])?")
 # Fields of bodies that take the same values as parameters.
 _FIELDS = {
     "target": "name", "revision": "revision", "device": "device", "suite": "suite", "case": "case",
