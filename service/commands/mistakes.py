@@ -86,7 +86,7 @@ def _help(context: Any) -> str:
 
 
 def _named(param: Any) -> str:
-    """An option by its name, an argument by what stands for it in the help."""
+    """An option by its name, an argument by its name in the help."""
     return str(param.opts[0] if param.param_type_name == "option" else (param.metavar or param.name.upper()))
 
 

@@ -6,6 +6,7 @@ What comes from a repository is escaped.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from urllib.parse import quote, urlencode
 
 from kernels.cases import Metric
@@ -95,7 +96,7 @@ def lead(report: Report) -> Row | None:
 
 
 def groups(report: Report) -> Iterator[OutcomeGroup]:
-    """The cases of a run by outcome and metric, the gravest first; what was so before stands apart."""
+    """The cases of a run by outcome and metric, the gravest first; those that were wrong before come last."""
     news = {outcome: [row for row in report.of(outcome) if row.news] for outcome in Outcome}
     yield from _by_metric(f"wrong {BAD}", news[Outcome.INVALID])
     for metric, rows in _metrics(news[Outcome.REGRESSION]):
@@ -127,10 +128,10 @@ def times(row: Row) -> str:
 def why(row: Row) -> str:
     """Why it moved, as Markdown that ends a sentence about its size: its cause, or what differs in the code."""
     if row.cause is not None and row.cause.after is not None:
-        joint, said = (", ", row.cause.after[1:]) if row.cause.after.startswith(",") else (" ", row.cause.after)
-    else:
-        joint, said = ": ", row.cause.words if row.cause is not None else ", ".join(row.explained[:3])
-    return f"{joint}{escaped(one_line(said, 300))}" if said else ""
+        after = row.cause.after
+        return f"{after[: len(after) - len(after.lstrip())]}{escaped(one_line(after, 300))}"
+    said = row.cause.words if row.cause is not None else ", ".join(row.explained[:3])
+    return f": {escaped(one_line(said, 300))}" if said else ""
 
 
 def commit(report: Report, sha: str | None, name: str | None) -> str:
@@ -230,17 +231,10 @@ def _counts(report: Report) -> str:
     lines = [row_of(["", "cases", "mean", "range"]), "|---|--:|--:|---|"]
     for group in groups(report):
         ratios = [row.ratio for row in group.rows if row.ratio is not None]
-        mean = signed(_mean(ratios)) if ratios else ""
+        mean = signed(geometric_mean(ratios)) if ratios else ""
         between = in_range(min(ratios), max(ratios)) if len(ratios) > 1 else ""
         lines.append(row_of([group.label, str(len(group.rows)), mean, between]))
     return "\n".join(lines) if lines[2:] and report.state is RunState.DONE else ""
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    product = 1.0
-    for ratio in ratios:
-        product *= ratio ** (1 / len(ratios))
-    return product
 
 
 def _by_metric(label: str, rows: Sequence[Row]) -> Iterator[OutcomeGroup]:

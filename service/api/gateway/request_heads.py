@@ -55,7 +55,7 @@ class CheckedHeads:
 
 
 def trusted_names() -> frozenset[str]:
-    """Return the names for which the API answers, besides IP addresses."""
+    """Return the names for which the API answers, in addition to IP addresses."""
     public = urlsplit(settings().address).hostname or ""
     return frozenset(name.lower() for name in ("localhost", public, settings().host, *settings().trusted_hosts) if name)
 

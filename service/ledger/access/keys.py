@@ -87,7 +87,7 @@ def _stored(
 
 
 def actor_with(session: Session, text: str) -> tuple[Actor, ApiKey]:
-    """The actor that a key stands for.  Raises Unsigned for a key that is unknown, expired or revoked."""
+    """The actor of a key.  Raises Unsigned for a key that is unknown, expired or revoked."""
     prefix = text[: len(_START) + 2 * _PREFIX_BYTES]
     query = select(ApiKey).where(ApiKey.prefix == prefix).options(selectinload(ApiKey.grants))
     row = session.scalar(query)
