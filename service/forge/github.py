@@ -22,6 +22,7 @@ from service.forge.events import REQUESTER
 from service.settings import settings
 
 MAX_BODY = 65_536
+MAX_ANNOTATIONS = 50  # of one request; more are appended by further ones
 _MAX_TITLE = 140  # of a commit status
 _PAGES = 30
 _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
@@ -77,7 +78,8 @@ class CheckRun:
     """The status of a commit in GitHub's terms.  Only a completed check has a conclusion.
 
     `commit_status` is sent instead if checks cannot be written.  `actions` are the buttons of a completed check: at
-    most three, each with a label, a description and an identifier.
+    most three, each with a label, a description and an identifier.  `annotations` are remarks at lines of the commit's
+    files, each with the fields of `ANNOTATED`; a commit status has no room for them.
     """
 
     sha: str
@@ -89,6 +91,10 @@ class CheckRun:
     url: str | None
     commit_status: str = "pending"  # an outbox row of an earlier version has none
     actions: Sequence[Mapping[str, str]] = ()
+    annotations: Sequence[Mapping[str, Any]] = ()
+
+
+ANNOTATED = ("path", "start_line", "end_line", "annotation_level", "title", "message")
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,7 @@ class GitHub:
         """
         if repo not in self._without_checks and not (known_id or "").startswith("status:"):
             try:
-                return self._put_check_run(repo, _as_run(check), known_id)
+                return self._put_check_run(repo, check, known_id)
             except ForgeFailed as failure:
                 if failure.code not in _FORBIDDEN or failure.passing:
                     raise
@@ -225,19 +231,40 @@ class GitHub:
         """Whether kernelwatch writes under this name."""
         return login == self._known_login()
 
-    def _put_check_run(self, repo: str, check: Mapping[str, Any], known_id: str | None) -> str:
-        known = (known_id or "").removeprefix("check:") or self._check_run(repo, check["head_sha"], check["name"])
-        if known:
-            changes = {key: value for key, value in check.items() if key != "head_sha"}
-            try:
-                self._ask("PATCH", f"/repos/{repo}/check-runs/{known}", repo, changes)
-            except ForgeFailed as failure:
-                if failure.code != 404:
-                    raise
-            else:
-                return f"check:{known}"
-        posted = self._ask("POST", f"/repos/{repo}/check-runs", repo, check)
-        return f"check:{posted['id']}"
+    def _put_check_run(self, repo: str, check: CheckRun, known_id: str | None) -> str:
+        said, wanted = _as_run(check), [_annotation(one) for one in check.annotations]
+        known = (known_id or "").removeprefix("check:") or self._check_run(repo, check.sha, check.name)
+        there = self._annotations(repo, known) if known else None
+        if known and there is not None and there <= {*wanted}:
+            left = [one for one in wanted if one not in there]
+            changes = {key: value for key, value in said.items() if key != "head_sha"}
+            self._ask("PATCH", f"/repos/{repo}/check-runs/{known}", repo, _with_annotations(changes, left))
+        else:
+            # Annotations can only be added.  Where one does not apply any more, a new check of the name replaces it.
+            left = wanted
+            if known and there is not None:
+                self._complete(repo, known)
+            posted = self._ask("POST", f"/repos/{repo}/check-runs", repo, _with_annotations(said, left))
+            known = str(posted["id"])
+        for first in range(MAX_ANNOTATIONS, len(left), MAX_ANNOTATIONS):
+            more = _with_annotations({"output": said["output"]}, left[first:])
+            self._ask("PATCH", f"/repos/{repo}/check-runs/{known}", repo, more)
+        return f"check:{known}"
+
+    def _complete(self, repo: str, check: str) -> None:
+        """End a check that another replaces: one that stays open keeps its commit pending."""
+        if self._as_us("GET", f"/repos/{repo}/check-runs/{check}", repo)[0]["status"] != "completed":
+            ended = {"status": "completed", "conclusion": "neutral"}
+            self._ask("PATCH", f"/repos/{repo}/check-runs/{check}", repo, ended)
+
+    def _annotations(self, repo: str, check: str) -> set["Annotation"] | None:
+        """The annotations that a check has; None where the check is gone."""
+        try:
+            return {_annotation(one) for one in self._every(f"/repos/{repo}/check-runs/{check}/annotations", repo)}
+        except ForgeFailed as failure:
+            if failure.code != _GONE:
+                raise
+            return None
 
     def _check_run(self, repo: str, sha: str, name: str) -> str | None:
         path = f"/repos/{repo}/commits/{sha}/check-runs"
@@ -451,6 +478,19 @@ def _as_run(check: CheckRun) -> dict[str, Any]:
         **({"conclusion": check.conclusion} if check.status == "completed" else {}),
         **({"details_url": check.url} if check.url else {}),
     }
+
+
+Annotation = tuple[Any, ...]  # the values of `ANNOTATED`
+
+
+def _annotation(said: Mapping[str, Any]) -> Annotation:
+    return tuple(value.strip() if isinstance(value := said[name], str) else value for name in ANNOTATED)
+
+
+def _with_annotations(said: Mapping[str, Any], annotations: Sequence[Annotation]) -> dict[str, Any]:
+    """A request with the first of these annotations, as many as it may carry."""
+    first = [dict(zip(ANNOTATED, one, strict=True)) for one in annotations[:MAX_ANNOTATIONS]]
+    return {**said, "output": {**said["output"], **({"annotations": first} if first else {})}}
 
 
 def _fitting(body: str) -> str:

@@ -81,6 +81,7 @@ class FakeGitHub:
     def __init__(self, *, app_installed: bool = True) -> None:
         self.comments: dict[int, Comment] = {}
         self.check_runs: dict[int, dict[str, Any]] = {}
+        self.annotations: dict[int, list[dict[str, Any]]] = defaultdict(list)  # by check
         self.statuses: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
         self.tokens: set[str] = {"a-token"}
         self.requests: list[tuple[str, str]] = []
@@ -149,6 +150,10 @@ class FakeGitHub:
         """The newest check of each commit, by repository and sha."""
         return {(one["repo"], one["head_sha"]): one for one in self.check_runs.values()}
 
+    def annotations_of(self, repo: str, sha: str) -> list[dict[str, Any]]:
+        """The annotations of the newest check of a commit."""
+        return self.annotations[self.checks[repo, sha]["id"]]
+
     def writes(self) -> list[str]:
         return [f"{method} {path}" for method, path in self.requests if method != "GET"]
 
@@ -211,6 +216,8 @@ class FakeGitHub:
             ("GET", r"/repos/([^/]+/[^/]+)/commits/(\w+)/check-runs", self._list_checks),
             ("POST", r"/repos/([^/]+/[^/]+)/check-runs", self._post_check),
             ("PATCH", r"/repos/([^/]+/[^/]+)/check-runs/(\d+)", self._edit_check),
+            ("GET", r"/repos/([^/]+/[^/]+)/check-runs/(\d+)", self._one_check),
+            ("GET", r"/repos/([^/]+/[^/]+)/check-runs/(\d+)/annotations", self._list_annotations),
             ("POST", r"/repos/([^/]+/[^/]+)/statuses/(\w+)", self._post_status),
         ]
         for verb, pattern, handle in routes:
@@ -241,13 +248,14 @@ class FakeGitHub:
         return Answer(200, whose)
 
     def _list_comments(self, repo: str, number: str, *, query: dict[str, str], **_: Any) -> Answer:
-        every = [one for one in self.comments.values() if (one.repo, one.number) == (repo, int(number))]
+        every = [_told(one) for one in self.comments.values() if (one.repo, one.number) == (repo, int(number))]
+        return self._paged(f"/repos/{repo}/issues/{number}/comments", every, query)
+
+    def _paged(self, path: str, every: list[Any], query: dict[str, str]) -> Answer:
         page, size = int(query.get("page", 1)), min(self.page, int(query.get("per_page", 30)))
-        more = page * size < len(every)
-        path = f"/repos/{repo}/issues/{number}/comments"
         link = f'<https://api.github.test{path}?per_page={size}&page={page + 1}>; rel="next"'
-        shown = every[(page - 1) * size : page * size]
-        return Answer(200, [_told(one) for one in shown], {"link": link} if more else {})
+        more = page * size < len(every)
+        return Answer(200, every[(page - 1) * size : page * size], {"link": link} if more else {})
 
     def _post_comment(self, repo: str, number: str, *, said: dict[str, Any], whose: dict[str, Any], **_: Any) -> Answer:
         if not said.get("body") or len(said["body"]) > 65_536:
@@ -301,14 +309,20 @@ class FakeGitHub:
         name = query.get("check_name")
         found = [one for one in self.check_runs.values() if (one["repo"], one["head_sha"]) == (repo, sha)]
         runs = [one for one in found if name in (None, one["name"])]
+        if query.get("filter", "latest") == "latest":  # one of each name, which is what people see
+            runs = list({one["name"]: one for one in runs}.values())
         return Answer(200, {"total_count": len(runs), "check_runs": runs})
+
+    def _one_check(self, repo: str, check: str, **_: Any) -> Answer:
+        known = self.check_runs.get(int(check))
+        return NOT_FOUND if known is None or known["repo"] != repo else Answer(200, known)
 
     def _post_check(self, repo: str, *, said: dict[str, Any], **_: Any) -> Answer:
         if said["status"] == "completed" and not said.get("conclusion"):
             return Answer(422, {"message": "Invalid request.", "errors": ["conclusion is missing"]})
-        if not _fits(said.get("actions", [])):
-            return Answer(422, {"message": "Invalid request.", "errors": ["actions"]})
-        check = {"id": next(self._ids), "repo": repo, "conclusion": None, **said}
+        check = {"id": next(self._ids), "repo": repo, "conclusion": None}
+        if (refused := self._changed(check, said)) is not None:
+            return refused
         self.check_runs[check["id"]] = check
         return Answer(201, check)
 
@@ -316,10 +330,25 @@ class FakeGitHub:
         known = self.check_runs.get(int(check))
         if known is None or known["repo"] != repo:
             return NOT_FOUND
+        return self._changed(known, said) or Answer(200, known)
+
+    def _changed(self, check: dict[str, Any], said: dict[str, Any]) -> Answer | None:
+        """Change a check; what is wrong with the request otherwise.  Annotations are added to those that it has."""
+        output = dict(said.get("output", {}))
+        more = output.pop("annotations", [])
         if not _fits(said.get("actions", [])):
             return Answer(422, {"message": "Invalid request.", "errors": ["actions"]})
-        known.update(said)
-        return Answer(200, known)
+        if len(more) > 50 or not all(map(_is_annotation, more)):
+            return Answer(422, {"message": "Invalid request.", "errors": ["annotations"]})
+        self.annotations[check["id"]] += more
+        check.update({**said, **({"output": output} if output else {})})
+        return None
+
+    def _list_annotations(self, repo: str, check: str, *, query: dict[str, str], **_: Any) -> Answer:
+        known = self.check_runs.get(int(check))
+        if known is None or known["repo"] != repo:
+            return NOT_FOUND
+        return self._paged(f"/repos/{repo}/check-runs/{check}/annotations", self.annotations[int(check)], query)
 
     def _post_status(self, repo: str, sha: str, *, said: dict[str, Any], **_: Any) -> Answer:
         if said["state"] not in ("pending", "success", "failure", "error") or len(said["description"]) > 140:
@@ -348,6 +377,19 @@ def _fits(actions: list[dict[str, str]]) -> bool:
     longest = {"label": 20, "description": 40, "identifier": 20}
     of_one = (set(one) == set(longest) and all(len(one[key]) <= longest[key] for key in longest) for one in actions)
     return len(actions) <= 3 and all(of_one)
+
+
+def _is_annotation(said: dict[str, Any]) -> bool:
+    """Whether GitHub takes this annotation: a path of the repository, lines, a level, and bounded texts."""
+    if not said.keys() >= {"path", "start_line", "end_line", "annotation_level", "message"}:
+        return False
+    return (
+        not said["path"].startswith("/")
+        and 1 <= said["start_line"] <= said["end_line"]
+        and said["annotation_level"] in ("notice", "warning", "failure")
+        and 0 < len(said["message"].encode()) <= 65_536
+        and len(said.get("title", "")) <= 255
+    )
 
 
 def _told(comment: Comment) -> dict[str, Any]:

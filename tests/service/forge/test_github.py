@@ -1,6 +1,8 @@
 """The GitHub client posts each message once, whatever fails on the way."""
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import httpx
 import pytest
@@ -54,10 +56,22 @@ def check(
     known: str | None = None,
     sha: str = SHA,
     commit_status: str = "success",
+    annotations: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     status = "completed" if conclusion else "in_progress"
     title, url = "Steady: no action needed", "http://kernelwatch/runs/1"
-    said = CheckRun(sha, "kernelwatch / norms / h200", status, conclusion, title, "All is well.", url, commit_status)
+    said = CheckRun(
+        sha,
+        "kernelwatch / norms / h200",
+        status,
+        conclusion,
+        title,
+        "All is well.",
+        url,
+        commit_status,
+        (),
+        annotations,
+    )
     return client.put_check(REPO, said, known)
 
 
@@ -139,6 +153,59 @@ def test_a_check_that_was_made_unheard_is_found_again(forge: FakeGitHub, app: Gi
     check(app, "failure")
     [made] = forge.check_runs.values()
     assert made["conclusion"] == "failure"
+
+
+def remark(line: int, message: str = "spills none → 12") -> dict[str, Any]:
+    where = {"path": "norms/rms.py", "start_line": line, "end_line": line}
+    return {**where, "annotation_level": "warning", "title": "rms_fwd", "message": message}
+
+
+def test_annotations_are_sent_in_requests_of_fifty(forge: FakeGitHub, app: GitHub) -> None:
+    every = [remark(line) for line in range(1, 121)]
+    check(app, annotations=every)
+    assert forge.annotations_of(REPO, SHA) == every
+    assert len(forge.check_runs) == 1
+    assert [method for method, path in forge.requests if "check-runs" in path and method != "GET"] == [
+        "POST",
+        "PATCH",
+        "PATCH",
+    ]
+
+
+def test_an_edited_check_has_each_annotation_once(forge: FakeGitHub, app: GitHub) -> None:
+    forge.page = 2  # what is there is more than one page
+    made = check(app, None, annotations=[remark(1), remark(2), remark(3)])
+    assert check(app, "failure", made, annotations=[remark(1), remark(2), remark(3), remark(9)]) == made
+    assert check(app, "failure", made, annotations=[remark(1), remark(2), remark(3), remark(9)]) == made
+    assert [one["start_line"] for one in forge.annotations_of(REPO, SHA)] == [1, 2, 3, 9]
+
+
+@pytest.mark.parametrize("before", [None, "failure"])
+def test_a_check_with_an_annotation_that_does_not_apply_is_replaced(
+    forge: FakeGitHub, app: GitHub, before: str | None
+) -> None:
+    first = check(app, before, annotations=[remark(1), remark(2)])
+    second = check(app, "success", first, annotations=[remark(2)])
+    assert second != first
+    assert forge.annotations_of(REPO, SHA) == [remark(2)]
+    assert [one["status"] for one in forge.check_runs.values()] == ["completed", "completed"], "none stays open"
+    assert forge.checks[REPO, SHA]["conclusion"] == "success"
+
+
+def test_annotations_that_were_sent_in_part_are_completed(forge: FakeGitHub, app: GitHub) -> None:
+    every = [remark(line) for line in range(1, 61)]
+    forge.fail_next("502", "/check-runs", "PATCH")
+    with pytest.raises(ForgeFailed):
+        check(app, annotations=every)
+    check(app, annotations=every)
+    assert forge.annotations_of(REPO, SHA) == every
+    assert len(forge.check_runs) == 1
+
+
+def test_a_commit_status_has_no_annotations(forge: FakeGitHub, client: GitHub) -> None:
+    check(client, annotations=[remark(1)])
+    [status] = forge.statuses[REPO, SHA]
+    assert "annotations" not in status
 
 
 @pytest.mark.parametrize(
