@@ -16,7 +16,6 @@ NEEDS = {
     "buildah": "`apt-get install buildah podman runc crun debootstrap slirp4netns catatonit`",
     "bubblewrap": "`kernelwatch doctor` prints the command",
     "chromium": "install one with `apt-get install chromium`",
-    "clusters": "install a Triton that reduces over clusters",
     "gpu": "run it on a machine with an NVIDIA GPU",
     "index": "give pip a package index",
     "nginx": "`apt-get install nginx-light`",

@@ -132,7 +132,7 @@ def programs_of(x: Tensor, tiles: int, plan: Any) -> tuple[int, bool]:
         )
     if not plan.programs:
         return tiles, False
-    teams = max(1, plan.programs * processors(x.device) // (plan.team * plan.ctas))
+    teams = max(1, plan.programs * processors(x.device) // plan.team)
     if teams * plan.team * WORDS_EACH > workspaces.WORDS - workspaces.SLOTS:
         raise ValueError(f"{plan} is more programs than a workspace has words for")
     return min(tiles, teams), True

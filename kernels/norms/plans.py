@@ -37,7 +37,6 @@ class ForwardPlan:
     weights: Weights = "late"
     keep: Keep = "cached"
     registers: int | None = None  # limit, of a thread
-    ctas: int = 1  # of the cluster that one program is (`clusters`)
     exchange: bool = True  # of sums between the programs of a team, where the device can; else two passes
 
     def keep_of(self, size: int, compiled: bool) -> Keep:
@@ -51,8 +50,6 @@ class ForwardPlan:
         if self.team > 1 and self.exchange:
             options["launch_cooperative_grid"] = True  # all programs are resident, or the driver refuses
             options["maxnreg"] = min(MAX_REGISTERS, REGISTERS // (32 * self.warps * max(1, self.programs)) // 8 * 8)
-        if self.ctas > 1:
-            options["num_ctas"] = self.ctas
         if self.registers:
             options["maxnreg"] = self.registers
         return options

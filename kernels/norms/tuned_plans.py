@@ -22,10 +22,10 @@ from .plans import BackwardPlan, ForwardPlan, Sum
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+FORMAT = 2  # 1 had clusters
 VARIABLE = "KERNELWATCH_TUNED"
 HELP = "delete it, or write it anew with `python -m kernels.norms.tuning`"
-MAX_ELEMENTS = 65536  # of a tile in each CTA: the registers of an SM
+MAX_ELEMENTS = 65536  # of a tile: the registers of an SM
 
 
 class Unreadable(ValueError):
@@ -183,7 +183,7 @@ def _plan(name: str, stored: Mapping[str, Any]) -> ForwardPlan:
 
 def is_valid(plan: ForwardPlan, cols: int) -> bool:
     """Whether the kernels accept the plan for rows of `cols` columns.  Compiling or launching may still fail."""
-    sizes = (plan.rows, plan.block, plan.warps, plan.ctas)
+    sizes = (plan.rows, plan.block, plan.warps)
     if not all(type(size) is int and size > 0 and size & (size - 1) == 0 for size in sizes):
         return False
     if not all(type(number) is int for number in (plan.team, plan.programs, plan.stages)):
@@ -193,8 +193,8 @@ def is_valid(plan: ForwardPlan, cols: int) -> bool:
         plan.warps <= 32
         and 1 <= plan.team <= plans.MAX_TEAM
         and plan.block * (plan.team - 1) < cols <= plan.block * plan.team
-        and plan.rows * plan.block <= MAX_ELEMENTS * plan.ctas
-        and (plan.rows == 1 or plan.team == plan.ctas == 1)
+        and plan.rows * plan.block <= MAX_ELEMENTS
+        and (plan.rows == 1 or plan.team == 1)
         and plan.team <= 32 * plan.warps
         and plan.stages >= 1
         and plan.programs >= (1 if plan.team > 1 else 0)
@@ -211,6 +211,5 @@ def is_valid(plan: ForwardPlan, cols: int) -> bool:
             and plan.held >= 1
             and plan.rows % plan.held == 0
             and (plan.group > 0 if plan.sum is Sum.TREE else plan.group == 0)
-            and (plan.ctas == 1 or plan.sum is Sum.SEPARATE)
         )
     return fits

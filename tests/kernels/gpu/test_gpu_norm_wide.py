@@ -1,4 +1,4 @@
-"""Wide rows on a real GPU: two passes give what a team gives, and so does a cluster where Triton has them."""
+"""Wide rows on a real GPU: two passes give what a team gives."""
 
 from dataclasses import replace
 from itertools import product
@@ -6,11 +6,9 @@ from itertools import product
 import pytest
 import torch
 
-from kernels.cases import Direction
-from kernels.norms import clusters, plans, wide
+from kernels.norms import plans, wide
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan
-from tests import needs
 
 from ..norms.truth import EPS, Trial, inputs, ours, wrong_by
 
@@ -28,7 +26,7 @@ TRIALS = [
 
 
 def in_a_team(trial: Trial) -> Trial:
-    """With the default plans, whatever clusters there are."""
+    """With the default plans."""
     size = 4 if trial.dtypes == "fp32" else 2
     there, back = (choose(trial.cols, center=trial.center, size=size) for choose in (plans.forward, plans.backward))
     assert there.team > 1 < back.team
@@ -103,19 +101,4 @@ def test_a_device_that_refuses_gets_two_passes():
         outputs = ours(trial, given)
     wide._refused.clear()
 
-    assert {name: by for name, by in wrong_by(trial, given, outputs).items() if not by <= 1} == {}
-
-
-@pytest.mark.parametrize("trial", TRIALS, ids=str)
-def test_a_cluster_gives_what_a_team_gives(trial):
-    if not clusters.are_supported():
-        needs.skip("clusters")
-    given, team = inputs(trial, "cuda"), in_a_team(trial)
-    sizes = given["x"].element_size(), given["weight"].element_size()
-    there, back = (clusters.plan(direction, trial.cols, *sizes) for direction in (Direction.FWD, Direction.BWD))
-    cluster = replace(team, forward=there or team.forward, backward=back or team.backward)
-
-    outputs = ours(cluster, given)
-
-    assert {name: by for name, by in close(ours(team, given), outputs).items() if not by <= 2} == {}
     assert {name: by for name, by in wrong_by(trial, given, outputs).items() if not by <= 1} == {}

@@ -80,7 +80,7 @@ IN_TEAMS = [
 
 
 def by_default(cols: int, norm: str) -> Trial:
-    """Eight rows or so for each team, whatever clusters there are."""
+    """Eight rows or so for each team."""
     there, back = (choose(cols, center=norm == "layernorm") for choose in (plans.forward, plans.backward))
     given = "weight bias" if norm == "layernorm" else "weight"
     return Trial(2**24 // cols, cols, norm, "bf16-fp32", given, forward=there, backward=back)

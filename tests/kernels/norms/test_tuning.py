@@ -238,8 +238,8 @@ def test_what_was_written_is_read_again(file):
         "[]",
         "{}",
         '{"format": 99, "entries": []}',
-        '{"format": 1, "entries": [{"place": {}, "plans": {}}]}',
-        '{"format": 1, "entries": 7}',
+        '{"format": 2, "entries": [{"place": {}, "plans": {}}]}',
+        '{"format": 2, "entries": 7}',
     ],
 )
 def test_a_corrupt_file_says_how_to_mend_it(tmp_path, text):

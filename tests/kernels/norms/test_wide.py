@@ -1,13 +1,10 @@
-"""Rows that one program can not hold: two passes in Triton's interpreter against float64, and clusters where they are.
+"""Rows that one program can not hold: two passes in Triton's interpreter against float64.
 
 The exchange of sums between programs needs a GPU: tests/kernels/gpu/test_gpu_norm_wide.py.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -16,14 +13,13 @@ import numpy
 import pytest
 import torch
 
-from kernels.cases import Direction
-from kernels.norms import clusters, wide
+from kernels.norms import wide
 from kernels.norms.backward import backward
 from kernels.norms.forward import forward
 from kernels.norms.plans import BackwardPlan, ForwardPlan, Sum
 from tests.pairwise import pairwise
 
-from .truth import EDGES, EPS, ROOT, Trial, in_the_interpreter, inputs, lone_rows_differ, ours, wrong_by
+from .truth import EDGES, EPS, Trial, in_the_interpreter, inputs, lone_rows_differ, ours, wrong_by
 
 NORMS = ("rmsnorm", "layernorm")
 ALL = "weight bias residual offset"
@@ -127,7 +123,6 @@ def findings() -> str:
             "slabs": [len(list(wide.slabs(x, residual))) for residual in (None, x)],
             "refused": {name: refused(fields) for name, (fields, _) in REFUSED.items()},
             "lone": [lone_rows_differ(trial) for trial in LONE],
-            "clusters": clusters.are_supported(),
         }
     )
 
@@ -200,70 +195,3 @@ def test_other_errors_are_raised(monkeypatch, plan):
 def test_a_device_with_fewer_places_than_members_is_not_asked(monkeypatch):
     monkeypatch.setattr(wide, "processors", lambda device: 2)
     assert not wide.in_one_pass(lambda: pytest.fail("launched"), torch.device("cuda", 0), THERE)
-
-
-def test_the_interpreter_has_no_clusters(interpreted):
-    assert interpreted["clusters"] is False
-
-
-ASKED = """
-import triton
-from kernels.norms import clusters
-from kernels.facts.offline.architectures import KNOWN
-from kernels.facts.offline.pretend import Driver
-
-found = []
-for name in ("sm_80", "sm_90"):
-    triton.runtime.driver.set_active(Driver(KNOWN[name]))
-    found.append(clusters.are_supported())
-print(triton.__version__, *found)
-"""
-
-
-def test_clusters_are_asked_of_the_compiler():
-    """Whatever Triton is installed: 3.7 says no, 3.9 yes; of what has no clusters it is not asked."""
-    spoken = subprocess.run(
-        [sys.executable, "-c", ASKED],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert spoken.returncode == 0, spoken.stderr[-2000:]
-    version, *found = spoken.stdout.split()
-    can = tuple(map(int, version.split(".")[:2])) >= (3, 9)
-    assert found == ["False", str(can)]
-    assert spoken.stderr == ""  # what a compiler says that cannot
-
-
-def test_a_compiler_that_crashes_or_hangs_has_no_clusters(monkeypatch, tmp_path):
-    for body, waited_s in (("import os; os.abort()", 60), ("import time; time.sleep(60)", 0.5)):
-        (tmp_path / "fails.py").write_text(body)
-        monkeypatch.setattr(clusters, "__name__", "fails")
-        monkeypatch.setattr(clusters, "TIMEOUT_S", waited_s)
-        monkeypatch.syspath_prepend(tmp_path)
-        clusters._compiles.cache_clear()
-        assert clusters._compiles(90) is False
-    clusters._compiles.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("cols", "sizes", "ctas", "backward_ctas"),
-    [
-        (20000, (2, 4), 2, 4),
-        (65536, (2, 4), 4, 8),
-        (65536, (4, 4), 4, 8),
-        (131072, (2, 2), 8, None),
-        (262144, (2, 2), 8, None),
-        (262144, (2, 4), None, None),
-        (524288, (2, 2), None, None),
-    ],
-)
-def test_a_cluster_has_the_whole_row_or_there_is_none(cols, sizes, ctas, backward_ctas):
-    there, back = (clusters.plan(direction, cols, *sizes) for direction in (Direction.FWD, Direction.BWD))
-    assert [plan and plan.ctas for plan in (there, back)] == [ctas, backward_ctas]
-    for plan in filter(None, (there, back)):
-        assert cols <= plan.block < 2 * cols
-        assert plan.team == 1
-        assert plan.options["num_ctas"] == plan.ctas <= clusters.MAX_CTAS
-        assert "launch_cooperative_grid" not in plan.options
