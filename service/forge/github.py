@@ -17,45 +17,17 @@ import httpx
 from gidgethub import apps, sansio
 from jwt import PyJWTError
 
-from service.errors import ServiceError
 from service.forge.events import REQUESTER
+from service.forge.forge import MIN_LIMIT_S, PERMISSIONS, SHUT_OUT_S, CheckRun, Forge, ForgeFailed, PullHead, fitting
 from service.settings import settings
 
-MAX_BODY = 65_536
 MAX_ANNOTATIONS = 50  # of one request; more are appended by further ones
+_LIMIT = "GitHub's limit"
 _MAX_TITLE = 140  # of a commit status
 _PAGES = 30
 _TIMEOUT = httpx.Timeout(20.0, connect=10.0)
 _FORBIDDEN = (403, 404)
 _GONE = 404
-PERMISSIONS = ("none", "read", "triage", "write", "maintain", "admin")
-_SHUT_OUT_S = 600.0  # a person must fix the credentials first
-_MIN_LIMIT_S = 60.0  # of a rate limit that does not say how long it lasts
-MAX_PAUSE_S = 3600.0  # GitHub counts by the hour
-
-
-class ForgeFailed(ServiceError):
-    """The forge refused or failed a request.
-
-    `passing` is true if a retry may succeed.  `pause_s` is above 0 where the forge limits the rate or refuses the
-    credentials: until then it refuses every request for `repo`, or for the repositories of `owner`, or for all where
-    both are empty.
-    """
-
-    status = 502
-
-    def __init__(
-        self, message: str, *, code: int = 0, passing: bool, pause_s: float = 0.0, owner: str = "", repo: str = ""
-    ) -> None:
-        super().__init__(message)
-        self.repo = repo
-        self.code, self.passing = code, passing
-        self.pause_s, self.owner = min(pause_s, MAX_PAUSE_S), owner
-
-    @property
-    def outage(self) -> bool:
-        """Whether the forge itself failed, or could not be reached."""
-        return self.passing and not self.pause_s and (self.code == 0 or self.code >= 500)
 
 
 @dataclass(frozen=True)
@@ -73,39 +45,7 @@ class App:
     key: str = field(repr=False)
 
 
-@dataclass(frozen=True)
-class CheckRun:
-    """The status of a commit in GitHub's terms.  Only a completed check has a conclusion.
-
-    `commit_status` is sent instead if checks cannot be written.  `actions` are the buttons of a completed check: at
-    most three, each with a label, a description and an identifier.  `annotations` are remarks at lines of the commit's
-    files, each with the fields of `ANNOTATED`; a commit status has no room for them.
-    """
-
-    sha: str
-    name: str
-    status: str
-    conclusion: str | None
-    title: str
-    summary: str
-    url: str | None
-    commit_status: str = "pending"  # an outbox row of an earlier version has none
-    actions: Sequence[Mapping[str, str]] = ()
-    annotations: Sequence[Mapping[str, Any]] = ()
-
-
 ANNOTATED = ("path", "start_line", "end_line", "annotation_level", "title", "message")
-
-
-@dataclass(frozen=True)
-class PullHead:
-    """A pull request as the forge has it now.  A `fork` is any other repository than that of the pull request."""
-
-    sha: str
-    base: str
-    fork: bool
-    open: bool
-    author: str
 
 
 @dataclass
@@ -116,7 +56,7 @@ class _Lent:
     ends_at: float
 
 
-class GitHub:
+class GitHub(Forge):
     """Client that writes to GitHub.  Not thread-safe."""
 
     def __init__(
@@ -136,12 +76,7 @@ class GitHub:
         self._without_checks: set[str] = set()
 
     def upsert_comment(self, repo: str, number: int, marker: str, body: str, known_id: str | None = None) -> str:
-        """Make the one comment that carries `marker` say `body`; returns its id.
-
-        Without a known id, or when that comment is gone, ours is looked for before one is posted: an earlier attempt
-        may have posted it without hearing of it.
-        """
-        body = _fitting(body if marker in body else f"{marker}\n{body}")
+        body = fitting(body if marker in body else f"{marker}\n{body}", _LIMIT)
         if known_id is not None:
             try:
                 return self._edit_comment(repo, known_id, body)
@@ -154,7 +89,7 @@ class GitHub:
         return str(posted["id"])
 
     def put_check(self, repo: str, check: CheckRun, known_id: str | None = None) -> str:
-        """Make a commit's check of that name say this; returns its id.
+        """See Forge.
 
         Only an App may write checks: for anybody else it becomes a commit status, which has no room for the summary.
         An App that is not installed here yet is no reason for that: its installation may come.
@@ -176,8 +111,7 @@ class GitHub:
         posted = self._ask("POST", f"/repos/{repo}/statuses/{check.sha}", repo, said)
         return f"status:{posted['id']}"
 
-    def permission(self, repo: str, login: str) -> str:
-        """What somebody may do with a repository: none, read, triage, write, maintain or admin."""
+    def permission(self, repo: str, login: str, user_id: int) -> str:  # noqa: ARG002
         try:
             found = self._as_us("GET", f"/repos/{repo}/collaborators/{quote(login, safe='')}/permission", repo)[0]
         except ForgeFailed as failure:
@@ -188,7 +122,6 @@ class GitHub:
         return role if role in PERMISSIONS else str(found["permission"])
 
     def pull(self, repo: str, number: int) -> PullHead:
-        """A pull request as it is now."""
         found = self._as_us("GET", f"/repos/{repo}/pulls/{number}", repo)[0]
         whose = (found["head"]["repo"] or {}).get("full_name", "")  # null once a fork was deleted
         return PullHead(
@@ -199,8 +132,7 @@ class GitHub:
             author=str((found["user"] or {}).get("login", "")),
         )
 
-    def has_comment(self, repo: str, comment: int) -> bool:
-        """Whether a comment is still there."""
+    def has_comment(self, repo: str, number: int, comment: int) -> bool:  # noqa: ARG002
         try:
             self._as_us("GET", f"/repos/{repo}/issues/comments/{comment}", repo)
         except ForgeFailed as failure:
@@ -209,11 +141,8 @@ class GitHub:
             return False
         return True
 
-    def react(self, repo: str, comment: int, content: str) -> str:
-        """React to a comment (eyes, +1, confused); returns the reaction's id, empty where the comment is gone.
-
-        Reacting twice the same way is one reaction at GitHub.
-        """
+    def react(self, repo: str, number: int, comment: int, content: str) -> str:  # noqa: ARG002
+        """See Forge.  Reacting twice the same way is one reaction at GitHub."""
         try:
             made = self._ask("POST", f"/repos/{repo}/issues/comments/{comment}/reactions", repo, {"content": content})
         except ForgeFailed as failure:
@@ -228,7 +157,6 @@ class GitHub:
             del self._lent[repo]
 
     def is_self(self, login: str) -> bool:
-        """Whether kernelwatch writes under this name."""
         return login == self._known_login()
 
     def _put_check_run(self, repo: str, check: CheckRun, known_id: str | None) -> str:
@@ -369,7 +297,7 @@ class GitHub:
             if failure.code not in _FORBIDDEN or failure.passing:
                 raise
             message = f"The GitHub App is not installed on {repo}, or is suspended there: {failure}"
-            raise ForgeFailed(message, code=failure.code, passing=True, pause_s=_SHUT_OUT_S, repo=repo) from None
+            raise ForgeFailed(message, code=failure.code, passing=True, pause_s=SHUT_OUT_S, repo=repo) from None
         return _Lent(told["token"], datetime.fromisoformat(told["expires_at"]).timestamp())
 
     def _request(
@@ -426,14 +354,14 @@ class GitHub:
         There are an hourly limit and secondary ones.
         """
         if answer.status_code == 401:
-            return _SHUT_OUT_S
+            return SHUT_OUT_S
         if answer.status_code not in (403, 429):
             return 0.0
         if (after := answer.headers.get("retry-after", "")).isdigit():
             return max(1.0, float(after))
         if answer.headers.get("x-ratelimit-remaining") == "0":
             return max(1.0, float(answer.headers.get("x-ratelimit-reset", 0)) - self._clock())
-        return _MIN_LIMIT_S if answer.status_code == 429 or "rate limit" in said.lower() else 0.0
+        return MIN_LIMIT_S if answer.status_code == 429 or "rate limit" in said.lower() else 0.0
 
 
 def connect() -> GitHub:
@@ -446,7 +374,7 @@ def connect() -> GitHub:
         credentials = Token(here.github_token.get_secret_value())
     else:
         message = "No GitHub credentials: set KERNELWATCH_GITHUB_TOKEN, or the id and key of an App, and restart."
-        raise ForgeFailed(message, passing=True, pause_s=_SHUT_OUT_S)
+        raise ForgeFailed(message, passing=True, pause_s=SHUT_OUT_S)
     return _client(credentials, here.github_api, here.write_pause_s)
 
 
@@ -464,7 +392,7 @@ def _signed_by(app: App) -> str:
         return str(apps.get_jwt(app_id=app.id, private_key=app.key, expiration=9 * 60))
     except (ValueError, PyJWTError):  # the message may quote the key
         message = "KERNELWATCH_GITHUB_APP_KEY is not a private key in PEM format."
-        raise ForgeFailed(message, passing=True, pause_s=_SHUT_OUT_S) from None
+        raise ForgeFailed(message, passing=True, pause_s=SHUT_OUT_S) from None
 
 
 def _as_run(check: CheckRun) -> dict[str, Any]:
@@ -473,7 +401,7 @@ def _as_run(check: CheckRun) -> dict[str, Any]:
         "name": check.name,
         "external_id": REQUESTER,
         "status": check.status,
-        "output": {"title": check.title, "summary": _fitting(check.summary)},
+        "output": {"title": check.title, "summary": fitting(check.summary, _LIMIT)},
         "actions": [dict(one) for one in check.actions],  # an empty list takes earlier ones away
         **({"conclusion": check.conclusion} if check.status == "completed" else {}),
         **({"details_url": check.url} if check.url else {}),
@@ -491,8 +419,3 @@ def _with_annotations(said: Mapping[str, Any], annotations: Sequence[Annotation]
     """A request with the first of these annotations, as many as it may carry."""
     first = [dict(zip(ANNOTATED, one, strict=True)) for one in annotations[:MAX_ANNOTATIONS]]
     return {**said, "output": {**said["output"], **({"annotations": first} if first else {})}}
-
-
-def _fitting(body: str) -> str:
-    end = "\n\n(truncated at GitHub's limit)"
-    return body if len(body) <= MAX_BODY else body[: MAX_BODY - len(end)] + end

@@ -12,6 +12,7 @@ from service.db.paging import ResultPage, paged
 from service.domain.access import Actor
 from service.errors import NotFound, Refused
 from service.forge import github
+from service.forge.forge import ForgeFailed
 from service.forge.sign_in import Identity
 from service.ledger.access import audit, sign_ins
 from service.ledger.access.acting import as_actor
@@ -60,11 +61,11 @@ def refresh_roles(account_id: int, *, older_than_s: float) -> None:
     If the forge does not answer, permissions that are too old are forgotten: nobody keeps a right by an outage.
     """
     with reading() as session:
-        account = session.get_one(Account, account_id)
-        login, due = account.login, _due(session, account, older_than_s)
+        person = session.get_one(Account, account_id)
+        due = _due(session, person, older_than_s)
     if not due:
         return
-    found = {target_id: _permission(repo, login) for target_id, repo in due.items()}
+    found = {target_id: _permission(repo, person) for target_id, repo in due.items()}
     with transaction() as session:
         now = clock(session)
         session.execute(delete(Role).where(Role.account_id == account_id, Role.target_id.in_(found)))
@@ -88,12 +89,17 @@ def _due(session: Session, account: Account, older_than_s: float) -> Mapping[int
     return {one.id: one.forge for one in session.execute(query)}
 
 
-def _permission(repo: str, login: str) -> str:
+def _permission(repo: str, person: Account) -> str:
     try:
-        return github.connect().permission(repo, login)
-    except github.ForgeFailed as failure:
-        log.warning("no permission of a person", repo=repo, login=login, error=str(failure))
+        return github.connect().permission(repo, person.login, _user_id(person))
+    except ForgeFailed as failure:
+        log.warning("no permission of a person", repo=repo, login=person.login, error=str(failure))
         return "none"
+
+
+def _user_id(person: Account) -> int:
+    """The person's id at the forge; 0, which nobody has, where the provider names people otherwise."""
+    return int(person.subject) if person.subject.isdecimal() else 0
 
 
 def disable(session: Session, login: str, *, disabled: bool = True) -> Account:

@@ -9,7 +9,7 @@ from service.db.engine import reading
 from service.db.models import Account, Target
 from service.domain.access import Actor, ActorKind, Grant, Scope
 from service.domain.markup import code, escaped
-from service.forge.github import GitHub
+from service.forge.forge import Forge
 from service.ledger.access.sign_ins import SCOPES_OF
 from service.settings import settings
 
@@ -34,12 +34,12 @@ class ForgePerson:
         return f"{code(what)} needs {code(needed)} permission on {where}; you have {has}."
 
 
-def who_is(client: GitHub, repository: str, login: str, user_id: int, targets: Sequence[Target]) -> ForgePerson:
+def who_is(client: Forge, repository: str, login: str, user_id: int, targets: Sequence[Target]) -> ForgePerson:
     """Ask the forge for somebody's permission.  Their account here counts if they have signed in.
 
     Raises ForgeFailed.
     """
-    permission = client.permission(repository, login)
+    permission = client.permission(repository, login, user_id)
     with reading() as session:
         whose = (Account.issuer == settings().github_url.rstrip("/"), Account.subject == str(user_id))
         account = session.scalar(select(Account).where(*whose))

@@ -18,7 +18,7 @@ from service.domain.text import one_line
 from service.errors import Conflict, NotFound, ServiceError, SourceFailed
 from service.forge import github
 from service.forge.events import CheckRequested
-from service.forge.github import ForgeFailed
+from service.forge.forge import ForgeFailed
 from service.ledger.access.acting import acting, as_actor
 from service.ledger.access.forge_people import who_is
 from service.ledger.intake import head_bisections

@@ -22,7 +22,7 @@ from service.domain.text import one_line, short
 from service.errors import BadInput, Conflict, ServiceError, SourceFailed
 from service.forge import github
 from service.forge.events import Commented
-from service.forge.github import ForgeFailed, GitHub, PullHead
+from service.forge.forge import Forge, ForgeFailed, PullHead
 from service.ledger.access.acting import as_actor
 from service.ledger.access.forge_people import who_is
 from service.ledger.intake import head_bisections, pulls
@@ -74,7 +74,7 @@ def carry_out(watching: Sequence[Target], event: Commented, delivery_id: int, *,
         client = github.connect()
         if client.is_self(event.author):
             return "Nothing to do: kernelwatch wrote the comment."
-        if not client.has_comment(event.repository, event.comment):
+        if not client.has_comment(event.repository, event.number, event.comment):
             return f"Nothing to do: comment {event.comment} was deleted."
         return _answered(watching, event, _answer_of(client, watching, event, delivery_id))
     except (ForgeFailed, SourceFailed) as failure:
@@ -97,7 +97,7 @@ class _Done:
 _Effect = Callable[[Session], Reply]
 
 
-def _answer_of(client: GitHub, watching: Sequence[Target], event: Commented, delivery_id: int) -> _Effect:
+def _answer_of(client: Forge, watching: Sequence[Target], event: Commented, delivery_id: int) -> _Effect:
     """What to do in the transaction of the answer.  Asks the forge and the sources for all that it needs."""
     try:
         command = read(event.line)
@@ -185,7 +185,7 @@ def _answered(watching: Sequence[Target], event: Commented, effect: _Effect) -> 
         answer = effect(session)
         first = session.get_one(Target, watching[0].id)
         body = answers.comment(event.line, event.author, f"comment {event.comment}", answer.lines)
-        reaction = ReactionPayload(comment=event.comment, content=answer.reaction)
+        reaction = ReactionPayload(pull=event.number, comment=event.comment, content=answer.reaction)
         outbox.enqueue(session, f"reaction:{event.comment}", "reaction", first, None, reaction.model_dump())
         reply = CommentPayload(pull=event.number, body=body)
         outbox.enqueue(session, _key(event), "answer", first, None, reply.model_dump())

@@ -10,7 +10,7 @@ from service.db.wakeups import CONTROL
 from service.domain.states import OutboxState
 from service.forge import github
 from service.forge.events import InstallationChanged
-from service.forge.github import MAX_PAUSE_S, ForgeFailed
+from service.forge.forge import MAX_PAUSE_S, ForgeFailed
 
 
 def changed(event: InstallationChanged) -> str:

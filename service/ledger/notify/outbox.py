@@ -23,7 +23,7 @@ from service.db.wakeups import CONTROL
 from service.domain.states import OutboxState
 from service.domain.times import is_due
 from service.forge import github
-from service.forge.github import MAX_PAUSE_S, CheckRun, ForgeFailed, GitHub
+from service.forge.forge import MAX_PAUSE_S, CheckRun, Forge, ForgeFailed
 from service.ledger.backoff import backoff
 from service.ledger.locking import insert_if_absent
 from service.reports.schema.outbox import CheckPayload, CommentPayload, ReactionPayload
@@ -89,10 +89,10 @@ def is_known(session: Session, key: str) -> bool:
     return session.scalar(select(OutboxMessage.id).where(OutboxMessage.key == key)) is not None
 
 
-def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: float | None = None) -> int:
+def deliver_due(client_factory: Callable[[], Forge] = github.connect, now: float | None = None) -> int:
     """Send waiting messages one after the other, for a bounded time.  Returns how many were sent."""
     sent, ends = 0, time.monotonic() + _SENDING_S
-    client: GitHub | None = None
+    client: Forge | None = None
     while time.monotonic() < ends and not backoff.should_skip(_FORGE) and (sending := _claim(now)) is not None:
         if not sending.forge:
             _preview(sending, "The target has no forge any more.")
@@ -118,10 +118,10 @@ def deliver_due(client_factory: Callable[[], GitHub] = github.connect, now: floa
     return sent
 
 
-def _send(client: GitHub, sending: Sending) -> str:
+def _send(client: Forge, sending: Sending) -> str:
     if sending.kind == "reaction":
         reaction = ReactionPayload.model_validate(sending.payload)
-        return client.react(sending.forge, reaction.comment, reaction.content)
+        return client.react(sending.forge, reaction.pull, reaction.comment, reaction.content)
     if sending.kind in ("comment", "answer"):
         comment = CommentPayload.model_validate(sending.payload)
         marker = marker_of(sending.target, comment.pull, comment.body)

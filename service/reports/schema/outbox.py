@@ -15,6 +15,7 @@ class CommentPayload(Document):
 class ReactionPayload(Document):
     """A reaction to a comment of a person, in GitHub's words: eyes, +1 or confused."""
 
+    pull: int = 0  # missing in messages of an earlier version, which GitHub does not need
     comment: int
     content: str
 

@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.forge.github import MAX_BODY, App, CheckRun, ForgeFailed, GitHub, PullHead, Token, connect
+from service.forge.forge import MAX_BODY, CheckRun, ForgeFailed, PullHead
+from service.forge.github import App, GitHub, Token, connect
 from service.settings import settings
 from tests.fakes.github import FakeGitHub, app_key
 from tests.fakes.processes import served
@@ -434,13 +435,13 @@ def test_an_answer_that_makes_no_sense_is_a_failure(answer: httpx.Response) -> N
 
 def test_a_reaction_is_made_once_and_one_to_a_deleted_comment_is_none(forge: FakeGitHub, client: GitHub) -> None:
     comment = forge.somebody_says(REPO, 7, "/kernelwatch run")
-    assert client.react(REPO, comment, "eyes") == client.react(REPO, comment, "eyes")
+    assert client.react(REPO, 7, comment, "eyes") == client.react(REPO, 7, comment, "eyes")
     assert forge.reactions_to(comment) == ["eyes"]
-    assert client.has_comment(REPO, comment)
+    assert client.has_comment(REPO, 7, comment)
 
     del forge.comments[comment]
-    assert not client.has_comment(REPO, comment)
-    assert client.react(REPO, comment, "eyes") == ""
+    assert not client.has_comment(REPO, 7, comment)
+    assert client.react(REPO, 7, comment, "eyes") == ""
 
 
 @pytest.mark.parametrize(
@@ -463,7 +464,7 @@ def test_a_pull_request_has_a_head_now(
 @pytest.mark.parametrize("role", ["none", "read", "triage", "write", "maintain", "admin"])
 def test_a_permission_is_the_exact_role(forge: FakeGitHub, client: GitHub, role: str) -> None:
     forge.permissions[REPO, "ada"] = role
-    assert client.permission(REPO, "ada") == role
+    assert client.permission(REPO, "ada", 1) == role
 
 
 def test_kernelwatch_knows_its_own_name(client: GitHub, app: GitHub) -> None:

@@ -1,0 +1,104 @@
+"""What the ledger needs of a forge.  GitHub and GitLab implement it; the values are in GitHub's words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from service.errors import ServiceError
+
+MAX_BODY = 65_536  # GitHub's limit, which reports are made for; GitLab's is a million characters
+PERMISSIONS = ("none", "read", "triage", "write", "maintain", "admin")
+SHUT_OUT_S = 600.0  # a person must fix the credentials first
+MIN_LIMIT_S = 60.0  # of a rate limit that does not say how long it lasts
+MAX_PAUSE_S = 3600.0  # GitHub counts by the hour
+
+
+class ForgeFailed(ServiceError):
+    """The forge refused or failed a request.
+
+    `passing` is true if a retry may succeed.  `pause_s` is above 0 where the forge limits the rate or refuses the
+    credentials: until then it refuses every request for `repo`, or for the repositories of `owner`, or for all where
+    both are empty.
+    """
+
+    status = 502
+
+    def __init__(
+        self, message: str, *, code: int = 0, passing: bool, pause_s: float = 0.0, owner: str = "", repo: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.repo = repo
+        self.code, self.passing = code, passing
+        self.pause_s, self.owner = min(pause_s, MAX_PAUSE_S), owner
+
+    @property
+    def outage(self) -> bool:
+        """Whether the forge itself failed, or could not be reached."""
+        return self.passing and not self.pause_s and (self.code == 0 or self.code >= 500)
+
+
+@dataclass(frozen=True)
+class CheckRun:
+    """The status of a commit in GitHub's terms.  Only a completed check has a conclusion.
+
+    `commit_status` is sent instead if checks cannot be written.  `actions` are the buttons of a completed check: at
+    most three, each with a label, a description and an identifier.  `annotations` are remarks at lines of the commit's
+    files, each with the fields of `github.ANNOTATED`; a commit status has no room for them.
+    """
+
+    sha: str
+    name: str
+    status: str
+    conclusion: str | None
+    title: str
+    summary: str
+    url: str | None
+    commit_status: str = "pending"  # an outbox row of an earlier version has none
+    actions: Sequence[Mapping[str, str]] = ()
+    annotations: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class PullHead:
+    """A pull request as the forge has it now.  A `fork` is any other repository than that of the pull request."""
+
+    sha: str
+    base: str
+    fork: bool
+    open: bool
+    author: str
+
+
+class Forge(Protocol):
+    """A client that writes to a forge.  Its methods raise ForgeFailed."""
+
+    def upsert_comment(self, repo: str, number: int, marker: str, body: str, known_id: str | None = None) -> str:
+        """Make the one comment that carries `marker` say `body`; returns its id.
+
+        Without a known id, or when that comment is gone, ours is looked for before one is posted: an earlier attempt
+        may have posted it without hearing of it.
+        """
+
+    def put_check(self, repo: str, check: CheckRun, known_id: str | None = None) -> str:
+        """Make a commit's check of that name say this; returns its id."""
+
+    def permission(self, repo: str, login: str, user_id: int) -> str:
+        """What somebody may do with a repository: one of PERMISSIONS."""
+
+    def pull(self, repo: str, number: int) -> PullHead:
+        """A pull request as it is now."""
+
+    def has_comment(self, repo: str, number: int, comment: int) -> bool:
+        """Whether a comment on a pull request is still there."""
+
+    def react(self, repo: str, number: int, comment: int, content: str) -> str:
+        """React to a comment (eyes, +1, confused); returns the reaction's id, empty where the comment is gone."""
+
+    def is_self(self, login: str) -> bool:
+        """Whether kernelwatch writes under this name."""
+
+
+def fitting(body: str, limit: str) -> str:
+    """A text without what is beyond MAX_BODY; its end names the `limit`."""
+    end = f"\n\n(truncated at {limit})"
+    return body if len(body) <= MAX_BODY else body[: MAX_BODY - len(end)] + end
