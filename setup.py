@@ -19,7 +19,7 @@ NOT_OURS = "examples"  # in the wheel for the demo, which builds a repository fr
 DATA = {
     HOME: ["py.typed"],
     f"{HOME}.service": ["db/migrations/*", "db/migrations/versions/*"],
-    f"{HOME}.dashboards": ["templates/*", "static/*"],
+    f"{HOME}.dashboards": ["templates/*", "static/*", "static/vendor/*"],
     f"{HOME}.{NOT_OURS}": ["norms/**"],
 }
 

@@ -34,7 +34,8 @@ def _plotly() -> Path:
 
 
 def _files() -> dict[str, Path]:
-    return {path.name: path for path in _STATIC.iterdir() if path.suffix in _TYPES} | {"plotly.min.js": _plotly()}
+    found = (path for folder in (_STATIC, _STATIC / "vendor") for path in folder.iterdir())
+    return {path.name: path for path in found if path.suffix in _TYPES} | {"plotly.min.js": _plotly()}
 
 
 @cache

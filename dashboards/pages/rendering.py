@@ -13,7 +13,7 @@ from kernels.cases import Metric
 from service.db.models import Target
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
-from service.domain.metrics import WORDS, amount, metric_of, percent
+from service.domain.metrics import WORDS, amount, metric_of, percent, signed
 from service.domain.states import (
     OPEN_REGRESSIONS,
     CellState,
@@ -172,6 +172,13 @@ def commands(text: str) -> Markup:
     return Markup("").join(parts)
 
 
+def micros(value: float | None) -> str:
+    """Format a time in µs without its unit, for a column: `7.31`, `69.1`, `2,285`."""
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
+
+
 def _commit_address(target: Target, sha: str) -> str | None:
     """Return the URL of a commit at the forge."""
     return f"https://github.com/{target.forge}/commit/{sha}" if target.forge else None
@@ -193,12 +200,14 @@ def _environment() -> Environment:
         "day": lambda seconds: calendar(seconds)[:10],
         "flat": flat,
         "metric": metric_of,
+        "micros": micros,
         "percent": lambda ratio, case: percent(ratio, metric_of(case)),
         "rfc3339": rfc3339,
         "sentence": sentence,
         "change": lambda one: percent(one.ratio, Metric(one.metric)),
         "share": lambda share: "–" if share is None else f"{share * 100:.1f} %",
         "short": short,
+        "signed": signed,
         "open_regressions": open_regressions,
         "amount": lambda value, case: amount(value, metric_of(case)),
         "without_credentials": without_credentials,

@@ -1,7 +1,16 @@
 // Draws the figures that the server built, in the colours of the page's theme.
 "use strict";
 (() => {
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const probe = document.createElement("span");
+  probe.hidden = true;
+  document.body.append(probe);
+
+  // The value of a token may be a pair for both themes; the colour of an element that has it is one of the two.
+  function colour(name) {
+    if (!getComputedStyle(probe).getPropertyValue(`--${name}`)) return "";
+    probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color;
+  }
   const tone = (name) => colour(`tone-${name}`) || colour("ink");
 
   function themed(figure) {

@@ -1,19 +1,29 @@
-// Keeps a page fresh while something happens: fetches it again and swaps its content when that changed.
+// Keeps a page fresh while something happens: fetches it again and changes only what is different, so that focus,
+// selection, scroll positions and opened details stay.
 "use strict";
 (() => {
-  const own = () => document.querySelector("[data-live]");
-  const opened = () => [...document.querySelectorAll("main details")].map((one) => one.open);
+  const mark = () => document.querySelector("[data-live]");
 
-  async function look() {
-    const mark = own();
-    if (!mark) return;
+  const callbacks = {
+    // The reader opens and closes details, not the server.
+    beforeAttributeUpdated: (name, node) => !(name === "open" && node.tagName === "DETAILS"),
+    // What was fetched when it was opened stays, and so do figures that a script drew.
+    beforeNodeMorphed: (old) => !(old.dataset && (old.dataset.fetched || old.dataset.drawn)),
+    beforeNodeRemoved: (old) => !(old.dataset && old.dataset.keep !== undefined),
+  };
+
+  async function refresh() {
     try {
       const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (answer.ok) {
         const next = new DOMParser().parseFromString(await answer.text(), "text/html");
-        // Over: load it anew, because the whole page may need other scripts.
-        if (!next.querySelector("[data-live]")) return location.reload();
-        swap(next.querySelector("main"), next.title);
+        Idiomorph.morph(document.querySelector("main"), next.querySelector("main"), {
+          morphStyle: "outerHTML",
+          ignoreActiveValue: true,
+          callbacks,
+        });
+        document.title = next.title;
+        document.dispatchEvent(new Event("kernelwatch:morphed"));
       }
     } catch {
       // The server is away for a moment: what is shown stays.
@@ -21,18 +31,9 @@
     wait();
   }
 
-  function swap(fresh, title) {
-    const shown = document.querySelector("main");
-    if (fresh.innerHTML === shown.innerHTML) return;
-    const open = opened();
-    shown.replaceChildren(...fresh.childNodes);
-    document.querySelectorAll("main details").forEach((one, place) => { one.open = open[place] ?? one.open; });
-    document.title = title;
-  }
-
   function wait() {
-    const mark = own();
-    if (mark) setTimeout(() => (document.hidden ? wait() : look()), 1000 * Number(mark.dataset.live));
+    const shown = mark();
+    if (shown) setTimeout(() => (document.hidden ? wait() : refresh()), 1000 * Number(shown.dataset.live));
   }
 
   wait();

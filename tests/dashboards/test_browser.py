@@ -1,5 +1,6 @@
 """The pages in a real browser: figures are drawn under the strict policy, nothing overflows a phone, themes differ."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -105,6 +106,34 @@ def test_keyboards_and_screen_readers_find_their_way(page: Page, served: tuple[s
     assert page.locator(".scroll:not([aria-label])").count() == 0
 
 
+def test_a_refresh_keeps_focus_selection_scroll_and_what_is_open(page: Page, served: tuple[str, Seeded]) -> None:
+    address, seeded = served
+    page.set_viewport_size({"width": 900, "height": 300})
+    page.goto(f"{address}/runs/{seeded.runs['running']}")
+    page.locator("main details > summary").first.click()
+    page.locator("main a").last.focus()
+    page.evaluate("""() => {
+      document.querySelector("[data-live]").dataset.live = "0.05";
+      const text = document.querySelector("main h1").firstChild;
+      getSelection().setBaseAndExtent(text, 0, text, 3);
+      scrollTo(0, 120);
+      window.before = { focus: document.activeElement, selection: String(getSelection()), scroll: scrollY,
+        open: document.querySelectorAll("main details[open]").length };
+      let refreshes = 0;
+      document.addEventListener("kernelwatch:morphed", () => {
+        document.body.dataset.refreshes = String(++refreshes);
+        document.querySelector("[data-live]").dataset.live = "0.05";
+      });
+    }""")
+    # The page waits for its own pause once; every later one is short.
+    expect(page.locator("body")).to_have_attribute("data-refreshes", re.compile(r"\d\d"), timeout=20_000)
+    kept = page.evaluate("""() => [
+      document.activeElement === before.focus, String(getSelection()) === before.selection, scrollY === before.scroll,
+      before.open > 0 && document.querySelectorAll("main details[open]").length === before.open,
+    ]""")
+    assert kept == [True, True, True, True]
+
+
 def test_a_running_page_follows_the_run_to_its_end(page: Page, served: tuple[str, Seeded]) -> None:
     address, seeded = served
     page.goto(f"{address}/runs/{seeded.runs['running']}")
@@ -115,6 +144,34 @@ def test_a_running_page_follows_the_run_to_its_end(page: Page, served: tuple[str
         session.get_one(Run, seeded.runs["running"]).state = RunState.CANCELLED
     page.get_by_role("heading", name="Cancelled at").wait_for(timeout=10_000)
     assert page.locator("[data-live]").count() == 0
+
+
+def test_a_reader_chooses_the_theme_and_keeps_it(page: Page, served: tuple[str, Seeded]) -> None:
+    address, _ = served
+    page.emulate_media(color_scheme="light")
+    page.goto(address)
+    switch = page.get_by_role("button", name="Theme")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(ground) == "rgb(245, 246, 248)"
+    switch.click()
+    switch.click()
+    expect(switch).to_have_text("Theme: dark")
+    assert page.evaluate(ground) == "rgb(18, 23, 29)"
+    page.reload()
+    assert page.evaluate(ground) == "rgb(18, 23, 29)"
+    switch.click()
+    expect(switch).to_have_text("Theme: system")
+    assert page.evaluate(ground) == "rgb(245, 246, 248)"
+
+
+def test_times_are_shown_in_the_zone_of_the_reader(browser: Browser, served: tuple[str, Seeded]) -> None:
+    address, _ = served
+    context = browser.new_context(timezone_id="Asia/Tokyo", locale="en-GB")
+    page = context.new_page()
+    page.goto(address)
+    title = page.locator("main time").first.get_attribute("title") or ""
+    assert re.fullmatch(r".+ here, \d{4}-\d\d-\d\d \d\d:\d\d UTC", title), title
+    context.close()
 
 
 @pytest.mark.parametrize("width", [360, 1280])
@@ -140,9 +197,8 @@ def test_the_steps_of_a_series_are_drawn(browser: Browser, tmp_path_factory: pyt
         page.goto(f"{address}/regressions/4")
         expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
         assert page.locator(".figure .annotation-text").all_text_contents() == ["▲ 3.1 %"]
-        tone = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--tone-regression').trim()")
         drawn = page.locator(".figure .shapelayer path").last.evaluate("one => getComputedStyle(one).stroke")
-        assert drawn == "rgb({}, {}, {})".format(*(int(tone[n : n + 2], 16) for n in (1, 3, 5)))
+        assert drawn == "rgb(192, 38, 45)"
         page.close()
 
 

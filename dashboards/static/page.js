@@ -1,0 +1,76 @@
+// What every page can do with script: choose a theme, show times in the reader's zone, copy, fetch what is opened.
+"use strict";
+(() => {
+  const THEMES = ["system", "light", "dark"];
+
+  function themeSwitch(button) {
+    const shown = () => document.documentElement.dataset.theme || "system";
+    const name = () => { button.textContent = `Theme: ${shown()}`; };
+    button.hidden = false;
+    name();
+    button.addEventListener("click", () => {
+      const next = THEMES[(THEMES.indexOf(shown()) + 1) % THEMES.length];
+      if (next === "system") delete document.documentElement.dataset.theme;
+      else document.documentElement.dataset.theme = next;
+      try {
+        if (next === "system") localStorage.removeItem("theme");
+        else localStorage.setItem("theme", next);
+      } catch {
+        // Storage is off: the choice holds for this page.
+      }
+      name();
+    });
+  }
+
+  const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+  // The server writes UTC into the title; the reader's own time goes before it.
+  function localTimes(within) {
+    for (const one of within.querySelectorAll("time[title$=UTC]")) {
+      const at = new Date(one.dateTime);
+      if (!Number.isNaN(at.getTime()) && !one.title.includes(" here, ")) one.title = `${local.format(at)} here, ${one.title}`;
+    }
+  }
+
+  async function copy(button) {
+    const said = button.textContent;
+    const text = button.dataset.copy;
+    try {
+      await navigator.clipboard.writeText(text.startsWith("#") ? new URL(text, location.href).href : text);
+      button.textContent = "copied";
+    } catch {
+      button.textContent = "not allowed";
+    }
+    setTimeout(() => { button.textContent = said; }, 1500);
+  }
+
+  // `<details data-from="/address"><summary>…</summary><div data-here></div></details>`: what is there is shown when it
+  // is opened.  Without script, its summary or its content has a link to the address.
+  async function fetched(details) {
+    const place = details.querySelector("[data-here]");
+    if (!details.open || !place || place.dataset.fetched) return;
+    place.dataset.fetched = "on its way";
+    try {
+      const answer = await fetch(details.dataset.from, { headers: { Accept: "text/html" } });
+      const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+      place.replaceChildren(...next.querySelector("main").childNodes);
+      localTimes(place);
+      place.dataset.fetched = "yes";
+    } catch {
+      place.textContent = "The server cannot be reached. Open this again.";
+      delete place.dataset.fetched;
+    }
+  }
+
+  document.querySelectorAll("[data-theme-switch]").forEach(themeSwitch);
+  localTimes(document);
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (button) copy(button);
+  });
+  document.addEventListener("toggle", (event) => {
+    if (event.target.matches("details[data-from]")) fetched(event.target);
+  }, true);
+  document.addEventListener("kernelwatch:morphed", () => localTimes(document));
+  document.querySelectorAll("details[data-from][open]").forEach(fetched);
+})();
