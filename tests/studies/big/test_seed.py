@@ -1,0 +1,92 @@
+"""The large database, made small: its rows agree with each other, and every page shows it."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import func, select
+
+from service.db.check import check
+from service.db.engine import engine, transaction
+from service.db.models import Measurement, RegressionRow, Run, unpack
+from service.domain.states import CellState, RegressionState, RunState
+from service.ledger import queries
+from tests.dashboards.asking import Get, asking
+from tests.dashboards.seed import watched
+from tests.studies.big.seed import seed
+from tests.studies.big.seeder import Places
+from tests.studies.big.story import SMALL, Size, Story
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    with watched(tmp_path_factory.mktemp("big"), lambda session, _now: seed(session, SMALL)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def get(places: Places) -> Get:
+    return asking()
+
+
+def test_the_rows_agree(either: str) -> None:
+    with transaction() as session:
+        seed(session, SMALL)
+    with engine().connect() as connection:
+        assert check(connection).problems() == []
+
+
+def test_medians_are_those_of_the_samples(places: Places) -> None:
+    with transaction() as session:
+        some = session.scalars(select(Measurement).where(Measurement.run_id == places.newest).limit(20)).all()
+        for one in some:
+            taken = sorted(us for trial in unpack(one.samples)[0] for us in trial if us is not None)
+            assert one.median == pytest.approx((taken[5] + taken[6]) / 2)
+
+
+def test_verdicts_compare_the_measurements(places: Places) -> None:
+    with transaction() as session:
+        found = queries.found_in(session, places.worst)
+        assert found.rows
+        for row in found.rows:
+            if row.ratio is not None and row.head and row.parent and row.head.median and row.parent.median:
+                assert row.ratio == pytest.approx(row.head.median / row.parent.median)
+
+
+def test_everything_that_may_happen_has_happened(places: Places) -> None:
+    with transaction() as session:
+        runs = set(session.scalars(select(Run.state).distinct()))
+        assert runs == set(RunState) - {RunState.CANCELLED}
+        assert session.scalar(select(func.count()).where(Measurement.state == CellState.INVALID))
+        regressions = set(session.scalars(select(RegressionRow.state).distinct()))
+        assert regressions >= {RegressionState.OPEN, RegressionState.BISECTING}
+
+
+@pytest.mark.parametrize("path", ["/", "/regressions", "/workers", "/calibration", "/targets/norms", "/targets/liger"])
+def test_lists_are_shown_without_what_attacks_them(get: Get, path: str) -> None:
+    _check_shown(get, path)
+
+
+@pytest.mark.parametrize("name", ["newest", "worst", "failed", "running", "pull", "hostile"])
+def test_runs_are_shown_without_what_attacks_them(get: Get, places: Places, name: str) -> None:
+    _check_shown(get, f"/runs/{getattr(places, name)}")
+
+
+def _check_shown(get: Get, path: str) -> None:
+    page = get(path)
+    assert page.status_code == 200
+    assert not re.search(r"<(script|img)[^>]*(alert|onerror)|<script>", page.text)
+    assert "pa55w0rd" not in page.text
+
+
+def test_the_full_size_has_every_kind_of_step() -> None:
+    story = Story(Size())
+    assert len(story.cases) == 206
+    assert len(story.steps) == 11
+    assert {len(set(step.cases)) == len(step.cases) for step in story.steps.values()} == {True}
+    assert len(Story(SMALL).steps) == 3
+
+
+@pytest.mark.parametrize("wanted", [1_000_000, 10_000_000])
+def test_the_size_follows_the_number_of_measurements(wanted: int) -> None:
+    assert Size.of(wanted).measurements == pytest.approx(wanted, rel=0.05)
