@@ -15,7 +15,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-image attack check wheel client-models commands-reference doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-power
+.PHONY: help run test test-fast test-image attack check wheel client-models commands-reference doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -78,7 +78,7 @@ client-models: $(VENV)/.dev  ## Write the documents of the Python client from th
 
 bench:  ## Run every benchmark; those that need a GPU say so and are skipped without one
 	@$(if $(ARGS),$(error benchmarks have different options: give ARGS to one of bench-judge, bench-families, bench-detect, bench-history, bench-facts, bench-arena, bench-kernels or bench-power))
-	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-api bench-comment
+	@$(MAKE) --no-print-directory bench-judge bench-families bench-detect bench-history bench-facts bench-arena bench-kernels bench-power bench-api bench-comment bench-pages
 
 bench-arena: $(VENV)/.dev  ## How well measurements repeat, and how long 200 cases take (a GPU, with Quack)
 	@$(PY) -m kernels.studies.arena $(ARGS)
@@ -95,6 +95,9 @@ bench-api: $(VENV)/.dev .venv-lnt/.made  ## CPU time of requests to the API and 
 
 bench-comment: $(VENV)/.dev  ## How long a pull request waits for its comment, without building and measuring (ARGS="--fleet URL")
 	@$(PY) -m tests.studies.api.comment_latency $(ARGS)
+
+bench-pages: $(VENV)/.dev .venv-lnt/.made  ## The pages against their limits, with a large database, and LNT's (ARGS="--only run --json FILE")
+	@$(PY) -m tests.studies.pages.study --lnt .venv-lnt/bin/python $(ARGS)
 
 bench-judge: $(VENV)/.dev  ## How long a run of 200 cases takes to judge
 	@$(PY) -m tests.studies.speed $(ARGS)

@@ -131,7 +131,7 @@ def store(ours: Server, theirs: Server | None, key: str, history: History) -> in
         some = range(first, min(first + SUBMITTED, history.revisions))
         turn(ours, lambda some=some: _ingest(ours, key, history, some))
         if theirs:
-            last = turn(theirs, lambda some=some: [_submit_to_lnt(theirs, history, n) for n in some][-1])
+            last = turn(theirs, lambda some=some: [submit_to_lnt(theirs, history, n) for n in some][-1])
     samples = history.series * SAMPLES * SUBMITTED / 1e3
     print(f"stored through the API: {history.size} samples, {SUBMITTED} revisions a turn; samples per second of CPU")
     rates = [[samples / ms * 1e6 for ms in times] for times in cpu.values()]
@@ -159,7 +159,8 @@ def _lines(history: History, revisions: Sequence[int]) -> Iterator[bytes]:
             yield json.dumps(row | {"samples": history.samples(revision, n)}).encode() + b"\n"
 
 
-def _submit_to_lnt(server: Server, history: History, revision: int) -> int:
+def submit_to_lnt(server: Server, history: History, revision: int) -> int:
+    """Submit one revision.  Returns the id of LNT's run."""
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(1e9 + 60 * revision))
     report = {
         "format_version": "2",
