@@ -97,6 +97,11 @@ class Environment:
     read_only: tuple[Path, ...]
     hash_seed: int | None = None  # PYTHONHASHSEED of its build and of its processes; by default any
 
+    @property
+    def checkout(self) -> Path:
+        """The folder of the revision's files."""
+        return _environments() / self.key / "tree"
+
 
 # -- stacks ---------------------------------------------------------------------------------------------------------
 

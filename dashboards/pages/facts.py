@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from service.domain.codefacts.source_lines import SourceLines
 from service.domain.text import apart, one_line, plain
 from service.reports.rows import Row
 
 NAMES = {
     "code": "hash of the code",
     "kind": "what is hashed",
+    "source": "defined at",
     "ops": "operators",
     "ran": "kernels that ran",
     "shared": "shared memory, bytes",
@@ -132,6 +134,8 @@ def _text(value: Any) -> str:
     match value:
         case None:
             return ""
+        case {"file": _, "line": int()} if found := SourceLines.read(value):
+            return one_line(found.at, MAX_TEXT)
         case bool():
             return "yes" if value else "no"
         case float():

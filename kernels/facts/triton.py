@@ -9,6 +9,7 @@ import torch
 from triton import knobs
 
 from .accesses import Argument, Bytes, names_of, of_ptx, of_ttgir, traffic
+from .locations import location
 from .offline.architectures import KNOWN, occupancy
 from .offline.machine import code_of
 
@@ -56,8 +57,14 @@ def of_kernel(kernel: Any, grid: Sequence[int] = (), values: Sequence[Argument] 
     }
     with suppress(AttributeError):  # only kernels compiled from Python have constants
         facts["settings"] = settings_of(kernel)
-    facts |= accesses_of(kernel, grid, values)
+    facts |= source_of(kernel) | accesses_of(kernel, grid, values)
     return _with_occupancy(facts, kernel.asm.get("cubin"))
+
+
+def source_of(kernel: Any) -> dict[str, Any]:
+    """Where the target defines a kernel; empty for those of libraries and of generated code."""
+    found = location(getattr(getattr(kernel, "src", None), "fn", None))
+    return {"source": found} if found else {}
 
 
 def settings_of(kernel: Any) -> dict[str, Any]:

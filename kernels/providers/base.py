@@ -58,7 +58,7 @@ class Provider:
         return with_norm(self.differentiable(case, device))
 
     def facts(self) -> dict[str, Any]:
-        """Facts about the code of the last preparation: how it was compiled, which candidates were timed."""
+        """Facts about the code of the last preparation: where it is, how it was compiled, timed candidates."""
         return {}
 
     def refuse(self, case: Case, device: torch.device) -> None:

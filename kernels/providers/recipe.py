@@ -10,6 +10,7 @@ import torch
 from ..cases import Case
 from ..checks.inputs import Inputs
 from ..errors import format_exception
+from ..facts.locations import location
 from .base import Bind, Broken, Call, Provider, Unsupported, by_order, compiled, warm_compiler
 
 
@@ -19,6 +20,7 @@ class RecipeProvider(Provider):
         self.compiled = compile
         self._calls = calls
         self._modules: dict[str, ModuleType | Broken] = {}
+        self._last: Callable[..., Any] | None = None  # the target's function of the last preparation
 
     def warm(self) -> None:
         for call in self._calls.values():
@@ -36,6 +38,7 @@ class RecipeProvider(Provider):
         if callable(prepare):
             if self.compiled:  # each set would have its own function, compiled again until dynamo gives up
                 raise Broken(f"{name}_prepare cannot be used with compile = true; call torch.compile in it instead")
+            self._last = prepare
             return self._prepared(case, prepare)
         return by_order(self._function(module, name))
 
@@ -49,6 +52,10 @@ class RecipeProvider(Provider):
             )
         return self._function(module, name)
 
+    def facts(self) -> dict[str, Any]:
+        found = location(self._last)
+        return {"source": found} if found else {}
+
     def _found(self, case: Case) -> tuple[ModuleType, str]:
         module_name, _, name = self._calls[case.key].partition(":")
         module = self._module(module_name)
@@ -60,6 +67,7 @@ class RecipeProvider(Provider):
         function = getattr(module, name, None)
         if not callable(function):
             raise Broken(f"{module.__name__} has no function {name}; correct the recipe or define it")
+        self._last = function
         return compiled(function) if self.compiled else function
 
     def _prepared(self, case: Case, prepare: Callable[[str, dict[str, Any]], Call]) -> Bind:

@@ -474,6 +474,30 @@ class FindingItem(Document):
     worse: bool | None
 
 
+class SourceItem(Document):
+    """A definition in the files of the head.  `line` is that of the `def`, `first_line` that of its decorators."""
+
+    # Relative to the top of the checkout.
+    file: str
+    line: int
+    first_line: int
+    last_line: int
+    # The first range of lines in it that the head changed.
+    changed: list[Any] | None
+
+
+class KernelFindingsItem(Document):
+    """What changed in one kernel for one architecture."""
+
+    source: SourceItem
+    # null for changes of a whole case.
+    kernel: str | None
+    arch: str
+    changes: list[FindingItem]
+    # Whether a limit of the recipe's `[facts]` is.
+    broken: bool
+
+
 class FindingsItem(Document):
     """What a check found, shortened to the first lines."""
 
@@ -485,6 +509,8 @@ class FindingsItem(Document):
     notes: list[str]
     # Lines that were left out.
     more: int
+    # The changes by their places in the source, where known.
+    kernels: list[KernelFindingsItem]
 
 
 class FactsCheckItem(Document):
@@ -1142,6 +1168,8 @@ class VerdictItem(Document):
     cause_certain: bool | None
     # Which property of the code explains it.
     cause_by: str | None
+    # Where the code that differs from the parent's is defined.
+    source: SourceItem | None
     # SHA-256 of the policy that decided it.
     policy_version: str | None
     # A stable code; null for verdicts of old versions.

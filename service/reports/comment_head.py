@@ -16,6 +16,7 @@ from service.domain.policy.policy import CommentWhen, GateKind
 from service.domain.states import OPEN_STATES, Purpose, RunState
 from service.domain.text import in_percent, listed, one_line, share_in_words
 from service.domain.verdicts.judge import Outcome
+from service.reports.forge.links import lines_of
 from service.reports.gate import GateState
 from service.reports.report import Report
 from service.reports.rows import Row
@@ -219,7 +220,10 @@ def _sentence(text: str) -> str:
 def _links(report: Report, row: Row) -> str:
     address = report.url.rpartition("/runs/")[0]
     series = urlencode({"series": f"{report.device} {row.provider} {row.case}"})
-    links = {"trend": f"{address}/targets/{quote(report.target)}?{series}#series"}
+    links = dict[str, str]()
+    if report.forge_url and row.source is not None:
+        links[escaped(one_line(row.source.short, 60))] = lines_of(report.forge_url, report.sha, row.source)
+    links["trend"] = f"{address}/targets/{quote(report.target)}?{series}#series"
     if report.forge_url and report.baseline_sha:
         links["diff"] = f"{report.forge_url}/compare/{report.baseline_sha}...{report.sha}"
     links["reproduce"] = f"{report.url}#reproduce"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from service.domain.codefacts.diff import Group
 from service.domain.codefacts.findings import MENDS, FactsReport, Finding, Findings, Uncompiled, at
 from service.domain.codefacts.normalise import Difference
 from service.domain.markup import code, escaped, fenced
@@ -68,7 +69,8 @@ def _changes(report: FactsReport) -> str:
         of = " ".join(filter(None, (group.places[0].provider if several else "", group.kernel)))
         said = escaped(group.said) + (f" ({code(of)})" if of else "")
         said = f"**{said}**" if group.worse else said
-        lines.append(f"| {said} | {len(group.places)} | {code(at(group.places))} |")
+        where = ", ".join(map(code, (at(group.places), *sources(group))))
+        lines.append(f"| {said} | {len(group.places)} | {where} |")
     if rest := len(report.groups) - SHOWN:
         lines += ["", f"{rest} more lines are in the table and in the JSON."] if rest > 0 else []
     return "\n".join(lines)
@@ -84,6 +86,12 @@ def _difference(one: Difference) -> str:
     cut = f"\n... {one.cut} more lines" if one.cut else ""
     text = f"{one.summary}\n\n{text}" if one.summary else text
     return f"<details><summary>{summary}</summary>\n\n{fenced(text + cut)}\n\n</details>"
+
+
+def sources(group: Group) -> list[str]:
+    """Where the code of a group is: `norms/rms.py:41`, and how many other places there are."""
+    first, rest = group.sources[:1], len(group.sources) - 1
+    return [*(one.at for one in first), *([f"{rest} other place{'s' * (rest > 1)}"] if rest > 0 else [])]
 
 
 def title(report: FactsReport) -> str:

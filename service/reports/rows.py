@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from kernels.cases import Metric
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.comparison import Repeatability, differences, repeatability
+from service.domain.codefacts.diff import moved_definition
 from service.domain.codefacts.measured import Measured
+from service.domain.codefacts.source_lines import SourceLines
 from service.domain.metrics import metric_of, percent
 from service.domain.text import listed, one_line
 from service.domain.verdicts.analysis import Doubt
@@ -165,6 +167,11 @@ class Row:
     def explained(self) -> tuple[str, ...]:
         """What the compiler says about the change: "registers 40 → 64"; empty where it says nothing."""
         return differences(self.head.facts, self.parent.facts) if self.head and self.parent else ()
+
+    @property
+    def source(self) -> SourceLines | None:
+        """Where the revision defines the code that differs from its baseline's; None where nobody knows."""
+        return moved_definition(self.head.facts, self.parent.facts if self.parent else {}) if self.head else None
 
     @property
     def repeatability(self) -> Repeatability | None:

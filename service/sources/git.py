@@ -64,6 +64,7 @@ _LIST_S = 30.0  # for commits that had to be read one by one; the paths of the r
 _ONE_PATH_S = 5.0
 
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 _REV = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+#=@~^-]{0,199}")
 _PULL_REV = re.compile(r"(?:refs/)?(pull/([1-9][0-9]{0,9})/head)([~^].*)?")
 _FORMAT = "%H%x00%P%x00%s%x00%an%x00%ct%x00"
@@ -255,6 +256,13 @@ class GitSource:
         if size > LARGEST_READ:
             raise BadInput(f"{path} at {sha[:10]} has {size / 1e6:.0f} MB; the limit is {LARGEST_READ / 1e6:.0f} MB.")
         return self._git("cat-file", "blob", blob)
+
+    def changed_lines(self, base: str, head: str, path: str) -> Sequence[tuple[int, int]]:
+        options = ("-r", "-p", "--unified=0", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
+        trees = (self._known(base), self._known(head))
+        printed = self._git("--literal-pathspecs", "diff-tree", *options, *trees, "--", path)
+        hunks = ((int(found[1]), int(found[2] or 1)) for found in _HUNK.finditer(printed))
+        return [(first, first + count - 1) for first, count in hunks if count]
 
     def identity(self, sha: str) -> str:
         return self._git("rev-parse", "--verify", "--end-of-options", f"{self._known(sha)}^{{tree}}").decode().strip()

@@ -11,7 +11,7 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -159,6 +159,9 @@ class PackageSource:
             if entry.file_size > LARGEST_READ:
                 raise BadInput(f"{path} in {sha} is {entry.file_size / 1e6:.0f} MB; that is too much to read.")
             return wheel.read(entry)
+
+    def changed_lines(self, base: str, head: str, path: str) -> Sequence[tuple[int, int]]:  # noqa: ARG002
+        return ()  # releases are not compared line by line
 
     def identity(self, sha: str) -> str:
         wheels = sorted(self._known()[_version(self.resolve(sha))], key=lambda wheel: wheel.filename)

@@ -82,6 +82,12 @@ class Source(Protocol):
     def read(self, sha: str, path: str) -> bytes | None:
         """One regular file of a revision; None when there is none at `path`."""
 
+    def changed_lines(self, base: str, head: str, path: str) -> Sequence[tuple[int, int]]:
+        """The ranges of lines of a file of `head` that differ from `base`: the first and the last line of each.
+
+        Lines that were only removed have no range.
+        """
+
     def identity(self, sha: str) -> str:
         """Equal for two revisions exactly when they export the same tree."""
 

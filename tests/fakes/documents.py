@@ -17,6 +17,7 @@ def verdict(outcome: str = "steady", ratio: float | None = 1.001, case: str = CA
         "control_ratio",
         "doubt",
         "repeatability",
+        "source",
         "cause_kind",
         "cause_text",
         "cause_certain",

@@ -2,7 +2,7 @@
 
 It reads `speed.json` from the revision's tree: {"rmsnorm.fwd.4x8.fp32": 100.0, ...} microseconds, or "invalid: why",
 "crash" or "hang"; "wide:rmsnorm.fwd.4x8.fp32" is of the provider `wide` alone.  Anything else that it is asked to
-run, it runs as the real interpreter would.
+run, it runs as the real interpreter would.  `source.json`, where there is one, says where its code is defined.
 """
 
 import json
@@ -16,10 +16,14 @@ def play() -> None:
     random.seed()
     placement = 1 + random.gauss(0, 0.002)  # a trial has its own luck with memory
     speed: dict[str, object] = {}
+    where: dict[str, object] = {}
     for folder in f"{os.environ.get('KERNELWATCH_TREE')}:{os.environ.get('PYTHONPATH')}".split(":"):
         if folder and os.path.exists(os.path.join(folder, "speed.json")):
             with open(os.path.join(folder, "speed.json")) as file:
                 speed = json.load(file)
+        if folder and os.path.exists(os.path.join(folder, "source.json")):
+            with open(os.path.join(folder, "source.json")) as file:
+                where = {"source": json.load(file)}
     case, builtin, provider = "", False, ""
     for line in sys.stdin:
         asked = json.loads(line)
@@ -32,7 +36,7 @@ def play() -> None:
             says = 100.0 if builtin else speed.get(f"{provider}:{case}", speed.get(case, 100.0))
             wrong = isinstance(says, str) and says.startswith("invalid")
             answer = {"state": "invalid" if wrong else "measured", "reason": str(says)[9:] if wrong else None}
-            answer["facts"] = {"code": f"{says}", "kernels": 1}
+            answer["facts"] = {"code": f"{says}", "kernels": 1, **where}
         elif asked["do"] == "turn":
             says = 100.0 if builtin else speed.get(f"{provider}:{case}", speed.get(case, 100.0))
             if says == "crash":

@@ -45,6 +45,10 @@ def forward(x, weight, eps):
     _forward[(x.shape[0],)](x, weight, y, x.stride(0), x.shape[1], eps, BLOCK=block, num_warps=WARPS(block))
     return y
 """
+JIT, DEF, STORE = (
+    next(line for line in NORMS.splitlines() if line.lstrip().startswith(beginning))
+    for beginning in ("@triton.jit", "def _forward", "tl.store")
+)
 
 
 class Checkout(Repository):
@@ -93,6 +97,7 @@ def test_wide_rows_that_spill_fail_the_check_and_narrow_ones_are_the_same(checko
     assert "1 case breaks a limit; the same machine code at 1 of 2 cases" in done.stdout
     assert "spills_allowed: spills none → " in done.stdout
     assert "configuration: num_warps 16 → 1" in done.stdout
+    assert f"norms.py:{NORMS.splitlines().index(DEF) + 1}" in done.stdout, "where the kernel is defined"
     assert "STL" in done.stdout, "the difference begins with the instructions that reach memory"
     assert not (checkout.state / "kernelwatch.db").exists(), "nothing is watched, and no row was written"
 
@@ -104,6 +109,12 @@ def test_a_second_look_compiles_nothing_and_is_one_document(checkout: Checkout) 
     told = json.loads(done.stdout)
     assert {one["arch"] for one in told["facts"]} == {"sm_90", "sm_100"}
     assert all(one["kernels"][0]["loads"].get("16") for one in told["facts"]), "loads are as wide as they can be"
+    lines = NORMS.splitlines()
+    first, line, last = (lines.index(text) + 1 for text in (JIT, DEF, STORE))
+    kernel = {"file": "norms.py", "line": line, "first_line": first, "last_line": last, "changed": None}
+    assert [one["source"] for found in told["facts"] for one in found["kernels"]] == [kernel] * 4
+    [launch] = {one["source"]["line"] for one in told["facts"]}
+    assert lines[launch - 1] == "def forward(x, weight, eps):"
     assert {file: file.stat().st_mtime_ns for file in checkout.state.glob("environments/*/facts/*.json")} == kept
 
 

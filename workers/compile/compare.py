@@ -12,6 +12,7 @@ from typing import Any
 from kernels.arena import protocol
 from kernels.cases import BUILT_IN_PROVIDERS, Case, Metric
 from service.domain.codefacts import compiled, diff, findings
+from service.domain.codefacts.architectures import ARCH_OF
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
 from service.domain.codefacts.findings import ComparedRevision, FactsReport
 from service.domain.policy.recipes import Recipe
@@ -23,13 +24,13 @@ from workers import environments
 from workers.compile import kernel_texts
 from workers.compile.offline import Answers, Bench, CannotStart, Job
 from workers.compile.subjects import Subject
+from workers.definitions import Definitions
 from workers.environments import Environment
 from workers.sandbox.folders import remove
 
 ARCHS = ("sm_90", "sm_100")
 ABANDONED_S = 86_400
 
-_ARCH_OF = {"a100": "sm_80", "l40s": "sm_89", "h100": "sm_90", "h200": "sm_90", "b200": "sm_100", "gb200": "sm_100"}
 _ARCH = re.compile(r"sm_[0-9]{2,3}a?")
 _SPAN = re.compile(r"(?P<base>.+?)(?P<dots>\.\.\.?)(?P<head>[^.].*)")
 Say = Callable[[str], None]
@@ -49,7 +50,7 @@ class Wish:
 
 def archs_of(recipe: Recipe) -> tuple[str, ...]:
     """The architectures of the recipe's devices; none where all of them are processors or not known."""
-    return tuple(dict.fromkeys(_ARCH_OF[device] for device in recipe.devices if device in _ARCH_OF))
+    return tuple(dict.fromkeys(ARCH_OF[device] for device in recipe.devices if device in ARCH_OF))
 
 
 def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsReport:
@@ -88,6 +89,8 @@ def facts(subject: Subject, wish: Wish, say: Say = lambda _: None) -> FactsRepor
         _check_anything_compiles(said, after, before)
         notes += _not_started(said, before)
         now, was = _read(said, after) | _silent(said, after, cases), _read(said, before) if before else None
+        definitions = Definitions(subject.source, base, head, after)
+        now = {place: definitions.of_compiled(one) for place, one in now.items()}
         report = findings.compared(report, was, now, subject.recipe.facts)
         if before is not None and was is not None and (wish.show or wish.texts):
             moved = diff.moved(was, now)

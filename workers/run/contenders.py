@@ -62,6 +62,7 @@ def contender(
         "PATH": f"{place.python.parent}:/usr/bin:/bin",
         "PYTHONPATH": ":".join(map(str, place.paths)),
         "KERNELWATCH_TREE": ":".join(map(str, place.tree)),  # imported from once the trial begins
+        **({"KERNELWATCH_CHECKOUT": str(place.checkout)} if isinstance(place, Environment) else {}),
         "PYTHONUNBUFFERED": "1",
         "PYTHONNOUSERSITE": "1",
         # No pool of compile workers next to the measurement; a warm start takes 3.2 s instead of 6.2 s (CPU, November).

@@ -26,6 +26,7 @@ from service.ledger.server_policy import effective
 from service.settings import settings
 from service.sources import open_source
 from workers import environments
+from workers.definitions import Definitions
 from workers.device import DeviceHere
 from workers.environments import BaseStack, Environment
 from workers.run.assignment import Assignment, assigned
@@ -165,8 +166,9 @@ def _examine(lease: queue.Lease, here: DeviceHere, heart: Heartbeat, held: Holdi
         "trials": trials.spent,
         **({} if assignment.sandboxed else {"no_sandbox": assignment.no_sandbox}),
     }
+    definitions = Definitions(source, references.baseline, run.revision.sha, head)
     return SessionResult(
-        tally.taken(),
+        tuple(map(definitions.of_result, tally.taken())),
         references.baseline,
         notes,
         stack,

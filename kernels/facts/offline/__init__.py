@@ -126,6 +126,7 @@ class Offline:
             over,
             passing,
             seen.calls,
+            {name: value for name, value in self._provider.facts().items() if name == "source"},
         )
 
     def _read(self, several: Iterable["Compiled"]) -> None:
@@ -148,6 +149,7 @@ class Offline:
                 compiled.extern,
                 compiled.calls,
             )
+            facts |= compiled.source
             if compiled.refused:
                 facts["refused"] = refused(self.architecture, self._reader, compiled.refused)
         except Exception as error:
@@ -206,6 +208,7 @@ class Compiled:
     over: str | None  # the hard limit that it exceeds
     passing: bool  # a retry may succeed: memory or disk were short
     calls: "list[OperatorCall]"  # the other operators that compute, as far as observed
+    source: dict[str, Any]  # where the target defines the function that was called
 
 
 def _prepare_environment(architecture: str) -> None:

@@ -8,7 +8,7 @@ from ..accesses import values_of
 from ..gather import MAX_NAMES
 from ..hashing import hash_of, normalised_ptx
 from ..trace import OperatorCall, described
-from ..triton import SHORT, accesses_of, settings_of
+from ..triton import SHORT, accesses_of, settings_of, source_of
 from .architectures import REGISTERS, Architecture, occupancy
 from .launches import Launch
 from .machine import Reader, disassembled
@@ -102,6 +102,7 @@ def _kernel(architecture: Architecture, launch: Launch, code: dict[str, Any]) ->
     values = values_of(getattr(getattr(launch.kernel, "src", None), "signature", {}), launch.arguments)
     facts = {
         "name": launch.name or metadata.name,
+        **source_of(launch.kernel),
         **accesses_of(launch.kernel, launch.grid or (), values),
         **code,
         "shared_dynamic": dynamic,

@@ -49,7 +49,7 @@ def _columns(*, several: bool) -> tuple[Column[Group], ...]:
     return (
         Column("what changed", what, lambda group: _STYLES[group.worse], folds=True),
         Column("cases", lambda group: str(len(group.places)), right=True),
-        Column("where", lambda group: at(group.places), below=True),
+        Column("where", lambda group: "; ".join([at(group.places), *facts_markdown.sources(group)]), below=True),
     )
 
 

@@ -8,6 +8,8 @@ from enum import StrEnum
 from math import prod
 from typing import Any
 
+from service.domain.codefacts.source_lines import SourceLines
+
 MAX_KERNELS = 1000  # of one case; Inductor's largest graphs have some dozens
 MAX_TEXT = 600
 MAX_ENTRIES = 64  # of a table: constants of a kernel, widths of its loads
@@ -74,6 +76,7 @@ class Kernel:
     bytes: int | None = None  # that a launch has to move at least
     blocks: int | None = None  # that fit on an SM at once
     sms: int | None = None  # of the GPU
+    source: SourceLines | None = None  # where the revision defines it; None for a library's and for generated code
 
     @property
     def programs(self) -> int | None:
@@ -115,6 +118,7 @@ class Compiled:
     over: str | None = None  # which hard limit it breaks, and by how much
     refused: tuple[str, ...] = ()  # the same of kernels in whose place the case launched another
     calls: tuple[Call, ...] = ()  # the operators among `extern` that were seen
+    source: SourceLines | None = None  # of the function that the recipe names
 
     @property
     def spills(self) -> int | None:
@@ -144,6 +148,7 @@ def read(answer: Mapping[str, Any]) -> Compiled:
         if isinstance(refused, list)
         else (),
         calls_of(facts.get("operators")),
+        SourceLines.read(facts.get("source")),
     )
 
 
@@ -180,6 +185,7 @@ def _kernel(said: Mapping[str, Any]) -> Kernel:
         writes=_accesses(said.get("writes")),
         looped=_counts(said.get("looped")),
         work=_counts(said.get("work")),
+        source=SourceLines.read(said.get("source")),
     )
 
 

@@ -5,10 +5,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, zip_longest
+from typing import Any
 
 from kernels.cases import Metric
 from service.domain.codefacts.comparison import LABELS, changed_settings
-from service.domain.codefacts.compiled import Access, Compiled, CompiledPlace, Kernel, State, is_number, mean_width
+from service.domain.codefacts.compiled import (
+    Access,
+    Compiled,
+    CompiledPlace,
+    Kernel,
+    State,
+    is_number,
+    kernels_of,
+    mean_width,
+)
+from service.domain.codefacts.source_lines import SourceLines
 from service.domain.metrics import amount
 from service.domain.text import listed
 
@@ -56,6 +67,7 @@ class CodeChange:
     before: str
     after: str
     worse: bool | None = None
+    source: SourceLines | None = None  # where the head defines the kernel, or the function that launches it
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,7 @@ class Group:
     kernel: str
     worse: bool | None
     places: tuple[CompiledPlace, ...]
+    sources: tuple[SourceLines, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,9 @@ def grouped(found: Iterable[CodeChange]) -> list[Group]:
         many = len(sayings) > (1 if what is What.INSTRUCTIONS else MAX_ALIKE)
         for merged in [list(chain(*sayings.values()))] if many and what in _RANGED else sayings.values():
             said = _range(what, merged) if len({one.said for one in merged}) > 1 else merged[0].said
-            groups.append(Group(what, said, kernel, worse, tuple(dict.fromkeys(one.place for one in merged))))
+            places = tuple(dict.fromkeys(one.place for one in merged))
+            sources = tuple(sorted({one.source for one in merged if one.source}, key=_by_place))
+            groups.append(Group(what, said, kernel, worse, places, sources))
     return sorted(groups, key=lambda one: (_WEIGHT[one.what], one.worse is not True, -len(one.places), one.said))
 
 
@@ -171,17 +186,29 @@ def _at(place: CompiledPlace, before: Compiled, after: Compiled) -> Iterator[Cod
     if before.state is State.COMPILED is after.state and before.code is not None and before.code == after.code:
         return
     several = max(len(before.kernels), len(after.kernels)) > 1
-    sayings = [("", said) for said in _whole_case(before, after)]
+    own = source_of(after)
+    sayings = [("", own, said) for said in _whole_case(before, after)]
     if before.state is State.COMPILED is after.state:
         for kernel, was, now in paired(before, after):
             old, new = before.kernels[was], after.kernels[now]
-            sayings += [(kernel if several else "", said) for said in _one_kernel(old, new)]
+            where = new.source or own
+            sayings += [(kernel if several else "", where, said) for said in _one_kernel(old, new)]
         if not sayings and before.code != after.code:
             alike = [one.sass for one in before.kernels] == [one.sass for one in after.kernels]
             said = "the same machine code, launched differently" if alike else "other machine code, the same figures"
-            sayings.append(("", (What.CODE, said, "", "", None)))
-    for kernel, (what, said, was_said, now_said, worse) in sayings:
-        yield CodeChange(place, kernel, what, said, was_said, now_said, worse)
+            sayings.append(("", own, (What.CODE, said, "", "", None)))
+    for kernel, source, (what, said, was_said, now_said, worse) in sayings:
+        yield CodeChange(place, kernel, what, said, was_said, now_said, worse, source)
+
+
+def source_of(one: Compiled) -> SourceLines | None:
+    """Where the code of a case is: its only kernel that the revision defines, else the function that launches it."""
+    known = {kernel.source for kernel in one.kernels if kernel.source}
+    return known.pop() if len(known) == 1 else one.source or min(known, key=_by_place, default=None)
+
+
+def _by_place(source: SourceLines) -> tuple[str, int]:
+    return source.file, source.first
 
 
 def _whole_case(before: Compiled, after: Compiled) -> Iterator[Said]:
@@ -235,6 +262,16 @@ def paired(before: Compiled, after: Compiled) -> Iterator[tuple[str, int, int]]:
     for number, now in enumerate(after.kernels):
         if left[now.name]:
             yield now.name, left[now.name].pop(0), number
+
+
+def moved_definition(head: Mapping[str, Any], base: Mapping[str, Any]) -> SourceLines | None:
+    """Where the code of a measured case is that differs from its baseline's: a kernel, else the called function."""
+    now, was = kernels_of(head.get("triton")), kernels_of(base.get("triton"))
+    paired = [(new, old) for old, new in paired_kernels(was, now)]
+    known = [new for new, _ in paired]
+    moved = [new for new, old in paired if new.sass is None or new.sass != old.sass]
+    moved += [new for new in now if not any(new is one for one in known)]
+    return next((one.source for one in moved if one.source), None) or SourceLines.read(head.get("source"))
 
 
 def paired_kernels(before: tuple[Kernel, ...], after: tuple[Kernel, ...]) -> list[tuple[Kernel, Kernel]]:

@@ -10,11 +10,13 @@ from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
 from service.domain.codefacts.diff import CodeChange, Group, What
 from service.domain.codefacts.limits import Violation
 from service.domain.codefacts.normalise import Difference
+from service.domain.codefacts.source_lines import SourceLines
 from service.domain.policy.facts_policy import FactsPolicy
 from service.domain.states import UNDECIDED
 from service.domain.text import listed, short
 
 MAX_FINDINGS = 12  # lines of each kind that are kept
+MAX_KERNELS = 100  # of those at known places
 MENDS = {
     "over_limit": "use smaller blocks, fewer stages or a narrower tile: the kernel cannot be launched as it is",
     "refused": 'use smaller blocks or fewer stages, or allow the fallback with refused = "report"',
@@ -123,6 +125,26 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class KernelFindings:
+    """The changes of one kernel for one architecture, or of the function that launches kernels of others."""
+
+    source: SourceLines
+    kernel: str  # its name; empty where the changes are those of a whole case
+    arch: str
+    changes: tuple[Finding, ...]
+    broken: bool = False  # whether a limit of the recipe's `[facts]` is
+
+    @property
+    def worse(self) -> bool:
+        return self.broken or any(one.worse for one in self.changes)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> "KernelFindings | None":
+        source, changes = SourceLines.read(kept["source"]), tuple(Finding(**one) for one in kept["changes"])
+        return cls(source, kept["kernel"], kept["arch"], changes, kept["broken"]) if source and changes else None
+
+
+@dataclass(frozen=True)
 class Findings:
     """The summary of a report that is stored, and shown with the times of a run."""
 
@@ -133,6 +155,7 @@ class Findings:
     uncompiled: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     more: int = 0  # lines that were left out
+    kernels: tuple[KernelFindings, ...] = ()  # those at known places in the source
 
     @classmethod
     def of(cls, report: FactsReport) -> "Findings":
@@ -144,13 +167,14 @@ class Findings:
                 Finding(f"{one.said}: {MENDS[one.rule]}", at(one.places), len(one.places), worse=True)
                 for one in report.violations[:MAX_FINDINGS]
             ),
-            tuple(Finding(_named(one), at(one.places), len(one.places), one.worse) for one in groups[:MAX_FINDINGS]),
+            tuple(map(finding_of, groups[:MAX_FINDINGS])),
             tuple(
                 Finding(f"{one.state.value}: {one.reason}", at(one.places), len(one.places))
                 for one in report.unexplained[:MAX_FINDINGS]
             ),
             report.notes[:MAX_FINDINGS],
             max(0, len(groups) - MAX_FINDINGS),
+            by_kernel(report),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -159,11 +183,55 @@ class Findings:
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Findings":
         lines = {name: tuple(Finding(**one) for one in kept[name]) for name in ("broken", "changes", "uncompiled")}
-        return cls(kept["headline"], kept["base"], **lines, notes=tuple(kept["notes"]), more=kept["more"])
+        kernels = filter(None, map(KernelFindings.from_json, kept.get("kernels", ())))  # old rows have none
+        notes, more = tuple(kept["notes"]), kept["more"]
+        return cls(kept["headline"], kept["base"], **lines, notes=notes, more=more, kernels=tuple(kernels))
 
 
-def _named(group: Group) -> str:
-    return f"{group.said} ({group.kernel})" if group.kernel else group.said
+def by_kernel(report: FactsReport) -> tuple[KernelFindings, ...]:
+    """The changes at known places in the source, those that are worse first."""
+    facts = dict(report.facts)
+    found: dict[tuple[SourceLines, str, str], list[CodeChange]] = defaultdict(list)
+    for one in report.changes:
+        if one.source is not None:
+            kernels = facts[one.place].kernels if one.place in facts else ()
+            name = one.kernel or next((kernel.name for kernel in kernels if kernel.source == one.source), "")
+            found[one.source, name, one.place.arch].append(one)
+    broken = {(rule.rule, place) for rule in report.violations for place in rule.places}
+    listed = [
+        KernelFindings(
+            source,
+            kernel,
+            arch,
+            tuple(_without_name(group) for group in diff.grouped(changes)[:MAX_FINDINGS]),
+            any((rule, one.place) in broken for one in changes for rule in _RULES.get(one.what, ())),
+        )
+        for (source, kernel, arch), changes in found.items()
+    ]
+    return tuple(
+        sorted(listed, key=lambda one: (not one.broken, not one.worse, one.source.file, one.source.first, one.arch))[
+            :MAX_KERNELS
+        ]
+    )
+
+
+# The limits that a change of a property can break.
+_RULES = {
+    What.SPILLS: ("spills_allowed",),
+    What.LIMIT: ("over_limit", "refused"),
+    What.STATE: ("broken",),
+    What.KERNELS: ("more_kernels",),
+    What.REGISTERS: ("registers_growth",),
+}
+
+
+def _without_name(group: Group) -> Finding:
+    return finding_of(replace(group, kernel=""))
+
+
+def finding_of(group: Group) -> Finding:
+    said = f"{group.said} ({group.kernel})" if group.kernel else group.said
+    return Finding(said, at(group.places), len(group.places), group.worse)
 
 
 def compared(report: FactsReport, was: diff.Facts | None, now: diff.Facts, policy: FactsPolicy) -> FactsReport:

@@ -21,6 +21,7 @@ from service.ledger.regressions import accepting
 from service.ledger.runs import facts_checks, queue
 from service.ledger.runs.revisions import UNDONE
 from service.reports import comment_head, markdown, report
+from service.reports.forge.annotations import annotations
 from service.reports.report import Report
 from service.reports.schema.outbox import CheckAction, CheckPayload, CommentPayload
 
@@ -72,7 +73,9 @@ def _notify(session: Session, run_id: int) -> None:
     if _represents_commit(session, run):
         key = f"check:{run.target_id}:{run.revision.sha}:{run.device}"
         found = report_on(session, run)
-        check = markdown.check(found).model_copy(update={"actions": _buttons(found)})
+        compiled = facts_checks.findings_of(session, run)
+        more = {"actions": _buttons(found), "annotations": annotations(found, compiled.kernels if compiled else ())}
+        check = markdown.check(found).model_copy(update=more)
         pull = queue.pull_of(session, run.target_id, run.pull) if run.pull is not None else None
         if pull is not None and accepting.is_accepted(pull, run.revision.sha):
             check = _accepted(check, found, pull)

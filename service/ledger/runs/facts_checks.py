@@ -133,13 +133,16 @@ def check_of(session: Session, run: Run) -> FactsCheck | None:
     ).scalar_one_or_none()
 
 
+def findings_of(session: Session, run: Run) -> Findings | None:
+    """What the check of a run's revision found; None while it waits, and where it found nothing."""
+    row = check_of(session, run)
+    return Findings.from_json(row.findings) if row is not None and row.findings is not None else None
+
+
 def are_found(session: Session, run: Run) -> bool:
     """Whether there are findings that justify a comment before anything is measured."""
-    row = check_of(session, run)
-    if row is None or row.state is not FactsState.DONE or row.findings is None:
-        return False
-    found = Findings.from_json(row.findings)
-    return bool(found.broken or found.changes or found.uncompiled)
+    found = findings_of(session, run)
+    return found is not None and bool(found.broken or found.changes or found.uncompiled)
 
 
 def in_words(session: Session, run: Run) -> str:

@@ -102,6 +102,16 @@ def _column_names(table: Mapper[Any]) -> tuple[str, ...]:
     return tuple(column.key for column in table.column_attrs)
 
 
+class SourceItem(Document):
+    """A definition in the files of the head.  `line` is that of the `def`, `first_line` that of its decorators."""
+
+    file: str = Field(description="Relative to the top of the checkout.", examples=["norms/rms.py"])
+    line: int
+    first_line: int = Field(validation_alias="first")
+    last_line: int = Field(validation_alias="last")
+    changed: tuple[int, int] | None = Field(description="The first range of lines in it that the head changed.")
+
+
 def without_tables(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Facts without their tables, which are lists of one row per kernel."""
     return {name: fact for name, fact in facts.items() if not _is_table(fact)}

@@ -9,7 +9,7 @@ from service.domain.codefacts.comparison import Repeatability
 from service.domain.codefacts.findings import Findings
 from service.domain.states import CellState, FactsState
 from service.reports.comparisons import FactsDiff, FactsPair, FactsSide
-from service.reports.schema.base import Document, Moment, columns, without_tables
+from service.reports.schema.base import Document, Moment, SourceItem, columns, without_tables
 
 
 class FindingItem(Document):
@@ -21,6 +21,16 @@ class FindingItem(Document):
     worse: bool | None = Field(description="null if only a person can tell.")
 
 
+class KernelFindingsItem(Document):
+    """What changed in one kernel for one architecture."""
+
+    source: SourceItem
+    kernel: str | None = Field(description="null for changes of a whole case.")
+    arch: str
+    changes: list[FindingItem]
+    broken: bool = Field(description="Whether a limit of the recipe's `[facts]` is.")
+
+
 class FindingsItem(Document):
     """What a check found, shortened to the first lines."""
 
@@ -30,6 +40,7 @@ class FindingsItem(Document):
     uncompiled: list[FindingItem]
     notes: list[str]
     more: int = Field(description="Lines that were left out.")
+    kernels: list[KernelFindingsItem] = Field(description="The changes by their places in the source, where known.")
 
 
 class FactsCheckItem(Document):

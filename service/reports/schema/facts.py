@@ -8,7 +8,7 @@ from pydantic import Field
 from service.domain.codefacts.compiled import Compiled, CompiledPlace, State
 from service.domain.codefacts.diff import CodeChange
 from service.domain.codefacts.findings import MENDS, FactsReport
-from service.reports.schema.base import Document, Number
+from service.reports.schema.base import Document, Number, SourceItem
 
 
 class PlaceItem(Document):
@@ -28,6 +28,7 @@ class CodeChangeItem(PlaceItem):
     before: str
     after: str
     worse: bool | None = Field(description="null if only a person can tell.")
+    source: SourceItem | None = Field(description="Where the kernel is defined, or the function that launches it.")
 
     @classmethod
     def of(cls, one: CodeChange) -> Self:
@@ -41,6 +42,7 @@ class CodeChangeItem(PlaceItem):
             before=one.before,
             after=one.after,
             worse=one.worse,
+            source=SourceItem.model_validate(one.source) if one.source else None,
         )
 
 
@@ -108,6 +110,7 @@ class KernelItem(Document):
     bytes: int | None = Field(description="Bytes that a launch must move at least.")
     blocks: int | None = Field(description="Blocks that fit on an SM.")
     sms: int | None = Field(description="SMs of the GPU.")
+    source: SourceItem | None = Field(description="null for kernels of libraries and for generated ones.")
 
 
 class CallItem(Document):
@@ -129,6 +132,7 @@ class CompiledItem(PlaceItem):
     over: str | None = Field(description="The hard limit that it breaks.")
     refused: list[str] = Field(description="The same, of kernels for which the case has a fallback.")
     calls: list[CallItem]
+    source: SourceItem | None = Field(description="Of the function that the recipe names.")
 
     @classmethod
     def of(cls, place: CompiledPlace, one: Compiled) -> Self:
@@ -143,6 +147,7 @@ class CompiledItem(PlaceItem):
             over=one.over,
             refused=list(one.refused),
             calls=[CallItem.model_validate(call) for call in one.calls],
+            source=SourceItem.model_validate(one.source) if one.source else None,
         )
 
 

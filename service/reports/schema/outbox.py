@@ -1,5 +1,7 @@
 """Messages to a forge, as stored in the outbox."""
 
+from enum import StrEnum
+
 from pydantic import Field
 
 from service.reports.schema.base import Document
@@ -28,6 +30,25 @@ class CheckAction(Document):
     identifier: str = Field(max_length=20)
 
 
+class AnnotationLevel(StrEnum):
+    """How grave an annotation is, in GitHub's words."""
+
+    NOTICE = "notice"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+class CheckAnnotation(Document):
+    """A remark at lines of a file of the commit, as plain text."""
+
+    path: str
+    start_line: int
+    end_line: int
+    annotation_level: AnnotationLevel
+    title: str = Field(max_length=255)
+    message: str = Field(max_length=16_000)  # GitHub takes 64 KB
+
+
 class CheckPayload(Document):
     """A check run of a commit, or its status, in GitHub's words.
 
@@ -43,3 +64,4 @@ class CheckPayload(Document):
     summary: str
     url: str | None
     actions: list[CheckAction] = Field(default_factory=list, max_length=3)
+    annotations: list[CheckAnnotation] = Field(default_factory=list)

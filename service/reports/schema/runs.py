@@ -17,7 +17,7 @@ from service.reports.gate import GateState
 from service.reports.notes import notes
 from service.reports.report import Report
 from service.reports.rows import Row
-from service.reports.schema.base import Document, Moment, Number, columns, without_tables
+from service.reports.schema.base import Document, Moment, Number, SourceItem, columns, without_tables
 
 
 class RunItem(Document):
@@ -231,6 +231,7 @@ class VerdictItem(Document):
     cause_by: str | None = Field(
         description="Which property of the code explains it.", examples=["traffic", "spills", "configuration"]
     )
+    source: SourceItem | None = Field(description="Where the code that differs from the parent's is defined.")
     policy_version: str | None = Field(description="SHA-256 of the policy that decided it.")
     cause_code: str | None = Field(description="A stable code; null for verdicts of old versions.")
     reason: str
@@ -257,6 +258,7 @@ class VerdictItem(Document):
             "slow_before": row is not None and row.slow_before is not None,
             "slower_than_pinned": row is not None and row.slower_than_pinned,
             "repeatability": row.repeatability if row else None,
+            "source": row.source if row else None,
             "regression_id": row.regression if row else None,
             "incident_id": row.incident if row else None,
             "summary": row.summary if row else words.of_verdict(verdict),

@@ -9,6 +9,7 @@ from kernels.arena import protocol
 from kernels.cases import Case
 from kernels.facts import gather
 from kernels.facts.graph_kernels import kernels_of_call
+from kernels.facts.locations import CHECKOUT
 from kernels.norms.modules import rms_norm
 
 pytestmark = pytest.mark.gpu
@@ -33,7 +34,8 @@ def started(open_contender, tmp_path_factory):
 
     def start(name, device):
         own = str(folder / device)
-        channel = open_contender(TORCHINDUCTOR_CACHE_DIR=own, TRITON_CACHE_DIR=own)
+        folders = {"TORCHINDUCTOR_CACHE_DIR": own, "TRITON_CACHE_DIR": own, CHECKOUT: str(protocol.KERNELS)}
+        channel = open_contender(**folders)
         ready = channel.ask(protocol.start(protocol.built_in(name), device, 4, None), 180)
         assert ready["ready"] is True, ready
         return channel
@@ -56,6 +58,8 @@ def test_the_same_code_runs_as_was_compiled_without_a_gpu(started):
         assert there["state"] == "compiled", there
         for one, other in zip(here["triton"], there["facts"]["kernels"], strict=True):
             assert (one["name"], one["sass"]) == (other["name"], other["sass"])
+            assert one["source"] == other["source"]
+            assert one["source"]["file"].startswith("norms/")
             # what is known without loading is what loading says
             assert one["registers"] == other["registers"]
             assert (one["shared"], one["shared_static"]) == (other["shared_dynamic"], other["shared_static"])

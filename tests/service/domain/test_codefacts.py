@@ -455,3 +455,56 @@ def test_a_document_for_programs_has_every_change_and_every_fact():
     assert told["violations"][0]["rule"] == "spills_allowed"
     assert told["facts"][0]["kernels"][0]["loads"] == {"16": 12}
     assert told["counts"] == {"compiled": 1, "compared": 1, "same_code": 0}
+
+
+# -- places in the source ----------------------------------------------------------------------------------------------
+
+PLACE = {"file": "norms/rms.py", "line": 12, "first": 10, "last": 40}
+CALLED = {"file": "norms/api.py", "line": 5, "first": 5, "last": 9}
+
+
+def test_changes_are_kept_by_the_places_that_they_are_about():
+    base = at(compiled(kernel()))
+    head = at(compiled(kernel(source=PLACE, spills=40, registers=255), source=CALLED))
+    [one] = findings.by_kernel(reported(base, head))
+    assert (one.source.at, one.kernel, one.arch) == ("norms/rms.py:12", "_forward", "sm_90")
+    assert [change.said for change in one.changes] == ["spills none → 40", "registers 40 → 255"]
+    assert (one.broken, one.worse) == (True, True)
+
+
+def test_a_kernel_of_a_library_is_at_the_function_that_calls_it():
+    head = at(compiled(kernel(registers=50), source=CALLED))
+    [one] = findings.by_kernel(reported(at(compiled(kernel())), head))
+    assert (one.source.at, one.kernel, one.broken, one.worse) == ("norms/api.py:5", "", False, False)
+    assert findings.by_kernel(reported(at(compiled(kernel())), at(compiled(kernel(registers=50))))) == ()
+
+
+def test_one_more_kernel_is_a_change_of_the_function_that_launches_it():
+    copy = kernel(name="_copy", source={**PLACE, "line": 30})
+    head = at(compiled(kernel(source=PLACE), copy, source=CALLED))
+    [one] = findings.by_kernel(reported(at(compiled(kernel())), head))
+    assert (one.source.at, [change.said for change in one.changes]) == ("norms/api.py:5", ["2 kernels instead of 1"])
+
+
+def test_a_case_over_a_limit_is_at_the_function_that_launches_it():
+    over = failed("too much", over="shared memory: asks for 300000 bytes of 232448", source=CALLED)
+    [one] = findings.by_kernel(reported(at(compiled(kernel())), at(over)))
+    assert (one.source.at, one.broken) == ("norms/api.py:5", True)
+
+
+def test_the_table_and_the_documents_name_the_places():
+    cases = [f"rmsnorm.fwd.{rows}x1024.bf16" for rows in (8, 16)]
+    base = {place: one for case in cases for place, one in at(compiled(kernel()), case).items()}
+    places = [PLACE, {**PLACE, "line": 30, "first": 30}]
+    head = [at(compiled(kernel(source=place, registers=50)), case) for place, case in zip(places, cases, strict=True)]
+    report = reported(base, head[0] | head[1])
+    assert "norms/rms.py:12; 1 other place" in shown(report)
+    assert "`norms/rms.py:12`, `1 other place`" in facts_markdown.document(report)
+    told = json.loads(as_json(report))
+    assert told["changes"][1]["source"] == {
+        "file": "norms/rms.py",
+        "line": 12,
+        "first_line": 10,
+        "last_line": 40,
+        "changed": None,
+    }

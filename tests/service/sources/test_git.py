@@ -37,6 +37,39 @@ def source_of(repository: Repository) -> Source:
     return open_source(Target(str(repository.folder)))
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "ranges"),
+    [
+        ("a\nb\nc\n", "a\nb\nc\n", []),
+        ("a\nb\nc\n", "a\nB\nc\n", [(2, 2)]),
+        ("a\nb\nc\nd\n", "A\nA\nb\nc\nD\nD", [(1, 2), (5, 6)]),
+        ("a\nb\nc\n", "a\nc\n", []),  # removed lines are not in the head
+        (None, "a\nb\n", [(1, 2)]),
+        ("a\n", "a\n@@ -1 +1,9 @@ no header\n", [(2, 2)]),
+        ("a\n", None, []),
+    ],
+)
+def test_the_lines_of_a_file_that_changed(repository, before, after, ranges):
+    def content(text):
+        return {"norms.py": text} if text is not None else {}
+
+    base = repository.commit("before", {"other.py": "1", **content(before)})
+    if after is None:
+        repository.git("rm", "-q", "norms.py")
+    head = repository.commit("after", {"other.py": "2", **content(after)})
+    source = source_of(repository)
+    source.resolve("main")
+    assert source.changed_lines(base, head, "norms.py") == ranges
+
+
+def test_a_path_to_compare_is_no_pattern(repository):
+    base = repository.commit("before", {"a.py": "1\n", "*.py": "1\n"})
+    head = repository.commit("after", {"a.py": "2\n", "*.py": "1\n"})
+    source = source_of(repository)
+    source.resolve("main")
+    assert source.changed_lines(base, head, "*.py") == []
+
+
 def test_commits_are_told_oldest_first_with_what_they_changed(repository):
     first = repository.commit("Add RMSNorm", {"norms/rms.py": "a", "README.md": "b"})
     second = repository.commit("Say how", {"README.md": "c"})

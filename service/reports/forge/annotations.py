@@ -1,0 +1,78 @@
+"""Annotations of a check: why cases became slower and what changed in compiled code, at the lines that define it.
+
+A forge shows them as plain text.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from service.domain.attribution.causes import Kind
+from service.domain.codefacts.architectures import ARCH_OF
+from service.domain.codefacts.findings import KernelFindings
+from service.domain.codefacts.source_lines import SourceLines
+from service.domain.metrics import in_range
+from service.domain.policy.policy import GateAction, GateKind
+from service.domain.text import one_line
+from service.reports.comment_head import times
+from service.reports.report import Report
+from service.reports.rows import Row
+from service.reports.schema.outbox import AnnotationLevel, CheckAnnotation
+
+MAX_CASES = 8  # that one annotation names
+_MAX_TITLE = 140
+_LEVELS = {
+    GateAction.FAIL: AnnotationLevel.FAILURE,
+    GateAction.WARN: AnnotationLevel.WARNING,
+    GateAction.PASS: AnnotationLevel.NOTICE,
+}
+_NOT_ITS_CODE = (Kind.MACHINE, Kind.NOISE, Kind.STACK, Kind.BASELINE)
+
+
+def annotations(report: Report, compiled: Sequence[KernelFindings] = ()) -> list[CheckAnnotation]:
+    """The annotations of a device's check.  `compiled` is what was found without a GPU."""
+    of_device = [one for one in compiled if one.arch == ARCH_OF.get(report.device)]
+    return [*_of_regressions(report), *map(_of_compiled, of_device)]
+
+
+def _of_regressions(report: Report) -> Iterator[CheckAnnotation]:
+    """One at each definition: the slower cases that run it, the slowest first."""
+    at: dict[SourceLines, list[Row]] = defaultdict(list)
+    for row in report.regressions:
+        if row.news and row.source and not (row.cause and row.cause.kind in _NOT_ITS_CODE):
+            at[row.source].append(row)
+    for source, rows in at.items():
+        first, *others = rows
+        more = f", and {len(others)} more case{'s' * (len(others) > 1)}" if others else ""
+        title = f"{first.change} at {first.case}{more} ({report.device.upper()})"
+        lines = [_case(row) for row in rows[:MAX_CASES]]
+        lines += [f"{len(rows) - MAX_CASES} more cases are on {report.url}"] if rows[MAX_CASES:] else []
+        actions = {report.policy.at(row.case).action(GateKind.REGRESSION) for row in rows}
+        action = next(one for one in _LEVELS if one in actions)
+        yield _annotation(source, _LEVELS[action], title, lines)
+
+
+def _case(row: Row) -> str:
+    between = in_range(row.low, row.high)
+    interval = f" ({between})" if between else ""
+    return one_line(f"{row.case}: {times(row)}{interval}, {row.because}", 600)
+
+
+def _of_compiled(one: KernelFindings) -> CheckAnnotation:
+    [first, *_] = one.changes
+    of_kernel = f" in {one.kernel}" if one.kernel else ""
+    title = f"{first.said} on {one.arch}{of_kernel}"
+    lines = [one_line(f"{change.said}: {change.where}", 600) for change in one.changes]
+    level = AnnotationLevel.WARNING if one.worse else AnnotationLevel.NOTICE
+    return _annotation(one.source, level, title, ["Compiled without a GPU:", *lines])
+
+
+def _annotation(source: SourceLines, level: AnnotationLevel, title: str, lines: Sequence[str]) -> CheckAnnotation:
+    first, last = source.shown
+    return CheckAnnotation(
+        path=source.file,
+        start_line=first,
+        end_line=last,
+        annotation_level=level,
+        title=one_line(title, _MAX_TITLE),
+        message="\n".join(lines),
+    )
