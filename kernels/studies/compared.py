@@ -13,6 +13,7 @@ from typing import Any
 
 from ..cases import OPS, Case, Direction
 from ..suites import SUITES
+from .drawing import cases_drawn, is_drawn
 
 ASKED = ("quack", "pr101", "models", "small", "awkward")
 OURS, BASELINE, CONTROL = "triton", "quack", "control"
@@ -155,7 +156,12 @@ class Outcome:
 
 @cache
 def cases_of(suite: str) -> tuple[Case, ...]:
-    """The cases of the suite, plus bf16 weights for RMSNorm in `quack` and RMSNorm backward in `small`."""
+    """The cases of the suite, plus bf16 weights for RMSNorm in `quack` and RMSNorm backward in `small`.
+
+    A name of `drawing.suite_of` is a suite as well.
+    """
+    if is_drawn(suite):
+        return cases_drawn(suite)
     texts = list(SUITES[suite])
     rmsnorm = [text for text in texts if text.startswith("rmsnorm.")]
     if suite == "quack":

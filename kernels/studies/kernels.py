@@ -7,6 +7,7 @@ fp32 weights.  After each step the results are written to DIR/kernels.json, whic
 also after an error, table.md and the pictures are generated from it.
 
     make bench-kernels ARGS="--out DIR --limit-s 540"
+    make bench-kernels ARGS="--out DIR --random 100 --seed 1"    # ours and Quack at shapes drawn at random
     make bench-kernels ARGS="--out DIR --render first/kernels.json second/kernels.json"    # no GPU
 """
 
@@ -49,6 +50,7 @@ from .compared import (
     rows,
     title_of,
 )
+from .drawing import suite_of
 from .table import TITLES, document
 from .trials import contender, run_prestarted, say
 
@@ -83,6 +85,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/kernels"), metavar="DIR", help="%(default)s")
     parser.add_argument("--suites", type=_listed(ASKED), default=ASKED, help=",".join(ASKED))
     parser.add_argument("--against", type=_listed(AGAINST), default=AGAINST, help=",".join(AGAINST))
+    parser.add_argument("--random", type=int, metavar="N", help="instead of the suites, N cases drawn at random")
+    parser.add_argument("--seed", type=int, default=0, help="of the random cases; the same seed draws the same cases")
     parser.add_argument("--trials", type=int, default=3, help="of ours, Quack and the control; 0 to skip them")
     parser.add_argument("--other-trials", type=int, default=1, help="of the other implementations")
     parser.add_argument("--only", default="", metavar="REGEX", help="measure only matching cases")
@@ -93,14 +97,20 @@ def main() -> None:
         chosen.out.mkdir(parents=True, exist_ok=True)
         render([json.loads(file.read_text()) for file in chosen.render], chosen.out)
         return
+    suites, against = chosen.suites, chosen.against
+    if chosen.random is not None:
+        try:
+            suites, against = (suite_of(chosen.random, chosen.seed),), (BASELINE,)
+        except ValueError as wrong:
+            parser.error(str(wrong))
     if not torch.cuda.is_available():
         say("Skipped: bench-kernels needs a GPU.")
         return
-    steps = planned(chosen.suites, chosen.against, chosen.trials, chosen.other_trials, chosen.only)
+    steps = planned(suites, against, chosen.trials, chosen.other_trials, chosen.only)
     if not steps:
         parser.error("no case to measure; check --suites, --only and the numbers of trials")
     try:
-        measure(steps, chosen.suites, chosen.out, limit_s=chosen.limit_s)
+        measure(steps, suites, chosen.out, limit_s=chosen.limit_s)
     except FileExistsError as exists:
         parser.error(str(exists))
 

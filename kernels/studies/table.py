@@ -13,6 +13,7 @@ from .compared import (
     CaseTimes,
     Goal,
     Outcome,
+    cases_of,
     control_distances,
     copy_gb_s,
     differences,
@@ -24,6 +25,7 @@ from .compared import (
     spread,
     title_of,
 )
+from .drawing import is_drawn
 
 TITLES = {
     "triton": "ours",
@@ -34,6 +36,7 @@ TITLES = {
     "liger": "Liger",
 }
 NONE = "–"
+LEAST_RATIO = 0.98  # of cases drawn at random: the least that is no defeat
 
 
 def document(sessions: Sequence[Mapping[str, Any]]) -> str:
@@ -49,6 +52,7 @@ def document(sessions: Sequence[Mapping[str, Any]]) -> str:
         "## Goals",
         *_goals([outcome(goal, found) for goal in goals()], quantile(control_distances(found))),
         *_others(found),
+        *_random(found),
         *_control(found),
         *_repeated(sessions),
         "## Every case",
@@ -178,6 +182,27 @@ def _others(found: Sequence[CaseTimes]) -> list[str]:
     return ["## Implementations at the shapes of Quack's benchmark", _table(head, "llrrrrr", lines)] if lines else []
 
 
+def _random(found: Sequence[CaseTimes]) -> list[str]:
+    """Cases drawn at random, the worst ratio first; those without a ratio at the end."""
+    parts = []
+    for suite in dict.fromkeys(suite for row in found for suite in row.suites if is_drawn(suite)):
+        members = [row for row in found if suite in row.suites]
+        ratios = {row.case: ratio for row in members if (ratio := row.ratio(OURS)) is not None}
+        if not ratios:
+            continue
+        below = sum(ratio < LEAST_RATIO for ratio in ratios.values())
+        parts += [
+            f"## {suite}",
+            f"{len(ratios)} of {len(cases_of(suite))} cases drawn at random: geomean {_x(geomean(ratios.values()))}, "
+            f"worst {_x(min(ratios.values()))}, {below} below {LEAST_RATIO:.2f}.",
+        ]
+        ordered = sorted(members, key=lambda row: ratios.get(row.case, math.inf))
+        lines = [[f"`{row.case}`" + "*" * row.l2_resident, *_ours(row), *_theirs(row, (BASELINE,))] for row in ordered]
+        head = ["case", "ours µs", "GB/s", "of ceiling", "**x**", "Quack µs", "GB/s"]
+        parts.append(_table(head, "lrrrrrr", lines))
+    return parts
+
+
 def _control(found: Sequence[CaseTimes]) -> list[str]:
     """Quack measured twice: ratios of equal code."""
     logs = [math.log(ratio) for row in found if (ratio := row.ratio(CONTROL)) is not None]
@@ -237,7 +262,7 @@ def _with_spread(ratios: Sequence[float | None]) -> list[str]:
 
 def _cases(found: Sequence[CaseTimes]) -> list[str]:
     parts = []
-    for suite in dict.fromkeys(suite for row in found for suite in row.suites):
+    for suite in dict.fromkeys(suite for row in found for suite in row.suites if not is_drawn(suite)):
         parts.append(f"### {suite}")
         for group, members in _grouped([row for row in found if suite in row.suites]).items():
             names = [name for name in TITLES if name != OURS and any(row.us(name) for row in members)]

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from kernels.arena.session import Pace
-from kernels.cases import Case, Direction
-from kernels.studies import charts, compared, table
+from kernels.cases import DTYPE_BYTES, OPS, Case, Direction
+from kernels.providers.quack import unsupported
+from kernels.studies import charts, compared, drawing, table
 from kernels.studies import kernels as study
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -307,6 +308,89 @@ def test_a_launch_has_a_seed_of_its_own_in_each_session():
 def test_contenders_stand_equally_often_in_each_place(rounds, names, expected):
     paced = study.Step("quack", dict.fromkeys(names, "eager"), TINY).paced(Pace(rounds=rounds, timed=2))
     assert (paced.rounds, paced.timed) == (expected, 2)
+
+
+# -- random cases ----------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_draws_the_same_cases_and_another_seed_others():
+    first, again, other = (drawing.cases_drawn(drawing.suite_of(100, seed)) for seed in (7, 7, 8))
+    assert first == again
+    assert len({*first}) == 100
+    assert len({*first} & {*other}) < 5
+    assert drawing.cases_drawn("random-40-7") == first[:40]
+
+
+def test_random_cases_cover_what_there_is_and_fit():
+    drawn = drawing.cases_drawn("random-300-1")
+    assert {case.key for case in drawn} == {f"{op}.{way}" for op in drawing.OPERATORS for way in ("fwd", "bwd")}
+    assert {(case.dtype, case.weight_dtype) for case in drawn} == {
+        ("bf16", "bf16"), ("bf16", "fp32"), ("fp16", "fp16"), ("fp16", "fp32"), ("fp32", "fp32"),
+    }  # fmt: skip
+    assert [case for case in drawn if unsupported(case, OPS[case.op])] == []
+    assert max(case.rows * case.cols * DTYPE_BYTES[case.dtype] for case in drawn) <= drawing.MAX_BYTES
+    for size, most in (("rows", drawing.MAX_ROWS), ("cols", drawing.MAX_COLS)):
+        values = [getattr(case, size) for case in drawn]
+        assert all(sum(low <= value < 8 * low for value in values) > 30 for low in (64, 512, 4096))
+        assert max(values) <= most
+    assert {case.cols % drawing.COLS_STEP for case in drawn} == {0}
+    assert [Case.parse(str(case)) for case in drawn] == [*drawn]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--random", "0"], "at least one case"), (["--random", "5", "--seed", "-1"], "a seed of 0 or more")],
+)
+def test_numbers_that_draw_nothing_are_refused(options, said, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["kernels", *options])
+    with pytest.raises(SystemExit):
+        study.main()
+    assert said in capsys.readouterr().err
+
+
+def test_random_cases_are_planned_with_quack_alone(tmp_path, monkeypatch):
+    planned = []
+    monkeypatch.setattr(
+        sys, "argv", ["kernels", "--random", "5", "--seed", "3", "--trials", "2", "--out", str(tmp_path)]
+    )
+    monkeypatch.setattr(study.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(study, "measure", lambda steps, suites, out, limit_s: planned.append((steps, suites)))
+
+    study.main()
+
+    [(steps, suites)] = planned
+    assert suites == ("random-5-3",)
+    assert [(step.name, step.number, {*step.providers.values()}) for step in steps] == [
+        ("random-5-3", number, {"triton", "quack"}) for number in (0, 1)
+    ]
+    assert {step.cases for step in steps} == {drawing.cases_drawn("random-5-3")}
+
+
+def test_the_table_of_random_cases_begins_with_the_worst():
+    fast, slow, wide = (str(case) for case in drawing.cases_drawn("random-3-1"))
+    times = {fast: {"triton": [[10.0]], "quack": [[12.0]]}, slow: {"triton": [[10.0]], "quack": [[9.0]]}, wide: {}}
+
+    text = table.document([session(times, suites=("random-3-1",))])
+
+    assert "2 of 3 cases drawn at random: geomean 1.039, worst 0.900, 1 below 0.98." in text
+    assert text.index(f"`{slow}`") < text.index(f"`{fast}`") < text.index(f"`{wide}`")
+    assert "### random" not in text
+
+
+def test_random_cases_on_a_cpu(tmp_path, monkeypatch):
+    suite = "random-2-4"
+    tiny = drawing.cases_drawn(suite, max_bytes=1 << 12)
+    monkeypatch.setattr(compared, "cases_drawn", lambda name: tiny)
+    compared.cases_of.cache_clear()
+
+    kept = study.measure(
+        [study.Step(suite, EAGER, tiny)], (suite,), tmp_path, pace=Pace(rounds=2, timed=1), device="cpu"
+    )
+    compared.cases_of.cache_clear()
+
+    assert [*kept["cases"]] == [str(case) for case in tiny]
+    assert all(each["suites"] == [suite] for each in kept["cases"].values())
+    assert f"## {suite}" in (tmp_path / "table.md").read_text()
 
 
 # -- the table -------------------------------------------------------------------------------------------------------
