@@ -43,8 +43,8 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Round values on the axis, about one for 70 px."""
-        most = max(2, int(abs(self.end - self.start) / 70))
+        """Round values on the axis, about one for 45 px."""
+        most = max(2, int(abs(self.end - self.start) / 45))
         return log_ticks(self.low, self.high, most) if self.log else ticks(self.low, self.high, most)
 
 

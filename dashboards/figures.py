@@ -7,13 +7,11 @@ from typing import Any
 
 from kernels.cases import Metric
 from service.domain.codefacts.measured import Measured
-from service.domain.metrics import WORDS, amount, axis_unit, metric_of, percent
-from service.domain.states import PointState
-from service.domain.text import interval, short
+from service.domain.metrics import amount
+from service.domain.text import interval
 from service.domain.verdicts.judge import Outcome
 from service.reports.report import Report
 from service.reports.rows import Row
-from service.reports.views import ChangePointView, Point
 
 Figure = dict[str, Any]
 
@@ -115,97 +113,6 @@ def _gap(row: Row) -> float:
     return (row.sota.ratio if row.sota else None) or 1.0
 
 
-def series(
-    points: Sequence[Point], case: str, provider: str, sota: str, steps: Sequence[ChangePointView] = ()
-) -> Figure | None:
-    """Plot one case over the mainline with SOTA; vertical lines mark changes of the stack and change points."""
-    metric = metric_of(case)
-    known = [value for point in points for value in (point.median, point.sota_median) if value is not None]
-    if not any(point.median is not None for point in points):
-        return None
-    divisor, unit = axis_unit(max(known), metric)
-
-    def scaled(value: float | None) -> float | None:
-        return None if value is None else value / divisor
-
-    texts = [
-        f"{short(p.revision)} {_html(p.subject)}<br>{amount(p.median, metric)}<br>{p.outcome or ''}" for p in points
-    ]
-    own = _line(provider, "own", "solid", [(p.ordinal, scaled(p.median)) for p in points], texts)
-    own["marker"] |= {"symbol": [SYMBOLS[Outcome(p.outcome)] if p.outcome else "circle" for p in points]}
-    own["meta"]["tones"] = [p.outcome or "steady" for p in points]
-    own["customdata"] = [p.run_id for p in points]
-    sota_texts = [f"{_html(sota)}<br>{amount(p.sota_median, metric)}" for p in points]
-    best = _line(sota, "steady", "dot", [(p.ordinal, scaled(p.sota_median)) for p in points], sota_texts)
-    moves = [p for p in points if p.stack_changes]
-    places = [p.ordinal for p in points]
-    shown = [one for one in steps if places[0] <= (one.revision.ordinal or 0) <= places[-1]]
-    step = max(1, len(points) // 8)
-    return {
-        "data": [best, own],
-        "layout": {
-            **_layout(340),
-            "showlegend": True,
-            "margin": {"l": 52, "r": 12, "t": 52, "b": 64},
-            "xaxis": {
-                "tickvals": places[::step],
-                "ticktext": [short(p.revision) for p in points][::step],
-                "tickangle": -30,
-                "zeroline": False,
-            },
-            "yaxis": {"title": {"text": f"{WORDS[metric].name}, {unit}"}, "rangemode": "tozero", "zeroline": False},
-            "shapes": [{**_upright(p.ordinal - 0.5, dash="dash"), "name": "stack"} for p in moves]
-            + [_step(one) for one in shown],
-            "annotations": [_stack_change(p) for p in moves] + [_size_of(one, metric) for one in shown],
-        },
-    }
-
-
-def _stack_change(point: Point) -> dict[str, Any]:
-    """Annotate a stack change; its text is shown on hover, and on the page."""
-    return {
-        "x": point.ordinal - 0.5,
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "text": "stack",
-        "hovertext": "<br>".join(_html(change) for change in point.stack_changes),
-        "captureevents": True,
-        "showarrow": False,
-        "font": {"size": 11},
-    }
-
-
-def _step(one: ChangePointView) -> dict[str, Any]:
-    """Draw a line between the two revisions: thick if it is certain, dotted if it was closed."""
-    closed = one.row.state is PointState.CLOSED
-    line = {"width": 2.5 if one.row.level == "block" else 1.2, "dash": "dot" if closed else "solid"}
-    tone = "steady" if closed else "regression" if one.row.ratio > 1 else "improvement"
-    return {**_upright(_between(one)), "line": line, "name": f"tone-{tone}"}
-
-
-def _size_of(one: ChangePointView, metric: Metric) -> dict[str, Any]:
-    """Write `▲ 3.1 %` above the line; the full text is shown on hover, and on the page."""
-    size = abs(one.row.ratio - 1) * 100
-    said = [percent(one.row.ratio, metric), interval(one.row.low, one.row.high), one.row.state.value, one.row.reason]
-    return {
-        "x": _between(one),
-        "y": 1,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "yshift": 12,
-        "text": f"{'▲' if one.row.ratio > 1 else '▼'} {size:.1f} %",
-        "hovertext": "<br>".join(_html(text) for text in said if text),
-        "captureevents": True,
-        "showarrow": False,
-        "font": {"size": 11},
-    }
-
-
-def _between(one: ChangePointView) -> float:
-    return (one.revision.ordinal or 0) - 0.5
-
-
 def _frame(labelled: Iterable[tuple[str, float]], title: str) -> Figure:
     """Lay out rows from the top, each name above its point, so that a phone has room for the numbers."""
     rows = list(labelled)
@@ -280,23 +187,6 @@ def _dots(
             "width": 5,
         },
         "marker": {"symbol": symbol, "size": 11, "line": {"width": 1.5}},
-        "text": list(texts),
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"tone": tone},
-    }
-
-
-def _line(
-    name: str, tone: str, dash: str, points: Sequence[tuple[int, float | None]], texts: Sequence[str]
-) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "lines" if dash == "dot" else "lines+markers",
-        "name": name,
-        "x": [x for x, _ in points],
-        "y": [y for _, y in points],
-        "line": {"dash": dash, "width": 1.6},
-        "marker": {"size": 9},
         "text": list(texts),
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"tone": tone},

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
 from dashboards.pages.rendering import page
-from dashboards.pages.series import choice
+from dashboards.pages.trends import figure_of
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Cursor, Key
 from service.db.engine import clock
@@ -22,6 +22,7 @@ from service.domain.states import (
 from service.domain.text import short
 from service.ledger import queries
 from service.ledger.bisections import bisections
+from service.ledger.intake.targets import target_named
 from service.ledger.regressions import listing
 from service.reports.views import RegressionHistory, RegressionView
 
@@ -69,16 +70,14 @@ def regression(regression_id: Key, session: Reading) -> str:
     life = listing.one(session, regression_id)
     row, run = life.regressed.row, life.regressed.run
     found = queries.found_in(session, run.id)
-    series = urlencode({"series": choice(row.device, row.provider, row.case)})
-    address = f"/targets/{quote(life.regressed.target)}"
+    target = target_named(session, life.regressed.target)
     return page(
         "regression.html",
         now=clock(session),
         life=life,
         evidence=next((one for one in found.rows if (one.provider, one.case) == (row.provider, row.case)), None),
         searches=[bisections.one(session, search.id) for search in life.bisections],
-        figure=f"{address}/figure.json?{series}",
-        series=f"{address}?{series}#series",
+        figure=figure_of(session, target, row.device, row.provider, row.case),
         commands=_commands(life),
     )
 

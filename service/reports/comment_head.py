@@ -219,11 +219,11 @@ def _sentence(text: str) -> str:
 
 def _links(report: Report, row: Row) -> str:
     address = report.url.rpartition("/runs/")[0]
-    series = urlencode({"series": f"{report.device} {row.provider} {row.case}"})
+    series = urlencode({"device": report.device, "provider": row.provider, "case": row.case})
     links = dict[str, str]()
     if report.forge_url and row.source is not None:
         links[escaped(one_line(row.source.short, 60))] = lines_of(report.forge_url, report.sha, row.source)
-    links["trend"] = f"{address}/targets/{quote(report.target)}?{series}#series"
+    links["trend"] = f"{address}/targets/{quote(report.target)}/trend?{series}"
     if report.forge_url and report.baseline_sha:
         links["diff"] = f"{report.forge_url}/compare/{report.baseline_sha}...{report.sha}"
     links["reproduce"] = f"{report.url}#reproduce"

@@ -43,16 +43,6 @@ def test_the_figure_of_a_run_is_drawn(page: Page, served: tuple[str, Seeded]) ->
     assert all(url.startswith((address, "data:", "blob:")) for url in asked), "nothing comes from another host"
 
 
-def test_a_case_over_time_is_chosen_without_scripts(page: Page, served: tuple[str, Seeded]) -> None:
-    address, _ = served
-    page.goto(f"{address}/targets/norms")
-    page.get_by_label("Device, provider and case").select_option("cpu norms layernorm.fwd.8192x8192.bf16-fp32")
-    page.get_by_role("button", name="Show").click()
-    page.wait_for_url("**series=cpu*")
-    expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
-    assert page.locator(".scatterlayer .point").count() == 1
-
-
 @pytest.mark.parametrize("width", [390, 1280])
 def test_no_page_is_wider_than_the_window(page: Page, served: tuple[str, Seeded], width: int) -> None:
     address, seeded = served
@@ -188,17 +178,6 @@ def test_what_was_decided_fits_and_can_be_read(
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
             assert page.evaluate(CONTRAST) == [], path
             assert page.locator("main > section:not(:has(.comment)) th:not([scope])").count() == 0, path
-        page.close()
-
-
-def test_the_steps_of_a_series_are_drawn(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with watched(tmp_path_factory.mktemp("steps"), seed_deciding.seed), reachable() as address:
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"{address}/regressions/4")
-        expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
-        assert page.locator(".figure .annotation-text").all_text_contents() == ["▲ 3.1 %"]
-        drawn = page.locator(".figure .shapelayer path").last.evaluate("one => getComputedStyle(one).stroke")
-        assert drawn == "rgb(192, 38, 45)"
         page.close()
 
 

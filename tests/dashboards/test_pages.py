@@ -16,7 +16,7 @@ from service.domain.states import OutboxState
 from service.domain.text import without_credentials
 from service.ledger.series import series_of
 from tests.dashboards.asking import Get, asking, words
-from tests.dashboards.seed import CASES, Seeded, seed
+from tests.dashboards.seed import Seeded, seed
 
 NASTY = '<script>alert("1")</script>{{ 7*7 }}`|**'
 
@@ -231,20 +231,10 @@ def test_the_figure_of_a_run(get: Get, seeded: Seeded) -> None:
     assert get(f"/runs/{seeded.runs['broken']}/figure.json").json() == {"parent": None, "sota": None}
 
 
-def test_the_figure_of_a_series(get: Get, seeded: Seeded) -> None:
-    figure = get("/targets/norms/figure.json", params={"series": f"h200 norms {CASES[1]}"}).json()["series"]
-    sota, own = figure["data"]
-    assert sota["y"] == [pytest.approx(121.0)] * 5
-    assert own["meta"]["tones"] == ["new", "steady", "regression", "improvement", "invalid"]
-    assert own["y"][4] is None
-    assert get("/targets/norms/figure.json", params={"series": "nonsense"}).json() == {"series": None}
-
-
 def test_plotly_understands_the_figures(get: Get, seeded: Seeded) -> None:
     from plotly.graph_objects import Figure
 
     figures = get(f"/runs/{seeded.runs['slow']}/figure.json").json()
-    figures |= get("/targets/norms/figure.json", params={"series": f"h200 norms {CASES[1]}"}).json()
     for figure in figures.values():
         Figure(figure)  # raises on anything that it does not know
 

@@ -1,6 +1,5 @@
 """The pages of runs in several metrics: units, ceilings, facts, telemetry, changes of stack, what is not supported."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import astuple, replace
 
@@ -129,23 +128,17 @@ def test_a_series_has_its_unit_and_its_changes_of_stack(get: Get, metrics: Metri
 
 def test_a_change_of_stack_is_an_event_on_every_page(get: Get, metrics: Metrics) -> None:
     change = "torch 2.11.0+cu130 → 2.13.0+cu130; triton 3.6.0 → 3.7.1; liger 0.8.5 is new"
-    asked = {"series": f"h200 norms {SHAPE}.memory"}
-    assert f": {change}" in words(get("/targets/blocks", params=asked))
-    figure = get("/targets/blocks/figure.json", params=asked).json()["series"]
-    [event] = figure["layout"]["annotations"]
-    assert event["hovertext"] == change.replace("; ", "<br>")
-    assert figure["layout"]["yaxis"]["title"]["text"] == "peak memory, MB"
-    assert figure["data"][1]["y"] == [pytest.approx(67.108864), pytest.approx(75.497472)]
+    asked = {"device": "h200", "provider": "norms", "case": f"{SHAPE}.memory"}
+    trend = get("/targets/blocks/trend", params=asked)
+    assert f"<title>{change}</title>" in trend.text
+    assert "67.1 MB → 75.5 MB" in words(trend)
+    assert f"stack: {change}" in words(get("/targets/blocks/trend/revisions", params=asked))
     assert f"Changed since 0abc0abc0a : {change}" in words(get(f"/runs/{metrics.second}"))
     assert "Changed since" not in words(get(f"/runs/{metrics.first}"))
 
 
-def test_a_target_groups_its_cases_by_metric(get: Get, metrics: Metrics) -> None:
-    page = get("/targets/blocks")
-    assert re.findall(r'<optgroup label="([\w ]+)">', page.text) == [
-        "kernel time", "call time", "block time", "compile time", "peak memory",
-    ]  # fmt: skip
-    assert "norms · h200 · peak memory 12.5 % more memory" in words(page)
+def test_a_target_names_the_metric_of_its_regressions(get: Get, metrics: Metrics) -> None:
+    assert "norms · h200 · peak memory 12.5 % more memory" in words(get("/targets/blocks"))
 
 
 def test_the_figure_has_the_band_of_each_metric(get: Get, metrics: Metrics) -> None:

@@ -92,20 +92,6 @@ def test_calibration_shows_how_often_equal_code_differed(get: Get, decided: Seed
     assert re.search(r"8 of 24 33\.3 %", said)
 
 
-def test_a_series_has_its_steps_in_the_figure_and_as_text(get: Get, decided: Seeded) -> None:
-    asked = {"series": f"h200 norms {CASES[2]}"}
-    said = words(get("/targets/norms", params=asked))
-    assert re.search(r"– closed between \w{10} and \w{10} One block for every width: 1\.2 % slower , 1\.008 to", said)
-    assert "two fresh sessions did not repeat it: the machine" in said
-    figure = get("/targets/norms/figure.json", params=asked).json()["series"]
-    [line] = [shape for shape in figure["layout"]["shapes"] if shape["name"].startswith("tone-")]
-    assert (line["name"], line["line"]["dash"]) == ("tone-steady", "dot")
-    assert [one["text"] for one in figure["layout"]["annotations"]] == ["▲ 1.2 %"]
-    sure = get("/targets/norms/figure.json", params={"series": f"h200 norms {CASES[1]}"}).json()["series"]
-    [line] = [shape for shape in sure["layout"]["shapes"] if shape["name"].startswith("tone-")]
-    assert (line["name"], line["line"]["width"]) == ("tone-regression", 2.5)
-
-
 def test_nothing_that_people_wrote_does_anything(get: Get, decided: Seeded) -> None:
     nasty = '<script>alert("1")</script>{{ 7*7 }}'
     with transaction() as session:
@@ -124,11 +110,9 @@ def test_nothing_that_people_wrote_does_anything(get: Get, decided: Seeded) -> N
         for incident in session.scalars(select(m.Incident)):
             incident.cause_text = nasty
     runs = [f"/runs/{decided.runs[name]}" for name in ("slow", "fast")]
-    series = f"/targets/norms?series=h200+norms+{CASES[2]}"
+    series = f"/targets/norms/trend?device=h200&provider=norms&case={CASES[2]}"
     for path in ("/", "/regressions", "/regressions/2", "/bisections/1", "/calibration", series, *runs):
         page = get(path)
         assert "<script>alert" not in page.text, path
         assert "&lt;script&gt;" in page.text, path
         assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|<style|javascript:", page.text), path
-    figure = get("/targets/norms/figure.json", params={"series": f"h200 norms {CASES[2]}"}).text
-    assert "<script>" not in figure

@@ -141,7 +141,7 @@ def test_the_first_screen_has_the_worst_case_the_counts_and_what_to_do() -> None
     assert worst == (
         f"`{CASE}` 10.0 → 11.0 µs (+9.2 to +11.2 %, 95 % confidence) because the kernel now spills 50 registers at "
         "N=16384. "
-        f"[[trend]](https://watch.example/targets/norms?series=h200+norms+{CASE}#series) "
+        f"[[trend]](https://watch.example/targets/norms/trend?device=h200&provider=norms&case={CASE}) "
         f"[[diff]](https://github.com/example/norms/compare/beefbeefbe{'0' * 30}...abc1234567{'0' * 30}) "
         "[[reproduce]](https://watch.example/runs/7#reproduce)"
     )

@@ -1,0 +1,418 @@
+"""One case over the mainline: its levels and changes, in a window, a unit and beside other series."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dashboards import trends
+from dashboards.pages.rendering import page
+from dashboards.pages.series import choice, parts
+from dashboards.trends import Mark, Shown, Unit, day
+from kernels.cases import Case, Metric
+from service.api.access import Reading, ReadingRoute
+from service.db.engine import clock
+from service.db.models import Run, Target
+from service.domain.metrics import metric_of
+from service.domain.series import SeriesKey
+from service.domain.states import OPEN_REGRESSIONS
+from service.errors import BadInput, NotFound
+from service.ledger import queries
+from service.ledger.changepoints import change_points
+from service.ledger.changepoints.follow_up import policy_of
+from service.ledger.intake.targets import target_named
+from service.ledger.regressions import listing
+from service.ledger.series import is_series
+from service.reports.report import readable
+from service.reports.views import Point, RegressionView
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+
+MAX_POINTS = 10_000
+MAX_WITH = 3
+_USUAL_DAYS = 110
+_WINDOWS = ((30, "30 d"), (_USUAL_DAYS, "110 d"), (365, "1 y"))
+_FOUND = 30  # series that a search lists
+_ROWS = 200  # revisions of the table
+_NAMED = 3000  # revisions that the script can name
+_NEIGHBOURS = 6
+_Text = Annotated[str, Query(max_length=300)]
+
+
+@dataclass(frozen=True)
+class Address:
+    """What the address of a trend says."""
+
+    target: str
+    device: str
+    provider: str
+    case: str
+    unit: Unit = Unit.AMOUNT
+    from_zero: bool = False
+    days: str = ""  # of the window, or "all"
+    since: date | None = None
+    until: date | None = None
+    a: str = ""
+    b: str = ""
+    others: tuple[str, ...] = ()
+    query: str = ""
+
+    def to(self, **changed: object) -> str:
+        """The same with changes; empty values are left out."""
+        values = {
+            "device": self.device,
+            "provider": self.provider,
+            "case": self.case,
+            "unit": "" if self.unit is Unit.AMOUNT else self.unit.value,
+            "range": "zero" if self.from_zero else "",
+            "days": self.days,
+            "since": self.since or "",
+            "until": self.until or "",
+            "a": self.a,
+            "b": self.b,
+            "with": list(self.others),
+        } | changed
+        if "days" in changed and "since" not in changed:
+            values |= {"since": "", "until": ""}
+        kept = {key: value for key, value in values.items() if value not in ("", None, [])}
+        return f"/targets/{quote(self.target)}/trend?{urlencode(kept, doseq=True)}"
+
+
+@router.get("/targets/{name}/trend", response_model=None)
+def trend(
+    name: str,
+    session: Reading,
+    device: _Text = "",
+    provider: _Text = "",
+    case: _Text = "",
+    unit: Unit = Unit.AMOUNT,
+    range_: Annotated[str, Query(alias="range", pattern="^(own|zero)?$")] = "",
+    days: Annotated[str, Query(pattern="^([1-9][0-9]{0,3}|all)?$")] = "",
+    since: date | None = None,
+    until: date | None = None,
+    a: Annotated[str, Query(max_length=64)] = "",
+    b: Annotated[str, Query(max_length=64)] = "",
+    with_: Annotated[list[_Text] | None, Query(alias="with")] = None,
+    q: _Text = "",
+) -> Response | str:
+    """Show one case over the mainline.  Without a case, go to the one that matters most."""
+    target = target_named(session, name)
+    if not case:
+        return _chosen(session, target)
+    at = Address(
+        target.name,
+        device,
+        provider,
+        case,
+        unit,
+        range_ == "zero",
+        days,
+        since,
+        until,
+        a,
+        b,
+        tuple(dict.fromkeys(with_ or ())),
+        q,
+    )
+    if len(at.others) > MAX_WITH:
+        raise BadInput(f"A figure shows at most {MAX_WITH} more series; take some of the {len(at.others)} out.")
+    return _page(session, target, at)
+
+
+def _chosen(session: Session, target: Target) -> Response:
+    """Go to a case that regressed, else to one behind SOTA, else to any."""
+    rows = [found.row for found in listing.listed(session, target, OPEN_REGRESSIONS, limit=1).items]
+    rows += [found.gap for found in queries.gaps(session, target, limit=1).items]  # type: ignore[misc]
+    triples = [(row.device, row.provider, row.case) for row in rows] or queries.measured_series(session, target)[:1]
+    if not triples:
+        raise NotFound("series", f"of {target.name}: nothing was measured on its mainline yet")
+    device, provider, case = triples[0]
+    return RedirectResponse(Address(target.name, device, provider, case).to(), 303)
+
+
+@dataclass(frozen=True)
+class _Series:
+    """What is known of a series, the whole of it."""
+
+    points: Sequence[Point]
+    changes: Sequence[trends.Change]
+    regressions: Sequence[RegressionView]
+    ceilings: Mapping[int, float] = field(default_factory=dict)
+
+
+def _series(session: Session, target: Target, at: Address) -> _Series:
+    points = queries.series(session, target, at.case, at.provider, at.device, limit=MAX_POINTS)
+    if not any(point.median is not None for point in points):
+        named = f"{at.case} of {at.provider or 'no provider'} on {at.device or 'no device'}"
+        raise NotFound("series", f"{named} at {target.name}", "Search for the case on the trend of its target.")
+    steps = change_points.points_of(session, target, at.case, at.provider, at.device)
+    key = SeriesKey.of(target.id, at.device, at.provider, at.case)
+    regressions = listing.listed(session, target, limit=100, where=(is_series(key),)).items
+    ceilings = _ceilings(session, points) if at.unit is Unit.CEILING else {}
+    return _Series(points, trends.changes(points, steps, regressions), regressions, ceilings)
+
+
+def _ceilings(session: Session, points: Sequence[Point]) -> dict[int, float]:
+    """GB/s of a copy in the session of each run."""
+    best = Run.telemetry["ceilings"]["copy_gb_s"].as_float()
+    ids = [point.run_id for point in points]
+    rows = session.execute(select(Run.id, best).where(Run.id.between(min(ids), max(ids)), best.is_not(None)))
+    return dict(rows.all())
+
+
+def _window(at: Address, points: Sequence[Point]) -> list[Point]:
+    """The points that are shown: of the dates of the address, else the last days, else all."""
+    newest = points[-1].committed_at
+    if at.since or at.until:
+        low = _seconds(at.since) if at.since else -float("inf")
+        high = _seconds(at.until + timedelta(days=1)) if at.until else float("inf")
+        return [point for point in points if low <= point.committed_at < high]
+    if at.days == "all":
+        return list(points)
+    days = int(at.days or _USUAL_DAYS)
+    recent = [point for point in points if point.committed_at > newest - days * 86_400.0]
+    return recent if at.days or len(recent) >= 20 else list(points)
+
+
+def _shown_days(at: Address, window: Sequence[Point], points: Sequence[Point]) -> str:
+    """Which of the windows is shown; none where the address has dates."""
+    if at.since or at.until:
+        return ""
+    return at.days or ("all" if len(window) == len(points) else str(_USUAL_DAYS))
+
+
+def _seconds(of: date) -> float:
+    return (of - date(1970, 1, 1)).total_seconds()
+
+
+def _page(session: Session, target: Target, at: Address) -> str:
+    metric = metric_of(at.case)
+    series = _series(session, target, at)
+    recipe = readable(target.recipe.text) if target.recipe else None
+    sota = recipe.sota_on(at.device) if recipe else "SOTA"
+    behind = 1 + policy_of(session, target, at.device).at(at.case).behind_sota
+    window = _window(at, series.points)
+    found = trends.trend(window, series.changes, metric, at.unit, series.ceilings)
+    everything = trends.trend(series.points, (), metric, at.unit, series.ceilings).shown
+    others = [(one, _other(session, target, one, at, window)) for one in at.others]
+    chosen = {name: one for name, sha in (("A", at.a), ("B", at.b)) if sha and (one := _named(found.shown, sha))}
+    drawings = [
+        trends.draw(
+            found,
+            width=width,
+            everything=everything,
+            others=others,
+            marks=_marks(series, found.shown),
+            chosen=chosen,
+            behind=behind,
+            from_zero=at.from_zero,
+            sota=sota,
+            with_sota=at.unit is not Unit.RATIO,
+        )
+        for width in (1216, 344)
+    ]
+    verdict, change = trends.headline(found, metric)
+    return page(
+        "trend.html",
+        now=clock(session),
+        target=target,
+        at=at,
+        metric=metric,
+        verdict=verdict,
+        change=change,
+        before=_before(found, change),
+        trend=found,
+        wide=drawings[0],
+        narrow=drawings[1],
+        others=others,
+        chosen=chosen,
+        between=_between(chosen),
+        sota=sota,
+        behind=behind,
+        units=_units(metric),
+        windows=_WINDOWS,
+        shown_days=_shown_days(at, window, series.points),
+        total=len(series.points),
+        found_series=_search(session, target, at) if at.query else None,
+        most_with=MAX_WITH,
+        hover=_hover(found, drawings[0]),
+        day=day,
+    )
+
+
+@dataclass(frozen=True)
+class SeriesFigure:
+    """The figure of a series on another page."""
+
+    address: str  # of its own page
+    wide: trends.Drawing
+    narrow: trends.Drawing
+    behind: float
+
+
+def figure_of(session: Session, target: Target, device: str, provider: str, case: str) -> SeriesFigure | None:
+    """The figure of the last months of a series; None where nothing was measured."""
+    at = Address(target.name, device, provider, case)
+    try:
+        series = _series(session, target, at)
+    except NotFound:
+        return None
+    recipe = readable(target.recipe.text) if target.recipe else None
+    sota = recipe.sota_on(device) if recipe else "SOTA"
+    behind = 1 + policy_of(session, target, device).at(case).behind_sota
+    found = trends.trend(_window(at, series.points), series.changes, metric_of(case), Unit.AMOUNT)
+    marks = _marks(series, found.shown)
+    wide, narrow = (trends.draw(found, width=width, marks=marks, behind=behind, sota=sota) for width in (1216, 344))
+    return SeriesFigure(at.to(), wide, narrow, behind)
+
+
+def _units(metric: Metric) -> list[tuple[Unit, str]]:
+    amount = "memory" if metric is Metric.MEMORY else "time"
+    units = [(Unit.AMOUNT, amount), (Unit.RATIO, "× SOTA")]
+    if metric is Metric.KERNEL:
+        units[1:1] = [(Unit.GB_S, "GB/s"), (Unit.CEILING, "% of ceiling")]
+    return units
+
+
+def _other(session: Session, target: Target, named: str, at: Address, window: Sequence[Point]) -> Sequence[Shown]:
+    """Another series in the same unit and window.  Raises NotFound, and BadInput for another metric."""
+    device, provider, case = parts(named)
+    if metric_of(case) is not metric_of(at.case):
+        raise BadInput(f"{case} and {at.case} are measured in different units; show them on pages of their own.")
+    points = queries.series(session, target, case, provider, device, limit=MAX_POINTS)
+    if not points:
+        raise NotFound("series", f"{named} at {target.name}", "Take it out of the address.")
+    low, high = (window[0].ordinal, window[-1].ordinal) if window else (0, 0)
+    within = [point for point in points if low <= point.ordinal <= high]
+    ceilings = _ceilings(session, within) if at.unit is Unit.CEILING and within else {}
+    return trends.trend(within, (), metric_of(case), at.unit, ceilings).shown
+
+
+def _named(shown: Sequence[Shown], sha: str) -> Shown | None:
+    return next((one for one in shown if one.point.revision.startswith(sha)), None)
+
+
+def _before(found: trends.Trend, change: trends.Change | None) -> float | None:
+    """The level before a change, in the unit of the axis."""
+    if change is None:
+        return None
+    ahead = [level for level in found.levels if level.points[0].point.ordinal < change.ordinal]
+    return ahead[-1].value if ahead else None
+
+
+def _marks(series: _Series, shown: Sequence[Shown]) -> list[Mark]:
+    """Changes of the stack, and incidents, as they concern this series."""
+    moved = [
+        Mark(one.at, one.point.stack_changes[0], "; ".join(one.point.stack_changes), "stack")
+        for one in shown
+        if one.point.stack_changes
+    ]
+    by_ordinal = {one.point.ordinal: one.at for one in shown}
+    opened = [
+        Mark(
+            by_ordinal[one.run.revision.ordinal],
+            f"regression {one.row.id}",
+            f"{one.row.state.value}: {one.row.cause_text or 'cause not known'}",
+            "incident",
+            f"/regressions/{one.row.id}",
+        )
+        for one in series.regressions
+        if one.run.revision.ordinal in by_ordinal
+    ]
+    return [*moved, *opened]
+
+
+def _between(chosen: Mapping[str, Shown]) -> tuple[float, int] | None:
+    """The ratio of B to A, and how many revisions are between them."""
+    if len(chosen) < 2 or not (chosen["A"].value and chosen["B"].value):
+        return None
+    first, second = chosen["A"], chosen["B"]
+    return second.value / first.value, abs(second.point.ordinal - first.point.ordinal)
+
+
+def _search(session: Session, target: Target, at: Address) -> list[str]:
+    """The series that have every word of the search in their device, provider or case; those of this device first."""
+    words = at.query.lower().split()
+    triples = sorted(queries.measured_series(session, target), key=lambda triple: triple[0] != at.device)
+    named = [choice(*triple) for triple in triples]
+    return [one for one in named if all(word in one.lower() for word in words)][:_FOUND]
+
+
+def _hover(found: trends.Trend, drawing: trends.Drawing) -> str:
+    """What the script needs to name the points: x in px of the wide figure, value, revision, run, day."""
+    rows = [
+        [round(drawing.x(one.at), 1), found.said(one.value), one.point.revision[:12], one.point.run_id, day(one.at)]
+        for one in found.shown[-_NAMED:]
+    ]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+@router.get("/targets/{name}/trend/revisions")
+def revisions(
+    name: str,
+    session: Reading,
+    device: _Text,
+    provider: _Text,
+    case: _Text,
+    a: _Text = "",
+    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+) -> str:
+    """Show the revisions of a series as a table, the newest first."""
+    target = target_named(session, name)
+    at = Address(target.name, device, provider, case, a=a)
+    series = _series(session, target, at)
+    rows = [point for point in reversed(series.points) if before is None or point.ordinal < before]
+    return page(
+        "trend_revisions.html",
+        target=target,
+        at=at,
+        points=rows[:_ROWS],
+        next=rows[_ROWS - 1].ordinal if len(rows) > _ROWS else None,
+        changes={change.ordinal: change for change in series.changes},
+        now=clock(session),
+    )
+
+
+@router.get("/targets/{name}/trend/neighbours")
+def neighbours(name: str, session: Reading, device: _Text, provider: _Text, case: _Text) -> str:
+    """Show the cases that are the most like this one, each with its own range: did they move too?"""
+    target = target_named(session, name)
+    at = Address(target.name, device, provider, case)
+    alike = sorted(
+        (one for one in queries.measured_series(session, target) if one != (device, provider, case)),
+        key=lambda one: _distance(one, (device, provider, case)),
+    )
+    shown = []
+    for other in alike[:_NEIGHBOURS]:
+        there = Address(target.name, *other)
+        series = _series(session, target, there)
+        found = trends.trend(_window(there, series.points), series.changes, metric_of(other[2]), Unit.AMOUNT)
+        shown.append((there, found, trends.sparkline(found), trends.headline(found, metric_of(other[2]))))
+    return page("trend_neighbours.html", target=target, at=at, neighbours=shown)
+
+
+def _distance(one: tuple[str, str, str], other: tuple[str, str, str]) -> tuple[float, ...]:
+    """How unlike two series are: metric, op and direction, device, provider, dtype, then shape in powers of two."""
+    here, there = _parsed(one[2]), _parsed(other[2])
+    differs = (metric_of(one[2]) != metric_of(other[2]), one[0] != other[0], one[1] != other[1])
+    if here is None or there is None:
+        return (*differs, 9.0, 9.0, 9.0)
+    shape = abs(math.log2(here.rows / there.rows)) + abs(math.log2(here.cols / there.cols))
+    op = (here.op != there.op) + (here.direction != there.direction)
+    return (differs[0], op + differs[1] + differs[2], shape, here.dtype != there.dtype)
+
+
+def _parsed(case: str) -> Case | None:
+    """A case; None for one that another version wrote."""
+    try:
+        return Case.parse(case)
+    except ValueError:
+        return None

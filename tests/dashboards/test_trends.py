@@ -1,0 +1,244 @@
+"""The trend of a case: its verdict and levels as values, its page as text, and its figure in a real browser."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from dashboards.trends import Mark, Trend, Unit, changes, draw, headline, trend
+from kernels.cases import Metric
+from service.reports.views import Point
+from tests.dashboards import seed_deciding
+from tests.dashboards.asking import Get, asking, words
+from tests.dashboards.conftest import reachable
+from tests.dashboards.seed import CASES, Seeded, watched
+
+DAY = 86_400.0
+SERIES = {"device": "h200", "provider": "norms"}
+REGRESSED = SERIES | {"case": CASES[1]}
+
+
+def points(medians: Sequence[float | None], outcomes: dict[int, tuple[str, float]] | None = None) -> list[Point]:
+    """A revision a day; `outcomes` are the verdicts of some of them, with their ratios."""
+    judged = outcomes or {}
+    return [
+        Point(
+            run_id=100 + n,
+            revision=f"{n:040x}",
+            subject=f"Change {n}",
+            ordinal=n,
+            committed_at=1_790_000_000.0 + n * DAY,
+            state="ok",
+            median=median,
+            gb_s=median and 1e5 / median,
+            sota_median=100.0,
+            outcome=judged[n][0] if n in judged else "steady",
+            ratio=judged[n][1] if n in judged else 1.0,
+            low=(judged[n][1] if n in judged else 1.0) * 0.99,
+            high=(judged[n][1] if n in judged else 1.0) * 1.01,
+            stack_id=1,
+        )
+        for n, median in enumerate(medians)
+    ]
+
+
+def shown(found: Sequence[Point], unit: Unit = Unit.AMOUNT) -> Trend:
+    return trend(found, changes(found, (), ()), Metric.KERNEL, unit)
+
+
+@pytest.mark.parametrize(
+    ("medians", "outcomes", "verdict"),
+    [
+        ([100.0] * 12, {}, "Level over 12 revisions"),
+        ([100.0], {}, "100.0 µs, measured once"),
+        ([None, None], {}, "Not measured in this unit"),
+        ([100.0] * 5 + [120.0] * 5, {5: ("regression", 1.2)}, "20.0 % slower since 26 Sep 2026"),
+        ([100.0] * 5 + [80.0] * 5, {5: ("improvement", 0.8)}, "20.0 % faster since 26 Sep 2026"),
+    ],
+)
+def test_the_headline_is_the_verdict_in_figures(
+    medians: list[float | None], outcomes: dict[int, tuple[str, float]], verdict: str
+) -> None:
+    assert headline(shown(points(medians, outcomes)), Metric.KERNEL)[0] == verdict
+
+
+def test_levels_end_at_changes_and_have_the_spread_of_their_revisions() -> None:
+    found = shown(points([100.0 + n % 5 for n in range(20)] + [120.0] * 3, {20: ("regression", 1.18)}))
+    first, second = found.levels
+    assert (first.value, second.value) == (102.0, 120.0)
+    assert first.spread == (100.0, 104.0)
+    assert second.spread is None, "three revisions have no percentiles"
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "said"),
+    [
+        (Unit.AMOUNT, 110.0, "110.0 µs"),
+        (Unit.GB_S, 1e5 / 110, "909 GB/s"),
+        (Unit.RATIO, 1.1, "1.100 × SOTA"),
+    ],
+)
+def test_units(unit: Unit, value: float, said: str) -> None:
+    found = shown(points([110.0, 110.0]), unit)
+    assert found.shown[0].value == pytest.approx(value)
+    assert found.said(found.shown[0].value) == said
+
+
+def test_a_share_of_the_ceiling_needs_the_ceiling_of_the_session() -> None:
+    found = trend(points([100.0, 100.0]), (), Metric.KERNEL, Unit.CEILING, {101: 4000.0})
+    assert [one.value for one in found.shown] == [25.0]
+
+
+def test_dates_never_go_back() -> None:
+    found = points([1.0, 1.0, 1.0])
+    found[2] = Point(**{**vars(found[2]), "committed_at": found[0].committed_at - DAY})
+    at = [one.at for one in shown(found).shown]
+    assert at == sorted(at)
+
+
+def test_ten_thousand_revisions_are_two_dots_a_px_at_most() -> None:
+    many = [100.0 + (n * 7919 % 1000) / 1000 for n in range(10_000)]
+    drawing = draw(shown(points(many)), width=1216)
+    assert drawing.steady.count("M") <= 2 * 1216
+    assert len(drawing.steady) + len(drawing.sota) < 60_000
+
+
+def test_the_largest_change_keeps_its_label_and_marks_do_not_collide() -> None:
+    outcomes = dict.fromkeys((9, 10, 12, 13), ("regression", 1.01)) | {11: ("regression", 1.5)}
+    found = shown(points([100.0] * 9 + [150.0] * 90, outcomes))
+    marks = [Mark(found.shown[0].at + n * DAY / 4, "torch 2.12 → 2.13", "torch", "stack") for n in range(12)]
+    drawing = draw(found, width=1216, marks=marks)
+    assert drawing.change_labels[0].text == "+50.0 %"
+    ends: dict[float, float] = {}
+    for mark in drawing.marks:
+        if mark.text:
+            assert mark.x >= ends.get(mark.y, 0.0), "labels of one lane do not overlap"
+            ends[mark.y] = mark.x + 6 * len(mark.text)
+    assert len(drawing.marks) == 12, "one without a label keeps its mark"
+
+
+@pytest.fixture(scope="module")
+def get() -> Get:
+    return asking()
+
+
+def test_the_page_says_what_changed_since_when_and_why(get: Get, decided: Seeded) -> None:
+    said = words(get("/targets/norms/trend", params=REGRESSED))
+    assert re.search(r"21\.\d % slower since \d+ \w+ 20\d\d at", said) or "% faster since" in said
+    assert "Changes" in said
+    withdrawn = words(get("/targets/norms/trend", params=SERIES | {"case": CASES[2]}))
+    assert "two fresh sessions did not repeat it: the machine" in withdrawn
+    assert "withdrawn" in withdrawn
+
+
+def test_without_a_case_it_goes_to_the_one_that_matters_most(get: Get, seeded: Seeded) -> None:
+    answer = get("/targets/norms/trend")
+    assert answer.status_code == 303
+    assert get(answer.headers["location"]).status_code == 200
+
+
+def test_the_link_of_an_old_comment_goes_to_the_trend(get: Get, seeded: Seeded) -> None:
+    answer = get("/targets/norms", params={"series": f"h200 norms {CASES[1]}"})
+    assert (answer.status_code, "/targets/norms/trend?device=h200" in answer.headers["location"]) == (301, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "why"),
+    [
+        ({"case": "rmsnorm.fwd.1x1.bf16", "device": "h200", "provider": "norms"}, 404, "Search for the case"),
+        (REGRESSED | {"unit": "furlongs"}, 422, "unit"),
+        (REGRESSED | {"since": "yesterday"}, 422, "since"),
+        (REGRESSED | {"with": [f"h200 norms {CASES[n]}" for n in (0, 2, 3, 4)]}, 422, "at most 3 more series"),
+        (REGRESSED | {"with": "h200 norms rmsnorm.fwd.8x8.bf16"}, 404, "Take it out of the address"),
+    ],
+)
+def test_a_wrong_address_says_what_is_wrong(
+    get: Get, seeded: Seeded, asked: dict[str, object], status: int, why: str
+) -> None:
+    answer = get("/targets/norms/trend", params=asked)
+    assert answer.status_code == status
+    assert why in answer.text
+
+
+def test_a_case_is_found_by_parts_of_its_name(get: Get, seeded: Seeded) -> None:
+    said = words(get("/targets/norms/trend", params=REGRESSED | {"q": "LAYERNORM h200"}))
+    assert re.search(r"\d+ series (has|have) “LAYERNORM h200”", said)
+    assert "add to the figure" in said
+    assert "Search for a part of the name" in words(get("/targets/norms/trend", params=REGRESSED | {"q": "zzz"}))
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    yield opened
+    context.close()
+    assert complaints == []
+
+
+ADDRESS = f"/targets/norms/trend?device=h200&provider=norms&case={CASES[1]}"
+
+
+def test_two_revisions_that_are_clicked_are_compared(page: Page, served: tuple[str, Seeded]) -> None:
+    address, _ = served
+    page.goto(address + ADDRESS)
+    box = page.locator(".figure-place .wide-only svg").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.1, box["y"] + 100)
+    expect(page.locator(".point")).to_contain_text("µs")
+    page.mouse.click(box["x"] + box["width"] * 0.05, box["y"] + 100)
+    page.wait_for_url("**&a=*")
+    page.mouse.click(box["x"] + box["width"] * 0.9, box["y"] + 100)
+    page.wait_for_url("**&b=*")
+    expect(page.locator(".between")).to_contain_text("times, over")
+    page.reload()
+    expect(page.locator(".between")).to_contain_text("times, over")
+
+
+def test_the_keyboard_goes_from_revision_to_revision(page: Page, served: tuple[str, Seeded]) -> None:
+    address, _ = served
+    page.goto(address + ADDRESS)
+    page.locator(".figure-place").focus()
+    page.keyboard.press("ArrowLeft")
+    newest = page.locator(".point").inner_text()
+    page.keyboard.press("ArrowLeft")
+    assert page.locator(".point").inner_text() != newest
+    page.keyboard.press("Enter")
+    page.wait_for_url("**&a=*")
+
+
+def test_neighbours_are_fetched_when_they_are_opened(page: Page, served: tuple[str, Seeded]) -> None:
+    address, _ = served
+    page.goto(address + ADDRESS)
+    assert page.locator(".neighbour").count() == 0
+    page.get_by_text("Its neighbours").click()
+    expect(page.locator(".neighbour").first).to_be_visible()
+
+
+def test_everything_can_be_read_without_script(browser: Browser, served: tuple[str, Seeded]) -> None:
+    address, _ = served
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(address + ADDRESS)
+    assert page.locator(".figure-place .wide-only svg path.dot").count() == 3
+    page.get_by_role("link", name="As a table").click()
+    page.get_by_role("link", name="as A").first.click()
+    page.get_by_role("link", name="as B").last.click()
+    expect(page.locator(".between")).to_contain_text("times, over")
+    context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_trend_fits_the_window(browser: Browser, tmp_path_factory: pytest.TempPathFactory, width: int) -> None:
+    with watched(tmp_path_factory.mktemp("trend"), seed_deciding.seed), reachable() as address:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        for path in (ADDRESS, f"{ADDRESS}&q=norm", f"{ADDRESS}&unit=gb_s", "/regressions/4"):
+            page.goto(address + path)
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+            texts = page.locator(f".figure-place {'.narrow-only' if width < 640 else '.wide-only'} svg text")
+            assert texts.count() > 5, path
+        page.close()
