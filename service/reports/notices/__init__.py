@@ -1,0 +1,1 @@
+"""Notices in words: titles of events, subject lines and messages."""
