@@ -30,7 +30,7 @@ class EventKind(StrEnum):
     WORKER_BACK = "worker.back"
 
 
-class Change(StrEnum):
+class SubjectChange(StrEnum):
     """What an event does to the state of its subject."""
 
     OPENS = "opens"
@@ -41,10 +41,10 @@ class Change(StrEnum):
 @dataclass(frozen=True)
 class KindOfEvent:
     severity: GateAction
-    change: Change
+    change: SubjectChange
 
 
-_OPENS, _CLOSES, _NOTES = Change.OPENS, Change.CLOSES, Change.NOTES
+_OPENS, _CLOSES, _NOTES = SubjectChange.OPENS, SubjectChange.CLOSES, SubjectChange.NOTES
 _PASS, _WARN, _FAIL = SEVERITIES
 KINDS = {
     EventKind.REGRESSION_OPENED: KindOfEvent(_FAIL, _OPENS),
@@ -91,5 +91,5 @@ class NotableEvent:
         return KINDS[self.kind].severity
 
     @property
-    def change(self) -> Change:
+    def change(self) -> SubjectChange:
         return KINDS[self.kind].change

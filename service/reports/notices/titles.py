@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from service.domain import metrics
-from service.domain.notices.events import SEVERITIES, Change, EventKind, NotableEvent
+from service.domain.notices.events import SEVERITIES, SubjectChange, EventKind, NotableEvent
 from service.domain.policy.policy import GateAction
 from service.domain.text import listed, one_line, short
 
@@ -97,7 +97,7 @@ def subject(events: Sequence[NotableEvent]) -> str:
 
 def symbol(events: Sequence[NotableEvent]) -> str:
     """The severity of the worst event as a symbol; a tick where all of them close something."""
-    opening = [event for event in events if event.change is not Change.CLOSES]
+    opening = [event for event in events if event.change is not SubjectChange.CLOSES]
     return _SYMBOLS[max((event.severity for event in opening), key=SEVERITIES.index)] if opening else _GOOD
 
 
