@@ -2,11 +2,12 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MIB = 1 << 20
@@ -22,8 +23,26 @@ def _lock_home() -> Path:
     return Path("/run/lock") if os.access("/run/lock", os.W_OK) else Path(tempfile.gettempdir())
 
 
+class ChannelSetting(BaseModel):
+    """Where notices are sent: a URL, and the secrets of a signed webhook."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+    url: SecretStr
+    secret: SecretStr | None = None
+    secret_old: SecretStr | None = None  # signs as well, while the secret is rotated
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_url(cls, given: Any) -> Any:
+        return {"url": given} if isinstance(given, str) else given
+
+
 class Settings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="KERNELWATCH_", env_file=".env", extra="ignore")
+    # Values may be secrets, so errors do not show them.
+    model_config = SettingsConfigDict(
+        env_prefix="KERNELWATCH_", env_file=".env", extra="ignore", hide_input_in_errors=True
+    )
 
     state: Path = Field(
         default_factory=_state_home, description="Folder of the SQLite database, mirrors, environments and logs."
@@ -107,6 +126,12 @@ class Settings(BaseSettings):
     github_token: SecretStr | None = None
     github_app_id: str | None = None
     github_app_key: SecretStr | None = None
+    channels: dict[str, ChannelSetting] = Field(
+        default_factory=dict, description="Where notices are sent, by name: a URL, or a URL with secrets."
+    )
+    notices_wait_s: float = Field(300, ge=0, le=86_400, description="Time for which an event waits for others.")
+    notices_urgent_wait_s: float = Field(60, ge=0, le=86_400, description="The same for the severity `fail`.")
+    notices_per_hour: int = Field(6, gt=0, le=3600, description="Messages of a subscription in an hour.")
     write_pause_s: float = Field(1, ge=0, description="Pause between two writes to GitHub, which asks for one second.")
 
     @field_validator("state", "locks", "policy")
@@ -150,13 +175,20 @@ def settings() -> Settings:
 
 def without_secrets(text: str) -> str:
     """Remove the secrets of the settings from a text, for logs that others read."""
+    for secret in _secrets():
+        for line in secret.get_secret_value().splitlines():
+            if len(line) >= MIN_SECRET:
+                text = text.replace(line, "[secret]")
+    return text
+
+
+def _secrets() -> Iterator[SecretStr]:
     for name in Settings.model_fields:
         value = getattr(settings(), name)
         if isinstance(value, SecretStr):
-            for line in value.get_secret_value().splitlines():
-                if len(line) >= MIN_SECRET:
-                    text = text.replace(line, "[secret]")
-    return text
+            yield value
+    for channel in settings().channels.values():
+        yield from (one for one in (channel.url, channel.secret, channel.secret_old) if one is not None)
 
 
 def make_private(state: Path) -> str | None:

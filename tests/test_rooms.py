@@ -43,7 +43,7 @@ _PLAIN = {"service.errors", "service.settings", "service.log"}
 _CASES = {"kernels.cases", "kernels.suites", "kernels.blocks", "kernels.arena.repeatability", "kernels.errors"}
 _SOURCES = {"service.errors", "service.settings", "service.domain.states"}
 _REPORTS = {"service.reports", "service.db", "service.domain", "service.errors", *_CASES}
-_LEDGER = {"service.ledger", "service.sources", "service.forge", "service.settings", *_REPORTS}
+_LEDGER = {"service.ledger", "service.sources", "service.forge", "service.channels", "service.settings", *_REPORTS}
 _DOORWAYS = {"kernelwatch.client", "kernels.arena.protocol"}  # how commands reach servers and contenders
 # What the modules of a folder may import of ours: folders or modules.  The longest prefix of a module's name counts.
 MAY: Mapping[str, set[str]] = {
@@ -58,6 +58,7 @@ MAY: Mapping[str, set[str]] = {
     "service.db": {"service.db", "service.domain", *_PLAIN, *_CASES},
     "service.sources": {"service.sources", *_SOURCES},
     "service.forge": {"service.forge", *_SOURCES},
+    "service.channels": {"service.channels", "service.domain", "service.errors", "service.settings"},
     "service.reports": _REPORTS,
     "service.ledger": _LEDGER,
     "service.ops": {"service.ops", "service.log", *_LEDGER},

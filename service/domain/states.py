@@ -144,6 +144,15 @@ class OutboxState(enum.StrEnum):
     FAILED = "failed"
 
 
+class NoticeState(enum.StrEnum):
+    """The state of an event that a subscription is told of."""
+
+    WAITING = "waiting"
+    SENT = "sent"  # it is in a message
+    CANCELLED = "cancelled"  # it was over before it was sent, or its reader may not know of it any more
+    DROPPED = "dropped"  # too old; a message counts it
+
+
 class FactsState(enum.StrEnum):
     QUEUED = "queued"
     LEASED = "leased"

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from service.domain import metrics
-from service.domain.notices.events import SEVERITIES, SubjectChange, EventKind, NotableEvent
+from service.domain.notices.events import SEVERITIES, EventKind, NotableEvent, SubjectChange
 from service.domain.policy.policy import GateAction
 from service.domain.text import listed, one_line, short
 

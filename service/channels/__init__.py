@@ -1,0 +1,1 @@
+"""How notices leave: signed webhooks of our own, and Apprise for chats and mail."""
