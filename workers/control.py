@@ -15,6 +15,8 @@ from service.ledger.bisections import advance, auto_start
 from service.ledger.calibration import schedule
 from service.ledger.changepoints import follow_up, scan
 from service.ledger.intake import deliveries, mirrors
+from service.ledger.notices import batches, deliver
+from service.ledger.notices import workers as silent_workers
 from service.ledger.notify import compose, outbox
 from service.ledger.regressions import transitions
 from service.ledger.runs import build_logs, queue
@@ -93,6 +95,8 @@ _follow = Throttled(follow_up.follow_due, 300.0)  # follow new points at once, i
 _auto_start = Throttled(auto_start.start_due, 10.0)
 _calibrate = Throttled(schedule.plan_due, 60.0)
 _forget_logs = Throttled(build_logs.forget_due, 3600.0)
+_note_lost_workers = Throttled(silent_workers.note_lost, 30.0)
+_forget_notices = Throttled(batches.forget_due, 3600.0)
 _clean_mirrors = Throttled(mirrors.clean_due, 3600.0)
 _clean_own_mirrors = Throttled(mirrors.clean_own, 3600.0)
 
@@ -113,6 +117,10 @@ def run() -> None:
         _clean_mirrors,
         compose.notify_due,
         outbox.deliver_due,
+        _note_lost_workers,
+        batches.batch_due,
+        deliver.deliver_due,
+        _forget_notices,
     ):
         try:
             task()

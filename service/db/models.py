@@ -33,6 +33,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, MappedColumn, declared_attr,
 from kernels.cases import Metric
 from service.domain.access import ActorKind, Scope
 from service.domain.metrics import metric_of, print_case
+from service.domain.notices.events import EventKind
+from service.domain.policy.policy import GateAction
 from service.domain.series import SeriesKey
 from service.domain.states import (
     BaselineKind,
@@ -40,6 +42,7 @@ from service.domain.states import (
     Equal,
     FactsState,
     FoundBy,
+    NoticeState,
     Origin,
     OutboxState,
     PointState,
@@ -702,6 +705,77 @@ class OutboxMessage(Base):
     created_at: Mapped[float] = mapped_column(default=0.0)
 
 
+class Subscription(Base):
+    """Who is told of what: events of a target, or of all, are sent to a channel of the settings."""
+
+    __tablename__ = "subscriptions"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    channel: Mapped[str] = mapped_column(String(80))
+    target_id: Mapped[int | None] = mapped_column(ForeignKey("targets.id"))  # None for all, and for workers
+    device: Mapped[str | None] = mapped_column(String(80))  # a pattern; None for all
+    severity: Mapped[GateAction] = mapped_column(_enum(GateAction, 16))  # the smallest
+    kinds: Mapped[list[str] | None]  # of events; None for all
+    created_at: Mapped[float]
+    created_by: Mapped[str] = mapped_column(String(120))
+    owner_kind: Mapped[ActorKind] = mapped_column(_enum(ActorKind, 16))  # nothing is sent that the owner may not read
+    owner_id: Mapped[int | None] = mapped_column(BigInteger)  # of the key or account
+    target: Mapped[Target | None] = relationship(lazy="raise")
+
+
+class NoticeMessage(Base):
+    """A message to a channel, with all events that were due when it was made."""
+
+    __tablename__ = "notice_messages"
+    __table_args__ = (
+        Index("ix_notice_messages_state", "state", "next_at"),
+        Index("ix_notice_messages_subscription", "subscription_id", "created_at"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    subscription_id: Mapped[int] = mapped_column(ForeignKey("subscriptions.id"))
+    channel: Mapped[str] = mapped_column(String(80))
+    document: Mapped[dict[str, Any]]  # a service.reports.schema.notices.document.NoticeDocument
+    state: Mapped[OutboxState] = mapped_column(_enum(OutboxState), default=OutboxState.WAITING)
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_at: Mapped[float] = mapped_column(default=0.0)
+    error: Mapped[str | None]
+    created_at: Mapped[float]
+    sent_at: Mapped[float | None]
+
+
+class Notice(Base):
+    """One event for one subscription."""
+
+    __tablename__ = "notices"
+    __table_args__ = (
+        UniqueConstraint("subscription_id", "key"),
+        Index("ix_notices_state", "state", "subscription_id"),
+    )
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    subscription_id: Mapped[int] = mapped_column(ForeignKey("subscriptions.id"))
+    key: Mapped[str] = mapped_column(String(240))  # the same event is noted once
+    target_id: Mapped[int | None] = mapped_column(ForeignKey("targets.id"))
+    kind: Mapped[EventKind] = mapped_column(_enum(EventKind))
+    subject: Mapped[str] = mapped_column(String(200))  # what it opens or closes: "regression 4"
+    series: Mapped[str] = mapped_column(String(200))  # what must not change back and forth: "series 7"
+    event: Mapped[dict[str, Any]]  # a service.domain.notices.events.NotableEvent
+    at: Mapped[float]
+    state: Mapped[NoticeState] = mapped_column(_enum(NoticeState), default=NoticeState.WAITING)
+    message_id: Mapped[int | None] = mapped_column(ForeignKey("notice_messages.id"))
+
+
+class ChannelHealth(Base):
+    """A channel that failed: since when, and until when nothing is sent to it."""
+
+    __tablename__ = "channel_health"
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    channel: Mapped[str] = mapped_column(String(80), unique=True)
+    failures: Mapped[int] = mapped_column(default=0)  # in a row
+    failing_since: Mapped[float | None]
+    paused_until: Mapped[float] = mapped_column(default=0.0)
+    error: Mapped[str | None]
+    sent_at: Mapped[float | None]  # the last message that arrived
+
+
 class Worker(Base):
     __tablename__ = "workers"
     id: Mapped[int] = mapped_column(Key, primary_key=True)
@@ -714,6 +788,7 @@ class Worker(Base):
     run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
     paused_at: Mapped[float | None]  # takes no run since then
     paused_by: Mapped[str | None] = mapped_column(String(120))
+    lost_at: Mapped[float | None]  # when people were told that it does not answer
 
 
 class Account(Base):

@@ -3,7 +3,17 @@
 from dataclasses import dataclass, field
 
 from kernels.cases import Metric
-from service.db.models import Bisection, ChangePoint, Gap, Incident, RegressionEvent, RegressionRow, Revision, Run
+from service.db.models import (
+    Bisection,
+    ChangePoint,
+    Gap,
+    Incident,
+    RegressionEvent,
+    RegressionRow,
+    Revision,
+    Run,
+    Subscription,
+)
 from service.domain.bisection.classify import BisectionStep
 from service.domain.bisection.search import Answered, Progress
 from service.domain.metrics import metric_of
@@ -41,6 +51,30 @@ class RegressionHistory:
     incident: Incident | None
     siblings: tuple[RegressionRow, ...]  # of the incident, without this one
     bisections: tuple[Bisection, ...]  # the newest first
+
+
+@dataclass(frozen=True)
+class SubscriptionView:
+    """A subscription with what waits for it, and when it got its last message."""
+
+    row: Subscription
+    target: str | None
+    waiting: int
+    sent_at: float | None
+
+
+@dataclass(frozen=True)
+class ChannelView:
+    """A channel of the settings, without its address, and how it works."""
+
+    name: str
+    service: str
+    trouble: str | None
+    error: str | None
+    failing_since: float | None
+    paused_until: float | None
+    sent_at: float | None
+    waiting: int
 
 
 @dataclass(frozen=True)

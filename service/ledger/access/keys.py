@@ -97,10 +97,28 @@ def actor_with(session: Session, text: str) -> tuple[Actor, ApiKey]:
         raise Unsigned(f"The key {row.prefix} was revoked. Ask an administrator for a new one.")
     if row.expires_at is not None and row.expires_at <= clock(session):
         raise Unsigned(f"The key {row.prefix} has expired. Ask an administrator for a new one.")
+    return _actor(session, row), row
+
+
+def actor_of(session: Session, key_id: int) -> Actor | None:
+    """The actor of a key, or of the key that has replaced it, with what it may do now; None if it has ended."""
+    newer = session.scalar(select(ApiKey.id).where(ApiKey.rotated_from == key_id).order_by(ApiKey.id.desc()).limit(1))
+    if newer is not None:
+        return actor_of(session, newer)
+    row = session.scalar(select(ApiKey).where(ApiKey.id == key_id).options(selectinload(ApiKey.grants)))
+    if row is None or row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= clock(session)):
+        return None
+    try:
+        return _actor(session, row)
+    except Unsigned:  # the person whose key it is was kept out
+        return None
+
+
+def _actor(session: Session, row: ApiKey) -> Actor:
     grants = frozenset(Grant(one.scope, one.target_id) for one in row.grants)
     if row.account_id is not None:
         grants = _still_held(session, row, grants)
-    return Actor(ActorKind.KEY, row.name, grants, row.id), row
+    return Actor(ActorKind.KEY, row.name, grants, row.id)
 
 
 def _still_held(session: Session, row: ApiKey, grants: Iterable[Grant]) -> frozenset[Grant]:

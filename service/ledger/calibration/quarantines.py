@@ -18,6 +18,7 @@ from service.domain.verdicts.samples import Name
 from service.errors import BadInput, NotFound
 from service.ledger.access import audit
 from service.ledger.locking import insert_if_absent
+from service.ledger.notices import happenings
 from service.ledger.series import on_device, series_of
 
 
@@ -96,8 +97,9 @@ def _quarantine_if_distrusted(session: Session, key: SeriesKey, policy: Policy) 
     released = [row.released_at or 0.0 for row in _earlier(session, series_id)]
     since, most = max(released, default=0.0), calibration.most(policy.calibrate)
     against = _against(session, series_id, key.printed, policy, since, most)
-    if why := calibration.distrusted(against, policy.calibrate):
-        quarantine(session, key, KERNELWATCH, why)
+    why = calibration.distrusted(against, policy.calibrate)
+    if why and quarantine(session, key, KERNELWATCH, why):
+        happenings.quarantine_changed(session, key, series_id, why, released=False)
 
 
 def _release_if_trusted(session: Session, row: Quarantine, policy: Policy) -> None:
@@ -106,6 +108,7 @@ def _release_if_trusted(session: Session, row: Quarantine, policy: Policy) -> No
     against = _against(session, row.series_id, row.case, policy, row.since, needed)
     if why := calibration.trusted_again(against, times, policy.calibrate):
         _release(session, [row], KERNELWATCH, why)
+        happenings.quarantine_changed(session, row.series.key, row.series_id, why, released=True)
 
 
 def _against(session: Session, series_id: int, case: str, policy: Policy, since: float, most: int) -> list[bool]:

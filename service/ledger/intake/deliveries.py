@@ -34,6 +34,7 @@ from service.ledger.access import audit
 from service.ledger.intake import check_actions, comments, pulls, targets
 from service.ledger.intake.branch_recipes import adopted, branch_recipe, with_recipe
 from service.ledger.locking import insert_if_absent, lock
+from service.ledger.notices import happenings
 from service.ledger.notify import installations
 from service.ledger.runs import revisions
 from service.ledger.runs.revisions import Push, PushResult, approve, record_push, run_wanted
@@ -268,10 +269,13 @@ def poll(target_id: int, first: int = 1) -> bool:
     log.debug("polled", target=target.name, said=said)
     with transaction() as session:
         row = session.get_one(Target, target_id)
+        failures_before = row.poll_failures
         row.poll_failures = row.poll_failures + 1 if failed else 0
         row.poll_error = failed
         wait = min(_MAX_POLL_S, settings().remote_poll_s * 2 ** min(row.poll_failures, 20))
-        row.poll_at = clock(session) + wait
+        now = clock(session)
+        row.poll_at = now + wait
+        happenings.target_polled(session, row, failures_before, now)
     return failed is None
 
 

@@ -11,6 +11,7 @@ from service.db.models import Run, VerdictRow
 from service.domain.policy.policy import Policy
 from service.domain.states import BaselineKind
 from service.ledger.locking import lock
+from service.ledger.notices import happenings
 from service.ledger.regressions import accepting, closing, incidents, opening
 
 
@@ -27,4 +28,5 @@ def note_regressions(session: Session, run: Run, policy: Policy) -> None:
     judged = {(verdict.provider, verdict.case) for verdict in verdicts if verdict.baseline_kind == BaselineKind.PARENT}
     touched |= {row.incident_id for row in closing.close_fixed(session, run, judged, policy, now)}
     incidents.settle(session, touched, now)
+    happenings.results_invalid(session, run, verdicts, now)
     accepting.acknowledge_at(session, run)

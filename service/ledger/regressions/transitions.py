@@ -19,6 +19,7 @@ from service.domain.text import short
 from service.errors import NotFound
 from service.ledger.access import audit
 from service.ledger.locking import lock
+from service.ledger.notices import happenings
 from service.ledger.regressions import incidents
 from service.ledger.series import is_series, on_device, series_ids
 
@@ -139,6 +140,7 @@ def change(session: Session, row: RegressionRow, transition: Transition, now: fl
             run_id=shown_by,
         )
     )
+    happenings.regression_changed(session, row, transition, now)
 
 
 # -- by people

@@ -20,6 +20,7 @@ from service.domain.times import is_due
 from service.errors import LeaseLost, NotFound
 from service.ledger.access import audit
 from service.ledger.access.acting import acting
+from service.ledger.notices import happenings
 from service.settings import settings
 
 # Wait before another attempt: a network outage or a full disk would otherwise fail everything that is queued.
@@ -97,6 +98,8 @@ def end(session: Session, lease: Lease, state: RunState, reason: str | None = No
     if state is not RunState.QUEUED:
         run.finished_at = now
         wake(session, CONTROL)  # which reports it
+    if state is RunState.FAILED:
+        happenings.run_failed(session, run, now)
     _close_attempt(session, lease.run_id, lease.attempt, now, reason or state.value)
     return run
 
@@ -169,6 +172,7 @@ def _queue_or_fail(session: Session, run: Run, why: str, wait_s: float) -> None:
     elif run.attempt >= run.max_attempts or run.losses > MAX_LOSSES:
         run.state, run.finished_at = RunState.FAILED, now
         run.reason = f"given up after {run.attempt} attempts: {why}"
+        happenings.run_failed(session, run, now)
         wake(session, CONTROL)
     else:
         run.state, run.finished_at, run.not_before = RunState.QUEUED, None, now + wait_s

@@ -18,6 +18,7 @@ from service.domain.verdicts.reasons import Reason
 from service.domain.verdicts.samples import Name
 from service.domain.verdicts.sota import SotaDistance
 from service.ledger.locking import lock
+from service.ledger.notices import happenings
 from service.ledger.series import on_device, series_ids
 
 
@@ -61,6 +62,8 @@ def note_gaps(
                 notes[name] = GapNote(sota.still_open(now, before), before)
             continue
         gap = last.gap if last else Gap(series_id=series[key_of[name]])
+        if last is not None and last.gap.behind_sota is not now.behind:
+            happenings.gap_changed(session, run, name, gap.series_id, now.ratio, behind=now.behind)
         _update(gap, run, now)
         session.add(gap)
         if now.behind:

@@ -1,0 +1,1 @@
+"""Notices: who subscribed to what, which events wait, and the messages that are sent."""

@@ -1,0 +1,175 @@
+"""What the ledger decides, as notable events: regressions, gaps, runs, sources and quarantines.
+
+Every function is called in the transaction that decides it.  Nothing is recorded of what a backfill shows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from service.db.engine import clock
+from service.db.models import RegressionRow, Revision, Run, Series, Target, VerdictRow
+from service.domain.notices.events import EventKind, NotableEvent
+from service.domain.regressions.lifecycle import KERNELWATCH, Action, Transition
+from service.domain.series import SeriesKey
+from service.domain.states import OPEN_REGRESSIONS, BaselineKind, Priority
+from service.domain.text import one_line
+from service.domain.verdicts.judge import Outcome
+from service.domain.verdicts.samples import Name
+from service.ledger.notices.record import is_silent, record, subscribers
+from service.reports import words
+
+POLLS = 3  # failures in a row after which a source counts as unreachable
+
+_KINDS = {
+    Action.OPEN: EventKind.REGRESSION_OPENED,
+    Action.ACKNOWLEDGE: EventKind.REGRESSION_ACCEPTED,
+    Action.EXPIRE: EventKind.REGRESSION_REOPENED,
+    Action.UNDO: EventKind.REGRESSION_REOPENED,
+    Action.RETURN: EventKind.REGRESSION_REOPENED,
+    Action.REOPEN: EventKind.REGRESSION_REOPENED,
+    Action.BLAME: EventKind.REGRESSION_BLAMED,
+    Action.FIX: EventKind.REGRESSION_FIXED,
+    Action.LEAVE: EventKind.REGRESSION_CLOSED,
+    Action.DISMISS: EventKind.REGRESSION_CLOSED,
+}
+_WITH_REASON = (Action.ACKNOWLEDGE, Action.DISMISS, Action.LEAVE)
+
+
+def regression_changed(session: Session, row: RegressionRow, transition: Transition, now: float) -> None:
+    """A regression was opened, changed or closed by this transition."""
+    kind = _KINDS.get(transition.action)
+    opened_by = session.get_one(Run, row.run_id)
+    if kind is None or not subscribers(session, opened_by.target_id):
+        return
+    shown_by = session.get_one(Run, transition.run_id) if transition.run_id is not None else None
+    if shown_by is not None and shown_by.priority == Priority.BACKFILL:
+        return
+    series = session.get_one(Series, row.series_id)
+    if kind is EventKind.REGRESSION_OPENED and _is_slower_already(session, row):
+        kind = EventKind.REGRESSION_WORSE
+    run = shown_by if kind is EventKind.REGRESSION_FIXED and shown_by is not None else opened_by
+    event = NotableEvent(
+        kind,
+        now,
+        target=session.get_one(Target, opened_by.target_id).name,
+        device=series.device,
+        provider=series.provider,
+        case=series.printed,
+        ratio=row.ratio,
+        revision=row.culprit if transition.action is Action.BLAME else _sha(session, run),
+        cause=row.cause_kind,
+        text=_short(transition.words if transition.action in _WITH_REASON else row.cause_text),
+        by=transition.who if transition.who != KERNELWATCH else None,
+        regression_id=row.id,
+        incident_id=row.incident_id,
+        run_id=run.id,
+    )
+    key = f"{kind}:{row.id}:{now:.3f}"
+    subject = f"regression {row.id}"
+    record(session, event, target_id=opened_by.target_id, subject=subject, key=key, series=f"series {row.series_id}")
+
+
+def _is_slower_already(session: Session, row: RegressionRow) -> bool:
+    others = (RegressionRow.series_id == row.series_id, RegressionRow.id != row.id)
+    still = select(RegressionRow.id).where(*others, RegressionRow.state.in_(OPEN_REGRESSIONS)).limit(1)
+    return session.scalar(still) is not None
+
+
+def results_invalid(session: Session, run: Run, verdicts: Sequence[VerdictRow], now: float) -> None:
+    """A mainline run has wrong results, which its baseline did not have."""
+    if is_silent(run):
+        return
+    for one in verdicts:
+        if one.baseline_kind != BaselineKind.PARENT or one.outcome != Outcome.INVALID:
+            continue
+        if not one.known_before and one.quarantined_by is None:
+            event = _of_case(session, run, (one.provider, one.case), EventKind.CASE_INVALID, now)
+            event = replace(event, text=_short(words.of_verdict(one)))
+            subject = f"{one.case} of {one.provider} on {run.device} at revision {run.revision_id}"
+            key = f"{event.kind}:{subject}"
+            record(session, event, target_id=run.target_id, subject=subject[:200], key=key[:240])
+
+
+def gap_changed(session: Session, run: Run, name: Name, series_id: int, ratio: float, *, behind: bool) -> None:
+    """A case of the mainline fell behind SOTA, or caught up with it."""
+    if is_silent(run):
+        return
+    kind = EventKind.GAP_OPENED if behind else EventKind.GAP_CLOSED
+    event = replace(_of_case(session, run, name, kind, clock(session)), ratio=ratio)
+    record(session, event, target_id=run.target_id, subject=f"gap {series_id}", key=f"{kind}:{series_id}:{run.id}")
+
+
+def run_failed(session: Session, run: Run, now: float) -> None:
+    """A run of the mainline was given up, or its revision does not build."""
+    if is_silent(run) or not subscribers(session, run.target_id):
+        return
+    event = NotableEvent(
+        EventKind.RUN_FAILED,
+        now,
+        target=session.get_one(Target, run.target_id).name,
+        device=run.device,
+        revision=_sha(session, run),
+        text=_short(run.reason),
+        run_id=run.id,
+    )
+    record(session, event, target_id=run.target_id, subject=f"run {run.id}", key=f"{event.kind}:{run.id}:{run.attempt}")
+
+
+def target_polled(session: Session, target: Target, failures_before: int, now: float) -> None:
+    """A source was polled: it is unreachable after several failures in a row, and reachable after a success."""
+    lost = failures_before < POLLS <= target.poll_failures
+    back = failures_before >= POLLS and target.poll_failures == 0
+    if not (lost or back):
+        return
+    kind = EventKind.TARGET_UNREACHABLE if lost else EventKind.TARGET_REACHABLE
+    event = NotableEvent(kind, now, target=target.name, text=_short(target.poll_error))
+    record(
+        session,
+        event,
+        target_id=target.id,
+        subject=f"source of target {target.id}",
+        key=f"{kind}:{target.id}:{now:.3f}",
+    )
+
+
+def quarantine_changed(session: Session, key: SeriesKey, series_id: int, why: str, *, released: bool) -> None:
+    """Equal code differs too often at a case, or no longer does."""
+    kind = EventKind.CASE_RELEASED if released else EventKind.CASE_QUARANTINED
+    now = clock(session)
+    event = NotableEvent(
+        kind,
+        now,
+        target=session.get_one(Target, key.target_id).name,
+        device=key.device,
+        provider=key.provider,
+        case=key.printed,
+        text=_short(why),
+    )
+    subject = f"quarantine {series_id}"
+    record(session, event, target_id=key.target_id, subject=subject, key=f"{kind}:{series_id}:{now:.3f}")
+
+
+def _of_case(session: Session, run: Run, name: Name, kind: EventKind, now: float) -> NotableEvent:
+    target = session.get_one(Target, run.target_id).name
+    provider, case = name
+    return NotableEvent(
+        kind,
+        now,
+        target=target,
+        device=run.device,
+        provider=provider,
+        case=case,
+        revision=_sha(session, run),
+        run_id=run.id,
+    )
+
+
+def _sha(session: Session, run: Run) -> str:
+    return session.get_one(Revision, run.revision_id).sha
+
+
+def _short(text: str | None) -> str | None:
+    return one_line(text) if text else None

@@ -1,0 +1,1 @@
+"""Documents of notices: what channels get, and subscriptions."""
