@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dashboards.assets
 import dashboards.pages
-from service.api import health, ingest, keys, progress, regressions, runs, targets, webhooks, writes
+from service.api import health, ingest, keys, progress, regressions, runs, subscriptions, targets, webhooks, writes
 from service.api.access import AFTERWARDS, SECURITY_SCHEMES, Afterwards, do_afterwards
 from service.api.common import ERRORS
 from service.api.gateway.rates import RateLimited
@@ -105,6 +105,7 @@ def create_app() -> FastAPI:
     api.include_router(writes.router)
     api.include_router(keys.router)
     api.include_router(ingest.router)
+    api.include_router(subscriptions.router)
     for router in (
         api,
         health.router,

@@ -10,6 +10,7 @@ from .api.exports import Exports
 from .api.ingest import Ingested
 from .api.regressions import Bisections, Calibration, Incidents, Policies, Regressions
 from .api.runs import Queue, Runs, Workers
+from .api.subscriptions import Channels, Subscriptions
 from .api.targets import Targets
 from .drivers import Asynchronous, Blocking
 from .errors import BadArgument
@@ -31,6 +32,8 @@ class Resources(Generic[Mode]):
         self.bisections: Bisections[Mode] = Bisections(driver)
         self.calibration: Calibration[Mode] = Calibration(driver)
         self.policies: Policies[Mode] = Policies(driver)
+        self.subscriptions: Subscriptions[Mode] = Subscriptions(driver)
+        self.channels: Channels[Mode] = Channels(driver)
         self.workers: Workers[Mode] = Workers(driver)
         self.queue: Queue[Mode] = Queue(driver)
         self.ingested: Ingested[Mode] = Ingested(driver)

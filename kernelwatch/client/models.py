@@ -348,6 +348,25 @@ class ChangePointItem(Document):
     regression_id: int | None
 
 
+class ChannelItem(Document):
+    """A channel of the settings, without its address."""
+
+    name: str
+    # What its URL begins with: `slack`, `mailto`, `https`.
+    service: str
+    # Why it cannot work as it is set, and the fix.
+    trouble: str | None
+    # Why the last message did not arrive.
+    error: str | None
+    failing_since: datetime | None
+    # Nothing is sent to it before this time.
+    paused_until: datetime | None
+    # When the last message arrived.
+    sent_at: datetime | None
+    # Messages that wait to be sent.
+    waiting: int
+
+
 ComparisonMethod: TypeAlias = Literal["paired", "baseline", "sota", "chain", "unpaired"] | str
 
 
@@ -1295,6 +1314,27 @@ class SeriesItem(Document):
     last_run_id: int
 
 
+class SubscriptionItem(Document):
+    """A channel that is told of events."""
+
+    id: int
+    channel: str
+    # null for all targets, and for workers.
+    target: str | None
+    # Only devices of this pattern; null for all.
+    device: str | None
+    # The smallest severity: `pass`, `warn` or `fail`.
+    severity: GateAction
+    # Only these kinds of events; null for all.
+    kinds: list[str] | None
+    created_at: datetime
+    created_by: str
+    # Events that wait to be sent.
+    waiting: int
+    # When its last message arrived.
+    sent_at: datetime | None
+
+
 class TargetItem(Document):
     """A watched repository or package."""
 
@@ -1329,6 +1369,16 @@ class TargetItem(Document):
     open_regressions: int | None = None
     # Mainline cases that are slower than SOTA; in lists only with `expand`.
     behind_sota: int | None = None
+
+
+class TrialDocument(Document):
+    """The result of a test."""
+
+    # Whether the channel took it.
+    arrived: bool
+    # Why it did not.
+    error: str | None
+    took_s: float
 
 
 class WorkerItem(Document):

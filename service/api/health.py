@@ -17,7 +17,18 @@ from service.api.access import as_reader
 from service.api.common import in_thread_of
 from service.db import readiness
 from service.db.engine import clock, reading
-from service.db.models import OutboxMessage, Quarantine, RegressionRow, Run, Series, Target, VerdictRow
+from service.db.models import (
+    ChannelHealth,
+    Notice,
+    NoticeMessage,
+    OutboxMessage,
+    Quarantine,
+    RegressionRow,
+    Run,
+    Series,
+    Target,
+    VerdictRow,
+)
 from service.domain.states import BaselineKind, Purpose
 from service.ledger.queries import waiting, workers
 
@@ -140,6 +151,27 @@ def _families(session: Session) -> Iterator[Metric]:
         select(OutboxMessage.kind, OutboxMessage.state, func.count()).group_by(OutboxMessage.kind, OutboxMessage.state)
     ):
         messages.add_metric((kind, message_state.value), n)
+    notices = GaugeMetricFamily(
+        "kernelwatch_notice_messages", "Messages to channels, of the last 30 days.", labels=("channel", "state")
+    )
+    for channel, message_state, n in session.execute(
+        select(NoticeMessage.channel, NoticeMessage.state, func.count()).group_by(
+            NoticeMessage.channel, NoticeMessage.state
+        )
+    ):
+        notices.add_metric((channel, message_state.value), n)
+    events = GaugeMetricFamily(
+        "kernelwatch_notices", "Events for subscriptions, of the last 30 days.", labels=("kind", "state")
+    )
+    for kind, notice_state, n in session.execute(
+        select(Notice.kind, Notice.state, func.count()).group_by(Notice.kind, Notice.state)
+    ):
+        events.add_metric((kind.value, notice_state.value), n)
+    channels = GaugeMetricFamily(
+        "kernelwatch_channel_failures", "Failed attempts of a channel in a row.", labels=("channel",)
+    )
+    for channel, failures in session.execute(select(ChannelHealth.channel, ChannelHealth.failures)):
+        channels.add_metric((channel,), failures)
     regressions = GaugeMetricFamily(
         "kernelwatch_regressions", "Regressions by state and device.", labels=("state", "device")
     )
@@ -165,4 +197,17 @@ def _families(session: Session) -> Iterator[Metric]:
         failing.add_metric((name,), failures)
         if size is not None:
             mirrors.add_metric((name,), size)
-    yield from (runs, age, seen, verdicts, messages, regressions, quarantined, mirrors, failing)
+    yield from (
+        runs,
+        age,
+        seen,
+        verdicts,
+        messages,
+        notices,
+        events,
+        channels,
+        regressions,
+        quarantined,
+        mirrors,
+        failing,
+    )

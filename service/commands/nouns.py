@@ -56,6 +56,12 @@ NOUNS = (
     Entry("calibration", "triage.calibration:app", _TRIAGE, "Compare equal code, and quarantine cases."),
     Entry("policy", "triage.policy:app", _TRIAGE, "Show a policy, or apply another one to stored runs."),
     Entry(
+        "subscription",
+        "triage.subscription:app",
+        _TRIAGE,
+        "Send notices of events to Slack, mail, webhooks and other channels.",
+    ),
+    Entry(
         "export",
         "transfer.exporting:app",
         _EXCHANGE,

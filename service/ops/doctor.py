@@ -16,6 +16,7 @@ from service.db.engine import clock, reading
 from service.db.models import Target
 from service.db.trouble import remedy
 from service.errors import BadInput
+from service.ledger.notices import subscriptions
 from service.ledger.server_policy import policy_file
 from service.ops import torch_install
 from service.settings import GIB, settings
@@ -49,6 +50,7 @@ def checks(self_test: Callable[[], str | None], stacks: Sequence[str]) -> list[C
         _private(settings().state),
         _database(),
         *_forge(),
+        *_channels(),
         *([_policy(named)] if (named := settings().policy) else []),
         *([_broker(broker.get_secret_value())] if broker else []),
         _driver(),
@@ -149,6 +151,28 @@ def _forge() -> list[Check]:
         return []
     effect = "its comments and checks wait"
     return [Check(f"GitHub: {name}", False, why or "", effect, needed=False) for name, why in found]
+
+
+def _channels() -> list[Check]:
+    """A check for each channel of notices."""
+    try:
+        with reading() as session:
+            found = subscriptions.known_channels(session)
+    except SQLAlchemyError:
+        return []
+    effect = "its notices wait"
+    fix = "correct KERNELWATCH_CHANNELS (docs/notices.md), then `kernelwatch subscription test ID`"
+    return [
+        Check(
+            f"channel: {one.name}",
+            not (one.trouble or one.error),
+            one.trouble or one.error or one.service,
+            effect,
+            fix,
+            False,
+        )
+        for one in found
+    ]
 
 
 def _policy(named: Path) -> Check:

@@ -459,6 +459,7 @@ STATES: dict[str, type[enum.StrEnum]] = {
     "Change point": states.PointState,
     "Facts check": states.FactsState,
     "Outbox message": states.OutboxState,
+    "Notice": states.NoticeState,
 }
 
 

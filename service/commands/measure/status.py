@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 
 def status() -> "View":
     """Show targets, workers and the queue."""
+    from kernelwatch.client import NotAllowed, NotFound, NoValidKey
     from service.commands.views import status as views
 
     found = client()
+    try:
+        channels = list(found.channels.list())
+    except (NotAllowed, NotFound, NoValidKey):  # for those who may triage, and of newer servers
+        channels = []
     return views.status(
         targets=[found.targets.get(one.name) for one in found.targets.list()],
         workers=list(found.workers.list()),
         queue=list(found.queue.list()),
+        channels=channels,
     )
 
 

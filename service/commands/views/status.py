@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel
 
-from kernelwatch.client.models import QueueItem, TargetDocument, WorkerItem
+from kernelwatch.client.models import ChannelItem, QueueItem, TargetDocument, WorkerItem
 from service.commands.output.views import Sentence, Table, View, text
 from service.commands.output.wording import some
+from service.commands.views import subscriptions
 from service.commands.views.runs import QUEUE, WORKERS
 from service.domain.text import in_bytes, lasted
 
@@ -18,17 +19,25 @@ class StatusDocument(BaseModel):
     targets: Sequence[TargetDocument]
     workers: Sequence[WorkerItem]
     queue: Sequence[QueueItem]
+    channels: Sequence[ChannelItem]
 
 
-def status(*, targets: Sequence[TargetDocument], workers: Sequence[WorkerItem], queue: Sequence[QueueItem]) -> View:
-    """Targets with what is wrong about them, then workers, then the queue."""
+def status(
+    *,
+    targets: Sequence[TargetDocument],
+    workers: Sequence[WorkerItem],
+    queue: Sequence[QueueItem],
+    channels: Sequence[ChannelItem],
+) -> View:
+    """Targets with what is wrong about them, channels that do not work, then workers, then the queue."""
     lines = [line for one in targets for line in _target(one)]
     parts = (
         *(lines or [text("No targets. Add one with `kernelwatch target add NAME LOCATION`.")]),
+        *subscriptions.failing(channels),
         *([Table(WorkerItem, workers, WORKERS)] if workers else [text("No workers.")]),
         *([Table(QueueItem, queue, QUEUE)] if queue else [text("The queue is empty.")]),
     )
-    return View(StatusDocument(targets=targets, workers=workers, queue=queue), parts, over=False)
+    return View(StatusDocument(targets=targets, workers=workers, queue=queue, channels=channels), parts, over=False)
 
 
 def _target(one: TargetDocument) -> list[Sentence]:

@@ -25,9 +25,12 @@ from service.db.models import (
     RegressionRow,
     Revision,
     Run,
+    Subscription,
     Target,
     Worker,
 )
+from service.domain.access import ActorKind
+from service.domain.policy.policy import GateAction
 from service.domain.series import SeriesKey
 from service.domain.states import RunState, TargetKind
 from service.ledger.access import audit
@@ -153,7 +156,13 @@ def policy(session: Session, target: Target, number: int) -> None:
     add(session, PolicyRow(digest=f"{scattered(number):064}", values={}, created_at=0.0))
 
 
+def subscription(session: Session, target: Target, number: int) -> None:
+    of: dict[str, Any] = {"channel": f"c{scattered(number)}", "severity": GateAction.WARN, "created_by": "ada"}
+    add(session, Subscription(target_id=target.id, owner_kind=ActorKind.LOCAL, created_at=0.0, **of))
+
+
 LISTS: dict[str, Add] = {
+    "/subscriptions": subscription,
     "/targets": named_target,
     "/targets/{name}/revisions": revision,
     "/targets/{name}/runs": run,

@@ -10,8 +10,9 @@ import pytest
 from service.api.access import WritingRoute
 from service.app import create_app
 from service.db.engine import transaction
-from service.db.models import Bisection
-from service.domain.access import Scope
+from service.db.models import Bisection, Subscription
+from service.domain.access import ActorKind, Scope
+from service.domain.policy.policy import GateAction
 from service.domain.states import FoundBy, RunState
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Slower
@@ -28,6 +29,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "POST /targets/{name}/quarantine": {"case": CASE, "device": "cpu", "reason": "noisy"},
     "POST /targets/{name}/release": {"case": CASE, "device": "cpu", "reason": "quiet"},
     "POST /targets/{name}/replay": {"policy": ""},
+    "POST /subscriptions": {"channel": "hook", "target": "secret"},
     **{
         f"POST /{noun}s/{{{noun}_id}}/{verb}": body
         for noun in ("regression", "incident")
@@ -86,8 +88,19 @@ def secret(state: Path) -> dict[str, str]:
             target_id=target.id, device="cpu", suite="smoke", asked_by="ada", max_runs=9, created_at=0.0, **ends
         )
         session.add(search)
+        told = Subscription(
+            channel="hook", target_id=target.id, severity=GateAction.WARN, created_at=0.0, created_by="ada"
+        )
+        told.owner_kind = ActorKind.LOCAL
+        session.add(told)
         session.flush()
-        ids = {"run": run.id, "regression": found.id, "incident": found.incident_id, "bisection": search.id}
+        ids = {
+            "run": run.id,
+            "subscription": told.id,
+            "regression": found.id,
+            "incident": found.incident_id,
+            "bisection": search.id,
+        }
         return {"name": "secret"} | {f"{noun}_id": str(one) for noun, one in ids.items()}
 
 

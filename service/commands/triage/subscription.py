@@ -1,0 +1,75 @@
+"""`kernelwatch subscription`: who is told of what."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.commands.connection import client
+from service.commands.noun import Noun
+from service.commands.pages import first
+from service.domain.policy.policy import GateAction
+
+if TYPE_CHECKING:
+    from service.commands.output.views import View
+
+app = Noun("Send notices of events to Slack, mail, webhooks and other channels.")
+
+Number = Annotated[int, typer.Argument(metavar="ID", help="An id from `kernelwatch subscription list`.")]
+
+
+@app.verb("channels")
+def list_channels() -> "View":
+    """List the channels that the operator named, and how they work."""
+    from service.commands.views import subscriptions as views
+
+    return views.channels(first(client().channels.list()))
+
+
+@app.verb("list")
+def list_subscriptions(
+    target: Annotated[str | None, typer.Argument(help="Only subscriptions to this target.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of subscriptions, the newest.", min=1, max=1000)] = 50,
+) -> "View":
+    """List subscriptions, the newest first."""
+    from service.commands.views import subscriptions as views
+
+    return views.listed(first(client().subscriptions.list(target=target), limit), limit)
+
+
+@app.verb("create")
+def create(
+    channel: Annotated[str, typer.Argument(help="A channel from `kernelwatch subscription channels`.")],
+    target: Annotated[str | None, typer.Option(help="Only this target; by default all, and workers.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only this device, or a pattern such as `h*`.")] = None,
+    severity: Annotated[GateAction, typer.Option(help="The smallest severity.")] = GateAction.WARN,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this kind of event (`regression.opened`, or `regression` for all of them); repeatable."
+        ),
+    ] = None,
+) -> "View":
+    """Send events of a target, or of all, to a channel."""
+    from service.commands.views import subscriptions as views
+
+    made = client().subscriptions.create(
+        channel, target=target, device=device, severity=severity.value, kinds=event or None
+    )
+    return views.created(made)
+
+
+@app.verb("test")
+def test(number: Number) -> "View":
+    """Send a test to the channel of a subscription now, and print whether it arrived."""
+    from service.commands.views import subscriptions as views
+
+    return views.tried(client().subscriptions.test(number))
+
+
+@app.verb("delete")
+def delete(number: Number) -> None:
+    """Delete a subscription.  What waits for it is not sent."""
+    from service.commands.output.console import err, line
+
+    client().subscriptions.delete(number)
+    line(f"Deleted subscription {number}.", to=err)
