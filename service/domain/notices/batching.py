@@ -38,7 +38,7 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentBefore:
     """What the subscription was sent before."""
 
     open_subjects: frozenset[str] = frozenset()  # opened by a message, and closed by none
@@ -55,7 +55,7 @@ class Plan:
     drop: tuple[int, ...] = ()
 
 
-def plan(pending: Sequence[Pending], sent: Sent, rules: Rules, now: float) -> Plan:
+def plan(pending: Sequence[Pending], sent: SentBefore, rules: Rules, now: float) -> Plan:
     """Decide about the events that wait for one subscription, oldest first.
 
     What opened and closed again before it was sent is cancelled.  The others leave together as soon as the first has
@@ -101,7 +101,7 @@ def _cancelled(pending: Sequence[Pending], open_subjects: frozenset[str]) -> set
     return cancelled
 
 
-def _held(pending: Sequence[Pending], sent: Sent, now: float) -> set[int]:
+def _held(pending: Sequence[Pending], sent: SentBefore, now: float) -> set[int]:
     """Events of series that changed too often during the last day."""
     changes = Counter({series: sum(now - DAY_S < at <= now for at in times) for series, times in sent.changes.items()})
     held = set[int]()

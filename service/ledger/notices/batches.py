@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, reading, transaction
 from service.db.models import Notice, NoticeMessage, Subscription
-from service.domain.notices.batching import DAY_S, HOUR_S, Pending, Rules, Sent, plan
+from service.domain.notices.batching import DAY_S, HOUR_S, Pending, Rules, SentBefore, plan
 from service.domain.notices.events import KINDS, EventKind, NotableEvent, SubjectChange
 from service.domain.states import NoticeState, OutboxState
 from service.ledger.notices import subscriptions
@@ -89,7 +89,7 @@ def _rules() -> Rules:
     return Rules(here.notices_wait_s, here.notices_urgent_wait_s, here.notices_per_hour)
 
 
-def _sent(session: Session, subscription_id: int, now: float) -> Sent:
+def _sent(session: Session, subscription_id: int, now: float) -> SentBefore:
     """What the subscription was sent before: what is open since, and what changed during the last day."""
     sent = (Notice.subscription_id == subscription_id, Notice.state == NoticeState.SENT)
     rows = (
@@ -109,7 +109,7 @@ def _sent(session: Session, subscription_id: int, now: float) -> Sent:
             changes[series].append(at)
     lately = (NoticeMessage.subscription_id == subscription_id, NoticeMessage.created_at > now - HOUR_S)
     messages = session.scalars(select(NoticeMessage.created_at).where(*lately)).all()
-    return Sent(frozenset(open_subjects), changes, messages)
+    return SentBefore(frozenset(open_subjects), changes, messages)
 
 
 def _uncounted(session: Session, subscription_id: int) -> Sequence[int]:

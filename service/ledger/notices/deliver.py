@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.channels import channel as channels
-from service.channels import services, webhook
+from service.channels import checks, services, webhook
 from service.channels.channel import Channel, ChannelFailed
 from service.db.engine import clock, reading, transaction
 from service.db.models import ChannelHealth, Notice, NoticeMessage
@@ -57,7 +57,7 @@ class Attempted:
 
 def send(channel: Channel, public_id: str, document: NoticeDocument) -> None:
     """Send a message.  Raises ChannelFailed."""
-    if why := channels.trouble(channel):
+    if why := checks.trouble(channel):
         raise ChannelFailed(why)
     if channel.is_webhook:
         webhook.send(channel, public_id, document.model_dump_json())

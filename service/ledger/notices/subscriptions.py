@@ -6,6 +6,7 @@ from sqlalchemy import ColumnElement, delete, func, select
 from sqlalchemy.orm import Session, selectinload
 
 from service.channels import channel as channels
+from service.channels import checks
 from service.db.engine import clock
 from service.db.models import Account, ChannelHealth, Notice, NoticeMessage, Subscription, Target
 from service.db.paging import ResultPage, paged
@@ -36,7 +37,7 @@ def create(
     Raises NotFound for a channel, BadInput for a channel that cannot work and for kinds that do not exist, and Conflict
     for a subscription that there is.
     """
-    if trouble := channels.trouble(channels.named(channel)):
+    if trouble := checks.trouble(channels.named(channel)):
         raise BadInput(f"The channel {channel} cannot be used: {trouble}.")
     chosen = sorted(set(kinds)) if kinds else None
     for kind in chosen or ():
@@ -126,7 +127,7 @@ def known_channels(session: Session) -> list[ChannelView]:
             ChannelView(
                 name,
                 one.service if one else "",
-                channels.trouble(one) if one else "it is not in KERNELWATCH_CHANNELS any more",
+                checks.trouble(one) if one else "it is not in KERNELWATCH_CHANNELS any more",
                 row.error if row else None,
                 row.failing_since if row else None,
                 row.paused_until or None if row else None,
