@@ -116,6 +116,12 @@ class Settings(BaseSettings):
     github_url: str = Field("https://github.com", description="Where people sign in; of GitHub Enterprise another one.")
     github_client_id: str | None = Field(None, description="OAuth app with which people sign in.")
     github_client_secret: SecretStr | None = None
+    gitlab_url: str = Field("https://gitlab.com", description="Address of GitLab; of a self-managed one another.")
+    gitlab_token: SecretStr | None = Field(None, description="Writes notes and commit statuses.")
+    gitlab_webhook_secret: SecretStr | None = Field(
+        None, description="Secret token, or signing token (whsec_…), of GitLab's webhooks."
+    )
+    gitlab_webhook_secret_old: SecretStr | None = Field(None, description="Also accepted, while it is rotated.")
     oidc_issuer: str | None = Field(None, description="Provider of OpenID Connect with which people sign in.")
     oidc_client_id: str | None = None
     oidc_client_secret: SecretStr | None = None
@@ -132,7 +138,7 @@ class Settings(BaseSettings):
     notices_wait_s: float = Field(300, ge=0, le=86_400, description="Time for which an event waits for others.")
     notices_urgent_wait_s: float = Field(60, ge=0, le=86_400, description="The same for the severity `fail`.")
     notices_per_hour: int = Field(6, gt=0, le=3600, description="Messages of a subscription in an hour.")
-    write_pause_s: float = Field(1, ge=0, description="Pause between two writes to GitHub, which asks for one second.")
+    write_pause_s: float = Field(1, ge=0, description="Pause between two writes to a forge, as GitHub asks for.")
 
     @field_validator("state", "locks", "policy")
     @classmethod

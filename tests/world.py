@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import transaction
 from service.db.models import Base, Measurement, RecipeRow, Revision, Run, Target, VerdictRow
-from service.domain.states import CellState, Priority, TargetKind
+from service.domain.states import CellState, ForgeKind, Priority, TargetKind
 
 _numbers = count()
 Row = TypeVar("Row", bound=Base)
@@ -18,6 +18,8 @@ def target(recipe: str = "", name: str = "norms", **columns: Any) -> Target:
     """Register a repository with this recipe, in a transaction of its own."""
     with transaction() as session:
         usual = {"kind": TargetKind.GIT, "location": "/nowhere", "created_at": 0.0}
+        if columns.get("forge"):
+            usual["forge_kind"] = ForgeKind.GITHUB
         made = _added(session, Target(name=name, **usual | columns))
         made.recipe_id = recipe_of(session, made.id, recipe).id
     return made

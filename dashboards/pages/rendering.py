@@ -11,18 +11,21 @@ from markupsafe import Markup
 from dashboards import assets
 from kernels.cases import Metric
 from service.db.models import Target
+from service.domain import forges
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
 from service.domain.metrics import WORDS, amount, metric_of, percent, signed
 from service.domain.states import (
     OPEN_REGRESSIONS,
     CellState,
+    ForgeKind,
     FoundBy,
     OutboxState,
     RegressionState,
 )
 from service.domain.text import interval, listed, short, without_credentials
 from service.domain.verdicts.judge import Outcome
+from service.forge.clients import addresses
 from service.forge.sign_in import providers
 from service.ledger.access.acting import acting
 from service.reports.bisection_text import answer_in_words
@@ -181,7 +184,18 @@ def micros(value: float | None) -> str:
 
 def _commit_address(target: Target, sha: str) -> str | None:
     """Return the URL of a commit at the forge."""
-    return f"https://github.com/{target.forge}/commit/{sha}" if target.forge else None
+    kind = target.forge_kind
+    return forges.commit_address(kind, _repository(kind, target), sha) if kind else None
+
+
+def _pull_address(target: Target, number: int) -> str | None:
+    """Return the URL of a pull request at the forge."""
+    kind = target.forge_kind
+    return forges.pull_address(kind, _repository(kind, target), number) if kind else None
+
+
+def _repository(kind: ForgeKind, target: Target) -> str:
+    return f"{addresses()[kind]}/{target.forge}"
 
 
 def _environment() -> Environment:
@@ -217,6 +231,10 @@ def _environment() -> Environment:
         "sign_in_offered": lambda: bool(providers()),
         "asset": assets.address,
         "commit": _commit_address,
+        "pull": _pull_address,
+        "pull_mark": forges.pull_mark,
+        "pull_noun": forges.pull_noun,
+        "forge_names": forges.NAMES,
         "interval": interval,
         "message_words": MESSAGE_WORDS,
         "marks": MARKS,

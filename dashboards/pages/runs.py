@@ -15,6 +15,7 @@ from service.api.access import Reading, ReadingRoute
 from service.api.common import Key, tagged
 from service.db.engine import clock
 from service.db.models import OutboxMessage, Run
+from service.domain.forges import pull_noun
 from service.domain.states import (
     OPEN_STATES,
     OutboxState,
@@ -27,8 +28,8 @@ from service.reports import markdown, notes
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 _COMMENT_STATES = {
-    OutboxState.SENT: "Comment on the pull request",
-    OutboxState.WAITING: "Comment on the pull request, not sent yet",
+    OutboxState.SENT: "Comment on the {}",
+    OutboxState.WAITING: "Comment on the {}, not sent yet",
 }
 
 
@@ -85,7 +86,7 @@ def _comment_state(session: Session, whole: Run, messages: Sequence[OutboxMessag
         or session.get_one(Run, comment.run_id).revision_id != whole.revision_id
     ):
         return "Preview of the comment"
-    return _COMMENT_STATES.get(comment.state, "Preview of the comment")
+    return _COMMENT_STATES.get(comment.state, "Preview of the comment").format(pull_noun(whole.target.forge_kind))
 
 
 def _others(session: Session, whole: Run) -> list[Glance]:

@@ -14,6 +14,8 @@ class Document(BaseModel):
 
 ActorKind: TypeAlias = Literal["anonymous", "key", "person", "local", "service"] | str
 
+ForgeKind: TypeAlias = Literal["github", "gitlab"] | str
+
 TargetKind: TypeAlias = Literal["git", "package"] | str
 
 
@@ -26,8 +28,9 @@ class TargetDocument(Document):
     location: str
     package: str | None
     branch: str | None
-    # `owner/name` on GitHub.
+    # The path of its repository on the forge: `owner/name`.
     forge: str | None
+    forge_kind: ForgeKind | None
     trusted: bool
     allow_unsandboxed: bool
     created_at: datetime
@@ -1344,8 +1347,9 @@ class TargetItem(Document):
     location: str
     package: str | None
     branch: str | None
-    # `owner/name` on GitHub.
+    # The path of its repository on the forge: `owner/name`.
     forge: str | None
+    forge_kind: ForgeKind | None
     trusted: bool
     allow_unsandboxed: bool
     created_at: datetime

@@ -2,7 +2,8 @@
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from pydantic import BaseModel
 
 from service.api.common import in_thread_of, problems
 from service.db.engine import transaction
+from service.domain.states import ForgeKind
 from service.errors import BadInput, Refused, TooLarge, Unavailable, Unsigned, UnsupportedMedia
-from service.forge.signature import Signatures, well_formed
+from service.forge.signature import Signatures, StandardSignatures, is_token, well_formed
 from service.ledger.intake.deliveries import store_delivery
 from service.settings import settings
 
@@ -73,6 +75,7 @@ class Places:
 class Signed:
     """A delivery whose signature fits."""
 
+    kind: ForgeKind
     guid: str
     event: str
     body: IO[bytes]
@@ -145,14 +148,59 @@ def router() -> APIRouter:
         _check_head(request, secrets, x_hub_signature_256, x_github_delivery, x_github_event)
         signatures = Signatures(secrets)
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
-            await _receive(request, body, signatures, places)
+            await _receive(request, body, signatures.update, places)
             if not signatures.fit(x_hub_signature_256 or ""):
                 raise Unsigned(
                     "X-Hub-Signature-256 does not match the body: GitHub and this server have different secrets."
                 )
-            return await stores.store(Signed(x_github_delivery, x_github_event, body))
+            return await stores.store(Signed(ForgeKind.GITHUB, x_github_delivery, x_github_event, body))
+
+    @routes.post("/gitlab", status_code=202, responses=_ERRORS)
+    async def gitlab(
+        request: Request,
+        x_gitlab_event: Annotated[str, Header()] = "",
+        x_gitlab_token: Annotated[str, Header()] = "",
+        webhook_id: Annotated[str, Header()] = "",
+        webhook_timestamp: Annotated[str, Header()] = "",
+        webhook_signature: Annotated[str, Header()] = "",
+        idempotency_key: Annotated[str, Header()] = "",
+        x_gitlab_webhook_uuid: Annotated[str, Header()] = "",
+    ) -> Accepted:
+        """Store a delivery of GitLab.  The response follows the commit; a repeated delivery is harmless."""
+        secrets = _gitlab_secrets()
+        # Retries have the same key; the UUID, which is all that there is before GitLab 17.4, is of one attempt.
+        guid = webhook_id or idempotency_key or x_gitlab_webhook_uuid
+        proved = is_token(x_gitlab_token, secrets)
+        signatures = StandardSignatures(secrets, guid, webhook_timestamp)
+        if not proved and not (webhook_id and signatures.can_fit(webhook_signature, time.time())):
+            raise Unsigned(_why_unproved(x_gitlab_token, webhook_signature))
+        stored_guid = guid and f"gitlab:{guid}"
+        _check_delivery(request, stored_guid, x_gitlab_event, "Idempotency-Key or X-Gitlab-Event")
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+            await _receive(request, body, signatures.update, places)
+            if not proved and not signatures.fit(webhook_signature):
+                raise Unsigned(
+                    "webhook-signature does not match the body: GitLab and this server have different signing tokens."
+                )
+            return await stores.store(Signed(ForgeKind.GITLAB, stored_guid, x_gitlab_event, body))
 
     return routes
+
+
+def _gitlab_secrets() -> list[str]:
+    here = settings()
+    secrets = [one.get_secret_value() for one in (here.gitlab_webhook_secret, here.gitlab_webhook_secret_old) if one]
+    if not any(secrets):
+        raise Refused("GitLab's webhooks are off: set KERNELWATCH_GITLAB_WEBHOOK_SECRET to the webhook's secret token.")
+    return secrets
+
+
+def _why_unproved(token: str, signature: str) -> str:
+    if signature:
+        return "webhook-signature does not fit: the server has no signing token, or its clock is minutes off."
+    if token:
+        return "X-Gitlab-Token is wrong: GitLab and this server have different secrets."
+    return "The delivery has no secret: set a secret token or a signing token for the webhook at GitLab."
 
 
 def _check_head(request: Request, secrets: list[str], signature: str | None, guid: str, event: str) -> None:
@@ -163,8 +211,13 @@ def _check_head(request: Request, secrets: list[str], signature: str | None, gui
         raise Unsigned("The delivery is not signed: set a secret for the webhook at GitHub.")
     if not well_formed(signature):
         raise Unsigned("X-Hub-Signature-256 is not `sha256=` and 64 hexadecimal digits.")
+    _check_delivery(request, guid, event, "X-GitHub-Delivery or X-GitHub-Event")
+
+
+def _check_delivery(request: Request, guid: str, event: str, headers: str) -> None:
+    """Refuse a delivery that cannot be stored, by its headers."""
     if not (0 < len(guid) <= _MAX_GUID and 0 < len(event) <= _MAX_EVENT):
-        raise BadInput("X-GitHub-Delivery or X-GitHub-Event is missing, or too long.")
+        raise BadInput(f"{headers} is missing, or too long.")
     media = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media != "application/json" or request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMedia("The body is not plain JSON: set the webhook's content type to application/json.")
@@ -172,7 +225,7 @@ def _check_head(request: Request, secrets: list[str], signature: str | None, gui
         raise TooLarge(settings().body_limit)
 
 
-async def _receive(request: Request, body: IO[bytes], signatures: Signatures, places: Places) -> None:
+async def _receive(request: Request, body: IO[bytes], update: Callable[[bytes], None], places: Places) -> None:
     """Write the body to `body` up to the limit.  The declared length may be wrong or missing."""
     length = 0
     try:
@@ -184,7 +237,7 @@ async def _receive(request: Request, body: IO[bytes], signatures: Signatures, pl
                     length += len(part)
                     if length > settings().body_limit:
                         raise TooLarge(settings().body_limit)
-                    signatures.update(part)
+                    update(part)
                     body.write(part)
     except TimeoutError:
         raise Unavailable("Too many long bodies arrive at once; deliver this one again.") from None
@@ -198,6 +251,6 @@ def _stored(deliveries: list[Signed]) -> list[Accepted]:
         answers = []
         for one in deliveries:
             one.body.seek(0)
-            delivery_id, new = store_delivery(session, one.guid, one.event, one.body.read())
+            delivery_id, new = store_delivery(session, one.guid, one.event, one.body.read(), one.kind)
             answers.append(Accepted(delivery=delivery_id, new=new))
         return answers

@@ -41,6 +41,7 @@ from service.domain.states import (
     CellState,
     Equal,
     FactsState,
+    ForgeKind,
     FoundBy,
     NoticeState,
     Origin,
@@ -123,7 +124,8 @@ class Target(Base):
     location: Mapped[str]  # URL or folder of the repository; index URL or folder of wheels
     package: Mapped[str | None]  # the distribution's name, for packages
     branch: Mapped[str | None]  # the mainline's name, for repositories
-    forge: Mapped[str | None]  # "owner/name" on GitHub, when there is one
+    forge: Mapped[str | None]  # the repository's path on its forge, when there is one: "owner/name"
+    forge_kind: Mapped[ForgeKind | None] = mapped_column(_enum(ForgeKind))  # null exactly where `forge` is
     trusted: Mapped[bool] = mapped_column(default=False)
     allow_unsandboxed: Mapped[bool] = mapped_column(default=False)
     recipe_from_branch: Mapped[bool] = mapped_column(default=False)
@@ -160,6 +162,7 @@ class Delivery(Base):
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     guid: Mapped[str] = mapped_column(String(80), unique=True)
     event: Mapped[str] = mapped_column(String(40))
+    forge_kind: Mapped[ForgeKind] = mapped_column(_enum(ForgeKind), default=ForgeKind.GITHUB, server_default="github")
     body: Mapped[bytes] = mapped_column(LargeBinary)
     received_at: Mapped[float]
     processed_at: Mapped[float | None]

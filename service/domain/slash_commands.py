@@ -26,7 +26,10 @@ class CommandName(StrEnum):
 
 @dataclass(frozen=True)
 class Form:
-    """How a command is written, what it does, and the scope that it needs; `words` are the fewest and the most."""
+    """How a command is written, what it does, and the scope that it needs; `words` are the fewest and the most.
+
+    `{pull}` in `does` is the forge's word for a pull request.
+    """
 
     usage: str
     does: str
@@ -38,8 +41,8 @@ FORMS: Mapping[CommandName, Form] = {
     CommandName.HELP: Form("help", "list the commands", scope=None),
     CommandName.RUN: Form("run [SUITE] [DEVICE]", "measure the head, unless it was measured already", words=(0, 2)),
     CommandName.RERUN: Form("rerun", "measure the head once more, on every device"),
-    CommandName.STOP: Form("stop", "cancel the runs of this pull request that wait or are measured"),
-    CommandName.BISECT: Form("bisect", "search the commits of this pull request for the one that made cases slower"),
+    CommandName.STOP: Form("stop", "cancel the runs of this {pull} that wait or are measured"),
+    CommandName.BISECT: Form("bisect", "search the commits of this {pull} for the one that made cases slower"),
     CommandName.ACCEPT: Form(
         "accept REASON",
         "let the head pass although it is slower; its regressions on the mainline are acknowledged with the reason",

@@ -19,6 +19,11 @@ class TargetKind(enum.StrEnum):
     PACKAGE = "package"
 
 
+class ForgeKind(enum.StrEnum):
+    GITHUB = "github"
+    GITLAB = "gitlab"
+
+
 class Origin(enum.StrEnum):
     """The origin of a report of new revisions."""
 

@@ -1,21 +1,18 @@
-"""Webhook deliveries as a closed list of typed events.  Pure: bytes in, an event out."""
+"""GitHub's webhook deliveries as a closed list of typed events.  Pure: bytes in, an event out."""
 
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from service.errors import BadInput
+from service.forge.fields import MAX_BRANCH, branch_name, commit, identifier, moment, pull_number, text
 
-_SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REPOSITORY = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
 _ACCOUNT = re.compile(r"[\w.-]{1,100}", re.ASCII)
 _NEW_HEAD = frozenset({"opened", "reopened", "synchronize"})
 REQUESTER = "kernelwatch"  # the external id of our checks
-_MAX_BRANCH = 255
-_MAX_NUMBER = 2**31 - 1  # of a pull request
 
 
 @dataclass(frozen=True)
@@ -44,11 +41,12 @@ class PullChanged:
     action: str
     head: str
     base_ref: str
-    base_sha: str
+    base_sha: str | None  # None where the forge does not say it
     fork: bool
     author: str
     updated_at: float | None = None  # by the forge's clock, in whole seconds
     merged_as: str | None = None
+    merge_unnamed: bool = False  # it was merged, and only the forge itself can say as which commit
 
 
 @dataclass(frozen=True)
@@ -122,22 +120,22 @@ def parse(event: str, body: bytes) -> Event:
 
 
 def _push(said: dict[str, Any]) -> Event:
-    kind, _, branch = _text(said["ref"]).removeprefix("refs/").partition("/")
+    kind, _, branch = text(said["ref"]).removeprefix("refs/").partition("/")
     if kind != "heads":
-        return Ignored(f"{said['ref'][:_MAX_BRANCH]} is not a branch")
+        return Ignored(f"{said['ref'][:MAX_BRANCH]} is not a branch")
     return Pushed(
         repository=_repository(said["repository"]),
-        branch=_branch(branch),
-        before=_sha(said["before"]),
-        head=None if said.get("deleted") else _sha(said["after"]),
+        branch=branch_name(branch),
+        before=commit(said["before"]),
+        head=None if said.get("deleted") else commit(said["after"]),
     )
 
 
 def _pull_request(said: dict[str, Any]) -> Event:
-    number, action, pull = _pull_number(said["number"]), _text(said["action"]), said["pull_request"]
+    number, action, pull = pull_number(said["number"]), text(said["action"]), said["pull_request"]
     if action not in _NEW_HEAD and action != "closed":
         return Ignored(f"pull request {number} was {action[:40]}; its head did not change")
-    head, base = _sha(pull["head"]["sha"]), _sha(pull["base"]["sha"])
+    head, base = commit(pull["head"]["sha"]), commit(pull["base"]["sha"])
     if head is None or base is None:
         raise BadInput(f"Pull request {number} has no head or no base.")
     repository = _repository(said["repository"])
@@ -146,18 +144,18 @@ def _pull_request(said: dict[str, Any]) -> Event:
         number=number,
         action=action,
         head=head,
-        base_ref=_branch(_text(pull["base"]["ref"])),
+        base_ref=branch_name(text(pull["base"]["ref"])),
         base_sha=base,
         fork=_is_fork(pull["head"].get("repo"), repository),
-        author=_text(pull["user"]["login"]),
-        updated_at=_moment(pull.get("updated_at")),
-        merged_as=_sha(pull["merge_commit_sha"]) if action == "closed" and pull.get("merged") is True else None,
+        author=text(pull["user"]["login"]),
+        updated_at=moment(pull.get("updated_at")),
+        merged_as=commit(pull["merge_commit_sha"]) if action == "closed" and pull.get("merged") is True else None,
     )
 
 
 def _issue_comment(said: dict[str, Any]) -> Event:
     """A comment counts once, when it is written: neither an edit nor a deletion commands anything."""
-    action, comment, issue = _text(said["action"]), said["comment"], said["issue"]
+    action, comment, issue = text(said["action"]), said["comment"], said["issue"]
     if action != "created":
         return Ignored(f"a comment was {action[:40]}; only a new one can be a command")
     if not issue.get("pull_request"):
@@ -167,16 +165,16 @@ def _issue_comment(said: dict[str, Any]) -> Event:
         return Ignored("the comment is not by a person")
     return Commented(
         repository=_repository(said["repository"]),
-        number=_pull_number(issue["number"]),
-        comment=_id(comment["id"]),
-        author=_text(author["login"]),
-        author_id=_id(author["id"]),
-        line=_text(comment["body"]).partition("\n")[0].rstrip("\r"),
+        number=pull_number(issue["number"]),
+        comment=identifier(comment["id"]),
+        author=text(author["login"]),
+        author_id=identifier(author["id"]),
+        line=text(comment["body"]).partition("\n")[0].rstrip("\r"),
     )
 
 
 def _check_run(said: dict[str, Any]) -> Event:
-    action, check, sender = _text(said["action"]), said["check_run"], said["sender"]
+    action, check, sender = text(said["action"]), said["check_run"], said["sender"]
     if action not in ("rerequested", "requested_action"):
         return Ignored(f"a check was {action[:40]}; only its buttons ask for something")
     if check.get("external_id") != REQUESTER:
@@ -185,16 +183,16 @@ def _check_run(said: dict[str, Any]) -> Event:
         return Ignored("the button was not pressed by a person")
     return CheckRequested(
         repository=_repository(said["repository"]),
-        check=_id(check["id"]),
-        action="rerun" if action == "rerequested" else _text(said["requested_action"]["identifier"])[:40],
-        sender=_text(sender["login"]),
-        sender_id=_id(sender["id"]),
+        check=identifier(check["id"]),
+        action="rerun" if action == "rerequested" else text(said["requested_action"]["identifier"])[:40],
+        sender=text(sender["login"]),
+        sender_id=identifier(sender["id"]),
     )
 
 
 def _check_suite(said: dict[str, Any]) -> Event:
     """GitHub sends "Re-run all checks" to the App alone that wrote them."""
-    action, sender = _text(said["action"]), said["sender"]
+    action, sender = text(said["action"]), said["sender"]
     if action != "rerequested":
         return Ignored(f"the checks of a commit were {action[:40]}; only their button asks for something")
     if sender["type"] != "User":
@@ -203,9 +201,9 @@ def _check_suite(said: dict[str, Any]) -> Event:
         repository=_repository(said["repository"]),
         check=None,
         action="rerun",
-        sender=_text(sender["login"]),
-        sender_id=_id(sender["id"]),
-        sha=_sha(said["check_suite"]["head_sha"]),
+        sender=text(sender["login"]),
+        sender_id=identifier(sender["id"]),
+        sha=commit(said["check_suite"]["head_sha"]),
     )
 
 
@@ -214,7 +212,7 @@ _BACK = frozenset({"created", "unsuspend"})
 
 
 def _installation(said: dict[str, Any]) -> Event:
-    action, account = _text(said["action"]), _account(said["installation"])
+    action, account = text(said["action"]), _account(said["installation"])
     if action in _BACK:
         return InstallationChanged(account, None, None)
     if action not in _GONE:
@@ -234,7 +232,7 @@ def _installation_repositories(said: dict[str, Any]) -> Event:
 
 
 def _account(installation: dict[str, Any]) -> str:
-    name = _text(installation["account"]["login"])
+    name = text(installation["account"]["login"])
     if not _ACCOUNT.fullmatch(name):
         raise BadInput(f"{name[:200]!r} is not an account.")
     return name
@@ -257,47 +255,7 @@ def _is_fork(head: dict[str, Any] | None, repository: str) -> bool:
 
 
 def _repository(said: dict[str, Any]) -> str:
-    name = _text(said["full_name"])
+    name = text(said["full_name"])
     if not _REPOSITORY.fullmatch(name):
         raise BadInput(f"{name[:200]!r} is not owner/name.")
     return name
-
-
-def _pull_number(said: Any) -> int:
-    if not isinstance(said, int) or isinstance(said, bool) or not 0 < said <= _MAX_NUMBER:
-        raise BadInput(f"{str(said)[:20]} is not the number of a pull request.")
-    return said
-
-
-def _id(said: Any) -> int:
-    """Of a comment, a person or a check."""
-    if not isinstance(said, int) or isinstance(said, bool) or said <= 0:
-        raise TypeError(f"an id expected, not {str(said)[:20]}")
-    return said
-
-
-def _moment(said: Any) -> float | None:
-    """Seconds since the epoch of an ISO 8601 time; None for anything else."""
-    try:
-        return datetime.fromisoformat(said).astimezone(UTC).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def _sha(said: Any) -> str | None:
-    """A full commit sha; None for all zeros, which mean "no commit"."""
-    if not _SHA.fullmatch(_text(said)):
-        raise BadInput(f"{said[:80]!r} is not a commit.")
-    return str(said) if said.strip("0") else None
-
-
-def _branch(name: str) -> str:
-    if not name or len(name) > _MAX_BRANCH:
-        raise BadInput("A branch's name is empty or too long.")
-    return name
-
-
-def _text(said: Any) -> str:
-    if not isinstance(said, str):
-        raise TypeError(f"text expected, not {type(said).__name__}")
-    return said

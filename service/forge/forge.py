@@ -56,6 +56,8 @@ class CheckRun:
     commit_status: str = "pending"  # an outbox row of an earlier version has none
     actions: Sequence[Mapping[str, str]] = ()
     annotations: Sequence[Mapping[str, Any]] = ()
+    pull: int | None = None  # the pull request that the commit is the head of
+    branch: str | None = None  # the mainline, where it is not the default branch
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,12 @@ class PullHead:
     """A pull request as the forge has it now.  A `fork` is any other repository than that of the pull request."""
 
     sha: str
-    base: str
+    base: str | None  # None where the forge names only the branch
     fork: bool
     open: bool
     author: str
+    base_ref: str | None = None
+    merged_as: str | None = None  # the commit on the base branch, once it is merged
 
 
 class Forge(Protocol):
@@ -96,6 +100,9 @@ class Forge(Protocol):
 
     def is_self(self, login: str) -> bool:
         """Whether kernelwatch writes under this name."""
+
+    def is_bot(self, user_id: int) -> bool:
+        """Whether an account is a program's, where deliveries do not say so."""
 
 
 def fitting(body: str, limit: str) -> str:

@@ -159,6 +159,9 @@ class GitHub(Forge):
     def is_self(self, login: str) -> bool:
         return login == self._known_login()
 
+    def is_bot(self, user_id: int) -> bool:  # noqa: ARG002
+        return False  # a delivery says so
+
     def _put_check_run(self, repo: str, check: CheckRun, known_id: str | None) -> str:
         said, wanted = _as_run(check), [_annotation(one) for one in check.annotations]
         known = (known_id or "").removeprefix("check:") or self._check_run(repo, check.sha, check.name)

@@ -39,6 +39,7 @@ from service.domain.text import short
 from service.domain.times import is_recent
 from service.domain.verdicts.judge import Outcome
 from service.errors import NotFound
+from service.forge.clients import addresses
 from service.ledger.runs.baseline_choice import UNACCEPTED
 from service.ledger.series import on_device
 from service.ledger.server_policy import server_policy
@@ -133,7 +134,8 @@ def found_in(session: Session, run_id: int) -> Report:
 def report_on(session: Session, run: Run) -> Report:
     """The report of a run that was loaded by `whole_run`."""
     known = _open_at_baseline(session, run)
-    address, forge = settings().address, settings().github_url.rstrip("/")
+    address = settings().address
+    forge = addresses()[run.target.forge_kind] if run.target.forge_kind else ""
     return report(run, policy=server_policy(), address=address, forge=forge, known=known)
 
 

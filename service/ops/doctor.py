@@ -15,7 +15,10 @@ from service.db import migrate
 from service.db.engine import clock, reading
 from service.db.models import Target
 from service.db.trouble import remedy
+from service.domain.forges import NAMES
+from service.domain.states import ForgeKind
 from service.errors import BadInput
+from service.forge import clients
 from service.ledger.notices import subscriptions
 from service.ledger.server_policy import policy_file
 from service.ops import torch_install
@@ -141,16 +144,34 @@ def _database() -> Check:
 
 
 def _forge() -> list[Check]:
-    """The repositories to which nothing is sent now; nothing where there are none, or no database yet."""
+    """What this process lacks for the forges of targets, and the repositories to which nothing is sent now.
+
+    Nothing where there are none, or no database yet.
+    """
     try:
         with reading() as session:
             now = clock(session)
             paused = (Target.forge.is_not(None), Target.forge_paused_until > now)
-            found = [(one.name, one.forge_error) for one in session.scalars(select(Target).where(*paused))]
+            found = list(session.scalars(select(Target).where(*paused).order_by(Target.name)))
+            used = sorted(filter(None, session.scalars(select(Target.forge_kind).distinct())))
     except SQLAlchemyError:
         return []
     effect = "its comments and checks wait"
-    return [Check(f"GitHub: {name}", False, why or "", effect, needed=False) for name, why in found]
+    away = [Check(f"{_name(one)}: {one.name}", False, one.forge_error or "", effect, needed=False) for one in found]
+    return [*map(_settings_of, used), *away]
+
+
+def _name(target: Target) -> str:
+    return NAMES[target.forge_kind or ForgeKind.GITHUB]
+
+
+def _settings_of(kind: ForgeKind) -> Check:
+    """The settings for a forge that some target is on; a worker of a fleet has none of them, and needs none."""
+    lacking = clients.missing(kind)
+    found = f"{' and '.join(lacking)} not set" if lacking else "credentials and the webhook's secret are set"
+    effect = "comments and checks are not sent, or webhooks not taken, by this process"
+    fix = f"set {' and '.join(lacking)} for the API and the control worker"
+    return Check(NAMES[kind], not lacking, found, effect, fix, needed=False)
 
 
 def _channels() -> list[Check]:

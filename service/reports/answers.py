@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.db.models import Run
+from service.domain.forges import pull_noun
 from service.domain.markup import code, escaped
 from service.domain.slash_commands import FORMS, NAME, CommandName
-from service.domain.states import RunState
+from service.domain.states import ForgeKind, RunState
 from service.domain.text import lasted, one_line, short
 
 _SHOWN = 20  # lines of one answer
@@ -49,9 +50,10 @@ def about(target: str, words: str) -> str:
     return f"**{escaped(target)}**: {words}"
 
 
-def help_text() -> Reply:
-    """The table of commands."""
-    rows = [f"| {code(f'{NAME} {form.usage}')} | {form.does} |" for form in FORMS.values()]
+def help_text(kind: ForgeKind) -> Reply:
+    """The table of commands, in the words of a forge."""
+    does = {form: form.does.format(pull=pull_noun(kind)) for form in FORMS.values()}
+    rows = [f"| {code(f'{NAME} {form.usage}')} | {does[form]} |" for form in FORMS.values()]
     return done(
         "| on the first line of a comment | does |\n|---|---|\n" + "\n".join(rows),
         "A command is for every target that watches this repository; "

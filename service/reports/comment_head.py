@@ -10,13 +10,13 @@ from statistics import geometric_mean
 from urllib.parse import quote, urlencode
 
 from kernels.cases import Metric
+from service.domain.forges import commit_address, compare_address, lines_address
 from service.domain.markup import code, escaped, row_of
 from service.domain.metrics import WORDS, amount, in_range, signed
 from service.domain.policy.policy import CommentWhen, GateKind
 from service.domain.states import OPEN_STATES, Purpose, RunState
 from service.domain.text import in_percent, listed, one_line, share_in_words
 from service.domain.verdicts.judge import Outcome
-from service.reports.forge.links import lines_of
 from service.reports.gate import GateState
 from service.reports.report import Report
 from service.reports.rows import Row
@@ -139,7 +139,9 @@ def commit(report: Report, sha: str | None, name: str | None) -> str:
     """A commit as a link to the forge; as code where there is no forge."""
     if not name:
         return ""
-    return f"[{code(name[:7])}]({report.forge_url}/commit/{sha})" if report.forge_url and sha else code(name)
+    if not (report.forge_url and report.forge_kind and sha):
+        return code(name)
+    return f"[{code(name[:7])}]({commit_address(report.forge_kind, report.forge_url, sha)})"
 
 
 Found = tuple[int, str, str]  # a number of cases, and what they do: `1`, `is`, `10.2 % slower`
@@ -220,12 +222,13 @@ def _sentence(text: str) -> str:
 def _links(report: Report, row: Row) -> str:
     address = report.url.rpartition("/runs/")[0]
     series = urlencode({"device": report.device, "provider": row.provider, "case": row.case})
-    links = dict[str, str]()
-    if report.forge_url and row.source is not None:
-        links[escaped(one_line(row.source.short, 60))] = lines_of(report.forge_url, report.sha, row.source)
+    links, kind = dict[str, str](), report.forge_kind
+    if report.forge_url and kind and (source := row.source):
+        page = lines_address(kind, report.forge_url, report.sha, source.file, *source.shown)
+        links[escaped(one_line(source.short, 60))] = page
     links["trend"] = f"{address}/targets/{quote(report.target)}/trend?{series}"
-    if report.forge_url and report.baseline_sha:
-        links["diff"] = f"{report.forge_url}/compare/{report.baseline_sha}...{report.sha}"
+    if report.forge_url and kind and report.baseline_sha:
+        links["diff"] = compare_address(kind, report.forge_url, report.baseline_sha, report.sha)
     links["reproduce"] = f"{report.url}#reproduce"
     return " ".join(f"[[{name}]]({url})" for name, url in links.items())
 

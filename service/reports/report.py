@@ -17,7 +17,7 @@ from service.domain.metrics import words
 from service.domain.policy.layers import Written
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe, parse
-from service.domain.states import BaselineKind, CellState, FoundBy, Purpose, RunState
+from service.domain.states import BaselineKind, CellState, ForgeKind, FoundBy, Purpose, RunState
 from service.domain.text import listed, one_line, short
 from service.domain.verdicts.analysis import Doubt
 from service.domain.verdicts.geomeans import Summary
@@ -95,6 +95,7 @@ class Report:
     pinned: str | None = None  # short: the pinned baseline
     baseline_sha: str | None = None
     forge_url: str | None = None  # the web address of the repository at its forge
+    forge_kind: ForgeKind | None = None
     repeated: bool = False  # the controls of its first session were off, so it was measured once more
 
     def of(self, *outcomes: Outcome) -> tuple[Row, ...]:
@@ -382,6 +383,7 @@ def report(
         bisection=run.bisection_id,
         baseline_sha=run.baseline,
         forge_url=f"{forge}/{run.target.forge}" if forge and run.target.forge else None,
+        forge_kind=run.target.forge_kind,
         repeated=run.repeated,
         last_good=short(run.last_good) if run.last_good else None,
         pinned=short(run.pinned) if run.pinned else None,

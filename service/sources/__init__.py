@@ -21,7 +21,7 @@ def open_source(target: Watched, keep_going: Callable[[], object] = lambda: None
         return PackageSource(target.name, target.location, target.package, keep_going)
     from service.sources.git import GitSource
 
-    return GitSource(target.name, target.location, keep_going)
+    return GitSource(target.name, target.location, keep_going, target.forge_kind)
 
 
 def forget(target: Watched) -> None:

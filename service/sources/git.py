@@ -20,7 +20,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlsplit
 
+from service.domain.states import ForgeKind
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.settings import GIB, MIB, settings
 from service.sources.reach import Site, check_url, folder_of, place, site_of
@@ -66,7 +68,7 @@ _ONE_PATH_S = 5.0
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _HUNK = re.compile(rb"^@@ -\S+ \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
 _REV = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+#=@~^-]{0,199}")
-_PULL_REV = re.compile(r"(?:refs/)?(pull/([1-9][0-9]{0,9})/head)([~^].*)?")
+_PULL_REV = re.compile(r"(?:refs/)?((?:pull|merge-requests)/([1-9][0-9]{0,9})/head)([~^].*)?")
 _FORMAT = "%H%x00%P%x00%s%x00%an%x00%ct%x00"
 
 # Nothing of the machine's or the user's configuration, no prompt, no LFS download, English messages.
@@ -102,8 +104,15 @@ def mirror_of(name: str, location: str) -> Path:
 class GitSource:
     """The commits of one repository."""
 
-    def __init__(self, name: str, location: str, keep_going: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        name: str,
+        location: str,
+        keep_going: Callable[[], object] = lambda: None,
+        forge_kind: ForgeKind | None = None,
+    ) -> None:
         self.name, self.location, self._keep_going = name, location, keep_going
+        self._on_gitlab = forge_kind is ForgeKind.GITLAB if forge_kind else _is_on_gitlab(location)
         self._folder = folder_of(location)
         if self._folder is None:
             check_url(location)
@@ -198,7 +207,10 @@ class GitSource:
         return branch
 
     def resolve(self, rev: str) -> str:
-        """The full sha of a branch, tag, pull request (`pull/7/head`), sha or expression such as `main~2`."""
+        """The full sha of a branch, tag, pull request (`pull/7/head`), sha or expression such as `main~2`.
+
+        A merge request of GitLab may be written as there too: `merge-requests/7/head`.
+        """
         rev = rev.strip()
         if not _REV.fullmatch(rev) or ".." in rev or "@{" in rev:
             raise BadInput(f"{rev[:80]!r} is not a revision; write a branch, a tag or a commit's sha.")
@@ -365,15 +377,24 @@ class GitSource:
             return failure
 
     def _pulls(self, numbers: Sequence[int], limits: GitLimits) -> dict[int, str | ServiceError]:
-        refs = {number: f"refs/pull/{number}/head" for number in numbers}
+        refs = {number: f"refs/pull/{number}/head" for number in numbers}  # here; GitLab has them elsewhere
+        theirs = "refs/merge-requests/{}/head" if self._on_gitlab else "refs/pull/{}/head"
         with self._alone():
-            self._fetch_apart([f"+{ref}:{ref}" for ref in refs.values()], limits, _name_of(numbers))
+            refspecs = [f"+{theirs.format(number)}:{ref}" for number, ref in refs.items()]
+            self._fetch_apart(refspecs, limits, self._name_of(numbers))
             heads = {number: self._commit(ref) for number, ref in refs.items()}
             self._update_refs([f"delete {refs[number]}\n" for number, head in heads.items() if head is None])
         return {
-            number: head or SourceFailed(f"{_name_of([number])} is not a commit.", passing=False)
+            number: head or SourceFailed(f"{self._name_of([number])} is not a commit.", passing=False)
             for number, head in heads.items()
         }
+
+    def _name_of(self, numbers: Sequence[int]) -> str:
+        """How messages name the heads of these pull requests."""
+        mark = "!" if self._on_gitlab else ""
+        first, last = f"{mark}{numbers[0]}", f"{mark}{numbers[-1]}"
+        which = first if len(numbers) == 1 else f"one of {first} to {last}"
+        return f"The head of {'merge' if self._on_gitlab else 'pull'} request {which}"
 
     def _fetched(self, sha: str) -> str | None:
         """Request a commit that no reference names any more, as after a forced push.  Not every host answers that."""
@@ -599,10 +620,13 @@ def _within(limits: GitLimits) -> tuple[str, ...]:
     return (*ends, "/bin/sh", "-c", f'ulimit -d {limits.memory >> 10}; {file}exec "$@"', "git")
 
 
-def _name_of(numbers: Sequence[int]) -> str:
-    """How messages name the heads of these pull requests."""
-    which = str(numbers[0]) if len(numbers) == 1 else f"one of {numbers[0]} to {numbers[-1]}"
-    return f"The head of pull request {which}"
+def _is_on_gitlab(location: str) -> bool:
+    """Whether a repository is on the GitLab of the settings."""
+    try:
+        host = urlsplit(location).hostname
+    except ValueError:
+        return False
+    return host is not None and host == urlsplit(settings().gitlab_url).hostname
 
 
 def _verb(arguments: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from service.domain.states import TargetKind
+from service.domain.states import ForgeKind, TargetKind
 from service.errors import ServiceError
 
 
@@ -106,6 +106,8 @@ class Watched(Protocol):
     def location(self) -> str: ...
     @property
     def package(self) -> str | None: ...
+    @property
+    def forge_kind(self) -> ForgeKind | None: ...
 
 
 def some(names: Sequence[str], most: int = 8) -> str:

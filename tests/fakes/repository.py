@@ -5,7 +5,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.domain.states import TargetKind
+from service.domain.states import ForgeKind, TargetKind
 from workers.sandbox import sandbox
 
 # How a test registers its own target, so that it is measured on a machine without a sandbox as well.
@@ -18,6 +18,7 @@ class Target:
     name: str = "norms"
     kind: TargetKind = TargetKind.GIT
     package: str | None = None
+    forge_kind: ForgeKind | None = None
 
 
 class Repository:

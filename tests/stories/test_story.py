@@ -14,7 +14,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -35,7 +37,8 @@ from service.db.models import (
     Target,
     VerdictRow,
 )
-from service.domain.states import RegressionState, RunState
+from service.domain.states import ForgeKind, RegressionState, RunState
+from service.forge.clients import addresses
 from service.ledger.intake import deliveries, targets
 from service.ledger.notify import compose, outbox
 from service.ledger.runs import build_logs, queue
@@ -76,12 +79,33 @@ rounds = 6
 """
 
 
-class Story:
-    """A repository with people who push to it, and what kernelwatch does about it."""
+Event = tuple[str, dict[str, Any]]  # the name of a webhook, and its body
 
-    def __init__(self, repository: Path, github: FakeGitHub, address: str) -> None:
-        self.repository, self.github, self.address = repository, github, address
+
+class Story:
+    """A repository on GitHub with people who push to it, and what kernelwatch does about it."""
+
+    repo = "acme/norms"
+    on = "github"
+    word = "pull request"
+    heads = "refs/pull/{}/head"
+    paths: ClassVar = {"comments": "/issues/{}/comments", "reactions": "/reactions", "permission": "/permission"}
+    limited = "primary"
+    changes_of_comments: ClassVar[tuple[str, ...]] = ("edited", "deleted")
+    fake: ClassVar[type[Any]] = FakeGitHub
+
+    def __init__(self, repository: Path, forge: Any, address: str) -> None:
+        self.repository, self.forge, self.address = repository, forge, address
         self._deliveries = 0
+
+    @classmethod
+    def settings(cls, forge: str) -> dict[str, str]:
+        """What an operator sets to connect the forge at this address."""
+        return {"WEBHOOK_SECRET": "s3cret", "GITHUB_API": forge, "GITHUB_TOKEN": "a-token"}
+
+    @property
+    def github(self) -> FakeGitHub:
+        return self.forge
 
     # -- what people do
 
@@ -103,8 +127,11 @@ class Story:
     def push(self, message: str = "work", /, **speeds: object) -> str:
         before = self.git("rev-parse", "HEAD")
         sha = self.commit(message, **speeds)
-        self.deliver("push", {"ref": "refs/heads/main", "before": before, "after": sha, "deleted": False})
+        self.deliver(*self.push_event(before, sha))
         return sha
+
+    def push_event(self, before: str, after: str) -> Event:
+        return "push", {"ref": "refs/heads/main", "before": before, "after": after, "deleted": False}
 
     def pull(self, number: int, /, *, action: str = "synchronize", fork: bool = False, **speeds: object) -> str:
         """A new head of a pull request."""
@@ -117,9 +144,12 @@ class Story:
         return sha
 
     def head(self, number: int, sha: str, *, action: str = "synchronize", fork: bool = False) -> None:
-        """GitHub tells that the head of a pull request is this commit now."""
+        """The forge tells that the head of a pull request is this commit now."""
+        self.git("update-ref", self.heads.format(number), sha)
+        self.deliver(*self.head_event(number, sha, action, fork=fork))
+
+    def head_event(self, number: int, sha: str, action: str, *, fork: bool = False) -> Event:
         branch = f"pull-{number}"
-        self.git("update-ref", f"refs/pull/{number}/head", sha)
         base = {"ref": "main", "sha": self.git("rev-parse", "main"), "repo": {"full_name": "acme/norms", "id": 1}}
         whose = {"full_name": "stranger/norms", "id": 2} if fork else {"full_name": "acme/norms", "id": 1}
         pull = {
@@ -129,13 +159,19 @@ class Story:
             "user": {"login": "ada"},
         }
         self.github.pull_is("acme/norms", number, sha, base["sha"], whose["full_name"])
-        self.deliver("pull_request", {"action": action, "number": number, "pull_request": pull})
+        return "pull_request", {"action": action, "number": number, "pull_request": pull}
 
     def merge(self, number: int) -> str:
-        """Merge a pull request; GitHub tells of the push and of the merge."""
+        """Merge a pull request; the forge tells of the push and of the merge."""
         before, head = self.git("rev-parse", "main"), self.git("rev-parse", f"pull-{number}")
         self.git("merge", "--quiet", "--no-ff", "--message", f"merge pull request {number}", f"pull-{number}")
         sha = self.git("rev-parse", "main")
+        merged = self.merge_event(number, before, head, sha)
+        self.deliver(*self.push_event(before, sha))
+        self.deliver(*merged)
+        return sha
+
+    def merge_event(self, number: int, before: str, head: str, sha: str) -> Event:
         self.github.pulls["acme/norms", number].state = "closed"
         repository = {"full_name": "acme/norms", "id": 1}
         pull = {
@@ -145,18 +181,39 @@ class Story:
             "merged": True,
             "merge_commit_sha": sha,
         }
-        self.deliver("push", {"ref": "refs/heads/main", "before": before, "after": sha, "deleted": False})
-        self.deliver("pull_request", {"action": "closed", "number": number, "pull_request": pull})
-        return sha
+        return "pull_request", {"action": "closed", "number": number, "pull_request": pull}
 
     def comment(self, number: int, text: str, *, by: str = "ada", kind: str = "User") -> int:
         """Somebody comments on a pull request; the comment's id."""
-        comment = self.github.somebody_says("acme/norms", number, text, by, kind)
-        self.deliver("issue_comment", self.github.comment_event(comment))
+        comment = self.written(number, text, by=by, kind=kind)
+        self.deliver(*self.comment_event(comment))
         return comment
 
+    def written(self, number: int, text: str, *, by: str = "ada", kind: str = "User") -> int:
+        """Somebody wrote a comment, whose webhook is on its way; the comment's id."""
+        return self.github.somebody_says(self.repo, number, text, by, kind)
+
+    def comment_event(self, comment: int, action: str = "created") -> Event:
+        return "issue_comment", self.github.comment_event(comment, action)
+
+    def permit(self, login: str, permission: str) -> None:
+        """Somebody gets this permission on the repository, in GitHub's words."""
+        self.github.permissions[self.repo, login] = permission
+
+    def close(self, number: int) -> None:
+        """A pull request is closed; its webhook has not arrived."""
+        self.github.pulls[self.repo, number].state = "closed"
+
+    def lose_comment(self, comment: int) -> None:
+        """Somebody deletes a comment."""
+        del self.github.comments[comment]
+
+    def fail_next(self, fault: str, what: str, number: int = 7, method: str = "POST") -> None:
+        """The forge fails the next request about comments, reactions or a permission."""
+        self.forge.fail_next(fault, path=self.paths[what].format(number), method=method)
+
     def deliver(self, event: str, body: dict[str, object], *, guid: str | None = None, secret: str = "s3cret") -> int:
-        """Post a webhook as GitHub does; then let kernelwatch do all that there is to do."""
+        """Post a webhook as the forge does; then let kernelwatch do all that there is to do."""
         status = self.arrive(event, body, guid=guid, secret=secret)
         self.settle()
         return status
@@ -179,14 +236,17 @@ class Story:
         return self._deliveries
 
     def force_push(self, number: int) -> str:
-        """Another commit in place of the head of a pull request; GitHub's delivery of it has not arrived."""
+        """Another commit in place of the head of a pull request; the delivery of it has not arrived."""
         self.git("checkout", "--quiet", f"pull-{number}")
         self.git("commit", "--quiet", "--amend", "--message", f"pull request {number}, anew")
         sha = self.git("rev-parse", "HEAD")
         self.git("checkout", "--quiet", "main")
-        self.git("update-ref", f"refs/pull/{number}/head", sha)
-        self.github.pulls["acme/norms", number].head = sha
+        self.git("update-ref", self.heads.format(number), sha)
+        self.moved(number, sha)
         return sha
+
+    def moved(self, number: int, sha: str) -> None:
+        self.github.pulls[self.repo, number].head = sha
 
     # -- what kernelwatch does
 
@@ -213,19 +273,19 @@ class Story:
             session.execute(update(OutboxMessage).values(next_at=0.0))
 
     def limits_are_over(self) -> None:
-        """GitHub takes requests again."""
+        """The forge takes requests again."""
         with transaction() as session:
             session.execute(update(Target).values(forge_paused_until=0.0))
 
     def watch_again(self, name: str) -> None:
         """Watch the same repository with another target."""
         with transaction() as session:
-            where = {"location": str(self.repository), "branch": "main", "forge": "acme/norms"}
+            where = {"location": str(self.repository), "branch": "main", "forge": f"{self.on}:{self.repo}"}
             targets.register(session, name, recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
 
     def disable(self, login: str) -> None:
         """An administrator keeps somebody out who has signed in before."""
-        whose = {"issuer": settings().github_url, "subject": str(self.github.person(login)["id"])}
+        whose = {"issuer": addresses()[ForgeKind(self.on)], "subject": str(self.forge.person(login)["id"])}
         with transaction() as session:
             session.add(Account(login=login, admin=False, created_at=0.0, signed_in_at=0.0, disabled_at=1.0, **whose))
 
@@ -267,16 +327,23 @@ class Story:
             return {row.case for row in rows}
 
     def said(self, number: int) -> list[str]:
-        return self.github.comments_on("acme/norms", number)
+        return self.forge.comments_on(self.repo, number)
 
     def answer(self, comment: int) -> str:
         """The one answer to a command, without its marker."""
         marker = f"<!-- kernelwatch: answer to comment {comment} -->"
-        [body] = [one.body for one in self.github.comments.values() if marker in one.body]
+        [body] = [body for body in self.bodies() if marker in body]
         return body.removesuffix(marker).strip()
 
     def answers(self) -> list[str]:
-        return [one.body for one in self.github.comments.values() if "<!-- kernelwatch: answer" in one.body]
+        return [body for body in self.bodies() if "<!-- kernelwatch: answer" in body]
+
+    def bodies(self) -> list[str]:
+        return [one.body for one in self.github.comments.values()]
+
+    def reactions(self, comment: int) -> list[str]:
+        """The reactions to a comment, in GitHub's words."""
+        return self.forge.reactions_to(comment)
 
     def statuses(self, sha: str) -> list[str]:
         """What became of a commit's status: `success: Skipped, no action needed: ...`, the newest last."""
@@ -286,39 +353,43 @@ class Story:
         return self.statuses(sha)[-1]
 
 
-@pytest.fixture
-def story(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
+@contextmanager
+def told(kind: type[Story], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
     """A watched repository with one commit that is measured already."""
-    repository = tmp_path / "norms"
+    repository = folder / "norms"
     repository.mkdir()
-    github = FakeGitHub()
-    python = scripted_python(tmp_path / "stack")
-    with served(github.app) as forge:
+    fake = kind.fake()
+    python = scripted_python(folder / "stack")
+    with served(fake.app) as forge:
         for name, value in {
-            "ALLOWED_ROOTS": json.dumps([str(tmp_path)]),
-            "WEBHOOK_SECRET": "s3cret",
-            "GITHUB_API": forge,
-            "GITHUB_TOKEN": "a-token",
+            "ALLOWED_ROOTS": json.dumps([str(folder)]),
             "DEVICE": "cpu",
             "WRITE_PAUSE_S": "0",
+            **kind.settings(forge),
         }.items():
             monkeypatch.setenv(f"KERNELWATCH_{name}", value)
         settings.cache_clear()
         control.here.cache_clear()
         environments.adopt_stack("scripted", python, [])
         with served(create_app()) as address:
-            told = Story(repository, github, address)
-            told.git("init", "--quiet", "--initial-branch=main")
-            told.git("config", "user.email", "ada@example.org")
-            told.git("config", "user.name", "Ada")
-            told.commit("first", fast=100.0, wide=200.0)
+            story = kind(repository, fake, address)
+            story.git("init", "--quiet", "--initial-branch=main")
+            story.git("config", "user.email", "ada@example.org")
+            story.git("config", "user.name", "Ada")
+            story.commit("first", fast=100.0, wide=200.0)
             with transaction() as session:
-                where = {"location": str(repository), "branch": "main", "forge": "acme/norms"}
+                where = {"location": str(repository), "branch": "main", "forge": f"{kind.on}:{kind.repo}"}
                 target = targets.register(session, "norms", recipe_text=RECIPE, **where, **MEASURED_ANYWHERE)
             deliveries.backfill_last(target.id, 1)
-            told.settle()
-            yield told
+            story.settle()
+            yield story
     control.here.cache_clear()
+
+
+@pytest.fixture
+def story(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Story]:
+    with told(Story, tmp_path, monkeypatch) as story:
+        yield story
 
 
 def test_the_first_revision_has_nothing_to_be_compared_with(story):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 app = Noun("Manage targets: watched repositories and packages.")
 
+_FORGE = "For webhooks and comments: owner/name on GitHub, group/project on GitLab, or its address."
 Private = Annotated[
     bool | None,
     typer.Option("--private/--public", help="Whether only those with a key or a role for it know of it."),
@@ -33,7 +34,7 @@ def add(
     ] = None,
     package: Annotated[str | None, typer.Option(help="Watch the releases of this package instead of commits.")] = None,
     branch: Annotated[str | None, typer.Option(help="The mainline; by default the remote's default branch.")] = None,
-    forge: Annotated[str | None, typer.Option(help="owner/name on GitHub, for webhooks and comments.")] = None,
+    forge: Annotated[str | None, typer.Option(help=_FORGE)] = None,
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Its mainline may run without a sandbox, if that is allowed.")
     ] = False,
@@ -71,7 +72,7 @@ def edit(
         bool, typer.Option("--recipe-from-branch", help="Use kernelwatch.toml of the mainline as the recipe.")
     ] = False,
     branch: Annotated[str | None, typer.Option(help="The mainline; '' for the remote's default branch.")] = None,
-    forge: Annotated[str | None, typer.Option(help="owner/name on GitHub; '' for none.")] = None,
+    forge: Annotated[str | None, typer.Option(help=f"{_FORGE}  '' for none.")] = None,
     trusted: Annotated[
         bool | None, typer.Option("--trusted/--untrusted", help="Whether it may run without a sandbox.")
     ] = None,

@@ -21,6 +21,11 @@ COLUMNS = (
 )
 
 
+def _forge(one: TargetDocument) -> str:
+    """The repository on its forge: `acme/norms on GitHub`."""
+    return f"{one.forge} on {'GitLab' if one.forge_kind == 'gitlab' else 'GitHub'}" if one.forge else ""
+
+
 def listed(page: Page[TargetItem]) -> View:
     """All targets."""
     empty = [] if page.items else [text("No targets. Add one with `kernelwatch target add NAME LOCATION`.")]
@@ -32,7 +37,7 @@ def one(found: TargetDocument) -> View:
     what = found.package or found.branch or "the default branch"
     facts = {
         "location": f"{found.location} ({found.kind}, {what})",
-        "forge": found.forge or "",
+        "forge": _forge(found),
         "devices": ", ".join(found.devices),
         "trusted": _trust(found),
         "private": "yes" if found.private else "",

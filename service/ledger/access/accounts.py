@@ -10,8 +10,9 @@ from service.db.engine import clock, reading, transaction
 from service.db.models import Account, Role, Target
 from service.db.paging import ResultPage, paged
 from service.domain.access import Actor
+from service.domain.states import ForgeKind
 from service.errors import NotFound, Refused
-from service.forge import github
+from service.forge.clients import addresses, connect
 from service.forge.forge import ForgeFailed
 from service.forge.sign_in import Identity
 from service.ledger.access import audit, sign_ins
@@ -65,7 +66,8 @@ def refresh_roles(account_id: int, *, older_than_s: float) -> None:
         due = _due(session, person, older_than_s)
     if not due:
         return
-    found = {target_id: _permission(repo, person) for target_id, repo in due.items()}
+    kind = _forge_of(person)
+    found = {target_id: _permission(kind, repo, person) for target_id, repo in due.items()} if kind else {}
     with transaction() as session:
         now = clock(session)
         session.execute(delete(Role).where(Role.account_id == account_id, Role.target_id.in_(found)))
@@ -82,16 +84,22 @@ def has_old_roles(session: Session, account_id: int) -> bool:
 
 def _due(session: Session, account: Account, older_than_s: float) -> Mapping[int, str]:
     """Targets on the forge whose permission is too old, with their repositories."""
-    if account.issuer != settings().github_url.rstrip("/") or account.admin:
+    kind = _forge_of(account)
+    if kind is None or account.admin:
         return {}
     fresh = select(Role.target_id).where(Role.account_id == account.id, Role.checked_at > clock(session) - older_than_s)
-    query = select(Target.id, Target.forge).where(Target.forge.is_not(None), Target.id.not_in(fresh))
+    query = select(Target.id, Target.forge).where(Target.forge_kind == kind, Target.id.not_in(fresh))
     return {one.id: one.forge for one in session.execute(query)}
 
 
-def _permission(repo: str, person: Account) -> str:
+def _forge_of(person: Account) -> ForgeKind | None:
+    """The forge on which a person has their account; None for another provider."""
+    return next((kind for kind, address in addresses().items() if address == person.issuer), None)
+
+
+def _permission(kind: ForgeKind, repo: str, person: Account) -> str:
     try:
-        return github.connect().permission(repo, person.login, _user_id(person))
+        return connect(kind).permission(repo, person.login, _user_id(person))
     except ForgeFailed as failure:
         log.warning("no permission of a person", repo=repo, login=person.login, error=str(failure))
         return "none"

@@ -9,9 +9,10 @@ from service.db.engine import reading
 from service.db.models import Account, Target
 from service.domain.access import Actor, ActorKind, Grant, Scope
 from service.domain.markup import code, escaped
+from service.domain.states import ForgeKind
+from service.forge.clients import addresses
 from service.forge.forge import Forge
 from service.ledger.access.sign_ins import SCOPES_OF
-from service.settings import settings
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,16 @@ class ForgePerson:
         return f"{code(what)} needs {code(needed)} permission on {where}; you have {has}."
 
 
-def who_is(client: Forge, repository: str, login: str, user_id: int, targets: Sequence[Target]) -> ForgePerson:
+def who_is(
+    client: Forge, kind: ForgeKind, repository: str, login: str, user_id: int, targets: Sequence[Target]
+) -> ForgePerson:
     """Ask the forge for somebody's permission.  Their account here counts if they have signed in.
 
     Raises ForgeFailed.
     """
     permission = client.permission(repository, login, user_id)
     with reading() as session:
-        whose = (Account.issuer == settings().github_url.rstrip("/"), Account.subject == str(user_id))
+        whose = (Account.issuer == addresses()[kind], Account.subject == str(user_id))
         account = session.scalar(select(Account).where(*whose))
     disabled = account is not None and account.disabled_at is not None
     grants = {Grant(scope, target.id) for target in targets for scope in SCOPES_OF.get(permission, ())}

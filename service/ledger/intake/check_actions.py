@@ -13,7 +13,7 @@ from service.db.engine import reading, transaction
 from service.db.models import OutboxMessage, Pull, Run, Target
 from service.domain.markup import escaped
 from service.domain.slash_commands import FORMS, CommandName
-from service.domain.states import RunState
+from service.domain.states import ForgeKind, RunState
 from service.domain.text import one_line
 from service.errors import Conflict, NotFound, ServiceError, SourceFailed
 from service.forge import github
@@ -43,7 +43,7 @@ def carry_out(watching: Sequence[Target], event: CheckRequested, delivery_id: in
     name, runs = CommandName(event.action), _runs_of(watching, event)
     try:
         targets = [run.target for run in runs]
-        person = who_is(github.connect(), event.repository, event.sender, event.sender_id, targets)
+        person = who_is(github.connect(), ForgeKind.GITHUB, event.repository, event.sender, event.sender_id, targets)
     except ForgeFailed as failure:
         raise SourceFailed(str(failure), passing=failure.passing) from None
     what = f"{name} of {', '.join(f'run {run.id}' for run in runs)} by {event.sender}"

@@ -15,12 +15,13 @@ from sqlalchemy.orm import Session
 from service.db.engine import reading, transaction
 from service.db.models import Delivery, Pull, PushRow, Run, Target
 from service.domain.access import Actor
+from service.domain.forges import pull_name
 from service.domain.markup import code, escaped
 from service.domain.slash_commands import NAME, Command, CommandName, read
-from service.domain.states import OPEN_STATES, Purpose, RunState
+from service.domain.states import OPEN_STATES, ForgeKind, Purpose, RunState
 from service.domain.text import one_line, short
 from service.errors import BadInput, Conflict, ServiceError, SourceFailed
-from service.forge import github
+from service.forge import clients
 from service.forge.events import Commented
 from service.forge.forge import Forge, ForgeFailed, PullHead
 from service.ledger.access.acting import as_actor
@@ -67,13 +68,16 @@ def carry_out(watching: Sequence[Target], event: Commented, delivery_id: int, *,
 
     Raises SourceFailed where the forge or a source did not answer; on the `last` attempt that is answered too.
     """
+    kind = _kind(watching)
     with reading() as session:
-        if outbox.is_known(session, _key(event)):
+        if outbox.is_known(session, _key(event, kind)):
             return f"comment {event.comment} was answered before."
     try:
-        client = github.connect()
+        client = clients.connect(kind)
         if client.is_self(event.author):
             return "Nothing to do: kernelwatch wrote the comment."
+        if client.is_bot(event.author_id):
+            return "Nothing to do: a bot wrote the comment."
         if not client.has_comment(event.repository, event.number, event.comment):
             return f"Nothing to do: comment {event.comment} was deleted."
         return _answered(watching, event, _answer_of(client, watching, event, delivery_id))
@@ -108,14 +112,14 @@ def _answer_of(client: Forge, watching: Sequence[Target], event: Commented, deli
     except BadInput as mistake:
         return _Done(answers.refused(escaped(str(mistake))))
     if command.verb is CommandName.HELP:
-        return _Done(answers.help_text())
-    person = who_is(client, event.repository, event.author, event.author_id, chosen)
+        return _Done(answers.help_text(_kind(watching)))
+    person = who_is(client, _kind(chosen), event.repository, event.author, event.author_id, chosen)
     if why := person.refusal(command.form.scope, chosen, f"{NAME} {command.verb}"):
         return _Done(answers.refused(why))
     head = client.pull(event.repository, event.number)
     asked = _Asked(command, event, person.actor, head)
     if not head.open and command.verb not in (CommandName.STOP, CommandName.ACCEPT):
-        return _Done(answers.refused(f"Pull request {event.number} is closed; reopen it first."))
+        return _Done(answers.refused(f"{_sentence(_kind(chosen), event.number)} is closed; reopen it first."))
     prepared = {target.id: _prepared(target, asked, delivery_id) for target in chosen}
 
     def effect(session: Session) -> Reply:
@@ -155,7 +159,8 @@ def _record_head(target: Target, asked: _Asked) -> str | None:
     try:
         source = open_source(target)
         source.refresh()
-        wanted = pulls.Wanted(asked.number, head.fork, base=head.base, announced={head.sha: 0}, author=head.author)
+        wanted = pulls.Wanted(asked.number, head.fork, announced={head.sha: 0}, author=head.author)
+        wanted.base, wanted.base_ref = head.base, head.base_ref
         said = pulls.record_heads(target, source, {asked.number: wanted})[asked.number]
     except SourceFailed:
         raise
@@ -180,21 +185,34 @@ def _answered(watching: Sequence[Target], event: Commented, effect: _Effect) -> 
     with transaction() as session:
         for target in watching:  # in the order of their ids, as everywhere
             lock(session, target.id)
-        if outbox.is_known(session, _key(event)):
+        kind = _kind(watching)
+        if outbox.is_known(session, _key(event, kind)):
             return f"comment {event.comment} was answered before."
         answer = effect(session)
         first = session.get_one(Target, watching[0].id)
         body = answers.comment(event.line, event.author, f"comment {event.comment}", answer.lines)
         reaction = ReactionPayload(pull=event.number, comment=event.comment, content=answer.reaction)
-        outbox.enqueue(session, f"reaction:{event.comment}", "reaction", first, None, reaction.model_dump())
+        outbox.enqueue(session, _key(event, kind, "reaction"), "reaction", first, None, reaction.model_dump())
         reply = CommentPayload(pull=event.number, body=body)
-        outbox.enqueue(session, _key(event), "answer", first, None, reply.model_dump())
+        outbox.enqueue(session, _key(event, kind), "answer", first, None, reply.model_dump())
     verdict = "refused" if answer.reaction is Reaction.REFUSED else "carried out"
     return f"{one_line(event.line, 80)} of {event.author} was {verdict}."
 
 
-def _key(event: Commented) -> str:
-    return f"answer:{event.comment}"
+def _key(event: Commented, kind: ForgeKind, what: str = "answer") -> str:
+    """The key of a message about a comment.  Forges number comments each by itself."""
+    return f"{what}:{event.comment}" if kind is ForgeKind.GITHUB else f"{what}:{kind}:{event.comment}"
+
+
+def _kind(targets: Sequence[Target]) -> ForgeKind:
+    """The forge of targets that watch one repository."""
+    return targets[0].forge_kind or ForgeKind.GITHUB
+
+
+def _sentence(kind: ForgeKind | None, number: int) -> str:
+    """A pull request at the beginning of a sentence: `Merge request !7`."""
+    name = pull_name(kind, number)
+    return name[:1].upper() + name[1:]
 
 
 def _for_target(session: Session, target_id: int, asked: _Asked, prepared: _Prepared) -> Reply:
@@ -207,7 +225,7 @@ def _for_target(session: Session, target_id: int, asked: _Asked, prepared: _Prep
     if prepared.trouble is not None:
         return answers.refused(answers.about(target.name, f"{escaped(one_line(prepared.trouble))}."))
     if asked.needs_head and pull.head != asked.head.sha:
-        raise SourceFailed(f"the head of pull request {asked.number} is moving.")
+        raise SourceFailed(f"the head of {pull_name(target.forge_kind, asked.number)} is moving.")
     try:
         with session.begin_nested():
             found = prepared.done or _EFFECTS[asked.command.verb](session, target, pull, asked)
@@ -288,7 +306,7 @@ def _stop(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
 
 def _accept(session: Session, target: Target, pull: Pull, asked: _Asked) -> Reply:
     if not asked.head.open and pull.merged_as is None:
-        raise Conflict(f"Pull request {pull.number} was closed without a merge.")
+        raise Conflict(f"{_sentence(target.forge_kind, pull.number)} was closed without a merge.")
     cases = accepting.accept(session, target, pull, asked.actor.name, " ".join(asked.command.words))
     what = f"{cases} slower case{'s' * (cases != 1)} at {code(short(pull.head or ''))}"
     if not asked.head.open:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 import structlog
@@ -16,9 +16,11 @@ from service.db.engine import clock, database_now, reading, transaction, wake
 from service.db.models import Delivery, Run, Target
 from service.db.wakeups import CONTROL
 from service.domain import slash_commands
-from service.domain.states import Origin, TargetKind
+from service.domain.forges import pull_noun
+from service.domain.states import ForgeKind, Origin, TargetKind
 from service.domain.times import is_due
 from service.errors import BadInput, NotFound, ServiceError, SourceFailed
+from service.forge import clients, events, gitlab_events
 from service.forge.events import (
     CheckRequested,
     Commented,
@@ -28,8 +30,8 @@ from service.forge.events import (
     Pinged,
     PullChanged,
     Pushed,
-    parse,
 )
+from service.forge.forge import ForgeFailed
 from service.ledger.access import audit
 from service.ledger.intake import check_actions, comments, pulls, targets
 from service.ledger.intake.branch_recipes import adopted, branch_recipe, with_recipe
@@ -69,12 +71,14 @@ _PAUSED = "the target is paused; redeliver this after `kernelwatch target resume
 _DEEPEST = 1000  # revisions read back to find where a rewritten mainline left the known one
 
 
-def store_delivery(session: Session, guid: str, event: str, body: bytes) -> tuple[int, bool]:
+def store_delivery(
+    session: Session, guid: str, event: str, body: bytes, kind: ForgeKind = ForgeKind.GITHUB
+) -> tuple[int, bool]:
     """Store a delivery for later: its id, and whether it is new.  A redelivery of one that was given up is retried.
 
     A new one takes one statement, because each further statement waits for its turn on a busy machine.
     """
-    values = {"guid": guid, "event": event, "body": body, "received_at": database_now(session)}
+    values = {"guid": guid, "event": event, "forge_kind": kind, "body": body, "received_at": database_now(session)}
     new = insert_if_absent(session, Delivery, "guid", values)
     if new is not None:
         wake(session, CONTROL)
@@ -121,27 +125,30 @@ class _Waiting:
 
     id: int
     failures: int
+    forge: ForgeKind
     event: Event
 
 
+_PARSERS = {ForgeKind.GITHUB: events.parse, ForgeKind.GITLAB: gitlab_events.parse}
 _Answer = str | Exception  # one sentence, or what went wrong
 _Answers = dict[int, _Answer]  # by delivery; one that is missing was not processed
 
 
 def _process(ids: Sequence[int], ends: float = math.inf) -> int:
     """Process these deliveries, the repositories in the order of their oldest one.  Returns how many were answered."""
-    answers, events = _Answers(), list[_Waiting]()
+    answers, read = _Answers(), list[_Waiting]()
     for start in range(0, len(ids), _AT_ONCE):
         with reading() as session:
             rows = select(Delivery).where(Delivery.id.in_(ids[start : start + _AT_ONCE])).order_by(Delivery.id)
             for row in session.execute(rows.execution_options(populate_existing=True)).scalars():
                 try:
-                    events.append(_Waiting(row.id, row.attempts, parse(row.event, row.body)))
+                    parse = _PARSERS[row.forge_kind]
+                    read.append(_Waiting(row.id, row.attempts, row.forge_kind, parse(row.event, row.body)))
                 except Exception as error:  # what is sent here is not always what the forge documents
                     answers[row.id] = error
             session.expunge_all()  # bodies are large
-    by_repository = dict[str, list[_Waiting]]()
-    for waiting in events:
+    by_repository = dict[tuple[ForgeKind, str], list[_Waiting]]()
+    for waiting in read:
         match waiting.event:
             case Pinged():
                 answers[waiting.id] = "The webhook works."
@@ -152,7 +159,8 @@ def _process(ids: Sequence[int], ends: float = math.inf) -> int:
             case Commented(line=line) if not slash_commands.is_command(line):
                 answers[waiting.id] = "Nothing to do: the comment does not begin with a command."
             case Pushed() | PullChanged() | Commented() | CheckRequested():
-                by_repository.setdefault(waiting.event.repository.lower(), []).append(waiting)
+                repository = (waiting.forge, waiting.event.repository.lower())
+                by_repository.setdefault(repository, []).append(waiting)
             case _:
                 assert_never(waiting.event)
     _store(answers)
@@ -367,12 +375,12 @@ def pull_appeared(target_id: int, number: int, *, vouched: bool = False) -> str:
 
 def _for_each_target(waiting: Sequence[_Waiting]) -> _Answers:
     """Answer the deliveries of one repository by all of its targets; an error of one does not stop the others."""
-    repository = _repository_of(waiting[0])
+    kind, repository = waiting[0].forge, _repository_of(waiting[0])
     with reading() as session:
-        watching = targets.targets_on(session, repository)
+        watching = targets.targets_on(session, kind, repository)
     if not watching:
         hint = (
-            f"Add one with `kernelwatch target add NAME https://github.com/{repository} --forge {repository} "
+            f"Add one with `kernelwatch target add NAME {clients.addresses()[kind]}/{repository} --forge {repository} "
             "--recipe FILE`, and redeliver."
         )
         return {one.id: NotFound("target", f"watches {repository}", hint) for one in waiting}
@@ -423,7 +431,11 @@ def _for_target(target: Target, waiting: Sequence[_Waiting]) -> _Answers:
         return {one.id: _PAUSED for one in waiting}
     answers, wanted = _Answers(), dict[int, pulls.Wanted]()
     pushes = [(one.id, one.event) for one in waiting if isinstance(one.event, Pushed)]
-    changes = [(one.id, one.failures, one.event) for one in waiting if isinstance(one.event, PullChanged)]
+    changes = [
+        (one.id, one.failures, _with_merge(one.forge, one.event))
+        for one in waiting
+        if isinstance(one.event, PullChanged)
+    ]
     try:
         if changes:
             with transaction() as session:
@@ -444,6 +456,18 @@ def _for_target(target: Target, waiting: Sequence[_Waiting]) -> _Answers:
     return answers
 
 
+def _with_merge(kind: ForgeKind, event: PullChanged) -> PullChanged:
+    """A change of a pull request, with the commit that it was merged as where only the forge can name it."""
+    if not event.merge_unnamed:
+        return event
+    try:
+        merged_as = clients.connect(kind).pull(event.repository, event.number).merged_as
+    except ForgeFailed as failure:
+        log.warning("the commit of a merge is unknown", pull=event.number, error=str(failure))
+        merged_as = None
+    return replace(event, merged_as=merged_as or event.head)  # a fast-forward, most likely
+
+
 def _pushed(target: Target, source: Source, pushes: Sequence[tuple[int, Pushed]]) -> _Answers:
     """Answer pushes.  Whatever they say, the mainline is recorded as the source has it now."""
     answers = _Answers()
@@ -453,7 +477,8 @@ def _pushed(target: Target, source: Source, pushes: Sequence[tuple[int, Pushed]]
         for delivery_id, event in pushes:
             if event.branch != mainline:
                 answers[delivery_id] = (
-                    f"{event.branch} is not the mainline ({mainline}); its pull request is what is measured."
+                    f"{event.branch} is not the mainline ({mainline}); "
+                    f"its {pull_noun(target.forge_kind)} is what is measured."
                 )
             elif event.deleted:
                 answers[delivery_id] = f"{event.branch} was deleted; there is nothing to measure."

@@ -7,6 +7,7 @@ a row of the pull request has a version, and who finds another one than before f
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import select
@@ -14,8 +15,9 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import reading, transaction
 from service.db.models import Pull, Target
+from service.domain.forges import pull_name
 from service.domain.states import Origin
-from service.errors import BadInput, ServiceError, SourceFailed
+from service.errors import BadInput, NotFound, ServiceError, SourceFailed
 from service.forge.events import PullChanged
 from service.ledger.intake.branch_recipes import RecipeFiles, adopted, branch_recipe
 from service.ledger.regressions import accepting
@@ -35,7 +37,8 @@ class Wanted:
     number: int
     fork: bool = False
     vouched: bool = False  # somebody trusts its head, whoever it is from
-    base: str | None = None  # the sha that the forge named; None for the mainline
+    base: str | None = None  # the sha that the forge named; None for the tip of `base_ref`, or of the mainline
+    base_ref: str | None = None
     announced: dict[str, int] = field(default_factory=dict)  # heads, each with the failures of its delivery
     deliveries: list[int] = field(default_factory=list)
     author: str = ""
@@ -43,7 +46,7 @@ class Wanted:
     def add(self, event: PullChanged, delivery_id: int, failures: int) -> None:
         """A later delivery."""
         self.fork |= event.fork
-        self.base, self.author = event.base_sha, event.author
+        self.base, self.base_ref, self.author = event.base_sha, event.base_ref, event.author
         self.announced[event.head] = failures
         self.deliveries.append(delivery_id)
 
@@ -62,7 +65,7 @@ def sort_out(
         row = rows[event.number]
         later = _compare(event.updated_at, row.updated_at)
         row.updated_at = max(event.updated_at or 0.0, row.updated_at or 0.0) or None
-        name = f"pull request {event.number}"
+        name = pull_name(target.forge_kind, event.number)
         if event.action == "closed":
             if later < 0:
                 said[delivery_id] = f"{name} was reopened or changed later."
@@ -82,7 +85,8 @@ def sort_out(
 
 def close(session: Session, target: Target, number: int) -> str:
     cancelled = pull_closed(session, target, number)
-    return f"pull request {number} was closed; {cancelled} of its runs were waiting, and are cancelled."
+    name = pull_name(target.forge_kind, number)
+    return f"{name} was closed; {cancelled} of its runs were waiting, and are cancelled."
 
 
 def record_heads(target: Target, source: Source, wanted: Mapping[int, Wanted]) -> dict[int, str | ServiceError]:
@@ -114,15 +118,15 @@ def record_heads(target: Target, source: Source, wanted: Mapping[int, Wanted]) -
             del left[number]
         if not heads.keys() & left.keys():
             return done
-    busy = "another process is recording pull request {}."
-    return done | {number: SourceFailed(busy.format(number)) for number in left if number in heads}
+    busy = {number: pull_name(target.forge_kind, number) for number in left if number in heads}
+    return done | {number: SourceFailed(f"another process is recording {name}.") for number, name in busy.items()}
 
 
 def _record(
     target: Target, source: Source, recipe: RecipeFiles | None, wanted: Wanted, head: str | ServiceError, version: int
 ) -> str | None:
     """Record one head: what was done, or None where the row has another version by now.  Raises ServiceError."""
-    name = f"pull request {wanted.number}"
+    name = pull_name(target.forge_kind, wanted.number)
     try:
         if isinstance(head, ServiceError):
             raise head
@@ -147,11 +151,7 @@ def _record(
 
 def _push(target: Target, source: Source, wanted: Wanted, head: str) -> Push | None:
     """What a head adds to its base; None where that is nothing."""
-    base = wanted.base
-    if base is None or not source.has(base):
-        [tip] = source.mainline(target.branch, 1)
-        base = tip.sha
-    base = source.merge_base(base, head)
+    base = source.merge_base(_base(target, source, wanted), head)
     found = source.between(base, head)
     if not found:
         return None
@@ -165,6 +165,16 @@ def _push(target: Target, source: Source, wanted: Wanted, head: str) -> Push | N
         trusted=wanted.vouched or (not wanted.fork and source.is_on_branch(head)),
         delivery_id=max(wanted.deliveries, default=None),
     )
+
+
+def _base(target: Target, source: Source, wanted: Wanted) -> str:
+    """The commit that a pull request is to be merged into."""
+    if wanted.base is not None and source.has(wanted.base):
+        return wanted.base
+    if wanted.base is None and wanted.base_ref is not None:
+        with suppress(NotFound):  # the branch may have been deleted
+            return source.mainline(wanted.base_ref, 1)[0].sha
+    return source.mainline(target.branch, 1)[0].sha
 
 
 def _refuse(target: Target, recipe: RecipeFiles | None, wanted: Wanted, why: ServiceError, version: int) -> None:

@@ -12,13 +12,14 @@ from sqlalchemy.orm import Session, joinedload, selectinload
 from service.db.engine import clock
 from service.db.models import RecipeRow, Target
 from service.db.paging import ResultPage, paged
+from service.domain import forges
 from service.domain.policy import recipes
-from service.domain.states import TargetKind
+from service.domain.states import ForgeKind, TargetKind
 from service.errors import BadInput, Conflict, NotFound
+from service.forge import clients
 
 # A target's name is part of addresses, of file names and of the hidden marker in comments.
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9_.]|-(?!-)){0,79}")
-_FORGE = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
 
 
 def find(session: Session, name: str) -> Target | None:
@@ -48,11 +49,11 @@ def by_name(session: Session, cursor: str | None = None, limit: int = 50) -> Res
     return paged(session, statement, (Target.name,), cursor, limit, ascending=True)
 
 
-def targets_on(session: Session, repository: str) -> list[Target]:
-    """The targets that watch this repository of the forge; its name is the same in small and capital letters."""
-    same = func.lower(Target.forge) == repository.lower()
+def targets_on(session: Session, kind: ForgeKind, repository: str) -> list[Target]:
+    """The targets that watch this repository of a forge; its name is the same in small and capital letters."""
+    same = (Target.forge_kind == kind, func.lower(Target.forge) == repository.lower())
     return list(
-        session.execute(select(Target).where(same).order_by(Target.id).options(selectinload(Target.recipe))).scalars()
+        session.execute(select(Target).where(*same).order_by(Target.id).options(selectinload(Target.recipe))).scalars()
     )
 
 
@@ -74,13 +75,15 @@ def register(
 ) -> Target:
     """Watch a target, or change how a known one is watched.  A recipe that changed becomes a new version.
 
-    A `branch` or `forge` that is not named stays as it was; an empty one is taken away.  So does `private` if it is
+    A `branch` or `forge` that is not named stays as it was; an empty one is taken away.  `forge` is written as
+    `service.domain.forges.read_repository` reads it.  So does `private` if it is
     None; a new target is public.
 
     Raises BadInput for what cannot be watched, and Conflict when the name is taken by another location: its history
     would be continued with other revisions.
     """
-    _check(name, kind, package, forge, trusted, allow_unsandboxed, recipe_from_branch, recipe_text)
+    _check(name, kind, package, trusted, allow_unsandboxed, recipe_from_branch, recipe_text)
+    on_forge = forges.read_repository(forge, location, clients.addresses()) if forge else None
     target = find(session, name)
     if target is None:
         now = clock(session)
@@ -90,7 +93,8 @@ def register(
     elif (target.kind, target.location, target.package) != (kind, location, package):
         raise Conflict(f"Target {name} watches {target.location} already: choose another name for {location}.")
     target.branch = target.branch if branch is None else branch or None
-    target.forge = target.forge if forge is None else forge or None
+    if forge is not None:
+        target.forge_kind, target.forge = on_forge or (None, None)
     target.trusted = trusted
     target.private = bool(target.private) if private is None else private
     target.recipe_from_branch = recipe_from_branch
@@ -141,7 +145,6 @@ def _check(
     name: str,
     kind: TargetKind,
     package: str | None,
-    forge: str | None,
     trusted: bool,
     allow_unsandboxed: bool | None,
     recipe_from_branch: bool,
@@ -150,8 +153,6 @@ def _check(
     check_name(name)
     if (kind is TargetKind.PACKAGE) != (package is not None):
         raise BadInput("A package target needs the name of its package, and only a package target has one.")
-    if forge and not _FORGE.fullmatch(forge):
-        raise BadInput(f"{forge[:200]!r} is not owner/name on GitHub.")
     if allow_unsandboxed and not trusted:
         raise BadInput(f"Target {name} is not trusted; only trusted targets may run without a sandbox.")
     if recipe_text is None and not recipe_from_branch:

@@ -7,7 +7,7 @@ from sqlalchemy import func, select, update
 from service.db.engine import clock, transaction, wake
 from service.db.models import OutboxMessage, Target
 from service.db.wakeups import CONTROL
-from service.domain.states import OutboxState
+from service.domain.states import ForgeKind, OutboxState
 from service.forge import github
 from service.forge.events import InstallationChanged
 from service.forge.forge import MAX_PAUSE_S, ForgeFailed
@@ -26,7 +26,8 @@ def changed(event: InstallationChanged) -> str:
         where = func.lower(Target.forge).in_([one.lower() for one in event.repositories])
     with transaction() as session:
         names = []
-        for target in session.scalars(select(Target).where(where).order_by(Target.id).with_for_update(key_share=True)):
+        there = select(Target).where(Target.forge_kind == ForgeKind.GITHUB, where).order_by(Target.id)
+        for target in session.scalars(there.with_for_update(key_share=True)):
             names.append(target.name)
             target.forge_paused_until = clock(session) + MAX_PAUSE_S if event.why_gone else 0.0
             target.forge_error = event.why_gone

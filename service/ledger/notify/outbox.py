@@ -9,7 +9,7 @@ about.
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,9 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock, database_now, transaction, wake
 from service.db.models import OutboxMessage, Run, Target
 from service.db.wakeups import CONTROL
-from service.domain.states import OutboxState
+from service.domain.states import ForgeKind, OutboxState
 from service.domain.times import is_due
-from service.forge import github
+from service.forge.clients import connect
 from service.forge.forge import MAX_PAUSE_S, CheckRun, Forge, ForgeFailed
 from service.ledger.backoff import backoff
 from service.ledger.locking import insert_if_absent
@@ -34,9 +34,9 @@ _CLAIM_S = 300.0  # longer than the slowest send: several requests of at most 20
 _FIRST_RETRY_S, _MAX_RETRY_S = 10.0, 3600.0
 _NEWS_S = 7 * 86400.0  # older messages are dropped: a token that was missing for a year must not flood a forge
 _SENDING_S = 20.0  # of one call: a write takes a second or two, and the control worker has other tasks
-# After three failures in a row, of any messages, this process sends nothing for a while: each request to a forge that
-# is down takes up to 20 s.
-_FORGE, _MAX_OUTAGE_S = "forge", 30.0
+# After three failures in a row, of any messages, this process sends nothing to a forge for a while: each request to one
+# that is down takes up to 20 s.
+_MAX_OUTAGE_S = 30.0
 _MARKER = re.compile(r"<!-- kernelwatch:[^<>]*? -->")
 
 
@@ -50,6 +50,9 @@ class Sending:
     kind: str
     target: str
     forge: str
+    forge_kind: ForgeKind
+    pull: int | None  # whose head the commit of a check is
+    branch: str | None  # the mainline of the target, where it is not the default branch
     payload: dict[str, Any]
     remote_id: str | None
 
@@ -89,33 +92,44 @@ def is_known(session: Session, key: str) -> bool:
     return session.scalar(select(OutboxMessage.id).where(OutboxMessage.key == key)) is not None
 
 
-def deliver_due(client_factory: Callable[[], Forge] = github.connect, now: float | None = None) -> int:
+def deliver_due(client_factory: Callable[[ForgeKind], Forge] = connect, now: float | None = None) -> int:
     """Send waiting messages one after the other, for a bounded time.  Returns how many were sent."""
     sent, ends = 0, time.monotonic() + _SENDING_S
-    client: Forge | None = None
-    while time.monotonic() < ends and not backoff.should_skip(_FORGE) and (sending := _claim(now)) is not None:
+    clients = dict[ForgeKind, Forge]()
+    while time.monotonic() < ends and (kinds := _reachable()) and (sending := _claim(now, kinds)) is not None:
         if not sending.forge:
             _preview(sending, "The target has no forge any more.")
             continue
+        kind = sending.forge_kind
         try:
-            client = client or client_factory()
-            remote_id = _send(client, sending)
+            if kind not in clients:
+                clients[kind] = client_factory(kind)
+            remote_id = _send(clients[kind], sending)
         except ForgeFailed as failure:
             if failure.outage:
-                backoff.failed(_FORGE, _MAX_OUTAGE_S)
+                backoff.failed(_outage(kind), _MAX_OUTAGE_S)
             else:
-                backoff.succeeded(_FORGE)
+                backoff.succeeded(_outage(kind))
             if failure.pause_s:
-                _pause(failure, now)
+                _pause(failure, kind, now)
             _failed(sending, str(failure), passing=failure.passing, now=now)
         except Exception as error:  # a payload that cannot be sent must not hold up the others
             log.exception("message could not be sent", message=sending.message_id)
             _failed(sending, f"internal error: {type(error).__name__}: {error}", passing=False, now=now)
         else:
-            backoff.succeeded(_FORGE)
+            backoff.succeeded(_outage(kind))
             _sent(sending, remote_id)
             sent += 1
     return sent
+
+
+def _outage(kind: ForgeKind) -> str:
+    """The name under which failures of a forge are counted."""
+    return f"forge {kind}"
+
+
+def _reachable() -> list[ForgeKind]:
+    return [kind for kind in ForgeKind if not backoff.should_skip(_outage(kind))]
 
 
 def _send(client: Forge, sending: Sending) -> str:
@@ -127,7 +141,8 @@ def _send(client: Forge, sending: Sending) -> str:
         marker = marker_of(sending.target, comment.pull, comment.body)
         return client.upsert_comment(sending.forge, comment.pull, marker, comment.body, sending.remote_id)
     check = CheckPayload.model_validate(sending.payload)
-    return client.put_check(sending.forge, CheckRun(**check.model_dump()), sending.remote_id)
+    run = CheckRun(**check.model_dump(), pull=sending.pull, branch=sending.branch)
+    return client.put_check(sending.forge, run, sending.remote_id)
 
 
 def marker_of(target: str, pull: int, body: str) -> str:
@@ -137,7 +152,7 @@ def marker_of(target: str, pull: int, body: str) -> str:
     return found[0] if found else f"<!-- kernelwatch:{target}:{pull} -->"
 
 
-def _claim(now: float | None) -> Sending | None:
+def _claim(now: float | None, kinds: Collection[ForgeKind]) -> Sending | None:
     with transaction() as session:
         here = clock(session) if now is None else now
         first = (
@@ -145,6 +160,7 @@ def _claim(now: float | None) -> Sending | None:
             .join(Target, Target.id == OutboxMessage.target_id)
             .where(OutboxMessage.state == OutboxState.WAITING, is_due(OutboxMessage.next_at, here, _MAX_RETRY_S))
             .where(is_due(Target.forge_paused_until, here, MAX_PAUSE_S))
+            .where(Target.forge_kind.in_(kinds) | Target.forge_kind.is_(None))
             .order_by(OutboxMessage.next_at, OutboxMessage.kind == "check", OutboxMessage.id)  # people read comments
             .limit(1)
             .with_for_update(skip_locked=True, of=OutboxMessage)
@@ -153,6 +169,7 @@ def _claim(now: float | None) -> Sending | None:
         if message is None:
             return None
         target = session.get_one(Target, message.target_id)
+        run = session.get_one(Run, message.run_id) if message.run_id is not None else None
         message.next_at, message.attempts = here + _CLAIM_S, message.attempts + 1
         return Sending(
             message.id,
@@ -161,6 +178,9 @@ def _claim(now: float | None) -> Sending | None:
             message.kind,
             target.name,
             target.forge or "",
+            target.forge_kind or ForgeKind.GITHUB,
+            run.pull if run is not None else None,
+            target.branch,
             message.payload,
             message.remote_id,
         )
@@ -193,7 +213,7 @@ def _failed(sending: Sending, why: str, *, passing: bool, now: float | None) -> 
     log.warning("message not sent", message=sending.message_id, why=why, attempts=sending.attempts)
 
 
-def _pause(failure: ForgeFailed, now: float | None) -> None:
+def _pause(failure: ForgeFailed, kind: ForgeKind, now: float | None) -> None:
     """Send nothing to the repositories that the failure is about until the forge accepts requests again."""
     with transaction() as session:
         until = (clock(session) if now is None else now) + failure.pause_s
@@ -203,12 +223,12 @@ def _pause(failure: ForgeFailed, now: float | None) -> None:
             whose = Target.forge.startswith(f"{failure.owner}/", autoescape=True)
         else:
             whose = Target.forge.is_not(None)
+        whose = whose & (Target.forge_kind == kind)
         # In one order, so that two senders cannot deadlock.
         for target in session.scalars(select(Target).where(whose).order_by(Target.id).with_for_update(key_share=True)):
             target.forge_paused_until, target.forge_error = until, str(failure)
-    log.warning(
-        "sending is paused", forge=failure.repo or failure.owner or "all", seconds=failure.pause_s, why=str(failure)
-    )
+    where = failure.repo or failure.owner or f"all of {kind}"
+    log.warning("sending is paused", forge=where, seconds=failure.pause_s, why=str(failure))
 
 
 def _preview(sending: Sending, why: str) -> None:

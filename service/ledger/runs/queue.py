@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from service.db.engine import clock, database_now, wake
 from service.db.models import Attempt, Pull, Revision, Run, Target, Worker
 from service.db.wakeups import CONTROL
+from service.domain.forges import pull_name
 from service.domain.states import OPEN_STATES, RunState
 from service.domain.times import is_due
 from service.errors import LeaseLost, NotFound
@@ -185,10 +186,11 @@ def _unwanted(session: Session, run: Run) -> tuple[RunState, str] | None:
     pull = pull_of(session, run.target_id, run.pull) if run.pull is not None else None
     if pull is None:
         return None
+    name = pull_name(session.get_one(Target, run.target_id).forge_kind, pull.number)
     if pull.closed_at is not None:
-        return RunState.CANCELLED, f"pull request {run.pull} was closed"
+        return RunState.CANCELLED, f"{name} was closed"
     if pull.head is not None and pull.head != session.get_one(Revision, run.revision_id).sha:
-        return RunState.SUPERSEDED, f"{pull.head[:10]} is a newer head of pull request {run.pull}"
+        return RunState.SUPERSEDED, f"{pull.head[:10]} is a newer head of {name}"
     return None
 
 

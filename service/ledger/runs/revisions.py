@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import clock, wake
 from service.db.models import Pull, PushRow, RecipeRow, Revision, Run, Target
+from service.domain.forges import pull_name
 from service.domain.policy import recipes
 from service.domain.states import OPEN_STATES, Origin, Priority, Purpose, RunState, TargetKind
 from service.errors import BadInput, Conflict, NotFound
@@ -272,7 +273,7 @@ def pull_closed(session: Session, target: Target, pull: int) -> int:
     """Cancel the runs of a closed pull request that were not started."""
     row = locked_pull(session, target.id, pull)
     row.closed_at, row.version = clock(session), row.version + 1
-    return _end(session, target, pull, RunState.CANCELLED, f"pull request {pull} was closed")
+    return _end(session, target, pull, RunState.CANCELLED, f"{pull_name(target.forge_kind, pull)} was closed")
 
 
 def locked_pull(session: Session, target_id: int, number: int) -> Pull:
@@ -489,7 +490,7 @@ def _new_head(session: Session, target: Target, pull: int, newest: Revision) -> 
     row = locked_pull(session, target.id, pull)
     row.head, row.version = newest.sha, row.version + 1
     session.flush()
-    why = f"{newest.short} is a newer head of pull request {pull}"
+    why = f"{newest.short} is a newer head of {pull_name(target.forge_kind, pull)}"
     return _end(session, target, pull, RunState.SUPERSEDED, why, Run.revision_id != newest.id)
 
 

@@ -35,8 +35,9 @@ _ADAPTERS = "The adapters that the recipe names: file name to source."
 _BRANCH = "The mainline; by default the remote's default branch."
 # Checked where targets are stored, with a message of its own.
 _TARGET_NAME: JsonDict = {"pattern": r"^[a-z0-9](?:[a-z0-9_.]|-(?!-)){0,79}(?<!-)$"}
-_OWNER_NAME = r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}"
-_FORGE = "`owner/name` on GitHub, for webhooks and comments."
+# A path with at least two parts; before it `github:`, `gitlab:`, or the address of the forge.
+_REPOSITORY = r"(?:(?:github|gitlab):|https?://[^\s/]+/)?[A-Za-z0-9_.-]{1,100}(?:/[A-Za-z0-9_.-]{1,100}){1,20}/?"
+_FORGE = "Its repository on a forge, for webhooks and comments: `owner/name` on GitHub, `group/project` on GitLab."
 _TRUSTED = "Its mainline may run without a sandbox, if that is allowed."
 _PRIVATE = "Only those who were granted it know of it."
 
@@ -54,7 +55,7 @@ class TargetRequest(RequestDocument):
     location: Line = Field(description="URL or folder of a repository; index URL or folder of wheels.", min_length=1)
     package: Word | None = Field(None, description="Watch the releases of this package instead of commits.")
     branch: Word | None = Field(None, description=_BRANCH)
-    forge: Word | None = Field(None, description=_FORGE, json_schema_extra={"pattern": f"^{_OWNER_NAME}$"})
+    forge: Word | None = Field(None, description=_FORGE, json_schema_extra={"pattern": f"^{_REPOSITORY}$"})
     trusted: Flag = Field(False, description=_TRUSTED)
     private: Flag | None = Field(None, description=f"{_PRIVATE} By default not, and a known target stays as it is.")
     recipe: Text | None = Field(
@@ -75,7 +76,7 @@ class TargetChange(RequestDocument):
     )
     branch: Line | None = Field(None, description=f"{_BRANCH} Empty for that one.")
     forge: Line | None = Field(
-        None, description=f"{_FORGE} Empty for none.", json_schema_extra={"pattern": f"^(?:{_OWNER_NAME})?$"}
+        None, description=f"{_FORGE} Empty for none.", json_schema_extra={"pattern": f"^(?:{_REPOSITORY})?$"}
     )
     trusted: Flag | None = Field(None, description=_TRUSTED)
     private: Flag | None = Field(None, description=_PRIVATE)

@@ -10,7 +10,7 @@ from service.db.models import FactsCheck, Revision, Target
 from service.domain.metrics import metric_of
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe
-from service.domain.states import CellState, TargetKind
+from service.domain.states import CellState, ForgeKind, TargetKind
 from service.domain.text import without_credentials
 from service.reports.report import readable
 from service.reports.schema.base import Document, Moment, Number, columns
@@ -27,7 +27,8 @@ class TargetItem(Document):
     location: str = Field(description="URL or folder of the repository or index, without credentials.")
     package: str | None
     branch: str | None
-    forge: str | None = Field(description="`owner/name` on GitHub.")
+    forge: str | None = Field(description="The path of its repository on the forge: `owner/name`.")
+    forge_kind: ForgeKind | None
     trusted: bool
     allow_unsandboxed: bool
     created_at: Moment

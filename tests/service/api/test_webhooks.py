@@ -142,10 +142,10 @@ def test_deliveries_that_arrive_together_share_commits(post: Post, monkeypatch: 
     event.listen(engine(), "commit", commits.append)
     store = webhooks.store_delivery
 
-    def store_all_but_one(session: Session, guid: str, kind: str, body: bytes) -> tuple[int, bool]:
+    def store_all_but_one(session: Session, guid: str, *delivery: Any) -> tuple[int, bool]:
         if guid == "guid-7":
             raise BadInput("This one cannot be stored.")
-        return store(session, guid, kind, body)
+        return store(session, guid, *delivery)
 
     app = create_app()
 

@@ -33,13 +33,13 @@ def forge() -> FakeGitHub:
 @pytest.fixture
 def client(forge: FakeGitHub) -> Callable[[], GitHub]:
     made = GitHub(Token("a-token"), forge.client(), sleep=lambda _: None)
-    return lambda: made
+    return lambda *_: made
 
 
 @pytest.fixture
 def app(forge: FakeGitHub) -> Callable[[], GitHub]:
     made = GitHub(App("1", app_key()), forge.client(), sleep=lambda _: None)
-    return lambda: made
+    return lambda *_: made
 
 
 @pytest.fixture
@@ -183,11 +183,11 @@ def test_words_that_change_while_they_are_sent_are_sent_again(forge: FakeGitHub,
         def upsert_comment(self, repo: str, number: int, marker: str, body: str, known_id: str | None = None) -> str:
             if "first" in body:
                 say(run, "second")
-                assert outbox.deliver_due(lambda: self) == 0, "nobody else may send while this is on its way"
+                assert outbox.deliver_due(lambda _: self) == 0, "nobody else may send while this is on its way"
             return super().upsert_comment(repo, number, marker, body, known_id)
 
     say(run, "first")
-    assert outbox.deliver_due(lambda: Slow(Token("a-token"), forge.client(), sleep=lambda _: None)) == 2
+    assert outbox.deliver_due(lambda _: Slow(Token("a-token"), forge.client(), sleep=lambda _: None)) == 2
     assert forge.comments_on(REPO, 7) == [f"{MARKER}\nsecond"]
     assert (effect().state, effect().version) == (SENT, 2)
 
@@ -203,7 +203,7 @@ def test_older_words_that_arrive_last_do_not_stay(forge: FakeGitHub, client: Cal
 
     stuck = Stuck(Token("a-token"), forge.client(), sleep=lambda _: None)
     say(run, "first")
-    outbox.deliver_due(lambda: stuck if effect().version == 1 else client())
+    outbox.deliver_due(lambda _: stuck if effect().version == 1 else client())
     outbox.deliver_due(client)
     assert forge.comments_on(REPO, 7) == [f"{MARKER}\nsecond"]
     assert effect().state is SENT
@@ -219,7 +219,7 @@ def test_a_sender_that_dies_after_posting_leaves_no_second_comment(
 
     say(run, "1 regression")
     with pytest.raises(KeyboardInterrupt):
-        outbox.deliver_due(lambda: Dies(Token("a-token"), forge.client(), sleep=lambda _: None))
+        outbox.deliver_due(lambda _: Dies(Token("a-token"), forge.client(), sleep=lambda _: None))
     assert (effect().state, effect().remote_id) == (WAITING, None)
     assert outbox.deliver_due(client) == 0, "its claim stands for a while"
 
@@ -349,7 +349,7 @@ def test_several_senders_send_each_thing_once(forge: FakeGitHub, run_on_either: 
         tell(run_on_either, f"comment:1:{number}", "comment", {"pull": number, "body": "hello"})
 
     def send(_: int) -> int:
-        return outbox.deliver_due(lambda: GitHub(Token("a-token"), forge.client(), pause_s=0))
+        return outbox.deliver_due(lambda _: GitHub(Token("a-token"), forge.client(), pause_s=0))
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(send, range(4))) == 8

@@ -1,22 +1,22 @@
-"""Commands in comments of a pull request: from GitHub's webhook to the reaction and the answer."""
+"""Commands in comments of a pull request: from the forge's webhook to the reaction and the answer."""
 
 import pytest
 from sqlalchemy import select
 
 from service.db.engine import reading
 from service.db.models import AuditEntry, Bisection, Delivery, RegressionEvent, RegressionRow
-from service.domain.states import RegressionState, RunState
+from service.domain.forges import NAMES, pull_name
+from service.domain.states import ForgeKind, RegressionState, RunState
 from service.ledger.intake import deliveries
-from tests.stories.test_story import WIDE, Story, story  # noqa: F401  (a fixture)
+from tests.stories.forge.forges import story  # noqa: F401  (a fixture)
+from tests.stories.test_story import WIDE, Story
 from workers import control
-
-REPO = "acme/norms"
 
 
 @pytest.fixture
 def written(story: Story) -> Story:  # noqa: F811
     """Ada may write to the repository."""
-    story.github.permissions[REPO, "ada"] = "write"
+    story.permit("ada", "write")
     return story
 
 
@@ -44,7 +44,7 @@ def test_help_lists_the_commands_to_anybody(written: Story) -> None:
     assert said.startswith("`/kernelwatch help` (grace):")
     for usage in ("run [SUITE] [DEVICE]", "rerun", "stop", "bisect", "accept REASON", "approve SHA"):
         assert f"`/kernelwatch {usage}`" in said
-    assert written.github.reactions_to(comment) == ["+1"]
+    assert written.reactions(comment) == ["+1"]
 
 
 def test_rerun_measures_the_head_again_and_the_comment_shows_the_new_result(written: Story) -> None:
@@ -59,7 +59,7 @@ def test_rerun_measures_the_head_again_and_the_comment_shows_the_new_result(writ
         comment
     )
     assert "is the next in the queue; it is expected to end in" in written.answer(comment)
-    assert written.github.reactions_to(comment) == ["eyes"]
+    assert written.reactions(comment) == ["eyes"]
     report, *_ = written.said(7)
     assert "1 of 2 cases" in report
     assert f"/runs/{second.id}" in report
@@ -70,7 +70,7 @@ def test_run_says_that_the_head_was_measured_and_starts_another_suite(written: S
     head = written.pull(7, action="opened", wide=300.0)
     again = written.comment(7, "/kernelwatch run")
     assert "was measured already; `/kernelwatch rerun` measures it once more" in written.answer(again)
-    assert written.github.reactions_to(again) == ["+1"]
+    assert written.reactions(again) == ["+1"]
 
     quick = written.comment(7, "/kernelwatch run quick cpu")
     assert "of `quick` on `cpu`" in written.answer(quick)
@@ -121,12 +121,12 @@ def test_a_fork_runs_only_after_the_approval_of_exactly_its_head(written: Story)
     second = written.pull(7, fork=True, wide=208.0)
     late = written.comment(7, f"/kernelwatch approve {first}")
     assert f"{first} is not the head, which is {second}" in written.answer(late)
-    assert written.github.reactions_to(late) == ["confused"]
+    assert written.reactions(late) == ["confused"]
     assert states(written, second) == [RunState.HELD]
 
     approved = written.comment(7, f"/kernelwatch approve {second.upper()}")
     assert states(written, second) == [RunState.DONE]
-    assert written.github.reactions_to(approved) == ["eyes"]
+    assert written.reactions(approved) == ["eyes"]
     [run] = written.runs(second)
     assert audited("run.approve") == [("person ada", f"run {run.id}")]
     written.comment(7, "/kernelwatch rerun")
@@ -141,19 +141,19 @@ def test_a_fork_runs_only_after_the_approval_of_exactly_its_head(written: Story)
 def test_who_may_not_write_changes_nothing(story: Story, idle: pytest.MonkeyPatch) -> None:  # noqa: F811
     head = story.pull(7, action="opened", fork=True, wide=204.0)
     for role in ("none", "read", "triage"):
-        story.github.permissions[REPO, "mallory"] = role
+        story.permit("mallory", role)
         for command in ("run", "rerun", "stop", f"approve {head}"):
             comment = story.comment(7, f"/kernelwatch {command}", by="mallory")
-            assert f"needs `write` permission on `acme/norms`; you have `{role}`" in story.answer(comment)
-            assert story.github.reactions_to(comment) == ["confused"]
+            assert f"needs `write` permission on `{story.repo}`; you have `{role}`" in story.answer(comment)
+            assert story.reactions(comment) == ["confused"]
     assert states(story, head) == [RunState.HELD]
 
 
 def test_a_permission_that_was_lost_since_the_comment_counts(written: Story) -> None:
     head = written.pull(7, action="opened", fork=True, wide=211.0)
-    comment = written.github.somebody_says(REPO, 7, f"/kernelwatch approve {head}", "ada")
-    written.arrive("issue_comment", written.github.comment_event(comment))
-    written.github.permissions[REPO, "ada"] = "read"
+    comment = written.written(7, f"/kernelwatch approve {head}")
+    written.arrive(*written.comment_event(comment))
+    written.permit("ada", "read")
     written.settle()
     assert states(written, head) == [RunState.HELD]
     assert "needs `write` permission" in written.answer(comment)
@@ -162,9 +162,9 @@ def test_a_permission_that_was_lost_since_the_comment_counts(written: Story) -> 
 def test_bots_and_kernelwatch_itself_command_nothing(written: Story) -> None:
     head = written.pull(7, action="opened", wide=205.0)
     for by, kind in (("kernelwatch-bot", "User"), ("dependabot[bot]", "Bot"), ("kernelwatch[bot]", "Bot")):
-        written.github.permissions[REPO, by] = "admin"
+        written.permit(by, "admin")
         comment = written.comment(7, "/kernelwatch rerun", by=by, kind=kind)
-        assert written.github.reactions_to(comment) == []
+        assert written.reactions(comment) == []
     assert len(written.runs(head)) == 1
     assert written.answers() == []
 
@@ -188,32 +188,32 @@ def test_only_the_exact_first_line_is_a_command(written: Story) -> None:
 def test_a_command_is_carried_out_once_however_often_it_is_delivered(written: Story) -> None:
     head = written.pull(7, action="opened", wide=214.0)
     comment = written.comment(7, "/kernelwatch rerun")
-    event = written.github.comment_event(comment)
-    written.deliver("issue_comment", event, guid=f"delivery-{written.last_delivery}")
-    written.deliver("issue_comment", event, guid="another")
-    written.deliver("issue_comment", written.github.comment_event(comment, "edited"))
-    written.deliver("issue_comment", written.github.comment_event(comment, "deleted"))
+    event = written.comment_event(comment)
+    written.deliver(*event, guid=f"delivery-{written.last_delivery}")
+    written.deliver(*event, guid="another")
+    for action in written.changes_of_comments:
+        written.deliver(*written.comment_event(comment, action))
     assert len(written.runs(head)) == 2
     assert len(written.answers()) == 1
 
 
 def test_an_answer_that_was_posted_unheard_is_not_posted_twice(written: Story) -> None:
     written.pull(7, action="opened", wide=215.0)
-    written.github.fail_next("502-after-commit", path="/issues/7/comments")
-    written.github.fail_next("502-after-commit", path="/reactions")
+    written.fail_next("502-after-commit", "comments")
+    written.fail_next("502-after-commit", "reactions")
     comment = written.comment(7, "/kernelwatch rerun")
     written.messages_are_due()
     written.settle()
     assert "is the next in the queue" in written.answer(comment)
     assert len(written.answers()) == 1
-    assert written.github.reactions_to(comment) == ["eyes"]
+    assert written.reactions(comment) == ["eyes"]
 
 
 def test_a_deleted_comment_commands_nothing(written: Story) -> None:
     head = written.pull(7, action="opened", wide=216.0)
-    comment = written.github.somebody_says(REPO, 7, "/kernelwatch rerun", "ada")
-    written.arrive("issue_comment", written.github.comment_event(comment))
-    del written.github.comments[comment]
+    comment = written.written(7, "/kernelwatch rerun")
+    written.arrive(*written.comment_event(comment))
+    written.lose_comment(comment)
     written.settle()
     assert len(written.runs(head)) == 1
     assert written.answers() == []
@@ -223,22 +223,22 @@ def test_a_comment_that_is_deleted_after_its_command_is_answered_all_the_same(
     written: Story, idle: pytest.MonkeyPatch
 ) -> None:
     head = written.pull(7, action="opened", wide=217.0)
-    comment = written.github.somebody_says(REPO, 7, "/kernelwatch stop", "ada")
-    written.arrive("issue_comment", written.github.comment_event(comment))
+    comment = written.written(7, "/kernelwatch stop")
+    written.arrive(*written.comment_event(comment))
     deliveries.process_due()
-    del written.github.comments[comment]
+    written.lose_comment(comment)
     written.settle()
     assert states(written, head) == [RunState.CANCELLED]
     assert "cancelled" in written.answer(comment)
 
 
-def test_a_command_holds_for_the_head_that_github_names_and_says_that_it_moved(
+def test_a_command_holds_for_the_head_that_the_forge_names_and_says_that_it_moved(
     written: Story, idle: pytest.MonkeyPatch
 ) -> None:
     old = written.pull(7, action="opened", wide=218.0)
-    comment = written.github.somebody_says(REPO, 7, "/kernelwatch run", "ada")
-    written.arrive("issue_comment", written.github.comment_event(comment))
-    new = written.force_push(7)  # GitHub's delivery of it is still on its way
+    comment = written.written(7, "/kernelwatch run")
+    written.arrive(*written.comment_event(comment))
+    new = written.force_push(7)  # the delivery of it is still on its way
     written.settle()
     assert (states(written, old), states(written, new)) == ([RunState.SUPERSEDED], [RunState.QUEUED])
     said = written.answer(comment)
@@ -267,9 +267,9 @@ def test_comments_on_two_pull_requests_that_arrive_together_are_kept_apart(
 ) -> None:
     heads = {number: written.pull(number, action="opened", wide=200.0 + number) for number in (7, 8)}
     asked = {7: "/kernelwatch stop", 8: "/kernelwatch run quick"}
-    comments = {number: written.github.somebody_says(REPO, number, text, "ada") for number, text in asked.items()}
+    comments = {number: written.written(number, text) for number, text in asked.items()}
     for comment in comments.values():
-        written.arrive("issue_comment", written.github.comment_event(comment))
+        written.arrive(*written.comment_event(comment))
     written.settle()
     assert states(written, heads[7]) == [RunState.CANCELLED]
     assert states(written, heads[8]) == [RunState.QUEUED, RunState.QUEUED]
@@ -279,11 +279,11 @@ def test_comments_on_two_pull_requests_that_arrive_together_are_kept_apart(
 
 def test_a_rate_limit_delays_the_answer_and_posts_it_once(written: Story) -> None:
     written.pull(7, action="opened", wide=300.0)
-    written.github.fail_next("primary", path="/issues/7/comments")
+    written.fail_next(written.limited, "comments")
     comment = written.comment(7, "/kernelwatch rerun")
     assert written.answers() == []
     written.messages_are_due()
-    assert written.answers() == [], "GitHub said when it takes requests again"
+    assert written.answers() == [], "the forge said when it takes requests again"
     written.limits_are_over()
     written.settle()
     assert "is the next in the queue" in written.answer(comment)
@@ -312,7 +312,7 @@ def test_a_force_push_while_a_run_is_measured(written: Story, monkeypatch: pytes
 
 def test_a_forge_that_does_not_answer_delays_a_command_and_loses_none(written: Story) -> None:
     head = written.pull(7, action="opened", wide=220.0)
-    written.github.fail_next("502", path="/permission", method="GET")
+    written.fail_next("502", "permission", method="GET")
     comment = written.comment(7, "/kernelwatch rerun")
     assert written.answers() == []
     written.deliveries_are_due()
@@ -324,13 +324,13 @@ def test_a_forge_that_does_not_answer_delays_a_command_and_loses_none(written: S
 def test_a_command_that_cannot_be_carried_out_is_answered_in_the_end(written: Story) -> None:
     written.pull(7, action="opened", wide=221.0)
     for _ in range(deliveries.GIVEN_UP):
-        written.github.fail_next("502", path="/permission", method="GET")
+        written.fail_next("502", "permission", method="GET")
     comment = written.comment(7, "/kernelwatch rerun")
     for _ in range(deliveries.GIVEN_UP):
         written.deliveries_are_due()
         written.settle()
-    assert "It could not be done: GitHub answered 502" in written.answer(comment)
-    assert written.github.reactions_to(comment) == ["confused"]
+    assert f"It could not be done: {NAMES[ForgeKind(written.on)]} answered 502" in written.answer(comment)
+    assert written.reactions(comment) == ["confused"]
     with reading() as session:
         last = session.scalars(select(Delivery).order_by(Delivery.id.desc()).limit(1)).one()
     assert last.processed_at is not None
@@ -338,9 +338,9 @@ def test_a_command_that_cannot_be_carried_out_is_answered_in_the_end(written: St
 
 def test_a_closed_pull_request_is_not_measured(written: Story) -> None:
     head = written.pull(7, action="opened", wide=222.0)
-    written.github.pulls[REPO, 7].state = "closed"
+    written.close(7)
     comment = written.comment(7, "/kernelwatch rerun")
-    assert "Pull request 7 is closed; reopen it first" in written.answer(comment)
+    assert f"{pull_name(ForgeKind(written.on), 7).capitalize()} is closed; reopen it first" in written.answer(comment)
     assert len(written.runs(head)) == 1
 
 
@@ -377,7 +377,7 @@ def test_bisect_searches_the_commits_of_the_pull_request(written: Story) -> None
     assert f"on `cpu` searches `{base[:10]}..{head[:10]}` for the commit that made 1 case slower" in written.answer(
         comment
     )
-    assert written.github.reactions_to(comment) == ["eyes"]
+    assert written.reactions(comment) == ["eyes"]
     with reading() as session:
         search = session.scalars(select(Bisection)).one()
     assert (search.cases, search.asked_by, search.line) == ([WIDE], "ada", [base, fast, slow, head])
@@ -404,14 +404,14 @@ def regressions() -> list[tuple[RegressionState, str | None, list[str]]]:
 
 
 def test_an_accepted_head_passes_and_opens_no_alarm_when_it_is_merged(written: Story) -> None:
-    written.github.permissions[REPO, "grace"] = "triage"
+    written.permit("grace", "triage")
     head = written.pull(7, action="opened", wide=300.0)
     assert written.status(head).startswith("pending: ")
 
     comment = written.comment(7, "/kernelwatch accept exact rounding costs this", by="grace")
 
     assert f"accepted 1 slower case at `{head[:10]}`. A new push voids this." in written.answer(comment)
-    assert written.github.reactions_to(comment) == ["+1"]
+    assert written.reactions(comment) == ["+1"]
     assert written.status(head) == "success: Accepted by grace: exact rounding costs this"
     report, *_ = written.said(7)
     assert "**Accepted** by grace: exact rounding costs this" in report
@@ -443,7 +443,7 @@ def test_only_slower_cases_can_be_accepted_and_only_with_a_reason(written: Story
     assert "Write \\`/kernelwatch accept REASON\\`" in written.answer(written.comment(7, "/kernelwatch accept"))
     nothing = written.comment(7, "/kernelwatch accept it is fine")
     assert "there is nothing to accept" in written.answer(nothing)
-    assert written.github.reactions_to(nothing) == ["confused"]
+    assert written.reactions(nothing) == ["confused"]
     wrong = written.pull(7, wide=300.0, fast="invalid: y is wrong")
     written.comment(7, "/kernelwatch accept it is fine")
     assert "Accepted" not in written.status(wrong), "a wrong result is not accepted with it"

@@ -1,0 +1,323 @@
+"""The GitLab client: one note edited in place, one commit status for each check.  It never repeats a POST unseen.
+
+The requests are a dozen of plain REST, so httpx is all they need: python-gitlab adds an object for each endpoint, and
+its retries would post twice.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from service.forge.forge import MIN_LIMIT_S, SHUT_OUT_S, CheckRun, Forge, ForgeFailed, PullHead, fitting
+from service.settings import settings
+
+_MAX_DESCRIPTION = 255  # of a commit status
+_PAGES = 30
+_TIMEOUT = httpx.Timeout(20.0, connect=10.0)
+_GONE = 404
+_EMOJI = {"eyes": "eyes", "+1": "thumbsup", "confused": "confused"}
+_OPEN = ("opened", "locked")  # a merge request is locked for the moment of its merge
+# GitLab carries out `/close` and the like at the beginning of a line, wherever in a note, with our permissions.
+_QUICK_ACTION = re.compile(r"(?m)^([ \t]*)/(?=\w+(?:\s|$))")
+_NO_PROJECT = "Project Not Found"
+_SAME_STATE = "Cannot transition status"
+_AWARDED = "already been taken"
+
+
+class GitLab(Forge):
+    """Client that writes to GitLab.  Not thread-safe."""
+
+    def __init__(
+        self,
+        token: str,
+        http: httpx.Client,
+        *,
+        pause_s: float = 1.0,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._token, self._http = token, http
+        self._pause_s, self._sleep, self._clock = pause_s, sleep, clock
+        self._own: dict[str, Any] | None = None
+        self._wrote_at = float("-inf")
+
+    def upsert_comment(self, repo: str, number: int, marker: str, body: str, known_id: str | None = None) -> str:
+        body = _without_actions(fitting(body if marker in body else f"{marker}\n{body}", "kernelwatch's limit"))
+        notes = f"{_merge_request(repo, number)}/notes"
+        for note in (known_id, None):
+            found = note or self._note_with(notes, repo, marker)
+            if found is None:
+                break
+            try:
+                self._ask("PUT", f"{notes}/{found}", repo, {"body": body})
+            except ForgeFailed as failure:
+                if failure.code != _GONE or note is None:
+                    raise
+            else:
+                return found
+        return str(self._ask("POST", notes, repo, {"body": body})["id"])
+
+    def put_check(self, repo: str, check: CheckRun, known_id: str | None = None) -> str:  # noqa: ARG002
+        """See Forge.  It is a commit status: an external job of the commit's pipeline.
+
+        GitLab refuses some transitions, as from pending to pending.  Where the status says all of it already, that is
+        fine; else the old job is cancelled, because a new one may have any state.
+        """
+        path, state = f"/projects/{_id(repo)}/statuses/{check.sha}", _state(check)
+        said = {
+            "state": state,
+            "name": check.name,
+            "description": check.title[:_MAX_DESCRIPTION],
+            **({"target_url": check.url} if check.url else {}),
+            **self._ref(repo, check),
+        }
+        try:
+            return f"status:{self._ask('POST', path, repo, said)['id']}"
+        except ForgeFailed as failure:
+            if _SAME_STATE not in str(failure):
+                raise
+        for status in self._every(f"/projects/{_id(repo)}/repository/commits/{check.sha}/statuses", repo):
+            same = (status["status"], status.get("description")) == (said["state"], said["description"])
+            if status["name"] == check.name and status.get("ref") == said.get("ref", status.get("ref")) and same:
+                return f"status:{status['id']}"
+        self._ask("POST", path, repo, {**said, "state": "canceled"})
+        return f"status:{self._ask('POST', path, repo, said)['id']}"
+
+    def permission(self, repo: str, login: str, user_id: int) -> str:  # noqa: ARG002
+        """See Forge.  Only members have one, of the project itself, its groups or an invited group."""
+        try:
+            member = self._get(f"/projects/{_id(repo)}/members/all/{user_id}", repo)
+        except ForgeFailed as failure:
+            if failure.code != _GONE or failure.passing:
+                raise
+            return "none"
+        if member["id"] != user_id or member.get("state", "active") != "active":
+            return "none"
+        return _named(int(member["access_level"]))
+
+    def pull(self, repo: str, number: int) -> PullHead:
+        found = self._get(_merge_request(repo, number), repo)
+        merged_as = found.get("merge_commit_sha") or found.get("squash_commit_sha") or found["sha"]
+        return PullHead(
+            sha=str(found["sha"]),
+            base=None,
+            base_ref=str(found["target_branch"]),
+            fork=_is_fork(found),
+            open=found["state"] in _OPEN,
+            author=str((found["author"] or {}).get("username", "")),
+            merged_as=merged_as if found["state"] == "merged" else None,
+        )
+
+    def has_comment(self, repo: str, number: int, comment: int) -> bool:
+        try:
+            self._get(f"{_merge_request(repo, number)}/notes/{comment}", repo)
+        except ForgeFailed as failure:
+            if failure.code != _GONE or failure.passing:
+                raise
+            return False
+        return True
+
+    def react(self, repo: str, number: int, comment: int, content: str) -> str:
+        """See Forge.  A second award of the same emoji is refused with 404, like one to a note that is gone."""
+        path = f"{_merge_request(repo, number)}/notes/{comment}/award_emoji"
+        try:
+            made = self._ask("POST", path, repo, {"name": _EMOJI[content]})
+        except ForgeFailed as failure:
+            if failure.code != _GONE or failure.passing:
+                raise
+            return "awarded" if _AWARDED in str(failure) else ""
+        return str(made["id"])
+
+    def is_self(self, login: str) -> bool:
+        return bool(login == self._us()["username"])
+
+    def is_bot(self, user_id: int) -> bool:
+        try:
+            return bool(self._get(f"/users/{user_id}", "").get("bot"))
+        except ForgeFailed as failure:
+            if failure.code not in (403, _GONE) or failure.passing:
+                raise
+            return False
+
+    def _us(self) -> dict[str, Any]:
+        if self._own is None:
+            self._own = self._get("/user", "")
+        return self._own
+
+    def _note_with(self, notes: str, repo: str, marker: str) -> str | None:
+        """Our own note with the marker; notes of other authors are ignored, since they could copy it."""
+        own = self._us()["id"]
+        for note in self._every(notes, repo, {"activity_filter": "only_comments", "sort": "asc"}):
+            if marker in (note["body"] or "") and (note["author"] or {}).get("id") == own:
+                return str(note["id"])
+        return None
+
+    def _ref(self, repo: str, check: CheckRun) -> dict[str, str]:
+        """The branch whose pipeline shows the status.  A commit may be on many, and a fork's is on none."""
+        if check.pull is None:
+            return {"ref": check.branch} if check.branch else {"ref": self._default_branch(repo)}
+        pull = self._get(_merge_request(repo, check.pull), repo)
+        if _is_fork(pull):
+            return {"ref": f"refs/merge-requests/{check.pull}/head"}
+        return {"ref": str(pull["source_branch"])}
+
+    def _default_branch(self, repo: str) -> str:
+        return str(self._get(f"/projects/{_id(repo)}", repo)["default_branch"])
+
+    def _every(self, path: str, repo: str, query: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        """All of a list, page by page: the links are the same for numbered and for keyset pages."""
+        parameters: Mapping[str, str] | None = {**(query or {}), "per_page": "100"}
+        url: str | None = path
+        for _ in range(_PAGES):
+            if url is None:
+                return
+            answer = self._request("GET", url, repo, query=parameters)
+            parameters = None  # the link to the next page has them
+            yield from _json(answer)
+            url = answer.links.get("next", {}).get("url")
+
+    def _get(self, path: str, repo: str) -> dict[str, Any]:
+        found: dict[str, Any] = _json(self._request("GET", path, repo))
+        return found
+
+    def _ask(self, method: str, path: str, repo: str, said: Mapping[str, Any]) -> dict[str, Any]:
+        """One write, a pause after the one before."""
+        # At most the pause itself: the clock may have been set back since.
+        self._sleep(min(self._pause_s, max(0.0, self._wrote_at + self._pause_s - self._clock())))
+        try:
+            answer: dict[str, Any] = _json(self._request(method, path, repo, said=said))
+        finally:
+            self._wrote_at = self._clock()
+        return answer
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        repo: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        said: Mapping[str, Any] | None = None,
+    ) -> httpx.Response:
+        """One request.  Raises ForgeFailed for every answer but success."""
+        headers = {"authorization": f"Bearer {self._token}", "user-agent": "kernelwatch"}
+        try:
+            answer = self._http.request(method, self._address(path), headers=headers, params=query, json=said)
+        except httpx.HTTPError as error:
+            why = f"{type(error).__name__} {error}".rstrip()
+            raise ForgeFailed(f"GitLab cannot be reached: {why}", passing=True) from None
+        if not answer.is_success:
+            raise self._failure(method, path, repo, answer)
+        return answer
+
+    def _address(self, path: str) -> str:
+        """The URL of an API path.  Links to another host are refused, because they would receive the token."""
+        base = self._http.base_url
+        if path.startswith("/"):
+            return str(base).rstrip("/") + path
+        url = httpx.URL(path)
+        if (url.scheme, url.host, url.port) != (base.scheme, base.host, base.port):
+            hint = "set KERNELWATCH_GITLAB_URL to GitLab's own address."
+            raise ForgeFailed(f"GitLab's next page is on another host, {url.host}: {hint}", passing=False)
+        return path
+
+    def _failure(self, method: str, path: str, repo: str, answer: httpx.Response) -> ForgeFailed:
+        said, code = _said(answer), answer.status_code
+        message = f"GitLab answered {code} to {method} {path}: {said}"
+        if answer.is_redirect:
+            moved = "correct the target's forge, or KERNELWATCH_GITLAB_URL"
+            return ForgeFailed(f"GitLab redirects {method} {path}: {moved}.", code=code, passing=False)
+        if code == 401:
+            hint = "KERNELWATCH_GITLAB_TOKEN is wrong, expired or revoked"
+            return ForgeFailed(f"{message}. {hint}.", code=code, passing=True, pause_s=SHUT_OUT_S)
+        if code == 403 and "insufficient_scope" in said:
+            hint = "KERNELWATCH_GITLAB_TOKEN needs the scope api"
+            return ForgeFailed(f"{message}. {hint}.", code=code, passing=True, pause_s=SHUT_OUT_S)
+        if code == _GONE and _NO_PROJECT in said:
+            hint = f"GitLab shows {repo} only to members: make the token's account one, or correct the target's forge"
+            return ForgeFailed(f"{message}. {hint}.", code=code, passing=True, pause_s=SHUT_OUT_S, repo=repo)
+        if code == 429:
+            return ForgeFailed(message, code=code, passing=True, pause_s=self._limit_s(answer))
+        return ForgeFailed(message, code=code, passing=code == 409 or code >= 500)
+
+    def _limit_s(self, answer: httpx.Response) -> float:
+        """How long GitLab refuses further requests of this account."""
+        if (after := answer.headers.get("retry-after", "")).isdigit():
+            return max(1.0, float(after))
+        if (reset := answer.headers.get("ratelimit-reset", "")).isdigit():
+            return max(1.0, float(reset) - self._clock())
+        return MIN_LIMIT_S
+
+
+def connect() -> GitLab:
+    """The client of this process, as the settings describe it.  Raises ForgeFailed when they hold no token."""
+    here = settings()
+    if not here.gitlab_token:
+        message = "No GitLab credentials: set KERNELWATCH_GITLAB_TOKEN, and restart."
+        raise ForgeFailed(message, passing=True, pause_s=SHUT_OUT_S)
+    return _client(here.gitlab_token.get_secret_value(), here.gitlab_url.rstrip("/"), here.write_pause_s)
+
+
+@lru_cache(1)  # keep the write pause between polls of the outbox
+def _client(token: str, address: str, pause_s: float) -> GitLab:
+    limits = httpx.Limits(max_keepalive_connections=0)  # as for GitHub: writes are a second apart
+    http = httpx.Client(base_url=f"{address}/api/v4", timeout=_TIMEOUT, limits=limits, follow_redirects=False)
+    return GitLab(token, http, pause_s=pause_s)
+
+
+def _state(check: CheckRun) -> str:
+    """A check in GitLab's words."""
+    if check.status == "in_progress":
+        return "running"
+    if check.conclusion == "cancelled":
+        return "canceled"
+    return {"success": "success", "pending": "pending"}.get(check.commit_status, "failed")
+
+
+def _named(access_level: int) -> str:
+    """A role of GitLab as the permission of GitHub that allows about the same."""
+    levels = ((50, "admin"), (40, "maintain"), (30, "write"), (20, "triage"), (10, "read"))
+    return next((name for least, name in levels if access_level >= least), "none")
+
+
+def _is_fork(pull: Mapping[str, Any]) -> bool:
+    """A source project that was deleted is null: still a stranger's."""
+    return pull["source_project_id"] is None or pull["source_project_id"] != pull["target_project_id"]
+
+
+def _id(repo: str) -> str:
+    return quote(repo, safe="")
+
+
+def _merge_request(repo: str, number: int) -> str:
+    return f"/projects/{_id(repo)}/merge_requests/{number}"
+
+
+def _without_actions(body: str) -> str:
+    """A note that commands nothing: GitLab would carry out a line of a stranger's build log as ours."""
+    lines = body.replace("\r\n", "\n").replace("\r", "\n")
+    return _QUICK_ACTION.sub("\\1\u200b/", lines)
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        message = f"GitLab answered {answer.status_code} with an unreadable body."
+        raise ForgeFailed(message, passing=True) from None
+
+
+def _said(answer: httpx.Response) -> str:
+    """What GitLab says of a failure: a text, or JSON with `message` or `error`."""
+    try:
+        said = answer.json()
+    except ValueError:
+        return answer.text.strip()[:300] or answer.reason_phrase
+    if isinstance(said, dict):
+        said = said.get("message") or " ".join(str(said[key]) for key in ("error", "error_description") if key in said)
+    return str(said)[:300]
