@@ -17,7 +17,7 @@ from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.policy.policy import Policy
 from service.domain.roofline import Speed
-from service.domain.states import CellState, Purpose, RunState
+from service.domain.states import CellState, ForgeKind, Purpose, RunState
 from service.domain.text import one_line, printable
 from service.domain.verdicts.geomeans import Summary
 from service.domain.verdicts.judge import Outcome
@@ -130,7 +130,19 @@ def test_its_title_says_what_happened_and_where(rows: tuple[Row, ...], title: st
     assert first_line(a_report(*rows)) == f"### {title}"
 
 
-AT_GITHUB = {"forge_url": "https://github.com/example/norms", "baseline_sha": "beefbeefbe" + "0" * 30}
+AT_GITHUB = {
+    "forge_kind": ForgeKind.GITHUB,
+    "forge_url": "https://github.com/example/norms",
+    "baseline_sha": "beefbeefbe" + "0" * 30,
+}
+AT_GITLAB = AT_GITHUB | {"forge_kind": ForgeKind.GITLAB, "forge_url": "https://gitlab.com/example/kernels/norms"}
+
+
+def test_links_are_those_of_gitlab_where_the_target_is_there() -> None:
+    said = markdown.comment(a_report(SLOW, **AT_GITLAB))
+    old, new, page = "beefbeefbe" + "0" * 30, "abc1234567" + "0" * 30, "https://gitlab.com/example/kernels/norms/-"
+    assert f"[[diff]]({page}/compare/{old}...{new})" in said
+    assert f"[`abc1234`]({page}/commit/{new})" in said
 
 
 def test_the_first_screen_has_the_worst_case_the_counts_and_what_to_do() -> None:
