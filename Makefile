@@ -15,7 +15,7 @@ PYTHONS := python3 python3.13 python3.12 python3.11 python
 FITS := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-image attack check wheel client-models commands-reference doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power
+.PHONY: help run test test-fast test-image attack check wheel client-models commands-reference pictures doctor secrets clean bench bench-api bench-arena bench-comment bench-detect bench-families bench-judge bench-facts bench-history bench-kernels bench-pages bench-power
 .DELETE_ON_ERROR:
 
 help:  ## Show this
@@ -95,6 +95,9 @@ bench-api: $(VENV)/.dev .venv-lnt/.made  ## CPU time of requests to the API and 
 
 bench-comment: $(VENV)/.dev  ## How long a pull request waits for its comment, without building and measuring (ARGS="--fleet URL")
 	@$(PY) -m tests.studies.api.comment_latency $(ARGS)
+
+pictures: $(VENV)/.dev  ## Draw the pictures of docs/github.md again (a browser)
+	@$(PY) -m tests.studies.pictures $(ARGS)
 
 bench-pages: $(VENV)/.dev .venv-lnt/.made  ## The pages against their limits, with a large database, and LNT's (ARGS="--only run --json FILE")
 	@$(PY) -m tests.studies.pages.study --lnt .venv-lnt/bin/python $(ARGS)

@@ -6,6 +6,7 @@ a person, nor link to anything.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from kernels.cases import Metric
@@ -99,11 +100,11 @@ def _body(report: Report, most: int) -> list[str]:
 def _tables(report: Report, most: int) -> list[str]:
     quiet = report.of(Outcome.INCONCLUSIVE, Outcome.STEADY)
     parts, room = list[str](), SHOWN
-    for title, table, rows in _news(report):
-        parts += [title, table(rows[:room])] if room else []
-        if rest := rows[room:]:
-            parts.append(_folded(f"{len(rest)} more: {title.strip('*')}", table, rest, most))
-        room = max(0, room - len(rows))
+    for news in _news(report):
+        parts += [f"{news.title}{news.shared}", news.table(news.rows[:room])] if room else []
+        if rest := news.rows[room:]:
+            parts.append(_folded(f"{len(rest)} more: {news.title.strip('*')}", news.table, rest, most))
+        room = max(0, room - len(news.rows))
     if rows := tuple(row for row in report.of(Outcome.INVALID, Outcome.FAILED) if row.known_before):
         title = f"{len(rows)} wrong or failed before this revision already"
         parts.append(_folded(title, _reasoned, rows, most))
@@ -137,18 +138,33 @@ def _tables(report: Report, most: int) -> list[str]:
     return parts
 
 
-def _news(report: Report) -> Iterator[tuple[str, Callable[[Sequence[Row]], str], tuple[Row, ...]]]:
+@dataclass(frozen=True)
+class _News:
+    """Rows that people should read, with their title and the table that shows them."""
+
+    title: str
+    table: Callable[[Sequence[Row]], str]
+    rows: tuple[Row, ...]
+    shared: str = ""  # what the table would say of each of them, as Markdown
+
+
+def _news(report: Report) -> Iterator[_News]:
     """What changed, with a title and the table that shows it; the first screen has what is left out here."""
     changed = report.of(Outcome.REGRESSION, Outcome.IMPROVEMENT)
     slower_first = tuple(sorted(changed, key=lambda row: row.outcome is not Outcome.REGRESSION))
     if slower_first and slower_first != (comment_head.lead(report),):
-        yield "**Changed**", _timed, slower_first
+        reasons = {_why(row) if row.cause else None for row in slower_first}
+        why = reasons.pop() if len(reasons) == 1 else None
+        if why is None:
+            yield _News("**Changed**", _timed, slower_first)
+        else:
+            yield _News("**Changed**", _timed_without_why, slower_first, f", each {escaped(why)}")
     for outcome in (Outcome.INVALID, Outcome.FAILED):
         if rows := tuple(row for row in report.of(outcome) if not row.known_before):
-            yield f"**{NOUNS[outcome][1].capitalize()}** (not timed)", _reasoned, rows
+            yield _News(f"**{NOUNS[outcome][1].capitalize()}** (not timed)", _reasoned, rows)
     if rows := report.lost_repeatability:
         title = "**No longer repeatable**: calls with the same inputs give different bits, and did not before"
-        yield title, _unrepeatable, rows
+        yield _News(title, _unrepeatable, rows)
 
 
 def _gaps(report: Report, rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -171,11 +187,15 @@ def _folded(title: str, table: Callable[[Sequence[Listed]], str], rows: Sequence
     return f"<details><summary>{escaped(title)}</summary>\n\n{shown}{rest}\n\n</details>"
 
 
-def _timed(rows: Sequence[Row]) -> str:
+def _timed_without_why(rows: Sequence[Row]) -> str:
+    return _timed(rows, why=False)
+
+
+def _timed(rows: Sequence[Row], *, why: bool = True) -> str:
     lit = any(row.of_ceiling for row in rows)
     lines = [
-        row_of(["case", "before → now", *["of ceiling"] * lit, "change", "why"]),
-        "|---|--:|" + "--:|" * lit + "---|---|",
+        row_of(["case", "before → now", *["of ceiling"] * lit, "change", *["why"] * why]),
+        "|---|--:|" + "--:|" * lit + "---|" + "---|" * why,
     ]
     for row in rows:
         change = _change(row.ratio, row.low, row.high)
@@ -183,12 +203,16 @@ def _timed(rows: Sequence[Row]) -> str:
             change = f"**{change}**"
         if row.outcome is Outcome.INCONCLUSIVE:
             change = "quarantined" if row.quarantined else "undecided"
-        changed = row.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT)  # its size is in the row already
-        said = (row.cause_words, row.context) if changed else (row.summary,)
-        why = one_line("; ".join(filter(None, (*said, *(() if row.cause else row.explained)))), 400)
-        cells = [_name(row), times(row), *[row.of_ceiling] * lit, change, escaped(why)]
+        cells = [_name(row), times(row), *[row.of_ceiling] * lit, change, *[escaped(_why(row))] * why]
         lines.append(row_of(cells))
     return "\n".join(lines)
+
+
+def _why(row: Row) -> str:
+    """Why a case changed, or what else a reader of its row has to know."""
+    changed = row.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT)  # its size is in the row already
+    said = (row.cause_words, row.context) if changed else (row.summary,)
+    return one_line("; ".join(filter(None, (*said, *(() if row.cause else row.explained)))), 400)
 
 
 def _change(ratio: float | None, low: float | None, high: float | None) -> str:

@@ -58,12 +58,15 @@ def _case(row: Row) -> str:
 
 
 def _of_compiled(one: KernelFindings) -> CheckAnnotation:
-    [first, *_] = one.changes
+    first = next((change for change in one.changes if change.worse), one.changes[0])
     of_kernel = f" in {one.kernel}" if one.kernel else ""
     title = f"{first.said} on {one.arch}{of_kernel}"
-    lines = [one_line(f"{change.said}: {change.where}", 600) for change in one.changes]
+    by_place: dict[str, list[str]] = defaultdict(list)
+    for change in one.changes:
+        by_place[change.where].append(f"- {one_line(change.said, 600)}")
+    lines = [line for where, said in by_place.items() for line in (f"{where}, compiled without a GPU:", *said)]
     level = AnnotationLevel.WARNING if one.worse else AnnotationLevel.NOTICE
-    return _annotation(one.source, level, title, ["Compiled without a GPU:", *lines])
+    return _annotation(one.source, level, title, lines)
 
 
 def _annotation(source: SourceLines, level: AnnotationLevel, title: str, lines: Sequence[str]) -> CheckAnnotation:

@@ -95,11 +95,24 @@ def test_compiled_code_is_annotated_for_the_architecture_of_the_device() -> None
     [one] = annotations(a_report(), [COMPILED, b200])
     assert one.title == "spills none → 12 on sm_90 in _forward"
     assert one.message.splitlines() == [
-        "Compiled without a GPU:",
-        "spills none → 12: rmsnorm.fwd.4096x1024.bf16 on sm_90",
-        "registers 40 → 255: rmsnorm.fwd.4096x1024.bf16 on sm_90",
+        "rmsnorm.fwd.4096x1024.bf16 on sm_90, compiled without a GPU:",
+        "- spills none → 12",
+        "- registers 40 → 255",
     ]
     assert annotations(a_report(device="cpu"), [COMPILED, b200]) == []
+
+
+def test_the_title_names_what_is_worse() -> None:
+    quiet = Finding("configuration: num_warps 16 → 4", "a case on sm_90", 1)
+    worse = Finding("occupancy 50 % → 12 %", "two cases on sm_90", 2, worse=True)
+    [one] = annotations(a_report(), [replace(COMPILED, kernel="", changes=(quiet, worse))])
+    assert one.title == "occupancy 50 % → 12 % on sm_90"
+    assert one.message.splitlines() == [
+        "a case on sm_90, compiled without a GPU:",
+        "- configuration: num_warps 16 → 4",
+        "two cases on sm_90, compiled without a GPU:",
+        "- occupancy 50 % → 12 %",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,19 @@ def test_what_was_wrong_before_is_told_apart_and_folded() -> None:
     assert "**Wrong results**" not in markdown.comment(a_report(KNOWN))
 
 
+def test_a_cause_that_all_changed_cases_share_is_said_once() -> None:
+    shared = CauseWords(Kind.CODE, "slower because the kernel now spills 12 registers", True, " because it does")
+    rows = [replace(a_row(Outcome.REGRESSION, 1.1 + n / 100, f"{CASE}.{n}"), cause=shared) for n in range(12)]
+    said = markdown.comment(a_report(*rows))
+    assert (
+        "**Changed**, each slower because the kernel now spills 12 registers\n\n| case | before → now | change |"
+        in said
+    )
+    assert "<summary>2 more: Changed</summary>" in said
+    other = replace(rows[0], cause=replace(shared, words="slower because its blocks are smaller"))
+    assert "**Changed**\n\n| case | before → now | change | why |" in markdown.comment(a_report(other, *rows[1:]))
+
+
 def test_times_stand_beside_those_of_the_baseline_whichever_revision_that_is() -> None:
     assert "| case | before → now | change | why |" in markdown.comment(a_report(SLOW, SLOW))
 
