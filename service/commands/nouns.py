@@ -80,6 +80,12 @@ NOUNS = (
     Entry("audit", "access.audit:app", _ACCESS, "List what was changed, by whom and from where, the newest first."),
     Entry("up", "machine.serve:up_app", _SERVE, "Run API, dashboard, worker and control on this machine until Ctrl-C."),
     Entry("demo", "machine.serve:demo_app", _SERVE, "Add the demo target and queue runs for its history."),
+    Entry(
+        "sample",
+        "machine.sample:app",
+        _SERVE,
+        "Load or remove the sample: a repository as it was measured on an H200.",
+    ),
     Entry("api", "machine.serve:api_app", _SERVE, "Serve the API and the dashboard."),
     Entry("control", "machine.serve:control_app", _SERVE, "Run the periodic tasks of the service."),
     Entry("worker", "machine.worker:app", _SERVE, "Start, list, pause and drain workers."),

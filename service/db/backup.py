@@ -102,6 +102,17 @@ def restore(file: Path, *, force: bool = False) -> Checked:
     return found
 
 
+@contextmanager
+def opened(file: Path) -> Iterator[Connection]:
+    """Read a backup of this version or an older one, brought to the schema of this version, without restoring it."""
+    with _temporary(Path(tempfile.gettempdir())) as unpacked:
+        _unpack(file, unpacked)
+        url = f"sqlite:///{unpacked}"
+        migrate.upgrade(url)
+        with _opened(url) as engine, engine.execution_options(reading=True).connect() as connection:
+            yield connection
+
+
 def check_file(file: Path) -> Checked:
     """Check an SQLite file, which need not be a database."""
     engine = create_engine(

@@ -17,7 +17,7 @@ from service.domain.access import SERVICE
 from service.domain.states import TargetKind
 from service.errors import BadInput
 from service.ledger.access.acting import as_actor
-from service.ledger.intake import deliveries, targets
+from service.ledger.intake import deliveries, samples, targets
 from service.ledger.server_policy import server_policy
 from service.settings import settings
 
@@ -38,6 +38,7 @@ def up(
         if demo:
             _register_demo()
             _print_sandbox_state()
+            _offer_sample()
 
     this = [sys.executable, "-P", "-m", f"{__name__.partition('.commands.')[0]}.cli"]
     commands = {"api": [*this, "api"], "control": [*this, "control"], "worker": [*this, "worker", "start"]}
@@ -120,6 +121,13 @@ def _print_sandbox_state() -> None:
         changed = f"{settings().state / 'demo'} has commits that are not part of kernelwatch"
         out.print(f"The demo is not measured: {escape(changed)}. Remove that folder to rebuild it.", soft_wrap=True)
     out.print("Other targets are not measured until the sandbox works; run `kernelwatch doctor`.", soft_wrap=True)
+
+
+def _offer_sample() -> None:
+    """Name the command that shows what a GPU's measurements look like, while the demo is measured."""
+    with reading() as session:
+        if not samples.is_loaded(session):
+            out.print("For a look at measurements of an H200: `kernelwatch sample load`.", soft_wrap=True)
 
 
 def _register_demo() -> None:

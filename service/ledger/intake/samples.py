@@ -1,0 +1,137 @@
+"""The sample: targets that were measured on an H200, copied into the database as paused targets of their own.
+
+The file is a backup of a service that watched them, as docs/measurements/2026-11-22-h200-commits keeps it.  Nothing in
+it is changed but the names of the targets, and what would make this service act for them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy.orm import Session
+
+from service.db import backup
+from service.db.engine import clock, transaction
+from service.db.models import Base, Target
+from service.domain.states import TargetKind
+from service.errors import Conflict
+from service.ledger.access import audit
+from service.ledger.intake import registry, targets
+
+FILE = Path(__file__).parents[2] / "samples" / "warpnorm-h200.db.gz"
+PREFIX = "sample-"
+ORIGIN = "measured on an NVIDIA H200 on 2026-11-22, and loaded as a sample"  # instead of the location
+
+# Parents first.  Workers, webhooks and messages to the forge stay behind: nothing is to happen for a sample.
+_COPIED = (
+    "recipes", "revisions", "stacks", "policies", "series", "pulls", "pushes", "incidents", "bisections", "runs",
+    "attempts", "build_logs", "measurements", "verdicts", "facts_checks", "regressions", "regression_events",
+    "change_points", "calibrations", "quarantines", "gaps",
+)  # fmt: skip
+_SHARED = ("stacks", "policies")  # of all targets; known by their digests
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The targets of the sample, and how much there is of them."""
+
+    names: tuple[str, ...]
+    runs: int
+    measurements: int
+    new: bool  # nothing of it was there before
+
+
+def load() -> Loaded:
+    """Copy the sample into the database.  A second time changes nothing.
+
+    Raises Conflict if another target has one of its names.
+    """
+    with backup.opened(FILE) as source:
+        wanted = [PREFIX + name for name in source.scalars(select(Target.name).order_by(Target.id))]
+        with transaction() as session:
+            known = _known(session, wanted)
+            if not known:
+                _Copy(source, session).all()
+    held = [registry.holdings(name) for name in wanted]
+    return Loaded(tuple(wanted), sum(one.runs for one in held), sum(one.measurements for one in held), not known)
+
+
+def remove() -> tuple[str, ...]:
+    """Delete the targets of the sample with everything of them.  Returns their names, none if there are none."""
+    with transaction() as session:
+        names = tuple(session.scalars(select(Target.name).where(Target.location == ORIGIN).order_by(Target.id)))
+    for name in names:
+        registry.remove(name)
+    return names
+
+
+def is_loaded(session: Session) -> bool:
+    return session.scalar(select(Target.id).where(Target.location == ORIGIN).limit(1)) is not None
+
+
+def _known(session: Session, wanted: list[str]) -> bool:
+    found = [one for name in wanted if (one := targets.find(session, name))]
+    if other := [one.name for one in found if one.location != ORIGIN]:
+        raise Conflict(f"Target {other[0]} is not of the sample: rename it with `kernelwatch target rename`.")
+    if found and len(found) < len(wanted):
+        raise Conflict("A part of the sample was removed: remove the rest with `kernelwatch sample remove`.")
+    return bool(found)
+
+
+@dataclass
+class _Copy:
+    """Copies rows table by table; each gets a new id, by which those that refer to it are found."""
+
+    source: Connection
+    session: Session
+    ids: dict[str, dict[int, int]] = field(default_factory=dict)  # of the source to the new ones, by table
+
+    def all(self) -> None:
+        self.ids["targets"] = {row["id"]: self._target(row) for row in self._rows("targets")}
+        for name in _COPIED:
+            self._table(Base.metadata.tables[name])
+        for row in self._rows("targets"):
+            recipe = self.ids["recipes"][row["recipe_id"]]
+            self.session.execute(
+                update(Target).where(Target.id == self.ids["targets"][row["id"]]).values(recipe_id=recipe)
+            )
+
+    def _rows(self, table: str) -> Iterator[dict[str, Any]]:
+        rows = Base.metadata.tables[table]
+        keys = list(rows.primary_key.columns)
+        return (dict(row) for row in self.source.execute(select(rows).order_by(*keys)).mappings())
+
+    def _target(self, row: Mapping[str, Any]) -> int:
+        """A target that nothing is done for: paused, of no forge, not trusted."""
+        now = clock(self.session)
+        same = {name: row[name] for name in ("branch", "created_at", "poll_at")}
+        made = Target(name=PREFIX + row["name"], kind=TargetKind.GIT, location=ORIGIN, paused_at=now, **same)
+        self.session.add(made)
+        self.session.flush()
+        audit.record(self.session, "target.add", target=made.name, of=f"target {made.name}", details={"sample": True})
+        return made.id
+
+    def _table(self, table: Table) -> None:
+        ids = self.ids.setdefault(table.name, {})
+        for row in self._rows(table.name):
+            parents = {
+                key.parent.name: self._new(key.column.table.name, row[key.parent.name]) for key in table.foreign_keys
+            }
+            values = row | parents
+            if table.name == "runs":
+                values["dedupe"] = f"{PREFIX}{row['dedupe']}"
+            if "id" not in table.c:
+                self.session.execute(insert(table).values(values))
+                continue
+            old = values.pop("id")
+            shared = self._shared(table, row) if table.name in _SHARED else None
+            ids[old] = shared or self.session.execute(insert(table).values(values).returning(table.c.id)).scalar_one()
+
+    def _new(self, table: str, old: int | None) -> int | None:
+        """The new id of a row; None if it stayed behind."""
+        return None if old is None or table not in self.ids else self.ids[table][old]
+
+    def _shared(self, table: Table, row: Mapping[str, Any]) -> int | None:
+        return self.session.scalar(select(table.c.id).where(table.c.digest == row["digest"]))

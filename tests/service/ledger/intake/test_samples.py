@@ -1,0 +1,121 @@
+"""The sample: what was measured on an H200, loaded next to what is here, without consequences, and removed again."""
+
+import gzip
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from sqlalchemy import func, select
+from typer.testing import CliRunner
+
+from service import cli
+from service.db.check import check
+from service.db.engine import engine, reading, transaction
+from service.db.models import Base, Measurement, OutboxMessage, Run, Target, VerdictRow, unpack
+from service.domain.states import OPEN_STATES
+from service.errors import Conflict
+from service.ledger.intake import registry, samples
+from tests import world
+from tests.dashboards.asking import asking, words
+from workers import control
+
+STORED = Path(__file__).parents[4] / "docs/measurements/2026-11-22-h200-commits/session/kernelwatch.db.gz"
+
+
+def kernelwatch(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments)
+
+
+def rows() -> dict[str, int]:
+    """Numbers of rows by table, without the audit log and what all targets share."""
+    left_out = ("audit_entries", "stacks", "policies")
+    with reading() as session:
+        tables = [one for one in Base.metadata.sorted_tables if one.name not in left_out]
+        return {one.name: session.scalar(select(func.count()).select_from(one)) or 0 for one in tables}
+
+
+def test_nothing_in_it_is_invented() -> None:
+    assert samples.FILE.read_bytes() == STORED.read_bytes()
+    assert samples.FILE.stat().st_size < 1_000_000
+
+
+def test_it_is_loaded_once_and_removed(either: str) -> None:
+    world.target("[providers]", name="mine")
+    before = rows()
+
+    first = samples.load()
+    assert first == samples.Loaded(("sample-warpnorm", "sample-references"), 16, 621, new=True)
+    loaded = rows()
+    assert samples.load() == samples.Loaded(first.names, 16, 621, new=False)
+    assert rows() == loaded
+    with engine().connect() as connection:
+        assert check(connection).problems() == []
+
+    assert samples.remove() == first.names
+    assert rows() == before
+    assert samples.remove() == ()
+
+
+def test_the_numbers_are_those_of_the_file(state: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "stored.db"
+    copy.write_bytes(gzip.decompress(STORED.read_bytes()))
+    with closing(sqlite3.connect(copy)) as stored:
+        times = stored.execute("SELECT contender, median, samples FROM measurements ORDER BY id").fetchall()
+        ratios = stored.execute("SELECT ratio, low, high FROM verdicts ORDER BY id").fetchall()
+    samples.load()
+    with reading() as session:
+        found = session.execute(
+            select(Measurement.contender, Measurement.median, Measurement.samples).order_by(Measurement.id)
+        ).all()
+        assert [tuple(one[1:]) for one in found] == [tuple(one[1:]) for one in times]
+        assert unpack(next(one.samples for one in found if one.samples))
+        assert [tuple(one) for one in session.execute(
+            select(VerdictRow.ratio, VerdictRow.low, VerdictRow.high).order_by(VerdictRow.id)
+        )] == ratios  # fmt: skip
+
+
+def test_the_service_does_nothing_for_it(state: Path) -> None:
+    samples.load()
+    before = rows()
+    control.run()
+    assert rows() == before
+    with reading() as session:
+        assert session.scalar(select(func.count()).select_from(OutboxMessage)) == 0
+        assert session.scalar(select(func.count()).where(Run.state.in_(OPEN_STATES))) == 0
+        for target in session.scalars(select(Target)):
+            assert (target.paused_at is not None, target.forge, target.trusted) == (True, None, False)
+
+
+def test_a_name_that_is_taken_is_not_touched(state: Path) -> None:
+    world.target("[providers]", name="sample-warpnorm")
+    with pytest.raises(Conflict, match="kernelwatch target rename"):
+        samples.load()
+    assert rows()["runs"] == 0
+    assert samples.remove() == ()
+
+
+def test_a_part_of_it_is_not_completed(state: Path) -> None:
+    samples.load()
+    registry.remove("sample-references")
+    with pytest.raises(Conflict, match="kernelwatch sample remove"):
+        samples.load()
+
+
+def test_the_command_and_the_pages(state: Path) -> None:
+    assert "kernelwatch sample load" in words(asking()("/"))
+    answer = kernelwatch("sample", "load")
+    assert answer.exit_code == 0
+    assert "Loaded: 16 runs with 621 measurements of an NVIDIA H200." in answer.output
+    assert "/targets/sample-warpnorm" in answer.output
+    assert "Already there: 16 runs" in kernelwatch("sample", "load").output
+    get = asking()
+    assert "kernelwatch sample load" not in words(get("/"))
+    said = words(get("/targets/sample-warpnorm"))
+    assert "e4dea4c201" in said
+    with transaction() as session:
+        ids = session.scalars(select(Run.id)).all()
+    assert {get(f"/runs/{run_id}").status_code for run_id in ids} == {200}
+    assert kernelwatch("sample", "remove").output == "Removed sample-warpnorm and sample-references.\n"
+    assert kernelwatch("sample", "remove").output == "There is no sample.\n"
