@@ -22,7 +22,7 @@ def teams(one: Seeder) -> None:
             made = one.revision(team, parent=before, ordinal=ordinal, subject=subject, committed_at=at)
             before = made.sha
             run = one.run(made, "h200", recipe_id=recipe.id)
-            level = dict.fromkeys(one.story.cases, 0.9 + 0.02 * number)
+            level = dict.fromkeys(one.story.cases, 0.9 + 0.02 * (number % 5))
             cases = one.story.cases[: size.team_cases]
             slow = {cases[0]: 1.12} if chance.random() < 0.02 else {}
             one.measure(run, level, slow, cases=cases, first=ordinal == 0, ordinal=ordinal)
