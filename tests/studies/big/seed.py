@@ -14,15 +14,24 @@ from service.db import migrate
 from service.db import models as m
 from service.db.engine import clock, transaction
 from service.domain.policy.policy import Policy
+from service.errors import BadInput
 from tests.studies.big import others
 from tests.studies.big.bulk import Bulk
 from tests.studies.big.matters import Matters
+from tests.studies.big.multiply import multiply, reserve_ids
 from tests.studies.big.seeder import Places, Seeder
 from tests.studies.big.story import DAY, Size, Story
 
 
-def seed(session: Session, size: Size | None = None) -> Places:
-    """Fill an empty database, in the caller's transaction."""
+def seed(session: Session, size: Size | None = None, measurements: int = 0) -> Places:
+    """Fill an empty database, in the caller's transaction; on PostgreSQL with about as many `measurements` as named.
+
+    Raises BadInput for more measurements than usual on SQLite.
+    """
+    if measurements:
+        if session.get_bind().dialect.name != "postgresql":
+            raise BadInput("Only a database on PostgreSQL is multiplied.")
+        reserve_ids(session)
     now = clock(session)
     seeder = Seeder(session, Story(size or Size()), now, Bulk(session))
     policy = Policy(smallest_change=0.02)
@@ -41,19 +50,22 @@ def seed(session: Session, size: Size | None = None) -> Places:
     others.teams(seeder)
     seeder.bulk.flush()
     session.flush()
-    measured = select(func.count()).select_from(m.Measurement)
-    seeder.places.measurements = session.execute(measured).scalar_one()
+    if measurements:
+        multiply(session.connection(), measurements)
+    seeder.places.measurements = session.execute(select(func.count()).select_from(m.Measurement)).scalar_one()
     return seeder.places
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measurements", type=int, default=0, help="about how many; by default some 430,000")
+    parser.add_argument(
+        "--measurements", type=int, default=0, help="about how many, on PostgreSQL; by default some 430,000"
+    )
     given = parser.parse_args()
     began = time.monotonic()
     migrate.upgrade()
     with transaction() as session:
-        places = seed(session, Size.of(given.measurements))
+        places = seed(session, measurements=given.measurements)
         if session.get_bind().dialect.name == "postgresql":
             session.execute(text("ANALYZE"))
     print(places, f"{time.monotonic() - began:.0f} s", file=sys.stderr)

@@ -2,9 +2,8 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
 
 from kernels.cases import Case, Metric
 from kernels.suites import SUITES
@@ -83,7 +82,7 @@ def _all_cases() -> list[str]:
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is.  The last revisions are the same at every size; what is older only adds to them."""
+    """How much there is: by default some 430,000 measurements."""
 
     revisions: int = 300
     cases: int = 206
@@ -94,23 +93,6 @@ class Size:
     queued: int = 350
     nights: int = 60
     readings: int = 206  # cases with telemetry, of each trial of the newest runs
-
-    @classmethod
-    def of(cls, measurements: int) -> Self:
-        """About so many measurements: a longer mainline, and more teams which measure the same cases under one name."""
-        usual = cls()
-        if measurements <= usual.measurements:
-            return usual
-        more = measurements - usual.measurements
-        own, teams = usual.revisions + int(more * 0.3 / (usual.cases * ROLES)), 40
-        of_team = int(more * 0.7 / (teams * usual.cases * ROLES))
-        return replace(usual, revisions=own, teams=teams, team_revisions=of_team, team_cases=usual.cases)
-
-    @property
-    def measurements(self) -> int:
-        """About how many measurements that makes."""
-        own = self.revisions + min(self.revisions, 60) + min(self.revisions, 38) + self.pulls // 3 + 8
-        return ROLES * (own * self.cases + self.teams * self.team_revisions * self.team_cases)
 
 
 SMALL = Size(

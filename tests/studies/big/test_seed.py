@@ -1,15 +1,18 @@
 """The large database, made small: its rows agree with each other, and every page shows it."""
 
+import itertools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
 
 from service.db.check import check
-from service.db.engine import engine, transaction
-from service.db.models import Measurement, RegressionRow, Run, unpack
+from service.db.engine import engine, reading, transaction
+from service.db.models import Measurement, RegressionRow, Revision, Run, Target, unpack
 from service.domain.states import CellState, RegressionState, RunState
+from service.errors import BadInput
 from service.ledger import queries
 from tests.dashboards.asking import Get, asking
 from tests.dashboards.seed import watched
@@ -87,6 +90,30 @@ def test_the_full_size_has_every_kind_of_step() -> None:
     assert len(Story(SMALL).steps) == 3
 
 
-@pytest.mark.parametrize("wanted", [1_000_000, 10_000_000])
-def test_the_size_follows_the_number_of_measurements(wanted: int) -> None:
-    assert Size.of(wanted).measurements == pytest.approx(wanted, rel=0.05)
+def test_a_longer_past_is_copied(postgres: str, tmp_path: Path) -> None:
+    with watched(tmp_path, lambda session, _now: seed(session, SMALL, 60_000), database_url=postgres) as places:
+        assert places.measurements == pytest.approx(60_000, rel=0.2)
+        with engine().connect() as connection:
+            assert check(connection).problems() == []
+        with reading() as session:
+            line = session.execute(
+                select(Revision.ordinal, Revision.committed_at, Revision.sha, Revision.parent, Run.id)
+                .join(Run, Run.revision_id == Revision.id)
+                .join(Target, Target.id == Revision.target_id)
+                .where(Target.name == "norms", Run.device == "h200", Run.pull.is_(None), Run.purpose == "watch")
+                .where(Run.state.in_(["done", "failed", "skipped"]))
+                .order_by(Revision.ordinal)
+            ).all()
+        assert len(line) > 2 * SMALL.revisions
+        assert [one.ordinal for one in line] == list(range(len(line)))
+        for older, newer in itertools.pairwise(line):
+            assert older.committed_at < newer.committed_at
+            assert older.id < newer.id
+        get = asking()
+        assert get(f"/runs/{line[3].id}").status_code == 200
+        assert get("/").status_code == 200
+
+
+def test_sqlite_is_not_multiplied(state: Path) -> None:
+    with pytest.raises(BadInput, match="PostgreSQL"), transaction() as session:
+        seed(session, SMALL, 60_000)

@@ -16,6 +16,7 @@ class Limits:
     """The most that is allowed; None for what this page has no limit of."""
 
     cpu_ms: float | None = 40
+    wall_ms: float | None = 150
     gzip_kb: float | None = None
     nodes: float | None = None
     height: float | None = None  # px, in a window that is 1,440 px wide
@@ -74,7 +75,7 @@ def ours(at: Places) -> list[Page]:
 
 def lnts(run: int, test: int) -> list[Page]:
     """LNT's pages of its instance; they have no limits."""
-    none = Limits(*[None] * 12)
+    none = Limits(*[None] * 13)
     pages: Sequence[tuple[str, str]] = (
         ("LNT: recent activity", "recent_activity"),
         ("LNT: run", f"{run}"),

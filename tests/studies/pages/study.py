@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import playwright.sync_api as playwright
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 
 from service.db import migrate
 from service.db.engine import engine, transaction
@@ -33,11 +33,12 @@ from tests.studies.api.servers import SUITE, Server, kernelwatch, lnt
 from tests.studies.api.speed import submit_to_lnt
 from tests.studies.big.seed import seed
 from tests.studies.big.seeder import Places
-from tests.studies.big.story import SMALL, Size
+from tests.studies.big.story import SMALL
 from tests.studies.pages.cost import Cost, cost
 from tests.studies.pages.listed import Page, lnts, ours
 from tests.studies.pages.looks import LATENCY_MS, MBIT, Looks, look_at
 from tests.studies.pages.refreshing import Survived, refresh
+from tests.studies.pages.slow_queries import print_plans
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Column:
 
 COLUMNS = (
     Column("CPU ms", lambda one: one.cost.cpu_ms, "cpu_ms", 1),
+    Column("ms", lambda one: one.cost.wall_ms, "wall_ms", 1),
     Column("raw kB", lambda one: one.cost.raw_kb),
     Column("gzip kB", lambda one: one.cost.gzip_kb, "gzip_kb", 1),
     Column("nodes", lambda one: one.looks and one.looks.nodes, "nodes"),
@@ -188,7 +190,7 @@ def lnt_pages(server: Server, history: History) -> list[Page]:
 
 
 def report(results: Sequence[Result], output: Path | None) -> None:
-    first = 11  # columns of the first table
+    first = 12  # columns of the first table
     print()
     missed = print_table(results, COLUMNS[:first])
     print()
@@ -216,7 +218,8 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="pages whose name contains it; may be repeated")
     parser.add_argument("--no-browser", action="store_true", help="CPU and bytes alone")
     parser.add_argument("--postgresql", metavar="URL", help="a server on which a database is made and dropped")
-    parser.add_argument("--measurements", type=int, default=0, help="about how many; by default some 430,000")
+    parser.add_argument("--measurements", type=int, default=0, help="about how many, on PostgreSQL; else some 430,000")
+    parser.add_argument("--plans", type=float, metavar="MS", help="print the plans of statements that take so long")
     parser.add_argument("--json", type=Path, help="write everything that was measured to this file")
     parser.add_argument("--lnt", type=Path, help="a Python with LNT; without it the table has no LNT")
     given = parser.parse_args()
@@ -229,8 +232,8 @@ def main() -> None:
         migrate.upgrade(settings().database)
         print("Filling the database ...", file=sys.stderr, flush=True)
         with transaction() as session:
-            places = seed(session, SMALL if given.small else Size.of(given.measurements))
-        engine().dispose()
+            places = seed(session, SMALL if given.small else None, given.measurements)
+        _analyze()
         print(f"{kind}, {places.measurements:,} measurements; median of {given.requests} requests.  Weight and figure:")
         print(f"with an empty cache over {MBIT} Mbit/s and {LATENCY_MS:.0f} ms.  value>limit is a missed limit.")
         server = stack.enter_context(kernelwatch())
@@ -246,7 +249,17 @@ def main() -> None:
         else:
             print("LNT is left out: `make .venv-lnt/.made` could not install it, or --lnt was not given.")
         report(results, given.json)
+        if given.plans is not None:
+            print_plans({page.name: page.path for page in wanted}, given.plans)
         engine().dispose()
+
+
+def _analyze() -> None:
+    """Let the planner know the rows, as it does by itself after some minutes."""
+    with engine().connect() as connection:
+        connection.execute(text("ANALYZE"))
+        connection.commit()
+    engine().dispose()
 
 
 def _wanted(page: Page, only: Sequence[str]) -> bool:

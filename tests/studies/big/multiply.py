@@ -1,0 +1,96 @@
+"""Makes millions of measurements of a seeded PostgreSQL database, inside of it: an ever longer past of the mainlines.
+
+Each copy of the mainlines lies before the one after it, in time, in place and by id.  Copied measurements have neither
+samples nor facts, which only the page of their own run reads.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, text
+from sqlalchemy.orm import Session
+
+FIRST_ID = 1_000_000  # of seeded revisions and runs, so that there are smaller ids for what is older
+_STRIDE = 5_000  # ids of a copy
+_SPAN_S = 151 * 86400.0  # a copy is older by so much
+# What is copied: runs of the mainlines that have ended.
+_COPIED = "runs.pull IS NULL AND runs.purpose = 'watch' AND runs.state IN ('done', 'failed', 'skipped')"
+_REBUILT = ("ix_measurements_series", "ix_measurements_history")  # afterwards, which is faster
+_PAST = ("created_at", "started_at", "finished_at", "scanned_at")
+
+
+def reserve_ids(session: Session) -> None:
+    """Let revisions and runs begin at FIRST_ID.  Before the database is seeded."""
+    for table in ("revisions", "runs"):
+        session.execute(text(f"SELECT setval('{table}_id_seq', {FIRST_ID}, false)"))
+
+
+def multiply(connection: Connection, wanted: int) -> int:
+    """Copy the past until there are about `wanted` measurements.  Returns how many there are."""
+    have, copied = (_count(connection, where) for where in ("TRUE", _COPIED))
+    copies = max(0, round((wanted - have) / copied))
+    assert copies * _STRIDE < FIRST_ID, "more copies than there are ids"
+    again = [_definition(connection, name) for name in _REBUILT]
+    for name in _REBUILT:
+        connection.execute(text(f"DROP INDEX {name}"))
+    for number in range(copies, 0, -1):
+        _copy(connection, number)
+    for definition in again:
+        connection.execute(text(definition))
+    # Ordinals count from the oldest, and those of the copies are below zero.
+    lowest = "(SELECT min(ordinal) FROM revisions AS own WHERE own.target_id = revisions.target_id)"
+    connection.execute(text(f"UPDATE revisions SET ordinal = ordinal - {lowest} WHERE ordinal IS NOT NULL"))
+    return _count(connection, "TRUE")
+
+
+def _count(connection: Connection, where: str) -> int:
+    counted = f"SELECT count(*) FROM measurements JOIN runs ON runs.id = run_id WHERE {where}"
+    return int(connection.execute(text(counted)).scalar_one())
+
+
+def _definition(connection: Connection, index: str) -> str:
+    found = connection.execute(text("SELECT indexdef FROM pg_indexes WHERE indexname = :index"), {"index": index})
+    return str(found.scalar_one())
+
+
+def _copy(connection: Connection, number: int) -> None:
+    """Write the copy that lies `number` spans before the original."""
+    back, ago = number * _STRIDE, number * _SPAN_S
+
+    def sha(column: str) -> str:
+        return f"substr(md5({column} || '-{number}') || md5('{number}-' || {column}), 1, 40)"
+
+    places = (
+        "(SELECT max(ordinal) + 1 FROM revisions AS own WHERE own.target_id = revisions.target_id AND own.id >= :first)"
+    )
+    seeded = "id >= :first AND ordinal IS NOT NULL"
+    changed = {
+        "id": f"id - {back}",
+        "ordinal": f"ordinal - {number} * {places}",
+        "sha": sha("sha"),
+        "parent": sha("parent"),
+        "committed_at": f"committed_at - {ago}",
+    }
+    _insert(connection, "revisions", changed, f"revisions WHERE {seeded}")
+    past = {column: f"{column} - {ago}" for column in _PAST}
+    changed = past | {
+        "id": f"id - {back}",
+        "revision_id": f"revision_id - {back}",
+        "dedupe": f"dedupe || '-{number}'",
+        "baseline": sha("baseline"),
+    }
+    runs = f"SELECT id FROM runs WHERE {_COPIED} AND id >= :first"
+    _insert(connection, "runs", changed, f"runs WHERE id IN ({runs})")
+    of_run = {"run_id": f"run_id - {back}"}
+    whose = f"WHERE run_id IN ({runs}) ORDER BY id"
+    _insert(connection, "measurements", of_run | {"samples": "NULL", "facts": "'{}'"}, f"measurements {whose}", ["id"])
+    _insert(connection, "verdicts", of_run, f"verdicts {whose}", ["id"])
+
+
+def _insert(
+    connection: Connection, table: str, changed: dict[str, str], source: str, left_out: Sequence[str] = ()
+) -> None:
+    names = "SELECT column_name FROM information_schema.columns WHERE table_name = :table ORDER BY ordinal_position"
+    columns = [name for name in connection.execute(text(names), {"table": table}).scalars() if name not in left_out]
+    values = ", ".join(changed.get(name, f'"{name}"') for name in columns)
+    listed = ", ".join(f'"{name}"' for name in columns)
+    connection.execute(text(f"INSERT INTO {table} ({listed}) SELECT {values} FROM {source}"), {"first": FIRST_ID})
