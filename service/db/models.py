@@ -249,6 +249,7 @@ class Run(Base):
         Index("ix_runs_unnotified", "id", sqlite_where=_UNNOTIFIED, postgresql_where=_UNNOTIFIED),
         Index("ix_runs_bisection", "bisection_id", sqlite_where=_STEP, postgresql_where=_STEP),
         Index("ix_runs_unscanned", "state", "purpose", sqlite_where=UNSCANNED, postgresql_where=UNSCANNED),
+        Index("ix_runs_finished", "finished_at"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     dedupe: Mapped[str] = mapped_column(String(200), unique=True)
@@ -381,9 +382,16 @@ class Measurement(Base):
         return metric_of(self.case).unit
 
 
+# As written in its index: the few verdicts of a run that changed, of the hundreds that did not.
+CHANGED = text("outcome IN ('regression', 'improvement') AND baseline_kind = 'parent'")
+
+
 class VerdictRow(Base):
     __tablename__ = "verdicts"
-    __table_args__ = (UniqueConstraint("run_id", "provider", "case", "baseline_kind"),)
+    __table_args__ = (
+        UniqueConstraint("run_id", "provider", "case", "baseline_kind"),
+        Index("ix_verdicts_changed", "run_id", sqlite_where=CHANGED, postgresql_where=CHANGED),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     provider: Mapped[str] = mapped_column(String(80))
@@ -571,7 +579,10 @@ class RegressionEvent(Base):
     """The history of a regression: every change adds a row with actor, action and time."""
 
     __tablename__ = "regression_events"
-    __table_args__ = (Index("ix_regression_events", "regression_id", "id"),)
+    __table_args__ = (
+        Index("ix_regression_events", "regression_id", "id"),
+        Index("ix_regression_events_at", "at"),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     regression_id: Mapped[int] = mapped_column(ForeignKey("regressions.id"))
     at: Mapped[float]
@@ -638,6 +649,7 @@ class Calibration(OfSeries, Base):
     __table_args__ = (
         UniqueConstraint("run_id", "series_id", "kind", name="uq_calibrations_comparison"),
         Index("ix_calibrations_series", "series_id", "id"),
+        Index("ix_calibrations_alarms", "run_id", "alarmed"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
@@ -685,6 +697,21 @@ class Gap(OfSeries, Base):
     own: Mapped[float]  # in the unit of the case's metric, and so is the next
     sota: Mapped[float]
     stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
+
+
+class GapEvent(OfSeries, Base):
+    """A case fell behind SOTA, or is no longer behind: the history of its gap."""
+
+    __tablename__ = "gap_events"
+    __table_args__ = (Index("ix_gap_events_at", "at"),)
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))  # the measurement that showed it
+    at: Mapped[float]
+    behind_sota: Mapped[bool]  # after it
+    ratio: Mapped[float]
+    ratio_before: Mapped[float | None]  # when the gap was last recorded
+    own: Mapped[float]  # in the unit of the case's metric, and so is the next
+    sota: Mapped[float]
 
 
 class OutboxMessage(Base):

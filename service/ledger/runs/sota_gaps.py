@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session, aliased
 
-from service.db.models import Gap, Revision, Run
+from service.db.engine import clock
+from service.db.models import Gap, GapEvent, Revision, Run
 from service.domain.policy.policy import Policy
 from service.domain.series import SeriesKey
 from service.domain.text import short
@@ -51,6 +52,7 @@ def note_gaps(
     known = {(one.gap.provider, one.gap.case): one for one in _known(session, run, found)}
     key_of = {name: SeriesKey.of(run.target_id, run.device, *name) for name in found if name not in known}
     series = series_ids(session, key_of.values())
+    at = clock(session)
     notes = {}
     for name, now in found.items():
         last = known.get(name)
@@ -64,11 +66,26 @@ def note_gaps(
         gap = last.gap if last else Gap(series_id=series[key_of[name]])
         if last is not None and last.gap.behind_sota is not now.behind:
             happenings.gap_changed(session, run, name, gap.series_id, now.ratio, behind=now.behind)
+        if now.behind != (before is not None and before.behind):
+            session.add(_event(gap, run, now, before, at))
         _update(gap, run, now)
         session.add(gap)
         if now.behind:
             notes[name] = GapNote(sota.behind_since(now, before, policy.at(name[1]).smallest_change), before)
     return notes
+
+
+def _event(gap: Gap, run: Run, now: SotaDistance, before: SotaDistance | None, at: float) -> GapEvent:
+    return GapEvent(
+        series_id=gap.series_id,
+        run_id=run.id,
+        at=at,
+        behind_sota=now.behind,
+        ratio=now.ratio,
+        ratio_before=before.ratio if before else None,
+        own=now.own,
+        sota=now.sota,
+    )
 
 
 def _update(gap: Gap, run: Run, now: SotaDistance) -> None:
