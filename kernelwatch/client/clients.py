@@ -12,6 +12,7 @@ from .api.regressions import Bisections, Calibration, Incidents, Policies, Regre
 from .api.runs import Queue, Runs, Workers
 from .api.subscriptions import Channels, Subscriptions
 from .api.targets import Targets
+from .api.weekly import Weekly
 from .drivers import Asynchronous, Blocking
 from .errors import BadArgument
 from .exchange import Exchange, Retries
@@ -31,6 +32,7 @@ class Resources(Generic[Mode]):
         self.incidents: Incidents[Mode] = Incidents(driver)
         self.bisections: Bisections[Mode] = Bisections(driver)
         self.calibration: Calibration[Mode] = Calibration(driver)
+        self.weekly: Weekly[Mode] = Weekly(driver)
         self.policies: Policies[Mode] = Policies(driver)
         self.subscriptions: Subscriptions[Mode] = Subscriptions(driver)
         self.channels: Channels[Mode] = Channels(driver)

@@ -1,6 +1,6 @@
 """The documents of the API.  Made from its OpenAPI by `make client-models`; do not edit."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
@@ -1383,6 +1383,191 @@ class TrialDocument(Document):
     # Why it did not.
     error: str | None
     took_s: float
+
+
+class WeeklyCountItem(Document):
+    """Numbers of cases, not limited as the lists are."""
+
+    slower: int
+    faster: int
+    opened: int
+    fixed: int
+    dismissed: int
+    accepted: int
+    open: int
+    # Of the open ones.
+    unassigned: int
+    gaps_opened: int
+    gaps_closed: int
+
+
+class WeeklyEqualCodeItem(Document):
+    """Comparisons of equal code: every alarm is a false one."""
+
+    comparisons: int
+    # Would have been reported as a change.
+    alarmed: int
+    rate: float | None
+    # Of the exact 95 % interval of the rate.
+    low: float | None
+    high: float | None
+    summary: str
+
+
+class WeeklyFailureItem(Document):
+    """A run of the mainline that failed."""
+
+    run_id: int
+    target: str
+    device: str
+    revision: str
+    subject: str
+    at: datetime
+    # The build of the revision failed; else the run was given up.
+    build: bool
+    reason: str | None
+
+
+class WeeklyGapItem(Document):
+    """A case that fell behind SOTA, or is no longer behind."""
+
+    target: str
+    device: str
+    provider: str
+    case: str
+    at: datetime
+    # Times SOTA then; above 1 is slower.
+    ratio: float
+    # When the gap was last recorded before.
+    ratio_before: float | None
+    # How much longer one call takes than SOTA's, in us.
+    stake_us: float | None
+    run_id: int
+    revision: str
+    subject: str
+
+
+class WeeklyMeasuredItem(Document):
+    """What was measured."""
+
+    # Finished runs, for any purpose.
+    runs: int
+    revisions: int
+    # Pull requests.
+    pulls: int
+    # Runs that failed.
+    failed: int
+
+
+class WeeklyMoverItem(Document):
+    """Cases of a metric that one revision moved: confirmed changes against the parent revisions of the week."""
+
+    target: str
+    device: str
+    metric: str
+    cases: int
+    # Time at stake: how much longer one call of each case takes, in us; below 0 it is faster.
+    stake_us: float
+    # Of the case with the most time at stake, as are the next three.
+    provider: str
+    case: str
+    case_stake_us: float
+    # Of all its changes of the week, one after the other; above 1 is slower.
+    ratio: float
+    run_id: int
+    # Of its largest change, if several revisions moved it.
+    revision: str
+    subject: str
+    cause: str | None
+
+
+class WeeklyRegressionItem(Document):
+    """Regressions with one cause: an incident, or a regression without one."""
+
+    incident_id: int | None
+    regression_ids: list[int]
+    target: str
+    device: str
+    cases: int
+    # The one with the most time at stake.
+    case: str
+    # Of that case, as it was opened.
+    ratio: float
+    # Time at stake in us, summed over the cases: how much longer one call of each takes.  null without a time.
+    stake_us: float | None
+    # At the end of the week.
+    state: RegressionState
+    # Of the run that showed it.
+    revision: str
+    subject: str
+    run_id: int
+    opened_at: datetime
+    cause: str | None
+    # Today's.
+    assignee: str | None
+    due_at: datetime | None
+    # When it was fixed, dismissed or accepted.
+    at: datetime | None
+    # Who dismissed or accepted it.
+    who: str | None
+    # Why it was dismissed or accepted.
+    reason: str | None
+    # The revision that fixed it.
+    fixed_by: str | None
+
+
+class WeeklyReleaseItem(Document):
+    """A release of a package."""
+
+    target: str
+    version: str
+    at: datetime
+
+
+class WeeklyTotalItem(Document):
+    """What one pass over the cases of a target takes longer than a week before: each case is called once."""
+
+    target: str
+    device: str
+    metric: str
+    slower_cases: int
+    slower_us: float
+    faster_cases: int
+    # Below 0.
+    faster_us: float
+    net_us: float
+
+
+class WeeklyDocument(Document):
+    """What happened in a week.  Lists have at most 20 entries, the most time at stake first."""
+
+    week: str
+    first_day: date
+    last_day: date
+    # A week that is not finished goes on until Sunday, 24:00 UTC.
+    finished: bool
+    target: str | None
+    device: str | None
+    title: str
+    headline: str
+    # The days, what was measured, and whether the week is over.
+    summary: str
+    counts: WeeklyCountItem
+    measured: WeeklyMeasuredItem
+    totals: list[WeeklyTotalItem]
+    slower: list[WeeklyMoverItem]
+    faster: list[WeeklyMoverItem]
+    opened: list[WeeklyRegressionItem]
+    fixed: list[WeeklyRegressionItem]
+    dismissed: list[WeeklyRegressionItem]
+    accepted: list[WeeklyRegressionItem]
+    # At the end of the week, with those that were accepted.
+    open: list[WeeklyRegressionItem]
+    gaps_opened: list[WeeklyGapItem]
+    gaps_closed: list[WeeklyGapItem]
+    failed: list[WeeklyFailureItem]
+    releases: list[WeeklyReleaseItem]
+    equal_code: WeeklyEqualCodeItem
 
 
 class WorkerItem(Document):

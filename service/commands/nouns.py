@@ -54,6 +54,7 @@ NOUNS = (
     Entry("incident", "triage.incident:app", _TRIAGE, "List and show incidents: regressions with one cause."),
     Entry("bisection", "triage.bisection:app", _TRIAGE, "Find the revision that made a case slower."),
     Entry("calibration", "triage.calibration:app", _TRIAGE, "Compare equal code, and quarantine cases."),
+    Entry("weekly", "triage.weekly:app", _TRIAGE, "Print what moved in a week, by time at stake."),
     Entry("policy", "triage.policy:app", _TRIAGE, "Show a policy, or apply another one to stored runs."),
     Entry(
         "subscription",

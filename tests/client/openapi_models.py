@@ -23,7 +23,7 @@ PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"
 FORMATS = {"date-time": "datetime", "date": "date"}
 HEAD = '''"""The documents of the API.  Made from its OpenAPI by `make client-models`; do not edit."""
 
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict

@@ -137,6 +137,12 @@ def _lives(session: Session, target: m.Target, runs: dict[str, int], cases: tupl
     )  # fmt: skip
     session.add_all([accepted, crept])
     session.flush()
+    session.add(
+        m.GapEvent(
+            series_id=series[3], run_id=runs["first"], at=now - 60 * HOUR, behind_sota=True, ratio=1.293, own=402.0,
+            sota=311.0,
+        )
+    )  # fmt: skip
     _event(session, accepted, "opened", now - 50 * HOUR, RegressionState.OPEN, run_id=runs["steady"])
     _event(
         session, accepted, "acknowledged", now - 49 * HOUR, RegressionState.ACKNOWLEDGED, who="grace",

@@ -1,0 +1,1 @@
+"""What happened, for people who do not look every day: weekly reports, Atom feeds and badges."""

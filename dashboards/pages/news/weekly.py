@@ -1,0 +1,56 @@
+"""The weekly report."""
+
+from collections.abc import Mapping
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+from sqlalchemy.orm import Session
+
+from dashboards.pages.rendering import page
+from service.api.access import Reading, ReadingRoute
+from service.db.engine import clock
+from service.domain.weekly.weeks import Week
+from service.ledger.intake.targets import all_targets, target_named
+from service.ledger.reading import weekly
+from service.reports.weekly import words
+from service.reports.weekly.compose import compose
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+
+TargetName = Annotated[str, Query(max_length=80)]
+DeviceName = Annotated[str, Query(max_length=40)]
+
+
+@router.get("/weekly")
+def this_week(session: Reading, target: TargetName = "", device: DeviceName = "") -> str:
+    """Show the report of the week that is not over."""
+    return _page(session, Week.at(clock(session)), target, device)
+
+
+@router.get("/weekly/{week}")
+def one_week(week: str, session: Reading, target: TargetName = "", device: DeviceName = "") -> str:
+    """Show what moved in a week, and which regressions and gaps to SOTA were opened and closed."""
+    return _page(session, Week.parse(week), target, device)
+
+
+def _page(session: Session, week: Week, target: str, device: str) -> str:
+    of = target_named(session, target) if target else None
+    chosen = {name: value for name, value in (("target", target), ("device", device)) if value}
+    report = compose(weekly.facts(session, week, of, device or None))
+    return page(
+        "weekly.html",
+        now=clock(session),
+        report=report,
+        words=words,
+        previous=_address(week.previous, chosen),
+        next=_address(week.next, chosen) if report.finished else None,
+        targets=[one.name for one in all_targets(session)],
+        devices=weekly.devices(session),
+        query=f"?{urlencode({'week': str(week), **chosen})}",
+    )
+
+
+def _address(week: Week, chosen: Mapping[str, str]) -> str:
+    return f"/weekly/{week}{f'?{urlencode(chosen)}' if chosen else ''}"

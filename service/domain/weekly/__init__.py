@@ -1,0 +1,1 @@
+"""What happened in a week: calendar weeks, and the time at stake."""

@@ -1,0 +1,333 @@
+"""What happened in a week: queries that read the rows of that week, not those of all weeks."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, select
+from sqlalchemy.orm import Session, aliased
+
+from kernels.cases import Role
+from service.db.engine import clock
+from service.db.models import (
+    CHANGED,
+    WATCHED,
+    Calibration,
+    GapEvent,
+    Measurement,
+    RegressionEvent,
+    RegressionRow,
+    Revision,
+    Run,
+    Series,
+    Target,
+    VerdictRow,
+)
+from service.domain.regressions.lifecycle import Action
+from service.domain.states import OPEN_REGRESSIONS, CellState, Purpose, RegressionState, RunState, TargetKind
+from service.domain.text import one_line
+from service.domain.verdicts.calibration import Rate
+from service.domain.weekly.stake import ConfirmedChange, MovedSeries
+from service.domain.weekly.weeks import Week
+from service.reports.weekly.facts import (
+    EventFact,
+    FailedRun,
+    GapFact,
+    MeasuredRuns,
+    RegressionFact,
+    ReleaseFact,
+    WeekFacts,
+)
+from service.reports.words import cause_text
+
+MAX_LISTED = 20  # failed runs and releases
+
+
+@dataclass(frozen=True)
+class _EndedRun:
+    """A run that ended in the week, with the place of its revision on the mainline."""
+
+    id: int
+    revision_id: int
+    device: str
+    state: RunState
+    purpose: Purpose
+    pull: int | None
+    ordinal: int | None
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Which part of the ledger, and which week."""
+
+    week: Week
+    target: Target | None
+    device: str | None
+
+    def runs(self) -> Iterator[ColumnElement[bool]]:
+        if self.target is not None:
+            yield Run.target_id == self.target.id
+        if self.device is not None:
+            yield Run.device == self.device
+
+    def series(self) -> Iterator[ColumnElement[bool]]:
+        if self.target is not None:
+            yield Series.target_id == self.target.id
+        if self.device is not None:
+            yield Series.device == self.device
+
+    def contains(self, column: Any) -> ColumnElement[bool]:
+        return and_(column >= self.week.start, column < self.week.end)
+
+
+def facts(session: Session, week: Week, target: Target | None = None, device: str | None = None) -> WeekFacts:
+    """What happened in the week to a target, or to all that the reader may see."""
+    scope = _Scope(week, target, device)
+    runs = _runs(session, scope)
+    events = _events(session, scope)
+    return WeekFacts(
+        week=week,
+        now=clock(session),
+        target=target.name if target else None,
+        device=device,
+        measured=_measured(runs),
+        changes=_changes(session, scope, _newest_of_mainline(runs)),
+        regressions=_regressions(session, scope, events),
+        events=events,
+        gaps=_gaps(session, scope),
+        failed=failed_runs(session, (scope.contains(Run.finished_at), *scope.runs())),
+        releases=_releases(session, scope),
+        equal_code=_equal_code(session, [row.id for row in runs]),
+    )
+
+
+def devices(session: Session) -> Sequence[str]:
+    """The devices of all series that the reader may see."""
+    return session.scalars(select(Series.device).distinct().order_by(Series.device)).all()
+
+
+def is_active(session: Session, week: Week, target: Target | None) -> bool:
+    """Whether a run ended in the week."""
+    scope = _Scope(week, target, None)
+    return session.scalar(select(Run.id).where(scope.contains(Run.finished_at), *scope.runs()).limit(1)) is not None
+
+
+def _runs(session: Session, scope: _Scope) -> list[_EndedRun]:
+    rows = session.execute(
+        select(Run.id, Run.revision_id, Run.device, Run.state, Run.purpose, Run.pull, Revision.ordinal)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(scope.contains(Run.finished_at), *scope.runs())
+        .order_by(Run.id)
+    )
+    return [_EndedRun(*row) for row in rows]
+
+
+def _measured(runs: Sequence[_EndedRun]) -> MeasuredRuns:
+    done = [row for row in runs if row.state is RunState.DONE]
+    return MeasuredRuns(
+        runs=len(done),
+        revisions=len({row.revision_id for row in done}),
+        pulls=len({row.revision_id for row in done if row.pull is not None}),
+        failed=sum(row.state is RunState.FAILED for row in runs),
+    )
+
+
+def _newest_of_mainline(runs: Sequence[_EndedRun]) -> list[int]:
+    """The newest run of each revision on each device, of those for the mainline."""
+    newest = {
+        (row.revision_id, row.device): row.id
+        for row in runs
+        if row.state is RunState.DONE and row.purpose is Purpose.WATCH and row.pull is None and row.ordinal is not None
+    }
+    return list(newest.values())
+
+
+def _changes(session: Session, scope: _Scope, runs: Collection[int]) -> list[ConfirmedChange]:
+    """The confirmed changes of these runs, without revisions that were measured in an earlier week already."""
+    earlier = aliased(Run)
+    measured_before = (
+        select(earlier.id)
+        .where(earlier.revision_id == Run.revision_id, earlier.device == Run.device)
+        .where(earlier.state == RunState.DONE, earlier.pull.is_(None), earlier.purpose == Purpose.WATCH)
+        .where(earlier.finished_at < scope.week.start)
+        .exists()
+    )
+    statement = (
+        select(VerdictRow, Run.device, Target.name, Revision.sha, Revision.subject, Measurement.median)
+        .join(Run, Run.id == VerdictRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .join(Target, Target.id == Run.target_id)
+        .outerjoin(Measurement, _own_measurement(VerdictRow.run_id, VerdictRow.provider, VerdictRow.case))
+        .where(VerdictRow.run_id.in_(runs), CHANGED, VerdictRow.quarantined_by.is_(None))
+        .where(~measured_before)
+        .order_by(Revision.ordinal, VerdictRow.id)
+    )
+    return [
+        ConfirmedChange(
+            MovedSeries(target, device, row.provider, row.case),
+            row.run_id,
+            sha,
+            subject,
+            row.ratio,
+            median,
+            cause_text(row),
+        )
+        for row, device, target, sha, subject, median in session.execute(statement)
+        if row.ratio is not None
+    ]
+
+
+def _own_measurement(run_id: Any, provider: Any, case: Any) -> ColumnElement[bool]:
+    """What the run measured of its own revision; its index has all of these columns."""
+    return and_(
+        Measurement.run_id == run_id,
+        Measurement.role == Role.HEAD.value,
+        Measurement.state == CellState.MEASURED,
+        Measurement.provider == provider,
+        Measurement.case == case,
+    )
+
+
+def _events(session: Session, scope: _Scope) -> list[EventFact]:
+    columns = (RegressionEvent.regression_id, RegressionEvent.at, RegressionEvent.who, RegressionEvent.what)
+    statement = (
+        select(*columns, RegressionEvent.state, RegressionEvent.words, Revision.sha)
+        .join(RegressionRow, RegressionRow.id == RegressionEvent.regression_id)
+        .join(Series, Series.id == RegressionRow.series_id)
+        .outerjoin(Run, Run.id == RegressionEvent.run_id)
+        .outerjoin(Revision, Revision.id == Run.revision_id)
+        .where(scope.contains(RegressionEvent.at), *scope.series())
+        .order_by(RegressionEvent.id)
+    )
+    known = set(Action)
+    return [
+        EventFact(regression_id, at, who, Action(what), state, words and one_line(words), sha)
+        for regression_id, at, who, what, state, words, sha in session.execute(statement)
+        if what in known
+    ]
+
+
+def _regressions(session: Session, scope: _Scope, events: Sequence[EventFact]) -> dict[int, RegressionFact]:
+    """Those with an event in the week, and those that were open at its end, with their states then."""
+    named = {one.regression_id for one in events}
+    changed_since = select(RegressionEvent.regression_id).where(RegressionEvent.at >= scope.week.end)
+    statement = _with_names().where(*scope.series(), RegressionRow.opened_at < scope.week.end)
+    wanted = (
+        RegressionRow.id.in_(named) | RegressionRow.state.in_(OPEN_REGRESSIONS) | RegressionRow.id.in_(changed_since)
+    )
+    rows = session.execute(statement.where(wanted)).all()
+    states = _states_at(session, scope.week.end, [row[0].id for row in rows])
+    found = (_regression(*row, states.get(row[0].id, row[0].state)) for row in rows)
+    return {one.id: one for one in found if one.id in named or one.state in OPEN_REGRESSIONS}
+
+
+def _with_names() -> Select[RegressionRow, str, str, str, float | None]:
+    return (
+        select(RegressionRow, Target.name, Revision.sha, Revision.subject, Measurement.median)
+        .join(Series, Series.id == RegressionRow.series_id)
+        .join(Target, Target.id == Series.target_id)
+        .join(Run, Run.id == RegressionRow.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .outerjoin(Measurement, _own_measurement(RegressionRow.run_id, Series.provider, Series.printed))
+    )
+
+
+def _regression(
+    regression: RegressionRow, target: str, sha: str, subject: str, median: float | None, state: RegressionState
+) -> RegressionFact:
+    return RegressionFact(
+        id=regression.id,
+        incident_id=regression.incident_id,
+        series=MovedSeries(target, regression.device, regression.provider, regression.case),
+        ratio=regression.ratio,
+        median=median,
+        state=state,
+        opened_at=regression.opened_at,
+        assignee=regression.assignee,
+        due_at=regression.due_at,
+        cause=regression.cause_text,
+        run_id=regression.run_id,
+        revision=sha,
+        subject=subject,
+    )
+
+
+def _states_at(session: Session, end: float, ids: Collection[int]) -> dict[int, RegressionState]:
+    """The states of these regressions at a time, by their last event before it."""
+    last = (
+        select(func.max(RegressionEvent.id))
+        .where(RegressionEvent.regression_id.in_(ids), RegressionEvent.at < end)
+        .group_by(RegressionEvent.regression_id)
+    )
+    rows = session.execute(
+        select(RegressionEvent.regression_id, RegressionEvent.state).where(RegressionEvent.id.in_(last))
+    )
+    return dict(rows.all())
+
+
+def _gaps(session: Session, scope: _Scope) -> list[GapFact]:
+    statement = (
+        select(GapEvent, Target.name, Revision.sha, Revision.subject)
+        .join(Series, Series.id == GapEvent.series_id)
+        .join(Target, Target.id == Series.target_id)
+        .join(Run, Run.id == GapEvent.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(scope.contains(GapEvent.at), *scope.series())
+        .order_by(GapEvent.id)
+    )
+    return [
+        GapFact(
+            series=MovedSeries(target, row.device, row.provider, row.case),
+            at=row.at,
+            behind=row.behind_sota,
+            ratio=row.ratio,
+            ratio_before=row.ratio_before,
+            own=row.own,
+            sota=row.sota,
+            run_id=row.run_id,
+            revision=sha,
+            subject=subject,
+        )
+        for row, target, sha, subject in session.execute(statement)
+    ]
+
+
+def failed_runs(session: Session, where: Collection[ColumnElement[bool]], limit: int = MAX_LISTED) -> list[FailedRun]:
+    """The newest runs of the mainline that failed; `where` are conditions on runs."""
+    statement = (
+        select(Run.id, Target.name, Run.device, Revision.sha, Revision.subject, Run.finished_at, Run.log.is_not(None))
+        .add_columns(Run.reason)
+        .join(Target, Target.id == Run.target_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(Run.state == RunState.FAILED, WATCHED, *where)
+        .order_by(Run.finished_at.desc(), Run.id.desc())
+        .limit(limit)
+    )
+    return [
+        FailedRun(run_id, target, device, sha, subject, at or 0.0, build, why and one_line(why))
+        for run_id, target, device, sha, subject, at, build, why in session.execute(statement)
+    ]
+
+
+def _releases(session: Session, scope: _Scope) -> list[ReleaseFact]:
+    of_target = () if scope.target is None else (Target.id == scope.target.id,)
+    statement = (
+        select(Target.name, Revision.sha, Revision.committed_at)
+        .join(Target, Target.id == Revision.target_id)
+        .where(Target.kind == TargetKind.PACKAGE, scope.contains(Revision.committed_at), *of_target)
+        .order_by(Revision.committed_at.desc(), Revision.id.desc())
+        .limit(MAX_LISTED)
+    )
+    return [ReleaseFact(*row) for row in session.execute(statement)]
+
+
+def _equal_code(session: Session, runs: Collection[int]) -> Rate:
+    """How often equal code alarmed in the sessions of these runs."""
+    if not runs:
+        return Rate(0, 0, 0)
+    counted = (
+        select(Calibration.alarmed, func.count()).where(Calibration.run_id.in_(runs)).group_by(Calibration.alarmed)
+    )
+    by_alarm = dict(session.execute(counted).all())
+    alarmed = by_alarm.get(True, 0)
+    return Rate(alarmed + by_alarm.get(False, 0), alarmed, alarmed)

@@ -1,0 +1,1 @@
+"""The weekly report: the facts of a week, composed into one document, and its renderings."""

@@ -1,0 +1,102 @@
+"""Phrases that the renderings of a week share."""
+
+from collections.abc import Sequence
+from datetime import date
+from urllib.parse import urlencode
+
+from kernels.cases import Metric
+from service.domain.metrics import WORDS, digits, metric_of, percent
+from service.domain.verdicts.calibration import Rate
+from service.domain.weekly.weeks import Week
+from service.reports.weekly.facts import MeasuredRuns
+from service.reports.weekly.schema import WeeklyDocument, WeeklyRegressionItem, WeeklyTotalItem
+
+
+def at_stake(us: float | None) -> str:
+    """Time at stake with its sign: `+22.1 µs`; an en dash where there is none."""
+    if us is None:
+        return "–"
+    size, sign = abs(us), "+" if us > 0 else "−"
+    return "0 µs" if size < 0.005 else f"{sign}{digits(size)} µs"
+
+
+def title(week: Week, target: str | None, device: str | None) -> str:
+    """`Week 47 of 2026, norms on h200`."""
+    where = f"{f', {target}' if target else ''}{f' on {device}' if device else ''}"
+    return f"Week {week.number} of {week.year}{where}"
+
+
+def summary(week: Week, measured: MeasuredRuns, *, finished: bool) -> str:
+    """`16 to 22 November 2026, UTC. 42 runs of 21 revisions, 3 of them of pull requests; 1 run failed.`"""
+    going_on = "" if finished else " The week is not over: these are the numbers until now."
+    return f"{_days(week.monday, week.sunday)}, UTC. {_measured(measured)}.{going_on}"
+
+
+def _days(first: date, last: date) -> str:
+    """`16 to 22 November 2026`, `28 December 2026 to 3 January 2027`."""
+    begin = str(first.day)
+    if first.month != last.month:
+        begin += f" {first:%B}"
+    if first.year != last.year:
+        begin += f" {first.year}"
+    return f"{begin} to {last.day} {last:%B} {last.year}"
+
+
+def _measured(found: MeasuredRuns) -> str:
+    if not found.runs and not found.failed:
+        return "No run ended"
+    runs = f"{_counted(found.runs, 'run')} of {_counted(found.revisions, 'revision')}"
+    pulls = f", {found.pulls} of them of pull requests" if found.pulls else ""
+    failed = f"; {_counted(found.failed, 'run')} failed" if found.failed else ""
+    return f"{runs}{pulls}{failed}"
+
+
+def total(one: WeeklyTotalItem) -> str:
+    """`norms on h200, kernel time: +22.1 µs (2 cases slower, +30.1 µs; 1 faster, −8.00 µs)`."""
+    sides = [f"{_counted(one.slower_cases, 'case')} slower, {at_stake(one.slower_us)}"] if one.slower_cases else []
+    if one.faster_cases:
+        cases = f"{one.faster_cases} faster" if sides else f"{_counted(one.faster_cases, 'case')} faster"
+        sides.append(f"{cases}, {at_stake(one.faster_us)}")
+    name = WORDS[Metric(one.metric)].name
+    return f"{one.target} on {one.device}, {name}: {at_stake(one.net_us)} ({'; '.join(sides)})"
+
+
+def equal_code(rate: Rate) -> str:
+    """`0 of 8,400 comparisons of equal code alarmed: 0 % (0 to 0.044 % with 95 % certainty)`."""
+    if rate.share is None:
+        return "No comparison of equal code was made"
+    share, low, high = (f"{one * 100:.2g}" for one in (rate.share, rate.low, rate.high))
+    interval = f"{share} % ({low} to {high} % with 95 % certainty)"
+    return f"{rate.alarmed:,} of {rate.comparisons:,} comparisons of equal code alarmed: {interval}"
+
+
+def others(cases: int) -> str:
+    """` and 17 other cases`, after the first of so many; empty after the only one."""
+    return f" and {_counted(cases - 1, 'other case')}" if cases > 1 else ""
+
+
+def further(total: int, rows: Sequence[object]) -> str:
+    """Say how many cases a list of `total` leaves out; empty if it leaves out none."""
+    left_out = total - sum(getattr(one, "cases", 1) for one in rows)
+    return f"{_counted(left_out, 'further case')} with less time at stake." if left_out > 0 else ""
+
+
+def path(week: WeeklyDocument) -> str:
+    """The address of its page on the dashboard: `/weekly/2026-W47?target=norms`."""
+    chosen = {name: value for name, value in (("target", week.target), ("device", week.device)) if value}
+    return f"/weekly/{week.week}{f'?{urlencode(chosen)}' if chosen else ''}"
+
+
+def age(one: WeeklyRegressionItem, week: WeeklyDocument) -> str:
+    """How old it was on the last day of the week: `3 days`."""
+    days = max(0, (week.last_day - one.opened_at.date()).days)
+    return "new" if days == 0 else _counted(days, "day")
+
+
+def change(one: WeeklyRegressionItem) -> str:
+    """The size of the case with the most time at stake: `21.4 % slower`."""
+    return percent(one.ratio, metric_of(one.case))
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'s' * (n != 1)}"

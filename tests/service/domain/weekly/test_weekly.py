@@ -1,0 +1,94 @@
+"""Weeks of the calendar, and the time at stake."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.domain.weekly.stake import ConfirmedChange, MovedSeries, movers, time_at_stake, totals
+from service.domain.weekly.weeks import Week
+from service.errors import BadInput
+
+CASE = "rmsnorm.fwd.4096x1024.bf16"
+
+
+@pytest.mark.parametrize(
+    ("name", "monday", "sunday", "after"),
+    [
+        ("2026-W47", "2026-11-16", "2026-11-22", "2026-W48"),
+        ("2026-W53", "2026-12-28", "2027-01-03", "2027-W01"),
+        ("2025-W01", "2024-12-30", "2025-01-05", "2025-W02"),
+        ("2024-W09", "2024-02-26", "2024-03-03", "2024-W10"),
+    ],
+)
+def test_a_week_is_from_monday_to_sunday(name: str, monday: str, sunday: str, after: str) -> None:
+    week = Week.parse(name)
+    assert (str(week.monday), str(week.sunday), str(week.next)) == (monday, sunday, after)
+    assert week.next.previous == week
+
+
+@given(st.floats(min_value=5e7, max_value=4e9))
+def test_every_moment_is_in_one_week(seconds: float) -> None:
+    week = Week.at(seconds)
+    assert week.start <= seconds < week.end
+    assert Week.parse(str(week)) == week
+    assert week.end - week.start == 604_800
+
+
+@pytest.mark.parametrize("name", ["", "2026", "2026-W0", "2026-W00", "2025-W53", "2026-w47", "2026-W٤٧", "1970-W01"])
+def test_what_is_no_week_is_refused_with_an_example_or_a_range(name: str) -> None:
+    with pytest.raises(BadInput, match=r"as in 2026-W47|it has the weeks 1 to 5[23]"):
+        Week.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("median", "ratio", "stake"),
+    [(120.0, 1.2, 20.0), (80.0, 0.8, -20.0), (100.0, 1.0, 0.0), (None, 1.2, None), (100.0, None, None)],
+)
+def test_time_at_stake_is_the_median_less_what_it_would_be(
+    median: float | None, ratio: float | None, stake: float | None
+) -> None:
+    assert time_at_stake(median, ratio) == (None if stake is None else pytest.approx(stake))
+
+
+def change(
+    ratio: float, median: float | None, case: str = CASE, run_id: int = 1, device: str = "h200"
+) -> ConfirmedChange:
+    return ConfirmedChange(MovedSeries("norms", device, "norms", case), run_id, f"c{run_id}", "work", ratio, median)
+
+
+def test_movers_have_the_most_time_at_stake_first_whatever_its_sign() -> None:
+    small, large = "rmsnorm.fwd.8x8.bf16", "rmsnorm.bwd.32768x4096.bf16"
+    found = movers([change(2.0, 4.0, small), change(0.9, 90.0, large), change(1.05, 105.0)])
+    assert [(one.series.case, round(one.stake_us, 3)) for one in found] == [(large, -10.0), (CASE, 5.0), (small, 2.0)]
+
+
+def test_changes_of_one_case_are_multiplied_and_the_newest_median_counts() -> None:
+    [mover] = movers([change(1.1, 110.0, run_id=1), change(1.2, 132.0, run_id=2)])
+    assert (mover.ratio, mover.stake_us) == (pytest.approx(1.32), pytest.approx(32.0))
+    assert mover.largest.run_id == 2
+
+
+def test_a_case_that_is_faster_in_the_end_names_what_made_it_faster() -> None:
+    [mover] = movers([change(1.1, 110.0, run_id=1), change(0.5, 55.0, run_id=2)])
+    assert mover.stake_us == pytest.approx(-45.0)
+    assert mover.largest.run_id == 2
+
+
+def test_a_case_that_is_back_where_it_was_has_not_moved() -> None:
+    assert movers([change(1.25, 125.0), change(0.8, 100.0)]) == []
+    assert len(movers([change(1.005, 100.5)])) == 1, "a single change was confirmed, however small"
+
+
+def test_memory_has_no_time_at_stake_and_metrics_are_summed_apart() -> None:
+    found = movers(
+        [
+            change(1.5, 3e9, f"{CASE}.memory"),
+            change(1.2, 120.0),
+            change(0.5, 10.0, "rmsnorm.bwd.8x8.bf16"),
+            change(1.1, 1.1e6, f"{CASE}.compile"),
+            change(1.1, None, "rmsnorm.fwd.9x9.bf16"),
+            change(1.1, 11.0, device="cpu"),
+        ]
+    )
+    sums = [(one.device, one.metric, one.slower_cases, one.faster_cases, round(one.net_us)) for one in totals(found)]
+    assert sums == [("cpu", "kernel", 1, 0, 1), ("h200", "kernel", 1, 1, 10), ("h200", "compile", 1, 0, 100_000)]
