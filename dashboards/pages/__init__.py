@@ -6,11 +6,11 @@ from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
 from dashboards.pages import bisections, calibration, overview, regressions, runs, sign_in, targets, trends, workers
-from dashboards.pages.news import weekly
+from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.rendering import page
 
 router = APIRouter()
-for each in (overview, targets, trends, runs, regressions, bisections, workers, calibration, weekly, sign_in):
+for each in (overview, targets, trends, runs, regressions, bisections, workers, calibration, weekly, feeds, badges, sign_in):
     router.include_router(each.router)
 
 

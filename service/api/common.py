@@ -4,6 +4,8 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate, parsedate_to_datetime
+from http import HTTPStatus
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 from fastapi import Path, Query, Request, Response
@@ -70,15 +72,41 @@ def page_of(found: ResultPage[Item], show: Callable[[Item], Shown]) -> Page[Show
     return Page(items=[show(item) for item in found.items], next=found.next)
 
 
-def tagged(request: Request, text: str | bytes, media_type: str) -> Response:
-    """Respond with the text and its ETag, or with 304 if the client has it already."""
+def tagged(
+    request: Request,
+    text: str | bytes,
+    media_type: str,
+    *,
+    caching: str = "no-cache",
+    modified: float | None = None,
+    status: int = 200,
+) -> Response:
+    """Respond with the text and its ETag, or with 304 if the client has it already.
+
+    `modified` is when its content last changed, for clients that keep no ETag.
+    """
     body = text.encode() if isinstance(text, str) else text
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    headers = {"ETag": tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
-    known = {one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")}
-    if known & {tag, "*"}:
+    headers = {"ETag": tag, "Cache-Control": caching, "Vary": "Accept-Encoding"}
+    if modified is not None:
+        headers["Last-Modified"] = formatdate(int(modified), usegmt=True)
+    if status == HTTPStatus.OK and _has_it(request, tag, modified):
         return Response(status_code=304, headers=headers)
-    return Response(body, media_type=media_type, headers=headers)
+    return Response(body, status, media_type=media_type, headers=headers)
+
+
+def _has_it(request: Request, tag: str, modified: float | None) -> bool:
+    """Whether the client has this version; its tags count before its date (RFC 9110, 13.1.3)."""
+    tags = request.headers.get("if-none-match")
+    if tags is not None:
+        return bool({one.strip().removeprefix("W/") for one in tags.split(",")} & {tag, "*"})
+    since = request.headers.get("if-modified-since")
+    if modified is None or since is None:
+        return False
+    try:
+        return int(modified) <= parsedate_to_datetime(since).timestamp()
+    except ValueError:
+        return False
 
 
 def tagged_json(request: Request, value: BaseModel) -> Response:

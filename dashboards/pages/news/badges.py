@@ -1,0 +1,94 @@
+"""Badges for a README: SVG drawn here, and the JSON from which shields.io draws one."""
+
+import json
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from dashboards.pages.rendering import page
+from kernels.cases import Metric
+from service.api.access import Reading, ReadingRoute
+from service.api.common import tagged
+from service.db.models import Target
+from service.ledger.intake.targets import find
+from service.ledger.reading import badges as facts
+from service.ledger.reading.filters import CaseFilter
+from service.reports.feeds import badges
+from service.reports.feeds.badges import Badge
+from service.settings import settings
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False)
+KEPT_S = 300  # by proxies; shields.io keeps nothing for less
+_PRIVATE = "private, no-cache"
+
+Device = Annotated[str | None, Query(max_length=40)]
+Word = Annotated[str | None, Query(max_length=40)]
+StaleDays = Annotated[int, Query(ge=1, le=3650)]
+
+
+class Form(StrEnum):
+    SVG = "svg"
+    JSON = "json"
+
+
+@router.get("/badges/{name}/status.{form}")
+def status(
+    request: Request, name: str, form: Form, session: Reading, device: Device = None, stale_days: StaleDays = 30
+) -> Response:
+    """Return whether the mainline has open regressions."""
+    target = find(session, name)
+    if target is None:
+        return _not_found(request, form)
+    return _drawn(request, form, target, badges.status(facts.status(session, target, device), stale_days))
+
+
+@router.get("/badges/{name}/sota.{form}")
+def sota(
+    request: Request,
+    name: str,
+    form: Form,
+    session: Reading,
+    device: Device = None,
+    dtype: Word = None,
+    op: Word = None,
+    direction: Word = None,
+    provider: Annotated[str | None, Query(max_length=80)] = None,
+    metric: Metric = Metric.KERNEL,
+    stale_days: StaleDays = 30,
+) -> Response:
+    """Return the geometric mean of the ratios to SOTA of the newest measured revision."""
+    target = find(session, name)
+    if target is None:
+        return _not_found(request, form)
+    which = CaseFilter(provider, op, metric)
+    found = facts.sota(session, target, device, which, dtype=dtype, direction=direction)
+    return _drawn(request, form, target, badges.sota(found, stale_days))
+
+
+def _drawn(request: Request, form: Form, target: Target, badge: Badge) -> Response:
+    public = settings().public_read and not target.private
+    return _response(request, form, badge, f"max-age={KEPT_S}" if public else _PRIVATE)
+
+
+def _not_found(request: Request, form: Form) -> Response:
+    """The same for a target that does not exist and for one that the reader may not know of."""
+    return _response(request, form, badges.UNKNOWN, _PRIVATE, status=404)
+
+
+def _response(request: Request, form: Form, badge: Badge, caching: str, *, status: int = 200) -> Response:
+    if form is Form.JSON:
+        shields = {
+            "schemaVersion": 1,
+            "label": badge.label,
+            "message": badge.message,
+            "color": badge.colour.value,
+            "isError": badge.is_error,
+            "cacheSeconds": KEPT_S,
+        }
+        return tagged(request, json.dumps(shields), "application/json", caching=caching, status=status)
+    left, right = badges.placed(badge)
+    svg = page(
+        "badge.svg", badge=badge, left=left, right=right, font_px=int(badges.FONT_PX), padding_px=badges.PADDING_PX
+    )
+    return tagged(request, svg, "image/svg+xml; charset=utf-8", caching=caching, status=status)

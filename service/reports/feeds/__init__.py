@@ -1,0 +1,1 @@
+"""What other programs show of a target: entries of Atom feeds, and badges."""

@@ -1,0 +1,134 @@
+"""The entries of an Atom feed (RFC 4287), as values.  Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from service.domain.metrics import metric_of, percent
+from service.domain.regressions.lifecycle import Action
+from service.domain.text import one_line, short
+from service.reports.weekly import words
+from service.reports.weekly.facts import FailedRun
+from service.reports.weekly.schema import WeeklyDocument
+
+SCHEME_YEAR = 2026  # of the ids of feeds; those of entries have the day of what happened
+# Actions that a feed has entries for, with their words; those by people say who.
+CHANGES: Mapping[Action, str] = {
+    Action.OPEN: "opened",
+    Action.FIX: "fixed",
+    Action.LEAVE: "closed",
+    Action.DISMISS: "dismissed",
+    Action.ACKNOWLEDGE: "accepted",
+    Action.EXPIRE: "open again",
+    Action.UNDO: "open again",
+    Action.RETURN: "open again",
+    Action.REOPEN: "open again",
+}
+_BY_PEOPLE = (Action.ACKNOWLEDGE, Action.DISMISS, Action.REOPEN)
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # characters that XML 1.0 cannot hold
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class RegressionsChanged:
+    """One action on the regressions of an incident: all that changed at the same moment, and the largest of them."""
+
+    event_id: int  # the first
+    what: Action
+    at: float
+    who: str
+    why: str | None
+    target: str
+    device: str
+    count: int
+    regression_id: int
+    case: str
+    ratio: float
+    cause: str | None
+    revision: str  # that made it slower
+    subject: str
+    shown_by: str | None  # the revision of the run that showed the action
+
+
+@dataclass(frozen=True)
+class FeedEntry:
+    """An entry; its texts hold no character that XML cannot hold."""
+
+    id: str
+    title: str
+    updated: float
+    path: str  # of its page
+    summary: str
+    category: str
+
+
+def authority(address: str) -> str:
+    """The name of the server in tag: URIs (RFC 4151), which have no port."""
+    host = (urlsplit(address).hostname or "").lower()
+    return host if _NAME.fullmatch(host) else "kernelwatch.invalid"
+
+
+def feed_id(host: str, target_id: int | None) -> str:
+    """The id of a feed; a target keeps it when it is renamed."""
+    return f"tag:{host},{SCHEME_YEAR}:feeds/{'all' if target_id is None else target_id}"
+
+
+def regressions_changed(host: str, one: RegressionsChanged) -> FeedEntry:
+    """`norms on h200: 34 regressions opened at 3f2a7c1b22, the largest 21.4 % slower`."""
+    size, noun = percent(one.ratio, metric_of(one.case)), f"regression{'s' * (one.count != 1)}"
+    did = f"{one.target} on {one.device}: {one.count} {noun} {CHANGES[one.what]}"
+    match one.what:
+        case Action.OPEN:
+            title = f"{did} at {short(one.revision)}, {'the largest ' if one.count > 1 else ''}{size}"
+        case Action.FIX if one.shown_by is not None:
+            title = f"{did} by {short(one.shown_by)}"
+        case what if what in _BY_PEOPLE:
+            title = f"{did} by {one.who}"
+        case _:
+            title = did
+    slowed = f"{one.case}: {size} at {short(one.revision)} {one.subject}"
+    parts = (slowed, one.cause if one.what is Action.OPEN else one.why)
+    return FeedEntry(
+        id=_tag(host, one.at, f"regression-event/{one.event_id}"),
+        title=_text(title),
+        updated=one.at,
+        path=f"/regressions/{one.regression_id}",
+        summary=_text(". ".join(part for part in parts if part)),
+        category=CHANGES[one.what].replace(" ", "-"),
+    )
+
+
+def run_failed(host: str, one: FailedRun) -> FeedEntry:
+    """`norms on h200: the build of 3f2a7c1b22 failed`."""
+    what = f"the build of {short(one.revision)} failed" if one.build else f"run {one.run_id} was given up"
+    return FeedEntry(
+        id=_tag(host, one.at, f"run/{one.run_id}/failed"),
+        title=_text(f"{one.target} on {one.device}: {what}"),
+        updated=one.at,
+        path=f"/runs/{one.run_id}",
+        summary=_text(f"{short(one.revision)} {one.subject}{f'. {one.why}' if one.why else ''}"),
+        category="failed-run",
+    )
+
+
+def week_ended(host: str, report: WeeklyDocument, ended_at: float, target_id: int | None) -> FeedEntry:
+    """The report of a week that is over."""
+    stakes = [f"{words.total(one)}." for one in report.totals]
+    return FeedEntry(
+        id=_tag(host, ended_at, f"weekly/{report.week}/{'all' if target_id is None else target_id}"),
+        title=_text(f"{report.title}: {report.headline}"),
+        updated=ended_at,
+        path=words.path(report),
+        summary=_text(" ".join([report.summary, *stakes, f"{report.equal_code.summary}."]), most=2000),
+        category="weekly-report",
+    )
+
+
+def _tag(host: str, at: float, specific: str) -> str:
+    return f"tag:{host},{datetime.fromtimestamp(at, UTC):%Y-%m-%d}:{specific}"
+
+
+def _text(text: str, most: int = 500) -> str:
+    return _NOT_XML.sub("", one_line(text, most))
