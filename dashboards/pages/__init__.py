@@ -10,7 +10,20 @@ from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.rendering import page
 
 router = APIRouter()
-for each in (overview, targets, trends, runs, regressions, bisections, workers, calibration, weekly, feeds, badges, sign_in):
+for each in (
+    overview,
+    targets,
+    trends,
+    runs,
+    regressions,
+    bisections,
+    workers,
+    calibration,
+    weekly,
+    feeds,
+    badges,
+    sign_in,
+):
     router.include_router(each.router)
 
 
