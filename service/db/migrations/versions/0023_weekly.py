@@ -6,8 +6,8 @@ The gaps that are open now get the event of their beginning; those that closed b
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0022"
-down_revision = "0021"
+revision = "0023"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 
