@@ -46,6 +46,7 @@ def _sender(channel: Channel) -> Any:
         app_id="kernelwatch",
         app_desc="kernelwatch",
         app_url=settings().address,
+        image_url_mask=None,  # else Slack would load pictures from Apprise's repository
         async_mode=False,
         http_redirects=False,
     )

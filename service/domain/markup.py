@@ -35,7 +35,12 @@ def _on_one_line(text: str) -> str:
 
 def code(text: str) -> str:
     """Text as a code span that it cannot leave, in a table too."""
-    text = _on_one_line(text).replace("|", "\\|")
+    return span(text.replace("|", "\\|"))
+
+
+def span(text: str) -> str:
+    """Text as a code span that it cannot leave, outside of tables."""
+    text = _on_one_line(text)
     ticks = "`" * (1 + max((len(run) for run in _TICKS.findall(text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{ticks}{pad}{text}{pad}{ticks}"

@@ -138,7 +138,7 @@ def forget_due() -> int:
         )
         count = session.scalar(select(func.count()).select_from(old.subquery())) or 0
         session.execute(delete(Notice).where(Notice.message_id.in_(old)).execution_options(synchronize_session=False))
-        ended = (Notice.message_id.is_(None), Notice.state == NoticeState.CANCELLED, Notice.at < before)
+        ended = (Notice.message_id.is_(None), Notice.state != NoticeState.WAITING, Notice.at < before)
         session.execute(delete(Notice).where(*ended).execution_options(synchronize_session=False))
         session.execute(
             delete(NoticeMessage).where(NoticeMessage.id.in_(old)).execution_options(synchronize_session=False)

@@ -95,7 +95,11 @@ def remove(session: Session, subscription_id: int) -> None:
         theirs = table.subscription_id == subscription_id
         session.execute(delete(table).where(theirs).execution_options(synchronize_session=False))
     session.delete(found.row)
-    details = {"channel": found.row.channel}
+    session.flush()
+    channel = found.row.channel
+    if session.scalar(select(Subscription.id).where(Subscription.channel == channel).limit(1)) is None:
+        session.execute(delete(ChannelHealth).where(ChannelHealth.channel == channel))  # nobody waits for it
+    details = {"channel": channel}
     audit.record(
         session, "subscription.delete", target=found.target, of=f"subscription {subscription_id}", details=details
     )

@@ -7,7 +7,7 @@ mentions or links.
 from collections.abc import Sequence
 from itertools import groupby
 
-from service.domain.markup import code
+from service.domain.markup import span
 from service.domain.notices.events import SEVERITIES, NotableEvent, SubjectChange
 from service.domain.policy.policy import GateAction
 from service.domain.text import one_line
@@ -55,15 +55,15 @@ def body(found: NoticeDocument) -> str:
     """The text of a message: a row for each incident and each other event, worst first; of many only the first."""
     data = found.data
     if found.type == "notice.test":
-        return f"This channel works. [kernelwatch](<{data.url}>)"
+        return f"This channel works. <{data.url}>"
     groups = [list(group) for _, group in groupby(data.events, key=_group_of)]
     rows = [_row(group) for group in groups[:MAX_ROWS]]
     rest = sum(map(len, groups[MAX_ROWS:])) + data.left_out
     if rest:
-        rows.append(f"- and {rest} more")
+        rows.append(f"and {rest} more")
     if data.dropped:
-        rows.append(f"- {data.dropped} events were dropped, because they were older than a week")
-    return "\n".join([*rows, "", f"[All regressions](<{data.url}>)"])
+        rows.append(f"{data.dropped} events were dropped, because they were older than a week")
+    return "\n\n".join([*rows, f"All regressions: <{data.url}>"])
 
 
 def severity(found: NoticeDocument) -> GateAction | None:
@@ -83,7 +83,7 @@ def _row(group: Sequence[NoticeItem]) -> str:
     worst = group[0]
     said = worst.title if len(group) == 1 else subject([_event_of(one) for one in group])
     cause = f" ({worst.text})" if len(group) > 1 and worst.text else ""
-    return f"- {code(one_line(said + cause))} [open](<{worst.url}>)"
+    return f"{span(one_line(said + cause))} <{worst.url}>"
 
 
 def _group_of(one: NoticeItem) -> tuple[object, ...]:
