@@ -58,6 +58,7 @@ secrets:  ## Make passwords for the fleet (docker-compose.yml) in ./secrets; exi
 	  new | keep kernelwatch_database_password; \
 	  new | keep kernelwatch_webhook_secret; \
 	  printf '' | keep kernelwatch_github_token; \
+	  printf '' | keep kernelwatch_channels; \
 	  [ -e rabbitmq_user ] || { password=$$(new); \
 	    printf 'default_user = kernelwatch\ndefault_pass = %s\n' "$$password" | keep rabbitmq_user; \
 	    printf 'amqp://kernelwatch:%s@broker:5672//' "$$password" > kernelwatch_broker_url; }

@@ -1,14 +1,15 @@
 """Settings from KERNELWATCH_* variables, `.env`, and files in KERNELWATCH_SECRETS_DIR (Docker secrets)."""
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -132,13 +133,24 @@ class Settings(BaseSettings):
     github_token: SecretStr | None = None
     github_app_id: str | None = None
     github_app_key: SecretStr | None = None
-    channels: dict[str, ChannelSetting] = Field(
+    channels: Annotated[dict[str, ChannelSetting], NoDecode] = Field(
         default_factory=dict, description="Where notices are sent, by name: a URL, or a URL with secrets."
     )
     notices_wait_s: float = Field(300, ge=0, le=86_400, description="Time for which an event waits for others.")
     notices_urgent_wait_s: float = Field(60, ge=0, le=86_400, description="The same for the severity `fail`.")
     notices_per_hour: int = Field(6, gt=0, le=3600, description="Messages of a subscription in an hour.")
     write_pause_s: float = Field(1, ge=0, description="Pause between two writes to a forge, as GitHub asks for.")
+
+    @field_validator("channels", mode="before")
+    @classmethod
+    def _from_json(cls, written: Any) -> Any:
+        """Read the JSON; an empty file has none.  A mistake in it must not show what it holds."""
+        if not isinstance(written, str):
+            return written
+        try:
+            return json.loads(written) if written.strip() else {}
+        except ValueError:
+            raise ValueError('write JSON: {"name": "slack://…"}') from None
 
     @field_validator("state", "locks", "policy")
     @classmethod

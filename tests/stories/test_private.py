@@ -6,12 +6,17 @@ from collections.abc import Iterator
 import pytest
 from fastapi import APIRouter
 from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 
 from dashboards.pages import router as pages
 from service.db.engine import reading, transaction
-from service.db.models import Bisection, Incident, RegressionRow, Revision, Run, Target
+from service.db.models import Bisection, Incident, RegressionRow, Revision, Run, Subscription, Target
 from service.db.visibility import hidden_tables
+from service.domain.access import ActorKind
 from service.domain.exports import Exportable
+from service.domain.notices.events import EventKind, NotableEvent
+from service.domain.policy.policy import GateAction
+from service.ledger.notices.record import record
 from tests import world
 from tests.dashboards import seed_deciding
 from tests.dashboards.seed import watched
@@ -29,8 +34,20 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         with transaction() as session:
             session.execute(update(Target).values(private=True))
             session.execute(update(Target).where(Target.name == "norms").values(name=NAME))
+            watched_one = session.scalars(select(Target).where(Target.name == NAME)).one()
+            _subscribed(session, watched_one)
         world.target(name="open")
         yield Api()
+
+
+def _subscribed(session: Session, target: Target) -> None:
+    """A channel named as the target is subscribed to it, and an event waits for it."""
+    told = Subscription(channel=NAME, target_id=target.id, severity=GateAction.WARN, created_at=0.0, created_by=NAME)
+    told.owner_kind = ActorKind.LOCAL
+    session.add(told)
+    session.flush()
+    event = NotableEvent(EventKind.TARGET_UNREACHABLE, 0.0, target=NAME)
+    record(session, event, target_id=target.id, subject="source", key="lost")
 
 
 def paths_of(router: APIRouter) -> list[str]:
