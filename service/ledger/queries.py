@@ -43,7 +43,7 @@ from service.forge.clients import addresses
 from service.ledger.runs.baseline_choice import UNACCEPTED
 from service.ledger.series import on_device
 from service.ledger.server_policy import server_policy
-from service.reports.report import WORST_FIRST, Report, readable, report
+from service.reports.report import WORST_FIRST, Report, RunContents, readable, report
 from service.reports.rows import Known
 from service.reports.schema.runs import RunDocument
 from service.reports.views import GapView, Point
@@ -131,12 +131,12 @@ def found_in(session: Session, run_id: int) -> Report:
     return report_on(session, whole_run(session, run_id))
 
 
-def report_on(session: Session, run: Run) -> Report:
-    """The report of a run that was loaded by `whole_run`."""
-    known = _open_at_baseline(session, run)
+def report_on(session: Session, run: Run, contents: RunContents | None = None) -> Report:
+    """The report of a run that was loaded by `whole_run`, or with its contents given."""
+    known = _open_at_baseline(session, run, contents.verdicts if contents else run.verdicts)
     address = settings().address
     forge = addresses()[run.target.forge_kind] if run.target.forge_kind else ""
-    return report(run, policy=server_policy(), address=address, forge=forge, known=known)
+    return report(run, policy=server_policy(), address=address, forge=forge, known=known, contents=contents)
 
 
 def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunDocument:
@@ -145,20 +145,16 @@ def run_document(session: Session, run_id: int, *, tables: bool = False) -> RunD
     return RunDocument.whole(run, report_on(session, run), tables=tables)
 
 
-def _open_at_baseline(session: Session, run: Run) -> dict[tuple[str, str], Known]:
+def _open_at_baseline(session: Session, run: Run, verdicts: Sequence[VerdictRow]) -> dict[tuple[str, str], Known]:
     """The regressions that were open at the run's baseline, by case.
 
     For a case that was compared with a last good revision, it is the earliest regression since that revision; for any
     other, the earliest that was not acknowledged or dismissed.
     """
-    good = {
-        (row.provider, row.case): row.baseline for row in run.verdicts if row.baseline_kind == BaselineKind.LAST_GOOD
-    }
+    good = {(row.provider, row.case): row.baseline for row in verdicts if row.baseline_kind == BaselineKind.LAST_GOOD}
     if run.purpose is not Purpose.WATCH:
         return {}
-    parent = {
-        (row.provider, row.case): row.baseline for row in run.verdicts if row.baseline_kind == BaselineKind.PARENT
-    }
+    parent = {(row.provider, row.case): row.baseline for row in verdicts if row.baseline_kind == BaselineKind.PARENT}
     baseline = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == run.baseline)
     rows = session.execute(
         select(Series.provider, Series.printed, RegressionRow.id, RegressionRow.state, RegressionRow.good, Revision.sha)

@@ -275,11 +275,11 @@ def _closing(reports: Sequence[Report]) -> str:
         said += f" against {next(iter(against))}"
     elif against:
         said += f" against {listed(f'{base} ({escaped(device)})' for base, device in against.items())}"
-    return f"{said}. {_next(first)}".rstrip()
+    return f"{said}. {next_step(first)}".rstrip()
 
 
-def _next(report: Report) -> str:
-    """What the reader can do, in terms of what works where they read it."""
+def next_step(report: Report) -> str:
+    """Markdown: what the reader can do, in terms of what works where they read it."""
     asked = report.forge is not None and report.pull is not None
     rerun = (
         code("/kernelwatch rerun")

@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from kernels.cases import PACKAGES, Metric, Role
-from service.db.models import Measurement, Run, VerdictRow
+from service.db.models import Measurement, PolicyRow, RegressionRow, Run, VerdictRow
 from service.domain import roofline
 from service.domain.codefacts.comparison import Repeatability
 from service.domain.codefacts.measured import Measured
-from service.domain.metrics import words
+from service.domain.metrics import metric_of, words
 from service.domain.policy.layers import Written
 from service.domain.policy.policy import Policy
 from service.domain.policy.recipes import Recipe, parse
@@ -327,22 +327,48 @@ class Report:
         return f"{said}: {NOT_CAUSED_BY_IT}" if all(row.outcome is Outcome.STEADY for row in slow) else said
 
 
+@dataclass(frozen=True)
+class RunContents:
+    """What a run measured and decided: rows of the database, or values with their attributes."""
+
+    measurements: Sequence[Measurement]
+    verdicts: Sequence[VerdictRow]
+    regressions: Sequence[RegressionRow]
+    telemetry: Mapping[str, Any]
+    policy: PolicyRow | None  # that made the verdicts
+
+    @classmethod
+    def of(cls, run: Run) -> "RunContents":
+        """Of a run whose measurements, verdicts, regressions and telemetry are loaded."""
+        policy = next((row.policy for row in run.verdicts if row.policy), None)
+        return cls(run.measurements, run.verdicts, run.regressions, run.telemetry or {}, policy)
+
+
 def report(
-    run: Run, *, policy: Written, address: str, forge: str = "", known: Mapping[Name, Known] | None = None
+    run: Run,
+    *,
+    policy: Written,
+    address: str,
+    forge: str = "",
+    known: Mapping[Name, Known] | None = None,
+    contents: RunContents | None = None,
 ) -> Report:
     """Make the Report of a run.
 
-    Its target, revision, recipe, stack, measurements, verdicts and regressions must be loaded.
+    Its target, revision, recipe and stack must be loaded, and without `contents` its measurements, verdicts,
+    regressions and telemetry.
 
     Args:
         policy: The server's policy, under the recipe's.
         address: URL of the dashboard.
         forge: URL of the forge's pages.
         known: Regressions that were open when it was measured, by provider and case.
+        contents: What it measured and decided, or the part of it that the reader needs.
     """
     recipe = readable(run.recipe.text)
-    ceilings = roofline.ceilings(run.telemetry)
-    rows = _rows(run, known or {}, ceilings)
+    found = contents or RunContents.of(run)
+    ceilings = roofline.ceilings(found.telemetry)
+    rows = _rows(run, found, known or {}, ceilings)
     return Report(
         run_id=run.id,
         url=f"{address}/runs/{run.id}",
@@ -371,14 +397,14 @@ def report(
         finished_at=run.finished_at,
         stack=run.stack.versions if run.stack else {},
         stack_digest=run.stack.digest if run.stack else None,
-        telemetry=run.telemetry or {},
-        policy=_policy(run, recipe, policy),
+        telemetry=found.telemetry,
+        policy=_policy(found.policy, run, recipe, policy),
         sota=recipe.sota_on(run.device) if recipe else "quack",
         rows=rows,
-        unsupported=_unsupported(run.measurements, rows),
+        unsupported=_unsupported(found.measurements, rows),
         ceilings=ceilings,
         summaries=tuple(Summary.from_json(one) for one in run.summary or ()),
-        policy_version=next((row.policy.digest[:10] for row in run.verdicts if row.policy), None),
+        policy_version=found.policy.digest[:10] if found.policy else None,
         purpose=run.purpose or Purpose.WATCH,
         bisection=run.bisection_id,
         baseline_sha=run.baseline,
@@ -390,12 +416,11 @@ def report(
     )
 
 
-def _policy(run: Run, recipe: Recipe | None, server: Written) -> Policy:
+def _policy(made: PolicyRow | None, run: Run, recipe: Recipe | None, server: Written) -> Policy:
     """The policy that made the verdicts; of a run without any the recipe's of today."""
     usual = recipe.policy_on(run.device, server) if recipe else Policy()
-    made = next((row.policy.values for row in run.verdicts if row.policy), None)
     try:
-        return Policy.model_validate(made) if made else usual
+        return Policy.model_validate(made.values) if made else usual
     except ValidationError:  # written by another version of this program
         return usual
 
@@ -408,21 +433,21 @@ def readable(text: str) -> Recipe | None:
         return None
 
 
-def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) -> tuple[Row, ...]:
-    measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in run.measurements}
-    sotas = [one for one in run.measurements if one.role == Role.SOTA]
+def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], ceilings: Mapping[str, float]) -> tuple[Row, ...]:
+    measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in found.measurements}
+    sotas = [one for one in found.measurements if one.role == Role.SOTA]
     best = {one.case: measured[one.role, one.provider, one.case] for one in sotas}
-    against = {(v.baseline_kind, v.provider, v.case): v for v in run.verdicts}
+    against = {(v.baseline_kind, v.provider, v.case): v for v in found.verdicts}
     # Of two records of a case, what the pair itself found is the verdict's.
-    pair_last = sorted(run.regressions, key=lambda one: (one.found_by is FoundBy.PAIR, -one.id))
+    pair_last = sorted(found.regressions, key=lambda one: (one.found_by is FoundBy.PAIR, -one.id))
     opened = {(one.provider, one.case): one for one in pair_last}
 
     def compared(kind: BaselineKind, name: Name, *roles: Role) -> BaselineRow | None:
-        if (found := against.get((kind, *name))) is None:
+        if (verdict := against.get((kind, *name))) is None:
             return None
-        who = found.baseline or "" if kind is BaselineKind.BEST else found.provider
-        sides = (measured.get((role, who, found.case)) for role in roles)
-        return _baseline_row(found, next(filter(None, sides), None))
+        who = verdict.baseline or "" if kind is BaselineKind.BEST else verdict.provider
+        sides = (measured.get((role, who, verdict.case)) for role in roles)
+        return _baseline_row(verdict, next(filter(None, sides), None))
 
     def row(verdict: VerdictRow) -> Row:
         name = verdict.provider, verdict.case
@@ -460,14 +485,24 @@ def _rows(run: Run, known: Mapping[Name, Known], ceilings: Mapping[str, float]) 
             best=compared(BaselineKind.BEST, name, Role.RIVAL, Role.SOTA),
         )
 
-    return tuple(row(verdict) for verdict in run.verdicts if verdict.baseline_kind == BaselineKind.PARENT)
+    return tuple(row(verdict) for verdict in found.verdicts if verdict.baseline_kind == BaselineKind.PARENT)
 
 
 def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
     facts = m.facts or {}
     speed = roofline.speed(m.case, m.median, m.gb_s, facts, ceilings)
     return Measured(
-        m.contender, m.provider, m.state, m.reason, m.median, m.unit, m.gb_s, m.trials, m.rounds, facts, speed
+        m.contender,
+        m.provider,
+        m.state,
+        m.reason,
+        m.median,
+        metric_of(m.case).unit,
+        m.gb_s,
+        m.trials,
+        m.rounds,
+        facts,
+        speed,
     )
 
 

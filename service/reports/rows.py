@@ -24,6 +24,8 @@ class CauseWords:
     words: str
     certain: bool = True
     after: str | None = None
+    code: str | None = None  # a service.domain.attribution.causes.CauseCode; None where only its text is stored
+    by: str | None = None  # a service.domain.attribution.explanations.By: what of the code explains it
 
 
 @dataclass(frozen=True)

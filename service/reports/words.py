@@ -4,6 +4,7 @@ Each is a clause without a capital letter and without a full stop, so that a rep
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from service.db.models import VerdictRow
@@ -192,7 +193,8 @@ def cause_of(row: VerdictRow) -> CauseWords | None:
         code = CauseCode(row.cause_code)
     except ValueError:  # a newer version of this program stored it
         return CauseWords(kind, row.cause_code.replace("_", " "), certain)
-    return of_cause(Cause(kind, code, row.cause_args or {}, certain), row.case)
+    said = of_cause(Cause(kind, code, row.cause_args or {}, certain), row.case)
+    return replace(said, code=code.value, by=row.cause_by)
 
 
 def cause_text(row: VerdictRow) -> str | None:
