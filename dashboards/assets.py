@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import importlib.util
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,17 +24,9 @@ class Asset:
     media_type: str
 
 
-def _plotly() -> Path:
-    """Return the plotly.js of the installed plotly, without importing plotly, which takes a second."""
-    spec = importlib.util.find_spec("plotly")
-    if spec is None or spec.origin is None:
-        raise NotFound("package", "plotly")
-    return Path(spec.origin).parent / "package_data" / "plotly.min.js"
-
-
 def _files() -> dict[str, Path]:
     found = (path for folder in (_STATIC, _STATIC / "vendor") for path in folder.iterdir())
-    return {path.name: path for path in found if path.suffix in _TYPES} | {"plotly.min.js": _plotly()}
+    return {path.name: path for path in found if path.suffix in _TYPES}
 
 
 @cache

@@ -14,6 +14,7 @@ from service.db.models import Target
 from service.domain import forges
 from service.domain.attribution.causes import Kind
 from service.domain.bisection.search import Aim
+from service.domain.codefacts.source_lines import SourceLines
 from service.domain.metrics import WORDS, amount, metric_of, percent, signed
 from service.domain.states import (
     OPEN_REGRESSIONS,
@@ -194,6 +195,18 @@ def _pull_address(target: Target, number: int) -> str | None:
     return forges.pull_address(kind, _repository(kind, target), number) if kind else None
 
 
+def _compare_address(target: Target, base: str, head: str) -> str | None:
+    """Return the URL of the difference of two commits at the forge."""
+    kind = target.forge_kind
+    return forges.compare_address(kind, _repository(kind, target), base, head) if kind else None
+
+
+def _lines_address(target: Target, sha: str, source: SourceLines) -> str | None:
+    """Return the URL of the lines of a definition at the forge."""
+    kind = target.forge_kind
+    return forges.lines_address(kind, _repository(kind, target), sha, source.file, *source.shown) if kind else None
+
+
 def _repository(kind: ForgeKind, target: Target) -> str:
     return f"{addresses()[kind]}/{target.forge}"
 
@@ -232,6 +245,9 @@ def _environment() -> Environment:
         "asset": assets.address,
         "commit": _commit_address,
         "pull": _pull_address,
+        "compare": _compare_address,
+        "lines": _lines_address,
+        "pull_name": forges.pull_name,
         "pull_mark": forges.pull_mark,
         "pull_noun": forges.pull_noun,
         "forge_names": forges.NAMES,

@@ -1,72 +1,323 @@
-"""One run: its result, its figures, the facts and the comment."""
+"""One run: its result, its cases as one table, one case by itself, and what is fetched when it is opened."""
 
+import csv
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import geometric_mean
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dashboards import figures
-from dashboards.pages import comments, facts, telemetry
+from dashboards.pages import comments
 from dashboards.pages.rendering import page
+from dashboards.runs import facts, telemetry
+from dashboards.runs.filters import CaseFilters, filtered, offered
+from dashboards.runs.lines import (
+    FOLDED,
+    KINDS,
+    CaseGroup,
+    CaseLine,
+    LineKind,
+    LineSort,
+    geomean_of,
+    groups_of,
+    lines_of,
+)
+from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rounds_figure, tick_marks
+from kernels.cases import Metric
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Key, tagged
 from service.db.engine import clock
-from service.db.models import OutboxMessage, Run
+from service.db.models import OutboxMessage, RegressionRow, Run
 from service.domain.forges import pull_noun
 from service.domain.states import (
     OPEN_STATES,
     OutboxState,
+    RegressionState,
     RunState,
 )
-from service.ledger import queries
+from service.ledger import queries, queue_times
 from service.ledger.queries import Glance
+from service.ledger.reading import brief
 from service.ledger.runs import build_logs
 from service.reports import markdown, notes
+from service.reports.comment_head import next_step
+from service.reports.flat import csv_cell
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+MAX_UNFOLDED = 60  # lines that a filter left are shown without their folds
 _COMMENT_STATES = {
     OutboxState.SENT: "Comment on the {}",
     OutboxState.WAITING: "Comment on the {}, not sent yet",
 }
 
+_WORDS: dict[str, Any] = {
+    "kind_words": KINDS,
+    "in_micros": (Metric.KERNEL, Metric.CALL, Metric.BLOCK),
+    "strip": interval,
+    "ticks": tick_marks,
+}
+_Word = Annotated[str, Query(max_length=120)]
+
+
+def _filters(
+    outcome: _Word = "",
+    op: _Word = "",
+    direction: _Word = "",
+    rows: _Word = "",
+    metric: _Word = "",
+    provider: _Word = "",
+    q: _Word = "",
+    sort: LineSort = LineSort.RELEVANCE,
+    unfold: Annotated[list[str] | None, Query(max_length=60)] = None,
+) -> CaseFilters:
+    """The state of the table, from the address."""
+    return CaseFilters(outcome, op, direction, rows, metric, provider, q.strip(), sort, tuple(unfold or ()))
+
+
+Filters = Annotated[CaseFilters, Depends(_filters)]
+
 
 @router.get("/runs/{run_id}")
-def run(run_id: Key, session: Reading) -> str:
-    """Show one run: its result, the figures, the facts and the comment."""
-    whole = queries.whole_run(session, run_id)
-    found = queries.report_on(session, whole)
-    comment = markdown.comment(*(queries.pull_reports(session, whole) if whole.pull is not None else (found,)))
-    messages = _messages(session, whole)
+def run(run_id: Key, session: Reading, filters: Filters) -> str:
+    """Show one run: its result, the next step, and its cases."""
+    read = brief.brief(session, run_id)
+    whole, found = read.run, read.report
+    every = lines_of(found)
+    lines = filtered(every, filters)
+    groups = groups_of(lines, every, filters.sort, _unfolded(filters, lines))
+    whole_groups = groups if not filters.active else groups_of(every, every)
+    waiting = whole.state in (RunState.QUEUED, RunState.LEASED)
     return page(
         "run.html",
         now=clock(session),
         run=whole,
         report=found,
-        attempts=queries.attempts(session, run_id),
-        build_log=build_logs.characters(session, run_id),
+        lines=every,
+        shown=lines,
+        sections=[(kind, list(some)) for kind, some in groupby(groups, key=lambda group: group.kind)],
+        several_providers=len({line.row.provider for line in every}) > 1,
+        **_WORDS,
+        filters=filters,
+        offered=offered(every, filters, found.sota),
+        axis=RatioAxis.of(every),
+        dots=[dot_plot(every, whole_groups, 1216, 118), dot_plot(every, whole_groups, 340, 96)],
+        geomean=geomean_of(every),
+        causes=_causes(whole_groups),
+        incidents=_incidents(read.regressions, every),
+        next_step=comments.as_html(next_step(found)),
+        control=control_words(every),
+        place=queue_times.places(session).get(run_id) if waiting else None,
         ahead=queries.ahead_of(session, whole) if whole.state is RunState.QUEUED else None,
-        comment=comment,
-        comment_html=comments.as_html(comment),
+        build_log=build_logs.characters(session, run_id),
+        comment_state=_comment_state(session, whole, messages := _messages(session, whole)),
         messages=messages,
-        comment_state=_comment_state(session, whole, messages),
         without_sota=notes.without_sota(found),
         live=whole.state in OPEN_STATES,
-        opened=whole.regressions,
-        figures=figures.against_parent(found) is not None or figures.against_sota(found) is not None,
         others=_others(session, whole),
         stack_change=queries.stack_change(session, whole),
         limits=markdown.limits(found),
         ceilings=markdown.ceilings(found),
-        drawable=figures.most_rows(found),
-        most_drawn=figures.MAX_ROWS,
-        sides=facts.sides,
+    )
+
+
+@router.get("/runs/{run_id}/cases/{case:path}")
+def run_case(
+    run_id: Key, case: str, session: Reading, provider: Annotated[str | None, Query(max_length=80)] = None
+) -> str:
+    """Show one case of a run: verdict, facts of both sides, every round, and how to measure it again."""
+    read = brief.of_case(session, run_id, case, provider)
+    whole, found = read.run, read.report
+    line = lines_of(found)[0]
+    samples = brief.samples_of_case(session, run_id, case)
+    timed = [one for one in samples if one.provider == line.row.provider or one.role in brief.OTHERS]
+    return page(
+        "run_case.html",
+        now=clock(session),
+        run=whole,
+        report=found,
+        line=line,
+        row=line.row,
+        source=line.row.source,
+        sides=facts.sides(line.row),
+        **_WORDS,
+        figure=rounds_figure(case, [(one.role, one.provider, one.trials) for one in timed]),
+    )
+
+
+@router.get("/runs/{run_id}/cases.csv")
+def run_cases_csv(request: Request, run_id: Key, session: Reading, filters: Filters) -> Response:
+    """The lines that the table shows, as CSV."""
+    lines = _exported(session, run_id, filters)
+    out = io.StringIO()
+    write = csv.writer(out)
+    records = [_record(line) for line in lines]
+    write.writerow(_record_names(records))
+    write.writerows([csv_cell(value) for value in record.values()] for record in records)
+    return _named(tagged(request, out.getvalue(), "text/csv; charset=utf-8"), f"run-{run_id}.csv")
+
+
+@router.get("/runs/{run_id}/cases.json")
+def run_cases_json(request: Request, run_id: Key, session: Reading, filters: Filters) -> Response:
+    """The lines that the table shows, as JSON; the API has everything that was measured."""
+    lines = _exported(session, run_id, filters)
+    return tagged(request, json.dumps([_record(line) for line in lines]), "application/json")
+
+
+@router.get("/runs/{run_id}/comment")
+def run_comment(run_id: Key, session: Reading) -> str:
+    """Show the comment that the pull request gets, and what became of it."""
+    whole = queries.whole_run(session, run_id)
+    reports = queries.pull_reports(session, whole) if whole.pull is not None else (queries.report_on(session, whole),)
+    comment = markdown.comment(*reports)
+    messages = _messages(session, whole)
+    return page(
+        "run_comment.html",
+        run=whole,
+        heading=_comment_state(session, whole, messages),
+        comment=comment,
+        comment_html=comments.as_html(comment),
+        messages=messages,
+    )
+
+
+@router.get("/runs/{run_id}/telemetry")
+def run_telemetry(run_id: Key, session: Reading) -> str:
+    """Show the state of the device during the run, its attempts and its stack."""
+    whole = queries.whole_run(session, run_id)
+    found = queries.report_on(session, whole)
+    return page(
+        "run_telemetry.html",
+        now=clock(session),
+        run=whole,
+        report=found,
+        attempts=queries.attempts(session, run_id),
         board=telemetry.board(found.telemetry),
         trials=telemetry.trials(found.telemetry),
-        other_telemetry=telemetry.rest(found.telemetry),
+        others=telemetry.rest(found.telemetry),
     )
+
+
+@router.get("/runs/{run_id}/unsupported")
+def run_unsupported(run_id: Key, session: Reading) -> str:
+    """List the cases that a provider of the head does not support, with the reasons."""
+    read = brief.brief(session, run_id)
+    return page("run_unsupported.html", run=read.run, report=read.report)
+
+
+def control_words(lines: Sequence[CaseLine]) -> str:
+    """`95 of 100 A/A controls within 0.88 %`; empty without controls."""
+    sizes = sorted(abs(line.row.control_ratio - 1) for line in lines if line.row.control_ratio)
+    if len(sizes) < 2:
+        return ""
+    within = sizes[max(0, round(0.95 * len(sizes)) - 1)]
+    return f"95 of 100 A/A controls within {within * 100:.2f} %"
+
+
+def _unfolded(filters: CaseFilters, lines: Sequence[CaseLine]) -> tuple[str, ...]:
+    """What a filter left is what the reader asked for: it is not folded, if it is not too long."""
+    narrow = filters.q or filters.outcome in {kind.value for kind in FOLDED}
+    return ("all",) if narrow and len(lines) <= MAX_UNFOLDED else filters.unfold
+
+
+def _causes(groups: Sequence[CaseGroup]) -> str:
+    """`, one cause` of several regressions; `, 3 causes`; empty where nothing joins them."""
+    slower = [group for group in groups if group.kind is LineKind.SLOWER]
+    if len(slower) == 1:
+        return ", one cause" if one_cause(slower[0]) else ""
+    known = all(group.incident is not None or group.lines[0].row.cause for group in slower)
+    return f", {len(slower)} causes" if slower and known else ""
+
+
+@dataclass(frozen=True)
+class IncidentLine:
+    """What a run recorded as one event: its regressions, the largest first, and the lines of their cases."""
+
+    regressions: tuple[RegressionRow, ...]
+    lines: tuple[CaseLine, ...]
+
+    @property
+    def first(self) -> RegressionRow:
+        """The one whose state needs a person first."""
+        return min(self.regressions, key=lambda row: list(RegressionState).index(row.state))
+
+    @property
+    def geomean(self) -> float:
+        return geometric_mean(row.ratio for row in self.regressions)
+
+    @property
+    def assignees(self) -> list[str]:
+        return sorted({row.assignee for row in self.regressions if row.assignee})
+
+    @property
+    def culprits(self) -> list[str]:
+        return sorted({row.culprit for row in self.regressions if row.culprit})
+
+    @property
+    def behind(self) -> int:
+        return sum(line.row.behind for line in self.lines)
+
+    @property
+    def behind_before(self) -> int:
+        return sum(line.behind_before for line in self.lines)
+
+
+def _incidents(regressions: Sequence[RegressionRow], lines: Sequence[CaseLine]) -> list[IncidentLine]:
+    """The events that a run recorded, the largest first."""
+    of_case = {(line.row.provider, line.row.case): line for line in lines}
+    found: dict[int, list[RegressionRow]] = {}
+    for row in sorted(regressions, key=lambda one: -one.ratio):
+        found.setdefault(row.incident_id or -row.id, []).append(row)
+    return [
+        IncidentLine(tuple(rows), tuple(of_case[row.name] for row in rows if row.name in of_case))
+        for rows in sorted(found.values(), key=lambda rows: -len(rows))
+    ]
+
+
+def _exported(session: Session, run_id: int, filters: CaseFilters) -> list[CaseLine]:
+    every = lines_of(brief.brief(session, run_id).report)
+    groups = groups_of(filtered(every, filters), every, filters.sort)
+    return [line for group in groups for line in group.lines]
+
+
+def _record(line: CaseLine) -> dict[str, Any]:
+    row, head, parent = line.row, line.row.head, line.row.parent
+    sota = row.sota
+    return {
+        "case": row.case,
+        "provider": row.provider,
+        "outcome": row.outcome.value,
+        "says": line.kind.value,
+        "baseline": parent.median if parent else None,
+        "head": head.median if head else None,
+        "unit": row.metric.unit,
+        "ratio": row.ratio,
+        "low": row.low,
+        "high": row.high,
+        "gb_s": head.gb_s if head else None,
+        "copy_share": head.speed.copy_share if head else None,
+        "sota": sota.provider if sota else None,
+        "to_sota": sota.ratio if sota else None,
+        "behind_sota": row.behind,
+        "control": row.control_ratio,
+        "cause": row.cause_words,
+        "reason": row.reason,
+    }
+
+
+def _record_names(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(records[0]) if records else ["case", "provider", "outcome"]
+
+
+def _named(response: Response, name: str) -> Response:
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response
 
 
 def _messages(session: Session, whole: Run) -> Sequence[OutboxMessage]:
@@ -94,11 +345,3 @@ def _others(session: Session, whole: Run) -> list[Glance]:
     return [
         one for one in queries.glances(session, queries.runs_of(session, whole.revision_id)) if one.run.id != whole.id
     ]
-
-
-@router.get("/runs/{run_id}/figure.json")
-def run_figure(request: Request, run_id: Key, session: Reading) -> Response:
-    """Return the figures of a run: against its parent, and against SOTA."""
-    found = queries.found_in(session, run_id)
-    both = {"parent": figures.against_parent(found), "sota": figures.against_sota(found)}
-    return tagged(request, json.dumps(both), "application/json")

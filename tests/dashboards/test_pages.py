@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from dashboards import figures
 from dashboards.pages.comments import as_html
 from dashboards.pages.rendering import ago, flat
 from service.db import models as m
@@ -16,7 +15,7 @@ from service.domain.states import OutboxState
 from service.domain.text import without_credentials
 from service.ledger.series import series_of
 from tests.dashboards.asking import Get, asking, words
-from tests.dashboards.seed import Seeded, seed
+from tests.dashboards.seed import CASES, Seeded, seed
 
 NASTY = '<script>alert("1")</script>{{ 7*7 }}`|**'
 
@@ -39,13 +38,6 @@ def test_the_overview_says_what_is_open_and_who_works(get: Get, seeded: Seeded) 
         assert badge in said
     assert "No worker for cpu is online. Run kernelwatch worker start" in said
     assert "The last poll failed: index.example does not answer" in said
-
-
-def test_a_figure_says_of_how_many_it_draws_some(get: Get, seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = f"/runs/{seeded.runs['wrong']}"
-    assert "cases are drawn" not in words(get(address))
-    monkeypatch.setattr(figures, "MAX_ROWS", 3)
-    assert "only the 3 largest of 4 cases are drawn" in words(get(address)), "two of the six are wrong"
 
 
 def test_what_is_open_is_counted_beyond_what_is_listed(get: Get, state: Path) -> None:
@@ -75,18 +67,61 @@ def test_empty_pages_say_what_to_do_next(get: Get, state: Path) -> None:
 def test_a_run_page_has_the_verdict_the_numbers_and_what_explains_them(get: Get, seeded: Seeded) -> None:
     said = words(get(f"/runs/{seeded.runs['slow']}"))
     assert re.search(r"2 regressions at \w{10} on h200", said)
-    assert re.search(r"128 µs 156 µs 121 µs \S+ GB/s 1\.214 1\.\d+ to 1\.\d+ 1\.29", said)
-    assert "21.4% slower than its parent, confirmed by 3 fresh trials." in said
-    assert "Facts: code changed; registers 40 → 64; spills 0 → 12" in said
+    assert re.search(r"32,768×4,096 bf16-fp32 RMSNorm forward 128\.4 155\.9 1\.214 \S+ ■ 1\.29 (0\.99|1\.00)\d", said)
     assert "torch 2.13.0" in said
-    assert re.search(r"trial 1 13\.5 s start 11\.0 s, rounds 2\.5 s 1,965 to 1,980 – – 41 never 0 1\.20 → 2\.40", said)
     assert "Preview of the comment" in said
+
+
+def test_a_case_has_a_page_of_its_own(get: Get, seeded: Seeded) -> None:
+    address = f"/runs/{seeded.runs['slow']}"
+    page = get(f"{address}/cases/{CASES[1]}")
+    said = words(page)
+    assert re.search(r"21\.4 % slower rmsnorm\.fwd\.32768x4096\.bf16-fp32 at \w{10} on h200", said)
+    assert "21.4% slower than its parent, confirmed by 3 fresh trials." in said
+    assert re.search(r"Interval 1\.2\d\d to 1\.2\d\d\.", said)
+    assert "Facts: code changed; registers 40 → 64; spills 0 → 12" in said
+    assert "registers 40 64" in said
+    assert "kernelwatch compare" in said
+    assert re.search(r'aria-label="Medians of the rounds: baseline 128\.\d µs, head 15\d\.\d µs, A/A copy', page.text)
+    assert get(f"{address}/cases/rmsnorm.fwd.1x1.bf16").status_code == 404
+
+
+def test_the_telemetry_of_a_run_has_a_page_of_its_own(get: Get, seeded: Seeded) -> None:
+    said = words(get(f"/runs/{seeded.runs['slow']}/telemetry"))
+    assert re.search(r"trial 1 13\.5 s start 11\.0 s, rounds 2\.5 s 1,965 to 1,980 – – 41 never 0 1\.20 → 2\.40", said)
+    assert "driver 590.44" in said
+    assert re.search(r"1 h200-box .* done", said)
+
+
+def test_the_table_is_exported_as_it_is_filtered(get: Get, seeded: Seeded) -> None:
+    address = f"/runs/{seeded.runs['slow']}"
+    every = get(f"{address}/cases.json").json()
+    assert len(every) == len(CASES)
+    slower = get(f"{address}/cases.json?outcome=slower&sort=ratio").json()
+    assert [one["case"] for one in slower] == [CASES[1], CASES[3]]
+    assert (slower[0]["ratio"], slower[0]["unit"]) == (pytest.approx(1.214), "us")
+    csv = get(f"{address}/cases.csv?outcome=slower")
+    assert csv.headers["content-disposition"] == f'attachment; filename="run-{seeded.runs["slow"]}.csv"'
+    header, first, *_ = csv.text.splitlines()
+    assert header.startswith("case,provider,outcome,says,baseline,head,unit,ratio")
+    assert first.startswith(f"{CASES[1]},norms,regression,slower,128.4,")
+    assert get(f"{address}/cases.csv?op=none").text == "case,provider,outcome\r\n"
+
+
+def test_a_filter_that_leaves_nothing_says_so(get: Get, seeded: Seeded) -> None:
+    address = f"/runs/{seeded.runs['slow']}"
+    assert "No case fits these filters. Show all 6" in words(get(f"{address}?outcome=faster"))
+    assert "No case fits these filters." in words(get(f"{address}?q=no+such+case"))
+    assert get(f"{address}?sort=colour").status_code == 422
 
 
 def test_a_wrong_result_is_invalid_and_has_no_time(get: Get, seeded: Seeded) -> None:
     said = words(get(f"/runs/{seeded.runs['wrong']}"))
     assert "2 wrong results at" in said
-    assert re.search(r"invalid 7\.31 µs – 6\.90 µs – – –", said), "no head time, no GB/s, no ratio, no interval"
+    shown = (
+        r"4,096×1,024 bf16-fp32 7\.31 – ✕ invalid y differs from the float64 result by 3\.1 times the allowed error – –"
+    )
+    assert re.search(shown, said), "no head time, no ratio, no interval, no GB/s"
 
 
 def test_a_build_that_failed_shows_its_log_as_text(get: Get, seeded: Seeded) -> None:
@@ -126,7 +161,7 @@ def test_a_page_that_changes_looks_again_by_itself(get: Get, seeded: Seeded) -> 
 
 
 def test_a_pull_request_page_shows_its_comment(get: Get, seeded: Seeded) -> None:
-    page = get(f"/runs/{seeded.runs['pull']}")
+    page = get(f"/runs/{seeded.runs['pull']}/comment")
     assert "H200: 1 of " in page.text
     assert "&lt;!-- kernelwatch:norms:7 --&gt;" in page.text, "as Markdown, marker and all"
 
@@ -156,7 +191,8 @@ def test_a_pull_request_page_says_what_became_of_its_comment(
                 one.key, one.state, one.error = f"comment:{run.target_id}:7", effect, error
             else:
                 session.delete(one)
-    said = words(get(f"/runs/{seeded.runs['pull']}"))
+    assert heading in words(get(f"/runs/{seeded.runs['pull']}"))
+    said = words(get(f"/runs/{seeded.runs['pull']}/comment"))
     assert heading in said
     assert became in said
 
@@ -177,7 +213,7 @@ def test_nothing_comes_from_another_host_and_nothing_runs_inline(get: Get, seede
         policy = page.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "script-src 'self';" in policy
-        assert not re.search(r'(src|srcset|action|data-figures)="(?!/)(?!#)', page.text), path
+        assert not re.search(r'(src|srcset|action|data-from)="(?!/)(?!#)', page.text), path
         assert not re.search(r'<link[^>]*href="(?!/)', page.text), path
         assert not re.search(r"<script(?![^>]*\bsrc=)|\son\w+=|<style|javascript:", page.text), path
 
@@ -185,8 +221,7 @@ def test_nothing_comes_from_another_host_and_nothing_runs_inline(get: Get, seede
 def test_every_file_that_a_page_names_is_there_and_kept(get: Get, seeded: Seeded) -> None:
     addresses = {one for path in pages(seeded) for one in re.findall(r'"(/assets/[^"]+)"', get(path).text)}
     assert {address.rsplit("/")[-1] for address in addresses} == {
-        "icon.svg", "kernelwatch.css", "theme.js", "page.js", "idiomorph.min.js", "live.js",
-        "figures.js", "plotly.min.js",
+        "icon.svg", "kernelwatch.css", "theme.js", "page.js", "run.css", "run.js", "idiomorph.min.js", "live.js",
     }  # fmt: skip
     for address in addresses:
         answer = get(address)
@@ -218,25 +253,6 @@ def test_strange_names_are_shown_and_do_nothing(get: Get, state: Path) -> None:
         assert "<script>" not in page.text
         assert "49" not in re.findall(r"{{ (\d+)", page.text)
         assert "&lt;script&gt;" in page.text
-
-
-def test_the_figure_of_a_run(get: Get, seeded: Seeded) -> None:
-    both = get(f"/runs/{seeded.runs['slow']}/figure.json").json()
-    names = [trace["name"] for trace in both["parent"]["data"]]
-    assert names == ["regression", "inconclusive", "steady"]
-    [slow, _, _] = both["parent"]["data"]
-    assert slow["x"] == [pytest.approx(1.214), pytest.approx(1.087)]
-    assert {"x0": 1 / 1.02, "x1": 1.02}.items() <= both["parent"]["layout"]["shapes"][0].items()
-    assert [trace["name"] for trace in both["sota"]["data"]] == ["behind", "not behind"]
-    assert get(f"/runs/{seeded.runs['broken']}/figure.json").json() == {"parent": None, "sota": None}
-
-
-def test_plotly_understands_the_figures(get: Get, seeded: Seeded) -> None:
-    from plotly.graph_objects import Figure
-
-    figures = get(f"/runs/{seeded.runs['slow']}/figure.json").json()
-    for figure in figures.values():
-        Figure(figure)  # raises on anything that it does not know
 
 
 def test_a_comment_is_shown_with_our_tags_only() -> None:

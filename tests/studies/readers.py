@@ -31,7 +31,7 @@ PATHS = (
     "/",
     "/targets/norms",
     "/runs/4",
-    "/runs/4/figure.json",
+    "/runs/4/cases.json",
     "/regressions",
     "/workers",
     "/api/v1/targets",

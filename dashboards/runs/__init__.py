@@ -1,0 +1,1 @@
+"""What the pages of runs show: their cases in groups, figures, facts and telemetry.  Pure."""

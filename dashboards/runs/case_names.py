@@ -1,0 +1,80 @@
+"""A case as people read it in a table: op and direction, shape, dtypes, and the model that it comes from.  Pure."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernels.cases import OPS, Case, Direction, Metric
+from kernels.suites import LABELS
+from service.domain.metrics import WORDS, split_metric
+
+_NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+_DIRECTIONS = {Direction.FWD: "forward", Direction.BWD: "backward", Direction.FWDBWD: "forward and backward"}
+SMALL_ROWS = 256  # a batch of decoding, not of training
+
+
+@dataclass(frozen=True)
+class CaseName:
+    """The parts of a case; of a case that another version wrote, only its text and metric are known."""
+
+    text: str
+    op: str  # as in the recipe, and so is the direction; empty where unknown
+    direction: str
+    op_words: str
+    direction_words: str
+    shape: str
+    dtypes: str
+    model: str
+    metric: Metric
+    rows: int | None = None
+    columns: int | None = None
+
+    @property
+    def family(self) -> str:
+        """`RMSNorm forward`, `LayerNorm backward, peak memory`."""
+        metric = "" if self.metric is Metric.KERNEL else f", {WORDS[self.metric].name}"
+        return f"{self.op_words} {self.direction_words}".strip() + metric
+
+    @property
+    def small(self) -> bool:
+        return self.rows is not None and self.rows <= SMALL_ROWS
+
+
+@lru_cache(8192)
+def case_name(text: str) -> CaseName:
+    """The parts of a printed case."""
+    bare, metric = split_metric(text)
+    try:
+        case = Case.parse(text)
+    except ValueError:  # written by another version
+        return CaseName(text, "", "", "", "", bare, "", "", metric)
+    dtypes = case.dtype if case.dtype == case.weight_dtype else f"{case.dtype}-{case.weight_dtype}"
+    stride = f" stride {case.stride:,}" if case.stride else ""
+    return CaseName(
+        text,
+        case.op,
+        case.direction.value,
+        op_words(case.op),
+        _DIRECTIONS[case.direction],
+        f"{case.rows:,}×{case.cols:,}{stride}",
+        dtypes,
+        LABELS.get(bare, "").partition(",")[0],
+        metric,
+        case.rows,
+        case.cols,
+    )
+
+
+def op_words(name: str) -> str:
+    """`RMSNorm + residual`, `LayerNorm without weight`."""
+    op = OPS.get(name)
+    if op is None:
+        return name
+    said = _NORMS.get(op.norm, op.norm)
+    said += "" if op.weight else " without weight"
+    if op.bias is not (op.norm == "layernorm"):
+        said += " with bias" if op.bias else " without bias"
+    return f"{said} + residual" if op.residual else said
+
+
+def direction_words(direction: str) -> str:
+    return _DIRECTIONS[Direction(direction)] if direction in list(Direction) else direction

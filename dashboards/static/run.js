@@ -1,0 +1,72 @@
+// Opens rows of the table of cases in place, and follows its filters without loading the page.
+"use strict";
+(() => {
+  const parsed = async (address) => {
+    const answer = await fetch(address, { headers: { Accept: "text/html" } });
+    return new DOMParser().parseFromString(await answer.text(), "text/html");
+  };
+
+  function close(row) {
+    row.classList.remove("on");
+    row.querySelector("[data-row]").setAttribute("aria-expanded", "false");
+    row.nextElementSibling.remove();
+  }
+
+  async function open(row, link) {
+    row.classList.add("on");
+    link.setAttribute("aria-expanded", "true");
+    const under = document.createElement("tr");
+    under.className = "op";
+    under.dataset.keep = "";
+    const place = under.insertCell();
+    place.colSpan = 9;
+    place.textContent = "Loading…";
+    row.after(under);
+    history.replaceState(null, "", `#${row.id}`);
+    try {
+      const next = await parsed(link.href);
+      place.dataset.here = "";
+      place.replaceChildren(...next.querySelector("main").childNodes);
+      document.dispatchEvent(new Event("kernelwatch:morphed"));
+    } catch {
+      place.textContent = "The server cannot be reached. Close this row and open it again.";
+    }
+  }
+
+  async function swap(address, push) {
+    const place = document.querySelector("#cases");
+    try {
+      const next = (await parsed(address)).querySelector("#cases");
+      const focus = document.activeElement && document.activeElement.getAttribute("href");
+      place.replaceWith(next);
+      if (push) history.pushState({ swapped: true }, "", address);
+      const same = focus && next.querySelector(`a[href="${CSS.escape(focus)}"]`);
+      (same || next.querySelector("[aria-current]") || next).focus({ preventScroll: true });
+    } catch {
+      location.href = address;
+    }
+  }
+
+  document.addEventListener("click", (event) => {
+    if (event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+    const link = event.target.closest("a[data-row], a[data-swap]");
+    if (!link) return;
+    event.preventDefault();
+    if (link.dataset.swap !== undefined) {
+      swap(link.href, true);
+      return;
+    }
+    const row = link.closest("tr");
+    if (row.classList.contains("on")) close(row);
+    else open(row, link);
+  });
+
+  addEventListener("popstate", () => {
+    if (document.querySelector("#cases")) swap(location.href, false);
+  });
+
+  // An address with the id of a row opens it.
+  const named = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+  const link = named && named.matches("tr.r") && named.querySelector("[data-row]");
+  if (link) open(named, link);
+})();

@@ -1,0 +1,178 @@
+"""The page of a run in a real browser: 206 cases, on a desk, on a phone, in the dark, without script."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.dashboards.conftest import reachable
+from tests.dashboards.runs import seed_wide
+from tests.dashboards.runs.seed_wide import SLOW, WideSeeded
+from tests.dashboards.seed import watched
+from tests.dashboards.test_browser import CONTRAST
+
+AXE = Path(__file__).parent.parent / "vendor" / "axe.min.js"
+WORST = max(SLOW, key=lambda case: SLOW[case])
+SHIFTS = """
+window.shifts = 0;
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) if (!one.hadRecentInput) window.shifts += one.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, WideSeeded]]:
+    with watched(tmp_path_factory.mktemp("wide"), seed_wide.seed) as seeded, reachable() as address:
+        yield address, seeded
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Any]:
+    """Opens pages whose every complaint fails the test."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def open_page(url: str, **options: Any) -> Page:
+        context = browser.new_context(viewport={"width": 1440, "height": 900} | options.pop("viewport", {}), **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.add_init_script(SHIFTS)
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def url_of(wide: tuple[str, WideSeeded], run: str, rest: str = "") -> str:
+    address, seeded = wide
+    return f"{address}/runs/{seeded.runs[run]}{rest}"
+
+
+def test_206_cases_fit_their_limits(opened: Any, wide: tuple[str, WideSeeded]) -> None:
+    page = opened(url_of(wide, "slow"))
+    assert page.evaluate("document.documentElement.scrollHeight") <= 3000
+    assert page.evaluate("document.querySelectorAll('*').length") <= 3000
+    first = page.locator("tr.r").first.bounding_box()
+    assert first is not None
+    assert first["y"] + first["height"] <= 900, "the first regression is on the first screen"
+    with urlopen(url_of(wide, "slow")) as answer:
+        assert len(gzip.compress(answer.read(), 6)) <= 60_000
+    assert page.locator("tr.r").count() == len(SLOW)
+    assert page.locator("tr.fd").count() >= 8, "what is steady is folded"
+    assert {row["height"] for row in (one.bounding_box() for one in page.locator("tr.r").all()) if row} <= {22, 23}
+    page.wait_for_timeout(300)
+    assert page.evaluate("shifts") <= 0.05
+
+
+def test_the_worst_case_is_15_tabs_away(opened: Any, wide: tuple[str, WideSeeded]) -> None:
+    page = opened(url_of(wide, "slow"))
+    reached = []
+    for _ in range(15):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.getAttribute('href')"))
+    assert f"#{WORST}" in reached
+    assert any(str(href).startswith("/regressions/") for href in reached), "and so is the incident"
+
+
+def test_a_row_opens_in_place_and_its_address_opens_it_again(opened: Any, wide: tuple[str, WideSeeded]) -> None:
+    page = opened(url_of(wide, "slow"))
+    link = page.locator(f"tr[id='{WORST}'] a[data-row]")
+    link.click()
+    under = page.locator("tr.op")
+    expect(under).to_contain_text("Every round of 6 trials")
+    expect(under.locator("svg.rounds")).to_be_visible()
+    assert under.locator(".df").first.inner_text().startswith("≠ hash of the code") or under.locator(".df").count() >= 4
+    assert page.url.endswith(f"#{WORST}")
+    assert link.get_attribute("aria-expanded") == "true"
+    assert page.locator("h1:visible").count() == 1
+    link.click()
+    expect(under).to_have_count(0)
+    again = opened(url_of(wide, "slow", f"#{WORST}"))
+    expect(again.locator("tr.op")).to_contain_text("confirmed by 3 fresh trials")
+
+
+def test_filters_change_the_table_the_address_and_nothing_else(opened: Any, wide: tuple[str, WideSeeded]) -> None:
+    page = opened(url_of(wide, "slow"))
+    page.evaluate("window.same = true")
+    page.get_by_role("link", name=re.compile(r"^slower 34")).click()
+    expect(page.locator("tr.fd")).to_have_count(0)
+    assert "outcome=slower" in page.url
+    assert page.evaluate("window.same"), "the page was not loaded again"
+    assert page.evaluate("document.activeElement.textContent").startswith("slower"), "focus stays"
+    page.get_by_role("link", name="name", exact=True).click()
+    expect(page.locator("a[aria-current]", has_text="name")).to_have_count(1)
+    page.go_back()
+    expect(page.locator("a[aria-current]", has_text="relevance")).to_have_count(1)
+    page.go_back()
+    expect(page.locator("tr.fd").first).to_be_visible()
+    page.locator("tr.fd a").first.click()
+    expect(page.locator("tr.r")).not_to_have_count(len(SLOW))
+
+
+def test_everything_is_readable_without_script(opened: Any, wide: tuple[str, WideSeeded]) -> None:
+    page = opened(url_of(wide, "slow"), java_script_enabled=False)
+    page.locator(f"tr[id='{WORST}'] a[data-row]").click()
+    assert page.url.endswith(f"/cases/{WORST}")
+    assert page.locator("svg.rounds path.st").count() == 5
+    page.get_by_role("link", name=re.compile("run ")).first.click()
+    page.get_by_role("link", name=re.compile(r"^steady 172")).click()
+    assert page.locator("tr.fd").count() >= 8
+    page.get_by_role("link", name="unfold all").click()
+    assert page.locator("tr.r").count() == 172
+    for part, text in (("telemetry", "prepare 38.2 s"), ("comment", "34 of 206 cases")):
+        page.goto(url_of(wide, "slow"))
+        page.locator(f"details[data-from$='/{part}'] > summary").click()
+        page.locator(f"a[href$='/{part}']").first.click()
+        assert text in page.locator("main").inner_text()
+
+
+def test_a_phone_shows_the_worst_ratio_without_scrolling_sideways(opened: Any, wide: tuple[str, WideSeeded]) -> None:
+    page = opened(url_of(wide, "slow"), viewport={"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    box = page.locator(f"tr[id='{WORST}'] .ra").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    name = page.locator(f"tr[id='{WORST}'] .c").bounding_box()
+    assert name is not None
+    assert name["y"] <= box["y"] + 4, "the name and the ratio come first"
+    assert page.locator("tr.r:visible").count() == 12
+    page.get_by_role("link", name="22 more").click()
+    expect(page.locator("tr.r:visible")).to_have_count(34)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_nothing_bars_the_way(opened: Any, wide: tuple[str, WideSeeded], width: int, scheme: str) -> None:
+    for run in ("slow", "hostile"):
+        page = opened(url_of(wide, run), viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.locator("a[data-row]").first.click()
+        expect(page.locator("tr.op")).to_contain_text("Facts")
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        expect(page.locator("[data-here]", has_text="Markdown")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, run
+        assert page.evaluate(CONTRAST) == [], run
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+        grave = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+        assert [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in grave] == [], run
+
+
+def test_a_hostile_run_does_nothing_and_is_no_wider(opened: Any, wide: tuple[str, WideSeeded]) -> None:
+    page = opened(url_of(wide, "hostile"))
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    page.locator("a[data-row]").first.click()
+    expect(page.locator("tr.op")).to_contain_text("alert(6)")
+    assert page.locator("img[src=x]").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
