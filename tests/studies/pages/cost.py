@@ -21,10 +21,10 @@ class Cost:
 
 
 def cost(server: Server, path: str, requests: int) -> Cost | None:
-    """Ask one after the other.  None where there is no such page."""
+    """Ask one after the other.  None where there is no such page, or only another address of it."""
     url = server.client.base_url.copy_with(raw_path=path.encode())
     answer = server.client.get(url)
-    if answer.status_code == 404:
+    if answer.status_code == 404 or answer.is_redirect:
         return None
     answer.raise_for_status()
     for _ in range(_WARM):
