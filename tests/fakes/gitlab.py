@@ -89,7 +89,7 @@ EXPIRED = Answer(
 
 
 class FakeGitLab:
-    """One project, `PROJECT`, that the token's account is a member of; others are private and not shown to it."""
+    """One private project, which the token's account is a member of unless it is `hidden`."""
 
     def __init__(self, project: str = "acme/kernels/norms") -> None:
         self.projects: dict[str, int] = {project: 77}
@@ -100,6 +100,7 @@ class FakeGitLab:
         self.people: dict[str, dict[str, Any]] = {str(US["username"]): US}
         self.tokens = {TOKEN}
         self.expired: set[str] = set()
+        self.hidden: set[str] = set()  # projects that the token's account is no member of
         self.requests: list[tuple[str, str]] = []
         self.executed: list[str] = []  # quick actions that our notes commanded
         self.idempotent_statuses = False  # as GitLab 18.3 and later
@@ -295,7 +296,7 @@ class FakeGitLab:
                 parts = list(found.groups())
                 if "/projects/" in pattern:
                     project = unquote(parts[0])
-                    if project not in self.projects:
+                    if project not in self.projects or project in self.hidden:
                         return NO_PROJECT
                     parts[0] = project
                 return handle(*parts, query=query, said=said, url=f"{base.rstrip('/')}{path}")
