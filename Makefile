@@ -59,11 +59,13 @@ secrets:  ## Make passwords for the fleet (docker-compose.yml) in ./secrets; exi
 	  new | keep kernelwatch_webhook_secret; \
 	  printf '' | keep kernelwatch_github_token; \
 	  printf '' | keep kernelwatch_channels; \
+	  new | keep kernelwatch_gitlab_webhook_secret; \
+	  printf '' | keep kernelwatch_gitlab_token; \
 	  [ -e rabbitmq_user ] || { password=$$(new); \
 	    printf 'default_user = kernelwatch\ndefault_pass = %s\n' "$$password" | keep rabbitmq_user; \
 	    printf 'amqp://kernelwatch:%s@broker:5672//' "$$password" > kernelwatch_broker_url; }
 	@grep -qs '^HOST=' .env || echo "HOST=$$(uname -n)" >> .env
-	@echo "Put a GitHub token into secrets/kernelwatch_github_token; the webhook's secret is in secrets/kernelwatch_webhook_secret."
+	@echo "Put a GitHub token into secrets/kernelwatch_github_token; the webhook's secret is in secrets/kernelwatch_webhook_secret.  GitLab's are next to them, in kernelwatch_gitlab_*."
 
 wheel: $(VENV)/.dev  ## Build the wheel into build/wheel
 	@rm -rf build/lib build/wheel

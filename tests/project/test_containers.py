@@ -32,7 +32,7 @@ def test_secrets_are_readable_in_containers_whatever_the_umask(tmp_path: Path) -
     """Their user is not ours; the folder keeps the other users of this machine out."""
     passes("sh", "-c", f"umask 077; make --silent --file {ROOT / 'Makefile'} --directory {tmp_path} secrets")
     made = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "secrets").iterdir()}
-    assert len(made) == 6
+    assert len(made) == 8
     assert set(made.values()) == {0o644}
     assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / ".env").read_text().startswith("HOST=")
