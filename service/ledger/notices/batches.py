@@ -46,7 +46,7 @@ def batch_due(now: float | None = None) -> int:
 def _batch(session: Session, subscription_id: int, now: float | None) -> bool:
     """Make the message of a subscription, if it is due.  Of two processes the second finds it made."""
     of_it = select(Subscription).where(Subscription.id == subscription_id)
-    subscription = session.scalar(of_it.with_for_update(skip_locked=True))
+    subscription = session.scalar(of_it.with_for_update(skip_locked=True, key_share=True))  # events may be added
     unsent = (NoticeMessage.subscription_id == subscription_id, NoticeMessage.state == OutboxState.WAITING)
     if subscription is None or session.scalar(select(NoticeMessage.id).where(*unsent).limit(1)) is not None:
         return False

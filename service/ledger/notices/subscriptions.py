@@ -90,6 +90,8 @@ def listed(
 
 def remove(session: Session, subscription_id: int) -> None:
     """Delete a subscription; what waits for it is not sent.  Raises NotFound."""
+    # Wait for who adds events to it, or deletes it at this moment.
+    session.execute(select(Subscription.id).where(Subscription.id == subscription_id).with_for_update())
     found = one(session, subscription_id)
     for table in (Notice, NoticeMessage):
         theirs = table.subscription_id == subscription_id

@@ -15,7 +15,7 @@ from service.domain.policy.policy import GateAction
 from service.domain.regressions.lifecycle import Action, Transition
 from service.domain.states import FoundBy, NoticeState, OutboxState, Priority, RunState
 from service.errors import BadInput, Conflict, NotFound
-from service.ledger.notices import subscriptions
+from service.ledger.notices import happenings, subscriptions
 from service.ledger.notices import workers as silent_workers
 from service.ledger.regressions import transitions
 from service.ledger.regressions.transitions import Slower
@@ -332,6 +332,27 @@ def test_what_is_deleted_hears_nothing_more(channels: Channels, target: Target) 
     assert [one["data"]["subscription_id"] for one in channels.verified()] == [second]
     with transaction() as session, pytest.raises(NotFound):
         subscriptions.remove(session, first)
+
+
+def test_a_subscription_is_deleted_while_a_run_records_events(either: str, channels: Channels, target: Target) -> None:
+    subscription_id, errors = subscribe("hook", target), list[Exception]()
+
+    def delete() -> None:
+        try:
+            with transaction() as session:
+                subscriptions.remove(session, subscription_id)
+        except Exception as error:
+            errors.append(error)
+
+    deleting = threading.Thread(target=delete)
+    with transaction() as session:
+        run = world.run(session, world.commit(session, target.id, 1), device="h200")
+        happenings.run_failed(session, run, clock(session))
+        deleting.start()
+        deleting.join(0.5)
+        assert deleting.is_alive(), "it waits"
+    deleting.join()
+    assert (errors, states()) == ([], [])
 
 
 def test_a_subscriber_hears_only_what_they_may_read_when_it_is_sent(channels: Channels, target: Target) -> None:

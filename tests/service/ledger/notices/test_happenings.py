@@ -1,0 +1,168 @@
+"""Each thing that the ledger decides is an event once: for the mainline, and for nothing else."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from service.db.engine import clock, transaction
+from service.db.models import Calibration, Notice, Run, Target
+from service.domain.policy.policy import GateAction, Policy
+from service.domain.regressions.lifecycle import Action, Transition
+from service.domain.series import SeriesKey
+from service.domain.states import FoundBy, Priority, Purpose
+from service.domain.verdicts.calibration import Compared
+from service.domain.verdicts.sota import SotaDistance
+from service.ledger.calibration import quarantines
+from service.ledger.intake import deliveries
+from service.ledger.regressions import after_run, transitions
+from service.ledger.regressions.transitions import Slower
+from service.ledger.runs import sota_gaps
+from service.ledger.series import series_of
+from service.settings import settings
+from tests import world
+from tests.service.ledger.notices.conftest import Channels, subscribe
+
+CASE = "rmsnorm.fwd.64x4096.bf16"
+NAME = ("norms", CASE)
+
+
+@pytest.fixture
+def target(channels: Channels) -> Target:
+    found = world.target()
+    subscribe("hook", found, severity=GateAction.PASS)
+    return found
+
+
+def happened() -> list[str]:
+    with transaction() as session:
+        return [kind.value for kind in session.scalars(select(Notice.kind).order_by(Notice.id))]
+
+
+def shown(session: Session, target: Target, place: int, **columns: Any) -> Run:
+    return world.run(session, world.commit(session, target.id, place), **columns)
+
+
+def test_every_change_of_a_regression(target: Target) -> None:
+    with transaction() as session:
+        run, later = shown(session, target, 1), shown(session, target, 2)
+        row = transitions.open_one(session, run, Slower(*NAME, 1.2), found_by=FoundBy.PAIR, good="c0")
+        for transition in (
+            Transition(Action.NOTE, "ada", "seen"),
+            Transition(Action.BLAME, culprit="c1", run_id=run.id),
+            Transition(Action.ACKNOWLEDGE, "ada", "exact sums"),
+            Transition(Action.EXPIRE),
+            Transition(Action.FIX, run_id=later.id),
+            Transition(Action.UNDO, run_id=later.id),
+            Transition(Action.DISMISS, "ada", "noise"),
+        ):
+            transitions.change(session, row, transition, clock(session))
+    assert [kind.removeprefix("regression.") for kind in happened()] == [
+        "opened",
+        "blamed",
+        "accepted",
+        "reopened",
+        "fixed",
+        "reopened",
+        "closed",
+    ]
+
+
+def test_a_second_regression_of_a_case_makes_it_worse(target: Target) -> None:
+    with transaction() as session:
+        for place in (1, 11):
+            run = shown(session, target, place)
+            transitions.open_one(session, run, Slower(*NAME, 1.2), found_by=FoundBy.PAIR, good=f"c{place - 1}")
+    assert happened() == ["regression.opened", "regression.worse"]
+
+
+def test_a_wrong_result_is_an_event_where_it_is_new(target: Target) -> None:
+    with transaction() as session:
+        run, again = shown(session, target, 1), shown(session, target, 1)
+        world.judged(session, run, CASE, outcome="invalid")
+        world.judged(session, again, CASE, outcome="invalid")
+        world.judged(session, run, f"{CASE}.call", outcome="invalid", known_before=True)
+        world.judged(session, run, "rmsnorm.fwd.8x64.bf16", outcome="invalid", quarantined_by="ada")
+        for one in (run, again):
+            after_run.note_regressions(session, one, Policy())
+    assert happened() == ["case.invalid"], "and measured again it is the same"
+
+
+@pytest.mark.parametrize("columns", [{"pull": 7}, {"priority": Priority.BACKFILL}, {"purpose": Purpose.BISECTION}])
+def test_only_the_mainline_has_events(target: Target, columns: dict[str, Any]) -> None:
+    with transaction() as session:
+        run = shown(session, target, 1, **columns)
+        world.judged(session, run, CASE, outcome="invalid")
+        after_run.note_regressions(session, run, Policy())
+    assert happened() == []
+
+
+def test_a_case_falls_behind_sota_and_catches_up(target: Target) -> None:
+    with transaction() as session:
+        for place, behind in enumerate((False, True, True, False), 1):
+            run = shown(session, target, place)
+            distance = SotaDistance(f"c{place}", "quack", 1.4 if behind else 1.0, 1.4, 1.0, behind=behind)
+            revision = world.commit(session, target.id, place)
+            sota_gaps.note_gaps(session, run, revision, {NAME: distance}, Policy())
+    assert happened() == ["gap.opened", "gap.closed"]
+
+
+def test_a_case_that_is_behind_when_it_is_first_measured_is_no_news(target: Target) -> None:
+    with transaction() as session:
+        distance = SotaDistance("c1", "quack", 1.4, 1.4, 1.0, behind=True)
+        run, revision = shown(session, target, 1), world.commit(session, target.id, 1)
+        sota_gaps.note_gaps(session, run, revision, {NAME: distance}, Policy())
+    assert happened() == []
+
+
+def test_a_case_is_quarantined_and_released(target: Target) -> None:
+    def compare(differs: bool, at: float) -> None:
+        ratio, p = (1.03, 0.001) if differs else (1.0, 0.7)
+        with transaction() as session:
+            run = shown(session, target, 1, priority=Priority.CALIBRATION, purpose=Purpose.CALIBRATION)
+            key = SeriesKey.of(target.id, "cpu", *NAME)
+            row = Calibration(run_id=run.id, series_id=series_of(session, key), worker="one")
+            row.ratio, row.p, row.trials, row.alarmed, row.at = ratio, p, 3, differs, at
+            session.add(row)
+            session.flush()
+            quarantines.review(session, target.id, "cpu", [Compared(*NAME, ratio, p, 3, differs)], Policy())
+
+    with transaction() as session:
+        now = clock(session)
+    for n in range(60):
+        compare(differs=True, at=now - 1000 + n)
+    assert happened() == ["case.quarantined"]
+    for n in range(200):
+        compare(differs=False, at=now + 1 + n)
+        if len(happened()) > 1:
+            break
+    assert happened() == ["case.quarantined", "case.released"]
+
+
+def test_a_source_that_cannot_be_polled(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two failures are no news."""
+    for _ in range(2):
+        assert not deliveries.poll(target.id)
+    assert happened() == []
+    for _ in range(3):
+        assert not deliveries.poll(target.id)
+    assert happened() == ["target.unreachable"]
+
+    repository = tmp_path / "norms"
+    git = ["git", "-C", str(repository), "-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    subprocess.run(["git", "init", "--quiet", "--initial-branch=main", str(repository)], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "first"], check=True)
+    monkeypatch.setenv("KERNELWATCH_ALLOWED_ROOTS", json.dumps([str(tmp_path)]))
+    settings.cache_clear()
+    with transaction() as session:
+        text = 'devices = ["cpu"]\nsuite = "smoke"\n[providers.norms]\nrmsnorm.fwd = "norms:rmsnorm"\n'
+        recipe = world.recipe_of(session, target.id, text)
+        values = {"location": str(repository), "branch": "main", "recipe_id": recipe.id}
+        session.execute(update(Target).values(values))
+    assert deliveries.poll(target.id), "it is there"
+    assert deliveries.poll(target.id)
+    assert happened() == ["target.unreachable", "target.reachable"]
