@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy import case as sql_case
 from sqlalchemy.orm import InstrumentedAttribute, Session, contains_eager, selectinload, undefer
+from sqlalchemy.orm.attributes import set_committed_value
 
 from kernels.cases import Role
 from service.db.engine import clock
@@ -497,7 +498,9 @@ def measured_series(session: Session, target: Target) -> list[tuple[str, str, st
 
 def workers(session: Session) -> Sequence[Worker]:
     """All known workers, last seen first."""
-    return session.scalars(select(Worker).order_by(Worker.seen_at.desc(), Worker.name)).all()
+    found = session.scalars(select(Worker).order_by(Worker.seen_at.desc(), Worker.name)).all()
+    _leave_out_hidden_runs(session, found)
+    return found
 
 
 def workers_by_name(
@@ -505,7 +508,18 @@ def workers_by_name(
 ) -> ResultPage[Worker]:
     """The known workers by name: unlike the time at which they were seen, that does not change between pages."""
     of_device = () if device is None else (Worker.device == device,)
-    return paged(session, select(Worker).where(*of_device), (Worker.name,), cursor, limit, ascending=True)
+    page = paged(session, select(Worker).where(*of_device), (Worker.name,), cursor, limit, ascending=True)
+    _leave_out_hidden_runs(session, page.items)
+    return page
+
+
+def _leave_out_hidden_runs(session: Session, found: Sequence[Worker]) -> None:
+    """Workers belong to no target, so that the runs which the reader may not know of are left out here."""
+    measured = [worker.run_id for worker in found if worker.run_id is not None]
+    known = set(session.scalars(select(Run.id).where(Run.id.in_(measured)))) if measured else set()
+    for worker in found:
+        if worker.run_id not in known:
+            set_committed_value(worker, "run_id", None)  # what is shown, and no change of the row
 
 
 def queue(session: Session, cursor: str | None = None, limit: int = 200) -> ResultPage[Run]:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from dashboards.pages import router as pages
 from service.db.engine import reading, transaction
-from service.db.models import Bisection, Incident, RegressionRow, Revision, Run, Subscription, Target
+from service.db.models import Bisection, Incident, RegressionRow, Revision, Run, Subscription, Target, Worker
 from service.db.visibility import hidden_tables
 from service.domain.access import ActorKind
 from service.domain.exports import Exportable
@@ -149,3 +149,15 @@ def test_counts_are_those_of_an_empty_server(api: Api) -> None:
     for path in ("/runs", "/regressions", "/bisections", "/quarantines", "/queue"):
         answer = api.get(path)
         assert answer.status_code == 404 or answer.json()["items"] == [], answer.text
+
+
+def test_a_worker_names_no_run_that_is_hidden(api: Api) -> None:
+    with transaction() as session:
+        [run_id] = session.scalars(select(Run.id).order_by(Run.id).limit(1))
+        session.execute(update(Worker).values(run_id=run_id))
+    for reader, named in ((api, None), (api.with_key("run:open"), None), (api.with_key(f"read:{NAME}"), run_id)):
+        assert {one["run_id"] for one in reader.get("/workers").json()["items"]} == {named}
+        for page in ("/workers", "/"):
+            assert (f'href="/runs/{run_id}"' in reader.at(page).text) is (named is not None), page
+    with reading() as session:
+        assert set(session.scalars(select(Worker.run_id))) == {run_id}, "the rows keep it"

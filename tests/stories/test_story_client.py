@@ -2,17 +2,20 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import permutations
 from pathlib import Path
 
 import httpx
 import pytest
 
 from kernelwatch.client import Client, Conflict, NotAllowed, Retries
+from service.domain.states import CODES, worst_exit_code
 from tests.fakes.api import new_key
 from tests.stories.test_story import FAST, WIDE, Story, story  # noqa: F401  (a fixture)
 from workers import control
@@ -43,6 +46,13 @@ def gate(address: str, revision: str, key: str) -> subprocess.CompletedProcess[s
     environment = {**os.environ, "KERNELWATCH_KEY": key, "PYTHONPATH": str(GATE.parents[2])}
     command = [sys.executable, GATE, address, "norms", revision]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_of_several_devices_the_code_counts_that_the_command_would_exit_with() -> None:
+    gravest = runpy.run_path(str(GATE))["gravest"]
+    for count in range(len(CODES) + 1):
+        for codes in permutations(CODES, count):
+            assert gravest(codes) == worst_exit_code(codes)
 
 
 def test_a_step_of_ci_measures_its_commit_and_fails_for_a_regression(story: Story) -> None:  # noqa: F811
