@@ -12,6 +12,10 @@ from service.domain.states import ForgeKind, RunState
 from service.domain.text import lasted, one_line, short
 
 _SHOWN = 20  # lines of one answer
+LAST_TO_STRANGERS = (
+    "This is the last answer of today to people who may not command anything here; "
+    "to their further commands there is a reaction only."
+)
 
 
 class Reaction(StrEnum):

@@ -24,6 +24,11 @@ class ForgePerson:
     repository: str
     disabled: bool
 
+    @property
+    def may_command(self) -> bool:
+        """Whether any command but `help` is open to them."""
+        return self.actor.may_somewhere(Scope.TRIAGE) or self.actor.may_somewhere(Scope.RUN)
+
     def refusal(self, scope: Scope | None, targets: Sequence[Target], what: str) -> str | None:
         """Why they may not do `what`, as Markdown; None where they may."""
         if scope is None or all(self.actor.may(scope, target.id) for target in targets):

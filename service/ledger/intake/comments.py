@@ -12,8 +12,8 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from service.db.engine import reading, transaction
-from service.db.models import Delivery, Pull, PushRow, Run, Target
+from service.db.engine import clock, reading, transaction
+from service.db.models import Delivery, OutboxMessage, Pull, PushRow, Run, Target
 from service.domain.access import Actor
 from service.domain.forges import pull_name
 from service.domain.markup import code, escaped
@@ -25,7 +25,7 @@ from service.forge import clients
 from service.forge.events import Commented
 from service.forge.forge import Forge, ForgeFailed, PullHead
 from service.ledger.access.acting import as_actor
-from service.ledger.access.forge_people import who_is
+from service.ledger.access.forge_people import ForgePerson, who_is
 from service.ledger.intake import head_bisections, pulls
 from service.ledger.locking import lock
 from service.ledger.notify import outbox
@@ -40,6 +40,9 @@ from service.sources import open_source
 
 log = structlog.get_logger()
 
+# On one pull request, in a day and to all strangers together: anybody may comment on a public repository.
+MAX_ANSWERS_TO_STRANGERS = 5
+_DAY_S = 86_400.0
 # These need the head recorded first.
 _FROM_HEAD = frozenset(CommandName) - {CommandName.HELP, CommandName.STOP}
 
@@ -70,7 +73,7 @@ def carry_out(watching: Sequence[Target], event: Commented, delivery_id: int, *,
     """
     kind = _kind(watching)
     with reading() as session:
-        if outbox.is_known(session, _key(event, kind)):
+        if outbox.is_known(session, _key(event, kind, "reaction")):
             return f"comment {event.comment} was answered before."
     try:
         client = clients.connect(kind)
@@ -80,11 +83,13 @@ def carry_out(watching: Sequence[Target], event: Commented, delivery_id: int, *,
             return "Nothing to do: a bot wrote the comment."
         if not client.has_comment(event.repository, event.number, event.comment):
             return f"Nothing to do: comment {event.comment} was deleted."
-        return _answered(watching, event, _answer_of(client, watching, event, delivery_id))
+        person = who_is(client, kind, event.repository, event.author, event.author_id, watching)
+        effect = _answer_of(client, watching, event, delivery_id, person)
+        return _answered(watching, event, effect, stranger=not person.may_command)
     except (ForgeFailed, SourceFailed) as failure:
         if last or not failure.passing:
             why = escaped(one_line(str(failure)))
-            _answered(watching, event, _Done(answers.refused(f"It could not be done: {why}.")))
+            _answered(watching, event, _Done(answers.refused(f"It could not be done: {why}.")), stranger=True)
         raise SourceFailed(str(failure), passing=failure.passing) from None
 
 
@@ -101,7 +106,9 @@ class _Done:
 _Effect = Callable[[Session], Reply]
 
 
-def _answer_of(client: Forge, watching: Sequence[Target], event: Commented, delivery_id: int) -> _Effect:
+def _answer_of(
+    client: Forge, watching: Sequence[Target], event: Commented, delivery_id: int, person: ForgePerson
+) -> _Effect:
     """What to do in the transaction of the answer.  Asks the forge and the sources for all that it needs."""
     try:
         command = read(event.line)
@@ -113,7 +120,6 @@ def _answer_of(client: Forge, watching: Sequence[Target], event: Commented, deli
         return _Done(answers.refused(escaped(str(mistake))))
     if command.verb is CommandName.HELP:
         return _Done(answers.help_text(_kind(watching)))
-    person = who_is(client, _kind(chosen), event.repository, event.author, event.author_id, chosen)
     if why := person.refusal(command.form.scope, chosen, f"{NAME} {command.verb}"):
         return _Done(answers.refused(why))
     head = client.pull(event.repository, event.number)
@@ -180,27 +186,41 @@ def _head_at(session: Session, target_id: int, number: int, delivery_id: int) ->
     return session.scalar(rows.where(PushRow.created_at <= arrived).order_by(PushRow.id.desc()).limit(1))
 
 
-def _answered(watching: Sequence[Target], event: Commented, effect: _Effect) -> str:
-    """Carry it out and answer it in one transaction; whoever comes second does nothing."""
+def _answered(watching: Sequence[Target], event: Commented, effect: _Effect, *, stranger: bool) -> str:
+    """Carry it out and answer it in one transaction; whoever comes second does nothing.
+
+    Each command gets a reaction; those of strangers get a bounded number of answers.
+    """
     with transaction() as session:
         for target in watching:  # in the order of their ids, as everywhere
             lock(session, target.id)
         kind = _kind(watching)
-        if outbox.is_known(session, _key(event, kind)):
+        if outbox.is_known(session, _key(event, kind, "reaction")):
             return f"comment {event.comment} was answered before."
         answer = effect(session)
         first = session.get_one(Target, watching[0].id)
-        body = answers.comment(event.line, event.author, f"comment {event.comment}", answer.lines)
         reaction = ReactionPayload(pull=event.number, comment=event.comment, content=answer.reaction)
         outbox.enqueue(session, _key(event, kind, "reaction"), "reaction", first, None, reaction.model_dump())
-        reply = CommentPayload(pull=event.number, body=body)
-        outbox.enqueue(session, _key(event, kind), "answer", first, None, reply.model_dump())
+        left = MAX_ANSWERS_TO_STRANGERS - _answers_to_strangers(session, first, event.number) if stranger else None
+        if left is None or left > 0:
+            lines = (*answer.lines, *([answers.LAST_TO_STRANGERS] if left == 1 else []))
+            body = answers.comment(event.line, event.author, f"comment {event.comment}", lines)
+            reply = CommentPayload(pull=event.number, body=body, to_stranger=stranger)
+            outbox.enqueue(session, _key(event, kind, "answer"), "answer", first, None, reply.model_dump())
     verdict = "refused" if answer.reaction is Reaction.REFUSED else "carried out"
     return f"{one_line(event.line, 80)} of {event.author} was {verdict}."
 
 
-def _key(event: Commented, kind: ForgeKind, what: str = "answer") -> str:
-    """The key of a message about a comment.  Forges number comments each by itself."""
+def _answers_to_strangers(session: Session, target: Target, number: int) -> int:
+    """How many answers strangers got on a pull request in the last day."""
+    of_day = OutboxMessage.created_at > clock(session) - _DAY_S
+    asked = select(OutboxMessage.payload).where(OutboxMessage.target_id == target.id, OutboxMessage.kind == "answer")
+    payloads = session.scalars(asked.where(of_day))
+    return sum(one.get("pull") == number and bool(one.get("to_stranger")) for one in payloads)
+
+
+def _key(event: Commented, kind: ForgeKind, what: str) -> str:
+    """The key of a message about a comment; every command gets a reaction.  Forges number comments each by itself."""
     return f"{what}:{event.comment}" if kind is ForgeKind.GITHUB else f"{what}:{kind}:{event.comment}"
 
 

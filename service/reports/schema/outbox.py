@@ -12,6 +12,7 @@ class CommentPayload(Document):
 
     pull: int
     body: str
+    to_stranger: bool = Field(default=False, description="An answer to a person who may not command anything.")
 
 
 class ReactionPayload(Document):

@@ -1,10 +1,10 @@
 """Commands in comments of a pull request: from the forge's webhook to the reaction and the answer."""
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
-from service.db.engine import reading
-from service.db.models import AuditEntry, Bisection, Delivery, RegressionEvent, RegressionRow
+from service.db.engine import reading, transaction
+from service.db.models import AuditEntry, Bisection, Delivery, OutboxMessage, RegressionEvent, RegressionRow
 from service.domain.forges import NAMES, pull_name
 from service.domain.states import ForgeKind, RegressionState, RunState
 from service.ledger.intake import deliveries
@@ -140,13 +140,43 @@ def test_a_fork_runs_only_after_the_approval_of_exactly_its_head(written: Story)
 
 def test_who_may_not_write_changes_nothing(story: Story, idle: pytest.MonkeyPatch) -> None:  # noqa: F811
     head = story.pull(7, action="opened", fork=True, wide=204.0)
-    for role in ("none", "read", "triage"):
+    commands = ("run", "rerun", "stop", f"approve {head}")
+    asked = [("none", commands[:2]), ("read", commands[2:]), ("triage", commands)]
+    for role, command in ((role, command) for role, several in asked for command in several):
         story.permit("mallory", role)
-        for command in ("run", "rerun", "stop", f"approve {head}"):
-            comment = story.comment(7, f"/kernelwatch {command}", by="mallory")
-            assert f"needs `write` permission on `{story.repo}`; you have `{role}`" in story.answer(comment)
-            assert story.reactions(comment) == ["confused"]
+        comment = story.comment(7, f"/kernelwatch {command}", by="mallory")
+        assert f"needs `write` permission on `{story.repo}`; you have `{role}`" in story.answer(comment)
+        assert story.reactions(comment) == ["confused"]
     assert states(story, head) == [RunState.HELD]
+
+
+def test_strangers_get_a_few_answers_a_day_and_then_reactions_only(written: Story) -> None:
+    for number in (7, 8):
+        written.pull(number, action="opened", wide=200.0 + number)
+
+    def answered(by: str, number: int = 7, command: str = "nonsense") -> bool:
+        before = len(written.answers())
+        comment = written.comment(number, f"/kernelwatch {command}", by=by)
+        assert written.reactions(comment) == ["+1" if command == "help" else "confused"]
+        return len(written.answers()) > before
+
+    assert [answered(f"mallory-{n % 2}", command="help" if n == 1 else "nonsense") for n in range(7)] == [True] * 5 + [
+        False
+    ] * 2
+    *others, last = written.answers()
+    assert "This is the last answer of today" in last
+    assert not [one for one in others if "This is the last answer" in one]
+    assert answered("ada"), "who may command something is always answered"
+    assert answered("mallory-1", number=8), "each pull request counts by itself"
+
+    silent = written.written(7, "/kernelwatch nonsense", by="mallory-1")
+    for guid in ("once", "twice"):
+        written.deliver(*written.comment_event(silent), guid=guid)
+    assert written.reactions(silent) == ["confused"]
+
+    with transaction() as session:
+        session.execute(update(OutboxMessage).values(created_at=OutboxMessage.created_at - 86_400.0))
+    assert answered("mallory-1"), "a day later"
 
 
 def test_a_permission_that_was_lost_since_the_comment_counts(written: Story) -> None:
