@@ -7,8 +7,10 @@ from sqlalchemy import inspect, select
 from sqlalchemy.orm import Session
 
 from service.db.engine import transaction
-from service.db.models import Base, Measurement, RecipeRow, Revision, Run, Target, VerdictRow
-from service.domain.states import CellState, ForgeKind, Priority, TargetKind
+from service.db.models import Base, Calibration, Measurement, RecipeRow, Revision, Run, Target, VerdictRow
+from service.domain.states import CellState, ForgeKind, Priority, RunState, TargetKind
+from service.domain.verdicts.calibration import Compared
+from service.ledger.health import totals
 
 _numbers = count()
 Row = TypeVar("Row", bound=Base)
@@ -66,6 +68,18 @@ def judged(session: Session, of: Run, case: str, **columns: Any) -> VerdictRow:
     """Add the verdict of a case against the parent; steady by default."""
     usual = {"provider": "norms", "baseline_kind": "parent", "outcome": "steady", "reason": ""}
     return _added(session, VerdictRow(run_id=of.id, case=case, **usual | columns))
+
+
+def totalled(session: Session) -> None:
+    """Keep the numbers of every finished run and its comparisons of equal code, as recording does."""
+    session.flush()
+    for finished in session.scalars(select(Run).where(Run.state == RunState.DONE)).all():
+        totals.note(session, finished, session.scalars(select(VerdictRow).where(VerdictRow.run_id == finished.id)))
+        copies = session.scalars(select(Calibration).where(Calibration.run_id == finished.id)).all()
+        if copies:
+            compared = [Compared(one.provider, one.case, one.ratio, one.p, one.trials, one.alarmed) for one in copies]
+            totals.note_calibration(session, finished, compared, max(one.at for one in copies))
+    session.flush()
 
 
 def _added(session: Session, row: Row) -> Row:

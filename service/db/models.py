@@ -155,10 +155,16 @@ class RecipeRow(Base):
     created_at: Mapped[float]
 
 
+_UNPROCESSED = text("processed_at IS NULL")
+
+
 class Delivery(Base):
     """A webhook as it came, stored before it is understood."""
 
     __tablename__ = "deliveries"
+    __table_args__ = (
+        Index("ix_deliveries_waiting", "received_at", sqlite_where=_UNPROCESSED, postgresql_where=_UNPROCESSED),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     guid: Mapped[str] = mapped_column(String(80), unique=True)
     event: Mapped[str] = mapped_column(String(40))
@@ -242,12 +248,14 @@ class Run(Base):
     __tablename__ = "runs"
     __table_args__ = (
         Index("ix_runs_queue", "device", "state", "priority", "id"),
-        Index("ix_runs_revision", "revision_id", "device"),
+        # Strips of revisions are read from this alone: the rows themselves are long.
+        Index("ix_runs_revision", "revision_id", "device", "pull", "purpose", "state"),
         Index("ix_runs_lease", "state", "lease_until"),
         Index("ix_runs_worker", "worker", "finished_at"),  # what else happened on a machine lately
         Index("ix_runs_calibrations", "only_worker", "target_id", "created_at"),  # of all others no worker is named
         Index("ix_runs_unnotified", "id", sqlite_where=_UNNOTIFIED, postgresql_where=_UNNOTIFIED),
         Index("ix_runs_bisection", "bisection_id", sqlite_where=_STEP, postgresql_where=_STEP),
+        Index("ix_runs_ended", "state", "finished_at"),  # what failed lately
         Index("ix_runs_unscanned", "state", "purpose", sqlite_where=UNSCANNED, postgresql_where=UNSCANNED),
         Index("ix_runs_finished", "finished_at"),
     )
@@ -431,6 +439,40 @@ class VerdictRow(Base):
     policy: Mapped["PolicyRow | None"] = relationship(lazy="raise", viewonly=True)
 
 
+class RunTotals(Base):
+    """What a measured run came to, in numbers: pages of many runs would otherwise count its verdicts.
+
+    `regression` to `removed` are its cases by outcome, against the parent and without the quarantined ones.
+    """
+
+    __tablename__ = "run_totals"
+    __table_args__ = (
+        Index("ix_run_totals_series", "target_id", "device", "at"),
+        Index("ix_run_totals_at", "at"),
+    )
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    device: Mapped[str] = mapped_column(String(40))
+    purpose: Mapped[Purpose] = mapped_column(_enum(Purpose))
+    stack_id: Mapped[int | None] = mapped_column(ForeignKey("stacks.id"))
+    at: Mapped[float]  # when it was judged
+    took_s: Mapped[float | None]  # of a run that was done at its first attempt
+    regression: Mapped[int] = mapped_column(default=0)
+    improvement: Mapped[int] = mapped_column(default=0)
+    steady: Mapped[int] = mapped_column(default=0)
+    inconclusive: Mapped[int] = mapped_column(default=0)
+    invalid: Mapped[int] = mapped_column(default=0)
+    failed: Mapped[int] = mapped_column(default=0)
+    new: Mapped[int] = mapped_column(default=0)
+    removed: Mapped[int] = mapped_column(default=0)
+    newly_broken: Mapped[int] = mapped_column(default=0)  # invalid or failed, and not so before
+    behind: Mapped[int] = mapped_column(default=0)  # cases behind SOTA
+    sota: Mapped[str | None] = mapped_column(String(80))  # the provider that most cases were compared with
+    sota_cases: Mapped[int] = mapped_column(default=0)  # with a kernel time of both
+    sota_log: Mapped[float] = mapped_column(default=0.0)  # sum of the logarithms of their ratios to SOTA
+    sota_digest: Mapped[str | None] = mapped_column(String(16))  # which cases these are: equal ones can be compared
+
+
 class FactsCheck(Base):
     """A revision compiled without a GPU and compared with its baseline, once for all devices; a queue as well."""
 
@@ -536,7 +578,10 @@ class Incident(Base):
     """Regressions of many cases that one event made: the same revisions on one device."""
 
     __tablename__ = "incidents"
-    __table_args__ = (Index("ix_incidents_target", "target_id", "device", "closed_at"),)
+    __table_args__ = (
+        Index("ix_incidents_target", "target_id", "device", "closed_at"),
+        Index("ix_incidents_opened", "opened_at"),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     device: Mapped[str] = mapped_column(String(40))
@@ -548,11 +593,19 @@ class Incident(Base):
     revision: Mapped[Revision] = relationship(lazy="raise")
 
 
+# As written in its index, which a query with parameters would not use.
+OPEN_ONES = text("state IN ('open', 'acknowledged', 'bisecting', 'blamed')")
+
+
 class RegressionRow(OfSeries, Base):
     """A confirmed regression of one case, from the revision that introduced it to the one that fixed it."""
 
     __tablename__ = "regressions"
-    __table_args__ = (Index("ix_regressions_series", "series_id", "state"),)
+    __table_args__ = (
+        Index("ix_regressions_series", "series_id", "state"),
+        Index("ix_regressions_open", "incident_id", "id", sqlite_where=OPEN_ONES, postgresql_where=OPEN_ONES),
+        Index("ix_regressions_fixed", "fixed_at"),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
     incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
@@ -662,6 +715,19 @@ class Calibration(OfSeries, Base):
     at: Mapped[float]
 
 
+class CalibrationTotals(Base):
+    """The comparisons of equal code of one session, in numbers."""
+
+    __tablename__ = "calibration_totals"
+    __table_args__ = (Index("ix_calibration_totals_at", "at"),)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
+    target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
+    at: Mapped[float]
+    comparisons: Mapped[int]
+    alarmed: Mapped[int]  # would have been reported as a change
+    squares: Mapped[float]  # sum of the squared logarithms of their ratios
+
+
 _UNRELEASED = text("released_at IS NULL")
 
 
@@ -718,6 +784,7 @@ class OutboxMessage(Base):
     """The outbox: something to be said outside, sent by the control worker after the commit that decided it."""
 
     __tablename__ = "outbox_messages"
+    __table_args__ = (Index("ix_outbox_messages_state", "state", "next_at"),)
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     key: Mapped[str] = mapped_column(
         String(200), unique=True

@@ -1,6 +1,5 @@
 """Queries of the ledger for pages, the API and the command line.  Each loads what its reader needs."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +19,7 @@ from service.db.models import (
     RegressionRow,
     Revision,
     Run,
+    RunTotals,
     Series,
     Stack,
     Target,
@@ -292,21 +292,16 @@ def _lines(session: Session, latest: Sequence[Revision]) -> tuple[Line, ...]:
 
 def glances(session: Session, runs: Sequence[Run]) -> list[Glance]:
     """Each run with the number of its cases by outcome."""
-    counts: dict[int, Counter[Outcome]] = {}
-    behind: Counter[int] = Counter()
-    rows = session.execute(
-        select(VerdictRow.run_id, VerdictRow.baseline_kind, VerdictRow.outcome, VerdictRow.behind_sota, func.count())
-        .where(VerdictRow.run_id.in_([run.id for run in runs]))
-        .where(VerdictRow.quarantined_by.is_(None))
-        .group_by(VerdictRow.run_id, VerdictRow.baseline_kind, VerdictRow.outcome, VerdictRow.behind_sota)
-    )
-    for run_id, against, outcome, is_behind, n in rows:
-        if against == BaselineKind.PARENT:
-            counts.setdefault(run_id, Counter())[Outcome(outcome)] += n
-        elif against == BaselineKind.SOTA and is_behind:
-            behind[run_id] += n
-    ordered = {run: {outcome: n for outcome in WORST_FIRST if (n := found[outcome])} for run, found in counts.items()}
-    return [Glance(run, ordered.get(run.id, {}), behind[run.id]) for run in runs]
+    rows = session.scalars(select(RunTotals).where(RunTotals.run_id.in_([run.id for run in runs])))
+    known = {row.run_id: row for row in rows}
+    return [_glance(run, known.get(run.id)) for run in runs]
+
+
+def _glance(run: Run, totals: RunTotals | None) -> Glance:
+    if totals is None:
+        return Glance(run)
+    counts = {outcome: n for outcome in WORST_FIRST if (n := getattr(totals, outcome.value))}
+    return Glance(run, counts, totals.behind)
 
 
 def revisions(

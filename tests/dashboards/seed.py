@@ -19,6 +19,7 @@ from service.domain.series import SeriesKey
 from service.domain.states import CellState, OutboxState, Priority, RegressionState, RunState, TargetKind
 from service.ledger.series import series_of
 from service.settings import settings
+from tests import world
 
 NOW = 1_790_000_000.0
 HOUR = 3600.0
@@ -198,6 +199,7 @@ def seed(session: Session, now: float = NOW) -> Seeded:
         if told.state is RunState.DONE:
             _numbers(session, run, told, chance, first=place == 0)
     _standing_matters(session, target, stack, seeded, now)
+    world.totalled(session)
     return seeded
 
 

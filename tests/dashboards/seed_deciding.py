@@ -15,6 +15,7 @@ from service.domain.states import FoundBy, PointState, Priority, Purpose, Regres
 from service.domain.verdicts.geomeans import Summary
 from service.ledger.intake.targets import target_named
 from service.ledger.series import series_of
+from tests import world
 from tests.dashboards import seed as base
 
 HOUR = 3600.0
@@ -38,6 +39,7 @@ def seed(session: Session, now: float = base.NOW) -> base.Seeded:
     _beside(session, runs["fast"], base.CASES)
     _lives(session, target, runs, base.CASES, now)
     _calibrated(session, target, runs, base.CASES, now)
+    world.totalled(session)
     return seeded
 
 

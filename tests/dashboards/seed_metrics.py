@@ -10,6 +10,7 @@ from service.db import models as m
 from service.domain.series import SeriesKey
 from service.domain.states import CellState, Priority, RunState, TargetKind
 from service.ledger.series import series_of
+from tests import world
 
 SHAPE = "rmsnorm.fwd.32768x1024.bf16-fp32"
 SMALL = "rmsnorm.fwd.1024x512.bf16-fp32"
@@ -138,6 +139,7 @@ def seed(session: Session, now: float) -> Metrics:
             opened_at=now,
         )
     )
+    world.totalled(session)
     return Metrics(*runs)
 
 

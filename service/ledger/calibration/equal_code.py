@@ -12,6 +12,7 @@ from service.domain.verdicts import calibration
 from service.domain.verdicts.calibration import Compared
 from service.domain.verdicts.session_result import SessionResult
 from service.ledger.calibration import quarantines
+from service.ledger.health import totals
 from service.ledger.series import series_ids
 
 
@@ -30,6 +31,7 @@ def compared(session: Session, run: Run, result: SessionResult, policy: Policy) 
     series = series_ids(session, keys)
     rows = [_row(run, series[key], one, now) for key, one in zip(keys, found, strict=True)]
     session.execute(insert(Calibration), rows)
+    totals.note_calibration(session, run, found, now)
     quarantines.review(session, run.target_id, run.device, found, policy)
 
 

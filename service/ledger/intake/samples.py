@@ -28,7 +28,7 @@ ORIGIN = "measured on an NVIDIA H200 on 2026-11-22, and loaded as a sample"  # i
 _COPIED = (
     "recipes", "revisions", "stacks", "policies", "series", "pulls", "pushes", "incidents", "bisections", "runs",
     "attempts", "build_logs", "measurements", "verdicts", "facts_checks", "regressions", "regression_events",
-    "change_points", "calibrations", "quarantines", "gaps",
+    "change_points", "calibrations", "quarantines", "gaps", "run_totals", "calibration_totals",
 )  # fmt: skip
 _SHARED = ("stacks", "policies")  # of all targets; known by their digests
 

@@ -24,6 +24,7 @@ from service.domain.verdicts.reasons import ReasonCode
 from service.domain.verdicts.samples import Cell, Name, Outcome
 from service.domain.verdicts.session_result import ContenderResult, SessionResult, cells
 from service.ledger.calibration import equal_code, quarantines
+from service.ledger.health import totals
 from service.ledger.locking import insert_if_absent
 from service.ledger.regressions import after_run
 from service.ledger.runs import baseline_choice, baseline_rows, build_logs, policy_versions, queue
@@ -62,6 +63,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     rows += _removed(decided, recipe)
     for row in rows:
         row.policy_id = made_by
+    totals.note(session, run, rows)
     session.bulk_save_objects(rows)  # hundreds at once: SQLite's ORM inserts one by one where it wants their ids back
     if decided.mainline:
         after_run.note_regressions(session, run, policy)

@@ -84,6 +84,7 @@ def _copy(connection: Connection, number: int) -> None:
     whose = f"WHERE run_id IN ({runs}) ORDER BY id"
     _insert(connection, "measurements", of_run | {"samples": "NULL", "facts": "'{}'"}, f"measurements {whose}", ["id"])
     _insert(connection, "verdicts", of_run, f"verdicts {whose}", ["id"])
+    _insert(connection, "run_totals", of_run | {"at": f"at - {ago}"}, f"run_totals WHERE run_id IN ({runs})")
 
 
 def _insert(

@@ -15,6 +15,7 @@ from service.db import models as m
 from service.db.engine import clock, transaction
 from service.domain.policy.policy import Policy
 from service.errors import BadInput
+from tests import world
 from tests.studies.big import others
 from tests.studies.big.bulk import Bulk
 from tests.studies.big.matters import Matters
@@ -49,7 +50,7 @@ def seed(session: Session, size: Size | None = None, measurements: int = 0) -> P
     others.hostile(seeder)
     others.teams(seeder)
     seeder.bulk.flush()
-    session.flush()
+    world.totalled(session)
     if measurements:
         multiply(session.connection(), measurements)
     seeder.places.measurements = session.execute(select(func.count()).select_from(m.Measurement)).scalar_one()

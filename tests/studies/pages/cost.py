@@ -21,10 +21,10 @@ class Cost:
 
 
 def cost(server: Server, path: str, requests: int) -> Cost | None:
-    """Ask one after the other.  None where there is no such page, or only another address of it."""
+    """Ask one after the other.  None where there is no such page."""
     url = server.client.base_url.copy_with(raw_path=path.encode())
     answer = server.client.get(url)
-    if answer.status_code == 404 or answer.is_redirect:
+    if answer.status_code == 404:
         return None
     answer.raise_for_status()
     for _ in range(_WARM):
