@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages import bisections, calibration, overview, regressions, runs, sign_in, targets, trends, workers
+from dashboards.pages import bisections, calibration, health, regressions, runs, sign_in, targets, trends, workers
 from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.rendering import page
 
 router = APIRouter()
 for each in (
-    overview,
+    health,
     targets,
     trends,
     runs,

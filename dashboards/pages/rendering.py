@@ -24,7 +24,7 @@ from service.domain.states import (
     OutboxState,
     RegressionState,
 )
-from service.domain.text import interval, listed, short, without_credentials
+from service.domain.text import interval, lasted, listed, short, without_credentials
 from service.domain.verdicts.judge import Outcome
 from service.forge.clients import addresses
 from service.forge.sign_in import providers
@@ -47,6 +47,7 @@ MARKS = {
     "queued": "…",
     "held": "‖",
     "behind": "■",
+    "drift": "◆",
     "removed": "⊖",
     "quarantined": "⊘",
     "slow-before": "△",
@@ -183,7 +184,7 @@ def micros(value: float | None) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 999.95 else f"{value:,.0f}"
 
 
-def _commit_address(target: Target, sha: str) -> str | None:
+def commit_address(target: Target, sha: str) -> str | None:
     """Return the URL of a commit at the forge."""
     kind = target.forge_kind
     return forges.commit_address(kind, _repository(kind, target), sha) if kind else None
@@ -226,6 +227,7 @@ def _environment() -> Environment:
         "counted": counted,
         "day": lambda seconds: calendar(seconds)[:10],
         "flat": flat,
+        "lasts": lasted,
         "metric": metric_of,
         "micros": micros,
         "percent": lambda ratio, case: percent(ratio, metric_of(case)),
@@ -243,7 +245,7 @@ def _environment() -> Environment:
         "acting": acting,
         "sign_in_offered": lambda: bool(providers()),
         "asset": assets.address,
-        "commit": _commit_address,
+        "commit": commit_address,
         "pull": _pull_address,
         "compare": _compare_address,
         "lines": _lines_address,

@@ -1,0 +1,67 @@
+"""The front page: what needs a person, what is fine, how each target did lately, and when the queues end."""
+
+import shutil
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from dashboards import strips
+from dashboards.pages.rendering import commit_address, page
+from service.api.access import Reading, ReadingRoute
+from service.ledger.health.overview import health_facts
+from service.ledger.health.trust import NIGHTS
+from service.reports.health import lately, needs
+from service.reports.health.facts import DeviceQueue, WorkerState
+from service.settings import settings
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+
+MAX_WORKERS = 8
+MAX_QUEUES = 6
+
+
+@router.get("/")
+def health(session: Reading) -> str:
+    """Show what needs a person, and how everything is."""
+    facts = health_facts(session)
+    here = disk()
+    found = needs.needs(facts, here, commit_address)
+    news = lately.since_yesterday(facts)
+    queues = sorted(facts.queues.devices, key=_longest_first)
+    workers = sorted((one for queue in queues for one in queue.workers), key=_silent_first)
+    return page(
+        "health.html",
+        now=facts.now,
+        headline=needs.headline(found, facts),
+        summary=needs.summary(found),
+        needs=found,
+        fine=lately.fine(facts, here),
+        lines=[(line, strips.strip(line.marks), strips.sparkline(line.points)) for line in lately.target_lines(facts)],
+        news=news[: lately.MAX_CHANGES],
+        more_news=max(0, len(news) - lately.MAX_CHANGES),
+        queues=queues[:MAX_QUEUES],
+        more_queues=max(0, len(queues) - MAX_QUEUES),
+        longest=max((queue.queued for queue in queues), default=0),
+        workers=workers[:MAX_WORKERS],
+        more_workers=max(0, len(workers) - MAX_WORKERS),
+        busy=any(queue.current for queue in queues),
+        trust=lately.trusted(facts.nights),
+        nights=strips.nights(facts.nights),
+        days=NIGHTS,
+        quarantined=facts.quarantined,
+    )
+
+
+def disk() -> needs.Disk:
+    """The disk of the state folder, or of the first folder above it that exists."""
+    state = settings().state
+    usage = shutil.disk_usage(next(folder for folder in (state, *state.parents) if folder.exists()))
+    return needs.Disk(usage.free, usage.total)
+
+
+def _longest_first(queue: DeviceQueue) -> tuple[bool, int, str]:
+    return queue.taken or not queue.queued, -queue.queued, queue.device
+
+
+def _silent_first(worker: WorkerState) -> tuple[bool, bool, str]:
+    return worker.online, worker.run is None, worker.row.name
