@@ -112,13 +112,15 @@ def _contents(
     if provider is not None:
         asked.append(columns.provider == str(storable(provider)))
     statement = select(*(one for one in columns if one.name not in _UNSHOWN)).where(and_(*asked)).order_by(columns.id)
-    policy = (
-        select(PolicyRow)
-        .join(VerdictRow, VerdictRow.policy_id == PolicyRow.id)
-        .where(VerdictRow.run_id == run.id)
-        .order_by(VerdictRow.id)
+    # In the order of the index that finds the verdicts of a run.  In that of their ids, PostgreSQL read all 6 million
+    # verdicts for a run without any, in 3 s.
+    policy_id = (
+        select(VerdictRow.policy_id)
+        .where(VerdictRow.run_id == run.id, VerdictRow.policy_id.is_not(None))
+        .order_by(VerdictRow.provider, VerdictRow.case, VerdictRow.baseline_kind)
         .limit(1)
     )
+    policy = select(PolicyRow).where(PolicyRow.id == policy_id.scalar_subquery())
     return RunContents(
         cast("list[Measurement]", measurements),
         cast("list[VerdictRow]", session.execute(statement).all()),
