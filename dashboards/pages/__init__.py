@@ -5,7 +5,18 @@ from collections.abc import Mapping
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages import bisections, calibration, health, regressions, runs, sign_in, targets, trends, workers
+from dashboards.pages import (
+    bisections,
+    calibration,
+    health,
+    pulls,
+    regressions,
+    runs,
+    sign_in,
+    targets,
+    trends,
+    workers,
+)
 from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.rendering import page
 
@@ -14,6 +25,7 @@ for each in (
     health,
     targets,
     trends,
+    pulls,
     runs,
     regressions,
     bisections,

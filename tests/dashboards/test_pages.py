@@ -26,7 +26,16 @@ def get() -> Get:
 
 def pages(seeded: Seeded) -> list[str]:
     runs = [f"/runs/{run_id}" for run_id in seeded.runs.values()]
-    return ["/", "/targets/norms", "/targets/liger", "/regressions", "/regressions?state=fixed", "/workers", *runs]
+    return [
+        "/",
+        "/targets/norms",
+        "/targets/liger",
+        "/targets/norms/pulls/7",
+        "/regressions",
+        "/regressions?state=fixed",
+        "/workers",
+        *runs,
+    ]
 
 
 def test_empty_pages_say_what_to_do_next(get: Get, state: Path) -> None:
@@ -80,6 +89,20 @@ def test_the_table_is_exported_as_it_is_filtered(get: Get, seeded: Seeded) -> No
     assert header.startswith("case,provider,outcome,says,baseline,head,unit,ratio")
     assert first.startswith(f"{CASES[1]},norms,regression,slower,128.4,")
     assert get(f"{address}/cases.csv?op=none").text == "case,provider,outcome\r\n"
+
+
+def test_a_pull_request_has_one_page_over_heads_and_devices(get: Get, seeded: Seeded) -> None:
+    page = get("/targets/norms/pulls/7")
+    said = words(page)
+    assert re.search(r"1 regression on h200, pull request 7 Fix or acknowledge it, rmsnorm\.fwd\.4096x1024", said)
+    assert "Next: push a fix" in said
+    assert re.search(r"h200 1 regression .* warn run 8", said)
+    assert re.search(r"4,096×1,024 bf16-fp32 RMSNorm forward h200 ▲ 1\.102", said)
+    assert re.search(r"kernelwatch compare \w{40} \w{40} --suite norms", said)
+    run = get(f"/runs/{seeded.runs['pull']}").text
+    assert 'href="/targets/norms/pulls/7"' in run
+    assert get("/targets/norms/pulls/99").status_code == 404
+    assert get("/targets/norms/pulls/0").status_code == 422
 
 
 def test_a_filter_that_leaves_nothing_says_so(get: Get, seeded: Seeded) -> None:

@@ -176,3 +176,28 @@ def test_a_hostile_run_does_nothing_and_is_no_wider(opened: Any, wide: tuple[str
     expect(page.locator("tr.op")).to_contain_text("alert(6)")
     assert page.locator("img[src=x]").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_pull_request_shows_whether_the_last_push_fixed_it(
+    opened: Any, wide: tuple[str, WideSeeded], width: int
+) -> None:
+    address, seeded = wide
+    page = opened(
+        f"{address}/targets/norms/pulls/{seeded.pull}", viewport={"width": width, "height": 900}, color_scheme="dark"
+    )
+    expect(page.get_by_role("heading", level=1)).to_contain_text("2 regressions")
+    table = page.get_by_role("region", name="Cases that moved").locator("tbody tr")
+    assert table.count() == 2 * len(SLOW), "both devices at both heads"
+    first = table.first.inner_text()
+    assert re.search(r"h200\s+▲ 1\.0\d\d\s+▲ 1\.0\d\d", first), "slow at the newest head too"
+    assert re.search(r"h[12]00\s+● (0\.99|1\.00)\d\s+▲ 1\.\d{3}", table.last.inner_text()), (
+        "fixed since the head before"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.evaluate(CONTRAST) == []
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    assert [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")] == []
+    table.first.get_by_role("link").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("slower")
