@@ -176,13 +176,15 @@ def _backward_team(team, teams, n_tiles, rank, cols, w, dw, db, t, WORKSPACE, CO
     _publish_sums(x, dy, mean, rstd, w, 0, slots, first_tag, cols, rank, t, CONFIG)
     for tile in tl.range(team + teams, n_tiles, teams, num_stages=CONFIG.STAGES):
         step = tile // teams
+        words = tiles.peek_both(step - 1, slots, CONFIG)
         next_x, next_dy, next_mean, next_rstd = _read(tile, t, cols, CONFIG, CONFIG.KEEP == "cached")
         _publish_sums(next_x, next_dy, next_mean, next_rstd, w, step, slots, first_tag, cols, rank, t, CONFIG)
-        c1_sum, c2_sum = _collect_sums(step - 1, slots, first_tag, CONFIG)
+        c1_sum, c2_sum = _collect_sums(step - 1, slots, first_tag, words, CONFIG)
         dw, db = _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, tile - teams, cols, t, CONFIG)
         x, dy, mean, rstd = next_x, next_dy, next_mean, next_rstd
     last = (n_tiles - 1 - team) // teams
-    c1_sum, c2_sum = _collect_sums(last, slots, first_tag, CONFIG)
+    words = tiles.peek_both(last, slots, CONFIG)
+    c1_sum, c2_sum = _collect_sums(last, slots, first_tag, words, CONFIG)
     return _write(x, dy, mean, rstd, c1_sum, c2_sum, w, dw, db, team + last * teams, cols, t, CONFIG)
 
 
@@ -217,9 +219,17 @@ def _terms(x, dy, mean, rstd, w, cols, t, CONFIG: tl.constexpr):
 def _sums(x, dy, mean, rstd, w, cols, t, CONFIG: tl.constexpr):
     """(N * c1, N * c2) of each row, [rows], over the columns of this program.  RMSNorm has no c2."""
     x_hat, wdy, _ = _terms(x, dy, mean, rstd, w, cols, t, CONFIG)
-    c1_sum = tl.sum(x_hat * wdy, 1)
-    c2_sum = tl.sum(wdy, 1) if CONFIG.CENTER else c1_sum
+    if CONFIG.CENTER:  # both at once: half the barriers of one after the other
+        c1_sum, c2_sum = tl.reduce((x_hat * wdy, wdy), 1, _add_pairs)
+    else:
+        c1_sum = tl.sum(x_hat * wdy, 1)
+        c2_sum = c1_sum
     return c1_sum, c2_sum
+
+
+@triton.jit
+def _add_pairs(first, second, other_first, other_second):
+    return first + other_first, second + other_second
 
 
 @triton.jit
@@ -232,14 +242,17 @@ def _publish_sums(x, dy, mean, rstd, w, step, slots, first_tag, cols, rank, t, C
 
 
 @triton.jit
-def _collect_sums(step, slots, first_tag, CONFIG: tl.constexpr):
+def _collect_sums(step, slots, first_tag, words, CONFIG: tl.constexpr):
     """(N * c1, N * c2) of the team's row of this step, [1] each: the sums of all ranks."""
-    slots = tiles.slots_of(step, slots, CONFIG)
-    c1_sum = tl.sum(tiles.collect(slots, first_tag + step, CONFIG), 0) + tl.zeros([1], tl.float32)
-    c2_sum = c1_sum
+    slots, zero = tiles.slots_of(step, slots, CONFIG), tl.zeros([1], tl.float32)
+    c1_sums = tiles.collect(slots, first_tag + step, words[0], CONFIG)
     if CONFIG.CENTER:
-        c2_sum = tl.sum(tiles.collect(slots + CONFIG.TEAM, first_tag + step, CONFIG), 0) + tl.zeros([1], tl.float32)
-    return c1_sum, c2_sum
+        c2_sums = tiles.collect(slots + CONFIG.TEAM, first_tag + step, words[1], CONFIG)
+        c1_sum, c2_sum = tl.reduce((c1_sums, c2_sums), 0, _add_pairs)
+    else:
+        c1_sum = tl.sum(c1_sums, 0)
+        c2_sum = c1_sum
+    return c1_sum + zero, c2_sum + zero
 
 
 @triton.jit

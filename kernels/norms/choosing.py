@@ -15,4 +15,6 @@ def chosen_plan(direction: Direction, x: Tensor, weight: Tensor | None, *, cente
     """
     if found := tuned_plans.tuned(direction, x, weight, center=center):
         return found
-    return plans.default(direction, x.shape[1], center=center, size=x.element_size())
+    size = x.element_size()
+    weight_size = size if weight is None else weight.element_size()
+    return plans.default(direction, x.shape[1], center=center, size=size, weight_size=weight_size)

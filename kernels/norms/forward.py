@@ -143,13 +143,18 @@ def _forward_team(team, teams, n_tiles, rank, cols, w, b, t, WORKSPACE, eps, CON
     _publish_sums(x, 0, slots, first_tag, cols, rank, CONFIG)
     for tile in tl.range(team + teams, n_tiles, teams, num_stages=CONFIG.STAGES):
         step = tile // teams
+        if CONFIG.CENTER:  # early for LayerNorm, which has two sums; RMSNorm loses 1 % by it
+            words = tiles.peek_both(step - 1, slots, CONFIG)
         next_x = _read(tile, t, cols, CONFIG)
         _publish_sums(next_x, step, slots, first_tag, cols, rank, CONFIG)
-        mean, rstd = _collect_sums(step - 1, slots, first_tag, eps, CONFIG)
+        if not CONFIG.CENTER:
+            words = tiles.peek_both(step - 1, slots, CONFIG)
+        mean, rstd = _collect_sums(step - 1, slots, first_tag, words, eps, CONFIG)
         _write(x, tile - teams, mean, rstd, rank, cols, w, b, t, CONFIG)
         x = next_x
     last = (n_tiles - 1 - team) // teams
-    mean, rstd = _collect_sums(last, slots, first_tag, eps, CONFIG)
+    words = tiles.peek_both(last, slots, CONFIG)
+    mean, rstd = _collect_sums(last, slots, first_tag, words, eps, CONFIG)
     _write(x, team + last * teams, mean, rstd, rank, cols, w, b, t, CONFIG)
     tiles.release_workspace(WORKSPACE, tl.cdiv(n_tiles, teams), tl.num_programs(0))
 
@@ -199,16 +204,16 @@ def _publish_sums(x, step, slots, first_tag, cols, rank, CONFIG: tl.constexpr):
 
 
 @triton.jit
-def _collect_sums(step, slots, first_tag, eps, CONFIG: tl.constexpr):
+def _collect_sums(step, slots, first_tag, words, eps, CONFIG: tl.constexpr):
     """(mean, rstd) of the team's row of this step, [1] each, merged as by Chan, Golub and LeVeque (1979):
 
     mean = sum(n_i * mean_i) / N,  m2 = sum(m2_i) + sum(n_i * (mean_i - mean)^2) over the ranks i, with n_i columns.
     """
     slots = tiles.slots_of(step, slots, CONFIG)
-    m2 = tiles.collect(slots, first_tag + step, CONFIG)
+    m2 = tiles.collect(slots, first_tag + step, words[0], CONFIG)
     mean = 0.0
     if CONFIG.CENTER:
-        means = tiles.collect(slots + CONFIG.TEAM, first_tag + step, CONFIG)
+        means = tiles.collect(slots + CONFIG.TEAM, first_tag + step, words[1], CONFIG)
         counts = tiles.columns_of(tl.arange(0, CONFIG.THREADS), CONFIG)
         mean = tl.sum(means * counts, 0) / CONFIG.COLS
         deviations = tl.where(counts > 0, means - mean, 0.0)

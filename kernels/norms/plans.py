@@ -66,38 +66,64 @@ class BackwardPlan(ForwardPlan):
     group: int = 0  # teams of a group of the tree
 
 
-# The values below are the best of some forty at each width (32768 rows, fewer from 131072 columns on; bf16 with an fp32
-# weight; H200, November; docs/kernels.md has what they were chosen from).
+# The values below are the best of some fifty at each width (H200, November, bf16; docs/kernels.md has what they were
+# chosen from): a few thousand rows and tens of thousands, and none loses to the plan before at either.  A width that is
+# not in a table has the plan of the next one.
 # Forward, a row that is read again from the L1 cache leaves registers for all the warps that an SM can hold: 4252 GB/s
 # instead of 4040 at 8192 columns.
 _RMSNORM_FORWARD = {
     128: ForwardPlan(8, 128, 4),
     256: ForwardPlan(8, 256, 4),
     512: ForwardPlan(4, 512, 4, weights="early"),
-    1024: ForwardPlan(1, 1024, 2),
-    2048: ForwardPlan(1, 2048, 4),
+    1024: ForwardPlan(2, 1024, 4, weights="early"),
+    1280: ForwardPlan(1, 2048, 1, weights="early"),
+    1536: ForwardPlan(1, 2048, 4),
+    2048: ForwardPlan(1, 2048, 4, weights="early"),
+    3072: ForwardPlan(1, 4096, 4, weights="early"),
+    3584: ForwardPlan(1, 4096, 8),
     4096: ForwardPlan(1, 4096, 8, weights="early"),
+    7168: ForwardPlan(1, 8192, 8, weights="early"),
     8192: ForwardPlan(1, 8192, 16, weights="early"),
+    14336: ForwardPlan(1, 16384, 8, weights="early"),
     16384: ForwardPlan(1, 16384, 32, weights="early"),
+    28672: ForwardPlan(1, 32768, 16),
     32768: ForwardPlan(1, 32768, 32, weights="early"),
 }
-# Blocks of at least this size get half the warps if an eighth of the columns or more is empty: 4096 rows in bf16 take
-# 22.5 us instead of 26.2 at 5120 columns, 50.2 instead of 62.4 at 12288.
-MIN_HALVED = 4096
-# LayerNorm reduces a row twice, one after the other: fewer warps wait for each other, and long rows are prefetched.
+# With weights of 16 bits: half the registers for them if they are early, half the reads if they are late.
+_RMSNORM_FORWARD_16 = dict(
+    sorted(
+        {
+            **_RMSNORM_FORWARD,
+            12288: ForwardPlan(1, 16384, 16, weights="early"),
+            16384: ForwardPlan(1, 16384, 16, weights="early"),
+            28672: ForwardPlan(1, 32768, 16, weights="early"),
+            32768: ForwardPlan(1, 32768, 32),
+            65536: ForwardPlan(1, 65536, 32),  # the whole row in the L1: 98 % of the copy ceiling; a team has 87
+        }.items()
+    )
+)
+# LayerNorm reduces a row twice, one after the other: fewer warps wait for each other, and rows are prefetched where
+# they do not fill a power of two, or are long.
 _LAYERNORM_FORWARD = {
     128: ForwardPlan(8, 128, 1, weights="early", keep="fp32"),
     256: ForwardPlan(4, 256, 1, weights="early", keep="fp32"),
     512: ForwardPlan(2, 512, 1),
+    768: ForwardPlan(2, 1024, 1),
     1024: ForwardPlan(1, 1024, 1),
+    1280: ForwardPlan(1, 2048, 1, programs=12, stages=3, weights="held", keep="fp32"),
+    1792: ForwardPlan(1, 2048, 4, programs=6, stages=3, weights="held", keep="fp32"),
     2048: ForwardPlan(1, 2048, 2),
+    3072: ForwardPlan(1, 4096, 4, programs=4, stages=3, weights="held", keep="fp32"),
     4096: ForwardPlan(1, 4096, 4),
+    5120: ForwardPlan(1, 8192, 4, programs=3, stages=3, weights="held", keep="fp32"),
+    6144: ForwardPlan(1, 8192, 8, programs=2, stages=3, weights="held", keep="fp32"),
     8192: ForwardPlan(1, 8192, 16, programs=2, stages=3, weights="held", keep="fp32", registers=64),
-    16384: ForwardPlan(1, 16384, 32, programs=1, stages=3, weights="held", keep="fp32"),
+    16384: ForwardPlan(1, 16384, 16, programs=1, stages=3, weights="held", keep="fp32"),
 }
 # Wider: each program of the team holds its columns of the weights.  Read with every row, they would be twice its bytes
 # if they are fp32 and the row is 16-bit.  Many small programs on an SM: some compute while others wait.
-_WIDE_FORWARD = ForwardPlan(1, 4096, 4, programs=4, stages=3, weights="held")
+_RMSNORM_WIDE_FORWARD = ForwardPlan(1, 4096, 4, programs=4, stages=3, weights="held")
+_LAYERNORM_WIDE_FORWARD = ForwardPlan(1, 4096, 2, programs=4, stages=3, weights="held")
 # x in fp32: twice the bytes of a tile.  Without spills; not timed against others.
 _FP32_WIDE_FORWARD = ForwardPlan(1, 8192, 16, programs=1, stages=2, weights="held")
 
@@ -105,43 +131,61 @@ _FP32_WIDE_FORWARD = ForwardPlan(1, 8192, 16, programs=1, stages=2, weights="hel
 _RMSNORM_BACKWARD = {
     128: BackwardPlan(64, 128, 8, held=16),
     256: BackwardPlan(32, 256, 8, held=8),
-    512: BackwardPlan(4, 512, 4, programs=2, stages=4, held=2),
+    512: BackwardPlan(2, 512, 2, programs=4, stages=4),
+    768: BackwardPlan(2, 1024, 4, programs=3, stages=4),
     1024: BackwardPlan(2, 1024, 4, programs=2, stages=4),
+    1280: BackwardPlan(2, 2048, 4, programs=2, stages=4, keep="packed"),
+    1536: BackwardPlan(1, 2048, 4, programs=3, stages=4),
     2048: BackwardPlan(1, 2048, 4, programs=2, stages=4),
-    4096: BackwardPlan(2, 4096, 16, keep="packed"),
-    8192: BackwardPlan(1, 8192, 16, keep="packed"),
-    16384: BackwardPlan(1, 16384, 16, stages=1, keep="cached"),
+    2560: BackwardPlan(1, 4096, 4, programs=3, keep="packed"),
+    3584: BackwardPlan(1, 4096, 4, programs=2, keep="packed"),
+    4096: BackwardPlan(2, 4096, 8, keep="packed"),
+    5120: BackwardPlan(1, 8192, 4, programs=3, stages=1, keep="cached"),
+    8192: BackwardPlan(1, 8192, 8, keep="packed"),
+    12288: BackwardPlan(1, 16384, 8, keep="packed"),
 }
 _LAYERNORM_BACKWARD = {
     128: BackwardPlan(16, 128, 4, programs=2, stages=4, held=8),
-    256: BackwardPlan(8, 256, 4, programs=2, stages=4, held=4),
-    512: BackwardPlan(4, 512, 4, programs=2, stages=4, held=2),
+    256: BackwardPlan(8, 256, 2, programs=4, stages=4, held=2),
+    512: BackwardPlan(2, 512, 2, programs=4, stages=4),
+    768: BackwardPlan(2, 1024, 4, programs=3, stages=4),
     1024: BackwardPlan(4, 1024, 4, programs=2),
-    2048: BackwardPlan(2, 2048, 4, programs=2),
-    4096: BackwardPlan(1, 4096, 8, programs=2, keep="packed"),
-    8192: BackwardPlan(1, 8192, 16),
+    1280: BackwardPlan(1, 2048, 2, programs=4, stages=4, keep="packed"),
+    1536: BackwardPlan(1, 2048, 4, programs=3, stages=4),
+    2048: BackwardPlan(1, 2048, 4, programs=3),
+    2560: BackwardPlan(1, 4096, 4, programs=2, keep="packed"),
+    4096: BackwardPlan(2, 4096, 8, keep="packed"),
+    8192: BackwardPlan(1, 8192, 8, keep="packed"),
 }
-_RMSNORM_WIDE_BACKWARD = BackwardPlan(1, 4096, 4, programs=4, stages=2, keep="cached")
-_LAYERNORM_WIDE_BACKWARD = BackwardPlan(1, 4096, 4, programs=3, stages=2, keep="cached")
+_WIDE_BACKWARD = BackwardPlan(1, 4096, 4, programs=3, stages=3, keep="cached")
+# Narrower programs where few share a row: 4 % at 16384 columns, 10 % at 14336, where the last one has less to do.
+_TEAM_BACKWARD = BackwardPlan(1, 2048, 2, programs=6, stages=3, keep="cached")
+TEAM_COLS = 16384
 _FP32_WIDE_BACKWARD = BackwardPlan(1, 2048, 4, programs=4, stages=2, keep="cached")
 FP32_WIDE = 8192  # columns: wider rows of fp32 have a team
 MAX_TEAM = 64  # programs: each sends its sums to all others
+LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less than 64 of 4096
 
 Plan = TypeVar("Plan", bound=ForwardPlan)
 
 
-def default(direction: Direction, cols: int, *, center: bool, size: int = 2) -> ForwardPlan:
+def default(direction: Direction, cols: int, *, center: bool, size: int = 2, weight_size: int = 4) -> ForwardPlan:
     """`forward` or `backward`."""
-    return (backward if direction is Direction.BWD else forward)(cols, center=center, size=size)
+    if direction is Direction.BWD:
+        return backward(cols, center=center, size=size)
+    return forward(cols, center=center, size=size, weight_size=weight_size)
 
 
-def forward(cols: int, *, center: bool, size: int = 2) -> ForwardPlan:
+def forward(cols: int, *, center: bool, size: int = 2, weight_size: int = 4) -> ForwardPlan:
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm."""
-    plan = _narrow(_LAYERNORM_FORWARD if center else _RMSNORM_FORWARD, cols)
-    if plan and not center and plan.block >= MIN_HALVED and 8 * cols <= 7 * plan.block:
-        plan = replace(plan, warps=plan.warps // 2)
+    if center:
+        plan = _next(_LAYERNORM_FORWARD, cols)
+    else:
+        plan = _next(_RMSNORM_FORWARD_16 if weight_size == 2 else _RMSNORM_FORWARD, cols)
+    if size == 2 and center:
+        return plan or _wide(_LAYERNORM_WIDE_FORWARD, cols, LAYERNORM_MAX_TEAM)
     if size == 2:
-        return plan or _wide(_WIDE_FORWARD, cols)
+        return plan or _wide(_RMSNORM_WIDE_FORWARD, cols)
     return replace(plan, stages=min(plan.stages, 2)) if plan else _wide(_FP32_WIDE_FORWARD, cols)
 
 
@@ -149,18 +193,18 @@ def backward(cols: int, *, center: bool, size: int = 2) -> BackwardPlan:
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm, or any norm with a bias."""
     if size > 2 and cols > FP32_WIDE:
         return _wide(_FP32_WIDE_BACKWARD, cols)
-    if center:
-        return _narrow(_LAYERNORM_BACKWARD, cols) or _wide(_LAYERNORM_WIDE_BACKWARD, cols)
-    return _narrow(_RMSNORM_BACKWARD, cols) or _wide(_RMSNORM_WIDE_BACKWARD, cols)
+    return _next(_LAYERNORM_BACKWARD if center else _RMSNORM_BACKWARD, cols) or _wide(
+        _TEAM_BACKWARD if cols <= TEAM_COLS else _WIDE_BACKWARD, cols
+    )
 
 
-def _narrow(table: dict[int, Plan], cols: int) -> Plan | None:
-    """The plan of the next power of two, if there is one; the smallest is for all narrower rows."""
-    return table.get(max(1 << (cols - 1).bit_length(), min(table)))
+def _next(table: dict[int, Plan], cols: int) -> Plan | None:
+    """The plan of the smallest width that is not less, if there is one.  Widths ascend."""
+    return next((plan for width, plan in table.items() if width >= cols), None)
 
 
-def _wide(plan: Plan, cols: int) -> Plan:
-    """With a team; blocks grow where there would be more than MAX_TEAM programs."""
-    while -(-cols // plan.block) > MAX_TEAM:
+def _wide(plan: Plan, cols: int, max_team: int = MAX_TEAM) -> Plan:
+    """With a team; blocks grow where there would be more than `max_team` programs."""
+    while -(-cols // plan.block) > max_team:
         plan = replace(plan, block=2 * plan.block, warps=min(2 * plan.warps, 32), programs=max(1, plan.programs // 2))
     return replace(plan, team=-(-cols // plan.block))

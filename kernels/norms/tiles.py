@@ -13,12 +13,17 @@ from . import workspaces
 
 COUNTERS, SLOTS = tl.constexpr(workspaces.COUNTERS), tl.constexpr(workspaces.SLOTS)
 RING = tl.constexpr(workspaces.RING)
-# Thread $3 polls the 64-bit word at $1 until its upper half is the tag $2, then takes its lower half.  Threads from
-# number $4 on take zero.
+# Thread $2 loads the 64-bit word at $1.  Threads from number $3 on take zero.
+_PEEK = tl.constexpr(
+    "{ .reg .pred mine; .reg .b64 word; mov.b64 word, 0; setp.lt.s32 mine, $2, $3;"
+    " @mine ld.relaxed.gpu.global.b64 word, [$1]; mov.b64 $0, word; }"
+)
+# Thread $3 polls the 64-bit word at $1 until its upper half is the tag $2, then takes its lower half; $5 is what it was
+# before.  Threads from number $4 on take zero.
 _POLL = tl.constexpr(
     "{ .reg .pred others, not_yet; .reg .b64 word; .reg .b32 tag; .reg .b32 value; mov.b32 value, 0;"
-    " setp.ge.s32 others, $3, $4; @others bra done;"
-    " again: ld.relaxed.gpu.global.b64 word, [$1]; mov.b64 {value, tag}, word; setp.ne.b32 not_yet, tag, $2;"
+    " setp.ge.s32 others, $3, $4; @others bra done; mov.b64 word, $5; bra check;"
+    " again: ld.relaxed.gpu.global.b64 word, [$1]; check: mov.b64 {value, tag}, word; setp.ne.b32 not_yet, tag, $2;"
     " @not_yet bra again; done: mov.b32 $0, value; }"
 )
 
@@ -105,8 +110,32 @@ def publish(value, slots, tag, rank):
 
 
 @triton.jit
-def collect(slots, tag, CONFIG: tl.constexpr):
+def peek(slots, CONFIG: tl.constexpr):
+    """[THREADS]: the word in the slot of each rank, whatever its tag yet, for `collect`.
+
+    A load from the L2 that other work hides, if it begins before that work.
+    """
+    thread = tl.arange(0, CONFIG.THREADS)
+    at = (slots + thread % CONFIG.TEAM).to(tl.int64)
+    return tl.inline_asm_elementwise(_PEEK, "=l,l,r,r", [at, thread, CONFIG.TEAM], tl.int64, is_pure=False, pack=1)
+
+
+@triton.jit
+def peek_both(step, slots, CONFIG: tl.constexpr):
+    """The words of the sums of this step: of both for LayerNorm, of the only one for RMSNorm."""
+    slots = slots_of(step, slots, CONFIG)
+    first = peek(slots, CONFIG)
+    second = first
+    if CONFIG.CENTER:
+        second = peek(slots + CONFIG.TEAM, CONFIG)
+    return first, second
+
+
+@triton.jit
+def collect(slots, tag, words, CONFIG: tl.constexpr):
     """[THREADS] in fp32: the value of each rank, in order, then zeros.  Blocks until all ranks have published it.
+
+    words: from `peek`.
 
     Each of the first TEAM threads polls one slot, and the other warps wait at a barrier: polling by all warps slows
     down the stores that they wait for.  All programs of the team must run at the same time.
@@ -114,7 +143,7 @@ def collect(slots, tag, CONFIG: tl.constexpr):
     thread = tl.arange(0, CONFIG.THREADS)
     at = (slots + thread % CONFIG.TEAM).to(tl.int64)
     return tl.inline_asm_elementwise(
-        _POLL, "=f,l,r,r,r", [at, tag, thread, CONFIG.TEAM], dtype=tl.float32, is_pure=False, pack=1
+        _POLL, "=f,l,r,r,r,l", [at, tag, thread, CONFIG.TEAM, words], dtype=tl.float32, is_pure=False, pack=1
     )
 
 

@@ -1,4 +1,4 @@
-"""Which plan a row gets: a table by powers of two, and what follows from it."""
+"""Which plan a row gets: tables by width, and what follows from them."""
 
 import os
 import subprocess
@@ -23,19 +23,42 @@ for direction, center, dtype in product((Direction.FWD, Direction.BWD), (False, 
     for cols in widths:
         x = torch.empty(2, cols, dtype=dtype, device="meta")
         chosen = choosing.chosen_plan(direction, x, x[0], center=center)
-        assert chosen == plans.default(direction, cols, center=center, size=dtype.itemsize), chosen
+        size = dtype.itemsize
+        assert chosen == plans.default(direction, cols, center=center, size=size, weight_size=size), chosen
         assert "num_ctas" not in chosen.options
 print(len(widths))
 """
 
 
 @pytest.mark.parametrize(("cols", "block", "warps"), [
-    (1, 128, 4), (128, 128, 4), (129, 256, 4), (4096, 4096, 8), (3840, 4096, 8), (3584, 4096, 4), (2560, 4096, 4),
-    (5120, 8192, 8), (8192, 8192, 16), (12288, 16384, 16), (16384, 16384, 32), (32768, 32768, 32),
+    (1, 128, 4), (128, 128, 4), (129, 256, 4), (768, 1024, 4), (1152, 2048, 1), (1153, 2048, 1), (1281, 2048, 4),
+    (3000, 4096, 4), (3584, 4096, 8), (3585, 4096, 8), (5120, 8192, 8), (7169, 8192, 16), (14336, 16384, 8),
+    (16384, 16384, 32), (20480, 32768, 16), (32768, 32768, 32),
 ])  # fmt: skip
-def test_rmsnorm_forward_has_half_the_warps_where_an_eighth_of_the_block_is_empty(cols, block, warps):
+def test_a_width_has_the_plan_of_the_next_width_in_the_table(cols, block, warps):
     plan = plans.forward(cols, center=False)
     assert (plan.block, plan.warps, plan.team) == (block, warps, 1)
+
+
+@pytest.mark.parametrize(("cols", "narrow", "wide"), [
+    (8192, (16, "early", 1), (16, "early", 1)), (12288, (16, "early", 1), (8, "early", 1)),
+    (16384, (16, "early", 1), (32, "early", 1)), (32768, (32, "late", 1), (32, "early", 1)),
+    (65536, (32, "late", 1), (4, "held", 16)), (65537, (4, "held", 17), (4, "held", 17)),
+])  # fmt: skip
+def test_weights_of_16_bits_have_plans_of_their_own_forward(cols, narrow, wide):
+    for weight_size, expected in ((2, narrow), (4, wide)):
+        plan = plans.forward(cols, center=False, weight_size=weight_size)
+        assert (plan.warps, plan.weights, plan.team) == expected
+    assert plans.forward(cols, center=True, weight_size=2) == plans.forward(cols, center=True, weight_size=4)
+
+
+@pytest.mark.parametrize("table", [
+    plans._RMSNORM_FORWARD, plans._RMSNORM_FORWARD_16, plans._LAYERNORM_FORWARD,
+    plans._RMSNORM_BACKWARD, plans._LAYERNORM_BACKWARD,
+])  # fmt: skip
+def test_widths_of_a_table_ascend_and_fit_their_blocks(table):
+    assert [*table] == sorted(table)
+    assert all(plan.block >= cols > plan.block // 2 for cols, plan in table.items() if cols > min(table))
 
 
 @pytest.mark.parametrize("size", [2, 4])
