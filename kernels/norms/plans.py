@@ -162,6 +162,7 @@ _WIDE_BACKWARD = BackwardPlan(1, 4096, 4, programs=3, stages=3, keep="cached")
 _TEAM_BACKWARD = BackwardPlan(1, 2048, 2, programs=6, stages=3, keep="cached")
 TEAM_COLS = 16384
 _FP32_WIDE_BACKWARD = BackwardPlan(1, 2048, 4, programs=4, stages=2, keep="cached")
+MIN_65536 = 57345  # columns of a row that has a program of 65536: at 39216, it took a third longer than Quack
 FP32_WIDE = 8192  # columns: wider rows of fp32 have a team
 MAX_TEAM = 64  # programs: each sends its sums to all others
 LAYERNORM_MAX_TEAM = 32  # forward: 32 programs of 8192 columns take 6 % less than 64 of 4096
@@ -182,6 +183,8 @@ def forward(cols: int, *, center: bool, size: int = 2, weight_size: int = 4) -> 
         plan = _next(_LAYERNORM_FORWARD, cols)
     else:
         plan = _next(_RMSNORM_FORWARD_16 if weight_size == 2 else _RMSNORM_FORWARD, cols)
+        if plan and plan.block > 2 * TEAM_COLS and cols < MIN_65536:
+            plan = None
     if size == 2 and center:
         return plan or _wide(_LAYERNORM_WIDE_FORWARD, cols, LAYERNORM_MAX_TEAM)
     if size == 2:

@@ -43,6 +43,7 @@ def test_a_width_has_the_plan_of_the_next_width_in_the_table(cols, block, warps)
 @pytest.mark.parametrize(("cols", "narrow", "wide"), [
     (8192, (16, "early", 1), (16, "early", 1)), (12288, (16, "early", 1), (8, "early", 1)),
     (16384, (16, "early", 1), (32, "early", 1)), (32768, (32, "late", 1), (32, "early", 1)),
+    (57344, (4, "held", 14), (4, "held", 14)), (57345, (32, "late", 1), (4, "held", 15)),
     (65536, (32, "late", 1), (4, "held", 16)), (65537, (4, "held", 17), (4, "held", 17)),
 ])  # fmt: skip
 def test_weights_of_16_bits_have_plans_of_their_own_forward(cols, narrow, wide):
