@@ -5,18 +5,8 @@ from collections.abc import Mapping
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages import (
-    bisections,
-    calibration,
-    health,
-    pulls,
-    regressions,
-    runs,
-    sign_in,
-    targets,
-    trends,
-    workers,
-)
+from dashboards.pages import bisections, calibration, health, pulls, regressions, runs, sign_in, targets, workers
+from dashboards.pages.history import boards, compare, trends
 from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.rendering import page
 
@@ -25,6 +15,8 @@ for each in (
     health,
     targets,
     trends,
+    compare,
+    boards,
     pulls,
     runs,
     regressions,

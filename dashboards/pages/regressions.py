@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
+from dashboards.pages.history.trends import figure_of
 from dashboards.pages.rendering import page
-from dashboards.pages.trends import figure_of
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Cursor, Key
 from service.db.engine import clock

@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from dashboards.pages.history.series import parts
+from dashboards.pages.history.trends import TrendAddress
 from dashboards.pages.regressions import by_incident
 from dashboards.pages.rendering import page
-from dashboards.pages.series import parts
-from dashboards.pages.trends import Address
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.domain.states import (
@@ -31,7 +31,7 @@ def target(
     """Show one target.  Comments of earlier versions link to a `series` here; it has a page of its own."""
     found = target_named(session, name)
     if series:
-        return RedirectResponse(Address(found.name, *parts(series)).to(), 301)
+        return RedirectResponse(TrendAddress(found.name, *parts(series)).to(), 301)
     card = queries.card(session, found, lines=25, before=before)
     regressions = listing.listed(session, found, OPEN_REGRESSIONS).items
     oldest = card.lines[-1].revision.ordinal if len(card.lines) == 25 else None

@@ -23,7 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.exceptions import TyperException
 
 import service.cli
-from dashboards.pages import bisections, calibration, health, pulls, regressions, runs, targets, trends, workers
+from dashboards.pages import bisections, calibration, health, pulls, regressions, runs, targets, workers
+from dashboards.pages.history import boards, compare, trends
 from dashboards.pages.news import weekly
 from kernels.cases import Metric, Role
 from service.app import create_app
@@ -448,7 +449,7 @@ def test_every_endpoint_and_prometheus_metric_is_documented(state: Path) -> None
 
 
 def test_every_page_of_the_dashboard_is_documented() -> None:
-    rooms = (health, targets, trends, pulls, runs, regressions, bisections, workers, calibration, weekly)
+    rooms = (health, targets, trends, compare, boards, pulls, runs, regressions, bisections, workers, calibration, weekly)
     routes = [getattr(route, "path", "") for room in rooms for route in room.router.routes]
     assert keys("reading.md", "The dashboard") == [path for path in routes if not path.endswith(".json")]
 

@@ -20,7 +20,11 @@ def series(
     session: Session, target: Target, which: CaseFilter, *, device: str | None = None, since: float | None = None
 ) -> list[MeasuredSeries]:
     """The series that mainline runs measured: the latest of each device, or all `since` a time."""
-    runs = [run for one in _devices(session, target, device) for run in _latest(session, target, one, since)]
+    runs = [
+        run
+        for one in ([device] if device else devices(session, target))
+        for run in _latest(session, target, one, since)
+    ]
     rows = session.execute(
         select(Run.device, Measurement.provider, Measurement.case, func.max(Run.id))
         .join(Run, Run.id == Measurement.run_id)
@@ -48,10 +52,10 @@ def _case(case: str, ones: Sequence[MeasuredSeries]) -> MeasuredCase:
     )
 
 
-def _devices(session: Session, target: Target, device: str | None) -> Sequence[str]:
-    if device is not None:
-        return [device]
-    return session.scalars(select(Run.device).where(Run.target_id == target.id).distinct()).all()
+def devices(session: Session, target: Target) -> Sequence[str]:
+    """The devices that runs of a target are for."""
+    of_target = select(Run.device).where(Run.target_id == target.id)
+    return session.scalars(of_target.distinct().order_by(Run.device)).all()
 
 
 def _latest(session: Session, target: Target, device: str, since: float | None) -> Sequence[int]:

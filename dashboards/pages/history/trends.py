@@ -14,8 +14,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import trends
+from dashboards.pages.history.series import choice, parts
 from dashboards.pages.rendering import page
-from dashboards.pages.series import choice, parts
 from dashboards.trends import Mark, Shown, Unit, day
 from kernels.cases import Case, Metric
 from service.api.access import Reading, ReadingRoute
@@ -48,7 +48,7 @@ _Text = Annotated[str, Query(max_length=300)]
 
 
 @dataclass(frozen=True)
-class Address:
+class TrendAddress:
     """What the address of a trend says."""
 
     target: str
@@ -107,7 +107,7 @@ def trend(
     target = target_named(session, name)
     if not case:
         return _chosen(session, target)
-    at = Address(
+    at = TrendAddress(
         target.name,
         device,
         provider,
@@ -135,7 +135,7 @@ def _chosen(session: Session, target: Target) -> Response:
     if not triples:
         raise NotFound("series", f"of {target.name}: nothing was measured on its mainline yet")
     device, provider, case = triples[0]
-    return RedirectResponse(Address(target.name, device, provider, case).to(), 303)
+    return RedirectResponse(TrendAddress(target.name, device, provider, case).to(), 303)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Series:
     ceilings: Mapping[int, float] = field(default_factory=dict)
 
 
-def _series(session: Session, target: Target, at: Address) -> _Series:
+def _series(session: Session, target: Target, at: TrendAddress) -> _Series:
     points = queries.series(session, target, at.case, at.provider, at.device, limit=MAX_POINTS)
     if not any(point.median is not None for point in points):
         named = f"{at.case} of {at.provider or 'no provider'} on {at.device or 'no device'}"
@@ -168,7 +168,7 @@ def _ceilings(session: Session, points: Sequence[Point]) -> dict[int, float]:
     return dict(rows.all())
 
 
-def _window(at: Address, points: Sequence[Point]) -> list[Point]:
+def _window(at: TrendAddress, points: Sequence[Point]) -> list[Point]:
     """The points that are shown: of the dates of the address, else the last days, else all."""
     newest = points[-1].committed_at
     if at.since or at.until:
@@ -182,7 +182,7 @@ def _window(at: Address, points: Sequence[Point]) -> list[Point]:
     return recent if at.days or len(recent) >= 20 else list(points)
 
 
-def _shown_days(at: Address, window: Sequence[Point], points: Sequence[Point]) -> str:
+def _shown_days(at: TrendAddress, window: Sequence[Point], points: Sequence[Point]) -> str:
     """Which of the windows is shown; none where the address has dates."""
     if at.since or at.until:
         return ""
@@ -193,7 +193,7 @@ def _seconds(of: date) -> float:
     return (of - date(1970, 1, 1)).total_seconds()
 
 
-def _page(session: Session, target: Target, at: Address) -> str:
+def _page(session: Session, target: Target, at: TrendAddress) -> str:
     metric = metric_of(at.case)
     series = _series(session, target, at)
     recipe = readable(target.recipe.text) if target.recipe else None
@@ -260,7 +260,7 @@ class SeriesFigure:
 
 def figure_of(session: Session, target: Target, device: str, provider: str, case: str) -> SeriesFigure | None:
     """The figure of the last months of a series; None where nothing was measured."""
-    at = Address(target.name, device, provider, case)
+    at = TrendAddress(target.name, device, provider, case)
     try:
         series = _series(session, target, at)
     except NotFound:
@@ -282,7 +282,7 @@ def _units(metric: Metric) -> list[tuple[Unit, str]]:
     return units
 
 
-def _other(session: Session, target: Target, named: str, at: Address, window: Sequence[Point]) -> Sequence[Shown]:
+def _other(session: Session, target: Target, named: str, at: TrendAddress, window: Sequence[Point]) -> Sequence[Shown]:
     """Another series in the same unit and window.  Raises NotFound, and BadInput for another metric."""
     device, provider, case = parts(named)
     if metric_of(case) is not metric_of(at.case):
@@ -338,7 +338,7 @@ def _between(chosen: Mapping[str, Shown]) -> tuple[float, int] | None:
     return second.value / first.value, abs(second.point.ordinal - first.point.ordinal)
 
 
-def _search(session: Session, target: Target, at: Address) -> list[str]:
+def _search(session: Session, target: Target, at: TrendAddress) -> list[str]:
     """The series that have every word of the search in their device, provider or case; those of this device first."""
     words = at.query.lower().split()
     triples = sorted(queries.measured_series(session, target), key=lambda triple: triple[0] != at.device)
@@ -367,7 +367,7 @@ def revisions(
 ) -> str:
     """Show the revisions of a series as a table, the newest first."""
     target = target_named(session, name)
-    at = Address(target.name, device, provider, case, a=a)
+    at = TrendAddress(target.name, device, provider, case, a=a)
     series = _series(session, target, at)
     rows = [point for point in reversed(series.points) if before is None or point.ordinal < before]
     return page(
@@ -385,14 +385,14 @@ def revisions(
 def neighbours(name: str, session: Reading, device: _Text, provider: _Text, case: _Text) -> str:
     """Show the cases that are the most like this one, each with its own range: did they move too?"""
     target = target_named(session, name)
-    at = Address(target.name, device, provider, case)
+    at = TrendAddress(target.name, device, provider, case)
     alike = sorted(
         (one for one in queries.measured_series(session, target) if one != (device, provider, case)),
         key=lambda one: _distance(one, (device, provider, case)),
     )
     shown = []
     for other in alike[:_NEIGHBOURS]:
-        there = Address(target.name, *other)
+        there = TrendAddress(target.name, *other)
         series = _series(session, target, there)
         found = trends.trend(_window(there, series.points), series.changes, metric_of(other[2]), Unit.AMOUNT)
         shown.append((there, found, trends.sparkline(found), trends.headline(found, metric_of(other[2]))))

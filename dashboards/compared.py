@@ -1,0 +1,107 @@
+"""Two revisions side by side: the cases in order, with the geometry of their intervals.  Pure."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dashboards.drawing import Scale, place
+from dashboards.runs.case_names import CaseName, case_name
+from service.reports.comparisons import ComparedCase
+
+WIDTH = 372  # px of the column of intervals
+_MIDDLE = 11
+_MOST = 8.0  # larger ratios are drawn at the edge
+_ORDER = ("slower", "faster", "unknown", "same")
+
+
+class Show(StrEnum):
+    """Which cases the page lists."""
+
+    CHANGED = "changed"  # slower and faster
+    ALL = "all"
+
+
+class Sort(StrEnum):
+    RATIO = "ratio"  # the largest change first
+    LOST = "lost"  # the most µs first
+    NAME = "name"
+
+
+@dataclass(frozen=True)
+class ComparedLine:
+    """A case of the comparison."""
+
+    case: ComparedCase
+    name: CaseName
+    whisker: str  # paths of the interval and of the ratio
+    dot: str
+
+    @property
+    def lost(self) -> float:
+        """How much more the head takes, in the unit of the metric."""
+        return (self.case.head_median or 0.0) - (self.case.base_median or 0.0) if self.case.base_median else 0.0
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The cases by direction, and the axis that their intervals share."""
+
+    lines: Sequence[ComparedLine]  # those that are shown
+    counts: dict[str, int]
+    geomean: float | None  # of all that have a ratio
+    axis: Scale
+
+    @property
+    def labels(self) -> list[tuple[str, str]]:
+        """Positions in per cent of the column, and texts of the ticks."""
+        return [(f"{self.axis(tick) / WIDTH * 100:.1f}%", f"{tick:.2f}") for tick in self.axis.ticks]
+
+    @property
+    def one(self) -> str:
+        """The position of the ratio 1, in per cent of the column."""
+        return f"{self.axis(1.0) / WIDTH * 100:.1f}%"
+
+
+def compose(
+    cases: Sequence[ComparedCase], show: Show = Show.CHANGED, sort: Sort = Sort.RATIO, text: str = ""
+) -> Compared:
+    """The cases that have every word of `text`; without changed ones all are shown."""
+    words = text.lower().split()
+    found = [case for case in cases if all(word in f"{case.case} {case.provider}".lower() for word in words)]
+    axis = _axis(found)
+    counts = {word: sum(case.direction == word for case in found) for word in _ORDER}
+    shown = found if show is Show.ALL else [case for case in found if case.direction in ("slower", "faster")]
+    lines = sorted((_line(case, axis) for case in shown), key=_KEYS[sort])
+    return Compared(lines, counts, _geomean(found), axis)
+
+
+def _axis(cases: Iterable[ComparedCase]) -> Scale:
+    """All ratios with a margin; at least 5 % to both sides, so that noise does not look like a change."""
+    ratios = [case.ratio.ratio for case in cases if case.ratio]
+    low = max(min([0.95, *ratios]), 1 / _MOST)
+    high = min(max([1.05, *ratios]), _MOST)
+    return Scale(low / 1.01, high * 1.01, 0, WIDTH, log=True)
+
+
+def _line(case: ComparedCase, axis: Scale) -> ComparedLine:
+    if case.ratio is None:
+        return ComparedLine(case, case_name(case.case), "", "")
+    low, at, high = (place(axis.within(one)) for one in (case.ratio.low, case.ratio.ratio, case.ratio.high))
+    return ComparedLine(case, case_name(case.case), f"M{low} {_MIDDLE}H{high}", f"M{at} {_MIDDLE}h0")
+
+
+def _change(line: ComparedLine) -> float:
+    return abs(math.log(line.case.ratio.ratio)) if line.case.ratio else 0.0
+
+
+_KEYS = {
+    Sort.RATIO: lambda line: (_ORDER.index(line.case.direction), -_change(line), line.case.case),
+    Sort.LOST: lambda line: (_ORDER.index(line.case.direction), -abs(line.lost), line.case.case),
+    Sort.NAME: lambda line: (line.name.op, line.name.direction, line.name.columns or 0, line.name.rows or 0),
+}
+
+
+def _geomean(cases: Iterable[ComparedCase]) -> float | None:
+    logs = [math.log(case.ratio.ratio) for case in cases if case.ratio]
+    return math.exp(sum(logs) / len(logs)) if logs else None

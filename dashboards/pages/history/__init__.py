@@ -1,0 +1,1 @@
+"""Pages over the revisions of a target: trends, boards and comparisons."""

@@ -1,0 +1,146 @@
+"""The board: where a target is ahead of the best known kernels, and where behind."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dashboards import boards
+from dashboards.pages.rendering import page
+from service.api.access import Reading, ReadingRoute
+from service.db.engine import clock
+from service.db.models import Revision, Run, RunTotals, Target
+from service.ledger.intake.targets import all_targets, target_named
+from service.ledger.reading import board as reading
+from service.ledger.reading.cases import devices as devices_of
+from service.reports.report import readable
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+
+_SAMPLES = 40  # bars of the strip of the past
+_Text = Annotated[str, Query(max_length=120)]
+
+
+@dataclass(frozen=True)
+class BoardAddress:
+    """What the address of a board says."""
+
+    target: str
+    device: str
+    dtype: str = ""
+    against: str = ""
+    at: str = ""
+
+    def to(self, **changed: str) -> str:
+        values = {"device": self.device, "dtype": self.dtype, "against": self.against, "at": self.at} | changed
+        return f"/targets/{quote(self.target)}/board?{urlencode({key: one for key, one in values.items() if one})}"
+
+
+@router.get("/board")
+def board_of_all(session: Reading) -> str:
+    """List the targets that have a board, with their newest geometric mean against SOTA."""
+    rows = []
+    for target in all_targets(session):
+        newest = _newest(session, target)
+        if newest:
+            rows.append((target, [(one, math.exp(one.sota_log / one.sota_cases)) for one in newest]))
+    return page("boards.html", rows=rows, now=clock(session))
+
+
+def _newest(session: Session, target: Target) -> list[RunTotals]:
+    """The totals of the newest run of each device that compared with SOTA."""
+    found = []
+    for device in devices_of(session, target):
+        of_device = (RunTotals.target_id == target.id, RunTotals.device == device, RunTotals.sota_cases > 0)
+        newest = select(RunTotals).where(*of_device).order_by(RunTotals.at.desc()).limit(1)
+        if (totals := session.scalar(newest)) is not None:
+            found.append(totals)
+    return found
+
+
+@router.get("/targets/{name}/board", response_model=None)
+def board(
+    name: str,
+    session: Reading,
+    device: _Text = "",
+    dtype: _Text = "",
+    against: _Text = "",
+    at: Annotated[str, Query(max_length=64)] = "",
+) -> Response | str:
+    """Show a target against SOTA or another provider, at its newest revision or an earlier one."""
+    target = target_named(session, name)
+    devices = devices_of(session, target)
+    if not device and devices:
+        totals = _newest(session, target)
+        first = max(totals, key=lambda one: one.sota_cases).device if totals else devices[0]
+        return RedirectResponse(BoardAddress(target.name, first).to(), 303)
+    shown = reading.board(session, target, device, at)
+    recipe = readable(target.recipe.text) if target.recipe else None
+    sota = recipe.sota_on(device) if recipe else "SOTA"
+    others = boards.providers(shown.cases)
+    kinds = boards.dtypes(shown.cases)
+    address = BoardAddress(target.name, device, dtype, against, at)
+    chosen = [case for case in shown.cases if not dtype or boards.case_name(case.case).dtypes == dtype]
+    found = boards.compose(chosen, against or sota, sota, shown.copy_gb_s, target.name)
+    return page(
+        "board.html",
+        now=clock(session),
+        target=target,
+        address=address,
+        run=shown,
+        board=found,
+        sota=sota,
+        against=against or sota,
+        others=others,
+        dtypes=kinds,
+        devices=devices,
+        past=_past(session, target, device),
+        steps=boards.STEPS,
+        best=boards.BEST,
+        short_number=boards.short_number,
+    )
+
+
+@dataclass(frozen=True)
+class PastBar:
+    """A bar of the strip: a revision with its geometric mean against SOTA."""
+
+    revision: str
+    committed_at: float
+    geomean: float
+    x: float
+    y: float
+    height: float
+
+
+def _past(session: Session, target: Target, device: str) -> list[PastBar]:
+    """Bars of revisions at even distances over all that were measured, the newest included."""
+    rows = session.execute(
+        select(Revision.sha, Revision.committed_at, RunTotals.sota_log, RunTotals.sota_cases)
+        .join(Run, Run.id == RunTotals.run_id)
+        .join(Revision, Revision.id == Run.revision_id)
+        .where(RunTotals.target_id == target.id, RunTotals.device == device, RunTotals.sota_cases > 0)
+        .where(Revision.ordinal.is_not(None), Run.pull.is_(None))
+        .order_by(Revision.ordinal)
+    ).all()
+    every = max(1, -(-len(rows) // _SAMPLES))
+    some = rows[::-1][::every][::-1]
+    means = [math.exp(row.sota_log / row.sota_cases) for row in some]
+    widest = max((abs(one - 1) for one in means), default=0.1) or 0.1
+    width = 1000 / max(len(some), 1)
+    return [
+        PastBar(
+            row.sha,
+            row.committed_at,
+            mean,
+            n * width,
+            30 - max(0.0, (mean - 1) / widest * 28),
+            max(1.0, abs(mean - 1) / widest * 28),
+        )
+        for n, (row, mean) in enumerate(zip(some, means, strict=True))
+    ]
