@@ -1,7 +1,7 @@
 """The board: cases as a heat map by op, direction and shape, the gaps, and GB/s against columns.  Pure."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ BEST = "best"  # of all other providers, case by case
 # Upper ends of the steps of colour around 1, finer where decisions are made; the last step has none.
 STEPS = (0.60, 0.80, 0.95, 0.98, 1.02, 1.05, 1.10, 1.25)
 _SMALL_ROWS = 256
+_LEAST = 3  # cells of a number of columns, and of an op and direction, without which neither is worth a line of the map
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Board:
     models: Mapping[str, Sequence[NamedRow]]
     few: Sequence[HeatGroup]
     few_columns: Sequence[int]
+    single: Sequence[Cell]  # those that the map has no line for
     figures: Sequence[SpeedFigure]
 
     @property
@@ -105,19 +107,12 @@ class Board:
 
 def providers(cases: Iterable[BoardCase]) -> list[str]:
     """The other providers, those of the most cases first."""
-    counts = defaultdict[str, int](int)
-    for case in cases:
-        for other in case.others:
-            counts[other] += 1
-    return sorted(counts, key=lambda one: (-counts[one], one))
+    return [name for name, _ in Counter(other for case in cases for other in case.others).most_common()]
 
 
 def dtypes(cases: Iterable[BoardCase]) -> dict[str, int]:
-    """The dtypes of the cases, with how many have them."""
-    counts = defaultdict[str, int](int)
-    for case in cases:
-        counts[case_name(case.case).dtypes] += 1
-    return dict(sorted(counts.items(), key=lambda one: -one[1]))
+    """The dtypes of the cases, with how many have them, the most first."""
+    return dict(Counter(case_name(case.case).dtypes for case in cases).most_common())
 
 
 def compose(cases: Iterable[BoardCase], against: str, sota: str, copy_gb_s: float | None, ours: str) -> Board:
@@ -129,7 +124,8 @@ def compose(cases: Iterable[BoardCase], against: str, sota: str, copy_gb_s: floa
     sized = [cell for cell in cells if cell.name.rows and cell.name.columns]
     models = [cell for cell in sized if cell.name.model]
     few = [cell for cell in sized if not cell.name.model and (cell.name.rows or 0) <= _SMALL_ROWS]
-    swept = [cell for cell in sized if not cell.name.model and (cell.name.rows or 0) > _SMALL_ROWS]
+    large = [cell for cell in sized if not cell.name.model and (cell.name.rows or 0) > _SMALL_ROWS]
+    swept = _often(large)
     return Board(
         cells,
         sorted({cell.name.columns or 0 for cell in swept}),
@@ -137,6 +133,7 @@ def compose(cases: Iterable[BoardCase], against: str, sota: str, copy_gb_s: floa
         _models(models),
         _groups(few),
         sorted({cell.name.columns or 0 for cell in few}),
+        [cell for cell in large if cell not in swept],
         _figures(swept, copy_gb_s, ours),
     )
 
@@ -149,6 +146,14 @@ def _cell(case: BoardCase, against: str, sota: str, copy_gb_s: float | None) -> 
         best = case.others[against].median if against in case.others else None
     ratio = case.ratio if against == sota and case.ratio else case.own.median / best if best else None
     return Cell(case, case_name(case.case), ratio, share)
+
+
+def _often(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells whose number of columns, and whose op and direction, have several."""
+    columns = Counter(cell.name.columns for cell in cells)
+    kept = [cell for cell in cells if columns[cell.name.columns] >= _LEAST]
+    families = Counter((cell.name.family, cell.name.dtypes) for cell in kept)
+    return [cell for cell in kept if families[cell.name.family, cell.name.dtypes] >= _LEAST]
 
 
 def _groups(cells: Iterable[Cell]) -> list[HeatGroup]:

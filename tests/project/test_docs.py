@@ -449,7 +449,20 @@ def test_every_endpoint_and_prometheus_metric_is_documented(state: Path) -> None
 
 
 def test_every_page_of_the_dashboard_is_documented() -> None:
-    rooms = (health, targets, trends, compare, boards, pulls, runs, regressions, bisections, workers, calibration, weekly)
+    rooms = (
+        health,
+        targets,
+        trends,
+        compare,
+        boards,
+        pulls,
+        runs,
+        regressions,
+        bisections,
+        workers,
+        calibration,
+        weekly,
+    )
     routes = [getattr(route, "path", "") for room in rooms for route in room.router.routes]
     assert keys("reading.md", "The dashboard") == [path for path in routes if not path.endswith(".json")]
 

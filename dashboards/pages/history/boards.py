@@ -12,16 +12,17 @@ from sqlalchemy.orm import Session
 
 from dashboards import boards
 from dashboards.pages.rendering import page
+from dashboards.runs.case_names import case_name
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Revision, Run, RunTotals, Target
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import board as reading
-from service.ledger.reading.cases import devices as devices_of
 from service.reports.report import readable
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
+_GAPS = 12  # that are listed before the others are unfolded
 _SAMPLES = 40  # bars of the strip of the past
 _Text = Annotated[str, Query(max_length=120)]
 
@@ -55,7 +56,7 @@ def board_of_all(session: Reading) -> str:
 def _newest(session: Session, target: Target) -> list[RunTotals]:
     """The totals of the newest run of each device that compared with SOTA."""
     found = []
-    for device in devices_of(session, target):
+    for device in reading.measured_devices(session, target):
         of_device = (RunTotals.target_id == target.id, RunTotals.device == device, RunTotals.sota_cases > 0)
         newest = select(RunTotals).where(*of_device).order_by(RunTotals.at.desc()).limit(1)
         if (totals := session.scalar(newest)) is not None:
@@ -74,7 +75,7 @@ def board(
 ) -> Response | str:
     """Show a target against SOTA or another provider, at its newest revision or an earlier one."""
     target = target_named(session, name)
-    devices = devices_of(session, target)
+    devices = reading.measured_devices(session, target)
     if not device and devices:
         totals = _newest(session, target)
         first = max(totals, key=lambda one: one.sota_cases).device if totals else devices[0]
@@ -85,7 +86,7 @@ def board(
     others = boards.providers(shown.cases)
     kinds = boards.dtypes(shown.cases)
     address = BoardAddress(target.name, device, dtype, against, at)
-    chosen = [case for case in shown.cases if not dtype or boards.case_name(case.case).dtypes == dtype]
+    chosen = [case for case in shown.cases if not dtype or case_name(case.case).dtypes == dtype]
     found = boards.compose(chosen, against or sota, sota, shown.copy_gb_s, target.name)
     return page(
         "board.html",
@@ -103,6 +104,7 @@ def board(
         steps=boards.STEPS,
         best=boards.BEST,
         short_number=boards.short_number,
+        most_gaps=_GAPS,
     )
 
 

@@ -51,6 +51,12 @@ class BoardRun:
     cases: Sequence[BoardCase]
 
 
+def measured_devices(session: Session, target: Target) -> Sequence[str]:
+    """The devices on which a run of the mainline ended."""
+    done = (Run.target_id == target.id, Run.state == RunState.DONE, WATCHED)
+    return session.scalars(select(Run.device).where(*done).distinct().order_by(Run.device)).all()
+
+
 def board(session: Session, target: Target, device: str, revision: str = "") -> BoardRun:
     """The kernel times of the newest run of the mainline, or of a revision.  Raises NotFound."""
     run = _run(session, target, device, revision)
