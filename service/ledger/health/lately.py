@@ -36,7 +36,19 @@ def _split(lines: Sequence[_Line]) -> tuple[tuple[StripRevision, ...], tuple[Rec
 
 
 _last = aliased(Revision)
-_newest = select(func.max(_last.ordinal)).where(_last.target_id == Target.id).correlate(Target).scalar_subquery()
+# A CTE, so that PostgreSQL asks for the newest place once for each target, not once for each revision.
+_newest = (
+    select(
+        Target.id.label("target_id"),
+        select(func.max(_last.ordinal))
+        .where(_last.target_id == Target.id)
+        .correlate(Target)
+        .scalar_subquery()
+        .label("at"),
+    )
+    .cte("newest")
+    .prefix_with("MATERIALIZED", dialect="postgresql")
+)
 # Statements are made once: making one takes longer than the database needs for it.
 _REVISIONS = (
     select(
@@ -63,8 +75,8 @@ _REVISIONS = (
         RunTotals.sota_log,
         RunTotals.sota_digest,
     )
-    .select_from(Target)
-    .join(Revision, and_(Revision.target_id == Target.id, Revision.ordinal > _newest - REVISIONS))
+    .select_from(_newest)
+    .join(Revision, and_(Revision.target_id == _newest.c.target_id, Revision.ordinal > _newest.c.at - REVISIONS))
     .outerjoin(Run, and_(Run.revision_id == Revision.id, WATCHED))
     .outerjoin(RunTotals, RunTotals.run_id == Run.id)
     .order_by(Revision.target_id, Revision.ordinal, Run.id)
