@@ -231,7 +231,7 @@ def _causes(groups: Sequence[CaseGroup]) -> str:
     slower = [group for group in groups if group.kind is LineKind.SLOWER]
     if len(slower) == 1:
         return ", one cause" if one_cause(slower[0]) else ""
-    known = all(group.incident is not None or group.lines[0].row.cause for group in slower)
+    known = all(group.incident is not None or group.cause for group in slower)
     return f", {len(slower)} causes" if slower and known else ""
 
 

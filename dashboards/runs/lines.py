@@ -14,7 +14,7 @@ from service.domain.codefacts.comparison import Repeatability
 from service.domain.text import listed
 from service.domain.verdicts.judge import Outcome
 from service.reports.report import Report
-from service.reports.rows import Row
+from service.reports.rows import CauseWords, Row
 
 MAX_PLAIN = 10  # lines of what is fine that are not worth a fold
 MAX_SHOWN = 40  # lines of a group, until the reader asks for the others
@@ -134,6 +134,13 @@ class CaseGroup:
     @property
     def size(self) -> int:
         return len(self.lines)
+
+    @property
+    def cause(self) -> CauseWords | None:
+        """The cause that all lines share; None where they have none, or one that is stored as a text alone."""
+        found = [line.row.cause for line in self.lines]
+        kinds = {(cause.kind, cause.code, cause.by) if cause and cause.code else None for cause in found}
+        return found[0] if len(kinds) == 1 and None not in kinds else None
 
     @property
     def late_from(self) -> int:
@@ -273,7 +280,7 @@ def _group_within(line: CaseLine) -> Any:
     if row.incident is not None:
         return row.incident
     cause = row.cause
-    return (cause.kind, cause.code, cause.by) if cause else None
+    return (cause.kind, cause.code, cause.by) if cause and cause.code else None
 
 
 def _gravity(of: tuple[LineKind, Any], members: Sequence[CaseLine]) -> tuple[int, float, int]:

@@ -200,7 +200,7 @@ def _causes(slower: Sequence[CaseGroup]) -> str:
 
 def one_cause(group: CaseGroup) -> bool:
     """Whether an incident or a known cause joins the lines of a group."""
-    return len(group.lines) > 1 and (group.incident is not None or group.lines[0].row.cause is not None)
+    return len(group.lines) > 1 and (group.incident is not None or group.cause is not None)
 
 
 # -- the rounds of one case

@@ -194,7 +194,7 @@ def cause_of(row: VerdictRow) -> CauseWords | None:
     except ValueError:  # a newer version of this program stored it
         return CauseWords(kind, row.cause_code.replace("_", " "), certain)
     said = of_cause(Cause(kind, code, row.cause_args or {}, certain), row.case)
-    return replace(said, code=code.value, by=row.cause_by)
+    return replace(said, code=None if code is CauseCode.TEXT else code.value, by=row.cause_by)
 
 
 def cause_text(row: VerdictRow) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from dashboards.runs.case_names import case_name
 from dashboards.runs.filters import CaseFilters, filtered, fits, offered
 from dashboards.runs.lines import CaseLine, LineKind, LineSort, groups_of, kind_of
-from dashboards.runs.strips import RatioAxis, dot_plot, interval, rounds_figure
+from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rounds_figure
 from kernels.cases import Role
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
@@ -99,6 +99,13 @@ def test_regressions_are_grouped_by_incident_then_by_cause() -> None:
     assert titles(by_incident) == [("RMSNorm forward", 2)]
     by_cause = [slower(WIDE, 1.1, cause=SPILLS), slower(NARROW, 1.2, cause=SPILLS), slower(BACK, 1.3, cause=WARPS)]
     assert titles(by_cause) == [("RMSNorm backward", 1), ("RMSNorm forward", 2)], "the largest change comes first"
+
+
+def test_causes_that_are_stored_as_texts_join_nothing() -> None:
+    texts = [CauseWords(Kind.CODE, f"slower because of {what}") for what in ("spills", "warps")]
+    [group] = groups_of(lines := [slower(WIDE, 1.1, cause=texts[0]), slower(BACK, 1.2, cause=texts[1])], lines)
+    assert group.cause is None
+    assert not one_cause(group)
 
 
 def test_a_group_is_named_by_what_only_its_cases_have() -> None:
