@@ -140,7 +140,7 @@ _RMSNORM_BACKWARD = {
     2560: BackwardPlan(1, 4096, 4, programs=3, keep="packed"),
     3584: BackwardPlan(1, 4096, 4, programs=2, keep="packed"),
     4096: BackwardPlan(2, 4096, 8, keep="packed"),
-    5120: BackwardPlan(1, 8192, 4, programs=3, stages=1, keep="cached"),
+    5120: BackwardPlan(1, 8192, 4, programs=3, stages=1, keep="cached", registers=168),
     8192: BackwardPlan(1, 8192, 8, keep="packed"),
     12288: BackwardPlan(1, 16384, 8, keep="packed"),
 }
@@ -158,9 +158,11 @@ _LAYERNORM_BACKWARD = {
     8192: BackwardPlan(1, 8192, 8, keep="packed"),
 }
 _WIDE_BACKWARD = BackwardPlan(1, 4096, 4, programs=3, stages=3, keep="cached")
-# Narrower programs where few share a row: 4 % at 16384 columns, 10 % at 14336, where the last one has less to do.
-_TEAM_BACKWARD = BackwardPlan(1, 2048, 2, programs=6, stages=3, keep="cached")
+# RMSNorm with few programs to a row: narrower ones are 4 % faster at 16384 columns.
+_RMSNORM_TEAM_BACKWARD = BackwardPlan(1, 2048, 2, programs=6, stages=3, keep="cached")
 TEAM_COLS = 16384
+# LayerNorm where the last program has fewer columns: there programs of 4096 spill, and on sm_100 six of 2048 on an SM.
+_LAYERNORM_UNEVEN_BACKWARD = BackwardPlan(1, 2048, 2, programs=4, stages=3, keep="cached")
 _FP32_WIDE_BACKWARD = BackwardPlan(1, 2048, 4, programs=4, stages=2, keep="cached")
 MIN_65536 = 57345  # columns of a row that has a program of 65536: at 39216, it took a third longer than Quack
 FP32_WIDE = 8192  # columns: wider rows of fp32 have a team
@@ -196,9 +198,11 @@ def backward(cols: int, *, center: bool, size: int = 2) -> BackwardPlan:
     """For rows of `cols` columns with elements of `size` bytes; `center`: LayerNorm, or any norm with a bias."""
     if size > 2 and cols > FP32_WIDE:
         return _wide(_FP32_WIDE_BACKWARD, cols)
-    return _next(_LAYERNORM_BACKWARD if center else _RMSNORM_BACKWARD, cols) or _wide(
-        _TEAM_BACKWARD if cols <= TEAM_COLS else _WIDE_BACKWARD, cols
-    )
+    if plan := _next(_LAYERNORM_BACKWARD if center else _RMSNORM_BACKWARD, cols):
+        return plan
+    if center and cols % _WIDE_BACKWARD.block:
+        return _wide(_LAYERNORM_UNEVEN_BACKWARD, cols)
+    return _wide(_WIDE_BACKWARD if center or cols > TEAM_COLS else _RMSNORM_TEAM_BACKWARD, cols)
 
 
 def _next(table: dict[int, Plan], cols: int) -> Plan | None:

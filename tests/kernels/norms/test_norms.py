@@ -204,7 +204,7 @@ def touched_by_poison(trial: Trial) -> list[str]:
 
 
 anything = {"rows": st.integers(1, 5), "cols": st.integers(2, 40), "seed": st.integers(0, 1 << 20)}
-some = examples(max_examples=12, database=None, derandomize=True)
+some = examples(max_examples=12, deadline=None, database=None, derandomize=True)
 
 
 @some
