@@ -172,7 +172,7 @@ def dot_plot(lines: Sequence[CaseLine], groups: Sequence[CaseGroup], width: int,
 def _labels(
     lines: Sequence[CaseLine], groups: Sequence[CaseGroup], scale: Scale, width: int, band_end: float
 ) -> tuple[DotLabel, ...]:
-    """What is steady beside the band; what moved beyond it, as far as there is room."""
+    """Label the steady cases next to the band, and those that moved beyond it, as far as there is room."""
     found = []
     steady = [line.row.ratio or 1.0 for line in lines if line.kind is LineKind.STEADY]
     room = width - band_end

@@ -1318,7 +1318,7 @@ class SeriesItem(Document):
 
 
 class SubscriptionItem(Document):
-    """A channel that is told of events."""
+    """A channel that is notified of events."""
 
     id: int
     channel: str

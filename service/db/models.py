@@ -803,7 +803,7 @@ class OutboxMessage(Base):
 
 
 class Subscription(Base):
-    """Who is told of what: events of a target, or of all, are sent to a channel of the settings."""
+    """Who is notified of what: events of a target, or of all, are sent to a channel of the settings."""
 
     __tablename__ = "subscriptions"
     id: Mapped[int] = mapped_column(Key, primary_key=True)
@@ -885,7 +885,7 @@ class Worker(Base):
     run_id: Mapped[int | None] = mapped_column(ForeignKey("runs.id"))
     paused_at: Mapped[float | None]  # takes no run since then
     paused_by: Mapped[str | None] = mapped_column(String(120))
-    lost_at: Mapped[float | None]  # when people were told that it does not answer
+    lost_at: Mapped[float | None]  # when people were notified that it does not answer
 
 
 class Account(Base):

@@ -150,7 +150,7 @@ class OutboxState(enum.StrEnum):
 
 
 class NoticeState(enum.StrEnum):
-    """The state of an event that a subscription is told of."""
+    """The state of an event that a subscription is notified of."""
 
     WAITING = "waiting"
     SENT = "sent"  # it is in a message

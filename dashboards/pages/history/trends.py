@@ -1,4 +1,4 @@
-"""One case over the mainline: its levels and changes, in a window, a unit and beside other series."""
+"""One case over the mainline: its levels and changes, in a window and a unit, with other series."""
 
 import json
 import math

@@ -8,7 +8,7 @@ from ..resources import Mode, Resource, endpoint, listing
 
 
 class Subscriptions(Resource[Mode]):
-    """Who is told of what."""
+    """Who is notified of what."""
 
     @listing
     def list(self, *, target: str | None = None) -> Listing[SubscriptionItem]:

@@ -1,4 +1,4 @@
-"""`kernelwatch subscription`: who is told of what."""
+"""`kernelwatch subscription`: who is notified of what."""
 
 from typing import TYPE_CHECKING, Annotated
 

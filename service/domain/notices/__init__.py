@@ -1,1 +1,1 @@
-"""Notices: which events people are told of, and when several of them become one message.  Pure."""
+"""Notices: which events people are notified of, and when several of them become one message.  Pure."""

@@ -9,7 +9,7 @@ from service.domain.policy.policy import GateAction
 
 HOUR_S, DAY_S = 3600.0, 86_400.0
 NEWS_S = 7 * DAY_S  # an older event is dropped: a channel that was away for a month must not be flooded
-# A case that regresses and is fixed again and again is told of so often in a day; then the day is waited for.
+# Changes of one case that are sent in a day, where it regresses and is fixed again and again; the others wait.
 MAX_CHANGES = 3
 
 

@@ -1,12 +1,12 @@
-"""Notable events: what happens to watched targets that somebody may want to be told of."""
+"""Notable events: what happens to watched targets that somebody may want to be notified of."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from service.domain.policy.policy import GateAction
 
-# Severities are the words of the gate.  An event that closes something is as severe as what it closes, so that who is
-# told of the one is told of the other.
+# Severities are the words of the gate.  An event that closes something is as severe as what it closes, so that every
+# subscription that sends the one sends the other.
 SEVERITIES = (GateAction.PASS, GateAction.WARN, GateAction.FAIL)  # the smallest first
 
 

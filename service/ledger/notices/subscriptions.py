@@ -1,4 +1,4 @@
-"""Subscriptions: who is told of what.  A subscriber is never sent what they may not read."""
+"""Subscriptions: who is notified of what.  A subscriber is never sent what they may not read."""
 
 from collections.abc import Callable, Collection, Sequence
 

@@ -91,7 +91,7 @@ def test_the_page_says_what_differs(get: Get, seeded: Seeded) -> None:
         ({"base": ""}, "Choose two commits"),
     ],
 )
-def test_what_cannot_be_compared_is_said_beside_the_form(
+def test_the_form_says_why_two_revisions_cannot_be_compared(
     get: Get, seeded: Seeded, more: dict[str, str], why: str
 ) -> None:
     said = asked(get, **more)

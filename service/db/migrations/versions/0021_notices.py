@@ -1,4 +1,4 @@
-"""Subscriptions, what they are told of, and which workers are lost."""
+"""Subscriptions, what they are notified of, and which workers are lost."""
 
 import sqlalchemy as sa
 from alembic import op

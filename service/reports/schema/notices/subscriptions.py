@@ -14,7 +14,7 @@ _SEVERITY = "The smallest severity: `pass`, `warn` or `fail`."
 
 
 class SubscriptionItem(Document):
-    """A channel that is told of events."""
+    """A channel that is notified of events."""
 
     id: int
     channel: str
