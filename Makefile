@@ -99,7 +99,7 @@ bench-api: $(VENV)/.dev .venv-lnt/.made  ## CPU time of requests to the API and 
 bench-comment: $(VENV)/.dev  ## How long a pull request waits for its comment, without building and measuring (ARGS="--fleet URL")
 	@$(PY) -m tests.studies.api.comment_latency $(ARGS)
 
-pictures: $(VENV)/.dev  ## Draw the pictures of docs/github.md again (a browser)
+pictures: $(VENV)/.dev  ## Draw the pictures of README and docs again (a browser)
 	@$(PY) -m tests.studies.pictures $(ARGS)
 
 bench-pages: $(VENV)/.dev .venv-lnt/.made  ## The pages against their limits, with a large database, and LNT's (ARGS="--only run --json FILE")

@@ -111,12 +111,12 @@ def fine(facts: HealthFacts, disk: Disk) -> list[str]:
     steady = sum(one.tone in ("", "behind") for one in lines)
     workers = [one for queue in facts.queues.devices for one in queue.workers]
     online = sum(one.online for one in workers)
-    parts = [f"{steady} of {len(lines)} targets steady"] if lines else []
+    parts = [f"{steady} of {len(lines)} targets steady"] if steady else []
     if lines and control_silent_since(facts) is None:
         parts.append("control polls")
     if not facts.unsent:
         parts.append("no message waits")
-    if workers:
+    if online:
         parts.append(f"{online} of {len(workers)} workers online" if online < len(workers) else _workers(online))
     spread = trusted(facts.nights).spread
     if spread is not None:

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/github.md again: what a pull request receives, as GitHub shows it.
+"""Draw the pictures of README and docs again: pages, and what pull requests and channels receive.
 
     make pictures
 
@@ -17,17 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from service.db import migrate
-from service.db.engine import reading, transaction
-from service.db.models import Run, Target
+from service.db.engine import clock, reading, transaction
+from service.db.models import OutboxMessage, Run, Target, Worker
 from service.domain.codefacts.findings import KernelFindings, by_kernel
+from service.domain.notices.events import EventKind, NotableEvent
 from service.domain.policy import recipes
 from service.domain.slash_commands import NAME
-from service.domain.states import RunState
+from service.domain.states import OutboxState, RunState
 from service.ledger.queries import found_in
 from service.reports import answers, markdown
 from service.reports.forge.annotations import annotations
+from service.reports.notices import message
 from service.reports.report import Report
 from service.settings import settings
 from service.sources.checkout import Checkout
@@ -41,16 +44,22 @@ from workers.compile.subjects import Subject
 DOCS = Path(__file__).parents[3] / "docs"
 SESSION = DOCS / "measurements" / "2026-11-22-h200-commits" / "session" / "kernelwatch.db.gz"
 SLOWER, UNCHANGED = 16, 4  # runs of it: a pull request, and a commit of the mainline
+PAGES = {  # of the dashboard
+    "dashboard": "/",
+    "run": f"/runs/{SLOWER}",
+    "board": "/targets/warpnorm/board",
+    "trend": "/targets/warpnorm/trend",
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw the pictures of docs/github.md again.")
+    parser = argparse.ArgumentParser(description="Draw the pictures of README and docs again.")
     parser.add_argument("--out", type=Path, default=DOCS / "pictures", help="folder of the pictures")
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
     with stored_session():
-        pages = comments() | check()
-        for file in render.take(pages, folder):
+        pages = comments() | check() | notice()
+        for file in (*render.take(pages, folder), *render.take_pages(PAGES, folder)):
             print(file)
 
 
@@ -64,7 +73,16 @@ def stored_session() -> Iterator[None]:
         migrate.upgrade()
         with transaction() as session:
             session.execute(update(Target).values(forge="acme/norms"))
+            _as_if_it_ran(session)
         yield
+
+
+def _as_if_it_ran(session: Session) -> None:
+    """The processes of the service are there, and the messages were sent: pictures show what was measured."""
+    now = clock(session)
+    session.execute(update(Target).values(poll_at=now + 60))
+    session.execute(update(Worker).values(seen_at=now))
+    session.execute(update(OutboxMessage).values(state=OutboxState.SENT, error=None))
 
 
 def comments() -> dict[str, str]:
@@ -96,6 +114,42 @@ def check() -> dict[str, str]:
     of_check = markdown.check(report)
     remarks = annotations(report, found)
     return {"check-annotations": render.check(of_check.name, of_check.title) + render.annotated(text, remarks)}
+
+
+def notice() -> dict[str, str]:
+    """The message to a channel, if the slower head were a commit of the mainline, and what it says of a failed run."""
+    with reading() as session:
+        slower = found_in(session, SLOWER)
+    at = slower.finished_at or 0.0
+    opened = [
+        NotableEvent(
+            EventKind.REGRESSION_OPENED,
+            at,
+            slower.target,
+            slower.device,
+            row.provider,
+            row.case,
+            row.ratio,
+            slower.revision,
+            text=row.cause.words if row.cause else None,
+            regression_id=number,
+            incident_id=1,
+            run_id=slower.run_id,
+        )
+        for number, row in enumerate(slower.regressions, 1)
+    ]
+    failed = NotableEvent(
+        EventKind.RUN_FAILED,
+        slower.finished_at or 0.0,
+        slower.target,
+        slower.device,
+        run_id=17,
+        text="the build failed",
+    )
+    found = message.document(
+        [*opened, failed], subscription_id=1, address=settings().address, at=slower.finished_at or 0.0
+    )
+    return {"notice": render.message(found.data.title, message.body(found))}
 
 
 def spilling() -> tuple[str, tuple[KernelFindings, ...]]:

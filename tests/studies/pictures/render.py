@@ -9,7 +9,7 @@ import playwright.sync_api as playwright
 from markdown_it import MarkdownIt
 
 from service.reports.schema.outbox import CheckAnnotation
-from tests.dashboards.conftest import ARGUMENTS, BROWSERS
+from tests.dashboards.conftest import ARGUMENTS, BROWSERS, reachable
 
 _READER = MarkdownIt("commonmark", {"html": True}).enable("table")  # our comments use no other extension of GitHub
 _STYLE = Path(__file__).with_name("github.css")
@@ -20,6 +20,11 @@ def comment(body: str, author: str = "kernelwatch", *, bot: bool = True) -> str:
     """A comment on a pull request."""
     label = " <code>bot</code>" if bot else ""
     return f"<div class=box><header><b>{escape(author)}</b>{label} commented</header>{_body(body)}</div>"
+
+
+def message(subject: str, body: str) -> str:
+    """A mail or a chat message with its subject."""
+    return f"<div class=box><header><b>{escape(subject)}</b></header>{_body(body)}</div>"
 
 
 def check(name: str, title: str) -> str:
@@ -53,6 +58,23 @@ def take(pictures: Mapping[str, str], folder: Path) -> list[Path]:
             page = browser.new_page(viewport={"width": 860, "height": 100})
             for name, body in pictures.items():
                 page.set_content(f"<!doctype html><html class={theme}><style>{style}</style><body>{body}</body></html>")
+                file = folder / f"{name}{ending}.png"
+                page.screenshot(path=file, full_page=True)
+                taken.append(file)
+        browser.close()
+    return taken
+
+
+def take_pages(addresses: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write pages of the dashboard, served from the database of this process, in the same way."""
+    taken = []
+    browser_path = next(path for path in map(shutil.which, BROWSERS) if path)
+    with reachable() as host, playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=browser_path, args=ARGUMENTS)
+        for theme, ending in (("light", ""), ("dark", "-dark")):
+            page = browser.new_page(viewport={"width": 1280, "height": 600}, color_scheme=theme)  # type: ignore[arg-type]
+            for name, address in addresses.items():
+                page.goto(host + address)
                 file = folder / f"{name}{ending}.png"
                 page.screenshot(path=file, full_page=True)
                 taken.append(file)
