@@ -1,13 +1,15 @@
 """The board: where a target is ahead of the best known kernels, and where behind."""
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from dashboards import boards
@@ -15,7 +17,7 @@ from dashboards.pages.rendering import page
 from dashboards.runs.case_names import case_name
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
-from service.db.models import Revision, Run, RunTotals, Target
+from service.db.models import WATCHED, Revision, Run, RunTotals, Target
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import board as reading
 from service.reports.report import readable
@@ -45,23 +47,20 @@ class BoardAddress:
 @router.get("/board")
 def board_of_all(session: Reading) -> str:
     """List the targets that have a board, with their newest geometric mean against SOTA."""
-    rows = []
-    for target in all_targets(session):
-        newest = _newest(session, target)
-        if newest:
-            rows.append((target, [(one, math.exp(one.sota_log / one.sota_cases)) for one in newest]))
+    targets = all_targets(session)
+    newest = defaultdict[int, list[tuple[RunTotals, float]]](list)
+    for one in _newest(session, [target.id for target in targets]):
+        newest[one.target_id].append((one, math.exp(one.sota_log / one.sota_cases)))
+    rows = [(target, newest[target.id]) for target in targets if target.id in newest]
     return page("boards.html", rows=rows, now=clock(session))
 
 
-def _newest(session: Session, target: Target) -> list[RunTotals]:
-    """The totals of the newest run of each device that compared with SOTA."""
-    found = []
-    for device in reading.measured_devices(session, target):
-        of_device = (RunTotals.target_id == target.id, RunTotals.device == device, RunTotals.sota_cases > 0)
-        newest = select(RunTotals).where(*of_device).order_by(RunTotals.at.desc()).limit(1)
-        if (totals := session.scalar(newest)) is not None:
-            found.append(totals)
-    return found
+def _newest(session: Session, target_ids: Sequence[int]) -> Sequence[RunTotals]:
+    """The totals of the newest mainline run of each target and device that compared with SOTA, by device."""
+    compared = (RunTotals.target_id.in_(target_ids), RunTotals.sota_cases > 0, WATCHED)
+    newest = select(func.max(RunTotals.run_id)).join(Run, Run.id == RunTotals.run_id).where(*compared)
+    newest = newest.group_by(RunTotals.target_id, RunTotals.device)
+    return session.scalars(select(RunTotals).where(RunTotals.run_id.in_(newest)).order_by(RunTotals.device)).all()
 
 
 @router.get("/targets/{name}/board", response_model=None)
@@ -77,7 +76,7 @@ def board(
     target = target_named(session, name)
     devices = reading.measured_devices(session, target)
     if not device and devices:
-        totals = _newest(session, target)
+        totals = _newest(session, [target.id])
         first = max(totals, key=lambda one: one.sota_cases).device if totals else devices[0]
         return RedirectResponse(BoardAddress(target.name, first).to(), 303)
     shown = reading.board(session, target, device, at)
@@ -127,7 +126,7 @@ def _past(session: Session, target: Target, device: str) -> list[PastBar]:
         .join(Run, Run.id == RunTotals.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .where(RunTotals.target_id == target.id, RunTotals.device == device, RunTotals.sota_cases > 0)
-        .where(Revision.ordinal.is_not(None), Run.pull.is_(None))
+        .where(Revision.ordinal.is_not(None), WATCHED)
         .order_by(Revision.ordinal)
     ).all()
     every = max(1, -(-len(rows) // _SAMPLES))
