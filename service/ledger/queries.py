@@ -370,12 +370,19 @@ def series(
     *,
     since: float | None = None,
     limit: int = MAX_SERIES,
+    among: int | None = None,
 ) -> list[Point]:
     """One series over the mainline, oldest first, from the newest run of each revision that measured the case.
 
-    Of many revisions only the newest, and only those that were committed `since` a time.
+    Of many revisions only the newest, and only those that were committed `since` a time.  With `among` the series is
+    read from so many of the newest revisions of the mainline, measured or not: then a long history costs nothing.
     """
-    asked = (Measurement.case == case, Measurement.provider == provider, Measurement.role == Role.HEAD.value)
+    asked = [Measurement.case == case, Measurement.provider == provider, Measurement.role == Role.HEAD.value]
+    on_mainline: ColumnElement[bool] = Revision.ordinal.is_not(None)
+    if among is not None:
+        first = _newest_ordinal(session, target) + 1 - among
+        on_mainline = Revision.ordinal >= first
+        asked.append(Measurement.run_id >= _first_run(session, target, device, first))
     newest = (
         select(func.max(Run.id))
         .join(Measurement, Measurement.run_id == Run.id)
@@ -404,7 +411,7 @@ def series(
         .join(Run, Run.id == Measurement.run_id)
         .join(Revision, Revision.id == Run.revision_id)
         .outerjoin(VerdictRow, _verdict_of(Run.id, provider, case))
-        .where(*asked, Run.id.in_(newest), Revision.ordinal.is_not(None))
+        .where(*asked, on_mainline, Run.id.in_(newest))
         .where(*([] if since is None else [Revision.committed_at >= since]))
         .order_by(Revision.ordinal.desc())
         .limit(limit)
@@ -416,6 +423,19 @@ def series(
         for run, sha, subject, ordinal, at, state, median, gb_s, *rest in rows
     ]
     return _with_changes_of_stack(session, points)
+
+
+def _newest_ordinal(session: Session, target: Target) -> int:
+    """The place of the newest revision on the mainline; -1 while there is none."""
+    found = session.scalar(select(func.max(Revision.ordinal)).where(Revision.target_id == target.id))
+    return -1 if found is None else found
+
+
+def _first_run(session: Session, target: Target, device: str, ordinal: int) -> int:
+    """The lowest id of the runs of mainline revisions from this place on."""
+    of_device = (Revision.target_id == target.id, Revision.ordinal >= ordinal, Run.device == device)
+    first = select(func.min(Run.id)).join(Revision, Revision.id == Run.revision_id).where(*of_device)
+    return session.scalar(first) or 0
 
 
 def _sota_medians(session: Session, case: str, runs: Collection[int]) -> dict[int, float | None]:

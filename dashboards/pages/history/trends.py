@@ -37,6 +37,7 @@ from service.reports.views import Point, RegressionView
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
 MAX_POINTS = 10_000
+_RECENT = 1000  # revisions of the mainline that are read, unless the address asks for older ones
 MAX_WITH = 3
 _USUAL_DAYS = 110
 _WINDOWS = ((30, "30 d"), (_USUAL_DAYS, "110 d"), (365, "1 y"))
@@ -149,7 +150,7 @@ class _Series:
 
 
 def _series(session: Session, target: Target, at: TrendAddress) -> _Series:
-    points = queries.series(session, target, at.case, at.provider, at.device, limit=MAX_POINTS)
+    points = _points(session, target, at, (at.device, at.provider, at.case))
     if not any(point.median is not None for point in points):
         named = f"{at.case} of {at.provider or 'no provider'} on {at.device or 'no device'}"
         raise NotFound("series", f"{named} at {target.name}", "Search for the case on the trend of its target.")
@@ -158,6 +159,13 @@ def _series(session: Session, target: Target, at: TrendAddress) -> _Series:
     regressions = listing.listed(session, target, limit=100, where=(is_series(key),)).items
     ceilings = _ceilings(session, points) if at.unit is Unit.CEILING else {}
     return _Series(points, trends.changes(points, steps, regressions), regressions, ceilings)
+
+
+def _points(session: Session, target: Target, at: TrendAddress, series: tuple[str, str, str]) -> list[Point]:
+    """The points of a series: those of the newest revisions, or all if older ones may be shown."""
+    device, provider, case = series
+    among = None if at.days == "all" or at.since or at.until else _RECENT
+    return queries.series(session, target, case, provider, device, limit=MAX_POINTS, among=among)
 
 
 def _ceilings(session: Session, points: Sequence[Point]) -> dict[int, float]:
@@ -240,7 +248,7 @@ def _page(session: Session, target: Target, at: TrendAddress) -> str:
         units=_units(metric),
         windows=_WINDOWS,
         shown_days=_shown_days(at, window, series.points),
-        total=len(series.points),
+        total=len(series.points) if len(series.points) < _RECENT or at.days == "all" else None,
         found_series=_search(session, target, at) if at.query else None,
         most_with=MAX_WITH,
         hover=_hover(found, drawings[0]),
@@ -287,7 +295,7 @@ def _other(session: Session, target: Target, named: str, at: TrendAddress, windo
     device, provider, case = parts(named)
     if metric_of(case) is not metric_of(at.case):
         raise BadInput(f"{case} and {at.case} are measured in different units; show them on pages of their own.")
-    points = queries.series(session, target, case, provider, device, limit=MAX_POINTS)
+    points = _points(session, target, at, (device, provider, case))
     if not points:
         raise NotFound("series", f"{named} at {target.name}", "Take it out of the address.")
     low, high = (window[0].ordinal, window[-1].ordinal) if window else (0, 0)
@@ -367,7 +375,7 @@ def revisions(
 ) -> str:
     """Show the revisions of a series as a table, the newest first."""
     target = target_named(session, name)
-    at = TrendAddress(target.name, device, provider, case, a=a)
+    at = TrendAddress(target.name, device, provider, case, days="all", a=a)
     series = _series(session, target, at)
     rows = [point for point in reversed(series.points) if before is None or point.ordinal < before]
     return page(

@@ -14,6 +14,7 @@ from service.db.models import Measurement, RegressionRow, Revision, Run, Target,
 from service.domain.states import CellState, RegressionState, RunState
 from service.errors import BadInput
 from service.ledger import queries
+from service.ledger.intake.targets import target_named
 from tests.dashboards.asking import Get, asking
 from tests.dashboards.seed import watched
 from tests.studies.big.seed import seed
@@ -117,3 +118,15 @@ def test_a_longer_past_is_copied(postgres: str, tmp_path: Path) -> None:
 def test_sqlite_is_not_multiplied(state: Path) -> None:
     with pytest.raises(BadInput, match="PostgreSQL"), transaction() as session:
         seed(session, SMALL, 60_000)
+
+
+@pytest.mark.parametrize("among", [1, 7, 10_000])
+def test_a_series_is_read_from_the_newest_revisions_alone(places: Places, among: int) -> None:
+    with reading() as session:
+        target = target_named(session, places.target)
+        whole = queries.series(session, target, places.case, "norms", "h200")
+        some = queries.series(session, target, places.case, "norms", "h200", among=among)
+        newest = session.scalar(select(func.max(Revision.ordinal)).where(Revision.target_id == target.id))
+    of_whole = [point for point in whole if point.ordinal > newest - among]
+    assert [(point.run_id, point.median) for point in some] == [(point.run_id, point.median) for point in of_whole]
+    assert bool(some)
