@@ -64,7 +64,7 @@ def test_dates_are_at_the_begin_of_hours_days_months_and_years(begin: str, days:
 def test_dates_are_within_the_axis_and_few(low: float, length: float) -> None:
     found = [at for at, _ in time_ticks(low, low + length)]
     assert len(found) <= 9
-    assert all(low <= at <= low + length for at in found)
+    assert all(low - 1e-6 <= at <= low + length + 1e-6 for at in found)
 
 
 @pytest.mark.parametrize("log", [False, True])

@@ -297,7 +297,7 @@ def test_the_installed_service_starts_its_processes(full: Environment, state: Pa
     with running({"up": [str(command), "up"]}, variables, state / "test-logs", python=str(full.python)):
         address = f"http://127.0.0.1:{port}"
         until(lambda: ready(address), 60)
-        [style] = re.findall(r'href="(/assets/[^"]+\.css[^"]*)"', httpx.get(address).text)
+        style, *_ = re.findall(r'href="(/assets/[^"]+\.css[^"]*)"', httpx.get(address).text)
         assert httpx.get(address + style).status_code == 200
         until(lambda: [one["name"] for one in httpx.get(f"{address}/api/v1/workers").json()["items"]], 60)
         added = full.run(command, "demo", **variables)

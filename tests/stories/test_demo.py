@@ -40,7 +40,7 @@ def test_the_demo_comes_to_the_verdicts_that_its_commits_deserve(state, record_p
 
         for path in ("/", "/regressions", "/targets/demo", "/workers"):
             assert httpx.get(address + path, timeout=20).status_code == 200
-        page = httpx.get(f"{address}/runs/{demo.runs(address)['pull-7']['id']}", timeout=20).text
+        page = httpx.get(f"{address}/runs/{demo.runs(address)['pull-7']['id']}/comment", timeout=20).text
         _, heading, told = page.partition("Preview of the comment")  # the demo has no forge
         comment = told.partition("As Markdown")[0]
         assert heading

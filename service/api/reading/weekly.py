@@ -21,7 +21,8 @@ from service.settings import settings
 router = APIRouter(route_class=ReadingRoute, prefix="/weekly", tags=["weekly"])
 
 WeekName = Annotated[
-    str | None, Query(max_length=8, description="An ISO week, as in 2026-W47; the current one by default.")
+    str | None,
+    Query(pattern="^[0-9]{4}-W[0-9]{2}$", description="An ISO week, as in 2026-W47; the current one by default."),
 ]
 
 

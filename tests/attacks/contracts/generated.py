@@ -39,6 +39,8 @@ _CHECKED_BY_MEANING = {
     "POST /api/v1/regressions/{regression_id}/acknowledge": "the time must not be past",
     "POST /api/v1/incidents/{incident_id}/acknowledge": "the time must not be past",
     "POST /api/v1/keys": "the time must not be past",
+    "GET /api/v1/weekly": "the year must have the week",
+    "GET /api/v1/weekly/markdown": "the year must have the week",
 }
 _ACCEPTED = ("2xx", "3xx", "401", "403", "404", "409", "429")
 # Invalid data may also be too long for an address, a body or a head; the usual ones of schemathesis include 5xx.

@@ -122,8 +122,9 @@ def test_every_page_opens(old: Path, get: Get) -> None:
 
 @only_the_demo
 def test_old_sentences_are_still_read(old: Path, get: Get) -> None:
-    [(run, reason)] = rows(old, "SELECT run_id, reason FROM verdicts WHERE reason LIKE '%80.0%% slower%' AND confirmed")
-    assert reason.split(",")[0] in words(get(f"/runs/{run}"))
+    slower = "SELECT run_id, \"case\", reason FROM verdicts WHERE reason LIKE '%80.0%% slower%' AND confirmed"
+    [(run, case, reason)] = rows(old, slower)
+    assert reason.split(",")[0] in words(get(f"/runs/{run}/cases/{case}"))
 
 
 @only_the_demo
