@@ -46,7 +46,7 @@ class Page:
 
 def ours(at: Places) -> list[Page]:
     """Pages of the large database."""
-    series = urlencode({"series": f"h200 norms {at.case}"})
+    series = urlencode({"device": "h200", "provider": "norms", "case": at.case})
     base, head = at.shas
     compare = urlencode({"base": base, "head": head, "device": "h200"})
     whole = Limits(gzip_kb=60, nodes=3000, height=3000, needs_y=900, tabs=15)
@@ -58,11 +58,11 @@ def ours(at: Places) -> list[Page]:
         Page("run, failed", f"/runs/{at.failed}"),
         Page("run, running", f"/runs/{at.running}"),
         Page("run, hostile", f"/runs/{at.hostile}"),
-        Page("board", "/targets/norms/board"),
+        Page("board", "/targets/norms/board?device=h200"),
         Page("board, all", "/board"),
         Page("compare", f"/targets/norms/compare?{compare}"),
         Page("trend", f"/targets/norms/trend?{series}", Limits(cpu_ms=15)),
-        Page("target", f"/targets/norms?{series}"),
+        Page("target", "/targets/norms"),
         Page("target, hostile", f"/targets/{quote(at.hostile_target)}"),
         Page("weekly", "/weekly"),
         Page("regressions", "/regressions"),
