@@ -1,7 +1,6 @@
 """The pages in a real browser: figures are drawn under the strict policy, nothing overflows a phone, themes differ."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -14,19 +13,6 @@ from tests.dashboards.conftest import reachable
 from tests.dashboards.seed import Seeded, watched
 
 NOT_DRAWN = "[data-figures]:not([data-drawn]):not(.empty)"
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page whose every complaint fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    opened = context.new_page()
-    complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    yield opened
-    context.close()
-    assert complaints == []
 
 
 def test_a_run_loads_nothing_from_another_host(page: Page, served: tuple[str, Seeded]) -> None:

@@ -1,4 +1,4 @@
-"""What notices are sent to: an HTTP server that answers as told, and a mail server, each on a port of this machine."""
+"""Receivers of notices: an HTTP server with answers that a test sets, and a mail server, each on a port of its own."""
 
 import json
 import socket

@@ -204,9 +204,7 @@ def _seconds(of: date) -> float:
 def _page(session: Session, target: Target, at: TrendAddress) -> str:
     metric = metric_of(at.case)
     series = _series(session, target, at)
-    recipe = readable(target.recipe.text) if target.recipe else None
-    sota = recipe.sota_on(at.device) if recipe else "SOTA"
-    behind = 1 + policy_of(session, target, at.device).at(at.case).behind_sota
+    sota, behind = _limit_to_sota(session, target, at)
     window = _window(at, series.points)
     found = trends.trend(window, series.changes, metric, at.unit, series.ceilings)
     everything = trends.trend(series.points, (), metric, at.unit, series.ceilings).shown
@@ -256,6 +254,13 @@ def _page(session: Session, target: Target, at: TrendAddress) -> str:
     )
 
 
+def _limit_to_sota(session: Session, target: Target, at: TrendAddress) -> tuple[str, float]:
+    """The provider that is SOTA for a series, and the ratio to it above which the series is behind."""
+    recipe = readable(target.recipe.text) if target.recipe else None
+    sota = recipe.sota_on(at.device) if recipe else "SOTA"
+    return sota, 1 + policy_of(session, target, at.device).at(at.case).behind_sota
+
+
 @dataclass(frozen=True)
 class SeriesFigure:
     """The figure of a series on another page."""
@@ -273,9 +278,7 @@ def figure_of(session: Session, target: Target, device: str, provider: str, case
         series = _series(session, target, at)
     except NotFound:
         return None
-    recipe = readable(target.recipe.text) if target.recipe else None
-    sota = recipe.sota_on(device) if recipe else "SOTA"
-    behind = 1 + policy_of(session, target, device).at(case).behind_sota
+    sota, behind = _limit_to_sota(session, target, at)
     found = trends.trend(_window(at, series.points), series.changes, metric_of(case), Unit.AMOUNT)
     marks = _marks(series, found.shown)
     wide, narrow = (trends.draw(found, width=width, marks=marks, behind=behind, sota=sota) for width in (1216, 344))

@@ -1,7 +1,7 @@
 """The trend of a case: its verdict and levels as values, its page as text, and its figure in a real browser."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -166,18 +166,6 @@ def test_a_case_is_found_by_parts_of_its_name(get: Get, seeded: Seeded) -> None:
     assert re.search(r"\d+ series (has|have) “LAYERNORM h200”", said)
     assert "add to the figure" in said
     assert "Search for a part of the name" in words(get("/targets/norms/trend", params=REGRESSED | {"q": "zzz"}))
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    opened = context.new_page()
-    complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    yield opened
-    context.close()
-    assert complaints == []
 
 
 ADDRESS = f"/targets/norms/trend?device=h200&provider=norms&case={CASES[1]}"

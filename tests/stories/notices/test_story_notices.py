@@ -1,4 +1,4 @@
-"""The manual of notices as a story: a channel is subscribed, a commit is slower, and people and programs are told."""
+"""The manual of notices as a story: a channel is subscribed, a commit is slower, people and programs are notified."""
 
 import json
 import re
