@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
-from dashboards.pages import bisections, calibration, health, pulls, regressions, runs, sign_in, targets, workers
+from dashboards.pages import bisections, calibration, health, pulls, runs, sign_in, targets, workers
 from dashboards.pages.history import boards, compare, trends
 from dashboards.pages.news import badges, feeds, weekly
+from dashboards.pages.regressions import listed as regressions
+from dashboards.pages.regressions import one as regression
 from dashboards.pages.rendering import page
 
 router = APIRouter()
@@ -20,6 +22,7 @@ for each in (
     pulls,
     runs,
     regressions,
+    regression,
     bisections,
     workers,
     calibration,

@@ -7,7 +7,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from dashboards.pages.history.series import parts
 from dashboards.pages.history.trends import TrendAddress
-from dashboards.pages.regressions import by_incident
+from dashboards.pages.regressions.listed import by_incident
 from dashboards.pages.rendering import page
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock

@@ -23,9 +23,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.exceptions import TyperException
 
 import service.cli
-from dashboards.pages import bisections, calibration, health, pulls, regressions, runs, targets, workers
+from dashboards.pages import bisections, calibration, health, pulls, runs, targets, workers
 from dashboards.pages.history import boards, compare, trends
 from dashboards.pages.news import weekly
+from dashboards.pages.regressions import listed as regressions
+from dashboards.pages.regressions import one as regression
 from kernels.cases import Metric, Role
 from service.app import create_app
 from service.db.models import Base
@@ -458,6 +460,7 @@ def test_every_page_of_the_dashboard_is_documented() -> None:
         pulls,
         runs,
         regressions,
+        regression,
         bisections,
         workers,
         calibration,

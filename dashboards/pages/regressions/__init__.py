@@ -1,0 +1,1 @@
+"""Pages of regressions: the list, and one with its history."""
