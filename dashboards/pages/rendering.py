@@ -9,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dashboards import assets
+from dashboards.links import SERVICE
 from kernels.cases import Metric
 from service.db.models import Target
 from service.domain import forges
@@ -147,6 +148,11 @@ def open_regressions(by_state: Mapping[RegressionState, int]) -> str:
     return f"{each[0]} {noun}" if len(each) == 1 else f"{total} open {noun}: {listed(each)}"
 
 
+def href(address: str) -> Markup:
+    """The attribute of a link; nothing without an address, so that the element is no link."""
+    return Markup(' href="{}"').format(address) if address else Markup()
+
+
 def sentence(text: str) -> str:
     """Format a reason as a sentence: `Within 1 % of its baseline.`"""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
@@ -227,6 +233,7 @@ def _environment() -> Environment:
         "counted": counted,
         "day": lambda seconds: calendar(seconds)[:10],
         "flat": flat,
+        "href": href,
         "lasts": lasted,
         "metric": metric_of,
         "micros": micros,
@@ -245,6 +252,8 @@ def _environment() -> Environment:
         "acting": acting,
         "sign_in_offered": lambda: bool(providers()),
         "asset": assets.address,
+        "layout": "base.html",
+        "links": SERVICE,
         "commit": commit_address,
         "pull": _pull_address,
         "compare": _compare_address,

@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query
@@ -20,6 +20,7 @@ from service.db.engine import clock
 from service.db.models import WATCHED, Revision, Run, RunTotals, Target
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import board as reading
+from service.ledger.reading.board import BoardRun
 from service.reports.report import readable
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
@@ -47,12 +48,16 @@ class BoardAddress:
 @router.get("/board")
 def board_of_all(session: Reading) -> str:
     """List the targets that have a board, with their newest geometric mean against SOTA."""
+    return page("boards.html", rows=newest_by_target(session), now=clock(session))
+
+
+def newest_by_target(session: Session) -> list[tuple[Target, list[tuple[RunTotals, float]]]]:
+    """Each target with a board: the newest totals of its devices, with the geometric mean against SOTA."""
     targets = all_targets(session)
     newest = defaultdict[int, list[tuple[RunTotals, float]]](list)
     for one in _newest(session, [target.id for target in targets]):
         newest[one.target_id].append((one, math.exp(one.sota_log / one.sota_cases)))
-    rows = [(target, newest[target.id]) for target in targets if target.id in newest]
-    return page("boards.html", rows=rows, now=clock(session))
+    return [(target, newest[target.id]) for target in targets if target.id in newest]
 
 
 def _newest(session: Session, target_ids: Sequence[int]) -> Sequence[RunTotals]:
@@ -79,32 +84,42 @@ def board(
         totals = _newest(session, [target.id])
         first = max(totals, key=lambda one: one.sota_cases).device if totals else devices[0]
         return RedirectResponse(BoardAddress(target.name, first).to(), 303)
-    shown = reading.board(session, target, device, at)
-    recipe = readable(target.recipe.text) if target.recipe else None
-    sota = recipe.sota_on(device) if recipe else "SOTA"
-    others = boards.providers(shown.cases)
-    kinds = boards.dtypes(shown.cases)
     address = BoardAddress(target.name, device, dtype, against, at)
+    shown = reading.board(session, target, device, at)
+    values = board_values(target, address, shown, devices, past_bars(session, target, device))
+    return page("board.html", now=clock(session), **values)
+
+
+def board_values(
+    target: Target, address: BoardAddress, shown: BoardRun, devices: Sequence[str], past: "Sequence[PastBar]"
+) -> dict[str, Any]:
+    """What the template shows of a run, without the time."""
+    sota = sota_of(target, address.device)
+    against = address.against or sota
+    dtype = address.dtype
     chosen = [case for case in shown.cases if not dtype or case_name(case.case).dtypes == dtype]
-    found = boards.compose(chosen, against or sota, sota, shown.copy_gb_s, target.name)
-    return page(
-        "board.html",
-        now=clock(session),
-        target=target,
-        address=address,
-        run=shown,
-        board=found,
-        sota=sota,
-        against=against or sota,
-        others=others,
-        dtypes=kinds,
-        devices=devices,
-        past=_past(session, target, device),
-        steps=boards.STEPS,
-        best=boards.BEST,
-        short_number=boards.short_number,
-        most_gaps=_GAPS,
-    )
+    return {
+        "target": target,
+        "address": address,
+        "run": shown,
+        "board": boards.compose(chosen, against, sota, shown.copy_gb_s, target.name),
+        "sota": sota,
+        "against": against,
+        "others": boards.providers(shown.cases),
+        "dtypes": boards.dtypes(shown.cases),
+        "devices": devices,
+        "past": past,
+        "steps": boards.STEPS,
+        "best": boards.BEST,
+        "short_number": boards.short_number,
+        "most_gaps": _GAPS,
+    }
+
+
+def sota_of(target: Target, device: str) -> str:
+    """The provider that is SOTA on a device."""
+    recipe = readable(target.recipe.text) if target.recipe else None
+    return recipe.sota_on(device) if recipe else "SOTA"
 
 
 @dataclass(frozen=True)
@@ -119,7 +134,7 @@ class PastBar:
     height: float
 
 
-def _past(session: Session, target: Target, device: str) -> list[PastBar]:
+def past_bars(session: Session, target: Target, device: str) -> list[PastBar]:
     """Bars of revisions at even distances over all that were measured, the newest included."""
     rows = session.execute(
         select(Revision.sha, Revision.committed_at, RunTotals.sota_log, RunTotals.sota_cases)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query
@@ -14,6 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dashboards import trends
+from dashboards.links import SERVICE, ServiceLinks
 from dashboards.pages.history.series import choice, parts
 from dashboards.pages.rendering import page
 from dashboards.trends import Mark, Shown, Unit, day
@@ -149,8 +150,9 @@ class _Series:
     ceilings: Mapping[int, float] = field(default_factory=dict)
 
 
-def _series(session: Session, target: Target, at: TrendAddress) -> _Series:
-    points = _points(session, target, at, (at.device, at.provider, at.case))
+def _series(session: Session, target: Target, at: TrendAddress, points: Sequence[Point] | None = None) -> _Series:
+    if points is None:
+        points = _points(session, target, at, (at.device, at.provider, at.case))
     if not any(point.median is not None for point in points):
         named = f"{at.case} of {at.provider or 'no provider'} on {at.device or 'no device'}"
         raise NotFound("series", f"{named} at {target.name}", "Search for the case on the trend of its target.")
@@ -202,8 +204,19 @@ def _seconds(of: date) -> float:
 
 
 def _page(session: Session, target: Target, at: TrendAddress) -> str:
+    return page("trend.html", now=clock(session), **trend_values(session, target, at))
+
+
+def trend_values(
+    session: Session,
+    target: Target,
+    at: TrendAddress,
+    points: Sequence[Point] | None = None,
+    links: ServiceLinks = SERVICE,
+) -> dict[str, Any]:
+    """What the template shows of a series, without the time; `points` if they are known.  Raises NotFound."""
     metric = metric_of(at.case)
-    series = _series(session, target, at)
+    series = _series(session, target, at, points)
     sota, behind = _limit_to_sota(session, target, at)
     window = _window(at, series.points)
     found = trends.trend(window, series.changes, metric, at.unit, series.ceilings)
@@ -216,7 +229,7 @@ def _page(session: Session, target: Target, at: TrendAddress) -> str:
             width=width,
             everything=everything,
             others=others,
-            marks=_marks(series, found.shown),
+            marks=_marks(series, found.shown, links),
             chosen=chosen,
             behind=behind,
             from_zero=at.from_zero,
@@ -226,32 +239,30 @@ def _page(session: Session, target: Target, at: TrendAddress) -> str:
         for width in (1216, 344)
     ]
     verdict, change = trends.headline(found, metric)
-    return page(
-        "trend.html",
-        now=clock(session),
-        target=target,
-        at=at,
-        metric=metric,
-        verdict=verdict,
-        change=change,
-        before=_before(found, change),
-        trend=found,
-        wide=drawings[0],
-        narrow=drawings[1],
-        others=others,
-        chosen=chosen,
-        between=_between(chosen),
-        sota=sota,
-        behind=behind,
-        units=_units(metric),
-        windows=_WINDOWS,
-        shown_days=_shown_days(at, window, series.points),
-        total=len(series.points) if len(series.points) < _RECENT or at.days == "all" else None,
-        found_series=_search(session, target, at) if at.query else None,
-        most_with=MAX_WITH,
-        hover=_hover(found, drawings[0]),
-        day=day,
-    )
+    return {
+        "target": target,
+        "at": at,
+        "metric": metric,
+        "verdict": verdict,
+        "change": change,
+        "before": _before(found, change),
+        "trend": found,
+        "wide": drawings[0],
+        "narrow": drawings[1],
+        "others": others,
+        "chosen": chosen,
+        "between": _between(chosen),
+        "sota": sota,
+        "behind": behind,
+        "units": _units(metric),
+        "windows": _WINDOWS,
+        "shown_days": _shown_days(at, window, series.points),
+        "total": len(series.points) if len(series.points) < _RECENT or at.days == "all" else None,
+        "found_series": _search(session, target, at) if at.query else None,
+        "most_with": MAX_WITH,
+        "hover": _hover(found, drawings[0]),
+        "day": day,
+    }
 
 
 def _limit_to_sota(session: Session, target: Target, at: TrendAddress) -> tuple[str, float]:
@@ -280,7 +291,7 @@ def figure_of(session: Session, target: Target, device: str, provider: str, case
         return None
     sota, behind = _limit_to_sota(session, target, at)
     found = trends.trend(_window(at, series.points), series.changes, metric_of(case), Unit.AMOUNT)
-    marks = _marks(series, found.shown)
+    marks = _marks(series, found.shown, SERVICE)
     wide, narrow = (trends.draw(found, width=width, marks=marks, behind=behind, sota=sota) for width in (1216, 344))
     return SeriesFigure(at.to(), wide, narrow, behind)
 
@@ -319,7 +330,7 @@ def _before(found: trends.Trend, change: trends.Change | None) -> float | None:
     return ahead[-1].value if ahead else None
 
 
-def _marks(series: _Series, shown: Sequence[Shown]) -> list[Mark]:
+def _marks(series: _Series, shown: Sequence[Shown], links: ServiceLinks) -> list[Mark]:
     """Changes of the stack, and incidents, as they concern this series."""
     moved = [
         Mark(one.at, one.point.stack_changes[0], "; ".join(one.point.stack_changes), "stack")
@@ -333,7 +344,7 @@ def _marks(series: _Series, shown: Sequence[Shown]) -> list[Mark]:
             f"regression {one.row.id}",
             f"{one.row.state.value}: {one.row.cause_text or 'cause not known'}",
             "incident",
-            f"/regressions/{one.row.id}",
+            links.regression(one.row.id),
         )
         for one in series.regressions
         if one.run.revision.ordinal in by_ordinal

@@ -1,0 +1,34 @@
+"""Where the pages of the dashboard link to.  A static export has the same pages with other addresses."""
+
+from urllib.parse import quote, urlencode
+
+
+class ServiceLinks:
+    """The addresses of a running service.  An empty address is no link: a template then writes the text alone."""
+
+    live = True  # scripts can ask for more
+    home_word = "Health"
+
+    def home(self) -> str:
+        return "/"
+
+    def target(self, name: str) -> str:
+        return f"/targets/{quote(name)}"
+
+    def run(self, run_id: int) -> str:
+        return f"/runs/{run_id}"
+
+    def regression(self, regression_id: int) -> str:
+        return f"/regressions/{regression_id}"
+
+    def pull(self, target: str, number: int) -> str:
+        return f"/targets/{quote(target)}/pulls/{number}"
+
+    def board(self, target: str, device: str) -> str:
+        return f"/targets/{quote(target)}/board?{urlencode({'device': device})}"
+
+    def trend(self, target: str, device: str, provider: str, case: str) -> str:
+        return f"/targets/{quote(target)}/trend?{urlencode({'device': device, 'provider': provider, 'case': case})}"
+
+
+SERVICE = ServiceLinks()
