@@ -422,7 +422,7 @@ def series(
         Point(run, sha, subject, ordinal or 0, at, state.value, median, gb_s, sota.get(run), *rest)
         for run, sha, subject, ordinal, at, state, median, gb_s, *rest in rows
     ]
-    return _with_changes_of_stack(session, points)
+    return with_changes_of_stack(points, versions_of(session, (point.stack_id for point in points)))
 
 
 def _newest_ordinal(session: Session, target: Target) -> int:
@@ -451,11 +451,14 @@ def _sota_medians(session: Session, case: str, runs: Collection[int]) -> dict[in
     return dict(session.execute(select(Measurement.run_id, Measurement.median).where(*of_case, between)).all())
 
 
-def _with_changes_of_stack(session: Session, points: Sequence[Point]) -> list[Point]:
+def versions_of(session: Session, stacks: Iterable[int | None]) -> dict[int, dict[str, str]]:
+    """The versions of stacks, by id."""
+    ids = {one for one in stacks if one is not None}
+    return dict(session.execute(select(Stack.id, Stack.versions).where(Stack.id.in_(ids))).all())
+
+
+def with_changes_of_stack(points: Iterable[Point], versions: Mapping[int, dict[str, str]]) -> list[Point]:
     """Add what changed to each point whose stack differs from the one before."""
-    ids = {point.stack_id for point in points if point.stack_id is not None}
-    stacks = session.execute(select(Stack.id, Stack.versions).where(Stack.id.in_(ids)))
-    versions: dict[int, dict[str, str]] = dict(stacks.all())
     told, last = [], None
     for point in points:
         if None not in (last, point.stack_id) and point.stack_id != last:
