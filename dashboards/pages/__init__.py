@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse
 
 from dashboards.pages import bisections, calibration, health, pulls, runs, sign_in, targets, workers
-from dashboards.pages.history import boards, compare, trends
+from dashboards.pages.history import boards, compare, facts, trends
 from dashboards.pages.news import badges, feeds, weekly
 from dashboards.pages.regressions import listed as regressions
 from dashboards.pages.regressions import one as regression
@@ -17,6 +17,7 @@ for each in (
     health,
     targets,
     trends,
+    facts,
     compare,
     boards,
     pulls,

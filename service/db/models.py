@@ -780,6 +780,19 @@ class GapEvent(OfSeries, Base):
     sota: Mapped[float]
 
 
+class ConfigurationDrift(OfSeries, Base):
+    """A session chose another configuration of a kernel than an earlier one, of the same revision and stack."""
+
+    __tablename__ = "configuration_drifts"
+    __table_args__ = (UniqueConstraint("run_id", "series_id"), Index("ix_configuration_drifts_at", "at"))
+    id: Mapped[int] = mapped_column(Key, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))  # whose session chose differently
+    earlier_run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))  # the session before, of the same revision
+    at: Mapped[float]
+    before: Mapped[str] = mapped_column(Text)
+    now: Mapped[str] = mapped_column(Text)
+
+
 class OutboxMessage(Base):
     """The outbox: something to be said outside, sent by the control worker after the commit that decided it."""
 

@@ -1,4 +1,4 @@
-"""What happened since yesterday that no list of open things shows: what was fixed, and which stacks changed."""
+"""What happened since yesterday that no list of open things shows: fixes, other stacks, other configurations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
-from service.db.models import RegressionRow, Revision, Run, Series, Stack
+from service.db.models import ConfigurationDrift, RegressionRow, Revision, Run, Series, Stack
 from service.domain.attribution.stack_diff import moved
 from service.domain.states import RegressionState
-from service.reports.health.facts import FixedCases, StackChange, TargetLately
+from service.reports.health.facts import DriftedCases, FixedCases, StackChange, TargetLately
 
-LISTED = 8  # fixes
+LISTED = 8  # fixes, and runs whose configurations drifted
 
 
 _fixed_at = func.max(RegressionRow.fixed_at)
@@ -42,6 +42,22 @@ def fixed_since(session: Session, since: float) -> list[FixedCases]:
         FixedCases(target_id, tuple(sorted({first, last})), count, at or since, run_id or 0, sha)
         for target_id, first, last, count, at, run_id, sha in session.execute(_FIXED, {"since": since})
     ]
+
+
+_DRIFTED = (
+    select(Series.target_id, Series.device, func.count(), func.max(ConfigurationDrift.at))
+    .select_from(ConfigurationDrift)
+    .join(Series, Series.id == ConfigurationDrift.series_id)
+    .where(ConfigurationDrift.at >= bindparam("since"))
+    .group_by(Series.target_id, Series.device, ConfigurationDrift.run_id)
+    .order_by(func.max(ConfigurationDrift.at).desc())
+    .limit(LISTED)
+)
+
+
+def drifted_since(session: Session, since: float) -> list[DriftedCases]:
+    """Configurations that changed without a commit since a time, by run, the last first."""
+    return [DriftedCases(*row) for row in session.execute(_DRIFTED, {"since": since})]
 
 
 def stack_changes(session: Session, lately: Sequence[TargetLately]) -> list[StackChange]:

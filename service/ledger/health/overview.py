@@ -25,5 +25,6 @@ def health_facts(session: Session) -> HealthFacts:
         queues=queues.queues(session, now),
         nights=trust.by_night(session, now),
         fixed=changes.fixed_since(session, since),
+        drifted=changes.drifted_since(session, since),
         stacks=changes.stack_changes(session, targets),
     )

@@ -27,7 +27,7 @@ from service.ledger.calibration import equal_code, quarantines
 from service.ledger.health import totals
 from service.ledger.locking import insert_if_absent
 from service.ledger.regressions import after_run
-from service.ledger.runs import baseline_choice, baseline_rows, build_logs, policy_versions, queue
+from service.ledger.runs import baseline_choice, baseline_rows, build_logs, drifts, policy_versions, queue
 from service.ledger.runs.baseline_choice import BROKEN
 from service.ledger.runs.machine_moves import moved_elsewhere
 from service.ledger.server_policy import effective
@@ -66,6 +66,7 @@ def record(session: Session, lease: queue.Lease, result: SessionResult) -> Run:
     totals.note(session, run, rows)
     session.bulk_save_objects(rows)  # hundreds at once: SQLite's ORM inserts one by one where it wants their ids back
     if decided.mainline:
+        drifts.note_drifts(session, run, revision, result.taken)
         after_run.note_regressions(session, run, policy)
     return run
 

@@ -238,6 +238,16 @@ class FixedCases:
 
 
 @dataclass(frozen=True)
+class DriftedCases:
+    """Configurations that one session chose differently than the session before, without a commit."""
+
+    target_id: int
+    device: str
+    count: int
+    at: float
+
+
+@dataclass(frozen=True)
 class StackChange:
     """Another stack than a day ago, on a device."""
 
@@ -263,4 +273,5 @@ class HealthFacts:
     queues: Queues
     nights: Sequence[EqualCodeSum]
     fixed: Sequence[FixedCases]
+    drifted: Sequence[DriftedCases]
     stacks: Sequence[StackChange]

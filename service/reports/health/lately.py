@@ -148,8 +148,8 @@ class News:
 
 
 def since_yesterday(facts: HealthFacts) -> list[News]:
-    """What was opened and fixed, gaps that closed or opened, other stacks and releases: the last first."""
-    found = [*_opened(facts), *_fixed(facts), *_gaps(facts), *_stacks(facts), *_revisions(facts)]
+    """What was opened and fixed, gaps, configurations that drifted, other stacks and releases: the last first."""
+    found = [*_opened(facts), *_fixed(facts), *_gaps(facts), *_drifted(facts), *_stacks(facts), *_revisions(facts)]
     return sorted(found, key=lambda one: -(one.at or 0.0))
 
 
@@ -182,6 +182,14 @@ def _gaps(facts: HealthFacts) -> Iterator[News]:
                 f"{one.row.name} on {device} {what} {run.sota or 'SOTA'}: {before.behind} → {run.behind} cases behind"
             )
             yield News("improvement" if run.behind < before.behind else "behind", text, f"/runs/{run.run_id}", run.at)
+
+
+def _drifted(facts: HealthFacts) -> Iterator[News]:
+    names = {one.row.id: one.row.name for one in facts.targets}
+    for one in facts.drifted:
+        name = names[one.target_id]
+        what = f"{one.count} configuration{'s' * (one.count != 1)} on {one.device} changed without a commit"
+        yield News("drift", f"{name}: {what}", f"/targets/{quote(name, safe='')}/facts#drifts", one.at)
 
 
 def _stacks(facts: HealthFacts) -> Iterator[News]:

@@ -10,6 +10,7 @@ from service.domain.health.strips import DeviceResult, StripRevision
 from service.domain.states import FoundBy, OutboxState, RegressionState, RunState, TargetKind
 from service.reports.health.facts import (
     DeviceQueue,
+    DriftedCases,
     FailedHead,
     GivenUp,
     HealthFacts,
@@ -54,6 +55,7 @@ def facts(**known: Any) -> HealthFacts:
         queues=Queues((), ()),
         nights=[],
         fixed=[],
+        drifted=[],
         stacks=[],
     )
     return replace(quiet, **known)
@@ -272,6 +274,7 @@ def test_news_are_the_last_first() -> None:
             replace(target(id=2, name="liger", kind=TargetKind.PACKAGE), revisions=release),
         ],
         incidents=[incident(opened_at=NOW - 60)],
+        drifted=[DriftedCases(1, "h200", 3, NOW - 90)],
         stacks=[StackChange("h100", ("driver 580 → 595", "torch 2.12 → 2.13", "quack 1 → 2"), NOW - 80, 3)],
     )
     assert [one.text for one in since_yesterday(known)] == [
@@ -279,4 +282,5 @@ def test_news_are_the_last_first() -> None:
         "norms: 34 cases slower on h200, since c70e75923b",
         "liger: release 0.8.6",
         "h100: driver 580 → 595, torch 2.12 → 2.13 and 1 more",
+        "norms: 3 configurations on h200 changed without a commit",
     ]

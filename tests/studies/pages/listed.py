@@ -62,6 +62,7 @@ def ours(at: Places) -> list[Page]:
         Page("board, all", "/board"),
         Page("compare", f"/targets/norms/compare?{compare}"),
         Page("trend", f"/targets/norms/trend?{series}", Limits(cpu_ms=15)),
+        Page("facts", f"/targets/norms/facts?{series}"),
         Page("target", "/targets/norms"),
         Page("target, hostile", f"/targets/{quote(at.hostile_target)}"),
         Page("weekly", "/weekly"),

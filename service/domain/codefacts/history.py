@@ -1,0 +1,142 @@
+"""How the facts of one case moved over revisions, and what moved them: a commit, the stack, or neither.  Pure.
+
+Each run measures a revision and its parent in one session.  So the difference between head and parent is the commit's,
+and the difference between the parent of this session and the same revision in its own session is not: the code is
+equal, and only the stack or the choice of an autotuner can have changed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from service.domain.codefacts.comparison import LABELS, configurations, differences
+from service.domain.codefacts.compiled import kernels_of, whole
+from service.domain.codefacts.tuned import interchangeable
+
+Facts = Mapping[str, Any]
+SAME_CODE = ("same code", "same operators")
+
+
+class MovedBy(StrEnum):
+    """What explains a difference of two sets of facts."""
+
+    COMMIT = "commit"
+    STACK = "stack"
+    NOTHING = "nothing"  # the same revision with the same stack: an autotuner chose again
+
+
+@dataclass(frozen=True)
+class FactsAt:
+    """The facts of a case in the session of one revision."""
+
+    run_id: int
+    sha: str
+    ordinal: int
+    at: float
+    stack_id: int | None
+    head: Facts
+    parent_sha: str | None = None
+    parent: Facts | None = None  # of the parent in the same session; None where it was not measured
+
+
+@dataclass(frozen=True)
+class FactsMove:
+    """What differs at a revision, and why."""
+
+    at: FactsAt
+    since: FactsAt  # the revision before
+    by: MovedBy
+    differences: tuple[str, ...]  # in words; the equality of the code is none
+
+
+@dataclass(frozen=True)
+class FactTrack:
+    """One fact over the revisions that have it: the place in the sequence, and the value."""
+
+    name: str
+    label: str
+    values: tuple[tuple[int, float], ...]
+
+    @property
+    def moves(self) -> int:
+        return sum(before != now for (_, before), (_, now) in pairwise(self.values))
+
+
+def drifted(earlier: Facts, now: Facts) -> tuple[str, str] | None:
+    """The configurations of one revision in two sessions, where they differ; None where neither explains anything.
+
+    A contender whose autotuner wavered between trials, and ran the same configuration in some trial of both sessions,
+    did not drift.
+    """
+    before, after = _configuration(earlier), _configuration(now)
+    if not before or not after or before == after or interchangeable(now, earlier):
+        return None
+    return before, after
+
+
+def _configuration(facts: Facts) -> str:
+    stored = facts.get("config")
+    return configurations(facts) or (stored if isinstance(stored, str) else "")
+
+
+def moves(history: Sequence[FactsAt]) -> list[FactsMove]:
+    """What moved at each revision, oldest first."""
+    found = []
+    for before, now in pairwise(history):
+        same_stack = before.stack_id == now.stack_id
+        paired = now.parent is not None and now.parent_sha == before.sha
+        if paired and now.parent is not None:
+            between = MovedBy.NOTHING if same_stack else MovedBy.STACK
+            found.append(FactsMove(now, before, between, _differences(now.parent, before.head)))
+            found.append(FactsMove(now, before, MovedBy.COMMIT, _differences(now.head, now.parent)))
+        else:
+            by = MovedBy.COMMIT if same_stack else MovedBy.STACK
+            found.append(FactsMove(now, before, by, _differences(now.head, before.head)))
+    return [one for one in found if one.differences]
+
+
+def _differences(now: Facts, before: Facts) -> tuple[str, ...]:
+    return tuple(one for one in differences(now, before) if one not in SAME_CODE)
+
+
+def tracks(history: Sequence[FactsAt]) -> list[FactTrack]:
+    """Each numeric fact that any revision has, over the revisions."""
+    found = []
+    for name, (label, read) in _READ.items():
+        values = [(place, value) for place, one in enumerate(history) if (value := read(one.head)) is not None]
+        if values:
+            found.append(FactTrack(name, label, tuple(values)))
+    return found
+
+
+def _number(name: str) -> Callable[[Facts], float | None]:
+    def read(facts: Facts) -> float | None:
+        return whole(facts.get(name))
+
+    return read
+
+
+def _occupancy(facts: Facts) -> float | None:
+    """The lowest occupancy of the kernels, in per cent."""
+    known = [one.occupancy for one in kernels_of(facts.get("triton")) if one.occupancy is not None]
+    return 100 * min(known) if known else None
+
+
+def _instructions(facts: Facts) -> float | None:
+    known = [one.instructions for one in kernels_of(facts.get("triton")) if one.instructions is not None]
+    return sum(known) if known else None
+
+
+_READ: Mapping[str, tuple[str, Callable[[Facts], float | None]]] = {
+    "registers": (LABELS["registers"], _number("registers")),
+    "spills": (LABELS["spills"], _number("spills")),
+    "occupancy": ("occupancy, %", _occupancy),
+    "shared": (LABELS["shared"], _number("shared")),
+    "kernels": (LABELS["kernels"], _number("kernels")),
+    "instructions": (LABELS["instructions"], _instructions),
+    "graphs": (LABELS["graphs"], _number("graphs")),
+    "graph_breaks": (LABELS["graph_breaks"], _number("graph_breaks")),
+    "recompiles": (LABELS["recompiles"], _number("recompiles")),
+}

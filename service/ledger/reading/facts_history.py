@@ -1,0 +1,92 @@
+"""The facts of one case over the mainline, and configurations that changed without a commit."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, aliased
+
+from kernels.cases import Role
+from service.db.models import WATCHED, ConfigurationDrift, Measurement, Revision, Run, Series, Target
+from service.domain.codefacts.history import FactsAt
+from service.domain.states import RunState
+from service.ledger import queries
+from service.reports.views import Point
+
+REVISIONS = 150  # facts of one session are some kB
+AMONG = 1000  # of the newest revisions
+LATEST_RUNS = 200  # in which drifts are listed
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A configuration that changed without a commit, with the session that shows it and the one before."""
+
+    device: str
+    provider: str
+    case: str
+    run_id: int
+    earlier_run_id: int
+    sha: str  # of the revision of `earlier_run_id`, which both sessions measured
+    at: float
+    before: str
+    now: str
+
+
+def facts_over(session: Session, target: Target, device: str, provider: str, case: str) -> list[tuple[Point, FactsAt]]:
+    """The newest revisions of a case whose facts are known, oldest first."""
+    points = queries.series(session, target, case, provider, device, limit=REVISIONS, among=AMONG)
+    facts = _facts(session, [point.run_id for point in points], provider, case)
+    found = []
+    for point in points:
+        parent_sha, by_role = facts.get(point.run_id, (None, {}))
+        head = by_role.get(Role.HEAD.value)
+        if head:
+            at = FactsAt(
+                point.run_id,
+                point.revision,
+                point.ordinal,
+                point.committed_at,
+                point.stack_id,
+                head,
+                parent_sha,
+                by_role.get(Role.PARENT.value) or None,
+            )
+            found.append((point, at))
+    return found
+
+
+_Facts = tuple[str | None, dict[str, dict[str, object]]]  # the parent of the session, and facts by role
+
+
+def _facts(session: Session, runs: Collection[int], provider: str, case: str) -> dict[int, _Facts]:
+    rows = session.execute(
+        select(Run.id, Run.baseline, Measurement.role, Measurement.facts)
+        .join(Run, Run.id == Measurement.run_id)
+        .where(Measurement.run_id.in_(runs), Measurement.case == case, Measurement.provider == provider)
+        .where(Measurement.role.in_((Role.HEAD.value, Role.PARENT.value)))
+    )
+    found: dict[int, _Facts] = {}
+    for run_id, baseline, role, facts in rows:
+        found.setdefault(run_id, (baseline, {}))[1][role] = facts
+    return found
+
+
+def drifts(session: Session, target: Target, limit: int = 20) -> list[Drift]:
+    """The newest configurations that changed without a commit, in the latest runs of a target's mainline."""
+    of_target = (Run.target_id == target.id, Run.state == RunState.DONE, WATCHED)
+    latest = select(Run.id).where(*of_target).order_by(Run.id.desc()).limit(LATEST_RUNS)
+    earlier = aliased(Run)
+    rows = session.execute(
+        select(Series.device, Series.provider, Series.printed, ConfigurationDrift.run_id)
+        .add_columns(ConfigurationDrift.earlier_run_id, Revision.sha)
+        .add_columns(ConfigurationDrift.at, ConfigurationDrift.before, ConfigurationDrift.now)
+        .select_from(ConfigurationDrift)
+        .join(Series, Series.id == ConfigurationDrift.series_id)
+        .join(earlier, earlier.id == ConfigurationDrift.earlier_run_id)
+        .join(Revision, Revision.id == earlier.revision_id)
+        .where(ConfigurationDrift.run_id.in_(latest))
+        .order_by(ConfigurationDrift.id.desc())
+        .limit(limit)
+    )
+    return [Drift(*row) for row in rows]
