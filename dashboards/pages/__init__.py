@@ -12,8 +12,8 @@ from dashboards.pages.regressions import listed as regressions
 from dashboards.pages.regressions import one as regression
 from dashboards.pages.rendering import page
 
-router = APIRouter()
-for each in (
+# Pages for people, in the order of docs/reading.md.
+PAGES = (
     health,
     targets,
     trends,
@@ -28,10 +28,9 @@ for each in (
     workers,
     calibration,
     weekly,
-    feeds,
-    badges,
-    sign_in,
-):
+)
+router = APIRouter()
+for each in (*PAGES, feeds, badges, sign_in):
     router.include_router(each.router)
 
 

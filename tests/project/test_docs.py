@@ -23,11 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.exceptions import TyperException
 
 import service.cli
-from dashboards.pages import bisections, calibration, health, pulls, runs, targets, workers
-from dashboards.pages.history import boards, compare, trends
-from dashboards.pages.news import weekly
-from dashboards.pages.regressions import listed as regressions
-from dashboards.pages.regressions import one as regression
+from dashboards import pages
 from kernels.cases import Metric, Role
 from service.app import create_app
 from service.db.models import Base
@@ -451,22 +447,7 @@ def test_every_endpoint_and_prometheus_metric_is_documented(state: Path) -> None
 
 
 def test_every_page_of_the_dashboard_is_documented() -> None:
-    rooms = (
-        health,
-        targets,
-        trends,
-        compare,
-        boards,
-        pulls,
-        runs,
-        regressions,
-        regression,
-        bisections,
-        workers,
-        calibration,
-        weekly,
-    )
-    routes = [getattr(route, "path", "") for room in rooms for route in room.router.routes]
+    routes = [getattr(route, "path", "") for page in pages.PAGES for route in page.router.routes]
     assert keys("reading.md", "The dashboard") == [path for path in routes if not path.endswith(".json")]
 
 
