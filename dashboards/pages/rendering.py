@@ -1,5 +1,6 @@
 """The templates, their filters and the words for states."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC
 from pathlib import Path
@@ -183,6 +184,11 @@ def commands(text: str) -> Markup:
     return Markup("").join(parts)
 
 
+def slug(text: str) -> str:
+    """Format a name as part of an id: `Cases that moved` is `cases-that-moved`."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
 def micros(value: float | None) -> str:
     """Format a time in µs without its unit, for a column: `7.31`, `69.1`, `2,285`."""
     if value is None:
@@ -244,6 +250,7 @@ def _environment() -> Environment:
         "share": lambda share: "–" if share is None else f"{share * 100:.1f} %",
         "short": short,
         "signed": signed,
+        "slug": slug,
         "open_regressions": open_regressions,
         "amount": lambda value, case: amount(value, metric_of(case)),
         "without_credentials": without_credentials,

@@ -17,6 +17,7 @@
       const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (answer.ok) {
         const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+        document.dispatchEvent(new CustomEvent("kernelwatch:arrived", { detail: next }));
         Idiomorph.morph(document.querySelector("main"), next.querySelector("main"), {
           morphStyle: "outerHTML",
           ignoreActiveValue: true,

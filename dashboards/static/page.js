@@ -32,16 +32,25 @@
     }
   }
 
+  // Over http, where there is no clipboard, the text of a selection can still be copied.
+  function copySelected(text) {
+    const focused = document.activeElement;
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    focused.focus({ preventScroll: true });
+    return done;
+  }
+
   async function copy(button) {
-    const said = button.textContent;
-    const text = button.dataset.copy;
-    try {
-      await navigator.clipboard.writeText(text.startsWith("#") ? new URL(text, location.href).href : text);
-      button.textContent = "copied";
-    } catch {
-      button.textContent = "not allowed";
-    }
-    setTimeout(() => { button.textContent = said; }, 1500);
+    const name = button.dataset.name ??= button.textContent;
+    const text = button.dataset.copy.startsWith("#") ? new URL(button.dataset.copy, location.href).href : button.dataset.copy;
+    const done = await (navigator.clipboard ? navigator.clipboard.writeText(text).then(() => true, () => false) : copySelected(text));
+    button.textContent = done ? "copied" : "not allowed";
+    setTimeout(() => { button.textContent = name; }, 1500);
   }
 
   // `<details data-from="/address"><summary>…</summary><div data-here></div></details>`: what is there is shown when it
@@ -54,8 +63,8 @@
       const answer = await fetch(details.dataset.from, { headers: { Accept: "text/html" } });
       const next = new DOMParser().parseFromString(await answer.text(), "text/html");
       place.replaceChildren(...next.querySelector("main").childNodes);
-      localTimes(place);
       place.dataset.fetched = "yes";
+      document.dispatchEvent(new Event("kernelwatch:morphed"));
     } catch {
       place.textContent = "The server cannot be reached. Open this again.";
       delete place.dataset.fetched;
