@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
@@ -31,11 +32,14 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high, at = self.low, self.high, value
-        if self.log:
-            low, high, at = math.log(low), math.log(high), math.log(value)
+        low, high = self._ends
+        at = math.log(value) if self.log else value
         share = (at - low) / (high - low) if high != low else 0.5
         return self.start + share * (self.end - self.start)
+
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        return (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
 
     def within(self, value: float) -> float:
         """The position of a value, at one of the ends if it is beyond."""

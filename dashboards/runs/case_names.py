@@ -1,7 +1,7 @@
 """A case as people read it in a table: op and direction, shape, dtypes, and the model that it comes from.  Pure."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from kernels.cases import OPS, Case, Direction, Metric
 from kernels.suites import LABELS
@@ -28,7 +28,7 @@ class CaseName:
     rows: int | None = None
     columns: int | None = None
 
-    @property
+    @cached_property
     def family(self) -> str:
         """`RMSNorm forward`, `LayerNorm backward, peak memory`."""
         metric = "" if self.metric is Metric.KERNEL else f", {WORDS[self.metric].name}"

@@ -89,11 +89,11 @@ _VALUES: dict[str, Callable[[CaseLine], tuple[str, ...]]] = {
 }
 
 
-def fits(line: CaseLine, filters: CaseFilters, without: str = "") -> bool:
-    """Whether a line passes every filter but the one that is left out."""
+def fits(line: CaseLine, filters: CaseFilters) -> bool:
+    """Whether a line passes every filter."""
     for name, values in _VALUES.items():
         wanted = getattr(filters, name)
-        if wanted and name != without and wanted not in values(line):
+        if wanted and wanted not in values(line):
             return False
     return all(word in _searched(line) for word in filters.q.lower().split())
 
@@ -147,7 +147,7 @@ def _seen(lines: Sequence[CaseLine], name: str) -> list[str]:
 def _filter(
     name: str, heading: str, lines: Sequence[CaseLine], filters: CaseFilters, words: dict[str, str]
 ) -> CaseFilter:
-    left = [line for line in lines if fits(line, filters, without=name)]
+    left = filtered(lines, replace(filters, **{name: ""}))  # type: ignore[arg-type]
     counts = Counter(value for line in left for value in _VALUES[name](line))
     chosen = getattr(filters, name)
     every = FilterChoice("all", len(left), filters.address(**{name: ""}), chosen == "")

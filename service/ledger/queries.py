@@ -152,10 +152,8 @@ def _open_at_baseline(session: Session, run: Run, verdicts: Sequence[VerdictRow]
     For a case that was compared with a last good revision, it is the earliest regression since that revision; for any
     other, the earliest that was not acknowledged or dismissed.
     """
-    good = {(row.provider, row.case): row.baseline for row in verdicts if row.baseline_kind == BaselineKind.LAST_GOOD}
     if run.purpose is not Purpose.WATCH:
         return {}
-    parent = {(row.provider, row.case): row.baseline for row in verdicts if row.baseline_kind == BaselineKind.PARENT}
     baseline = select(Revision.ordinal).where(Revision.target_id == run.target_id, Revision.sha == run.baseline)
     rows = session.execute(
         select(Series.provider, Series.printed, RegressionRow.id, RegressionRow.state, RegressionRow.good, Revision.sha)
@@ -168,6 +166,12 @@ def _open_at_baseline(session: Session, run: Run, verdicts: Sequence[VerdictRow]
         .where(RegressionRow.fixed_by.is_(None) | (RegressionRow.fixed_by > run.id))
         .where(Revision.ordinal <= baseline.scalar_subquery())
         .order_by(Revision.ordinal.desc(), RegressionRow.id.desc())  # the earliest stays
+    ).all()
+    cases = {case for _, case, *_ in rows}
+    verdicts = [row for row in verdicts if row.case in cases]
+    good, parent = (
+        {(row.provider, row.case): row.baseline for row in verdicts if row.baseline_kind == kind}
+        for kind in (BaselineKind.LAST_GOOD, BaselineKind.PARENT)
     )
     found = {}
     for provider, case, regression_id, state, since, sha in rows:
@@ -334,7 +338,7 @@ def runs_with_ids(session: Session, ids: Sequence[int]) -> Sequence[Run]:
 def runs_of(session: Session, revision_id: int) -> Sequence[Run]:
     """The runs of one revision, newest first, without steps of bisections and calibrations."""
     watched = (Run.revision_id == revision_id, Run.purpose == Purpose.WATCH)
-    return session.scalars(select(Run).where(*watched).options(*_NAMES).order_by(Run.id.desc()).limit(20)).all()
+    return session.scalars(select(Run).where(*watched).order_by(Run.id.desc()).limit(20)).all()
 
 
 def gaps(
@@ -479,7 +483,7 @@ def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | No
         .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
         .where(WATCHED, Run.id < run.id, Run.stack_id.is_not(None), *earlier)
         .order_by(Revision.ordinal.desc(), Run.id.desc())
-        .options(selectinload(Run.stack), *_NAMES)
+        .options(selectinload(Run.stack), contains_eager(Run.revision))
         .limit(1)
     )
     if before is None or before.stack is None or run.stack is None or before.stack_id == run.stack_id:

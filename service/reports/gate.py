@@ -136,17 +136,17 @@ def _reasons(rows: Sequence[Row], policy: Policy) -> list[GateReason]:
     found = Counter[tuple[GateKind, GateAction, bool, bool]]()
     for row in rows:
         if row.repeatability is Repeatability.LOST:
-            action = policy.at(row.case).action(GateKind.UNREPEATABLE)
+            action = policy.action_at(row.case, GateKind.UNREPEATABLE)
             found[GateKind.UNREPEATABLE, action, False, False] += 1
         if row.quarantined:  # for its times alone
             continue
         if (kind := _KINDS.get(row.outcome)) is not None:
-            action = policy.at(row.case).action(kind)
+            action = policy.action_at(row.case, kind)
             if row.known_before and action is GateAction.FAIL:
                 action = GateAction.WARN
             found[kind, action, row.known_before, False] += 1
         if row.behind or row.behind_is_open:
-            action = policy.at(row.case).action(GateKind.BEHIND_SOTA)
+            action = policy.action_at(row.case, GateKind.BEHIND_SOTA)
             found[GateKind.BEHIND_SOTA, action, False, not row.behind] += 1
     reasons = [GateReason(kind, action, n, known, is_open) for (kind, action, known, is_open), n in found.items()]
     if all(row.quarantined or row.outcome is Outcome.REMOVED for row in rows):

@@ -1,6 +1,6 @@
 """The result of a run as one frozen value that every renderer reads.  Pure: a Run in, a Report out."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -151,7 +151,7 @@ class Report:
         """The cases that are slower than the pinned baseline, in steps that were too small by themselves or not."""
         return tuple(row for row in self.rows if row.slower_than_pinned)
 
-    @property
+    @cached_property
     def lost_repeatability(self) -> tuple[Row, ...]:
         """The cases whose baseline gives the same bits for the same inputs, and whose head does not."""
         return tuple(row for row in self.rows if row.repeatability is Repeatability.LOST)
@@ -198,7 +198,7 @@ class Report:
         """Whether the revision may be merged by this, and why not."""
         return gate(self.state, self.rows, self.policy, build_failed=self.build_failed, purpose=self.purpose)
 
-    @property
+    @cached_property
     def verdict(self) -> str:
         """The first part of the headline: the result."""
         match self.state:
@@ -434,24 +434,34 @@ def readable(text: str) -> Recipe | None:
 
 
 def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], ceilings: Mapping[str, float]) -> tuple[Row, ...]:
-    measured = {(m.role, m.provider, m.case): _measured(m, ceilings) for m in found.measurements}
-    sotas = [one for one in found.measurements if one.role == Role.SOTA]
-    best = {one.case: measured[one.role, one.provider, one.case] for one in sotas}
-    against = {(v.baseline_kind, v.provider, v.case): v for v in found.verdicts}
+    measured = defaultdict[str, dict[Name, Measured]](dict)
+    for m in found.measurements:
+        measured[m.role][m.provider, m.case] = _measured(m, ceilings)
+    heads, parents, controls = measured[Role.HEAD], measured[Role.PARENT], measured[Role.CONTROL]
+    best = {case: one for (_, case), one in measured[Role.SOTA].items()}
+    decided = defaultdict[BaselineKind, dict[Name, VerdictRow]](dict)
+    for verdict in found.verdicts:
+        decided[verdict.baseline_kind][verdict.provider, verdict.case] = verdict
+    sotas = decided[BaselineKind.SOTA]
     # Of two records of a case, what the pair itself found is the verdict's.
     pair_last = sorted(found.regressions, key=lambda one: (one.found_by is FoundBy.PAIR, -one.id))
     opened = {(one.provider, one.case): one for one in pair_last}
 
-    def compared(kind: BaselineKind, name: Name, *roles: Role) -> BaselineRow | None:
-        if (verdict := against.get((kind, *name))) is None:
-            return None
-        who = verdict.baseline or "" if kind is BaselineKind.BEST else verdict.provider
-        sides = (measured.get((role, who, verdict.case)) for role in roles)
-        return _baseline_row(verdict, next(filter(None, sides), None))
+    def compared(kind: BaselineKind, *roles: Role) -> dict[Name, BaselineRow]:
+        rows = {}
+        for (provider, case), verdict in decided[kind].items():
+            who = verdict.baseline or "" if kind is BaselineKind.BEST else provider
+            sides = (measured[role].get((who, case)) for role in roles)
+            rows[provider, case] = _baseline_row(verdict, next(filter(None, sides), None))
+        return rows
+
+    last_good = compared(BaselineKind.LAST_GOOD, Role.LAST_GOOD)
+    pinned = compared(BaselineKind.PINNED, Role.PINNED)
+    best_baseline = compared(BaselineKind.BEST, Role.RIVAL, Role.SOTA)
 
     def row(verdict: VerdictRow) -> Row:
         name = verdict.provider, verdict.case
-        sota, record = against.get((BaselineKind.SOTA, *name)), opened.get(name)
+        sota, record = sotas.get(name), opened.get(name)
         return Row(
             provider=verdict.provider,
             case=verdict.case,
@@ -464,9 +474,9 @@ def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], ceilings: M
             confirmed=verdict.confirmed,
             reason=of_verdict(verdict),
             instead=short(verdict.baseline) if verdict.baseline not in (None, run.baseline) else None,
-            head=measured.get((Role.HEAD, *name)),
-            parent=measured.get((Role.PARENT, *name)),
-            control=measured.get((Role.CONTROL, *name)),
+            head=heads.get(name),
+            parent=parents.get(name),
+            control=controls.get(name),
             sota=_against_sota(sota, best.get(verdict.case)) if sota else None,
             known_before=verdict.known_before,
             quarantined=verdict.quarantined_by is not None,
@@ -480,17 +490,15 @@ def _rows(run: Run, found: RunContents, known: Mapping[Name, Known], ceilings: M
             regression=record.id if record else None,
             incident=record.incident_id if record else None,
             known=known.get(name),
-            last_good=compared(BaselineKind.LAST_GOOD, name, Role.LAST_GOOD),
-            pinned=compared(BaselineKind.PINNED, name, Role.PINNED),
-            best=compared(BaselineKind.BEST, name, Role.RIVAL, Role.SOTA),
+            last_good=last_good.get(name),
+            pinned=pinned.get(name),
+            best=best_baseline.get(name),
         )
 
-    return tuple(row(verdict) for verdict in found.verdicts if verdict.baseline_kind == BaselineKind.PARENT)
+    return tuple(row(verdict) for verdict in decided[BaselineKind.PARENT].values())
 
 
 def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
-    facts = m.facts or {}
-    speed = roofline.speed(m.case, m.median, m.gb_s, facts, ceilings)
     return Measured(
         m.contender,
         m.provider,
@@ -501,8 +509,9 @@ def _measured(m: Measurement, ceilings: Mapping[str, float]) -> Measured:
         m.gb_s,
         m.trials,
         m.rounds,
-        facts,
-        speed,
+        m.facts or {},
+        m.case,
+        ceilings,
     )
 
 
@@ -529,7 +538,7 @@ def _unsupported(measurements: Sequence[Measurement], rows: Sequence[Row]) -> tu
 
 
 def _against_sota(verdict: VerdictRow, best: Measured | None) -> AgainstSota:
-    provider = best.provider if best else "SOTA"
+    provider = best.provider if best else verdict.baseline or "SOTA"
     return AgainstSota(
         provider,
         verdict.ratio,

@@ -1,6 +1,7 @@
 """One case of a report: its verdict, its baselines, and its explanation.  Pure values."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from kernels.cases import Metric
 from service.domain.attribution.causes import Kind
@@ -175,7 +176,7 @@ class Row:
         """Where the revision defines the code that differs from its baseline's; None where nobody knows."""
         return moved_definition(self.head.facts, self.parent.facts if self.parent else {}) if self.head else None
 
-    @property
+    @cached_property
     def repeatability(self) -> Repeatability | None:
         """Whether the head lost or gained it against its baseline.  It raises an alarm whatever the head's speed."""
         return repeatability(self.head.facts, self.parent.facts) if self.head and self.parent else None

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from service.domain import roofline
 from service.domain.codefacts.tuned import choices
 from service.domain.roofline import Speed, number
 from service.domain.states import CellState
@@ -26,7 +28,13 @@ class Measured:
     trials: int
     rounds: int
     facts: Mapping[str, Any]
-    speed: Speed = field(default_factory=Speed)
+    case: str = ""
+    ceilings: Mapping[str, float] = field(default_factory=dict)  # of its session
+
+    @cached_property
+    def speed(self) -> Speed:
+        """Its median as a share of the ceilings."""
+        return roofline.speed(self.case, self.median, self.gb_s, self.facts, self.ceilings)
 
     @property
     def repeatable(self) -> bool:

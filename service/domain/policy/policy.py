@@ -208,6 +208,12 @@ class Policy(BaseModel):
         """The gate's action for a finding of this kind; call it on the policy of the case (`at`)."""
         return self.gate.get(kind, GATES[self.blocking][kind])
 
+    def action_at(self, case: str, kind: GateKind) -> GateAction:
+        """`at(case).action(kind)`, without resolving the rest of the policy: reports ask for every alarm."""
+        named = self._named(case) if self._case is None else None
+        own = named.gate.get(kind) if named else None
+        return own or self.action(kind)
+
     def quarantined(self, case: str) -> str | None:
         """The reason why the recipe quarantines this case, or None."""
         named = self._named(case)

@@ -7,21 +7,72 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sqlalchemy import JSON, and_, literal, select, type_coerce
-from sqlalchemy.orm import Session, selectinload, undefer
+from sqlalchemy import JSON, BindParameter, bindparam, null, select, type_coerce
+from sqlalchemy import case as sql_case
+from sqlalchemy.orm import Session, joinedload, undefer
 
 from kernels.cases import Role
 from service.db.models import Measurement, PolicyRow, RegressionRow, Run, VerdictRow, storable, unpack
 from service.domain.states import BaselineKind, Rounds
+from service.domain.verdicts.judge import Outcome
 from service.errors import NotFound
 from service.ledger import queries
 from service.reports.report import Report, RunContents
 
-_WITH_FACTS = (Role.HEAD, Role.PARENT)  # they are compared
-_NAMED = ("contender", "role", "provider", "case", "state", "reason", "median", "gb_s", "trials", "rounds")
 OTHERS = (Role.SOTA, Role.RIVAL)  # who is not of the target
 _TELEMETRY = ("ceilings", "no_sandbox")
+_NAMED = ("contender", "role", "provider", "case", "state", "reason", "median", "gb_s", "trials", "rounds", "facts")
 _UNSHOWN = {"id", "run_id", "policy_id"}
+_WHY = {"reason", "reason_code", "reason_args", "cause_kind", "cause_args"}
+_UNCHANGED = {outcome.value for outcome in (Outcome.STEADY, Outcome.NEW, Outcome.REMOVED)}
+
+# Statements are made once, and of columns: making them, and objects of their rows, takes longer than the database.
+_OF_RUN: BindParameter[int] = bindparam("run_id")
+_measured, _decided = Measurement.__table__.c, VerdictRow.__table__.c
+_MEASUREMENTS = select(*(_measured[name] for name in _NAMED)).where(_measured.run_id == _OF_RUN).order_by(_measured.id)
+_VERDICTS = (
+    select(*(one for one in _decided if one.name not in _UNSHOWN))
+    .where(_decided.run_id == _OF_RUN)
+    .order_by(_decided.id)
+)
+_HEADS = _MEASUREMENTS.where(_measured.role == Role.HEAD)
+_explained = sql_case((_measured.case.in_(bindparam("explained", expanding=True)), _measured.facts), else_=null())
+_PARENTS = (
+    select(*(_measured[name] for name in _NAMED if name != "facts"), _explained.label("facts"))
+    .where(_measured.run_id == _OF_RUN, _measured.role == Role.PARENT)
+    .order_by(_measured.id)
+)
+# Why a ratio to SOTA is as it is, a page of the case says.
+_says_why = (_decided.baseline_kind != BaselineKind.SOTA) | _decided.ratio.is_(None)
+_SHOWN = (
+    select(
+        *(
+            sql_case((_says_why, one), else_=null()).label(one.name) if one.name in _WHY else one
+            for one in _decided
+            if one.name not in _UNSHOWN
+        )
+    )
+    .where(_decided.run_id == _OF_RUN, _decided.baseline_kind != BaselineKind.BEST)
+    .order_by(_decided.id)
+)
+_REGRESSIONS = select(RegressionRow).where(RegressionRow.run_id == _OF_RUN).order_by(RegressionRow.id)
+# In the order of the index that finds the verdicts of a run.  In that of their ids, PostgreSQL read all 6 million
+# verdicts for a run without any, in 3 s.
+_POLICY = select(PolicyRow).where(
+    PolicyRow.id
+    == select(VerdictRow.policy_id)
+    .where(VerdictRow.run_id == _OF_RUN, VerdictRow.policy_id.is_not(None))
+    .order_by(VerdictRow.provider, VerdictRow.case, VerdictRow.baseline_kind)
+    .limit(1)
+    .scalar_subquery()
+)
+# What the telemetry says of the whole session, without its thousands of readings.
+_SESSION = select(*(type_coerce(Run.telemetry, JSON)[key] for key in _TELEMETRY)).where(Run.id == _OF_RUN)
+_WHOLE = (
+    *(joinedload(one) for one in (Run.target, Run.revision, Run.recipe, Run.stack)),
+    undefer(Run.log),
+    undefer(Run.summary),
+)
 
 
 @dataclass(frozen=True)
@@ -49,16 +100,18 @@ class BriefRun:
 
 
 def brief(session: Session, run_id: int) -> BriefRun:
-    """A run and its report, in which only heads and parents have facts, and telemetry is that of the session.
+    """A run and its report, without what other contenders measured and without the best baseline.
 
-    Raises NotFound.
+    Baselines have facts where a case changed or is not repeatable, and telemetry is that of the session.  Raises
+    NotFound.
     """
     run = _run(session, run_id)
-    with_facts = [
-        *_measurements(session, run_id, Measurement.facts, Measurement.role.in_(_WITH_FACTS)),
-        *_measurements(session, run_id, literal(None).label("facts"), Measurement.role == Role.SOTA),
-    ]
-    contents = _contents(session, run, with_facts)
+    of_run = {"run_id": run_id}
+    heads, decided = session.execute(_HEADS, of_run).all(), session.execute(_SHOWN, of_run).all()
+    explained = {one.case for one in heads if (one.facts or {}).get("repeatable") is False}
+    explained |= {one.case for one in decided if one.outcome not in _UNCHANGED}
+    parents = session.execute(_PARENTS, {**of_run, "explained": sorted(explained)}).all()
+    contents = _contents(session, run, [*heads, *parents], decided)
     return BriefRun(run, queries.report_on(session, run, contents), contents.regressions)
 
 
@@ -68,9 +121,12 @@ def of_case(session: Session, run_id: int, case: str, provider: str | None) -> B
     Without a provider, of all providers of the case.  Raises NotFound.
     """
     run = _run(session, run_id)
-    asked = Measurement.case == str(storable(case))
-    found = _measurements(session, run_id, Measurement.facts, asked)
-    contents = _contents(session, run, found, case, provider)
+    of_case = str(storable(case))
+    measurements, verdicts = _MEASUREMENTS.where(_measured.case == of_case), _VERDICTS.where(_decided.case == of_case)
+    if provider is not None:
+        verdicts = verdicts.where(_decided.provider == str(storable(provider)))
+    measured, decided = (session.execute(one, {"run_id": run_id}).all() for one in (measurements, verdicts))
+    contents = _contents(session, run, measured, decided)
     if not any(row.baseline_kind == BaselineKind.PARENT for row in contents.verdicts):
         raise NotFound("case in this run:", case, f"/runs/{run_id} lists its cases.")
     return BriefRun(run, queries.report_on(session, run, contents), contents.regressions)
@@ -88,50 +144,20 @@ def samples_of_case(session: Session, run_id: int, case: str) -> list[CaseSample
 
 
 def _run(session: Session, run_id: int) -> Run:
-    names = (selectinload(one) for one in (Run.target, Run.revision, Run.recipe, Run.stack))
-    run = session.get(Run, run_id, options=[*names, undefer(Run.log), undefer(Run.summary)], populate_existing=True)
+    run = session.get(Run, run_id, options=_WHOLE, populate_existing=True)
     if run is None:
         raise NotFound("run", run_id)
     return run
 
 
-def _measurements(session: Session, run_id: int, facts: Any, which: Any) -> list[Any]:
-    named = [getattr(Measurement, name) for name in _NAMED]
-    statement = select(*named, facts).where(Measurement.run_id == run_id, which).order_by(Measurement.id)
-    return list(session.execute(statement).all())
-
-
-def _contents(
-    session: Session, run: Run, measurements: Sequence[Any], case: str | None = None, provider: str | None = None
-) -> RunContents:
-    columns = VerdictRow.__table__.c
-    asked = [columns.run_id == run.id]
-    regressions = select(RegressionRow).where(RegressionRow.run_id == run.id).order_by(RegressionRow.id)
-    if case is not None:
-        asked.append(columns.case == str(storable(case)))
-    if provider is not None:
-        asked.append(columns.provider == str(storable(provider)))
-    statement = select(*(one for one in columns if one.name not in _UNSHOWN)).where(and_(*asked)).order_by(columns.id)
-    # In the order of the index that finds the verdicts of a run.  In that of their ids, PostgreSQL read all 6 million
-    # verdicts for a run without any, in 3 s.
-    policy_id = (
-        select(VerdictRow.policy_id)
-        .where(VerdictRow.run_id == run.id, VerdictRow.policy_id.is_not(None))
-        .order_by(VerdictRow.provider, VerdictRow.case, VerdictRow.baseline_kind)
-        .limit(1)
-    )
-    policy = select(PolicyRow).where(PolicyRow.id == policy_id.scalar_subquery())
+def _contents(session: Session, run: Run, measured: Sequence[Any], decided: Sequence[Any]) -> RunContents:
+    """The contents of a run of these rows, which have the attributes of the models."""
+    of_run = {"run_id": run.id}
+    of_session = zip(_TELEMETRY, session.execute(_SESSION, of_run).one(), strict=True)
     return RunContents(
-        cast("list[Measurement]", measurements),
-        cast("list[VerdictRow]", session.execute(statement).all()),
-        session.scalars(regressions).all(),
-        _session(session, run.id),
-        session.scalar(policy),
+        cast("Sequence[Measurement]", measured),
+        cast("Sequence[VerdictRow]", decided),
+        session.scalars(_REGRESSIONS, of_run).all(),
+        {key: value for key, value in of_session if value is not None},
+        session.scalar(_POLICY, of_run),
     )
-
-
-def _session(session: Session, run_id: int) -> dict[str, Any]:
-    """What the telemetry says of the whole session, without its thousands of readings."""
-    telemetry = type_coerce(Run.telemetry, JSON)
-    row = session.execute(select(*(telemetry[key] for key in _TELEMETRY)).where(Run.id == run_id)).one()
-    return {key: value for key, value in zip(_TELEMETRY, row, strict=True) if value is not None}
