@@ -27,6 +27,7 @@ from dashboards.runs.lines import (
     LineSort,
     geomean_of,
     groups_of,
+    late_groups,
     lines_of,
 )
 from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rounds_figure, tick_marks
@@ -59,6 +60,7 @@ _COMMENT_STATES = {
 
 _WORDS: dict[str, Any] = {
     "kind_words": KINDS,
+    "late_groups": late_groups,
     "in_micros": (Metric.KERNEL, Metric.CALL, Metric.BLOCK),
     "strip": interval,
     "ticks": tick_marks,

@@ -18,7 +18,8 @@ from service.reports.rows import CauseWords, Row
 
 MAX_PLAIN = 10  # lines of what is fine that are not worth a fold
 MAX_SHOWN = 40  # lines of a group, until the reader asks for the others
-MAX_SHOWN_ON_PHONE = 12
+MAX_FIRST_ON_PHONE = 12  # lines of the gravest group
+MAX_NEXT_ON_PHONE = 3  # lines of each other group, and folded groups
 
 
 class LineKind(StrEnum):
@@ -130,6 +131,7 @@ class CaseGroup:
     incident: int | None = None
     regression: int | None = None  # the first of the incident
     several_ops: bool = False  # then a line names its op
+    on_phone: int = MAX_FIRST_ON_PHONE  # lines that are shown on a phone
 
     @property
     def size(self) -> int:
@@ -145,7 +147,7 @@ class CaseGroup:
     @property
     def late_from(self) -> int:
         """The lines after this one are hidden on a phone."""
-        return self.size if self.whole else MAX_SHOWN_ON_PHONE
+        return self.size if self.whole else self.on_phone
 
     @property
     def late(self) -> int:
@@ -191,6 +193,12 @@ class CaseGroup:
     @property
     def in_cache(self) -> bool:
         return any(line.row.head and line.row.head.speed.l2_resident for line in self.lines)
+
+
+def late_groups(groups: Sequence[CaseGroup]) -> set[str]:
+    """The keys of the folded groups of a kind that are hidden on a phone."""
+    folded = [group.key for group in groups if group.folded]
+    return set(folded[MAX_NEXT_ON_PHONE:]) if len(folded) > MAX_NEXT_ON_PHONE + 1 else set()
 
 
 def lines_of(report: Report) -> tuple[CaseLine, ...]:
@@ -264,6 +272,7 @@ def groups_of(
                 whole=whole,
                 incident=incident,
                 regression=records[0].regression if incident or len(records) == 1 else None,
+                on_phone=MAX_NEXT_ON_PHONE if groups else MAX_FIRST_ON_PHONE,
                 several_ops=kind not in foldable and len({line.name.family for line in members}) > 1,
             )
         )

@@ -1,8 +1,9 @@
 """The front page as text: what needs a person first, whatever the database holds."""
 
 import pytest
+from sqlalchemy import update
 
-from service.db.engine import transaction
+from service.db.engine import clock, transaction
 from service.db.models import RegressionRow, Target, Worker
 from tests.dashboards.asking import Get, asking, words
 from tests.dashboards.seed import Seeded
@@ -76,3 +77,14 @@ def test_hostile_names_are_shown_and_do_nothing(get: Get, state: object) -> None
     assert "<script>alert" not in text
     assert "&lt;script&gt;" in text
     assert "{{ 7*7 }}" in text
+
+
+def test_a_clock_that_was_set_back_is_a_cause_of_its_own(get: Get, state: object) -> None:
+    with transaction() as session:
+        seed_big(session, SMALL)
+        session.execute(update(Worker).values(seen_at=clock(session) + 7200))
+    for path in ("/", "/workers"):
+        said = words(get(path))
+        assert "clock set back" in said, path
+        assert "0 s ago" not in said, path
+    assert "has not been heard since the clock of the database was set back by 2.0 h or more" in words(get("/"))

@@ -162,6 +162,10 @@ class WorkerState:
     online: bool
     run: LeasedRun | None
 
+    def ahead_s(self, now: float) -> float:
+        """By how much its last report is in the future: the clock of the database was set back since, by as much."""
+        return 0.0 if self.online else max(0.0, self.row.seen_at - now)
+
     @property
     def takes_runs(self) -> bool:
         return self.online and self.row.paused_at is None

@@ -9,7 +9,7 @@ from service.db.models import Target
 from service.domain.metrics import metric_of, percent
 from service.domain.states import FoundBy, OutboxState, RegressionState
 from service.domain.text import in_bytes, lasted, listed, one_line, short
-from service.reports.health.facts import DeviceQueue, HealthFacts, OpenIncident
+from service.reports.health.facts import DeviceQueue, HealthFacts, OpenIncident, WorkerState
 
 MAX_NEEDS = 8  # lines that are shown at once
 MAX_INCIDENTS = 4  # of them
@@ -202,17 +202,23 @@ def _workers(facts: HealthFacts) -> Iterator[Need]:
         elif silent:
             first = silent[0]
             others = f" and {len(silent) - 1} more of {queue.device}" if len(silent) > 1 else f" ({queue.device})"
-            measured = f" in run {first.run.run_id}" if first.run else ""
             yield Need(
                 tone="failed",
                 what="Worker silent" if len(silent) == 1 else f"{len(silent)} workers silent",
-                detail=f"{one_line(first.row.name, 60)}{others} was last heard{measured}"
-                f" {lasted(max(0.0, facts.now - first.row.seen_at))} ago",
+                detail=f"{one_line(first.row.name, 60)}{others} {_last_heard(first, facts.now)}",
                 act=Link("Workers", WORKERS),
-                since=max(one.row.seen_at for one in silent),
+                since=None if first.ahead_s(facts.now) else max(one.row.seen_at for one in silent),
                 owner=OPERATOR,
                 of=queue.device,
             )
+
+
+def _last_heard(worker: WorkerState, now: float) -> str:
+    """`was last heard in run 7 3.0 h ago`.  Workers report by the clock of the database, which may be set back."""
+    measured = f" in run {worker.run.run_id}" if worker.run else ""
+    if ahead_s := worker.ahead_s(now):
+        return f"has not been heard{measured} since the clock of the database was set back by {lasted(ahead_s)} or more"
+    return f"was last heard{measured} {lasted(now - worker.row.seen_at)} ago"
 
 
 def _not_taken(queue: DeviceQueue, now: float) -> Need:
@@ -221,7 +227,7 @@ def _not_taken(queue: DeviceQueue, now: float) -> Need:
         why = "no worker of it was ever seen"
     elif not online:
         last = max(queue.workers, key=lambda one: one.row.seen_at)
-        why = f"{one_line(last.row.name, 60)} was last heard {lasted(max(0.0, now - last.row.seen_at))} ago"
+        why = f"{one_line(last.row.name, 60)} {_last_heard(last, now)}"
     elif not any(one.takes_runs for one in online):
         why = f"its workers are paused by {listed(sorted({one.row.paused_by or 'somebody' for one in online}))}"
     else:

@@ -7,7 +7,7 @@ import pytest
 
 from dashboards.runs.case_names import case_name
 from dashboards.runs.filters import CaseFilters, filtered, fits, offered
-from dashboards.runs.lines import CaseLine, LineKind, LineSort, groups_of, kind_of
+from dashboards.runs.lines import CaseLine, LineKind, LineSort, groups_of, kind_of, late_groups
 from dashboards.runs.strips import RatioAxis, dot_plot, interval, one_cause, rounds_figure
 from kernels.cases import Role
 from service.domain.attribution.causes import Kind
@@ -154,6 +154,15 @@ def test_a_long_group_shows_its_first_lines() -> None:
     assert group.shown[0].row.ratio == pytest.approx(1.149)
     [whole] = groups_of(lines, lines, unfolded=[group.key])
     assert (len(whole.shown), whole.hidden, whole.late) == (100, (), 0)
+
+
+def test_a_phone_shows_most_of_the_gravest_group_and_little_of_others() -> None:
+    lines = [*(slower(f"rmsnorm.fwd.{rows}x64.bf16", 1.1) for rows in range(50, 70)), *steady(20)]
+    grave, *others = groups_of(lines, lines, unfolded=["steady-kernel-rmsnorm-fwd-large"])
+    assert [grave.late_from, *(group.late_from for group in others if not group.whole)] == [12, 3]
+    folded = [replace(others[1], key=str(number)) for number in range(6)]
+    assert late_groups(folded) == {"3", "4", "5"}
+    assert late_groups(folded[:4]) == set(), "a link to one group is as tall as the group"
 
 
 @pytest.mark.parametrize(

@@ -201,3 +201,21 @@ def test_a_pull_request_shows_whether_the_last_push_fixed_it(
     assert [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")] == []
     table.first.get_by_role("link").first.click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("slower")
+
+
+def test_a_phone_folds_what_is_less_grave_and_unfolds_it_without_script(
+    opened: Any, wide: tuple[str, WideSeeded]
+) -> None:
+    for script in (True, False):
+        phone = {"viewport": {"width": 390, "height": 844}, "java_script_enabled": script}
+        page = opened(url_of(wide, "slow"), **phone)
+        assert page.evaluate("document.documentElement.scrollHeight") <= 3000
+        assert page.evaluate("document.querySelectorAll('*').length") <= 3000
+        groups = page.locator("tr.fd").count()
+        assert page.locator("tr.fd:visible").count() == 3
+        page.get_by_role("link", name=f"{groups - 3} more groups").click()
+        assert page.locator("tr.fd:visible").count() == groups
+        expect(page.get_by_role("link", name="more groups")).to_have_count(0)
+        page.get_by_role("link", name="22 more", exact=True).click()
+        expect(page.locator("tr.r:visible")).to_have_count(34)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -8,6 +8,7 @@ import pytest
 from service.db.models import Target, Worker
 from service.domain.health.strips import DeviceResult, StripRevision
 from service.domain.states import FoundBy, OutboxState, RegressionState, RunState, TargetKind
+from service.domain.times import is_recent
 from service.reports.health.facts import (
     DeviceQueue,
     DriftedCases,
@@ -78,7 +79,7 @@ def found(known: HealthFacts, disk: Disk = ROOM) -> tuple[Need, ...]:
 def worker(**columns: Any) -> WorkerState:
     usual: dict[str, Any] = {"name": "box/h100-0", "device": "h100", "seen_at": NOW, "sandbox": None, "paused_at": None}
     row = Worker(**usual | columns)
-    return WorkerState(row, NOW - row.seen_at < 60, None)
+    return WorkerState(row, bool(is_recent(row.seen_at, NOW, 60.0)), None)
 
 
 def queue(*workers: WorkerState, **known: Any) -> Queues:
@@ -146,6 +147,16 @@ LATE = UnsentMessages(1, OutboxState.WAITING, 3, NOW - 900, "502 from the forge"
             {"queues": queue(worker(seen_at=NOW - 10_800))},
             "Nobody takes runs of h100",
             "box/h100-0 was last heard 3.0 h ago",
+        ),
+        (
+            {"queues": queue(worker(seen_at=NOW + 10_800))},
+            "Nobody takes runs of h100",
+            "box/h100-0 has not been heard since the clock of the database was set back by 3.0 h or more",
+        ),
+        (
+            {"queues": queue(worker(), worker(name="box/h100-1", seen_at=NOW + 10_800))},
+            "Worker silent",
+            "box/h100-1 (h100) has not been heard since the clock of the database was set back by 3.0 h or more",
         ),
         (
             {"queues": queue(worker(paused_at=NOW, paused_by="ada"))},

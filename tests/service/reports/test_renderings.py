@@ -16,7 +16,6 @@ from service.domain import markup
 from service.domain.attribution.causes import Kind
 from service.domain.codefacts.measured import Measured
 from service.domain.policy.policy import Policy
-from service.domain.roofline import Speed
 from service.domain.states import CellState, ForgeKind, Purpose, RunState
 from service.domain.text import one_line, printable
 from service.domain.verdicts.geomeans import Summary
@@ -464,12 +463,12 @@ def printed(report: Report) -> str:
 # -- metrics, ceilings, and what is not supported
 
 
-def in_metric(metric: str, value: float, unit: str = "us", speed: Speed | None = None) -> Row:
+def in_metric(metric: str, value: float, unit: str = "us") -> Row:
     """A regression of 10.2 %, in this metric."""
     slow = a_row(Outcome.REGRESSION, 1.102, f"{CASE}.{metric}" if metric else CASE)
     assert slow.head
     assert slow.parent
-    head = replace(slow.head, median=value * 1.102, unit=unit, speed=speed or Speed())
+    head = replace(slow.head, median=value * 1.102, unit=unit)
     return replace(slow, head=head, parent=replace(slow.parent, median=value, unit=unit))
 
 
@@ -564,7 +563,7 @@ def test_repeatability_that_stayed_came_or_is_not_known_alarms_nobody(head: bool
 def test_what_a_reader_has_to_know_is_said_by_every_renderer(outcome: Outcome) -> None:
     row = a_row(outcome, reason="x" * 2000)
     assert row.head
-    head = replace(row.head, facts={"graphs": 2, "recompiles": 1}, speed=Speed(l2_resident=True))
+    head = replace(row.head, facts={"graphs": 2, "recompiles": 1, "l2_resident": True})
     report = a_report(replace(row, head=head))
     for note in ("its inputs stay in L2, so its GB/s are not those of the memory", "2 graphs and 1 recompile"):
         assert note in markdown.comment(report)

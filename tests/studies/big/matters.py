@@ -285,11 +285,10 @@ class Matters:
     def _workers(self) -> None:
         """Six that are busy, one that is silent, one whose every text is too long or an attack."""
         one = self.seeder
-        ahead = one.now + 30 * DAY  # seen "now" for as long as somebody looks at this database
         usual: dict[str, Any] = {"started_at": one.now - 30 * HOUR}
         for number in range(6):
             busy = self.leased[number].id if number < len(self.leased) else None
-            said = {"device": "h200", "description": "NVIDIA H200, driver 590.44", "seen_at": ahead, "run_id": busy}
+            said = {"device": "h200", "description": "NVIDIA H200, driver 590.44", "seen_at": one.now, "run_id": busy}
             one.session.add(m.Worker(name=f"h200-box-{number}", **said, **usual))
         silent = {
             "device": "h100",
@@ -298,6 +297,10 @@ class Matters:
         }
         one.session.add(m.Worker(name="h100-box-0", **silent, **usual))
         long = "b200-rack-7/slot-3.gpu.eu-central-2.compute.internal.example-corporation.net"
-        bad = {"device": "b200", "description": "NVIDIA B200 <script>alert(3)</script> " + "x" * 150, "seen_at": ahead}
+        bad = {
+            "device": "b200",
+            "description": "NVIDIA B200 <script>alert(3)</script> " + "x" * 150,
+            "seen_at": one.now,
+        }
         bad |= {"sandbox": "user namespaces are refused here", "run_id": one.places.running}
         one.session.add(m.Worker(name=long, **bad, **usual))

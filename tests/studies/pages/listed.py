@@ -20,6 +20,7 @@ class Limits:
     gzip_kb: float | None = None
     nodes: float | None = None
     height: float | None = None  # px, in a window that is 1,440 px wide
+    height_narrow: float | None = None  # px, in a window that is 390 px wide
     needs_y: float | None = None  # px from the top of the page
     tabs: float | None = None  # presses
     weight_kb: float | None = 600
@@ -49,12 +50,18 @@ def ours(at: Places) -> list[Page]:
     series = urlencode({"device": "h200", "provider": "norms", "case": at.case})
     base, head = at.shas
     compare = urlencode({"base": base, "head": head, "device": "h200"})
-    whole = Limits(gzip_kb=60, nodes=3000, height=3000, needs_y=900, tabs=15)
+    whole = Limits(gzip_kb=60, nodes=3000, height=3000, height_narrow=3000, needs_y=900, tabs=15)
     return [
         Page("health", "/", Limits(cpu_ms=15, **_FIRST), NEEDS),
-        Page("run, newest", f"/runs/{at.newest}", Limits(gzip_kb=60, nodes=3000, height=3000)),
+        Page("run, newest", f"/runs/{at.newest}", Limits(gzip_kb=60, nodes=3000, height=3000, height_narrow=3000)),
         Page("run, worst", f"/runs/{at.worst}", whole, NEEDS, at.worst),
-        Page("run, pull request", f"/runs/{at.pull}", Limits(gzip_kb=60, nodes=3000, height=3000), "", at.pull),
+        Page(
+            "run, pull request",
+            f"/runs/{at.pull}",
+            Limits(gzip_kb=60, nodes=3000, height=3000, height_narrow=3000),
+            "",
+            at.pull,
+        ),
         Page("run, failed", f"/runs/{at.failed}"),
         Page("run, running", f"/runs/{at.running}"),
         Page("run, hostile", f"/runs/{at.hostile}"),
@@ -76,7 +83,7 @@ def ours(at: Places) -> list[Page]:
 
 def lnts(run: int, test: int) -> list[Page]:
     """LNT's pages of its instance; they have no limits."""
-    none = Limits(*[None] * 13)
+    none = Limits(*[None] * 14)
     pages: Sequence[tuple[str, str]] = (
         ("LNT: recent activity", "recent_activity"),
         ("LNT: run", f"{run}"),

@@ -22,8 +22,8 @@ import playwright.sync_api as playwright
 from sqlalchemy import func, select, text, update
 
 from service.db import migrate
-from service.db.engine import engine, transaction
-from service.db.models import Run, VerdictRow
+from service.db.engine import clock, engine, transaction
+from service.db.models import Run, VerdictRow, Worker
 from service.domain.states import BaselineKind, RunState
 from service.settings import settings
 from tests.dashboards.conftest import ARGUMENTS, BROWSERS
@@ -68,7 +68,7 @@ COLUMNS = (
     Column("gzip kB", lambda one: one.cost.gzip_kb, "gzip_kb", 1),
     Column("nodes", lambda one: one.looks and one.looks.nodes, "nodes"),
     Column("height", lambda one: one.looks and one.looks.height, "height"),
-    Column("at 390", lambda one: one.looks and one.looks.height_narrow),
+    Column("at 390", lambda one: one.looks and one.looks.height_narrow, "height_narrow"),
     Column("too wide", lambda one: one.looks and one.looks.overflow, "overflow"),
     Column("at 390", lambda one: one.looks and one.looks.overflow_narrow, "overflow"),
     Column("need at", lambda one: one.looks and one.looks.needs_y, "needs_y"),
@@ -131,6 +131,7 @@ def measure(
     address = str(server.client.base_url.copy_with(raw_path=b"/")).rstrip("/")
     found = list[Result]()
     for page in pages:
+        _report_workers()
         price = cost(server, page.path, requests)
         if price is None:
             print(f"{page.name}: no such page ({page.path})", flush=True)
@@ -142,10 +143,18 @@ def measure(
     for one in found:
         print(f"{one.page.name} ...", file=sys.stderr, flush=True)
         worst = _worst_ratio(one.page.worst_of) if one.page.worst_of else None
+        _report_workers()
         looks = look_at(opened, address, one.page, worst)
         survived = refresh(opened, address + one.page.path, disturb) if disturb else None
         whole.append(replace(one, looks=looks, survived=survived))
     return whole
+
+
+def _report_workers() -> None:
+    """Let the workers report that were online at first, as they do every few seconds."""
+    with transaction() as session:
+        now = clock(session)
+        session.execute(update(Worker).where(Worker.seen_at > now - 3600).values(seen_at=now))
 
 
 def _worst_ratio(run_id: int) -> float:
