@@ -33,8 +33,12 @@
     }
   }
 
+  const query = (address) => new URL(address, location.href).search;
+  let shown = location.search;
+
   async function swap(address, push) {
     const place = document.querySelector("#cases");
+    shown = query(address);
     try {
       const next = (await parsed(address)).querySelector("#cases");
       const focus = document.activeElement && document.activeElement.getAttribute("href");
@@ -61,8 +65,9 @@
     else open(row, link);
   });
 
+  // A link within the page changes the history too, but not the table.
   addEventListener("popstate", () => {
-    if (document.querySelector("#cases")) swap(location.href, false);
+    if (location.search !== shown && document.querySelector("#cases")) swap(location.href, false);
   });
 
   // An address with the id of a row opens it.
