@@ -253,7 +253,7 @@ def groups_of(
         plain = line.kind in FOLDED and line.kind not in foldable
         found[line.kind, None if plain else _group_within(line)].append(line)
     counts: Counter[LineKind] = Counter()
-    groups = []
+    groups: list[CaseGroup] = []
     for (kind, common), members in sorted(found.items(), key=lambda one: _gravity(*one)):
         counts[kind] += 1
         key = f"{kind.value}-{'-'.join(common) if kind in foldable else counts[kind]}"
