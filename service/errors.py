@@ -1,5 +1,8 @@
 """Errors with an HTTP status and a message that says how to fix them."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 
 class ServiceError(Exception):
     """An error that a person can act on.  The message is shown verbatim and must not hold secrets."""
@@ -49,6 +52,23 @@ class BadInput(ServiceError):
 
 class Conflict(ServiceError):
     status = 409
+
+
+@dataclass(frozen=True)
+class LaterChange:
+    """Something that somebody did since then: seconds since the epoch, who, and what."""
+
+    at: float
+    who: str
+    what: str
+
+
+class Stale(Conflict):
+    """The thing was changed after the sender had read it."""
+
+    def __init__(self, what: str, changes: Sequence[LaterChange]) -> None:
+        super().__init__(f"{what} was changed after you opened the page. Read what changed, and send it again.")
+        self.changes = tuple(changes)  # the oldest first
 
 
 class StillHandled(Conflict):

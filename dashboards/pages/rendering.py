@@ -257,6 +257,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "acting": acting,
+        "dict": dict,
         "sign_in_offered": lambda: bool(providers()),
         "asset": assets.address,
         "layout": "base.html",

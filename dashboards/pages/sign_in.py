@@ -11,6 +11,7 @@ from itsdangerous import BadSignature, URLSafeTimedSerializer
 from dashboards.pages.rendering import page
 from service.api.access import in_writers
 from service.db.engine import reading, transaction
+from service.domain.access import ANONYMOUS
 from service.errors import Refused
 from service.forge.sign_in import Flow, provider, providers
 from service.ledger.access import accounts, audit, sign_ins
@@ -35,6 +36,18 @@ async def choose(then: Next = "/") -> Response:
     name = known[0].name if known else ""
     provider(name)  # raises how to set one up if there is none
     return RedirectResponse(f"/sign-in/{name}?{urlencode({'next': _own(then)})}", _SEE_OTHER)
+
+
+@router.get("/sign-in/local")
+async def with_link(request: Request, code: Annotated[str, Query(max_length=200)] = "", then: Next = "/") -> Response:
+    """Begin the session of a link that `kernelwatch person sign-in` printed.  It works once."""
+
+    def begin() -> str:
+        address = request.client.host if request.client else None
+        with as_actor(ANONYMOUS, address), transaction() as session:
+            return accounts.signed_in_with_code(session, code)
+
+    return _signed_in(await in_writers(begin), then)
 
 
 @router.get("/sign-in/{name}")
@@ -73,11 +86,17 @@ async def come_back(
         identity = provider(name).identity(flow, _callback(name), code)
         return accounts.signed_in(identity)[1]
 
-    response = RedirectResponse(then, _SEE_OTHER)
+    response = _signed_in(await in_writers(begin), then)
     response.delete_cookie(_FLOW_COOKIE, path="/sign-in")
+    return response
+
+
+def _signed_in(secret: str, then: str) -> Response:
+    """The page that somebody came for, with the cookie of their session."""
+    response = RedirectResponse(_own(then), _SEE_OTHER)
     response.set_cookie(
         sign_ins.cookie_name(),
-        await in_writers(begin),
+        secret,
         max_age=int(settings().sign_in_s),
         path="/",
         httponly=True,

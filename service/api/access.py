@@ -73,6 +73,7 @@ _WRITERS = _Writers(4)
 _AFTERWARDS = ThreadPoolExecutor(1, "afterwards")
 _SCOPE, _SECRET, _WRAPPED = "kernelwatch_scope", "kernelwatch_secret", "kernelwatch_wrapped"
 _UNSAFE = {"POST", "PUT", "PATCH", "DELETE"}
+DONE = "done"  # parameter of the page that a form leads to: what was done, sealed
 LOCAL = "kernelwatch.actor"  # key of an ASGI scope: the actor, if the request comes from this process
 MAX_BODY = 2 << 20  # bytes of a document that somebody sends; measurements have a limit of their own
 
@@ -265,7 +266,8 @@ def _as_reader(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             scope = getattr(endpoint, _SCOPE, None)
             if scope is not None and not actor.may_somewhere(scope):
                 raise _without(actor, scope)
-            with hiding(hidden), as_actor(actor, credentials.address, sender.csrf_token):
+            done = sign_ins.unseal(sender.csrf_token, request.query_params.get(DONE))
+            with hiding(hidden), as_actor(actor, credentials.address, sender.csrf_token, done):
                 found = endpoint(**names.passed(given, actor), **{session_name: session})
         # A document was checked when it was made; FastAPI would check all of it again.
         return _response(found, HTTPStatus.OK) if isinstance(found, BaseModel) else found
@@ -341,7 +343,8 @@ def _as_writer(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
 
     def handle(request: Request, digest: str, given: dict[str, Any]) -> Response:
         credentials = Credentials.of(request)
-        actor, hidden = _writer(credentials)
+        sender, hidden = writer_with(credentials)
+        actor = sender.actor
         if not actor.may_somewhere(scope):
             raise _without(actor, scope)
         with as_actor(actor, credentials.address), hiding(hidden):
@@ -367,16 +370,16 @@ def _as_writer(endpoint: Callable[..., Any], status: int) -> Callable[..., Any]:
     return names.finish(run, without=(upload,) if upload is not None else ())
 
 
-def _writer(credentials: Credentials) -> tuple[Actor, Sequence[int]]:
+def writer_with(credentials: Credentials) -> tuple[Sender, Sequence[int]]:
     """Who changes something, with roles that the forge has confirmed a moment ago, and what is hidden from them."""
     with reading() as session:
         sender = sender_of(session, credentials)
         if sender.account_id is None:
-            return sender.actor, visible.hidden_from(session, sender.actor)
+            return sender, visible.hidden_from(session, sender.actor)
     accounts.refresh_roles(sender.account_id, older_than_s=accounts.FRESH_S)
     with reading() as session:
-        actor = sender_of(session, credentials).actor
-        return actor, visible.hidden_from(session, actor)
+        sender = sender_of(session, credentials)
+        return sender, visible.hidden_from(session, sender.actor)
 
 
 async def do_afterwards(tasks: Iterable[Callable[[], None]]) -> None:

@@ -220,8 +220,10 @@ def provider(name: str) -> IdentityProvider:
     known = {one.name: one for one in providers()}
     if not known:
         raise Unavailable(
-            "Nobody can sign in here. Set KERNELWATCH_GITHUB_CLIENT_ID and KERNELWATCH_GITHUB_CLIENT_SECRET, or "
-            "KERNELWATCH_OIDC_ISSUER, KERNELWATCH_OIDC_CLIENT_ID and KERNELWATCH_OIDC_CLIENT_SECRET; then restart."
+            "No provider is set up to sign in with. On the machine of the server, run `kernelwatch person sign-in` and "
+            "open the link that it prints. For other people set KERNELWATCH_GITHUB_CLIENT_ID and "
+            "KERNELWATCH_GITHUB_CLIENT_SECRET, or KERNELWATCH_OIDC_ISSUER, KERNELWATCH_OIDC_CLIENT_ID and "
+            "KERNELWATCH_OIDC_CLIENT_SECRET; then restart."
         )
     if name not in known:
         raise BadInput(f"There is no sign-in with {name}; use {' or '.join(known)}.")

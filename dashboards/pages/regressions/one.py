@@ -1,58 +1,98 @@
-"""One regression: size, evidence, culprit, history and commands."""
+"""One regression: its verdict, the next step, triage, evidence, searches and history."""
+
+from collections.abc import Mapping, Sequence
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
+from sqlalchemy.orm import Session
 
+from dashboards.pages.forms import ActionForm
 from dashboards.pages.history.trends import figure_of
+from dashboards.pages.regressions.triage import Verb, forms_of, of_regression
 from dashboards.pages.rendering import page
+from dashboards.runs.strips import rounds_figure
 from service.api.access import Reading, ReadingRoute
 from service.api.common import Key
 from service.db.engine import clock
-from service.domain.regressions.lifecycle import Action, possible
-from service.domain.states import OPEN_REGRESSIONS
+from service.domain.states import OPEN_REGRESSIONS, RegressionState
 from service.domain.text import short
-from service.ledger import queries
+from service.errors import NotFound
 from service.ledger.bisections import bisections
 from service.ledger.intake.targets import target_named
+from service.ledger.reading import brief
 from service.ledger.regressions import listing
-from service.reports.views import RegressionHistory
+from service.reports.report import Report
+from service.reports.views import BisectionView, RegressionHistory
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+
+MAX_SIBLINGS = 8  # of the incident; its page lists all
+MAX_EVENTS = 30  # newest ones; the JSON has all
 
 
 @router.get("/regressions/{regression_id}")
 def regression(regression_id: Key, session: Reading) -> str:
-    """Show one regression: size, evidence, culprit, history and commands."""
+    """Show one regression: what to do, evidence, culprit and history."""
     life = listing.one(session, regression_id)
     row, run = life.regressed.row, life.regressed.run
-    found = queries.found_in(session, run.id)
+    evidence = _evidence(session, run.id, row.case, row.provider)
+    samples = brief.samples_of_case(session, run.id, row.case)
+    timed = [one for one in samples if one.provider == row.provider or one.role in brief.OTHERS]
     target = target_named(session, life.regressed.target)
+    subject = of_regression(session, life)
+    searches = [bisections.one(session, search.id) for search in life.bisections]
+    offered = forms_of(subject)
     return page(
         "regression.html",
         now=clock(session),
         life=life,
-        evidence=next((one for one in found.rows if (one.provider, one.case) == (row.provider, row.case)), None),
-        searches=[bisections.one(session, search.id) for search in life.bisections],
+        target=target,
+        forms_by_verb=offered,
+        primary=_primary(life, offered),
+        next_step=next_step(life, searches),
+        report=evidence,
+        evidence=evidence.rows[0] if evidence else None,
+        rounds=rounds_figure(row.case, [(one.role, one.provider, one.trials) for one in timed]),
+        siblings=life.siblings[:MAX_SIBLINGS],
+        events=life.events[-MAX_EVENTS:],
+        searches=searches,
+        live=any(not search.done for search in searches),
         figure=figure_of(session, target, row.device, row.provider, row.case),
-        commands=_commands(life),
     )
 
 
-def _commands(life: RegressionHistory) -> list[tuple[str, str]]:
-    """Return the commands that are possible in this state, with their meaning."""
+def _evidence(session: Session, run_id: int, case: str, provider: str) -> Report | None:
+    """The comparison of the case in its run; None where only its history shows the regression."""
+    try:
+        return brief.of_case(session, run_id, case, provider).report
+    except NotFound:
+        return None
+
+
+def next_step(life: RegressionHistory, searches: Sequence[BisectionView]) -> str:
+    """What has to be done now, or why nothing has."""
+    row, fix = life.regressed.row, life.regressed.fixed_by
+    match row.state:
+        case RegressionState.FIXED:
+            return f"Fixed by {fix.revision.short}." if fix else "Its revision is no longer on the mainline."
+        case RegressionState.DISMISSED:
+            return "Dismissed. It does not come back by itself."
+        case RegressionState.ACKNOWLEDGED:
+            return "Accepted. Its revision is a baseline for later ones."
+        case RegressionState.BISECTING if running := next((one for one in searches if not one.done), None):
+            return f"The search for the culprit goes on: {len(running.steps)} of at most {running.row.max_runs} runs."
+    if row.culprit:
+        return f"Fix or revert {short(row.culprit)}, or acknowledge the regression with a reason."
+    if row.good:
+        return "Find the culprit, or dismiss the regression with a reason."
+    return "Assign it, and look for the cause."
+
+
+def _primary(life: RegressionHistory, offered: Mapping[Verb, ActionForm]) -> Verb | None:
+    """The form of the next step."""
     row = life.regressed.row
-    command_of = f"kernelwatch regression {{}} {row.id}"
-    every = (
-        ("Accept it", Action.ACKNOWLEDGE, f"{command_of.format('acknowledge')} --reason WHY --until 2026-12-31"),
-        ("Dismiss it", Action.DISMISS, f"{command_of.format('dismiss')} --reason WHY"),
-        ("Reopen it", Action.REOPEN, command_of.format("reopen")),
-        ("Assign it", Action.ASSIGN, f"{command_of.format('assign')} WHO"),
-        ("Set a due date", Action.DUE, f"{command_of.format('due')} 2026-12-31"),
-        ("Add a note", Action.NOTE, f"{command_of.format('note')} TEXT"),
-    )
-    able = [(what, command) for what, action, command in every if possible(row.state, action)]
-    if row.good and row.culprit is None and row.state in OPEN_REGRESSIONS:
-        ends = f"{short(row.good)}..{life.regressed.run.revision.short}"
-        search = f"kernelwatch bisection start {life.regressed.target} {ends} --device {row.device} --case {row.case}"
-        able.append(("Find the culprit", search))
-    return able
+    if row.state not in OPEN_REGRESSIONS or row.state is RegressionState.ACKNOWLEDGED:
+        return None
+    if row.assignee is None:
+        return Verb.ASSIGN
+    return Verb.BISECT if Verb.BISECT in offered and row.state is RegressionState.OPEN else Verb.ACKNOWLEDGE

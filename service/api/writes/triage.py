@@ -67,7 +67,7 @@ def _due(body: DueRequest, who: str) -> Transition:
     return Transition(Action.DUE, who, words, due_at=_seconds(body.due_at))
 
 
-_VERBS: dict[str, tuple[type[RequestDocument], Callable[..., Transition], str]] = {
+VERBS: dict[str, tuple[type[RequestDocument], Callable[..., Transition], str]] = {
     "acknowledge": (AcknowledgeRequest, _acknowledge, "Accept it: its revision may be a baseline again."),
     "dismiss": (ReasonRequest, _dismiss, "Close it as false or intended.  It is not reopened by itself."),
     "reopen": (ReopenRequest, _reopen, "Reopen it.  Later measurements may mark it as fixed."),
@@ -109,7 +109,7 @@ def _add_verb(verb: str, kind: type[RequestDocument], made: Callable[..., Transi
         )
 
 
-for _verb, _parts in _VERBS.items():
+for _verb, _parts in VERBS.items():
     _add_verb(_verb, *_parts)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from service.commands.connection import client
-from service.commands.noun import Noun
+from service.commands.noun import Noun, Where
 from service.commands.pages import first
 
 if TYPE_CHECKING:
@@ -24,6 +24,20 @@ def show_all(
     from service.commands.views import access as views
 
     return views.people(first(client().people.list(), limit), limit)
+
+
+@app.verb("sign-in", where=Where.ONLY_HERE)
+def sign_in() -> "View":
+    """Print a link that signs you in to the pages, as the user of this machine.  It works once, for ten minutes."""
+    from service.commands.people import this_person
+    from service.commands.views import access as views
+    from service.db.engine import transaction
+    from service.ledger.access import accounts
+    from service.settings import settings
+
+    with transaction() as session:
+        code = accounts.link_code(session, this_person())
+    return views.link(settings().address, code)
 
 
 @app.verb("disable")

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from kernelwatch.client import Page
 from kernelwatch.client.models import AuditItem, KeyItem, MeDocument, NewKeyDocument, PersonItem
 from service.commands.output.views import Column, Table, View, text
@@ -59,6 +61,18 @@ def people(page: Page[PersonItem], limit: int) -> View:
     """People who have signed in."""
     notes = more(limit, page.next) if page.items else ["Nobody has signed in."]
     return View(page, (Table(PersonItem, page.items, PEOPLE), *map(text, notes)))
+
+
+class SignInLink(BaseModel):
+    """A link that begins a session."""
+
+    url: str
+
+
+def link(address: str, code: str) -> View:
+    """A link alone, so that a script can open it."""
+    found = SignInLink(url=f"{address}/sign-in/local?code={code}")
+    return View(found, [text(found.url)])
 
 
 def person(found: PersonItem) -> View:

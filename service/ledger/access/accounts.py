@@ -16,7 +16,7 @@ from service.forge.clients import addresses, connect
 from service.forge.forge import ForgeFailed
 from service.forge.sign_in import Identity
 from service.ledger.access import audit, sign_ins
-from service.ledger.access.acting import as_actor
+from service.ledger.access.acting import acting, as_actor
 from service.ledger.locking import insert_if_absent
 from service.settings import settings
 
@@ -42,7 +42,25 @@ def signed_in(identity: Identity) -> tuple[Actor, str]:
         return person, secret
 
 
-def _account(session: Session, identity: Identity) -> Account:
+def link_code(session: Session, person: str) -> str:
+    """A code with which a user of the database's machine signs in to the pages; see `sign_ins.link_code`."""
+    account = _account(session, Identity(sign_ins.LOCAL_ISSUER, person, person), admin=True)
+    audit.record(session, "person.link", of=f"person {person}")
+    return sign_ins.link_code(session, account)
+
+
+def signed_in_with_code(session: Session, code: str) -> str:
+    """Begin the session of a code.  Returns the secret for the cookie.  Raises Refused."""
+    account = sign_ins.account_of_code(session, code)
+    if account is None or account.disabled_at is not None:
+        raise Refused("This link was used already or is too old. `kernelwatch person sign-in` prints another one.")
+    account.signed_in_at = clock(session)
+    with as_actor(sign_ins.person(session, account), acting().address):
+        audit.record(session, "person.sign_in", of=f"person {account.login}", details={"issuer": account.issuer})
+    return sign_ins.begin(session, account)
+
+
+def _account(session: Session, identity: Identity, *, admin: bool = False) -> Account:
     now = clock(session)
     unique = {"issuer": identity.issuer, "subject": identity.subject}
     values = unique | {"login": identity.login, "admin": False, "created_at": now, "signed_in_at": now}
@@ -51,7 +69,7 @@ def _account(session: Session, identity: Identity) -> Account:
     if row.disabled_at is not None:
         raise Refused(f"The account {row.login} is disabled here. Ask an administrator.")
     row.login, row.signed_in_at = identity.login, now
-    row.admin = identity.login in settings().admins
+    row.admin = admin or identity.login in settings().admins
     session.flush()
     return row
 

@@ -10,11 +10,15 @@ from service.domain.access import SERVICE, Actor
 
 @dataclass(frozen=True)
 class Acting:
-    """An actor, the address from which it acts, and what the forms of its pages must carry."""
+    """An actor, the address from which it acts, and what the forms of its pages must carry.
+
+    `done` says what the actor did with the form that led to this page.
+    """
 
     actor: Actor
     address: str | None = None
     csrf_token: str | None = None
+    done: str | None = None
 
 
 _BY_ITSELF = Acting(SERVICE)
@@ -27,9 +31,11 @@ def acting() -> Acting:
 
 
 @contextmanager
-def as_actor(actor: Actor, address: str | None = None, csrf_token: str | None = None) -> Iterator[None]:
+def as_actor(
+    actor: Actor, address: str | None = None, csrf_token: str | None = None, done: str | None = None
+) -> Iterator[None]:
     """Act as this actor in the block."""
-    token = _acting.set(Acting(actor, address, csrf_token))
+    token = _acting.set(Acting(actor, address, csrf_token, done))
     try:
         yield
     finally:

@@ -4,18 +4,23 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
 from urllib.parse import urlsplit
 
+from itsdangerous import BadSignature, URLSafeTimedSerializer
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from service.db.engine import clock
 from service.db.models import Account, Role, SignIn, Target
-from service.domain.access import Actor, ActorKind, Grant, NamedGrant, Scope, read_grants
+from service.domain.access import Actor, ActorKind, Grant, NamedGrant, Scope, local, read_grants
 from service.errors import Refused
 from service.settings import settings
 
+LOCAL_ISSUER = "local"  # of accounts of people who use the machine of the database
 _BYTES = 32
+_DONE_S = 3600  # for which a page shows what was done
+_LINK_S = 600
 
 # What a permission on the forge's repository allows on its target.
 SCOPES_OF: dict[str, tuple[Scope, ...]] = {
@@ -52,6 +57,21 @@ def begin(session: Session, account: Account) -> str:
     return secret
 
 
+def link_code(session: Session, account: Account) -> str:
+    """A code that begins a session once, within ten minutes; it is no session itself."""
+    code, now = secrets.token_urlsafe(_BYTES), clock(session)
+    session.add(SignIn(digest=_code_digest(code), account_id=account.id, created_at=now, expires_at=now + _LINK_S))
+    return code
+
+
+def account_of_code(session: Session, code: str) -> Account | None:
+    """The account of a code, which is worth nothing afterwards; None for one that is used, old or unknown."""
+    now = clock(session)
+    valid = (SignIn.digest == _code_digest(code), SignIn.ended_at.is_(None), SignIn.expires_at > now)
+    used = session.scalar(update(SignIn).where(*valid).values(ended_at=now).returning(SignIn.account_id))
+    return None if used is None else session.get_one(Account, used)
+
+
 def actor_with(session: Session, secret: str) -> Actor | None:
     """The person of a session, with what they may do now; None if it has ended or expired."""
     query = (
@@ -66,6 +86,8 @@ def actor_with(session: Session, secret: str) -> Actor | None:
 
 def person(session: Session, account: Account) -> Actor:
     """A person with the grants that their roles and the settings give."""
+    if account.issuer == LOCAL_ISSUER:
+        return replace(local(account.login), id=account.id)
     if account.admin:
         return Actor(ActorKind.PERSON, account.login, frozenset({Grant(Scope.ADMIN)}), account.id)
     roles = session.scalars(select(Role).where(Role.account_id == account.id))
@@ -94,15 +116,43 @@ def csrf_token(secret: str) -> str:
 
 def check_own_form(secret: str, token: str | None, origin: str | None) -> None:
     """Raise Refused for a request that another site made a browser send."""
-    if origin is not None and origin.rstrip("/") != _origin():
-        raise Refused(f"The request comes from {origin}, not from {_origin()}.")
+    check_origin(origin)
     if token is None or not hmac.compare_digest(token.encode(), csrf_token(secret).encode()):
         raise Refused("The form is too old or not from this page: reload the page and send it again.")
+
+
+def check_origin(origin: str | None) -> None:
+    """Raise Refused for a request from a page of another site; some clients do not say where they are."""
+    if origin is not None and origin.rstrip("/") != _origin():
+        raise Refused(f"The request comes from {origin}, not from {_origin()}. Open the dashboard there.")
+
+
+def seal(token: str, done: str) -> str:
+    """What was done, as a parameter for the address of the next page: nobody else can make such an address."""
+    return str(_sealer(token).dumps(done))
+
+
+def unseal(token: str | None, sealed: str | None) -> str | None:
+    """What was done a while ago in this session; None for anything else."""
+    if token is None or not sealed:
+        return None
+    try:
+        return str(_sealer(token).loads(sealed, max_age=_DONE_S))
+    except BadSignature:  # an old one, too
+        return None
+
+
+def _sealer(token: str) -> URLSafeTimedSerializer:
+    return URLSafeTimedSerializer(token, salt="done")
 
 
 def _origin() -> str:
     address = urlsplit(settings().address)
     return f"{address.scheme}://{address.netloc}"
+
+
+def _code_digest(code: str) -> str:
+    return _digest(f"link {code}")
 
 
 def _digest(secret: str) -> str:

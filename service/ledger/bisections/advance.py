@@ -82,9 +82,11 @@ def search(
             max_runs=max_runs,
             line=line,
         )
-        details = {"good": first, "bad": last, "device": on, "as": asked_by}
-        audit.record(session, "bisection.start", target=name, of=f"bisection {row.id}", details=details)
-        return RequestedBisection(row.id, created=row.id not in known)
+        created = row.id not in known
+        if created:
+            details = {"good": first, "bad": last, "device": on, "as": asked_by}
+            audit.record(session, "bisection.start", target=name, of=f"bisection {row.id}", details=details)
+        return RequestedBisection(row.id, created)
 
 
 def advance_due() -> int:

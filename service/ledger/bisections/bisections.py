@@ -240,6 +240,12 @@ def one(session: Session, bisection_id: int) -> BisectionView:
     return steps.search(session, row)
 
 
+def of_incident(session: Session, incident_id: int, limit: int = 5) -> list[int]:
+    """The newest bisections that were started for an incident, the newest first."""
+    ours = select(Bisection.id).where(Bisection.incident_id == incident_id)
+    return list(session.scalars(ours.order_by(Bisection.id.desc()).limit(limit)))
+
+
 def listed(
     session: Session,
     target: Target | None = None,

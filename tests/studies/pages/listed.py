@@ -75,6 +75,8 @@ def ours(at: Places) -> list[Page]:
         Page("weekly", "/weekly"),
         Page("regressions", "/regressions"),
         Page("regression", f"/regressions/{at.regression}"),
+        Page("incident", "/incidents/1", Limits(height=3000, **_FIRST), NEEDS),
+        Page("form of a regression", f"/regressions/{at.regression}/acknowledge"),
         Page("bisection", f"/bisections/{at.bisection}"),
         Page("workers", "/workers"),
         Page("calibration", "/calibration"),

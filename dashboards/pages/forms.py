@@ -1,0 +1,210 @@
+"""Forms of pages: what they ask for, who sends them, and the page that follows.
+
+A form changes something by the same functions of the ledger as API and command line do, as the person who is signed in.
+It works without script.  `ActionForm` says what is asked, the macro `form` of `forms.html` draws it, and `submitted`
+handles it: a request of another site is refused, a sender who may not know of the thing gets 404, and whoever may not
+change it reads which role that needs.  Whatever goes wrong, the sender sees the form again with what they typed.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+
+from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from sqlalchemy.orm import Session
+
+from dashboards.pages.rendering import page
+from service.api.access import DONE, Credentials, in_writers, permit, reader_with, writer_with
+from service.db.engine import clock, reading
+from service.db.models import Target
+from service.db.visibility import hiding
+from service.domain.access import Actor, ActorKind, Scope
+from service.errors import BadInput, NotFound, ServiceError, Stale
+from service.ledger.access import sign_ins
+from service.ledger.access.acting import acting, as_actor
+
+MAX_FORM = 64 << 10  # bytes of a body
+MAX_TEXT = 2000  # characters, as in the API
+_MAX_FIELDS = 40
+_CONTROLS = re.compile(r"[\s\x00-\x1f\x7f]+")
+_SEE_OTHER = 303
+_CONFIRMED = "confirmed"
+
+
+class FieldKind(StrEnum):
+    """How a field is drawn."""
+
+    LINE = "line"
+    TEXT = "text"  # several lines on the page; stored as one, as the API takes it
+    DAY = "day"
+    CHOICE = "choice"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A value that a form asks for."""
+
+    name: str
+    label: str
+    kind: FieldKind = FieldKind.LINE
+    value: str = ""
+    required: bool = False
+    hint: str = ""
+    choices: tuple[tuple[str, str], ...] = ()  # values with their words
+    suggestions: tuple[str, ...] = ()
+    max_length: int = MAX_TEXT
+
+
+@dataclass(frozen=True)
+class ActionForm:
+    """What somebody may do to a thing: the address, the fields, and what it needs."""
+
+    address: str  # where it is sent; GET shows the form alone
+    title: str
+    button: str
+    back: str  # the page of the thing
+    scope: Scope
+    command: str  # that does the same
+    target: Target | None = None  # of which the scope is needed; None for all of them
+    fields: tuple[Field, ...] = ()
+    about: str = ""  # what it does
+    question: str = ""  # asked before it is done; empty for what can be undone
+    seen: int = 0  # the version of the thing that the page shows
+
+    @property
+    def key(self) -> str:
+        """Unique on its page, for the ids of its fields."""
+        return self.address.strip("/").replace("/", "-")
+
+    @property
+    def allowed(self) -> bool:
+        """Whether the viewer may send it."""
+        viewer = acting()
+        return viewer.csrf_token is not None and viewer.actor.may(self.scope, self.target.id if self.target else None)
+
+    @property
+    def needs(self) -> str:
+        """The scope with its target, as keys name it: `triage:norms`."""
+        return f"{self.scope}:{self.target.name}" if self.target and self.scope is not Scope.ADMIN else self.scope.value
+
+    def with_values(self, values: Mapping[str, str]) -> "ActionForm":
+        """The same form with what somebody typed."""
+        typed = tuple(replace(one, value=values.get(one.name, one.value)) for one in self.fields)
+        return replace(self, fields=typed)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The fields of a form as they were sent; white space and control characters are single spaces."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, body: bytes) -> "Sent":
+        """Read a body.  Raises BadInput."""
+        try:
+            found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+        except ValueError:
+            raise BadInput("The body is no form.") from None
+        return cls({name: _CONTROLS.sub(" ", values[0]).strip() for name, values in found.items()})
+
+    def __getitem__(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    @property
+    def seen(self) -> int:
+        """The version that the sender saw; 0 for none."""
+        return int(self["seen"]) if re.fullmatch("[0-9]{1,18}", self["seen"]) else 0
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the sender answered the question of the form."""
+        return self[_CONFIRMED] == "yes"
+
+    def check(self, form: ActionForm) -> None:
+        """Raise BadInput for a field that is missing, too long or none of its choices."""
+        for one in form.fields:
+            value = self[one.name]
+            if one.required and not value:
+                raise BadInput(f"“{one.label}” is missing.")
+            if len(value) > one.max_length:
+                raise BadInput(f"“{one.label}” has {len(value)} characters; it may have {one.max_length}.")
+            if one.choices and value and value not in dict(one.choices):
+                raise BadInput(f"“{one.label}” has no choice {value[:40]}.")
+            if one.kind is FieldKind.DAY and value and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", value):
+                raise BadInput(f"“{one.label}” is a day, such as 2026-12-31.")
+
+
+Find = Callable[[Session], ActionForm]
+Apply = Callable[[Sent, Actor], str]  # in transactions of its own; returns what was done, in a sentence
+
+
+def shown(session: Session, form: ActionForm) -> str:
+    """The page of a form alone."""
+    return page("acting.html", now=clock(session), form=form, problem=None, changes=(), asks=False)
+
+
+async def submitted(request: Request, find: Find, apply: Apply) -> Response:
+    """Handle a form that was sent: `find` makes it anew for its sender, `apply` does what it says.
+
+    Raises NotFound where the sender may not know of the thing, and Refused for a request from another site.
+    """
+    sent = Sent.read(await request.body())
+    credentials = Credentials.of(request)
+    sign_ins.check_origin(credentials.origin)
+    known = credentials.local or credentials.key or credentials.cookie
+    run = in_writers if known else run_in_threadpool  # strangers take no thread of those who change something
+    return await run(_handle, credentials, sent, find, apply)
+
+
+def _handle(credentials: Credentials, sent: Sent, find: Find, apply: Apply) -> Response:
+    as_reader = replace(credentials, unsafe=False)  # the token is checked below, where the sender is known
+    with reading() as session:
+        sender, hidden = reader_with(session, as_reader)
+    if sender.actor.kind is not ActorKind.ANONYMOUS:
+        sender, hidden = writer_with(as_reader)
+    with hiding(hidden), as_actor(sender.actor, credentials.address, sender.csrf_token):
+        with reading() as session:
+            form = find(session)
+        try:
+            if sender.csrf_token is not None:
+                sign_ins.check_own_form(credentials.cookie or "", sent["csrf_token"], credentials.origin)
+            permit(sender.actor, form.scope, form.target)
+            sent.check(form)
+            if form.question and not sent.confirmed:
+                return _page(form, sent, asks=True)
+            done = apply(sent, sender.actor)
+        except NotFound:
+            raise
+        except ServiceError as problem:
+            with reading() as session:
+                form = find(session)
+            # Only what a page of ours sent is shown: another site could make our page show its words.
+            return _page(form, sent if credentials.origin else Sent(), problem)
+        return see(form.back, done)
+
+
+def see(path: str, done: str) -> Response:
+    """Send the browser to a page of ours, which says what was done."""
+    parts = urlsplit(path)
+    token = acting().csrf_token
+    told = urlencode({DONE: sign_ins.seal(token, done)}) if token else ""
+    query = "&".join(filter(None, (parts.query, told)))
+    return RedirectResponse(urlunsplit(("", "", parts.path, query, parts.fragment)), _SEE_OTHER)
+
+
+def _page(form: ActionForm, sent: Sent, problem: ServiceError | None = None, *, asks: bool = False) -> Response:
+    """The form with what was typed: a question, or why it was not done."""
+    typed = form.with_values(sent.values)
+    if asks:
+        typed = replace(typed, seen=sent.seen)  # what changes while somebody thinks is found as well
+    changes = problem.changes if isinstance(problem, Stale) else ()
+    with reading() as session:
+        now = clock(session)
+    text = page("acting.html", now=now, form=typed, problem=problem, changes=changes, asks=asks)
+    return HTMLResponse(text, problem.status if problem else 200)

@@ -1,0 +1,330 @@
+"""Triage in the browser: the forms of a regression or of a whole incident, and what they do."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from functools import partial
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response
+from pydantic import ValidationError
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dashboards.pages import forms
+from dashboards.pages.forms import ActionForm, Field, FieldKind, Sent
+from service.api.access import Reading, ReadingRoute
+from service.api.common import Key
+from service.api.writes.triage import VERBS
+from service.db.engine import transaction
+from service.db.models import Account, RegressionRow, Target
+from service.domain.access import Actor, Scope
+from service.domain.regressions.lifecycle import MAX_NAME, Action, Transition, possible
+from service.domain.states import RegressionState
+from service.domain.text import short
+from service.errors import BadInput, NotFound
+from service.ledger.bisections import advance
+from service.ledger.regressions import decisions, listing
+from service.reports.views import IncidentView, RegressionHistory
+
+router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
+
+MAX_KNOWN = 50  # people who are suggested
+_WHOLE = "applies"  # the field that says to what a form applies
+_THIS, _EVERY = "this", "incident"
+
+
+class Verb(StrEnum):
+    """What a person may do to a regression, as the last part of an address."""
+
+    ACKNOWLEDGE = "acknowledge"
+    DISMISS = "dismiss"
+    REOPEN = "reopen"
+    ASSIGN = "assign"
+    DUE = "due"
+    NOTE = "note"
+    BISECT = "bisect"
+
+
+_ACTIONS = {
+    Verb.ACKNOWLEDGE: Action.ACKNOWLEDGE,
+    Verb.DISMISS: Action.DISMISS,
+    Verb.REOPEN: Action.REOPEN,
+    Verb.ASSIGN: Action.ASSIGN,
+    Verb.DUE: Action.DUE,
+    Verb.NOTE: Action.NOTE,
+}
+_TITLES = {
+    Verb.ACKNOWLEDGE: "Acknowledge",
+    Verb.DISMISS: "Dismiss",
+    Verb.REOPEN: "Reopen",
+    Verb.ASSIGN: "Assign",
+    Verb.DUE: "Set a due date",
+    Verb.NOTE: "Add a note",
+    Verb.BISECT: "Find the culprit",
+}
+_ABOUT = {
+    Verb.ACKNOWLEDGE: "Its revision becomes a baseline again. With a day, it is open again from that day (UTC).",
+    Verb.DISMISS: "It is closed as false or intended, and does not come back by itself.",
+    Verb.REOPEN: "Only a later measurement can close it as fixed.",
+    Verb.ASSIGN: "An empty field removes the assignee.",
+    Verb.DUE: "An empty field removes the day.",
+    Verb.NOTE: "Notes stay in the history.",
+    Verb.BISECT: "Measures revisions between the last good one and this one, at the lowest priority.",
+}
+_DONE = {
+    Verb.ACKNOWLEDGE: "acknowledged",
+    Verb.DISMISS: "dismissed",
+    Verb.REOPEN: "reopened",
+    Verb.DUE: "due date changed",
+    Verb.NOTE: "note added",
+}
+_OPTIONS = {
+    Verb.ACKNOWLEDGE: " --reason WHY --until 2026-12-31",
+    Verb.DISMISS: " --reason WHY",
+    Verb.REOPEN: "",
+    Verb.ASSIGN: " WHO",
+    Verb.DUE: " 2026-12-31",
+    Verb.NOTE: " TEXT",
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is decided about: a regression or an incident, and what its viewer sees of it."""
+
+    noun: str  # "regression" or "incident"
+    id: int
+    target: Target
+    rows: Sequence[RegressionRow]  # of which the state decides what is possible
+    seen: int
+    incident_id: int | None = None  # of a regression, if it has several
+    of_incident: int = 0  # regressions in it
+    search: str = ""  # the command that finds the culprit; empty where nothing is left to find
+    people: Sequence[str] = ()
+
+    @property
+    def path(self) -> str:
+        return f"/{self.noun}s/{self.id}"
+
+
+def of_regression(session: Session, life: RegressionHistory) -> Subject:
+    """A regression with what its forms need."""
+    row = life.regressed.row
+    target = session.get_one(Target, row.target_id)
+    return Subject(
+        "regression",
+        row.id,
+        target,
+        [row],
+        decisions.newest_event(session, [row.id, *(one.id for one in life.siblings)]),
+        row.incident_id if life.siblings else None,
+        len(life.siblings) + 1,
+        _search_command(life) if _can_search(row) else "",
+        _people(session, [row]),
+    )
+
+
+def of_incident(session: Session, happening: IncidentView) -> Subject:
+    """An incident with what its forms need."""
+    rows = happening.regressions
+    target = session.get_one(Target, happening.row.target_id)
+    seen = decisions.newest_event(session, [one.id for one in rows])
+    return Subject("incident", happening.row.id, target, rows, seen, people=_people(session, rows))
+
+
+def forms_of(subject: Subject) -> dict[Verb, ActionForm]:
+    """The forms of what the state allows."""
+    found = {verb: _form(subject, verb) for verb, action in _ACTIONS.items() if _allows(subject, action)}
+    if subject.search:
+        found[Verb.BISECT] = _form(subject, Verb.BISECT)
+    return found
+
+
+def _form(subject: Subject, verb: Verb) -> ActionForm:
+    several = len(subject.rows) > 1
+    noun = f"{subject.noun} {subject.id}"
+    fields = [*_fields(subject, verb)]
+    if subject.incident_id is not None and verb is not Verb.BISECT:
+        choices = ((_THIS, "this case"), (_EVERY, f"all {subject.of_incident} cases of incident {subject.incident_id}"))
+        fields.append(Field(_WHOLE, "Applies to", FieldKind.CHOICE, _THIS, choices=choices))
+    command = f"kernelwatch regression {verb} {subject.id}{_OPTIONS.get(verb, '')}"
+    if subject.noun == "incident":
+        command += " --incident"
+    scope = Scope.RUN if verb is Verb.BISECT else Scope.TRIAGE
+    return ActionForm(
+        address=f"{subject.path}/{verb}",
+        title=_TITLES[verb],
+        button=_TITLES[verb],
+        back=subject.path,
+        scope=scope,
+        command=subject.search if verb is Verb.BISECT else command,
+        target=subject.target,
+        fields=tuple(fields),
+        about=_about(subject, verb),
+        question=f"Dismiss {noun}{f' with all {len(subject.rows)} cases' if several else ''}?"
+        if verb is Verb.DISMISS
+        else "",
+        seen=subject.seen,
+    )
+
+
+def _about(subject: Subject, verb: Verb) -> str:
+    if subject.noun == "regression":
+        return _ABOUT[verb]
+    count = sum(possible(row.state, _ACTIONS[verb]) for row in subject.rows)
+    return f"{_ABOUT[verb]} It applies to {count} of {len(subject.rows)} cases."
+
+
+def _fields(subject: Subject, verb: Verb) -> list[Field]:
+    [first, *rest] = subject.rows
+    alike = not rest
+    match verb:
+        case Verb.ACKNOWLEDGE:
+            until = Field("until", "Until", FieldKind.DAY)
+            return [Field("reason", "Why it is accepted", FieldKind.TEXT, required=True), until]
+        case Verb.DISMISS:
+            return [Field("reason", "Why it is no regression", FieldKind.TEXT, required=True)]
+        case Verb.REOPEN:
+            return [Field("reason", "Why", FieldKind.TEXT)]
+        case Verb.ASSIGN:
+            known = tuple(subject.people)
+            who = (first.assignee or "") if alike else ""
+            return [Field("assignee", "Person", value=who, suggestions=known, max_length=MAX_NAME)]
+        case Verb.DUE:
+            due = f"{datetime.fromtimestamp(first.due_at, UTC):%Y-%m-%d}" if alike and first.due_at else ""
+            return [Field("due_at", "Fixed by", FieldKind.DAY, due)]
+        case Verb.NOTE:
+            return [Field("text", "Note", FieldKind.TEXT, required=True)]
+        case Verb.BISECT:
+            return []
+
+
+def _allows(subject: Subject, action: Action) -> bool:
+    return any(possible(row.state, action) for row in subject.rows)
+
+
+def _can_search(row: RegressionRow) -> bool:
+    return bool(row.good) and row.culprit is None and row.state in (RegressionState.OPEN, RegressionState.ACKNOWLEDGED)
+
+
+def _search_command(life: RegressionHistory) -> str:
+    row, run = life.regressed.row, life.regressed.run
+    ends = f"{short(row.good or '')}..{run.revision.short}"
+    return f"kernelwatch bisection start {life.regressed.target} {ends} --device {row.device} --case {row.case}"
+
+
+def _people(session: Session, rows: Sequence[RegressionRow]) -> list[str]:
+    """People who may be assigned: who has it, and who signed in, the newest first."""
+    recent = select(Account.login).where(Account.disabled_at.is_(None)).order_by(Account.signed_in_at.desc())
+    known = session.scalars(recent.limit(MAX_KNOWN))
+    return [*dict.fromkeys([*filter(None, (row.assignee for row in rows)), *known])][:MAX_KNOWN]
+
+
+# -- one form alone, and what it does
+
+
+@router.get("/regressions/{regression_id}/{verb}")
+def regression_form(regression_id: Key, verb: Verb, session: Reading) -> str:
+    """Show one form of a regression."""
+    return forms.shown(session, _find_of_regression(regression_id, verb, session))
+
+
+@router.get("/incidents/{incident_id}/{verb}")
+def incident_form(incident_id: Key, verb: Verb, session: Reading) -> str:
+    """Show one form of an incident."""
+    return forms.shown(session, _find_of_incident(incident_id, verb, session))
+
+
+@router.post("/regressions/{regression_id}/{verb}", max_body_size=forms.MAX_FORM)
+async def change_regression(request: Request, regression_id: Key, verb: Verb) -> Response:
+    """Do to a regression, or to its whole incident, what its form says."""
+    find = partial(_find_of_regression, regression_id, verb)
+    apply = partial(_start_search, regression_id) if verb is Verb.BISECT else partial(_change, regression_id, verb)
+    return await forms.submitted(request, find, apply)
+
+
+@router.post("/incidents/{incident_id}/{verb}", max_body_size=forms.MAX_FORM)
+async def change_incident(request: Request, incident_id: Key, verb: Verb) -> Response:
+    """Do to all regressions of an incident what its form says."""
+    return await forms.submitted(
+        request, partial(_find_of_incident, incident_id, verb), partial(_change_all, incident_id, verb)
+    )
+
+
+def _find_of_regression(regression_id: int, verb: Verb, session: Session) -> ActionForm:
+    # What the state no longer allows is refused with the reason by what applies it.
+    return _form(of_regression(session, listing.one(session, regression_id)), verb)
+
+
+def _find_of_incident(incident_id: int, verb: Verb, session: Session) -> ActionForm:
+    if verb is Verb.BISECT:
+        raise NotFound("action on an incident", verb, "Find the culprit of one of its regressions.")
+    return _form(of_incident(session, listing.incident(session, incident_id)), verb)
+
+
+def _change(regression_id: int, verb: Verb, sent: Sent, actor: Actor) -> str:
+    transition = _transition(verb, sent, actor)
+    with transaction() as session:
+        incident_id = session.get_one(RegressionRow, regression_id).incident_id
+        if sent[_WHOLE] == _EVERY and incident_id is not None:
+            decisions.decide_incident(session, incident_id, transition, sent.seen)
+            return _done(f"Incident {incident_id}", verb, sent)
+        decisions.decide(session, regression_id, transition, sent.seen)
+    return _done(f"Regression {regression_id}", verb, sent)
+
+
+def _change_all(incident_id: int, verb: Verb, sent: Sent, actor: Actor) -> str:
+    with transaction() as session:
+        decisions.decide_incident(session, incident_id, _transition(verb, sent, actor), sent.seen)
+    return _done(f"Incident {incident_id}", verb, sent)
+
+
+def _start_search(regression_id: int, sent: Sent, actor: Actor) -> str:
+    who = actor.name[:MAX_NAME]
+    with transaction() as session:
+        life = listing.one(session, regression_id)
+        row, run = life.regressed.row, life.regressed.run
+        if not decisions.is_new_search(session, regression_id, who, sent.seen):
+            return f"Regression {regression_id}: the search for the culprit has started."
+    if row.good is None:
+        raise BadInput("No good revision is known, so there is no range to search.")
+    started = advance.search(
+        life.regressed.target, row.good, run.revision.sha, device=row.device, patterns=[row.case], asked_by=who
+    )
+    words = "has started" if started.created else "goes on"
+    return f"Regression {regression_id}: bisection {started.id} {words}."
+
+
+def _transition(verb: Verb, sent: Sent, actor: Actor) -> Transition:
+    kind, made, _ = VERBS[verb]
+    try:
+        body = kind.model_validate(_VALUES[verb](sent))
+    except ValidationError as error:
+        raise BadInput("; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())) from None
+    return made(body, actor.name[:MAX_NAME])
+
+
+def _day(text: str) -> str | None:
+    """The start of a day, as the API takes it."""
+    try:
+        return f"{date.fromisoformat(text)}T00:00:00Z" if text else None
+    except ValueError:
+        raise BadInput(f"There is no day {text}.") from None
+
+
+_VALUES: Mapping[Verb, Callable[[Sent], Mapping[str, object]]] = {
+    Verb.ACKNOWLEDGE: lambda sent: {"reason": sent["reason"], "until": _day(sent["until"])},
+    Verb.DISMISS: lambda sent: {"reason": sent["reason"]},
+    Verb.REOPEN: lambda sent: {"reason": sent["reason"] or None},
+    Verb.ASSIGN: lambda sent: {"assignee": sent["assignee"] or None},
+    Verb.DUE: lambda sent: {"due_at": _day(sent["due_at"])},
+    Verb.NOTE: lambda sent: {"text": sent["text"]},
+}
+
+
+def _done(what: str, verb: Verb, sent: Sent) -> str:
+    if verb is Verb.ASSIGN:
+        return f"{what}: assigned to {sent['assignee'] or 'nobody'}."
+    return f"{what}: {_DONE[verb]}."
