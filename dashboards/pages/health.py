@@ -26,7 +26,7 @@ def health(session: Reading) -> str:
     facts = health_facts(session)
     here = disk()
     found = needs.needs(facts, here, commit_address)
-    news = lately.since_yesterday(facts)
+    lines, news = lately.target_lines(facts), lately.since_yesterday(facts)
     queues = sorted(facts.queues.devices, key=_longest_first)
     workers = sorted((one for queue in queues for one in queue.workers), key=_silent_first)
     return page(
@@ -35,8 +35,8 @@ def health(session: Reading) -> str:
         headline=needs.headline(found, facts),
         summary=needs.summary(found),
         needs=found,
-        fine=lately.fine(facts, here),
-        lines=[(line, strips.strip(line.marks), strips.sparkline(line.points)) for line in lately.target_lines(facts)],
+        fine=lately.fine(facts, lines, here),
+        lines=[(line, strips.strip(line.marks), strips.sparkline(line.points)) for line in lines],
         news=news[: lately.MAX_CHANGES],
         more_news=max(0, len(news) - lately.MAX_CHANGES),
         queues=queues[:MAX_QUEUES],

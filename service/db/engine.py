@@ -4,10 +4,10 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, func, make_url, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, create_engine, event, func, make_url, select
 from sqlalchemy.orm import Session
 
 from service.settings import settings
@@ -82,8 +82,13 @@ def transaction() -> Iterator[Session]:
 @contextmanager
 def reading() -> Iterator[Session]:
     """A transaction that only reads: on SQLite it waits for no writer and holds up none."""
-    with Session(engine().execution_options(reading=True), expire_on_commit=False) as session, session.begin():
+    with Session(_reading_only(engine()), expire_on_commit=False) as session, session.begin():
         yield session
+
+
+@lru_cache(1)
+def _reading_only(every: Engine) -> Engine:
+    return every.execution_options(reading=True)
 
 
 def wake(session: Session, queue: str) -> None:
@@ -93,12 +98,21 @@ def wake(session: Session, queue: str) -> None:
 
 def database_now(session: Session) -> ColumnElement[Any]:
     """The database's clock in seconds since the epoch, so that leases need no agreement between hosts."""
-    if session.get_bind().dialect.name == "postgresql":
+    return _now_of(session.get_bind().dialect.name)
+
+
+def _now_of(dialect: str) -> ColumnElement[Any]:
+    if dialect == "postgresql":
         return func.extract("epoch", func.clock_timestamp())
     return (func.julianday("now") - 2440587.5) * 86400.0
 
 
 def clock(session: Session) -> float:
     """Seconds since the epoch by the database's clock."""
-    now: float = session.execute(select(database_now(session))).scalar_one()
+    now: float = session.execute(_select_now(session.get_bind().dialect.name)).scalar_one()
     return float(now)
+
+
+@cache
+def _select_now(dialect: str) -> Select[Any]:
+    return select(_now_of(dialect))

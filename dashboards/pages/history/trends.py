@@ -220,7 +220,9 @@ def trend_values(
     sota, behind = _limit_to_sota(session, target, at)
     window = _window(at, series.points)
     found = trends.trend(window, series.changes, metric, at.unit, series.ceilings)
-    everything = trends.trend(series.points, (), metric, at.unit, series.ceilings).shown
+    whole = len(window) == len(series.points)
+    everything = found.shown if whole else trends.trend(series.points, (), metric, at.unit, series.ceilings).shown
+    marks = _marks(series, found.shown, links)
     others = [(one, _other(session, target, one, at, window)) for one in at.others]
     chosen = {name: one for name, sha in (("A", at.a), ("B", at.b)) if sha and (one := _named(found.shown, sha))}
     drawings = [
@@ -229,7 +231,7 @@ def trend_values(
             width=width,
             everything=everything,
             others=others,
-            marks=_marks(series, found.shown, links),
+            marks=marks,
             chosen=chosen,
             behind=behind,
             from_zero=at.from_zero,

@@ -61,7 +61,9 @@ def newest_means(revisions: Sequence[StripRevision]) -> dict[str, SotaMean]:
     """The newest mean of each device; revisions are oldest first."""
     found = dict[str, SotaMean]()
     for revision in revisions:
-        found |= {device: one.mean for device, one in revision.results.items() if one.mean is not None}
+        for device, one in revision.results.items():
+            if one.mean is not None:
+                found[device] = one.mean
     return found
 
 

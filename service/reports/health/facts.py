@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from service.db.models import Target, Worker
@@ -48,18 +49,18 @@ class TargetLately:
     a_week_ago: Mapping[str, EarlierRun] = field(default_factory=dict)  # by device
     a_day_ago: Mapping[str, EarlierRun] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def newest(self) -> dict[str, RecentRun]:
         """The newest measured run of each device."""
         return {run.device: run for run in self.runs if run.state == RunState.DONE}
 
-    @property
+    @cached_property
     def failed(self) -> list[RecentRun]:
         """The runs that failed where nothing newer was measured on their device."""
         ended = {run.device: run for run in self.runs if run.state in (RunState.DONE, RunState.FAILED)}
         return [run for run in ended.values() if run.state == RunState.FAILED]
 
-    @property
+    @cached_property
     def means(self) -> dict[str, SotaMean]:
         """The newest mean against SOTA of each device."""
         return newest_means(self.revisions)

@@ -105,9 +105,8 @@ def _state(one: TargetLately, slower: int) -> tuple[str, str]:
     return ("", "") if one.newest else ("new", "not measured")
 
 
-def fine(facts: HealthFacts, disk: Disk) -> list[str]:
-    """What is fine, in a few words each."""
-    lines = target_lines(facts)
+def fine(facts: HealthFacts, lines: Sequence[TargetLine], disk: Disk) -> list[str]:
+    """What is fine, in a few words each; `lines` are those of the targets."""
     steady = sum(one.tone in ("", "behind") for one in lines)
     workers = [one for queue in facts.queues.devices for one in queue.workers]
     online = sum(one.online for one in workers)

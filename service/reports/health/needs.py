@@ -215,9 +215,9 @@ def _workers(facts: HealthFacts) -> Iterator[Need]:
 
 def _last_heard(worker: WorkerState, now: float) -> str:
     """`was last heard in run 7 3.0 h ago`.  Workers report by the clock of the database, which may be set back."""
-    measured = f" in run {worker.run.run_id}" if worker.run else ""
     if ahead_s := worker.ahead_s(now):
-        return f"has not been heard{measured} since the clock of the database was set back by {lasted(ahead_s)} or more"
+        return f"has not been heard since the clock of the database was set back by {lasted(ahead_s)} or more"
+    measured = f" in run {worker.run.run_id}" if worker.run else ""
     return f"was last heard{measured} {lasted(now - worker.row.seen_at)} ago"
 
 
