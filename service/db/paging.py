@@ -66,7 +66,7 @@ def paged_rows(
     order = [key.asc() if ascending else key.desc() for key in keys]
     found = session.execute(statement.add_columns(*keys).order_by(*order).limit(limit + 1)).all()
     more = len(found) > limit
-    return ResultPage(tuple(found[:limit]), _cursor(found[limit - 1][-len(keys) :]) if more else None)
+    return ResultPage(tuple(found[:limit]), cursor_of(found[limit - 1][-len(keys) :]) if more else None)
 
 
 def page_of_values(
@@ -78,10 +78,11 @@ def page_of_values(
         last = tuple(_read_cursor(cursor, [type(part) for part in key(ordered[0])]))
         ordered = [value for value in ordered if key(value) > last]
     more = len(ordered) > limit
-    return ResultPage(tuple(ordered[:limit]), _cursor(key(ordered[limit - 1])) if more else None)
+    return ResultPage(tuple(ordered[:limit]), cursor_of(key(ordered[limit - 1])) if more else None)
 
 
-def _cursor(values: Iterable[Any]) -> str:
+def cursor_of(values: Iterable[Any]) -> str:
+    """The cursor of a row with these keys: the page after it begins below them."""
     text = json.dumps(list(values), ensure_ascii=False, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 

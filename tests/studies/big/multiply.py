@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
+from tests.studies.big.events import NUMBERED, copy_events
+
 FIRST_ID = 1_000_000  # of seeded revisions and runs, so that there are smaller ids for what is older
 _STRIDE = 5_000  # ids of a copy
 _SPAN_S = 151 * 86400.0  # a copy is older by so much
@@ -20,8 +22,8 @@ _PAST = ("created_at", "started_at", "finished_at", "scanned_at")
 
 def reserve_ids(session: Session) -> None:
     """Let revisions and runs begin at FIRST_ID.  Before the database is seeded."""
-    for table in ("revisions", "runs"):
-        session.execute(text(f"SELECT setval('{table}_id_seq', {FIRST_ID}, false)"))
+    for table in ("revisions", "runs", *NUMBERED):
+        session.execute(text(f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), {FIRST_ID}, false)"))
 
 
 def multiply(connection: Connection, wanted: int) -> int:
@@ -85,6 +87,7 @@ def _copy(connection: Connection, number: int) -> None:
     _insert(connection, "measurements", of_run | {"samples": "NULL", "facts": "'{}'"}, f"measurements {whose}", ["id"])
     _insert(connection, "verdicts", of_run, f"verdicts {whose}", ["id"])
     _insert(connection, "run_totals", of_run | {"at": f"at - {ago}"}, f"run_totals WHERE run_id IN ({runs})")
+    copy_events(connection, back, ago, _insert, runs)
 
 
 def _insert(

@@ -4,8 +4,11 @@ python -m tests.studies.big.seed --measurements 10000000    # into the database 
 """
 
 import argparse
+import json
 import sys
 import time
+from dataclasses import asdict
+from pathlib import Path
 
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
@@ -62,6 +65,7 @@ def main() -> None:
     parser.add_argument(
         "--measurements", type=int, default=0, help="about how many, on PostgreSQL; by default some 430,000"
     )
+    parser.add_argument("--places", type=Path, help="write to this file where things are, for the studies of pages")
     given = parser.parse_args()
     began = time.monotonic()
     migrate.upgrade()
@@ -69,6 +73,8 @@ def main() -> None:
         places = seed(session, measurements=given.measurements)
         if session.get_bind().dialect.name == "postgresql":
             session.execute(text("ANALYZE"))
+    if given.places:
+        given.places.write_text(json.dumps(asdict(places)) + "\n")
     print(places, f"{time.monotonic() - began:.0f} s", file=sys.stderr)
 
 

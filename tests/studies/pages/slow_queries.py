@@ -26,7 +26,7 @@ def print_plans(pages: dict[str, str], slower_than_ms: float) -> None:
         if get(path).status_code != 200:
             continue
         began = time.perf_counter()
-        with _timed() as sent:
+        with timed() as sent:
             get(path)
         whole = (time.perf_counter() - began) * 1e3
         print(f"{name}: {len(sent)} statements, {sum(one.ms for one in sent):.0f} of {whole:.0f} ms", flush=True)
@@ -36,7 +36,8 @@ def print_plans(pages: dict[str, str], slower_than_ms: float) -> None:
 
 
 @contextmanager
-def _timed() -> Iterator[list[Statement]]:
+def timed() -> Iterator[list[Statement]]:
+    """Collect the statements that this process sends meanwhile."""
     found = list[Statement]()
 
     def before(_connection: Any, _cursor: Any, _sql: str, _parameters: Any, context: Any, _many: bool) -> None:
@@ -60,3 +61,13 @@ def _plan(one: Statement) -> str:
             return "(plans are PostgreSQL's)"
         rows = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS) {one.sql}", one.parameters)
         return "\n".join(row[0] for row in rows)
+
+
+def explained(one: Statement) -> dict[str, Any] | None:
+    """PostgreSQL's plan of a statement that reads, as it ran; None for any other."""
+    if not one.sql.lstrip().startswith(("SELECT", "WITH")):
+        return None
+    with engine().connect() as connection:
+        asked = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {one.sql}"
+        plan: dict[str, Any] = connection.exec_driver_sql(asked, one.parameters).scalar_one()[0]["Plan"]
+        return plan
