@@ -215,11 +215,20 @@ class Pull(Base):
     accepted_why: Mapped[str | None]
 
 
+_ASIDE = text("ordinal IS NULL")
+
+
 class Revision(Base):
     """One commit of a repository, or one release of a package (`sha` is then its version)."""
 
     __tablename__ = "revisions"
-    __table_args__ = (UniqueConstraint("target_id", "sha"), Index("ix_revisions_mainline", "target_id", "ordinal"))
+    __table_args__ = (
+        UniqueConstraint("target_id", "sha"),
+        Index("ix_revisions_mainline", "target_id", "ordinal"),
+        Index("ix_revisions_aside", "target_id", "id", sqlite_where=_ASIDE, postgresql_where=_ASIDE),
+        Index("ix_revisions_committed", "target_id", "committed_at", "id"),
+        Index("ix_revisions_sha", "sha"),  # of any target
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     target_id: Mapped[int] = mapped_column(ForeignKey("targets.id"))
     sha: Mapped[str] = mapped_column(String(64))
@@ -237,6 +246,7 @@ class Revision(Base):
 
 
 _STEP = text("bisection_id IS NOT NULL")
+_OF_PULL = text("pull IS NOT NULL")
 _UNNOTIFIED = text("notified_state <> state")
 # As written in its index, which a query with parameters would not use.
 UNSCANNED = text("scanned_at IS NULL AND state = 'done' AND purpose = 'watch' AND pull IS NULL")
@@ -258,6 +268,9 @@ class Run(Base):
         Index("ix_runs_ended", "state", "finished_at"),  # what failed lately
         Index("ix_runs_unscanned", "state", "purpose", sqlite_where=UNSCANNED, postgresql_where=UNSCANNED),
         Index("ix_runs_finished", "finished_at"),
+        Index("ix_runs_target", "target_id", "device", "purpose", "state", "id"),  # the newest of a target
+        Index("ix_runs_pull", "target_id", "pull", "id", sqlite_where=_OF_PULL, postgresql_where=_OF_PULL),
+        Index("ix_runs_pulls", "target_id", "id", sqlite_where=_OF_PULL, postgresql_where=_OF_PULL),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     dedupe: Mapped[str] = mapped_column(String(200), unique=True)
@@ -365,8 +378,8 @@ class Measurement(Base):
     __tablename__ = "measurements"
     __table_args__ = (
         UniqueConstraint("run_id", "contender", "case"),
-        Index("ix_measurements_series", "case", "provider", "role", "run_id"),
-        # Whole histories are read from this alone: the rows themselves are mostly samples.
+        # A series and whole histories are read from these alone: the rows themselves are mostly samples.
+        Index("ix_measurements_series", "case", "provider", "role", "run_id", "state", "median", "gb_s"),
         Index("ix_measurements_history", "run_id", "role", "state", "provider", "case", "median"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
@@ -471,6 +484,7 @@ class RunTotals(Base):
     sota_cases: Mapped[int] = mapped_column(default=0)  # with a kernel time of both
     sota_log: Mapped[float] = mapped_column(default=0.0)  # sum of the logarithms of their ratios to SOTA
     sota_digest: Mapped[str | None] = mapped_column(String(16))  # which cases these are: equal ones can be compared
+    copy_gb_s: Mapped[float | None]  # the ceiling of memory in its session
 
 
 class FactsCheck(Base):
@@ -605,6 +619,10 @@ class RegressionRow(OfSeries, Base):
         Index("ix_regressions_series", "series_id", "state"),
         Index("ix_regressions_open", "incident_id", "id", sqlite_where=OPEN_ONES, postgresql_where=OPEN_ONES),
         Index("ix_regressions_fixed", "fixed_at"),
+        Index("ix_regressions_fixed_by", "fixed_by"),
+        Index("ix_regressions_run", "run_id"),
+        Index("ix_regressions_incident", "incident_id"),
+        Index("ix_regressions_state", "state", "id"),
     )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
@@ -797,7 +815,10 @@ class OutboxMessage(Base):
     """The outbox: something to be said outside, sent by the control worker after the commit that decided it."""
 
     __tablename__ = "outbox_messages"
-    __table_args__ = (Index("ix_outbox_messages_state", "state", "next_at"),)
+    __table_args__ = (
+        Index("ix_outbox_messages_state", "state", "next_at"),
+        Index("ix_outbox_messages_run", "run_id"),
+    )
     id: Mapped[int] = mapped_column(Key, primary_key=True)
     key: Mapped[str] = mapped_column(
         String(200), unique=True

@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, tuple_
 from sqlalchemy import case as sql_case
-from sqlalchemy.orm import InstrumentedAttribute, Session, contains_eager, selectinload, undefer
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased, contains_eager, selectinload, undefer
 from sqlalchemy.orm.attributes import set_committed_value
 
 from kernels.cases import Role
@@ -27,6 +28,7 @@ from service.db.models import (
     Worker,
 )
 from service.db.paging import ResultPage, paged, paged_rows
+from service.db.walks import distinct
 from service.domain.attribution.stack_diff import moved
 from service.domain.states import (
     OPEN_REGRESSIONS,
@@ -52,7 +54,10 @@ from service.settings import settings
 
 WORKER_GONE_S = 60.0  # workers report every few seconds
 MAX_SERIES = 2000
+MIN_READ = 100  # runs of a series that are read at once
 LATEST_RUNS = 20  # from which a target's series are listed; all of its runs would be too many rows
+OUT_OF_ORDER = 20  # revisions: how far from its place on the mainline the time of a commit may put it
+MAX_ASIDE = 200  # revisions off the mainline among which commits are looked for that people requested
 
 
 @dataclass(frozen=True)
@@ -273,16 +278,13 @@ def open_counts(session: Session, targets: Collection[int]) -> dict[int, tuple[i
 
 def aside(session: Session, target: Target, limit: int = 20) -> list[Glance]:
     """The latest runs off the mainline: of pull requests, and of commits that a person requested."""
-    runs = session.scalars(
-        select(Run)
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.target_id == target.id, Run.purpose == Purpose.WATCH)
-        .where(Run.pull.is_not(None) | Revision.ordinal.is_(None))
-        .options(*_NAMES)
-        .order_by(Run.id.desc())
-        .limit(limit)
-    ).all()
-    return glances(session, runs)
+    ids = select(Run.id).where(Run.target_id == target.id)
+    of_pulls = ids.where(Run.pull.is_not(None), Run.purpose == Purpose.WATCH).order_by(Run.id.desc()).limit(limit)
+    off = select(Revision.id).where(Revision.target_id == target.id, Revision.ordinal.is_(None))
+    off = off.order_by(Revision.id.desc()).limit(MAX_ASIDE)
+    requested = ids.where(Run.revision_id.in_(off), WATCHED).order_by(Run.id.desc()).limit(limit)
+    found = sorted({*session.scalars(of_pulls), *session.scalars(requested)}, reverse=True)[:limit]
+    return glances(session, runs_with_ids(session, found)[::-1])
 
 
 def _lines(session: Session, latest: Sequence[Revision]) -> tuple[Line, ...]:
@@ -365,6 +367,14 @@ def gaps(
     return page.shown_as(lambda row: GapView(*row[:3]))
 
 
+@dataclass(frozen=True)
+class MainlinePlaces:
+    """Some revisions of the mainline, at even distances."""
+
+    where: ColumnElement[bool]
+    every: int = 1  # the distance: 1 for each of them
+
+
 def series(
     session: Session,
     target: Target,
@@ -374,85 +384,111 @@ def series(
     *,
     since: float | None = None,
     limit: int = MAX_SERIES,
-    among: int | None = None,
+    places: MainlinePlaces | None = None,
 ) -> list[Point]:
     """One series over the mainline, oldest first, from the newest run of each revision that measured the case.
 
-    Of many revisions only the newest, and only those that were committed `since` a time.  With `among` the series is
-    read from so many of the newest revisions of the mainline, measured or not: then a long history costs nothing.
+    Of many revisions only the newest, and only those that were committed `since` a time, or at these places.
     """
-    asked = [Measurement.case == case, Measurement.provider == provider, Measurement.role == Role.HEAD.value]
-    on_mainline: ColumnElement[bool] = Revision.ordinal.is_not(None)
-    if among is not None:
-        first = _newest_ordinal(session, target) + 1 - among
-        on_mainline = Revision.ordinal >= first
-        asked.append(Measurement.run_id >= _first_run(session, target, device, first))
-    newest = (
-        select(func.max(Run.id))
-        .join(Measurement, Measurement.run_id == Run.id)
-        .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
-        .where(*asked)
-        .group_by(Run.revision_id)
-        .correlate(None)
-    )
+    verdict = (VerdictRow.outcome, VerdictRow.ratio, VerdictRow.low, VerdictRow.high)
     statement = (
-        select(
-            Run.id,
-            Revision.sha,
-            Revision.subject,
-            Revision.ordinal,
-            Revision.committed_at,
-            Measurement.state,
-            Measurement.median,
-            Measurement.gb_s,
-            VerdictRow.outcome,
-            VerdictRow.ratio,
-            VerdictRow.low,
-            VerdictRow.high,
-            Run.stack_id,
-        )
-        .select_from(Measurement)
-        .join(Run, Run.id == Measurement.run_id)
-        .join(Revision, Revision.id == Run.revision_id)
+        select(Run.id, Revision.sha, Revision.subject, Revision.ordinal, Revision.committed_at, *verdict, Run.stack_id)
+        .select_from(Revision)
+        .join(Run, (Run.revision_id == Revision.id) & (Run.device == device) & (Run.state == RunState.DONE) & WATCHED)
         .outerjoin(VerdictRow, _verdict_of(Run.id, provider, case))
-        .where(*asked, on_mainline, Run.id.in_(newest))
+        .where(Revision.target_id == target.id, places.where if places else Revision.ordinal.is_not(None))
         .where(*([] if since is None else [Revision.committed_at >= since]))
-        .order_by(Revision.ordinal.desc())
-        .limit(limit)
+        .order_by(Revision.ordinal.desc(), Run.id.desc())
+        .limit(max(limit, MIN_READ))
     )
-    rows = session.execute(statement).all()[::-1]
-    sota = _sota_medians(session, case, [row[0] for row in rows])
-    points = [
-        Point(run, sha, subject, ordinal or 0, at, state.value, median, gb_s, sota.get(run), *rest)
-        for run, sha, subject, ordinal, at, state, median, gb_s, *rest in rows
-    ]
+    sota = _sota_providers(session, case)
+    found = dict[int, Point]()  # by ordinal, the newest first
+    older: Sequence[ColumnElement[bool]] = ()
+    while True:
+        rows = session.execute(statement.where(*older)).all()
+        measured = _measured(session, case, {provider, *sota}, [row.id for row in rows], places)
+        for run, sha, subject, place, at, *rest in rows:
+            ordinal, head = place or 0, measured.get((run, Role.HEAD.value, provider))
+            if head is not None and ordinal not in found:
+                medians = [row.median for one in sota if (row := measured.get((run, Role.SOTA.value, one))) is not None]
+                numbers = head.state.value, head.median, head.gb_s, next(iter(medians), None)
+                found[ordinal] = Point(run, sha, subject, ordinal, at, *numbers, *rest)
+        # Few revisions have several runs, or runs without the case.
+        if len(rows) < max(limit, MIN_READ) or len(found) >= limit:
+            break
+        older = (Revision.ordinal < rows[-1].ordinal,)
+    points = list(found.values())[:limit][::-1]
     return with_changes_of_stack(points, versions_of(session, (point.stack_id for point in points)))
+
+
+def _measured(
+    session: Session, case: str, providers: Collection[str], runs: Collection[int], places: MainlinePlaces | None
+) -> Mapping[tuple[int, str, str], Any]:
+    """What head and SOTA took at a case in these runs, by run, role and provider; from the index alone."""
+    if not runs:
+        return {}
+    columns = (Measurement.run_id, Measurement.role, Measurement.provider)
+    roles = Measurement.role.in_((Role.HEAD.value, Role.SOTA.value))
+    # A range is the quicker, but runs that are far apart have many between them.
+    apart = places is not None and places.every > 1
+    of_runs = Measurement.run_id.in_(runs) if apart else Measurement.run_id.between(min(runs), max(runs))
+    rows = session.execute(
+        select(*columns, Measurement.state, Measurement.median, Measurement.gb_s).where(
+            Measurement.case == case, Measurement.provider.in_(providers), roles, of_runs
+        )
+    )
+    return {(row.run_id, row.role, row.provider): row for row in rows}
+
+
+def _sota_providers(session: Session, case: str) -> Sequence[str]:
+    """The providers that were SOTA at a case: the index has the provider before the role."""
+    there = aliased(Measurement)
+
+    def was_sota(provider: ColumnElement[str]) -> ColumnElement[bool]:
+        one = select(there.run_id).where(there.case == case, there.provider == provider)
+        return one.where(there.role == Role.SOTA.value).limit(1).exists()
+
+    return distinct(session, Measurement.provider, Measurement.case == case, only=was_sota)
+
+
+def newest_places(session: Session, target: Target, count: int) -> MainlinePlaces:
+    """So many of the newest revisions of the mainline, measured or not."""
+    return MainlinePlaces(Revision.ordinal > _newest_ordinal(session, target) - count)
+
+
+def spread_places(
+    session: Session, target: Target, count: int, since: float | None = None, until: float | None = None
+) -> MainlinePlaces:
+    """At most so many revisions of the mainline, evenly spread over all of it or between two times.
+
+    The newest is one of them.  Commits may be out of order in time: a few more before and after the times are included.
+    """
+    first, last = 0, _newest_ordinal(session, target)
+    if since is not None:
+        first = _place_by_time(session, target, Revision.committed_at >= since, Revision.committed_at, last + 1)
+    if until is not None:
+        last = _place_by_time(session, target, Revision.committed_at < until, Revision.committed_at.desc(), -1)
+    margin = OUT_OF_ORDER if since is not None or until is not None else 0
+    first, last = max(0, first - margin), last + margin
+    every = max(1, -(-(last + 1 - first) // count))
+    if every == 1:
+        return MainlinePlaces(Revision.ordinal.between(first, last))
+    return MainlinePlaces(Revision.ordinal.in_(range(last, first - 1, -every)), every)
+
+
+def _place_by_time(
+    session: Session, target: Target, which: ColumnElement[bool], order: ColumnElement[Any] | Any, otherwise: int
+) -> int:
+    """The place of the first revision of the mainline in this order."""
+    on_mainline = (Revision.target_id == target.id, Revision.ordinal.is_not(None))
+    found = session.scalar(select(Revision.ordinal).where(*on_mainline, which).order_by(order).limit(1))
+    return otherwise if found is None else found
 
 
 def _newest_ordinal(session: Session, target: Target) -> int:
     """The place of the newest revision on the mainline; -1 while there is none."""
     found = session.scalar(select(func.max(Revision.ordinal)).where(Revision.target_id == target.id))
     return -1 if found is None else found
-
-
-def _first_run(session: Session, target: Target, device: str, ordinal: int) -> int:
-    """The lowest id of the runs of mainline revisions from this place on."""
-    of_device = (Revision.target_id == target.id, Revision.ordinal >= ordinal, Run.device == device)
-    first = select(func.min(Run.id)).join(Revision, Revision.id == Run.revision_id).where(*of_device)
-    return session.scalar(first) or 0
-
-
-def _sota_medians(session: Session, case: str, runs: Collection[int]) -> dict[int, float | None]:
-    """The median of SOTA at a case, by run.
-
-    A query of its own: joined to the series, SQLite reads SOTA at every case of each run (6 ms for 300 runs of 200
-    cases; this takes 0.2 ms).
-    """
-    if not runs:
-        return {}
-    of_case = (Measurement.case == case, Measurement.role == Role.SOTA.value)
-    between = Measurement.run_id.between(min(runs), max(runs))
-    return dict(session.execute(select(Measurement.run_id, Measurement.median).where(*of_case, between)).all())
 
 
 def versions_of(session: Session, stacks: Iterable[int | None]) -> dict[int, dict[str, str]]:
@@ -480,7 +516,7 @@ def stack_change(session: Session, run: Run) -> tuple[Run, tuple[str, ...]] | No
     before = session.scalar(
         select(Run)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
+        .where(Revision.target_id == run.target_id, Run.device == run.device, Run.state == RunState.DONE)
         .where(WATCHED, Run.id < run.id, Run.stack_id.is_not(None), *earlier)
         .order_by(Revision.ordinal.desc(), Run.id.desc())
         .options(selectinload(Run.stack), contains_eager(Run.revision))
@@ -502,20 +538,31 @@ def _verdict_of(run_id: InstrumentedAttribute[int], provider: str, case: str) ->
 
 def measured_series(session: Session, target: Target) -> list[tuple[str, str, str]]:
     """The (device, provider, case) triples that the latest runs of a target measured."""
-    latest = (
-        select(Run.id)
-        .where(Run.target_id == target.id, Run.state == RunState.DONE, WATCHED)
-        .order_by(Run.id.desc())
-        .limit(LATEST_RUNS)
-    )
     rows = session.execute(
         select(Run.device, Measurement.provider, Measurement.case)
         .join(Run, Run.id == Measurement.run_id)
-        .where(Run.id.in_(latest), Measurement.role == Role.HEAD.value)
+        .where(Run.id.in_(_latest_runs(session, target)), Measurement.role == Role.HEAD.value)
         .distinct()
         .order_by(Run.device, Measurement.provider, Measurement.case)
     )
     return [(device, provider, case) for device, provider, case in rows]
+
+
+def devices(session: Session, target: Target) -> Sequence[str]:
+    """The devices that runs of a target are for."""
+    return distinct(session, Run.device, Run.target_id == target.id)
+
+
+def _latest_runs(session: Session, target: Target) -> list[int]:
+    """The latest runs of the mainline that are done."""
+    found = [run for device in devices(session, target) for run in latest_of_device(session, target, device)]
+    return sorted(found, reverse=True)[:LATEST_RUNS]
+
+
+def latest_of_device(session: Session, target: Target, device: str) -> Sequence[int]:
+    """The same of one device."""
+    done = select(Run.id).where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
+    return session.scalars(done.order_by(Run.id.desc()).limit(LATEST_RUNS)).all()
 
 
 def workers(session: Session) -> Sequence[Worker]:

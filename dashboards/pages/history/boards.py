@@ -9,7 +9,6 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from dashboards import boards
@@ -17,7 +16,7 @@ from dashboards.pages.rendering import page
 from dashboards.runs.case_names import case_name
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
-from service.db.models import WATCHED, Revision, Run, RunTotals, Target
+from service.db.models import RunTotals, Target
 from service.ledger.intake.targets import all_targets, target_named
 from service.ledger.reading import board as reading
 from service.ledger.reading.board import BoardRun
@@ -55,17 +54,9 @@ def newest_by_target(session: Session) -> list[tuple[Target, list[tuple[RunTotal
     """Each target with a board: the newest totals of its devices, with the geometric mean against SOTA."""
     targets = all_targets(session)
     newest = defaultdict[int, list[tuple[RunTotals, float]]](list)
-    for one in _newest(session, [target.id for target in targets]):
+    for one in reading.newest_compared(session, [target.id for target in targets]):
         newest[one.target_id].append((one, math.exp(one.sota_log / one.sota_cases)))
     return [(target, newest[target.id]) for target in targets if target.id in newest]
-
-
-def _newest(session: Session, target_ids: Sequence[int]) -> Sequence[RunTotals]:
-    """The totals of the newest mainline run of each target and device that compared with SOTA, by device."""
-    compared = (RunTotals.target_id.in_(target_ids), RunTotals.sota_cases > 0, WATCHED)
-    newest = select(func.max(RunTotals.run_id)).join(Run, Run.id == RunTotals.run_id).where(*compared)
-    newest = newest.group_by(RunTotals.target_id, RunTotals.device)
-    return session.scalars(select(RunTotals).where(RunTotals.run_id.in_(newest)).order_by(RunTotals.device)).all()
 
 
 @router.get("/targets/{name}/board", response_model=None)
@@ -81,7 +72,7 @@ def board(
     target = target_named(session, name)
     devices = reading.measured_devices(session, target)
     if not device and devices:
-        totals = _newest(session, [target.id])
+        totals = reading.newest_compared(session, [target.id])
         first = max(totals, key=lambda one: one.sota_cases).device if totals else devices[0]
         return RedirectResponse(BoardAddress(target.name, first).to(), 303)
     address = BoardAddress(target.name, device, dtype, against, at)
@@ -135,28 +126,18 @@ class PastBar:
 
 
 def past_bars(session: Session, target: Target, device: str) -> list[PastBar]:
-    """Bars of revisions at even distances over all that were measured, the newest included."""
-    rows = session.execute(
-        select(Revision.sha, Revision.committed_at, RunTotals.sota_log, RunTotals.sota_cases)
-        .join(Run, Run.id == RunTotals.run_id)
-        .join(Revision, Revision.id == Run.revision_id)
-        .where(RunTotals.target_id == target.id, RunTotals.device == device, RunTotals.sota_cases > 0)
-        .where(Revision.ordinal.is_not(None), WATCHED)
-        .order_by(Revision.ordinal)
-    ).all()
-    every = max(1, -(-len(rows) // _SAMPLES))
-    some = rows[::-1][::every][::-1]
-    means = [math.exp(row.sota_log / row.sota_cases) for row in some]
-    widest = max((abs(one - 1) for one in means), default=0.1) or 0.1
+    """Bars of revisions at even distances, the newest included."""
+    some = reading.past(session, target, device, _SAMPLES)
+    widest = max((abs(one.geomean - 1) for one in some), default=0.1) or 0.1
     width = 1000 / max(len(some), 1)
     return [
         PastBar(
-            row.sha,
-            row.committed_at,
-            mean,
+            one.revision,
+            one.committed_at,
+            one.geomean,
             n * width,
-            30 - max(0.0, (mean - 1) / widest * 28),
-            max(1.0, abs(mean - 1) / widest * 28),
+            30 - max(0.0, (one.geomean - 1) / widest * 28),
+            max(1.0, abs(one.geomean - 1) / widest * 28),
         )
-        for n, (row, mean) in enumerate(zip(some, means, strict=True))
+        for n, one in enumerate(some)
     ]

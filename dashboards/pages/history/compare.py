@@ -18,8 +18,8 @@ from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
 from service.db.models import Pull, Revision, Target
 from service.errors import Conflict, NotFound
+from service.ledger import queries
 from service.ledger.intake.targets import target_named
-from service.ledger.reading.cases import devices as devices_of
 from service.ledger.reading.compare import MAINLINE, compare
 from service.ledger.reading.filters import CaseFilter
 from service.reports.comparisons import RevisionsCompared
@@ -68,7 +68,7 @@ def compare_page(
 ) -> str:
     """Show what two revisions differ in, or ask for them."""
     target = target_named(session, name)
-    devices = devices_of(session, target)
+    devices = queries.devices(session, target)
     address = ComparedAddress(target.name, base, head, device or next(iter(devices), ""), show, sort, q)
     found, trouble = _found(session, target, address) if base and head else (None, "")
     return page(

@@ -21,7 +21,7 @@ from dashboards.trends import Mark, Shown, Unit, day
 from kernels.cases import Case, Metric
 from service.api.access import Reading, ReadingRoute
 from service.db.engine import clock
-from service.db.models import Run, Target
+from service.db.models import Revision, RunTotals, Target
 from service.domain.metrics import metric_of
 from service.domain.series import SeriesKey
 from service.domain.states import OPEN_REGRESSIONS
@@ -37,8 +37,8 @@ from service.reports.views import Point, RegressionView
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 
-MAX_POINTS = 10_000
-_RECENT = 1000  # revisions of the mainline that are read, unless the address asks for older ones
+_RECENT = 1000  # revisions of the mainline that are read: the newest, or as many that are spread over a longer time
+_FEW = 50  # points
 MAX_WITH = 3
 _USUAL_DAYS = 110
 _WINDOWS = ((30, "30 d"), (_USUAL_DAYS, "110 d"), (365, "1 y"))
@@ -46,6 +46,7 @@ _FOUND = 30  # series that a search lists
 _ROWS = 200  # revisions of the table
 _NAMED = 3000  # revisions that the script can name
 _NEIGHBOURS = 6
+_RECENT_OF_NEIGHBOURS = 300  # revisions: they are drawn small
 _Text = Annotated[str, Query(max_length=300)]
 
 
@@ -142,54 +143,95 @@ def _chosen(session: Session, target: Target) -> Response:
 
 @dataclass(frozen=True)
 class _Series:
-    """What is known of a series, the whole of it."""
+    """What is known of a series."""
 
     points: Sequence[Point]
     changes: Sequence[trends.Change]
     regressions: Sequence[RegressionView]
     ceilings: Mapping[int, float] = field(default_factory=dict)
+    every: int = 1  # the distance between the revisions
 
 
-def _series(session: Session, target: Target, at: TrendAddress, points: Sequence[Point] | None = None) -> _Series:
-    if points is None:
-        points = _points(session, target, at, (at.device, at.provider, at.case))
+def _series(session: Session, target: Target, at: TrendAddress, known: Sequence[Point] | None = None) -> _Series:
+    if known is None:
+        points, every = _points(session, target, at, (at.device, at.provider, at.case))
+    else:
+        points, every = known, 1
     if not any(point.median is not None for point in points):
-        named = f"{at.case} of {at.provider or 'no provider'} on {at.device or 'no device'}"
-        raise NotFound("series", f"{named} at {target.name}", "Search for the case on the trend of its target.")
+        raise _no_series(target, at)
+    return _with_changes(session, target, at, points, every)
+
+
+def _no_series(target: Target, at: TrendAddress) -> NotFound:
+    named = f"{at.case} of {at.provider or 'no provider'} on {at.device or 'no device'}"
+    return NotFound("series", f"{named} at {target.name}", "Search for the case on the trend of its target.")
+
+
+def _with_changes(
+    session: Session, target: Target, at: TrendAddress, points: Sequence[Point], every: int = 1
+) -> _Series:
     steps = change_points.points_of(session, target, at.case, at.provider, at.device)
     key = SeriesKey.of(target.id, at.device, at.provider, at.case)
     regressions = listing.listed(session, target, limit=100, where=(is_series(key),)).items
     ceilings = _ceilings(session, points) if at.unit is Unit.CEILING else {}
-    return _Series(points, trends.changes(points, steps, regressions), regressions, ceilings)
+    return _Series(points, trends.changes(points, steps, regressions), regressions, ceilings, every)
 
 
-def _points(session: Session, target: Target, at: TrendAddress, series: tuple[str, str, str]) -> list[Point]:
-    """The points of a series: those of the newest revisions, or all if older ones may be shown."""
+def _points(
+    session: Session, target: Target, at: TrendAddress, series: tuple[str, str, str]
+) -> tuple[Sequence[Point], int]:
+    """The points of a series, and the distance between their revisions: 1 for every one.
+
+    They are of the newest revisions, or of as many that are spread over the time of the address.
+    """
+    older = at.days == "all" or at.since is not None or at.until is not None
+    places = (
+        queries.spread_places(session, target, _RECENT) if older else queries.newest_places(session, target, _RECENT)
+    )
+    every = places.every
+    if every > 1 and (at.since or at.until):  # half of them in the window, half over the whole
+        window = queries.spread_places(session, target, _RECENT // 2, *_dates(at))
+        whole = queries.spread_places(session, target, _RECENT // 2)
+        places, every = queries.MainlinePlaces(window.where | whole.where, whole.every), window.every
+    points = _at(session, target, series, places)
+    # Of a series that is measured seldom, or no longer, all revisions are looked at.
+    if not points or (every > 1 and len(points) < _FEW):
+        return _at(session, target, series), 1
+    return points, every
+
+
+def _at(
+    session: Session, target: Target, series: tuple[str, str, str], places: queries.MainlinePlaces | None = None
+) -> Sequence[Point]:
     device, provider, case = series
-    among = None if at.days == "all" or at.since or at.until else _RECENT
-    return queries.series(session, target, case, provider, device, limit=MAX_POINTS, among=among)
+    return queries.series(session, target, case, provider, device, places=places, limit=_RECENT)
 
 
 def _ceilings(session: Session, points: Sequence[Point]) -> dict[int, float]:
     """GB/s of a copy in the session of each run."""
-    best = Run.telemetry["ceilings"]["copy_gb_s"].as_float()
     ids = [point.run_id for point in points]
-    rows = session.execute(select(Run.id, best).where(Run.id.between(min(ids), max(ids)), best.is_not(None)))
-    return dict(rows.all())
+    found = select(RunTotals.run_id, RunTotals.copy_gb_s).where(RunTotals.run_id.in_(ids))
+    rows = session.execute(found.where(RunTotals.copy_gb_s.is_not(None)))
+    return {run_id: best for run_id, best in rows if best is not None}
 
 
 def _window(at: TrendAddress, points: Sequence[Point]) -> list[Point]:
     """The points that are shown: of the dates of the address, else the last days, else all."""
     newest = points[-1].committed_at
     if at.since or at.until:
-        low = _seconds(at.since) if at.since else -float("inf")
-        high = _seconds(at.until + timedelta(days=1)) if at.until else float("inf")
-        return [point for point in points if low <= point.committed_at < high]
+        low, high = _dates(at)
+        return [point for point in points if (low or 0.0) <= point.committed_at < (high or math.inf)]
     if at.days == "all":
         return list(points)
     days = int(at.days or _USUAL_DAYS)
     recent = [point for point in points if point.committed_at > newest - days * 86_400.0]
     return recent if at.days or len(recent) >= 20 else list(points)
+
+
+def _dates(at: TrendAddress) -> tuple[float | None, float | None]:
+    """The times of the address: from the first, before the second."""
+    low = _seconds(at.since) if at.since else None
+    return low, _seconds(at.until + timedelta(days=1)) if at.until else None
 
 
 def _shown_days(at: TrendAddress, window: Sequence[Point], points: Sequence[Point]) -> str:
@@ -259,7 +301,8 @@ def trend_values(
         "units": _units(metric),
         "windows": _WINDOWS,
         "shown_days": _shown_days(at, window, series.points),
-        "total": len(series.points) if len(series.points) < _RECENT or at.days == "all" else None,
+        "total": len(series.points) if len(series.points) < _RECENT and series.every == 1 else None,
+        "every": series.every,
         "found_series": _search(session, target, at) if at.query else None,
         "most_with": MAX_WITH,
         "hover": _hover(found, drawings[0]),
@@ -311,7 +354,7 @@ def _other(session: Session, target: Target, named: str, at: TrendAddress, windo
     device, provider, case = parts(named)
     if metric_of(case) is not metric_of(at.case):
         raise BadInput(f"{case} and {at.case} are measured in different units; show them on pages of their own.")
-    points = _points(session, target, at, (device, provider, case))
+    points, _ = _points(session, target, at, (device, provider, case))
     if not points:
         raise NotFound("series", f"{named} at {target.name}", "Take it out of the address.")
     low, high = (window[0].ordinal, window[-1].ordinal) if window else (0, 0)
@@ -392,8 +435,12 @@ def revisions(
     """Show the revisions of a series as a table, the newest first."""
     target = target_named(session, name)
     at = TrendAddress(target.name, device, provider, case, days="all", a=a)
-    series = _series(session, target, at)
-    rows = [point for point in reversed(series.points) if before is None or point.ordinal < before]
+    older = None if before is None else queries.MainlinePlaces(Revision.ordinal < before)
+    points = queries.series(session, target, case, provider, device, places=older, limit=_ROWS + 1)
+    if not points and before is None:
+        raise _no_series(target, at)
+    series = _with_changes(session, target, at, points)
+    rows = series.points[::-1]
     return page(
         "trend_revisions.html",
         target=target,
@@ -417,7 +464,8 @@ def neighbours(name: str, session: Reading, device: _Text, provider: _Text, case
     shown = []
     for other in alike[:_NEIGHBOURS]:
         there = TrendAddress(target.name, *other)
-        series = _series(session, target, there)
+        places = queries.newest_places(session, target, _RECENT_OF_NEIGHBOURS)
+        series = _series(session, target, there, _at(session, target, other, places))
         found = trends.trend(_window(there, series.points), series.changes, metric_of(other[2]), Unit.AMOUNT)
         shown.append((there, found, trends.sparkline(found), trends.headline(found, metric_of(other[2]))))
     return page("trend_neighbours.html", target=target, at=at, neighbours=shown)

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from kernels.cases import Metric
 from service.db.engine import clock
 from service.db.models import CalibrationTotals, Run, RunTotals, VerdictRow
+from service.domain import roofline
 from service.domain.metrics import metric_of
 from service.domain.states import BaselineKind
 from service.domain.verdicts.calibration import Compared
@@ -36,6 +37,7 @@ def note(session: Session, run: Run, verdicts: Iterable[VerdictRow]) -> None:
     row.sota_cases, row.sota_log, row.sota_digest = 0, 0.0, None
     if found.mean is not None:
         row.sota_cases, row.sota_log, row.sota_digest = found.mean.cases, found.mean.log, found.mean.digest
+    row.copy_gb_s = roofline.ceilings(run.telemetry).get("copy_gb_s")
     session.add(row)
 
 

@@ -10,10 +10,9 @@ from kernels.cases import Metric, Role
 from service.db.models import WATCHED, Measurement, Run, Target
 from service.domain.metrics import split_metric
 from service.domain.states import RunState
+from service.ledger import queries
 from service.ledger.reading.filters import CaseFilter
 from service.reports.views import MeasuredCase, MeasuredSeries
-
-LATEST_RUNS = 20  # of each device
 
 
 def series(
@@ -22,7 +21,7 @@ def series(
     """The series that mainline runs measured: the latest of each device, or all `since` a time."""
     runs = [
         run
-        for one in ([device] if device else devices(session, target))
+        for one in ([device] if device else queries.devices(session, target))
         for run in _latest(session, target, one, since)
     ]
     rows = session.execute(
@@ -52,13 +51,8 @@ def _case(case: str, ones: Sequence[MeasuredSeries]) -> MeasuredCase:
     )
 
 
-def devices(session: Session, target: Target) -> Sequence[str]:
-    """The devices that runs of a target are for."""
-    of_target = select(Run.device).where(Run.target_id == target.id)
-    return session.scalars(of_target.distinct().order_by(Run.device)).all()
-
-
 def _latest(session: Session, target: Target, device: str, since: float | None) -> Sequence[int]:
+    if since is None:
+        return queries.latest_of_device(session, target, device)
     done = select(Run.id).where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE, WATCHED)
-    wanted = done.order_by(Run.id.desc()).limit(LATEST_RUNS) if since is None else done.where(Run.created_at >= since)
-    return session.scalars(wanted).all()
+    return session.scalars(done.where(Run.created_at >= since)).all()

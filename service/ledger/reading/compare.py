@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from kernels.cases import Role
@@ -72,9 +72,8 @@ def compare(
 
     Raises NotFound, and Conflict where nothing on this device, or nothing on one machine, can be compared.
     """
-    runs = _runs(session, target, device)
-    before, after = (_side(session, target, one, device, runs) for one in (base, head))
-    chain = _chain(before, after, runs)
+    before, after = (_side(session, target, one, device) for one in (base, head))
+    chain = _chain(session, target, device, before, after)
     verdicts = _verdicts(session, {run.id: run for run in (*after.runs, *before.runs, *chain)}, which)
     of_head, of_base = _shown(after, before)
     comparer = _Comparer(before, after, chain, verdicts, _policy(target, device))
@@ -95,20 +94,22 @@ def compare(
     )
 
 
-def _runs(session: Session, target: Target, device: str) -> Sequence[_Run]:
-    """The finished runs on the device, the newest first; calibrations compare a revision with itself."""
+_COMPARED = (Run.state == RunState.DONE, Run.purpose != Purpose.CALIBRATION)  # that compares a revision with itself
+
+
+def _runs(session: Session, device: str, *of_revision: ColumnElement[bool]) -> Sequence[_Run]:
+    """The finished runs of a revision on the device, the newest first."""
     columns = (Run.id, Run.revision_id, Run.worker, Run.stack_id, Run.recipe_id, Run.baseline, Revision.sha)
     rows = session.execute(
         select(*columns)
         .join(Revision, Revision.id == Run.revision_id)
-        .where(Run.target_id == target.id, Run.device == device, Run.state == RunState.DONE)
-        .where(Run.purpose != Purpose.CALIBRATION)
+        .where(*of_revision, Run.device == device, *_COMPARED)
         .order_by(Run.id.desc())
     )
     return [_Run(*row) for row in rows]
 
 
-def _side(session: Session, target: Target, name: str, device: str, runs: Sequence[_Run]) -> _Side:
+def _side(session: Session, target: Target, name: str, device: str) -> _Side:
     number = name.removeprefix("pull/") if name.startswith("pull/") else ""
     pull = int(number) if number.isdecimal() and len(number) < 10 else None
     if pull is not None:
@@ -116,9 +117,9 @@ def _side(session: Session, target: Target, name: str, device: str, runs: Sequen
         if head is None:
             raise NotFound(f"pull request of {target.name}", pull)
         name = head
-    newest = _newest(session, target, runs) if name in (MAINLINE, target.branch) else None
+    newest = _newest(session, target, device) if name in (MAINLINE, target.branch) else None
     revision = newest or named(session, target, name)
-    own = [run for run in runs if run.revision_id == revision.id]
+    own = _runs(session, device, Revision.id == revision.id)
     if not own:
         done = (Run.revision_id == revision.id, Run.state == RunState.DONE)
         others = session.scalars(select(Run.device).where(*done).distinct().order_by(Run.device)).all()
@@ -129,16 +130,17 @@ def _side(session: Session, target: Target, name: str, device: str, runs: Sequen
     return _Side(revision, pull, own)
 
 
-def _newest(session: Session, target: Target, runs: Sequence[_Run]) -> Revision:
-    """The newest revision of the mainline that these runs measured.  Raises Conflict if there is none."""
-    measured = Revision.id.in_({run.revision_id for run in runs}), Revision.ordinal.is_not(None)
-    found = session.scalar(select(Revision).where(*measured).order_by(Revision.ordinal.desc()).limit(1))
+def _newest(session: Session, target: Target, device: str) -> Revision:
+    """The newest revision of the mainline that was measured on the device.  Raises Conflict if there is none."""
+    on_mainline = (Revision.target_id == target.id, Revision.ordinal.is_not(None))
+    measured = select(Revision).join(Run, Run.revision_id == Revision.id).where(Run.device == device, *_COMPARED)
+    found = session.scalar(measured.where(*on_mainline).order_by(Revision.ordinal.desc()).limit(1))
     if found is None:
         raise Conflict(f"No revision of the mainline of {target.name} was measured on this device. Start a run of one.")
     return found
 
 
-def _chain(base: _Side, head: _Side, runs: Sequence[_Run]) -> list[_Run]:
+def _chain(session: Session, target: Target, device: str, base: _Side, head: _Side) -> list[_Run]:
     """The runs from head to base, each compared with the revision of the next; empty where there is no such chain."""
     found = list[_Run]()
     run: _Run | None = head.runs[0]
@@ -146,7 +148,8 @@ def _chain(base: _Side, head: _Side, runs: Sequence[_Run]) -> list[_Run]:
         found.append(run)
         if run.baseline == base.revision.sha:
             return found
-        run = next((one for one in runs if one.sha == found[-1].baseline and _same_place(one, found[0])), None)
+        before = (Revision.target_id == target.id, Revision.sha == run.baseline)
+        run = next((one for one in _runs(session, device, *before) if _same_place(one, found[0])), None)
     return []
 
 

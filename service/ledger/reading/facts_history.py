@@ -35,7 +35,8 @@ class Drift:
 
 def facts_over(session: Session, target: Target, device: str, provider: str, case: str) -> list[tuple[Point, FactsAt]]:
     """The newest revisions of a case whose facts are known, oldest first."""
-    points = queries.series(session, target, case, provider, device, limit=REVISIONS, among=AMONG)
+    newest = queries.newest_places(session, target, AMONG)
+    points = queries.series(session, target, case, provider, device, limit=REVISIONS, places=newest)
     facts = _facts(session, [point.run_id for point in points], provider, case)
     found = []
     for point in points:

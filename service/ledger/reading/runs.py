@@ -43,7 +43,9 @@ def is_revision(target: Target | None, revision: str) -> ColumnElement[bool]:
     exactly = Revision.sha == named
     if len(named) < MIN_SHA or (target is not None and target.kind is not TargetKind.GIT):
         return exactly
-    beginning = Revision.sha.startswith(named.lower(), autoescape=True)
+    prefix = named.lower()
+    # As a range as well, which an index finds.  The digits of a sha are smaller than "g".
+    beginning = Revision.sha.startswith(prefix, autoescape=True) & Revision.sha.between(prefix, prefix + "g")
     return beginning if target is not None else exactly | (beginning & (func.length(Revision.sha) >= WHOLE_SHA))
 
 

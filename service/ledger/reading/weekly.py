@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from kernels.cases import Role
 from service.db.engine import clock
 from service.db.models import (
     CHANGED,
+    OPEN_ONES,
     WATCHED,
     Calibration,
     GapEvent,
@@ -142,39 +143,46 @@ def _newest_of_mainline(runs: Sequence[_EndedRun]) -> list[int]:
     return list(newest.values())
 
 
+_NAMED_RUNS = (
+    select(Run.id, Run.device, Run.revision_id, Target.name, Revision.sha, Revision.subject, Revision.ordinal)
+    .join(Revision, Revision.id == Run.revision_id)
+    .join(Target, Target.id == Run.target_id)
+)
+
+
 def _changes(session: Session, scope: _Scope, runs: Collection[int]) -> list[ConfirmedChange]:
     """The confirmed changes of these runs, without revisions that were measured in an earlier week already."""
-    earlier = aliased(Run)
-    measured_before = (
-        select(earlier.id)
-        .where(earlier.revision_id == Run.revision_id, earlier.device == Run.device)
-        .where(earlier.state == RunState.DONE, earlier.pull.is_(None), earlier.purpose == Purpose.WATCH)
-        .where(earlier.finished_at < scope.week.start)
-        .exists()
-    )
     statement = (
-        select(VerdictRow, Run.device, Target.name, Revision.sha, Revision.subject, Measurement.median)
-        .join(Run, Run.id == VerdictRow.run_id)
-        .join(Revision, Revision.id == Run.revision_id)
-        .join(Target, Target.id == Run.target_id)
+        select(VerdictRow, Measurement.median)
         .outerjoin(Measurement, _own_measurement(VerdictRow.run_id, VerdictRow.provider, VerdictRow.case))
         .where(VerdictRow.run_id.in_(runs), CHANGED, VerdictRow.quarantined_by.is_(None))
-        .where(~measured_before)
-        .order_by(Revision.ordinal, VerdictRow.id)
+        .order_by(VerdictRow.id)
     )
-    return [
-        ConfirmedChange(
-            MovedSeries(target, device, row.provider, row.case),
-            row.run_id,
-            sha,
-            subject,
-            row.ratio,
-            median,
-            cause_text(row),
-        )
-        for row, device, target, sha, subject, median in session.execute(statement)
+    changed = session.execute(statement).all()
+    named = {row.id: row for row in session.execute(_NAMED_RUNS.where(Run.id.in_({row.run_id for row, _ in changed})))}
+    before = _measured_before(session, scope.week, {run.revision_id for run in named.values()})
+    found = [
+        (run.ordinal, _change(row, run, median))
+        for row, median in changed
         if row.ratio is not None
+        and (run := named.get(row.run_id)) is not None
+        and (run.revision_id, run.device) not in before
     ]
+    return [change for _, change in sorted(found, key=lambda one: one[0])]
+
+
+def _change(row: VerdictRow, run: Any, median: float | None) -> ConfirmedChange:
+    series = MovedSeries(run.name, run.device, row.provider, row.case)
+    return ConfirmedChange(series, row.run_id, run.sha, run.subject, row.ratio or 0.0, median, cause_text(row))
+
+
+def _measured_before(session: Session, week: Week, revisions: Collection[int]) -> set[tuple[int, str]]:
+    """On which devices these revisions were measured before the week."""
+    done = (Run.revision_id.in_(revisions), Run.state == RunState.DONE, WATCHED, Run.finished_at < week.start)
+    return {
+        (revision_id, device)
+        for revision_id, device in session.execute(select(Run.revision_id, Run.device).where(*done))
+    }
 
 
 def _own_measurement(run_id: Any, provider: Any, case: Any) -> ColumnElement[bool]:
@@ -210,12 +218,15 @@ def _events(session: Session, scope: _Scope) -> list[EventFact]:
 def _regressions(session: Session, scope: _Scope, events: Sequence[EventFact]) -> dict[int, RegressionFact]:
     """Those with an event in the week, and those that were open at its end, with their states then."""
     named = {one.regression_id for one in events}
-    changed_since = select(RegressionEvent.regression_id).where(RegressionEvent.at >= scope.week.end)
-    statement = _with_names().where(*scope.series(), RegressionRow.opened_at < scope.week.end)
-    wanted = (
-        RegressionRow.id.in_(named) | RegressionRow.state.in_(OPEN_REGRESSIONS) | RegressionRow.id.in_(changed_since)
+    changed_since = (
+        select(RegressionEvent.regression_id)
+        .join(RegressionRow, RegressionRow.id == RegressionEvent.regression_id)
+        .where(RegressionEvent.at >= scope.week.end, RegressionRow.opened_at < scope.week.end)
+        .distinct()
     )
-    rows = session.execute(statement.where(wanted)).all()
+    ids = {*named, *session.scalars(select(RegressionRow.id).where(OPEN_ONES)), *session.scalars(changed_since)}
+    statement = _with_names().where(*scope.series(), RegressionRow.opened_at < scope.week.end)
+    rows = session.execute(statement.where(RegressionRow.id.in_(ids))).all()
     states = _states_at(session, scope.week.end, [row[0].id for row in rows])
     found = (_regression(*row, states.get(row[0].id, row[0].state)) for row in rows)
     return {one.id: one for one in found if one.id in named or one.state in OPEN_REGRESSIONS}

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from service.db import models as m
@@ -15,7 +16,7 @@ from service.errors import BadInput, NotFound
 from service.ledger import queries
 from service.ledger.changepoints import change_points
 from service.ledger.intake.targets import target_named
-from service.ledger.reading import runs
+from service.ledger.reading import board, runs
 from service.ledger.reading.filters import RunFilter
 from service.ledger.regressions import listing
 from tests import world
@@ -226,3 +227,43 @@ def test_a_run_names_the_records_that_its_verdicts_rest_on(state: Path) -> None:
         assert row.as_before == "already slow: not caused by this revision"
         rows = queries.found_in(session, decided.runs["slow"]).regressions
         assert {one.regression for one in rows} == {1, 2}, "what the pair found, whatever else was found there"
+
+
+def test_a_long_history_is_read_at_even_distances(either: str) -> None:
+    target = world.target()
+    with transaction() as session:
+        session.add_all(
+            m.Revision(
+                target_id=target.id,
+                sha=f"{ordinal:040}",
+                ordinal=ordinal,
+                subject="",
+                author="",
+                paths=[],
+                committed_at=NOW + ordinal,
+            )
+            for ordinal in range(10)
+        )
+        for count, expected in ((4, [0, 3, 6, 9]), (10, list(range(10))), (1, [9])):
+            places = queries.spread_places(session, target, count)
+            found = session.scalars(select(m.Revision.ordinal).where(m.Revision.target_id == target.id, places.where))
+            assert sorted(found) == expected
+        assert queries.spread_places(session, target, 4).every == 3
+
+
+def test_devices_are_those_of_the_runs(session: Session, seeded: Seeded) -> None:
+    target = target_named(session, seeded.target)
+    known = session.scalars(select(m.Run.device).where(m.Run.target_id == target.id).distinct().order_by(m.Run.device))
+    assert queries.devices(session, target) == known.all()
+    assert queries.devices(session, target_named(session, seeded.empty)) == []
+    assert board.measured_devices(session, target) == ["h200"]
+
+
+def test_the_newest_totals_that_compared_with_sota_are_found(session: Session, seeded: Seeded) -> None:
+    target = target_named(session, seeded.target)
+    newest = session.scalar(
+        select(func.max(m.RunTotals.run_id))
+        .join(m.Run, m.Run.id == m.RunTotals.run_id)
+        .where(m.RunTotals.target_id == target.id, m.RunTotals.sota_cases > 0, m.WATCHED)
+    )
+    assert [one.run_id for one in board.newest_compared(session, [target.id])] == [newest]

@@ -125,7 +125,9 @@ def test_a_series_is_read_from_the_newest_revisions_alone(places: Places, among:
     with reading() as session:
         target = target_named(session, places.target)
         whole = queries.series(session, target, places.case, "norms", "h200")
-        some = queries.series(session, target, places.case, "norms", "h200", among=among)
+        some = queries.series(
+            session, target, places.case, "norms", "h200", places=queries.newest_places(session, target, among)
+        )
         newest = session.scalar(select(func.max(Revision.ordinal)).where(Revision.target_id == target.id))
     of_whole = [point for point in whole if point.ordinal > newest - among]
     assert [(point.run_id, point.median) for point in some] == [(point.run_id, point.median) for point in of_whole]

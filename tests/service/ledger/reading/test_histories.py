@@ -39,8 +39,9 @@ def test_histories_are_those_of_each_series(device: str, revisions: int) -> None
         names = measured_names(session, runs)
         found = histories(session, runs, names)
         assert {case for _, case in names} == set(CASES)
+        places = queries.newest_places(session, target, revisions)
         assert found == {
-            (provider, case): queries.series(session, target, case, provider, device, among=revisions)
+            (provider, case): queries.series(session, target, case, provider, device, places=places)
             for provider, case in names
         }
 
