@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import groupby
 from typing import Annotated
 
@@ -24,12 +25,22 @@ from service.ledger.intake.targets import target_named
 from service.ledger.queries import Glance
 from service.ledger.reading import brief
 from service.reports.comment_head import by_gravity, next_step
+from service.reports.report import ALARMING, Report
 
 router = APIRouter(route_class=ReadingRoute, include_in_schema=False, default_response_class=HTMLResponse)
 MAX_HEADS = 20  # that are listed
 MAX_COMPARED = 5  # heads with a column of their own
-MAX_CASES = 80
+MAX_CASES = 40  # before all are asked for
 _QUIET = (Outcome.STEADY, Outcome.NEW, Outcome.REMOVED)
+# What an author acts on first.  A case that is quiet at the newest head moved at an earlier one.
+_GRAVITY = (Outcome.INVALID, Outcome.FAILED, Outcome.REGRESSION, Outcome.INCONCLUSIVE, Outcome.IMPROVEMENT)
+
+
+class Listed(StrEnum):
+    """How many of the cases that moved are shown."""
+
+    GRAVEST = "gravest"
+    ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -63,38 +74,71 @@ class PullCase:
         return next((cell for cell in self.cells if cell), None)
 
 
+@dataclass(frozen=True)
+class LastPush:
+    """What the newest head changed against the one before, in cases that were measured at both."""
+
+    before: Revision
+    fixed: int  # regressions, failures and wrong results that are gone
+    still: int
+    added: int
+
+
 @router.get("/targets/{name}/pulls/{number}")
-def pull_request(name: str, number: Annotated[int, Path(ge=1, le=2**31 - 1)], session: Reading) -> str:
+def pull_request(
+    name: str,
+    number: Annotated[int, Path(ge=1, le=2**31 - 1)],
+    session: Reading,
+    cases: Listed = Listed.GRAVEST,
+) -> str:
     """Show one pull request: its newest head on every device, the cases that moved, and its heads."""
     target = target_named(session, name)
-    heads = _heads(session, target, number)
+    record = session.scalar(select(Pull).where(Pull.target_id == target.id, Pull.number == number))
+    heads = _heads(session, target, number, record.head if record else None)
     if not heads:
         raise NotFound("measured pull request", number, f"/targets/{name} lists the latest.")
     newest = heads[0]
     reports = by_gravity([brief.brief(session, one.run.id).report for one in newest.glances.values()])
-    cases = _cases(session, heads[:MAX_COMPARED])
-    record = session.scalar(select(Pull).where(Pull.target_id == target.id, Pull.number == number))
+    compared = heads[:MAX_COMPARED]
+    moved = _cases(session, compared)
+    shown = moved if cases is Listed.ALL else moved[:MAX_CASES]
     return page(
         "pull.html",
         now=clock(session),
         target=target,
         number=number,
         heads=heads,
-        compared=heads[:MAX_COMPARED],
+        compared=compared,
+        last_push=_last_push(compared, moved),
         reports=reports,
         first=reports[0],
-        next_step=comments.as_html(next_step(reports[0])) if reports[0].state not in OPEN_STATES else "",
-        cases=cases[:MAX_CASES],
-        left_out=max(0, len(cases) - MAX_CASES),
+        next_step="" if _goes_on(reports[0].state) else comments.as_html(next_step(reports[0])),
+        baselines=_baselines(reports),
+        cases=shown,
+        left_out=len(moved) - len(shown),
+        measured=any(one.run.state is RunState.DONE for head in compared for one in head.glances.values()),
         record=record,
-        live=any(
-            one.run.state in OPEN_STATES and one.run.state is not RunState.HELD for one in newest.glances.values()
-        ),
+        max_heads=MAX_HEADS,
+        live=any(_goes_on(one.run.state) for one in newest.glances.values()),
     )
 
 
-def _heads(session: Session, target: Target, number: int) -> list[PullHead]:
-    """The heads of a pull request, that of the newest run first."""
+def _goes_on(state: RunState) -> bool:
+    """Whether the run goes on without a person."""
+    return state in OPEN_STATES and state is not RunState.HELD
+
+
+def _baselines(reports: Sequence[Report]) -> list[tuple[Report, list[str]]]:
+    """What the head was compared with, and on which devices."""
+    found: dict[str, tuple[Report, list[str]]] = {}
+    for report in reports:
+        if report.baseline_sha:
+            found.setdefault(report.baseline_sha, (report, []))[1].append(report.device)
+    return list(found.values())
+
+
+def _heads(session: Session, target: Target, number: int, newest: str | None) -> list[PullHead]:
+    """The heads of a pull request, the newest first: a head that is measured again is not a new one."""
     runs = session.scalars(
         select(Run)
         .where(Run.target_id == target.id, Run.pull == number, Run.purpose == Purpose.WATCH)
@@ -105,14 +149,17 @@ def _heads(session: Session, target: Target, number: int) -> list[PullHead]:
     by_revision: dict[int, list[Glance]] = {}
     for glance in queries.glances(session, runs):
         by_revision.setdefault(glance.run.revision_id, []).append(glance)
+    pushed = sorted(
+        by_revision.values(), key=lambda glances: (glances[0].run.revision.sha != newest, -glances[-1].run.id)
+    )
     return [
         PullHead(glances[0].run.revision, {one.run.device: one for one in reversed(glances)})
-        for glances in list(by_revision.values())[:MAX_HEADS]
+        for glances in pushed[:MAX_HEADS]
     ]
 
 
 def _cases(session: Session, heads: Sequence[PullHead]) -> list[PullCase]:
-    """The cases that moved at any of these heads, those that are the slowest at the newest first."""
+    """The cases that moved at any of these heads, those that are the gravest at the newest first."""
     place = {one.run.id: (n, device) for n, head in enumerate(heads) for device, one in head.glances.items()}
     rows = session.execute(
         select(VerdictRow.run_id, VerdictRow.provider, VerdictRow.case, VerdictRow.outcome, VerdictRow.ratio)
@@ -131,7 +178,16 @@ def _cases(session: Session, heads: Sequence[PullHead]) -> list[PullCase]:
     return sorted(found, key=_gravity)
 
 
-def _gravity(case: PullCase) -> tuple[bool, float, str, str]:
+def _gravity(case: PullCase) -> tuple[int, float, str, str]:
     cell = case.newest
-    moved = cell is not None and cell.outcome not in _QUIET
-    return not moved, -((cell.ratio if cell else None) or 99.0), case.device, case.name.text
+    place = _GRAVITY.index(cell.outcome) if cell and cell.outcome in _GRAVITY else len(_GRAVITY)
+    return place, -((cell.ratio if cell else None) or 0.0), case.device, case.name.text
+
+
+def _last_push(heads: Sequence[PullHead], moved: Sequence[PullCase]) -> LastPush | None:
+    """None where there is no head before, or no case was measured at both."""
+    both = [(case.cells[1], case.cells[0]) for case in moved if len(case.cells) > 1]
+    bad = [(before.outcome in ALARMING, now.outcome in ALARMING) for before, now in both if before and now]
+    if not bad:
+        return None
+    return LastPush(heads[1].revision, bad.count((True, False)), bad.count((True, True)), bad.count((False, True)))

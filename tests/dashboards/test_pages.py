@@ -13,7 +13,7 @@ from service.db.engine import transaction
 from service.domain.states import OutboxState
 from service.domain.text import without_credentials
 from tests.dashboards.asking import Get, asking, words
-from tests.dashboards.seed import CASES, Seeded, seed
+from tests.dashboards.seed import CASES, NOW, Seeded, seed
 
 NASTY = '<script>alert("1")</script>{{ 7*7 }}`|**'
 
@@ -103,6 +103,32 @@ def test_a_pull_request_has_one_page_over_heads_and_devices(get: Get, seeded: Se
     assert 'href="/targets/norms/pulls/7"' in run
     assert get("/targets/norms/pulls/99").status_code == 404
     assert get("/targets/norms/pulls/0").status_code == 422
+
+
+def test_a_pull_request_that_waits_says_who_has_to_do_what(get: Get, seeded: Seeded) -> None:
+    said = words(get("/targets/norms/pulls/8"))
+    assert "Held for approval" in said
+    assert f"kernelwatch run approve {seeded.runs['held']}" in said
+    assert "No head has been measured yet." in said
+    assert "Nobody has approved this head: read it before you run it." in said
+
+
+def test_a_head_that_is_measured_again_is_not_the_newest(get: Get, state: Path) -> None:
+    with transaction() as session:
+        seeded = seed(session)
+        old = session.get_one(m.Run, seeded.runs["pull"])
+        revision = m.Revision(
+            target_id=old.target_id, sha="c" * 40, subject="The second push", author="", committed_at=NOW
+        )
+        session.add(revision)
+        session.flush()
+        same = ("target_id", "device", "suite", "recipe_id", "pull", "baseline", "trusted", "priority")
+        kept = {name: getattr(old, name) for name in same}
+        for place, head in enumerate((revision.id, old.revision_id)):
+            session.add(m.Run(**kept, revision_id=head, dedupe=f"again {place}", created_at=NOW))
+            session.flush()
+    said = words(get("/targets/norms/pulls/7"))
+    assert "Newest head cccccccccc The second push" in said
 
 
 def test_a_filter_that_leaves_nothing_says_so(get: Get, seeded: Seeded) -> None:

@@ -119,7 +119,7 @@ def pulls(one: Seeder) -> None:
         changes = dict.fromkeys(cases[5:9], 1.11) if place % 4 == 2 else {}
         if left == 6:
             changes = {case: 1.0 + 0.3 * chance.random() for case in cases[:120]}
-            one.places.pull = run.id
+            one.places.pull, one.places.pull_number = run.id, number
         one.measure(run, one.levels, changes)
         keys = f"{one.norms.id}:{number}"
         refused = "403 Resource not accessible by integration" if place % 7 == 0 else None

@@ -36,7 +36,8 @@ class Places:
     worst: int = 0  # the run with most regressions
     failed: int = 0
     running: int = 0
-    pull: int = 0
+    pull: int = 0  # a run of pull request `pull_number`, with many regressions
+    pull_number: int = 0
     hostile: int = 0
     regression: int = 0
     bisection: int = 0

@@ -62,6 +62,7 @@ def ours(at: Places) -> list[Page]:
             "",
             at.pull,
         ),
+        Page("pull request", f"/targets/norms/pulls/{at.pull_number}", Limits(nodes=3000, height=3000)),
         Page("run, failed", f"/runs/{at.failed}"),
         Page("run, running", f"/runs/{at.running}"),
         Page("run, hostile", f"/runs/{at.hostile}"),
