@@ -28,6 +28,13 @@ def _ours_only(_: RendererHTML, tokens: Sequence[Token], place: int, *__: Any) -
     return "".join([*kept, str(escape(raw[end:]))])
 
 
+def _code(_: RendererHTML, tokens: Sequence[Token], place: int, *__: Any) -> str:
+    """A block that scrolls within itself can be reached with the keyboard."""
+    return f'<pre tabindex="0"><code>{escape(tokens[place].content)}</code></pre>\n'
+
+
 _reader = MarkdownIt("commonmark", {"html": True}).enable("table").disable("image")
 _reader.add_render_rule("html_block", _ours_only)
 _reader.add_render_rule("html_inline", _ours_only)
+_reader.add_render_rule("fence", _code)
+_reader.add_render_rule("code_block", _code)

@@ -5,14 +5,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from service.app import create_app
 from tests import needs
 from tests.dashboards import seed_deciding
+from tests.dashboards.inspection import SHIFTS
 from tests.dashboards.seed import Seeded, watched
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -53,16 +55,32 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page whose every complaint fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    opened = context.new_page()
+def opened(browser: Browser) -> Iterator[Any]:
+    """Opens pages, each in a context of its own.  An error on the console or a report of the policy fails the test."""
+    contexts: list[BrowserContext] = []
     complaints: list[str] = []
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    yield opened
-    context.close()
+
+    def open_page(url: str = "", **options: Any) -> Page:
+        context = browser.new_context(viewport={"width": 1440, "height": 900} | options.pop("viewport", {}), **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.add_init_script(SHIFTS)
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        if url:
+            page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
     assert complaints == []
+
+
+@pytest.fixture
+def page(opened: Any) -> Page:
+    found: Page = opened()
+    return found
 
 
 @contextmanager

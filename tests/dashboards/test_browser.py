@@ -8,8 +8,9 @@ from playwright.sync_api import Browser, Page, expect
 from service.db.engine import transaction
 from service.db.models import Run
 from service.domain.states import RunState
-from tests.dashboards import seed_deciding, seed_metrics
+from tests.dashboards import seed_metrics
 from tests.dashboards.conftest import reachable
+from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, excess_width
 from tests.dashboards.seed import Seeded, watched
 
 NOT_DRAWN = "[data-figures]:not([data-drawn]):not(.empty)"
@@ -24,48 +25,6 @@ def test_a_run_loads_nothing_from_another_host(page: Page, served: tuple[str, Se
     page.locator("tr.op svg.rounds").wait_for()
     assert asked
     assert all(url.startswith((address, "data:", "blob:")) for url in asked)
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_no_page_is_wider_than_the_window(page: Page, served: tuple[str, Seeded], width: int) -> None:
-    address, seeded = served
-    page.set_viewport_size({"width": width, "height": 800})
-    runs = [f"/runs/{seeded.runs[name]}" for name in ("slow", "broken", "pull", "running", "held")]
-    for path in ("/", "/targets/norms", "/targets/liger", "/regressions", "/workers", *runs):
-        page.goto(address + path)
-        expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
-        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
-
-
-# Contrast as WCAG 2 defines it, of each visible piece of text against the nearest background that is not see-through.
-CONTRAST = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const rgba = (colour) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
-  const over = (top, under) => top.slice(0, 3).map((c, i) => (c * top[3] + under[i] * (255 - top[3])) / 255);
-  const light = (c) => c.map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const ground = (e) => { if (!e) return [255, 255, 255]; const own = rgba(getComputedStyle(e).backgroundColor); return own[3] === 255 ? own.slice(0, 3) : over(own, ground(e.parentElement)); };
-  const poor = [];
-  for (const e of document.querySelectorAll("body *:not(svg *)")) {
-    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility() || e.closest(".skip")) continue;
-    const [a, b] = [light(over(rgba(getComputedStyle(e).color), ground(e))), light(ground(e))].sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(`${e.tagName}.${e.className} ${e.textContent.trim().slice(0, 30)} ${((a + 0.05) / (b + 0.05)).toFixed(2)}`);
-  }
-  return poor;
-}"""  # noqa: E501
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read_in_both_themes(page: Page, served: tuple[str, Seeded], scheme: str) -> None:
-    address, seeded = served
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    grounds = set()
-    for path in ("/", f"/runs/{seeded.runs['slow']}", "/workers", "/regressions"):
-        page.goto(address + path)
-        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-        assert page.evaluate(CONTRAST) == [], path
-        grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert grounds == {"rgb(245, 246, 248)" if scheme == "light" else "rgb(18, 23, 29)"}
 
 
 def test_keyboards_and_screen_readers_find_their_way(page: Page, served: tuple[str, Seeded]) -> None:
@@ -147,23 +106,6 @@ def test_times_are_shown_in_the_zone_of_the_reader(browser: Browser, served: tup
     context.close()
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-def test_what_was_decided_fits_and_can_be_read(
-    browser: Browser, tmp_path_factory: pytest.TempPathFactory, width: int
-) -> None:
-    with watched(tmp_path_factory.mktemp("decided"), seed_deciding.seed) as decided, reachable() as address:
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        runs = [f"/runs/{decided.runs[name]}" for name in ("slow", "fast")]
-        for path in ("/", "/regressions", "/regressions/2", "/bisections/1", "/calibration", "/targets/norms", *runs):
-            page.goto(address + path)
-            expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
-            page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
-            assert page.evaluate(CONTRAST) == [], path
-            assert page.locator("main > section:not(:has(.comment)) th:not([scope])").count() == 0, path
-        page.close()
-
-
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_run_in_every_metric_fits_and_can_be_read(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, width: int
@@ -173,7 +115,7 @@ def test_a_run_in_every_metric_fits_and_can_be_read(
         for path in (f"/runs/{metrics.second}", "/targets/blocks", "/regressions"):
             page.goto(address + path)
             expect(page.locator(NOT_DRAWN)).to_have_count(0, timeout=20_000)
-            page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+            page.evaluate(OPEN_DETAILS)
+            assert excess_width(page) == 0, path
             assert page.evaluate(CONTRAST) == [], path
         page.close()

@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 from sqlalchemy import select
 
@@ -126,9 +125,3 @@ def acting_site(folder: Path) -> Iterator[Site]:
             }
             yield Site(address, forge, targets)
     engine().dispose()
-
-
-def serious(page: Page) -> list[str]:
-    """Serious findings of axe."""
-    found = Axe().run(page).response["violations"]
-    return [one["id"] for one in found if one["impact"] in ("serious", "critical")]

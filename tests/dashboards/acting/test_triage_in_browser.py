@@ -4,8 +4,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from service.domain.states import RegressionState
-from tests.dashboards.acting.site import HOSTILE, Site, serious
-from tests.dashboards.test_browser import CONTRAST
+from tests.dashboards.acting.site import HOSTILE, Site
+from tests.dashboards.inspection import CONTRAST, barriers
 
 PHONE = {"width": 390, "height": 844}
 
@@ -39,7 +39,7 @@ def test_each_role_sees_the_facts_and_the_forms_that_it_may_send(browser: Browse
         if who in (None, "rita"):
             page.get_by_text("Commands that do the same").click()
             expect(page.get_by_text(f"kernelwatch regression dismiss {number} --reason WHY")).to_be_visible()
-        assert serious(page) == []
+        assert barriers(page) == {}
         assert page.evaluate(CONTRAST) == []
 
 
@@ -93,7 +93,7 @@ def test_a_regression_goes_through_every_action(
         assert site.row(number).state is RegressionState.DISMISSED
         if script:
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-            assert serious(page) == []
+            assert barriers(page) == {}
     done = ["assigned", "assigned", "due", "note", "acknowledged", "reopened", "dismissed"]
     assert site.history(number) == [f"tina {one}" for one in done]
     verbs = ["assign", "assign", "due", "note", "acknowledge", "reopen", "dismiss"]
@@ -125,7 +125,7 @@ def test_a_whole_incident_is_decided_with_one_form(browser: Browser, site: Site)
         send(page, "Dismiss")
         expect(page.get_by_role("heading", level=1)).to_have_text(f"Dismiss incident {incident} with all 3 cases?")
         page.get_by_role("link", name="Cancel").click()
-        assert serious(page) == []
+        assert barriers(page) == {}
         assert {site.row(one).state for one in (first, *others)} == {RegressionState.OPEN}
 
 
@@ -164,7 +164,7 @@ def test_a_stale_page_shows_what_changed_and_keeps_what_was_typed(browser: Brows
         expect(late.get_by_role("alert")).to_contain_text(f"Regression {number} was changed after you opened the page")
         expect(late.locator("ol")).to_contain_text("tina acknowledged: it is wanted")
         expect(late.get_by_label("Why it is accepted")).to_have_value("my own reason")
-        assert serious(late) == []
+        assert barriers(late) == {}
         assert site.row(number).reason == "it is wanted"
 
         with late.expect_response(lambda answer: answer.request.method == "POST") as answer:

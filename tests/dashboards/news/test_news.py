@@ -13,8 +13,8 @@ from service.db.models import Target
 from service.domain.weekly.weeks import Week
 from tests.dashboards import seed_deciding
 from tests.dashboards.conftest import reachable
+from tests.dashboards.inspection import CONTRAST
 from tests.dashboards.seed import watched
-from tests.dashboards.test_browser import CONTRAST
 from tests.fakes.api import Api
 
 BADGES = ("status.svg", "status.json", "sota.svg", "sota.json")

@@ -3,55 +3,25 @@
 import gzip
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import expect
 
 from tests.dashboards.conftest import reachable
+from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, barriers, excess_width
 from tests.dashboards.runs import seed_wide
 from tests.dashboards.runs.seed_wide import SLOW, WideSeeded
 from tests.dashboards.seed import watched
-from tests.dashboards.test_browser import CONTRAST
 
-AXE = Path(__file__).parent.parent / "vendor" / "axe.min.js"
 WORST = max(SLOW, key=lambda case: SLOW[case])
-SHIFTS = """
-window.shifts = 0;
-new PerformanceObserver((list) => {
-  for (const one of list.getEntries()) if (!one.hadRecentInput) window.shifts += one.value;
-}).observe({ type: "layout-shift", buffered: true });
-"""
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, WideSeeded]]:
     with watched(tmp_path_factory.mktemp("wide"), seed_wide.seed) as seeded, reachable() as address:
         yield address, seeded
-
-
-@pytest.fixture
-def opened(browser: Browser) -> Iterator[Any]:
-    """Opens pages whose every complaint fails the test."""
-    contexts: list[BrowserContext] = []
-    complaints: list[str] = []
-
-    def open_page(url: str, **options: Any) -> Page:
-        context = browser.new_context(viewport={"width": 1440, "height": 900} | options.pop("viewport", {}), **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.add_init_script(SHIFTS)
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(url)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
 
 
 def url_of(wide: tuple[str, WideSeeded], run: str, rest: str = "") -> str:
@@ -159,14 +129,11 @@ def test_nothing_bars_the_way(opened: Any, wide: tuple[str, WideSeeded], width: 
         page = opened(url_of(wide, run), viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.locator("a[data-row]").first.click()
         expect(page.locator("tr.op")).to_contain_text("Facts")
-        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        page.evaluate(OPEN_DETAILS)
         expect(page.locator("[data-here]", has_text="Markdown")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, run
+        assert excess_width(page) == 0, run
         assert page.evaluate(CONTRAST) == [], run
-        page.evaluate(AXE.read_text())
-        found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-        grave = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
-        assert [(one["id"], [node["html"][:120] for node in one["nodes"][:3]]) for one in grave] == [], run
+        assert barriers(page) == {}, run
 
 
 def test_a_hostile_run_does_nothing_and_is_no_wider(opened: Any, wide: tuple[str, WideSeeded]) -> None:
@@ -175,7 +142,7 @@ def test_a_hostile_run_does_nothing_and_is_no_wider(opened: Any, wide: tuple[str
     page.locator("a[data-row]").first.click()
     expect(page.locator("tr.op")).to_contain_text("alert(6)")
     assert page.locator("img[src=x]").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert excess_width(page) == 0
 
 
 @pytest.mark.parametrize("width", [390, 1440])
@@ -187,6 +154,7 @@ def test_a_pull_request_shows_whether_the_last_push_fixed_it(
         f"{address}/targets/norms/pulls/{seeded.pull}", viewport={"width": width, "height": 900}, color_scheme="dark"
     )
     expect(page.get_by_role("heading", level=1)).to_contain_text("2 regressions")
+    expect(page.locator(".lead")).to_contain_text("66 fixed, 2 still wrong or slower, none new")
     table = page.get_by_role("region", name="Cases that moved").locator("tbody tr")
     assert table.count() == 2 * len(SLOW), "both devices at both heads"
     first = table.first.inner_text()
@@ -194,11 +162,9 @@ def test_a_pull_request_shows_whether_the_last_push_fixed_it(
     assert re.search(r"h[12]00\s+● (0\.99|1\.00)\d\s+▲ 1\.\d{3}", table.last.inner_text()), (
         "fixed since the head before"
     )
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert excess_width(page) == 0
     assert page.evaluate(CONTRAST) == []
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-    assert [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")] == []
+    assert barriers(page) == {}
     table.first.get_by_role("link").first.click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("slower")
 

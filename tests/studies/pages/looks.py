@@ -1,19 +1,17 @@
 """What a browser makes of a page: sizes, keys, time over a slow line, shifts, complaints, and what axe finds."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import playwright.sync_api as playwright
-from axe_playwright_python.sync_playwright import Axe
 
+from tests.dashboards.inspection import barriers
 from tests.studies.pages.listed import Page
 
 MBIT, LATENCY_MS = 1.6, 150.0  # of a slow mobile line
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 _MAX_TABS = 60
-_SERIOUS = ("serious", "critical")
 # A figure is there when nothing waits to be drawn and the first picture in the page has a size.
 _OBSERVE = """(() => {
   const seen = window.__seen = { shifts: 0, figure: null, policy: [] };
@@ -171,12 +169,7 @@ def _tabs(page: playwright.Page, needs: str) -> int | None:
 
 def _serious(page: playwright.Page) -> set[str]:
     """The rules that axe finds broken seriously, each with the first element."""
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    return {f"{one['id']}: {_first(one)}" for one in found if one["impact"] in _SERIOUS}
-
-
-def _first(violation: dict[str, list[dict[str, str]]]) -> str:
-    return re.sub(r"\s+", " ", violation["nodes"][0]["html"])[:120]
+    return {f"{rule}: {' '.join(first.split())}" for rule, (first, *_) in barriers(page).items()}
 
 
 def formats(ratio: float) -> list[str]:

@@ -1,0 +1,177 @@
+"""Every page of the router in a real browser: both themes, a wide window and a phone, with and without script.
+
+The database is small and hostile: each text that a stranger can write is markup, a formula or one word without end.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from playwright.sync_api import Page
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dashboards.pages import PAGES
+from service.db import models as m
+from service.db.engine import transaction
+from service.domain.weekly.weeks import Week
+from tests.dashboards.conftest import reachable
+from tests.dashboards.inspection import CONTRAST, OPEN_DETAILS, barriers, excess_width
+from tests.dashboards.seed import watched
+from tests.studies.big.seed import seed
+from tests.studies.big.seeder import Places
+from tests.studies.big.story import SMALL
+
+HOSTILE = "=1+1<img src=x onerror=alert(1)><script>alert(2)</script>{{ 7*7 }}`|**[x](javascript:alert(3))" + "x" * 160
+# Texts that come from repositories, forges, workers and people.
+TEXTS: dict[type[m.Base], tuple[str, ...]] = {
+    m.Revision: ("subject", "author"),
+    m.Run: ("stage",),
+    m.VerdictRow: ("reason",),
+    m.RegressionRow: ("cause_text",),
+    m.Incident: ("cause_text",),
+    m.Worker: ("description",),
+    m.Quarantine: ("reason",),
+    m.Target: ("poll_error", "forge_error"),
+}
+FOR_PROGRAMS = (".csv", ".json")
+NEEDS_NO_HEADING = ("/targets/{name}/trend/neighbours",)  # a part of a page, fetched when it is opened
+NEEDS_A_PERSON = ("/{verb}",)  # somebody who signed in: tests/dashboards/acting
+PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
+
+
+def sow(session: Session, _now: float) -> Places:
+    places = seed(session, SMALL)
+    for model, columns in TEXTS.items():
+        session.execute(m.Base.metadata.tables[model.__tablename__].update().values(dict.fromkeys(columns, HOSTILE)))
+    return places
+
+
+def addresses(at: Places) -> dict[str, list[str]]:
+    """The addresses of each route, by its path."""
+    series = urlencode({"device": "h200", "provider": "norms", "case": at.case})
+    sides = urlencode({"base": at.shas[0], "head": at.shas[1], "device": "h200", "show": "all"})
+    hostile = quote(at.hostile_target, safe="")
+    with transaction() as session:
+        pulls = session.scalars(select(m.Run.pull).where(m.Run.state.in_(("held", "superseded")), m.Run.pull > 0)).all()
+        incident = session.scalar(select(m.Incident.id).order_by(m.Incident.id.desc()).limit(1))
+    runs = (at.newest, at.worst, at.failed, at.running, at.pull, at.hostile)
+    return {
+        "/": ["/"],
+        "/targets/{name}": ["/targets/norms", f"/targets/{hostile}"],
+        "/targets/{name}/trend": [f"/targets/norms/trend?{series}"],
+        "/targets/{name}/trend/revisions": [f"/targets/norms/trend/revisions?{series}"],
+        "/targets/{name}/trend/neighbours": [f"/targets/norms/trend/neighbours?{series}"],
+        "/targets/{name}/facts": [f"/targets/norms/facts?{series}"],
+        "/targets/{name}/compare": [f"/targets/norms/compare?{sides}", "/targets/norms/compare?base=a&head=b"],
+        "/board": ["/board"],
+        "/targets/{name}/board": ["/targets/norms/board?device=h200"],
+        "/targets/{name}/pulls/{number}": [f"/targets/norms/pulls/{number}" for number in (at.pull_number, *pulls[:2])],
+        "/runs/{run_id}": [f"/runs/{run}" for run in runs],
+        "/runs/{run_id}/cases/{case:path}": [f"/runs/{at.worst}/cases/{at.case}"],
+        "/runs/{run_id}/comment": [f"/runs/{at.pull}/comment"],
+        "/runs/{run_id}/telemetry": [f"/runs/{at.worst}/telemetry"],
+        "/runs/{run_id}/unsupported": [f"/runs/{at.worst}/unsupported"],
+        "/regressions": ["/regressions"],
+        "/regressions/{regression_id}": [f"/regressions/{at.regression}"],
+        "/incidents/{incident_id}": [f"/incidents/{incident}"],
+        "/bisections/{bisection_id}": [f"/bisections/{at.bisection}"],
+        "/workers": ["/workers"],
+        "/calibration": ["/calibration"],
+        "/weekly": ["/weekly"],
+        "/weekly/{week}": [f"/weekly/{Week.at(1_790_000_000.0)}"],
+    }
+
+
+def routes() -> list[str]:
+    every = [getattr(route, "path", "") for page in PAGES for route in page.router.routes]
+    return [path for path in every if not path.endswith(FOR_PROGRAMS + NEEDS_A_PERSON)]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """The address of the service, and those of its pages."""
+    with watched(tmp_path_factory.mktemp("hostile"), sow) as places, reachable() as address:
+        yield address, addresses(places)
+
+
+def walked(page: Page, hostile: tuple[str, dict[str, list[str]]], check: Callable[[str], dict[str, Any]]) -> None:
+    """Open every page and report all that is wrong at once."""
+    address, pages = hostile
+    page.on("dialog", lambda dialog: pytest.fail(f"{page.url}: {dialog.message}"))
+    wrong: dict[str, Any] = {}
+    for route, paths in pages.items():
+        for path in paths:
+            answer = page.goto(address + path)
+            assert answer is not None
+            found = check(route) | {
+                "status": answer.status if answer.status != 200 else None,
+                "too wide, px": excess_width(page),
+                "headings": page.locator("h1:visible").count() != (route not in NEEDS_NO_HEADING),
+                "elements of a stranger": page.locator("img[src=x], main script").count(),
+            }
+            if any(found.values()):
+                wrong[path] = {name: value for name, value in found.items() if value}
+    assert wrong == {}
+
+
+def test_no_page_is_forgotten(hostile: tuple[str, dict[str, list[str]]]) -> None:
+    assert sorted(hostile[1]) == sorted(routes())
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", PHONE)], ids=["light-wide", "dark-phone"])
+def test_every_page_fits_and_can_be_read(
+    opened: Any, hostile: tuple[str, dict[str, list[str]]], scheme: str, size: dict[str, int]
+) -> None:
+    page = opened(viewport=size, color_scheme=scheme)
+
+    def check(_route: str) -> dict[str, Any]:
+        page.evaluate(OPEN_DETAILS)
+        return {"contrast": page.evaluate(CONTRAST), "axe": barriers(page)}
+
+    walked(page, hostile, check)
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("dark", WIDE), ("light", PHONE)], ids=["dark-wide", "light-phone"])
+def test_every_page_is_whole_without_script(
+    opened: Any, hostile: tuple[str, dict[str, list[str]]], scheme: str, size: dict[str, int]
+) -> None:
+    page = opened(viewport=size, color_scheme=scheme, java_script_enabled=False)
+
+    def check(_route: str) -> dict[str, Any]:
+        return {
+            "text": len(page.locator("main").inner_text()) < 40,
+            "controls that need a script": page.locator(".scripted:visible, [data-theme-switch]:visible").count(),
+        }
+
+    walked(page, hostile, check)
+
+
+def test_the_figures_of_a_run_and_a_trend_are_in_the_document(
+    opened: Any, hostile: tuple[str, dict[str, list[str]]]
+) -> None:
+    """So a slow line shows them with the text: no script has to arrive first."""
+    address, pages = hostile
+    page = opened(java_script_enabled=False)
+    for path in (pages["/runs/{run_id}"][1], pages["/targets/{name}/trend"][0]):
+        page.goto(address + path)
+        boxes = [box for one in page.locator("main svg:visible").all() if (box := one.bounding_box())]
+        assert max(box["width"] for box in boxes) >= 600, path
+        assert page.locator("main svg:visible path").count() > 5, path
+
+
+def test_every_page_of_an_empty_service_says_what_to_do(opened: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with watched(tmp_path_factory.mktemp("empty"), lambda _session, _now: None), reachable() as address:
+        for size in (PHONE, WIDE):
+            page = opened(viewport=size)
+            for path in (one for one in routes() if "{" not in one):
+                page.goto(address + path)
+                assert page.locator("h1").count() == 1, path
+                assert excess_width(page) == 0, path
+                assert page.evaluate(CONTRAST) == [], path
+                assert barriers(page) == {}, path
+            for path in ("/runs/1", "/targets/none", "/regressions/1", "/bisections/1", "/weekly/2026-W99"):
+                answer = page.request.get(address + path, headers={"Accept": "text/html"})
+                assert answer.status in (404, 422), path
+                assert "Back to the overview" in answer.text(), path
