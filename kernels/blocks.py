@@ -51,3 +51,12 @@ class Shape:
         """
         weights = sum(rows * columns for rows, columns in self.matrices.values())
         return self.tokens * (6 * weights + 12 * self.columns * self.sequence // 2)
+
+    def least_bytes(self, element_bytes: int) -> int:
+        """The minimum of bytes of one step: each pass reads its inputs once and writes its results once.
+
+        Forward reads x and the matrices and writes y; backward reads dy, x and the matrices and writes dx and a
+        gradient of each matrix.  What is between the operators could stay on the chip; the norm's weights do not count.
+        """
+        weights = sum(rows * columns for rows, columns in self.matrices.values())
+        return (5 * self.tokens * self.columns + 3 * weights) * element_bytes

@@ -204,6 +204,30 @@ class Case:
         weights_in_and_out = self.cols * 4 * (op.weight + len(op.weights))
         return (3 + op.residual) * elements * size + weights_in_and_out + len(op.statistics) * self.rows * 4
 
+    @property
+    def flops(self) -> int:
+        """Additions and multiplications that the definition needs for each element, over all elements.
+
+        What is done once a row (means, the root, products of the row's sums) is left out: it is 1/columns of the rest.
+        Recomputation does not count, as in PaLM's model FLOPs.
+        """
+        parts = (Direction.FWD, Direction.BWD) if self.direction is Direction.FWDBWD else (self.direction,)
+        return self.rows * self.cols * sum(self._flops_of_an_element(part) for part in parts)
+
+    def _flops_of_an_element(self, direction: Direction) -> int:
+        """Of RMSNorm (arXiv 1910.07467), LayerNorm (arXiv 1607.06450) and the gradients in kernels/norms/backward.py.
+
+        Forward: x + residual 1; LayerNorm's sum of x 1 and x - mean 1; the sum of squares 2; times rstd 1; times w 1;
+        plus b 1.  Backward: x_hat = x * rstd 1, LayerNorm's - mean 1; wdy = w * dy 1; the sum of x_hat * wdy 2,
+        LayerNorm's sum of wdy 1; dx = (wdy - x_hat * c1) * rstd 3, LayerNorm's - c2 1; the gradient of the residual 1;
+        dw += dy * x_hat 2; db += dy 1.
+        """
+        op = OPS[self.op]
+        centred = op.norm == "layernorm"
+        if direction is Direction.FWD:
+            return 3 + 2 * centred + op.weight + op.bias + op.residual
+        return 6 + 3 * centred + 3 * op.weight + op.bias + op.residual
+
 
 @dataclass(frozen=True)
 class Comparison:

@@ -7,11 +7,14 @@ bf16 matrix product in TFLOP/s.  On a CPU, and in runs from before they were mea
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from kernels.blocks import Shape
-from kernels.cases import Case, Metric
+from kernels.cases import DTYPE_BYTES, Case, Metric
 from service.domain.metrics import metric_of
+
+_OF_A_PRODUCT = ("bf16", "fp16")  # dtypes whose ceiling is that of the matrix product that is measured
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,48 @@ def ceilings(telemetry: Mapping[str, Any] | None) -> dict[str, float]:
     kept = (telemetry or {}).get("ceilings")
     sound = {name: number(value) for name, value in kept.items()} if isinstance(kept, Mapping) else {}
     return {name: value for name, value in sound.items() if value}
+
+
+def l2_bytes(telemetry: Mapping[str, Any] | None) -> float | None:
+    """The size of the L2 cache of a run's device, as far as it is known."""
+    device = (telemetry or {}).get("device")
+    return number(device.get("l2_bytes")) if isinstance(device, Mapping) else None
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least work of a call: what its definition computes, and what it must read and write."""
+
+    flops: int
+    bytes: int
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte."""
+        return self.flops / self.bytes
+
+
+@lru_cache(8192)
+def work(text: str) -> Work | None:
+    """The least work of a printed case of the metric kernel or block; None of others and of unknown cases."""
+    try:
+        case = Case.parse(text)
+        shape = Shape.of(case)
+    except ValueError:  # written by another version
+        return None
+    match case.metric:
+        case Metric.KERNEL:
+            return Work(case.flops, case.least_bytes)
+        case Metric.BLOCK if shape and case.dtype in _OF_A_PRODUCT:
+            return Work(shape.flops, shape.least_bytes(DTYPE_BYTES[case.dtype]))
+        case _:
+            return None
+
+
+def attainable_tflop_s(intensity: float, copy_gb_s: float, matmul_tflop_s: float | None) -> float:
+    """The roofline (Williams et al., CACM 52, 2009): what memory can feed, and at most what the device computes."""
+    fed = intensity * copy_gb_s / 1e3
+    return min(fed, matmul_tflop_s) if matmul_tflop_s else fed
 
 
 def speed(
@@ -81,4 +126,4 @@ def _block(text: str) -> tuple[int | None, int | None]:
         shape = Shape.of(case)
     except ValueError:  # written by another version
         return None, None
-    return case.rows, shape.flops if shape and case.dtype in ("bf16", "fp16") else None
+    return case.rows, shape.flops if shape and case.dtype in _OF_A_PRODUCT else None

@@ -52,6 +52,56 @@ def test_cases(text, printed, least_bytes):
 
 
 @pytest.mark.parametrize(
+    ("text", "for_an_element"),
+    [
+        ("rmsnorm.fwd.8x4.bf16", 4),  # square and add, times rstd, times w
+        ("rmsnorm_noweight.fwd.8x4.bf16", 3),
+        ("rmsnorm_residual.fwd.8x4.bf16", 5),
+        ("layernorm.fwd.8x4.fp32", 7),  # add, minus mean, square and add, times rstd, times w, plus b
+        ("rmsnorm.bwd.8x4.bf16", 9),
+        ("layernorm.bwd.8x4.bf16", 13),
+        ("layernorm_nobias.bwd.8x4.bf16", 12),
+        ("rmsnorm_residual.fwdbwd.8x4.bf16", 5 + 10),
+    ],
+)
+def test_flops(text, for_an_element):
+    assert Case.parse(text).flops == 8 * 4 * for_an_element
+
+
+@pytest.mark.parametrize(
+    "text", ["rmsnorm.fwd.64x96.fp32", "layernorm.fwd.64x96.fp32", "layernorm_residual.fwd.64x96.fp32"]
+)
+def test_the_definition_makes_as_many_flops(text):
+    """Counted in plain arithmetic on Python numbers, of which each operation counts itself."""
+    case, op, made = Case.parse(text), OPS[Case.parse(text).op], [0]
+
+    class Number(float):
+        pass
+
+    for name in ("__add__", "__sub__", "__mul__"):
+
+        def counted(one, other, name=name):
+            made[0] += 1
+            return Number(getattr(float, name)(one, other))
+
+        setattr(Number, name, counted)
+    x = [Number(n % 7 - 3) for n in range(case.cols)]
+    if op.residual:
+        x = [one + Number(1) for one in x]
+    total = squares = Number(0)
+    if op.norm == "layernorm":
+        for one in x:
+            total = total + one
+        x = [one - Number(float(total) / case.cols) for one in x]
+    for one in x:
+        squares = squares + one * one
+    rstd = Number((float(squares) / case.cols + 1e-6) ** -0.5)
+    y = [one * rstd * Number(2) for one in x]
+    y = [one + Number(1) for one in y] if op.bias else y
+    assert case.flops == case.rows * made[0]
+
+
+@pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("rmsnorm", "is not a case"),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from service.domain.roofline import Speed, ceilings, speed
+from kernels.blocks import Shape
+from service.domain.roofline import Speed, attainable_tflop_s, ceilings, l2_bytes, speed, work
 
 CASE = "rmsnorm.fwd.32768x1024.bf16-fp32"
 BLOCK = "rmsnorm.fwdbwd.4096x1024.bf16.block"
@@ -58,3 +59,31 @@ def test_facts_of_strangers_break_nothing(strange: object):
 @pytest.mark.parametrize("telemetry", [None, {}, {"ceilings": None}, {"ceilings": "high"}])
 def test_a_run_without_ceilings_has_none(telemetry: dict[str, object] | None):
     assert ceilings(telemetry) == {}
+
+
+def test_the_work_of_a_case_is_that_of_its_definition():
+    norm = work("layernorm.bwd.8192x4096.bf16-fp32")
+    assert norm
+    assert norm.flops == 13 * 8192 * 4096
+    assert norm.intensity == pytest.approx(13 / 6, rel=1e-3), "x and dy in, dx out, 2 bytes each"
+    block = work(BLOCK)
+    shape = Shape(4096, 2048, 1024)
+    assert block
+    assert (block.flops, block.bytes) == (shape.flops, shape.least_bytes(2))
+    assert block.intensity > 100 * norm.intensity
+    others = ("rmsnorm.fwd.8x8.bf16.call", "softmax.fwd.8x8.bf16", "rmsnorm.fwdbwd.4096x1024.fp32.block")
+    assert [work(one) for one in others] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("intensity", "product", "attainable"),
+    [(2.0, 800.0, 8.0), (200.0, 800.0, 800.0), (1000.0, 800.0, 800.0), (1000.0, None, 4000.0)],
+)
+def test_memory_feeds_until_the_product_limits(intensity: float, product: float | None, attainable: float):
+    assert attainable_tflop_s(intensity, 4000.0, product) == pytest.approx(attainable)
+
+
+@pytest.mark.parametrize("device", [None, "H200", {}, {"l2_bytes": "60 MiB"}, {"l2_bytes": True}])
+def test_a_cache_of_unknown_size(device: object):
+    assert l2_bytes({"device": device}) is None
+    assert l2_bytes({"device": {"l2_bytes": 62914560}}) == 62914560
